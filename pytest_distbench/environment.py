@@ -1,0 +1,126 @@
+"""What machine this is: the hardware class that keys baselines, devices, and what may be recorded. Without torch."""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+from collections.abc import Mapping
+from importlib import metadata
+from pathlib import Path
+
+from pytest_distbench.errors import ConfigurationError
+from pytest_distbench.records import Environment
+
+_ALLOWED = re.compile(
+    r"(NCCL|GLOO|UCC|UCX|TORCH|OMP|MKL|KMP|ATEN|PYTORCH)_[A-Z0-9_]+|CUDA_VISIBLE_DEVICES|CUDA_LAUNCH_BLOCKING|CUBLAS_WORKSPACE_CONFIG"
+)
+_SECRET = re.compile(r"KEY|TOKEN|SECRET|PASS|CREDENTIAL|AUTH", re.IGNORECASE)
+_USER_INFO = re.compile(r"(?<=://)[^/@\s]+@")
+_MARKETING = re.compile(r"\((?:R|TM)\)|\bCPU\b|\bProcessor\b|@.*|\b\d+-Core\b", re.IGNORECASE)
+
+
+def cores() -> int:
+    """CPU cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def cpu_name() -> str:
+    """Product name of the CPU, with family and model where the name alone is generic (as on cloud machines)."""
+    fields: dict[str, str] = {}
+    try:
+        for line in Path("/proc/cpuinfo").read_text(errors="replace").splitlines():
+            key, _, value = line.partition(":")
+            if not key.strip():
+                break
+            fields[key.strip()] = value.strip()
+    except OSError:
+        pass
+    name = _MARKETING.sub("", fields.get("model name", platform.machine())).strip()
+    if "cpu family" in fields:
+        name += f" f{fields['cpu family']}m{fields.get('model', '')}"
+    return " ".join(name.split())
+
+
+def gpu_names(variables: Mapping[str, str]) -> list[str]:
+    """Product names of the GPUs this process may use, read from the driver without torch.
+
+    ``CUDA_VISIBLE_DEVICES`` is honoured as CUDA does: indices or UUID prefixes, ending at the first invalid one.
+    An empty list where there is no NVIDIA driver.
+    """
+    import pynvml
+
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError:
+        return []
+    try:
+        handles = [pynvml.nvmlDeviceGetHandleByIndex(i) for i in range(pynvml.nvmlDeviceGetCount())]
+        names = [str(pynvml.nvmlDeviceGetName(h)) for h in handles]
+        uuids = [str(pynvml.nvmlDeviceGetUUID(h)) for h in handles]
+    finally:
+        pynvml.nvmlShutdown()
+    return [names[i] for i in visible_devices(variables.get("CUDA_VISIBLE_DEVICES"), uuids)]
+
+
+def visible_devices(setting: str | None, uuids: list[str]) -> list[int]:
+    """Indices of the devices that ``CUDA_VISIBLE_DEVICES`` leaves visible, in its order."""
+    if setting is None:
+        return list(range(len(uuids)))
+    chosen: list[int] = []
+    for part in (p.strip() for p in setting.split(",")):
+        if part.isdigit() and int(part) < len(uuids):
+            chosen.append(int(part))
+        elif part and not part.isdigit() and (hits := [i for i, u in enumerate(uuids) if u.startswith(part)]):
+            chosen.append(hits[0])
+        else:
+            break
+    return chosen
+
+
+def platform_key(device_name: str, *, gpu: bool) -> str:
+    """The hardware class: product and, for a CPU, the cores in use. Never a host name or a clock reading."""
+    slug = re.sub(r"[^a-z0-9.]+", "-", device_name.lower()).strip("-.") or "unknown"
+    return slug if gpu else f"cpu-{slug}-{cores()}c"
+
+
+def check_platform_name(name: str) -> str:
+    """A platform name given by the user, checked: it becomes a folder.
+
+    Raises:
+        ConfigurationError: not usable as one folder name.
+    """
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", name):
+        raise ConfigurationError(
+            f"--distbench-platform: {name!r} is not a usable name: letters, digits, '.', '_' and '-', not starting with a dot"
+        )
+    return name
+
+
+def recordable(variables: Mapping[str, str]) -> dict[str, str]:
+    """Environment variables that may be stored: an allow-list, without anything named like a secret."""
+    return {
+        name: _USER_INFO.sub("", value)
+        for name, value in sorted(variables.items())
+        if _ALLOWED.fullmatch(name) and not _SECRET.search(name)
+    }
+
+
+def installed_version(package: str) -> str:
+    """Version of an installed package without importing it; ``not installed`` where there is none."""
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return "not installed"
+
+
+def describe(*, platform_name: str | None, gpus: list[str], software: dict[str, str], variables: Mapping[str, str]) -> Environment:
+    """The environment record of this machine. ``gpus`` is empty for a CPU run."""
+    device = gpus[0] if gpus else cpu_name()
+    return Environment(
+        platform=platform_name or platform_key(device, gpu=bool(gpus)),
+        device=device,
+        cores=cores(),
+        software=software,
+        variables=recordable(variables),
+    )

@@ -1,0 +1,47 @@
+"""What can go wrong, as exceptions that carry the facts.
+
+Every message says what was wanted, what was found, where, and what to do next.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+
+class DistbenchError(Exception):
+    """Base of all errors this package raises on purpose."""
+
+
+class ConfigurationError(DistbenchError):
+    """An option, ini key or marker has a value that cannot be used."""
+
+
+class BodyError(DistbenchError):
+    """A body or its parameters cannot be handed to the ranks."""
+
+
+class RecordingError(DistbenchError):
+    """A rank recorded something that cannot be stored or merged."""
+
+
+class BackendUnavailable(DistbenchError):
+    """The process-group backend does not exist in this build of torch, or has no device."""
+
+    def __init__(self, backend: str, reason: str) -> None:
+        super().__init__(f"backend {backend!r} is not available here: {reason}")
+        self.backend = backend
+        self.reason = reason
+
+
+class LauncherError(DistbenchError):
+    """The launcher itself (not a rank) failed."""
+
+
+class StoredFileError(DistbenchError):
+    """A baseline or run file cannot be read or written; nothing was changed."""
+
+    def __init__(self, path: Path, problem: str, next_step: str) -> None:
+        super().__init__(f"{path}: {problem}. {next_step}")
+        self.path = path
+        self.problem = problem
+        self.next_step = next_step

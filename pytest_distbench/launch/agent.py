@@ -1,0 +1,140 @@
+"""The agent process: holds torch and a forkserver, and runs one real elastic agent per launch.
+
+Started once per session as ``python -c "...agent import main; main(FD)"`` and spoken to in JSON lines over a socket
+pair, so that torch's signal handlers, threads and CUDA state never enter pytest's process. When pytest closes its
+end, for whatever reason, everything here ends.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import multiprocessing
+import multiprocessing.connection
+import os
+import signal
+import socket
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Any, Literal
+
+import msgspec
+
+from pytest_distbench.records import Record
+
+PRELOAD = [
+    "torch",
+    "torch.distributed",
+    "torch.nn.parallel.distributed",
+    "torch.optim",
+    "torch._dynamo",
+    "numpy",
+    "psutil",
+    "pytest",
+    "pytest_distbench.worker.main",
+]
+"""Imported once, in the forkserver. torch._dynamo because the first optimizer of a process imports it, for seconds."""
+
+
+class Request(Record):
+    """pytest -> agent: start the ranks of a stored plan."""
+
+    plan: str
+    world_size: int
+
+
+class Reply(Record):
+    """agent -> pytest."""
+
+    kind: Literal["ready", "started", "finished"]
+    backends: dict[str, bool] = {}
+    pids: list[int] = []
+    codes: dict[str, int] = {}
+    stamps: dict[str, float] = {}
+    trouble: str = ""
+
+
+def main(descriptor: int, preload: list[str]) -> None:
+    """Serve launches until the other end of the socket closes."""
+    link = socket.socket(fileno=descriptor)
+    os.set_inheritable(descriptor, False)
+    multiprocessing.get_context("forkserver").set_forkserver_preload([*PRELOAD, *preload])
+    from multiprocessing import forkserver
+
+    forkserver.ensure_running()  # it imports torch while this process does
+    logging.disable(logging.CRITICAL)  # torch's first log record imports 800 modules
+    from torch import distributed as dist
+
+    lines = _lines_until_closed(link)
+    _send(link, Reply(kind="ready", backends=_backends(dist)))
+    for line in lines:
+        request = msgspec.json.decode(line, type=Request)
+        _serve(link, request)
+
+
+def _serve(link: socket.socket, request: Request) -> None:
+    from pytest_distbench.launch.elastic import Group
+
+    group = Group(request.plan, request.world_size, on_start=lambda pids: _send(link, Reply(kind="started", pids=pids)))
+    trouble = ""
+    try:
+        group.run()
+    except Exception as error:  # reported to pytest, which decides; the next launch may well work
+        trouble = f"{type(error).__name__}: {error}"
+    _send(
+        link,
+        Reply(
+            kind="finished", codes={str(r): c for r, c in group.exit_codes().items()}, stamps=group.stamps, trouble=trouble
+        ),
+    )
+
+
+def _lines_until_closed(link: socket.socket) -> Iterator[bytes]:
+    """Requests as they come; a thread reads them so that the end of pytest ends us in the middle of a launch too."""
+    import queue
+
+    received: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+
+    def read() -> None:
+        with contextlib.suppress(OSError), link.makefile("rb") as stream:
+            for line in stream:
+                received.put(line)
+        _end_everything()
+
+    threading.Thread(target=read, name="distbench-requests", daemon=True).start()
+    while True:
+        yield received.get()
+
+
+def _end_everything() -> None:
+    """Kill the ranks (their lifelines do so too), the forkserver and this process."""
+    from multiprocessing import forkserver
+
+    for process in multiprocessing.active_children():
+        with contextlib.suppress(OSError):
+            os.killpg(process.pid or 0, signal.SIGKILL)
+    server = getattr(forkserver._forkserver, "_forkserver_pid", None)  # type: ignore[attr-defined]
+    if server:
+        with contextlib.suppress(OSError):
+            os.kill(server, signal.SIGKILL)
+    os._exit(0)
+
+
+def _send(link: socket.socket, reply: Reply) -> None:
+    with contextlib.suppress(OSError):
+        link.sendall(msgspec.json.encode(reply) + b"\n")
+
+
+def _backends(dist: Any) -> dict[str, bool]:
+    """Which backends this torch can run."""
+    return {
+        name: bool(dist.is_available() and getattr(dist, f"is_{name}_available", lambda: False)())
+        for name in ("gloo", "nccl", "mpi", "ucc", "xccl")
+    } | {"fake": True}
+
+
+if __name__ == "__main__":
+    sys.exit("start the agent through pytest")

@@ -1,0 +1,70 @@
+"""What a launcher is. Starting ranks is its only job; watching, ending and judging them is the supervisor's."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+from pytest_distbench.records import LaunchPlan
+
+PLAN_NAME = "plan.json"
+COOKIE_VARIABLE = "DISTBENCH_LAUNCH"
+"""In the environment of every process of a launch."""
+SESSION_VARIABLE = "DISTBENCH_SESSION"
+"""In the environment of every process any launcher of this pytest session starts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Exit:
+    """How the ranks ended, as their parent saw it.
+
+    Attributes:
+        codes: rank -> exit code, or minus the signal's number; ranks the launcher knows nothing about are absent.
+        stamps: CLOCK_MONOTONIC seconds of moments inside the launcher, for the cost breakdown.
+        trouble: what the launcher itself complains about, if anything.
+    """
+
+    codes: dict[int, int] = field(default_factory=dict)
+    stamps: dict[str, float] = field(default_factory=dict)
+    trouble: str = ""
+
+
+class RunningLaunch(Protocol):
+    """A launch in flight."""
+
+    def fileno(self) -> int:
+        """A descriptor that turns readable when :meth:`poll` has something to do."""
+
+    def poll(self) -> Exit | None:
+        """Take in what has arrived; the exit when all ranks have ended, else None. Never blocks."""
+
+    def pids(self) -> dict[int, int]:
+        """rank -> process id, as far as known."""
+
+    def abandon(self) -> None:
+        """End whatever of the launcher still belongs to this launch, by force, within a few seconds."""
+
+
+class Launcher(Protocol):
+    """Starts process groups of the torchrun kind."""
+
+    name: str
+
+    def prepare(self, variables: dict[str, str]) -> None:
+        """Begin whatever makes the first launch quick. Returns at once."""
+
+    def start(self, plan: LaunchPlan) -> RunningLaunch:
+        """Start the ranks of a plan that is stored as :data:`PLAN_NAME` in its directory.
+
+        Raises:
+            LauncherError: the ranks could not be started.
+        """
+
+    def close(self) -> None:
+        """End everything this launcher keeps running."""
+
+
+def plan_path(plan: LaunchPlan) -> Path:
+    """Where a plan is stored."""
+    return Path(plan.directory) / PLAN_NAME

@@ -1,0 +1,97 @@
+"""pytest's end of the ranks' control lines: a Unix socket in the launch's private directory."""
+
+from __future__ import annotations
+
+import contextlib
+import selectors
+import socket
+import time
+from pathlib import Path
+
+import msgspec
+
+from pytest_distbench.wire import SOCKET_NAME, RankEvent, short_address
+
+_READ_BYTES = 65536
+
+
+class ControlChannel:
+    """Listens for the ranks of one launch. Closing it ends every rank that is still connected."""
+
+    def __init__(self, directory: Path, selector: selectors.BaseSelector) -> None:
+        self.events: list[RankEvent] = []
+        self.closed_at: dict[int, float] = {}
+        """rank -> CLOCK_MONOTONIC seconds at which its connection ended."""
+        self._selector = selector
+        self._path = directory / SOCKET_NAME
+        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._listener.setblocking(False)
+        with short_address(self._path) as address:
+            self._listener.bind(address)
+        self._listener.listen(1024)
+        self._lines: dict[socket.socket, bytes] = {}
+        self._ranks: dict[socket.socket, int] = {}
+        selector.register(self._listener, selectors.EVENT_READ, self)
+
+    def read(self, source: object) -> list[RankEvent]:
+        """Take in what made ``source``, a file object of this channel, readable."""
+        if source is self._listener:
+            with contextlib.suppress(BlockingIOError):
+                connection, _ = self._listener.accept()
+                connection.setblocking(False)
+                self._lines[connection] = b""
+                self._selector.register(connection, selectors.EVENT_READ, self)
+            return []
+        assert isinstance(source, socket.socket)
+        return self._read_rank(source)
+
+    def drain(self) -> list[RankEvent]:
+        """Take in all that has arrived by now."""
+        fresh: list[RankEvent] = []
+        while ready := [key for key, _ in self._selector.select(0) if key.data is self]:
+            for key in ready:
+                fresh += self.read(key.fileobj)
+        return fresh
+
+    def pids(self) -> dict[int, int]:
+        """rank -> process id, of the ranks that have said hello."""
+        return {event.rank: event.pid for event in self.events if event.kind == "hello"}
+
+    def last_phase(self, rank: int) -> str:
+        """The phase a rank said it entered last."""
+        phases = [event.text for event in self.events if event.rank == rank and event.kind == "phase"]
+        return phases[-1] if phases else "start"
+
+    def close(self) -> None:
+        """Close the listener, every connection, and remove the socket."""
+        for connection in [*self._lines, self._listener]:
+            with contextlib.suppress(KeyError, ValueError):
+                self._selector.unregister(connection)
+            connection.close()
+        self._lines.clear()
+        self._path.unlink(missing_ok=True)
+
+    def _read_rank(self, connection: socket.socket) -> list[RankEvent]:
+        try:
+            data = connection.recv(_READ_BYTES)
+        except BlockingIOError:
+            return []
+        except OSError:
+            data = b""
+        if not data:
+            self._selector.unregister(connection)
+            connection.close()
+            del self._lines[connection]
+            if connection in self._ranks:
+                self.closed_at[self._ranks[connection]] = time.monotonic()
+            return []
+        *lines, rest = (self._lines[connection] + data).split(b"\n")
+        self._lines[connection] = rest
+        fresh = []
+        for line in lines:
+            with contextlib.suppress(msgspec.DecodeError):  # a killed rank may leave half a line
+                fresh.append(msgspec.json.decode(line, type=RankEvent))
+        for event in fresh:
+            self._ranks[connection] = event.rank
+        self.events += fresh
+        return fresh

@@ -1,0 +1,160 @@
+"""A torchrun group without torchrun's process: the real LocalElasticAgent, tuned for one short group on one host.
+
+Imported in the agent process only.
+"""
+
+from __future__ import annotations
+
+import importlib
+import multiprocessing.connection
+import os
+import time
+import uuid
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import torch.distributed as dist
+from torch.distributed.elastic.agent.server.api import RunResult, WorkerGroup, WorkerSpec
+from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
+from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs
+from torch.distributed.elastic.rendezvous import RendezvousHandler, RendezvousInfo, RendezvousStoreInfo
+
+_LOOPBACK = "127.0.0.1"
+_STORE_TIMEOUT_S = 60.0
+_LONGEST_BLOCK_S = 5.0
+_EXIT_BARRIER_S = 30
+_SHUTDOWN_S = 5
+
+
+class LoopbackRendezvous(RendezvousHandler):
+    """A rendezvous of one node: its store is a TCPStore this process binds to a free port itself.
+
+    The ranks join that store (TORCHELASTIC_USE_AGENT_STORE), as under torchrun. Nobody probes for a port, and the
+    random delay of torch's own c10d rendezvous (0 to 0.3 s) does not apply.
+    """
+
+    def __init__(self) -> None:
+        self._run_id = uuid.uuid4().hex[:12]
+        self._store: dist.TCPStore | None = dist.TCPStore(
+            _LOOPBACK, 0, None, True, timedelta(seconds=_STORE_TIMEOUT_S), wait_for_workers=False
+        )
+
+    def get_backend(self) -> str:
+        return "distbench-loopback"
+
+    @property
+    def use_agent_store(self) -> bool:
+        return True
+
+    def next_rendezvous(self) -> RendezvousInfo:
+        assert self._store is not None
+        store = dist.PrefixStore(f"agent/{self._run_id}", self._store)
+        return RendezvousInfo(store, 0, 1, RendezvousStoreInfo(_LOOPBACK, self._store.port))
+
+    def is_closed(self) -> bool:
+        return self._store is None
+
+    def set_closed(self) -> None:
+        self._store = None
+
+    def num_nodes_waiting(self) -> int:
+        return 0
+
+    def get_run_id(self) -> str:
+        return self._run_id
+
+    def shutdown(self) -> bool:
+        self._store = None
+        return True
+
+
+class EventAgent(LocalElasticAgent):
+    """The elastic agent, woken by its ranks instead of polling them.
+
+    The stock agent looks every 0.1 s, on the cores that are being measured, and may meet a victim before the
+    culprit. This one blocks until a rank's result pipe or exit becomes readable.
+    """
+
+    def __init__(self, *args: Any, on_start: Callable[[list[int]], None], **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._on_start = on_start
+
+    def _start_workers(self, worker_group: WorkerGroup) -> dict[int, Any]:
+        started: dict[int, Any] = super()._start_workers(worker_group)
+        assert self._pcontext is not None
+        self._on_start([pid for _, pid in sorted(self._pcontext.pids().items())])
+        return started
+
+    def _monitor_workers(self, worker_group: WorkerGroup) -> RunResult:
+        ranks: Any = self._pcontext
+        result = ranks.wait(0)
+        while result is None:
+            pending = [q._reader for i, q in ranks._ret_vals.items() if i not in ranks._return_values]
+            if not multiprocessing.connection.wait([*ranks._pc.sentinels, *pending], timeout=_LONGEST_BLOCK_S):
+                break
+            result = ranks.wait(0)
+        if result is None:
+            return super()._monitor_workers(worker_group)
+        ask_again = ranks.wait
+        ranks.wait = lambda timeout=-1, period=1: result  # the stock logic takes over the result already taken
+        try:
+            return super()._monitor_workers(worker_group)
+        finally:
+            ranks.wait = ask_again
+
+    def exit_codes(self) -> dict[int, int]:
+        """Local rank -> exit code (minus the signal's number), of the ranks that have ended."""
+        ranks: Any = self._pcontext
+        if ranks is None or ranks._pc is None:
+            return {}
+        codes = {i: process.exitcode for i, process in enumerate(ranks._pc.processes)}
+        return {i: code for i, code in codes.items() if code is not None}
+
+
+class Group:
+    """One process group from start to exit."""
+
+    def __init__(self, plan: str, world_size: int, *, on_start: Callable[[list[int]], None]) -> None:
+        self.stamps: dict[str, float] = {"asked": time.monotonic()}
+        self._rendezvous = LoopbackRendezvous()
+        self._agent = EventAgent(
+            spec=WorkerSpec(
+                role="default",
+                local_world_size=world_size,
+                entrypoint=_enter,
+                args=(plan,),
+                rdzv_handler=self._rendezvous,
+                max_restarts=0,
+                monitor_interval=0.001,
+                local_addr=_LOOPBACK,
+            ),
+            logs_specs=DefaultLogsSpecs(log_dir=os.devnull),
+            start_method="forkserver",
+            exit_barrier_timeout=_EXIT_BARRIER_S,
+            shutdown_timeout=_SHUTDOWN_S,
+            on_start=on_start,
+        )
+
+    def run(self) -> None:
+        """Start the ranks and wait for the last one."""
+        self.stamps["rendezvous"] = time.monotonic()
+        try:
+            self._agent.run()
+        finally:
+            self._rendezvous.shutdown()
+            self.stamps["ended"] = time.monotonic()
+
+    def exit_codes(self) -> dict[int, int]:
+        """Rank -> exit code of the ranks that have ended."""
+        return self._agent.exit_codes()
+
+
+def _enter(plan: str) -> None:
+    """What a rank runs; a failure has left its report, and its exit code says the rest.
+
+    The worker is named, not imported: this side of the package does not depend on it.
+    """
+    worker = importlib.import_module("pytest_distbench.worker.main")
+    if not worker.run_rank(plan):
+        os._exit(1)

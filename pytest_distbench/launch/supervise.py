@@ -1,0 +1,188 @@
+"""One launch from plan to record: start the ranks, listen to them, end them in time, leave nothing behind."""
+
+from __future__ import annotations
+
+import selectors
+import time
+from collections.abc import Callable
+
+import msgspec
+
+from pytest_distbench.errors import RecordingError
+from pytest_distbench.launch import processes
+from pytest_distbench.launch.contract import COOKIE_VARIABLE, Exit, Launcher, RunningLaunch, plan_path
+from pytest_distbench.launch.control import ControlChannel
+from pytest_distbench.launch.fates import Ending, read_reports, tail, tell_fates
+from pytest_distbench.launch.merge import foreign_cores, merge
+from pytest_distbench.records import LaunchPlan, LaunchRecord, Outcome, RankFate, RankReport
+from pytest_distbench.wire import STACKS_SIGNAL, RankEvent
+
+VICTIM_GRACE_S = 0.5
+"""How long the other ranks may still report after one has failed."""
+SKIP_GRACE_S = 2.0
+"""How long the other ranks may go on after one has skipped, before they disagree."""
+STACKS_WAIT_S = 0.5
+"""How long a hung rank is given to write its stacks."""
+REAP_S = 8.0
+"""How long the launcher may take to notice that its ranks are gone."""
+
+
+def supervise(
+    launcher: Launcher, plan: LaunchPlan, *, on_progress: Callable[[str], None] = lambda text: None
+) -> LaunchRecord:
+    """Run one launch. Whatever happens to the ranks is in the record; nothing of the launch outlives the call.
+
+    Raises:
+        LauncherError: the launcher could not start ranks at all.
+        KeyboardInterrupt: as it came; the ranks are gone by then.
+    """
+    plan_path(plan).write_bytes(msgspec.json.encode(plan))
+    with selectors.DefaultSelector() as selector:
+        channel = ControlChannel(plan_path(plan).parent, selector)
+        try:
+            return _Launch(launcher, plan, selector, channel, on_progress).run()
+        finally:
+            channel.close()
+
+
+class _Launch:
+    def __init__(
+        self,
+        launcher: Launcher,
+        plan: LaunchPlan,
+        selector: selectors.BaseSelector,
+        channel: ControlChannel,
+        on_progress: Callable[[str], None],
+    ) -> None:
+        self.plan = plan
+        self.selector = selector
+        self.channel = channel
+        self.on_progress = on_progress
+        self.started_at = time.monotonic()
+        self.deadline = self.started_at + plan.timeout_s
+        self.timed_out = False
+        self.ended_by_us: frozenset[int] = frozenset()
+        self.running: RunningLaunch = launcher.start(plan)
+        selector.register(self.running.fileno(), selectors.EVENT_READ, self.running)
+
+    def run(self) -> LaunchRecord:
+        ended: Exit | None = None
+        try:
+            ended = self._wait()
+        finally:
+            if ended is None:
+                ended = self._end()
+            self.channel.drain()
+            processes.kill(processes.marked(COOKIE_VARIABLE, self.plan.cookie))
+        return self._record(ended)
+
+    def _wait(self) -> Exit | None:
+        """Listen until all ranks have ended or one must not go on; None means that they have to be ended."""
+        stop_at = self.deadline
+        while True:
+            remaining = stop_at - time.monotonic()
+            if remaining <= 0:
+                self.timed_out = stop_at == self.deadline
+                return None
+            for key, _ in self.selector.select(remaining):
+                if key.data is self.channel:
+                    for event in self.channel.read(key.fileobj):
+                        stop_at = min(stop_at, self._heed(event))
+                elif (ended := self.running.poll()) is not None:
+                    return ended
+
+    def _heed(self, event: RankEvent) -> float:
+        """Act on an event; returns until when the ranks may go on after it."""
+        if event.kind == "progress":
+            self.on_progress(event.text)
+        if event.kind == "failed":
+            return time.monotonic() + VICTIM_GRACE_S
+        if event.kind == "skipped":
+            return time.monotonic() + SKIP_GRACE_S
+        return self.deadline
+
+    def _end(self) -> Exit:
+        """End the ranks by force, hung ones after they have shown where they are."""
+        pids = self.channel.pids() | self.running.pids()
+        alive = {rank: pid for rank, pid in pids.items() if processes.family([pid])}
+        self.ended_by_us = frozenset(alive)
+        if self.timed_out:
+            processes.send(self.channel.pids().values(), STACKS_SIGNAL)  # only those that have said hello handle it
+            time.sleep(STACKS_WAIT_S)
+        processes.kill(processes.family(pids.values()))
+        deadline = time.monotonic() + REAP_S
+        while (remaining := deadline - time.monotonic()) > 0:
+            for key, _ in self.selector.select(remaining):
+                if key.data is self.channel:
+                    self.channel.read(key.fileobj)
+                elif (ended := self.running.poll()) is not None:
+                    return ended
+        self.running.abandon()
+        return Exit(trouble=f"the launcher did not notice the end of its ranks within {REAP_S:.0f} s")
+
+    def _record(self, ended: Exit) -> LaunchRecord:
+        finished_at = time.monotonic()
+        plan = self.plan
+        reports = read_reports(plan)
+        ending = Ending(exit=ended, timed_out=self.timed_out, ended_by_us=self.ended_by_us)
+        fates = tell_fates(plan, reports, self.channel, ending)
+        outcome, reason = _merge_outcomes(fates)
+        if outcome == "failed" and ended.trouble and not any(r.error for r in reports.values()):
+            log = tail(plan_path(plan).parent / "launcher.log")
+            reason = f"{reason}; {ended.trouble}" + (f"\n{log}" if log else "")
+        measurements = []
+        if outcome == "passed":
+            try:
+                measurements = merge(list(reports.values()))
+            except RecordingError as error:
+                outcome, reason = "failed", str(error)
+        return LaunchRecord(
+            index=plan.index,
+            outcome=outcome,
+            wall_s=finished_at - self.started_at,
+            only=plan.only,
+            phases=_phases(reports, ended, self.started_at, finished_at),
+            reason=reason,
+            timed_out=self.timed_out,
+            fates=fates,
+            measurements=measurements,
+            foreign_cores=foreign_cores(list(reports.values())),
+            software=reports[0].software if 0 in reports else {},
+            logs=plan.directory,
+        )
+
+
+def _merge_outcomes(fates: list[RankFate]) -> tuple[Outcome, str]:
+    """All passed: passed. All skipped: skipped. Some skipped and none failed by itself: they disagree."""
+    skipped = [f for f in fates if f.outcome == "skipped"]
+    if len(skipped) == len(fates):
+        return "skipped", skipped[0].error.message if skipped[0].error else ""
+    culprits = [f for f in fates if f.outcome == "failed" and not f.is_victim]
+    if skipped and not culprits:
+        who = ", ".join(str(f.rank) for f in skipped)
+        return "failed", f"ranks disagree: rank {who} skipped, the others did not"
+    failed = [f for f in fates if f.outcome == "failed"]
+    if not failed:
+        return "passed", ""
+    first = failed[0]
+    text = f": {first.error.message.splitlines()[0] if first.error.message else ''}" if first.error else ""
+    return "failed", f"rank {first.rank} {first.how}{text}"
+
+
+def _phases(reports: dict[int, RankReport], ended: Exit, started_at: float, finished_at: float) -> dict[str, float]:
+    """Seconds of the slowest rank in each phase, and of starting and ending the group around them."""
+    if not reports:
+        return {}
+    phases = {
+        name: max(r.phases.get(name, 0.0) for r in reports.values()) for name in ("import", "rendezvous", "body")
+    }
+    begin = max(r.phases["begin"] for r in reports.values())
+    agreed = ended.stamps.get("rendezvous", started_at)
+    return {
+        "launcher": agreed - started_at,
+        "process_start": begin - agreed,
+        **phases,
+        "exit": finished_at - max(r.phases.get("end", begin) for r in reports.values()),
+    }
+
+

@@ -1,0 +1,94 @@
+"""The torchrun command line tool as a launcher: slower, and exactly what users run."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+from pytest_distbench.launch import processes
+from pytest_distbench.launch.contract import COOKIE_VARIABLE, SESSION_VARIABLE, Exit, RunningLaunch, plan_path
+from pytest_distbench.launch.fates import tail
+from pytest_distbench.records import LaunchPlan
+
+_EXIT_CODES = re.compile(r"rank\s*: (\d+) .*\n\s*exitcode\s*: (-?\d+)")
+"""How torchrun's closing table names a failed rank and its exit code."""
+
+
+class TorchrunLauncher:
+    """Runs ``torchrun --standalone`` once per launch.
+
+    Args:
+        session: cookie that marks everything this launcher starts.
+    """
+
+    name = "torchrun"
+
+    def __init__(self, session: str) -> None:
+        self._session = session
+
+    def prepare(self, variables: dict[str, str]) -> None:
+        """Nothing can be prepared."""
+
+    def start(self, plan: LaunchPlan) -> RunningLaunch:
+        command = [
+            sys.executable, "-m", "torch.distributed.run",
+            "--standalone",
+            f"--nproc-per-node={plan.world_size}",
+            "--local-addr=127.0.0.1",
+            "-m", "pytest_distbench.worker", str(plan_path(plan)),
+        ]  # fmt: skip
+        variables = {**plan.variables, SESSION_VARIABLE: self._session}
+        variables["PYTHONPATH"] = os.pathsep.join(p for p in plan.python_path if p)
+        with open(Path(plan.directory) / "launcher.log", "ab") as log:
+            process = subprocess.Popen(
+                command,
+                env=variables,
+                cwd=plan.working_dir,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+        return _TorchrunLaunch(process, plan.cookie, Path(plan.directory) / "launcher.log")
+
+    def close(self) -> None:
+        """Nothing is kept."""
+
+
+class _TorchrunLaunch:
+    def __init__(self, process: subprocess.Popen[bytes], cookie: str, log: Path) -> None:
+        self._process = process
+        self._log = log
+        self._cookie = cookie
+        self._handle = os.pidfd_open(process.pid)
+
+    def fileno(self) -> int:
+        return self._handle
+
+    def poll(self) -> Exit | None:
+        code = self._process.poll()
+        if code is None:
+            return None
+        with contextlib.suppress(OSError):
+            os.close(self._handle)
+        log = tail(self._log, lines=200)
+        codes = {int(rank): int(code) for rank, code in _EXIT_CODES.findall(log)}
+        return Exit(codes=codes, trouble="" if code == 0 else f"torchrun ended with exit code {code}")
+
+    def pids(self) -> dict[int, int]:
+        """torchrun does not tell; the ranks say so themselves on the control line."""
+        return {}
+
+    def abandon(self) -> None:
+        with contextlib.suppress(OSError):
+            self._process.send_signal(signal.SIGTERM)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(timeout=1)
+        processes.kill(processes.marked(COOKIE_VARIABLE, self._cookie))
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(timeout=5)

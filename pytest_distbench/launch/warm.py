@@ -1,0 +1,194 @@
+"""The default launcher: ranks from a forkserver that has torch loaded, under a real elastic agent."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import msgspec
+
+from pytest_distbench.errors import BackendUnavailable, LauncherError
+from pytest_distbench.launch import processes
+from pytest_distbench.launch.agent import Reply, Request
+from pytest_distbench.launch.contract import SESSION_VARIABLE, Exit, RunningLaunch, plan_path
+from pytest_distbench.records import LaunchPlan
+
+_START_TIMEOUT_S = 120.0
+_READ_BYTES = 65536
+
+_READ_AT_START = re.compile(r"(OMP|MKL|KMP|GOMP|OPENBLAS|LD|PYTHON|TORCH|PYTORCH|ATEN|DNNL|ONEDNN|MALLOC|CUDA|NCCL|GLOO)_?\w*|PATH")
+"""Variables that libraries read when they are loaded: a change asks for a new agent."""
+
+
+class WarmLauncher:
+    """Keeps one agent process; starts it again when it has died or its start-up environment no longer fits.
+
+    Args:
+        directory: private directory of the session, for the agent's log.
+        session: cookie that marks the agent and all it starts.
+        preload: modules to import once, in the forkserver, besides torch.
+    """
+
+    name = "warm"
+
+    def __init__(self, directory: Path, session: str, preload: tuple[str, ...] = ()) -> None:
+        self._directory = directory
+        self._session = session
+        self._preload = preload
+        self._agent: _Agent | None = None
+
+    def prepare(self, variables: dict[str, str]) -> None:
+        fingerprint = {k: v for k, v in variables.items() if _READ_AT_START.fullmatch(k) and k != "OMP_NUM_THREADS"}
+        if self._agent is not None and self._agent.is_usable(fingerprint):
+            return
+        self.close()
+        self._agent = _Agent(self._directory, {**variables, SESSION_VARIABLE: self._session}, fingerprint, self._preload)
+
+    def start(self, plan: LaunchPlan) -> RunningLaunch:
+        for attempt in (1, 2):
+            self.prepare(plan.variables)
+            assert self._agent is not None
+            try:
+                backends = self._agent.wait_until_ready()
+                if not backends.get(plan.backend, False):
+                    have = ", ".join(name for name, is_there in backends.items() if is_there)
+                    raise BackendUnavailable(plan.backend, f"this build of torch has {have}")
+                return self._agent.launch(plan)
+            except LauncherError:
+                self.close()
+                if attempt == 2:
+                    raise
+        raise AssertionError("unreachable")
+
+    def close(self) -> None:
+        if self._agent is not None:
+            self._agent.end()
+            self._agent = None
+
+
+class _Agent:
+    """The agent process and its end of the socket pair."""
+
+    def __init__(
+        self, directory: Path, variables: dict[str, str], fingerprint: dict[str, str], preload: tuple[str, ...]
+    ) -> None:
+        self.fingerprint = fingerprint
+        self._log = directory / "agent.log"
+        self._link, theirs = socket.socketpair()
+        code = f"from pytest_distbench.launch.agent import main; main({theirs.fileno()}, {list(preload)!r})"
+        environment = {**variables, "OMP_NUM_THREADS": "1"}  # each rank sets its own number of threads
+        environment["PYTHONPATH"] = os.pathsep.join(p for p in sys.path if p)
+        with open(self._log, "ab") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, "-c", code],
+                env=environment,
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+        theirs.close()
+        self._buffer = b""
+        self._backends: dict[str, bool] | None = None
+
+    def is_usable(self, fingerprint: dict[str, str]) -> bool:
+        return self._process.poll() is None and self.fingerprint == fingerprint
+
+    def wait_until_ready(self) -> dict[str, bool]:
+        """Wait until the agent has torch loaded; returns which backends that torch has."""
+        deadline = time.monotonic() + _START_TIMEOUT_S
+        while self._backends is None:
+            for reply in self.read(timeout_s=max(0.0, deadline - time.monotonic())):
+                self._backends = reply.backends
+            if time.monotonic() > deadline:
+                raise LauncherError(f"the agent did not start within {_START_TIMEOUT_S:.0f} s; its log: {self._log_tail()}")
+        return self._backends
+
+    def launch(self, plan: LaunchPlan) -> RunningLaunch:
+        request = Request(plan=str(plan_path(plan)), world_size=plan.world_size)
+        try:
+            self._link.sendall(msgspec.json.encode(request) + b"\n")
+        except OSError as error:
+            raise LauncherError(f"the agent has ended; its log: {self._log_tail()}") from error
+        return _WarmLaunch(self)
+
+    def read(self, *, timeout_s: float | None) -> list[Reply]:
+        """Replies that have arrived; waits for the first at most ``timeout_s`` (0: do not wait).
+
+        Raises:
+            LauncherError: the agent has ended.
+        """
+        self._link.settimeout(timeout_s)
+        try:
+            data = self._link.recv(_READ_BYTES)
+        except (BlockingIOError, TimeoutError):
+            return []
+        except OSError as error:
+            raise LauncherError(f"lost the agent: {error}") from error
+        finally:
+            self._link.settimeout(None)
+        if not data:
+            code = self._process.wait(timeout=10)
+            raise LauncherError(f"the agent ended with exit code {code}; its log: {self._log_tail()}")
+        *lines, self._buffer = (self._buffer + data).split(b"\n")
+        return [msgspec.json.decode(line, type=Reply) for line in lines]
+
+    def fileno(self) -> int:
+        return self._link.fileno()
+
+    def end(self) -> None:
+        """Close the link, which ends the agent, and make sure of it and of all it started."""
+        tree = processes.family([self._process.pid])
+        with contextlib.suppress(OSError):
+            self._link.close()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(timeout=2)
+        processes.kill(tree)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(timeout=2)
+
+    def _log_tail(self) -> str:
+        try:
+            return self._log.read_text(errors="replace")[-2000:].strip() or "(empty)"
+        except OSError:
+            return "(not readable)"
+
+
+class _WarmLaunch:
+    """A launch the agent is busy with."""
+
+    def __init__(self, agent: _Agent) -> None:
+        self._agent = agent
+        self._pids: dict[int, int] = {}
+        self._exit: Exit | None = None
+
+    def fileno(self) -> int:
+        return self._agent.fileno()
+
+    def poll(self) -> Exit | None:
+        try:
+            for reply in self._agent.read(timeout_s=0.0):
+                self._take(reply)
+        except LauncherError as error:
+            self._exit = Exit(trouble=str(error))
+        return self._exit
+
+    def pids(self) -> dict[int, int]:
+        return dict(self._pids)
+
+    def abandon(self) -> None:
+        self._agent.end()
+
+    def _take(self, reply: Reply) -> None:
+        if reply.kind == "started":
+            self._pids = dict(enumerate(reply.pids))
+        elif reply.kind == "finished":
+            codes = {int(rank): code for rank, code in reply.codes.items()}
+            self._exit = Exit(codes=codes, stamps=reply.stamps, trouble=reply.trouble)

@@ -1,0 +1,32 @@
+"""How a finished case becomes a pytest outcome: exceptions without a traceback, whose first line is the whole story."""
+
+from __future__ import annotations
+
+import pytest
+
+
+class _Failure(pytest.fail.Exception):
+    """A test failure whose text is shown as it is."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, pytrace=False)
+
+
+class Regression(_Failure):
+    """A judged metric got worse than its baseline allows."""
+
+
+class MissingBaseline(_Failure):
+    """There is no baseline, and the policy is to fail then."""
+
+
+class LaunchFailed(_Failure):
+    """Ranks failed, hung or disagreed."""
+
+
+class Misuse(_Failure):
+    """The test asks for something that cannot be done: a body that cannot be imported, parameters that are not JSON."""
+
+
+for _kind in (Regression, MissingBaseline, LaunchFailed, Misuse):
+    _kind.__module__ = "builtins"  # pytest prints "Regression: ...", not the module's path, in its summary

@@ -1,0 +1,255 @@
+"""The pytest plugin: hooks only. Loaded in every pytest run of its environment, so it imports little at the top."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Generator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import pytest
+
+from pytest_distbench.results import REPORT_ATTRIBUTE, ResultsPlugin
+
+if TYPE_CHECKING:
+    from pytest_distbench.fixtures import CollectiveSweep, Distbench, TimeToAccuracy
+    from pytest_distbench.records import CaseResult
+    from pytest_distbench.report.progress import Progress
+    from pytest_distbench.session import Session
+    from pytest_distbench.settings import Settings
+
+
+@dataclass
+class _State:
+    """What the plugin keeps between hooks."""
+
+    taken_options: dict[str, str] = field(default_factory=dict)
+    """Short options that a conftest defined before us, with pytest's complaint."""
+    settings: Settings | None = None
+    session: Session | None = None
+    progress: Progress | None = None
+    usage_errors: list[str] = field(default_factory=list)
+    results: ResultsPlugin | None = None
+
+
+_STATE = pytest.StashKey[_State]()
+_CASES = pytest.StashKey[list["CaseResult"]]()
+_FIXTURE = "distbench"
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    from pytest_distbench import settings
+
+    settings.add_options(parser)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_load_initial_conftests(early_config: pytest.Config, parser: pytest.Parser) -> Generator[None]:
+    """Add --world-size and --gpu after the conftests, which may have options of these names: theirs stay theirs."""
+    from pytest_distbench import settings
+
+    yield
+    early_config.stash[_STATE] = _State(taken_options=settings.add_short_options(parser))
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    from pytest_distbench.markers import DECLARATIONS
+
+    for declaration in DECLARATIONS:
+        config.addinivalue_line("markers", declaration)
+    config.stash[_STATE].results = ResultsPlugin(config)
+    config.pluginmanager.register(config.stash[_STATE].results, "distbench-results")
+    if _is_mentioned(config):
+        _settings(config)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Turn the world sizes of a distbench test into ids: test[float32-ws2], test[float32-ws4]."""
+    if _FIXTURE not in metafunc.fixturenames:
+        return
+    from pytest_distbench import markers
+    from pytest_distbench.errors import ConfigurationError
+
+    state = metafunc.config.stash[_STATE]
+    definition = metafunc.definition
+    try:
+        markers.requirement(definition.iter_markers())
+        sizes = markers.sizes(definition.iter_markers(), _settings(metafunc.config))
+    except ConfigurationError as error:
+        state.usage_errors.append(f"{definition.nodeid}: {error}")
+        return
+    own = any("world_size" in str(m.args[:1]) for m in definition.iter_markers("parametrize"))
+    if not own:
+        params = [
+            pytest.param(s.ranks, id=f"ws{s.ranks}", marks=[pytest.mark.skip(reason=s.not_run)] if s.not_run else [])
+            for s in sizes
+        ]
+        metafunc.parametrize("world_size", params)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Stop before anything is measured if a test cannot be run as its markers say."""
+    state = config.stash[_STATE]
+    measuring = [item for item in items if _FIXTURE in getattr(item, "fixturenames", ())]
+    if measuring and state.taken_options and config.getini("distbench_short_options"):
+        options = " and ".join(state.taken_options)
+        state.usage_errors.append(
+            f"{options}: a conftest.py of this project already defines it ({'; '.join(state.taken_options.values())}), so "
+            "pytest-distbench does not know whose it is. Put 'distbench_short_options = false' into the ini file to leave "
+            "it to the conftest, and write --distbench-world-size and --distbench-gpu; or rename the conftest's option"
+        )
+    if state.usage_errors:
+        raise pytest.UsageError("\n".join(dict.fromkeys(state.usage_errors)))
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Count what will be compared, and let the launcher load torch while the first tests begin."""
+    config = session.config
+    running = [item for item in session.items if _is_measured(item)]
+    if not running or config.option.collectonly:
+        return
+    from pytest_distbench.errors import DistbenchError
+
+    cases = [(test, bracket.removesuffix("]")) for test, _, bracket in (item.nodeid.partition("[") for item in running)]
+    try:
+        _session(config).count_comparisons(cases)
+    except DistbenchError as error:
+        raise pytest.UsageError(str(error)) from None
+    _session(config).prepare()
+
+
+def pytest_report_collectionfinish(config: pytest.Config, items: list[pytest.Item]) -> list[str]:
+    if config.get_verbosity() < 0 or not any(_FIXTURE in getattr(item, "fixturenames", ()) for item in items):
+        return []
+    from pytest_distbench.report.header import header_lines
+
+    return header_lines(_session(config))
+
+
+@pytest.fixture
+def world_size(request: pytest.FixtureRequest) -> int:
+    """Ranks of the test's process groups; parametrized from the markers and --world-size."""
+    return _settings(request.config).largest
+
+
+@pytest.fixture
+def distbench(request: pytest.FixtureRequest, world_size: int) -> Distbench:
+    """Run bodies in process groups, measure them and compare with the baseline. See the README."""
+    from pytest_distbench.fixtures import Distbench, rerun_command
+
+    config, node = request.config, request.node
+    cases = node.stash.setdefault(_CASES, [])
+    state = config.stash[_STATE]
+    session = _session(config)
+    progress = state.progress
+    assert progress is not None
+    progress.begin(node.name)
+    request.addfinalizer(progress.end)
+    return Distbench(session, node, world_size, cases.append, rerun_command(config, node.nodeid))
+
+
+@pytest.fixture
+def collective_sweep(request: pytest.FixtureRequest, distbench: Distbench) -> CollectiveSweep:
+    """Measure one collective over message sizes: ``collective_sweep("all_reduce", dtype="float32")``."""
+    from pytest_distbench.fixtures import CollectiveSweep
+
+    return CollectiveSweep(distbench, _settings(request.config).max_message_bytes)
+
+
+@pytest.fixture
+def time_to_accuracy(distbench: Distbench) -> TimeToAccuracy:
+    """Train to a goal: ``time_to_accuracy(train, goal=0.97)``."""
+    from pytest_distbench.fixtures import TimeToAccuracy
+
+    return TimeToAccuracy(distbench)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Attach the measured cases to the test's report; JSON text, because pytest-xdist sends reports over a wire."""
+    report = yield
+    if call.when == "call" and (cases := item.stash.get(_CASES, None)):
+        import msgspec
+
+        setattr(report, REPORT_ATTRIBUTE, [msgspec.json.encode(case).decode() for case in cases])
+        report.user_properties += _properties(cases)
+    return report
+
+
+def pytest_report_teststatus(report: pytest.TestReport) -> tuple[str, str, str] | None:
+    """N for a test measured without a baseline, U for one whose baseline was written; both have passed."""
+    texts = getattr(report, REPORT_ATTRIBUTE, None)
+    if not texts or report.when != "call" or not report.passed:
+        return None
+    cases = [json.loads(text) for text in texts]
+    if any(case["update"] in ("new", "changed") for case in cases):
+        return "passed", "U", "UPDATED"
+    judged = [v for case in cases for v in case["verdicts"] if v["better"] != "info"]
+    if judged and all(v["kind"] == "missing" for v in judged):
+        return "passed", "N", "NEW"
+    return None
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """End the launcher; nothing of ours outlives the run."""
+    state = config.stash.get(_STATE, None)
+    if state is not None and state.session is not None:
+        state.session.close()
+        state.session = None
+
+
+def _is_mentioned(config: pytest.Config) -> bool:
+    """Whether an option or ini key of ours was given: then its value is checked even if no test of ours is collected."""
+    options = [value for name, value in vars(config.option).items() if name.startswith("distbench_")]
+    return any(value not in (None, False, "") for value in options)
+
+
+def _is_measured(item: pytest.Item) -> bool:
+    return _FIXTURE in getattr(item, "fixturenames", ()) and item.get_closest_marker("skip") is None
+
+
+def _settings(config: pytest.Config) -> Settings:
+    state = config.stash[_STATE]
+    if state.settings is None:
+        from pytest_distbench.errors import ConfigurationError
+        from pytest_distbench.settings import read_settings
+
+        try:
+            state.settings = read_settings(config)
+        except ConfigurationError as error:
+            raise pytest.UsageError(str(error)) from None
+    return state.settings
+
+
+def _session(config: pytest.Config) -> Session:
+    state = config.stash[_STATE]
+    if state.session is None:
+        from pytest_distbench.report.progress import Progress
+        from pytest_distbench.session import Session
+
+        state.progress = Progress(config)
+        state.session = Session(
+            _settings(config), on_progress=state.progress.show, reports_progress=state.progress.wants_events
+        )
+        if state.results is not None:
+            state.results.session = state.session
+    return state.session
+
+
+def _properties(cases: list[CaseResult]) -> list[tuple[str, object]]:
+    """What JUnit readers get: per judged metric the value, and verdict and ratio where it moved."""
+    properties: list[tuple[str, object]] = []
+    for case in cases:
+        for verdict in case.verdicts:
+            if verdict.better != "info" and verdict.kind != "unchanged":
+                text = f"{verdict.kind} current={verdict.current} baseline={verdict.baseline}"
+                properties.append((f"distbench.{verdict.metric}", text))
+    return properties
+
+
+def settings_if_used(config: pytest.Config, *, is_used: bool) -> Settings | None:
+    """The run's settings if anything of ours was asked for or measured, else None."""
+    state = config.stash[_STATE]
+    return _settings(config) if is_used or state.settings is not None else None

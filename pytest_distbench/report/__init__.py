@@ -1,0 +1,1 @@
+"""What people and other programs read: tables, failure texts, the run record, GitHub's summary. Decides nothing."""

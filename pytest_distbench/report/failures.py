@@ -1,0 +1,127 @@
+"""Texts of failed tests. The first line tells the story in about 100 characters; JUnit and summaries show only it."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from pytest_distbench.records import CaseResult, LaunchRecord, RankFate, Verdict
+from pytest_distbench.report.tables import case_table, change, limit, quantity
+from pytest_distbench.units import format_bytes
+
+_FEW_LINES = 30
+
+
+def regression_text(result: CaseResult, *, update_command: str) -> str:
+    """Explain a regression: what moved, by how much, against what, and how to accept it."""
+    slow = _straggler(result)
+    return "\n".join(
+        [
+            regression_headline(result),
+            "",
+            *case_table(result, show_all=False),
+            "",
+            *_reasons(result),
+            *comparison_lines(result),
+            *([slow] if slow else []),
+            "",
+            f"If this change is intended:  {update_command}",
+        ]
+    )
+
+
+def regression_headline(result: CaseResult) -> str:
+    """One line: metric, change, where, limit, how many."""
+    failed = [v for v in result.verdicts if v.is_failure]
+    worst = max(failed, key=_severity)
+    same = [v for v in result.verdicts if v.metric.partition("[")[0] == worst.metric.partition("[")[0]]
+    hits = sum(v.is_failure for v in same)
+    where = f" at {format_bytes(int(worst.at['message_bytes']))}" if "message_bytes" in worst.at else ""
+    of = f", {hits} of {len(same)} sizes" if where else f", {len(failed)} of {len(result.verdicts)} metrics" if len(failed) > 1 else ""
+    name = worst.metric.partition("[")[0] if where else worst.metric
+    if worst.current is None:
+        return f"{name}{where}: no value ({worst.reason}), baseline {quantity(worst.baseline, worst.unit)}{of}"
+    if worst.better == "exact":
+        return f"{name}{where}: {quantity(worst.current, worst.unit)}, baseline {quantity(worst.baseline, worst.unit)} (exact){of}"
+    return f"{name}{where} {change(worst)} (limit {limit(worst)}){of}"
+
+
+def comparison_lines(result: CaseResult) -> list[str]:
+    """Which baseline, which software, and what differs."""
+    current = result.launches[0].software if result.launches else {}
+    stored = result.baseline_software
+    differing = sorted(k for k in {*stored, *current} if stored.get(k) != current.get(k)) if stored else []
+    lines = [f"baseline  {result.environment.platform}  {_versions(stored)}  {result.baseline_path}"]
+    lines.append(f"this run  {result.environment.platform}  {_versions(current)}")
+    lines += [f"differs   {name}: {stored.get(name, '-')} -> {current.get(name, '-')}" for name in differing]
+    return lines
+
+
+def launch_text(result: CaseResult) -> str:
+    """Explain a failed launch: the culprit first, equal errors merged, and where the whole logs are."""
+    launch = result.launches[-1]
+    ranks = len(launch.fates)
+    head = f"launch {launch.index + 1} on {ranks} rank{'s' * (ranks != 1)}: {_first_line(launch)}"
+    parts = [head, ""]
+    groups: dict[str, list[RankFate]] = {}
+    for fate in launch.fates:
+        groups.setdefault(_body_of(fate), []).append(fate)
+    for body, fates in groups.items():
+        ranks_text = ", ".join(str(f.rank) for f in fates)
+        victim = "  (followed from another rank's failure)" if fates[0].is_victim else ""
+        parts += [f"--- rank {ranks_text}: {fates[0].how}, in phase {fates[0].phase}{victim}", *([body, ""] if body else [])]
+    parts.append(f"logs: {launch.logs}")
+    return "\n".join(parts)
+
+
+def missing_text(result: CaseResult, *, platforms: list[str], update_command: str) -> str:
+    """Say that there is no baseline, where there are some, and how to record one."""
+    have = ", ".join(platforms) or "none"
+    return (
+        f"no baseline for {result.environment.platform} (have: {have})\n\n"
+        f"looked in {result.baseline_path} for {result.case.entry_key}\nrecord it:  {update_command}"
+    )
+
+
+def _severity(verdict: Verdict) -> float:
+    if verdict.ratio is None or verdict.ratio <= 0:
+        return float("inf")
+    return max(verdict.ratio, 1 / verdict.ratio)
+
+
+def _reasons(result: CaseResult) -> list[str]:
+    return [f"{v.metric}: {v.reason}" for v in result.verdicts if v.is_failure and v.reason][:8]
+
+
+def _versions(software: dict[str, str]) -> str:
+    return ", ".join(f"{k} {software[k]}" for k in ("torch", "cuda", "nccl", "python") if k in software)
+
+
+def _straggler(result: CaseResult) -> str:
+    """Name a rank that was the slowest in most iterations of most failed metrics."""
+    failed = {v.metric for v in result.verdicts if v.is_failure}
+    votes: Counter[int] = Counter()
+    total = 0
+    for launch in result.launches:
+        for m in launch.measurements:
+            if m.key in failed and m.summary is not None and m.summary.slowest_rank is not None:
+                total += 1
+                votes[m.summary.slowest_rank] += m.summary.slowest_share > 0.9
+    if not total or not votes:
+        return ""
+    rank, times = votes.most_common(1)[0]
+    return f"rank {rank} was the slowest in over 90 % of the iterations" if times > 0.7 * total else ""
+
+
+def _first_line(launch: LaunchRecord) -> str:
+    if launch.timed_out:
+        hung = [f for f in launch.fates if f.how.startswith("still in phase")]
+        who = ", ".join(f"rank {f.rank} in {f.phase}" for f in hung)
+        return f"timed out after {launch.wall_s:.1f} s: {who}"
+    return launch.reason.splitlines()[0] if launch.reason else "failed"
+
+
+def _body_of(fate: RankFate) -> str:
+    if fate.error is not None:
+        return fate.error.traceback.rstrip()
+    text = fate.stacks or fate.log_tail
+    return "\n".join(f"    {line}" for line in text.splitlines()[-_FEW_LINES * (3 if fate.stacks else 1) :])

@@ -1,0 +1,78 @@
+"""One live line below pytest's own while ranks run; on a pipe a plain line once a minute. Nothing when asked to be quiet."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+REDRAW_S = 0.1
+PLAIN_INTERVAL_S = 60.0
+
+
+class Progress:
+    """Shows what the running test is doing, and erases it again.
+
+    On a terminal the line is drawn with relative cursor moves, so that it survives scrolling and leaves pytest's own
+    line alone; with another reporter than pytest's (pytest-sugar) it stays off, as under -q and in xdist workers.
+    """
+
+    def __init__(self, config: pytest.Config) -> None:
+        self._reporter = config.pluginmanager.getplugin("terminalreporter")
+        self._capture = config.pluginmanager.getplugin("capturemanager")
+        exact = self._reporter is not None and type(self._reporter) is pytest.TerminalReporter
+        visible = exact and config.get_verbosity() >= 0 and not hasattr(config, "workerinput")
+        is_terminal = visible and bool(self._reporter.isatty)
+        self._live = is_terminal and config.getoption("capture") != "no"
+        self._plain = visible and not self._live
+        self._title = ""
+        self._started = self._drawn_at = self._plain_at = time.monotonic()
+        self._is_drawn = False
+
+    @property
+    def wants_events(self) -> bool:
+        """Whether ranks should report progress at all."""
+        return self._live or self._plain
+
+    def begin(self, title: str) -> None:
+        """A test begins to measure."""
+        self._title = title
+        self._started = self._plain_at = time.monotonic()
+
+    def show(self, text: str) -> None:
+        """Show a line of progress of the current test."""
+        now = time.monotonic()
+        if self._live and now - self._drawn_at >= REDRAW_S:
+            self._drawn_at = now
+            self._draw(self._line(text, now))
+        elif self._plain and now - self._plain_at >= PLAIN_INTERVAL_S:
+            self._plain_at = now
+            self._write(f"\ndistbench: {self._line(text, now)}\n")
+
+    def end(self) -> None:
+        """The test is over: erase the line."""
+        if self._is_drawn:
+            self._draw("")
+            self._is_drawn = False
+
+    def _line(self, text: str, now: float) -> str:
+        minutes, seconds = divmod(int(now - self._started), 60)
+        printable = "".join(c if c.isprintable() else "?" for c in f"{self._title}  {text}")
+        return f"{printable}  {minutes:02}:{seconds:02}"
+
+    def _draw(self, line: str) -> None:
+        writer = self._reporter._tw
+        column = writer.width_of_current_line
+        shown = line[: max(0, writer.fullwidth - 4)]
+        right = f"\x1b[{column}C" if column else ""
+        self._is_drawn = True
+        self._write(f"\n\r\x1b[2K{'  ' + shown if shown else ''}\x1b[1A\r{right}")
+
+    def _write(self, text: str) -> None:
+        if self._capture is None:
+            self._reporter._tw._file.write(text)
+            self._reporter._tw._file.flush()
+            return
+        with self._capture.global_and_fixture_disabled():
+            self._reporter._tw._file.write(text)
+            self._reporter._tw._file.flush()

@@ -1,0 +1,133 @@
+"""The distbench section at the end of a run, as lines: summary table, counts, what was written, what is missing."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from pytest_distbench.records import CaseResult, Verdict
+from pytest_distbench.report.tables import MARKS, case_table, change, is_sweep, layout, limit, quantity
+from pytest_distbench.units import format_bytes
+
+_KINDS = {
+    "regressed": "regressed",
+    "improved": "better than the baseline",
+    "unchanged": "within limits",
+    "inconclusive": "inconclusive (too noisy)",
+    "incomparable": "not comparable",
+    "missing": "without a baseline",
+}
+_SHOWN_CASES = 20
+
+
+def summary_lines(results: Sequence[CaseResult], *, verbosity: int, record_command: str, folder: Path) -> list[str]:
+    """Everything below the section's title."""
+    compared = [r for r in results if not r.update]
+    updated = [r for r in results if r.update]
+    lines: list[str] = []
+    if verbosity > 0:
+        for result in results:
+            lines += [_title(result), *case_table(result, show_all=True), ""]
+    elif verbosity == 0:
+        lines += [*_overview(results), ""]
+    if compared:
+        lines += _counts(compared)
+    lines += _inconclusive(compared)
+    if updated:
+        lines += _updates(updated, folder)
+    missing = [r for r in compared if r.verdicts and all(v.kind == "missing" for v in r.verdicts if v.better != "info")]
+    if missing:
+        platform = missing[0].environment.platform
+        lines.append(f"no baseline for {len(missing)} of {len(compared)} cases on {platform}: measured, not judged")
+        lines.append(f"record them:  {record_command}")
+    return lines
+
+
+def _title(result: CaseResult) -> str:
+    case = result.case
+    function = case.test.rpartition("::")[2]
+    return f"{function}[{case.case_id}]  {case.world_size} ranks, {case.backend}, {case.launcher} launcher, {len(result.launches)} launches"
+
+
+def _overview(results: Sequence[CaseResult]) -> list[str]:
+    """A few telling rows per case: of a sweep the smallest and the largest message and the largest change."""
+    rows = []
+    for result in results[:_SHOWN_CASES]:
+        name = f"{result.case.test.rpartition('::')[2]}[{result.case.case_id}]"
+        for verdict in _telling(result):
+            what = verdict.metric.partition("[")[0] if "message_bytes" in verdict.at else verdict.metric
+            if "message_bytes" in verdict.at:
+                what += f" at {format_bytes(int(verdict.at['message_bytes']))}"
+            rows.append(
+                (
+                    MARKS[verdict.kind],
+                    name,
+                    what,
+                    quantity(verdict.current, verdict.unit),
+                    quantity(verdict.baseline, verdict.unit),
+                    change(verdict),
+                    limit(verdict),
+                    str(verdict.launches),
+                )
+            )
+            name = ""
+    lines = layout(("", "test", "metric", "this run", "baseline", "change", "limit", "n"), rows, left=3) if rows else []
+    if len(results) > _SHOWN_CASES:
+        lines.append(f"  {len(results) - _SHOWN_CASES} more cases (-v shows all)")
+    return lines
+
+
+def _telling(result: CaseResult) -> Iterable[Verdict]:
+    judged = [v for v in result.verdicts if v.better != "info" and v.current is not None]
+    if not is_sweep(result):
+        return judged
+    times = sorted((v for v in judged if v.unit == "s"), key=lambda v: int(v.at.get("message_bytes", 0)))
+    if not times:
+        return judged[:3]
+    largest_change = max(times, key=lambda v: abs((v.ratio or 1.0) - 1.0))
+    return dict.fromkeys([times[0].metric, largest_change.metric, times[-1].metric]) and [
+        v for v in times if v.metric in (times[0].metric, largest_change.metric, times[-1].metric)
+    ]
+
+
+def _counts(results: Sequence[CaseResult]) -> list[str]:
+    counts = Counter(v.kind for r in results for v in r.verdicts if v.better != "info")
+    total = sum(counts.values())
+    parts = [f"{counts[kind]} {text}" for kind, text in _KINDS.items() if counts[kind]]
+    launches = sum(len(r.launches) for r in results)
+    return [f"{total} metrics of {len(results)} cases in {launches} launches: {', '.join(parts) or 'nothing judged'}"]
+
+
+def _inconclusive(results: Sequence[CaseResult]) -> list[str]:
+    lines = []
+    for result in results:
+        found = [v for v in result.verdicts if v.kind in ("inconclusive", "incomparable")]
+        if found:
+            name = f"{result.case.test.rpartition('::')[2]}[{result.case.case_id}]"
+            more = f" and {len(found) - 1} more" if len(found) > 1 else ""
+            lines.append(f"{MARKS[found[0].kind]} {name} {found[0].metric}{more}: {found[0].reason}")
+    return lines
+
+
+def _updates(results: Sequence[CaseResult], folder: Path) -> list[str]:
+    counts = Counter(r.update for r in results)
+    platform = results[0].environment.platform
+    lines = [
+        f"baselines in {folder / platform}: {counts['changed']} changed, {counts['new']} new, "
+        f"{counts['kept']} kept (did not move)"
+    ]
+    rows = []
+    for result in results:
+        if result.update == "kept":
+            continue
+        name = f"{result.case.test.rpartition('::')[2]}[{result.case.case_id}]"
+        for verdict in _telling(result):
+            old = result.previous.get(verdict.metric)
+            note = "new" if old is None else "regression accepted" if verdict.kind == "regressed" else ""
+            metric = verdict.metric
+            rows.append((name, metric, quantity(old, verdict.unit), "->", quantity(verdict.current, verdict.unit), change(verdict) if old else "", note))
+            name = ""
+    if rows:
+        lines += ["  " + line for line in layout(("test", "metric", "old", "", "new", "change", ""), rows, left=2)]
+    return [*lines, f"review with: git diff {folder}"]

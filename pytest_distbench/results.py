@@ -1,0 +1,137 @@
+"""Collects the cases out of the test reports and tells them at the end: summary, run record, GitHub.
+
+Reads reports, not the session, so that it works in a pytest-xdist controller, which measures nothing itself.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from pytest_distbench.records import CaseResult
+    from pytest_distbench.session import Session
+    from pytest_distbench.settings import Settings
+
+REPORT_ATTRIBUTE = "distbench_cases"
+"""Attribute of a test report: its cases as JSON texts."""
+
+
+class ResultsPlugin:
+    """Registered as a pytest plugin of its own, because its hooks need the run's state.
+
+    Attributes:
+        session: of this process, once it measures something.
+    """
+
+    def __init__(self, config: pytest.Config) -> None:
+        self.session: Session | None = None
+        self._config = config
+        self._started = time.time()
+        self._results: list[CaseResult] = []
+        self._trouble: list[str] = []
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        texts = getattr(report, REPORT_ATTRIBUTE, None)
+        if texts:
+            import msgspec
+
+            from pytest_distbench.records import CaseResult
+
+            self._results += [msgspec.json.decode(text, type=CaseResult) for text in texts]
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        if hasattr(self._config, "workerinput"):
+            return
+        settings = self._settings()
+        if settings is None or self._config.option.collectonly:
+            return
+        if settings.gpu and not self._results and session.exitstatus == pytest.ExitCode.OK:
+            self._trouble.append("--gpu was given and nothing was measured: every test was skipped, deselected or not ours")
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+        if settings.json is not None:
+            self._write_record(settings, session)
+        if "GITHUB_STEP_SUMMARY" in os.environ and self._results:
+            self._append_summary()
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        config = self._config
+        if not self._results and not self._trouble:
+            return
+        from pytest_distbench.report import github
+        from pytest_distbench.report.terminal import summary_lines
+
+        settings = self._settings()
+        assert settings is not None
+        verbosity = config.get_verbosity()
+        terminalreporter.section("distbench", sep="-")
+        for line in summary_lines(
+            self._results, verbosity=verbosity, record_command=self._record_command(), folder=_shown(settings.baselines, config)
+        ):
+            terminalreporter.write_line(line, red=line.startswith("!"), yellow=line.startswith(("?", "x")))
+        if settings.json is not None and not self._trouble:
+            terminalreporter.write_line(f"run record: {_shown(settings.json, config)}")
+        for line in self._trouble:
+            terminalreporter.write_line(f"distbench: {line}", red=True)
+        if github.runs_here(os.environ):
+            for line in github.annotations(self._results):
+                terminalreporter.write_line(line)
+
+    def _settings(self) -> Settings | None:
+        """The run's settings, as far as anything of ours was asked for."""
+        if self.session is not None:
+            return self.session.settings
+        from pytest_distbench.plugin import settings_if_used
+
+        return settings_if_used(self._config, is_used=bool(self._results))
+
+    def _write_record(self, settings: Settings, session: pytest.Session) -> None:
+        from datetime import UTC, datetime
+
+        from pytest_distbench import __version__
+        from pytest_distbench.errors import StoredFileError
+        from pytest_distbench.records import RunRecord
+        from pytest_distbench.report.run_record import SCHEMA, write_run_record
+
+        assert settings.json is not None
+        record = RunRecord(
+            schema=SCHEMA,
+            distbench=__version__,
+            started=datetime.fromtimestamp(self._started, UTC).isoformat(timespec="seconds"),
+            duration_s=time.time() - self._started,
+            world_sizes=list(settings.world_sizes),
+            gpu=settings.gpu,
+            results=self._results,
+        )
+        try:
+            write_run_record(settings.json, record)
+        except StoredFileError as error:
+            self._trouble.append(str(error))
+            if session.exitstatus == pytest.ExitCode.OK:
+                session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+    def _append_summary(self) -> None:
+        from pytest_distbench.report.github import append_summary
+
+        try:
+            append_summary(Path(os.environ["GITHUB_STEP_SUMMARY"]), self._results)
+        except OSError as error:
+            self._trouble.append(f"cannot write GITHUB_STEP_SUMMARY: {error}")
+
+    def _record_command(self) -> str:
+        arguments = [str(a) for a in self._config.invocation_params.args]
+        return shlex.join(["pytest", *arguments, "--distbench-update=new"])
+
+
+def _shown(path: Path, config: pytest.Config) -> Path:
+    """A path as the user would write it from where pytest was started."""
+    try:
+        return path.relative_to(config.invocation_params.dir)
+    except ValueError:
+        return path

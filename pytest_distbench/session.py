@@ -1,0 +1,387 @@
+"""The loop: request -> launch, launch, launch -> verdict, with more launches only while an answer is open.
+
+Joins the three strangers launch, verdict and baselines. Knows nothing of pytest.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import statistics
+import sys
+import tempfile
+import time
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from filelock import FileLock, Timeout
+
+from pytest_distbench import environment
+from pytest_distbench.baselines import BaselineStore, make_entry
+from pytest_distbench.errors import LauncherError
+from pytest_distbench.launch.contract import COOKIE_VARIABLE, SESSION_VARIABLE, Launcher
+from pytest_distbench.launch.supervise import supervise
+from pytest_distbench.launch.torchrun import TorchrunLauncher
+from pytest_distbench.launch.warm import WarmLauncher
+from pytest_distbench.records import (
+    BaselineEntry,
+    BodyReference,
+    Case,
+    CaseResult,
+    Environment,
+    LaunchPlan,
+    LaunchRecord,
+    Measurement,
+    Verdict,
+    replaced,
+)
+from pytest_distbench.settings import Settings
+from pytest_distbench.verdict import Judgement, Rule, judge, not_measured
+
+HOST_LOCK_TIMEOUT_S = 3600.0
+"""How long a measurement waits for another one on this host."""
+
+_SAME_SOFTWARE = ("python", "torch", "numpy", "cpu_capability", "threads", "cuda", "nccl")
+_TORCHRUN_VARIABLES = (
+    "RANK", "LOCAL_RANK", "GROUP_RANK", "ROLE_RANK", "ROLE_NAME", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_WORLD_SIZE",
+    "ROLE_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT",
+)  # fmt: skip
+_TORCHRUN_PREFIXES = ("TORCHELASTIC_", "PET_")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasureRequest:
+    """What to measure, and how to judge it.
+
+    Attributes:
+        nodeid: the pytest node, for reports.
+        case: the measured point.
+        body: what every rank runs.
+        seeds: the body runs once for each.
+        launches: launches judged first; of an update, all launches.
+        max_launches: the most launches while the answer is open.
+        timeout_s: for one launch.
+        tolerance: fraction, or one per metric name; names not listed take ``default_tolerance``.
+        metrics: names that are judged; None: all.
+        judged: False measures only.
+    """
+
+    nodeid: str
+    case: Case
+    body: BodyReference
+    seeds: tuple[int, ...]
+    launches: int
+    max_launches: int
+    timeout_s: float
+    tolerance: float | Mapping[str, float]
+    default_tolerance: float
+    metrics: tuple[str, ...] | None = None
+    judged: bool = True
+
+
+@dataclass
+class Session:
+    """One pytest run: its settings, its launcher, its private directory, and the store.
+
+    Attributes:
+        settings: what the user asked for.
+        comparisons: noisy comparisons this run may make; the error rate is shared over them.
+        on_progress: shows one line while ranks run.
+    """
+
+    settings: Settings
+    comparisons: int = 1
+    on_progress: Callable[[str], None] = lambda text: None
+    reports_progress: bool = False
+    _directory: Path | None = None
+    _launcher: Launcher | None = None
+    _cookie: str = field(default_factory=lambda: uuid.uuid4().hex)
+    _launch_count: int = 0
+    _failed_launches: int = 0
+
+    @property
+    def platform(self) -> str:
+        """The hardware class whose baselines are used."""
+        return self.environment({}).platform
+
+    @property
+    def store(self) -> BaselineStore:
+        """Baselines of this platform."""
+        return BaselineStore(self.settings.baselines, self.platform)
+
+    @property
+    def directory(self) -> Path:
+        """Private directory of this session, made at its first use."""
+        if self._directory is None:
+            self._directory = Path(tempfile.mkdtemp(prefix="distbench-"))
+            (self._directory / "data").mkdir()
+        return self._directory
+
+    def environment(self, software: dict[str, str]) -> Environment:
+        """Hardware and software, with the versions the ranks reported."""
+        return environment.describe(
+            platform_name=self.settings.platform,
+            gpus=list(self.settings.gpus),
+            software=software or {"python": sys.version.split()[0], "torch": environment.installed_version("torch")},
+            variables=os.environ,
+        )
+
+    def count_comparisons(self, cases: Iterable[tuple[str, str]]) -> None:
+        """Count the noisy metrics stored for these (test, case id) pairs.
+
+        Raises:
+            StoredFileError: a baseline file of one of these tests cannot be read.
+        """
+        suffix = f".{self.settings.backend}.{self.settings.launcher}"
+        count = 0
+        for test, case_id in cases:
+            for key, entry in self.store.read(test).items():
+                if key == case_id + suffix or (key.startswith(f"{case_id}:") and key.endswith(suffix)):
+                    count += sum(m.better in ("lower", "higher") for m in entry.metrics.values())
+        self.comparisons = max(1, count)
+
+    def prepare(self) -> None:
+        """Let the launcher warm up in the background."""
+        self.launcher.prepare(self._variables(2, ""))
+
+    @property
+    def launcher(self) -> Launcher:
+        """The launcher the settings ask for."""
+        if self._launcher is None:
+            if self.settings.launcher == "torchrun":
+                self._launcher = TorchrunLauncher(self._cookie)
+            else:
+                self._launcher = WarmLauncher(self.directory, self._cookie, self.settings.preload)
+        return self._launcher
+
+    def run(self, request: MeasureRequest) -> CaseResult:
+        """Measure a case, judge it, and in an update store it.
+
+        Raises:
+            BackendUnavailable: this torch cannot run the backend.
+            LauncherError: no ranks could be started.
+            StoredFileError: the baseline cannot be read or written.
+        """
+        entry = self.store.read(request.case.test).get(request.case.entry_key) if request.judged else None
+        with self._alone_on_this_host():
+            if self.settings.update and request.judged:
+                return self._update(request, entry)
+            return self._compare(request, entry)
+
+    def judge_given(self, request: MeasureRequest, launches: list[LaunchRecord]) -> CaseResult:
+        """Judge, and in an update store, numbers that a test derived itself: one launch record per repetition.
+
+        Raises:
+            StoredFileError: the baseline cannot be read or written.
+        """
+        entry = self.store.read(request.case.test).get(request.case.entry_key)
+        if self.settings.update:
+            return self._store(request, launches, entry)
+        verdicts = [j.verdict for j in self._judge(request, launches, entry)]
+        return self._result(request, launches, verdicts, entry)
+
+    def close(self) -> Path | None:
+        """End the launcher. Returns the directory that was kept because launches failed, or None."""
+        if self._launcher is not None:
+            self._launcher.close()
+            self._launcher = None
+        if self._directory is not None and not self._failed_launches:
+            shutil.rmtree(self._directory, ignore_errors=True)
+            self._directory = None
+        return self._directory
+
+    def _compare(self, request: MeasureRequest, entry: BaselineEntry | None) -> CaseResult:
+        launches: list[LaunchRecord] = []
+        open_metrics: list[str] = []
+        while True:
+            launches.append(self._launch(request, len(launches), only=open_metrics))
+            if launches[-1].outcome != "passed":
+                return self._result(request, launches, [], entry)
+            if len(launches) < request.launches:
+                continue
+            judgements = self._judge(request, launches, entry) if request.judged else []
+            open_metrics = [j.verdict.metric for j in judgements if j.is_open]
+            if not open_metrics or len(launches) >= request.max_launches:
+                return self._result(request, launches, [j.verdict for j in judgements], entry)
+
+    def _update(self, request: MeasureRequest, entry: BaselineEntry | None) -> CaseResult:
+        mode = self.settings.update
+        if (mode == "new" and entry is not None) or (mode == "failed" and entry is None):
+            return self._compare(request, entry)
+        launches: list[LaunchRecord] = []
+        while len(launches) < self.settings.update_launches:
+            launches.append(self._launch(request, len(launches)))
+            if launches[-1].outcome != "passed":
+                return self._result(request, launches, [], entry)
+        return self._store(request, launches, entry)
+
+    def _store(
+        self, request: MeasureRequest, launches: list[LaunchRecord], entry: BaselineEntry | None
+    ) -> CaseResult:
+        """Write the entry if the update mode wants it; an entry that did not move is not rewritten."""
+        verdicts = [j.verdict for j in self._judge(request, launches, entry)]
+        result = self._result(request, launches, verdicts, entry)
+        if not _is_storable(launches):
+            return result
+        if not _is_wanted(self.settings.update, verdicts, is_new=entry is None):
+            return replaced(result, update="kept")
+        self.store.write(
+            request.case.test, {request.case.entry_key: make_entry(request.case, launches, launches[0].software)}
+        )
+        previous = {v.metric: v.baseline for v in verdicts if v.better != "info"}
+        return replaced(result, update="new" if entry is None else "changed", previous=previous)
+
+    def _judge(
+        self, request: MeasureRequest, launches: Sequence[LaunchRecord], entry: BaselineEntry | None
+    ) -> list[Judgement]:
+        stale = entry is not None and entry.workload != request.case.workload
+        stored = entry.metrics if entry is not None and not stale else {}
+        same = entry is not None and _same_software(entry.software, launches[0].software)
+        judgements = []
+        for key, measurements in _by_metric(launches).items():
+            if request.metrics is not None and measurements[0].name not in request.metrics:
+                measurements = [_as_info(m) for m in measurements]
+            rule = Rule(
+                tolerance=_tolerance_of(request, measurements[0].name),
+                comparisons=self.comparisons,
+                max_launches=request.max_launches,
+                same_software=same,
+                busier_cores=_busier(entry, launches),
+                cores=environment.cores(),
+            )
+            judgement = judge(measurements, stored.get(key), rule)
+            if stale and judgement.verdict.kind == "missing":
+                judgement = Judgement(
+                    replaced(judgement.verdict, kind="incomparable", reason="the workload's definition changed since the baseline"), False
+                )
+            judgements.append(judgement)
+        unseen = [key for key in stored if key not in {j.verdict.metric for j in judgements}]
+        return judgements + [Judgement(not_measured(key, stored[key]), False) for key in unseen]
+
+    def _launch(self, request: MeasureRequest, index: int, *, only: Sequence[str] = ()) -> LaunchRecord:
+        self._launch_count += 1
+        directory = self.directory / f"launch{self._launch_count}"
+        directory.mkdir(mode=0o700)
+        cookie = uuid.uuid4().hex
+        variables = self._variables(request.case.world_size, cookie)
+        plan = LaunchPlan(
+            index=index,
+            world_size=request.case.world_size,
+            backend=request.case.backend,
+            device=request.case.device,
+            body=request.body,
+            params=request.case.params,
+            seeds=list(request.seeds),
+            timeout_s=request.timeout_s,
+            directory=str(directory),
+            data_dir=str(self.directory / "data"),
+            working_dir=str(Path.cwd()),
+            python_path=[p or str(Path.cwd()) for p in sys.path],
+            variables=variables,
+            cookie=cookie,
+            only=list(only),
+            reports_progress=self.reports_progress,
+            set_threads=int(variables.get("OMP_NUM_THREADS") or environment.cores()) if self.settings.launcher == "warm" else None,
+        )
+        self.on_progress(f"launch {index + 1}")
+        record = supervise(self.launcher, plan, on_progress=self.on_progress)
+        if record.outcome == "failed":
+            self._failed_launches += 1
+        else:
+            shutil.rmtree(directory, ignore_errors=True)
+        return record
+
+    def _variables(self, world_size: int, cookie: str) -> dict[str, str]:
+        """pytest's environment as it is now, without an outer torchrun's, plus what torchrun itself would add."""
+        variables = {
+            k: v for k, v in os.environ.items() if k not in _TORCHRUN_VARIABLES and not k.startswith(_TORCHRUN_PREFIXES)
+        }
+        if world_size > 1:
+            variables.setdefault("OMP_NUM_THREADS", "1")
+        return {**variables, COOKIE_VARIABLE: cookie, SESSION_VARIABLE: self._cookie}
+
+    def _result(
+        self,
+        request: MeasureRequest,
+        launches: list[LaunchRecord],
+        verdicts: list[Verdict],
+        entry: BaselineEntry | None,
+    ) -> CaseResult:
+        return CaseResult(
+            nodeid=request.nodeid,
+            case=request.case,
+            environment=self.environment(launches[0].software),
+            launches=launches,
+            verdicts=verdicts,
+            baseline_path=str(self.store.path(request.case.test)) if request.judged else "",
+            baseline_software=entry.software if entry else {},
+        )
+
+    @contextmanager
+    def _alone_on_this_host(self) -> Iterator[None]:
+        """One measurement at a time per host and user, over pytest-xdist workers and separate runs alike."""
+        lock = FileLock(Path(tempfile.gettempdir()) / f"distbench-{os.getuid()}.lock", timeout=HOST_LOCK_TIMEOUT_S)
+        try:
+            with lock:
+                yield
+        except Timeout as error:
+            raise LauncherError(
+                f"another measurement has held {lock.lock_file} for {HOST_LOCK_TIMEOUT_S:.0f} s; end it and run again"
+            ) from error
+
+
+def _by_metric(launches: Sequence[LaunchRecord]) -> dict[str, list[Measurement]]:
+    """Metric key -> its measurement in each launch; one that a full launch lacks counts as without value."""
+    found: dict[str, list[Measurement]] = {}
+    for launch in launches:
+        for measurement in launch.measurements:
+            found.setdefault(measurement.key, []).append(measurement)
+    full = sum(not launch.only for launch in launches)
+    for key, measurements in found.items():
+        found[key] = measurements + [replaced(measurements[0], value=None)] * (full - len(measurements))
+    return found
+
+
+def _tolerance_of(request: MeasureRequest, name: str) -> float:
+    if isinstance(request.tolerance, Mapping):
+        return request.tolerance.get(name, request.default_tolerance)
+    return request.tolerance
+
+
+def _busier(entry: BaselineEntry | None, launches: Sequence[LaunchRecord]) -> float:
+    """How many more cores other processes used in the median launch than when the baseline was taken."""
+    now = [f.foreign_cores for f in launches if f.foreign_cores is not None]
+    if entry is None or entry.foreign_cores is None or not now:
+        return 0.0
+    return statistics.median(now) - entry.foreign_cores
+
+
+def _same_software(stored: Mapping[str, str], current: Mapping[str, str]) -> bool:
+    return all(stored.get(name) == current.get(name) for name in _SAME_SOFTWARE)
+
+
+def _as_info(measurement: Measurement) -> Measurement:
+    return replaced(measurement, better="info")
+
+
+def _is_storable(launches: Sequence[LaunchRecord]) -> bool:
+    """An update needs at least one judged metric, and a value for each in every launch."""
+    judged = [m for launch in launches for m in launch.measurements if m.better != "info"]
+    return bool(judged) and all(m.value is not None for m in judged)
+
+
+def _is_wanted(mode: str | None, verdicts: Sequence[Verdict], *, is_new: bool) -> bool:
+    """Whether an update in this mode rewrites an entry with these verdicts."""
+    kinds = {v.kind for v in verdicts if v.better != "info"}
+    match mode:
+        case "all":
+            return True
+        case "new":
+            return is_new
+        case "failed":
+            return "regressed" in kinds
+        case _:
+            return is_new or bool(kinds & {"regressed", "improved", "incomparable", "missing"})

@@ -1,0 +1,263 @@
+"""Command line and ini file, read once into one frozen record."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, get_args, Literal
+
+import pytest
+
+from pytest_distbench.errors import ConfigurationError
+from pytest_distbench.units import parse_bytes
+
+Update = Literal["new", "failed", "changed", "all"]
+Missing = Literal["warn", "fail", "skip"]
+BACKENDS = ("gloo", "nccl", "mpi", "ucc", "xccl", "fake")
+LAUNCHERS = ("warm", "torchrun")
+
+MOST_RANKS_PER_CORE = 32
+"""More ranks than this on one CPU core is a typing error, not a test."""
+
+BASELINE_LAUNCHES = 10
+"""Launches an update measures: with fewer the noise between launches is not known well enough to judge by."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """What the user asked for, checked.
+
+    Attributes:
+        world_sizes: process-group sizes given, ascending.
+        only_these_sizes: True when a list was given: exactly those run. Else the one number is an upper bound.
+        gpu: CUDA is required.
+        gpus: product names of the visible GPUs; empty without ``gpu``.
+        backend: of the process groups.
+        launcher: ``warm`` or ``torchrun``.
+        launches: launches judged first.
+        max_launches: the most launches of one case, while its answer is open.
+        update_launches: launches of an update.
+        timeout_s: for one launch.
+        baselines: folder of the store.
+        platform: hardware class given by the user, or None.
+        update: update mode, or None.
+        missing: what to do without a baseline.
+        tolerance: default tolerance as a fraction.
+        json: where to write the run record, or None.
+        max_message_bytes: collective sweeps leave out larger messages; None: no limit.
+        preload: modules to import once for all ranks.
+    """
+
+    world_sizes: tuple[int, ...]
+    only_these_sizes: bool
+    gpu: bool
+    gpus: tuple[str, ...]
+    backend: str
+    launcher: str
+    launches: int
+    max_launches: int
+    update_launches: int
+    timeout_s: float
+    baselines: Path
+    platform: str | None
+    update: Update | None
+    missing: Missing
+    tolerance: float
+    json: Path | None
+    max_message_bytes: int | None
+    preload: tuple[str, ...]
+
+    @property
+    def largest(self) -> int:
+        """The largest process group that may run."""
+        return self.world_sizes[-1]
+
+
+_OPTIONS: tuple[tuple[str, str, str], ...] = (
+    ("backend", "NAME", f"process-group backend: {', '.join(BACKENDS)} (default: nccl with --gpu, else gloo)"),
+    ("launcher", "NAME", "warm: start ranks from a process that has torch loaded (default); torchrun: the command line tool"),
+    ("launches", "N", "launches of each case judged first, and of an update (default: 1, and 10 for an update)"),
+    ("max-launches", "N", "the most launches of a case, while its answer is open (default: 5)"),
+    ("timeout", "S", "seconds one launch may take (default: 300)"),
+    ("baselines", "DIR", "folder of stored baselines (default: baselines/ beside the ini file)"),
+    ("platform", "NAME", "hardware class of this machine, in place of the one found"),
+    ("missing", "POLICY", "no baseline for a case: warn (default), fail or skip"),
+    ("tolerance", "X", "change towards worse that is accepted, as a fraction (default: 0.1)"),
+    ("json", "FILE", "write the run record: environment, cases, launches, verdicts"),
+    ("max-message", "SIZE", "collective sweeps leave out larger messages, for example 4MiB"),
+)
+SHORT_OPTIONS = ("--world-size", "--gpu")
+
+
+def add_options(parser: pytest.Parser) -> None:
+    """Add the long options and the ini keys. The short spellings come later, see :func:`add_short_options`."""
+    group = parser.getgroup("distbench", "distributed performance and accuracy regressions")
+    _add_world_size(group, "--distbench-world-size", "distbench_world_size")
+    _add_gpu(group, "--distbench-gpu", "distbench_gpu")
+    group.addoption(
+        "--distbench-update",
+        dest="distbench_update",
+        nargs="?",
+        const="changed",
+        metavar="MODE",
+        help="measure, write baselines and pass: new, failed, changed (default) or all; never deletes one",
+    )
+    for name, metavar, text in _OPTIONS:
+        dest = f"distbench_{name.replace('-', '_')}"
+        group.addoption(f"--distbench-{name}", dest=dest, metavar=metavar, help=text)
+        parser.addini(dest, text, default="")
+    parser.addini("distbench_world_size", "as --world-size", default="")
+    parser.addini("distbench_gpu", "as --gpu", type="bool", default=False)
+    parser.addini("distbench_update", "as --distbench-update", default="")
+    parser.addini("distbench_preload", "modules to import once, in the process ranks are forked from", type="args", default=[])
+    parser.addini(
+        "distbench_short_options",
+        "false: --world-size and --gpu belong to somebody else here; use the --distbench-... spellings",
+        type="bool",
+        default=True,
+    )
+
+
+def add_short_options(parser: pytest.Parser) -> dict[str, str]:
+    """Add ``--world-size`` and ``--gpu`` unless a conftest already has; returns those that were taken, and why."""
+    group = parser.getgroup("distbench")
+    taken = {}
+    for option, add in (("--world-size", _add_world_size), ("--gpu", _add_gpu)):
+        try:
+            add(group, option, f"distbench_short_{option.strip('-').replace('-', '_')}")
+        except ValueError as error:
+            taken[option] = str(error)
+    return taken
+
+
+def read_settings(config: pytest.Config) -> Settings:
+    """Read and check everything.
+
+    Raises:
+        ConfigurationError: a value cannot be used; the message names the option and what was found.
+    """
+    from pytest_distbench import environment  # late: a plain pytest run must not pay for it
+
+    gpu = bool(_option(config, "gpu") or _option(config, "short_gpu") or config.getini("distbench_gpu"))
+    gpus = tuple(environment.gpu_names(os.environ)) if gpu else ()
+    sizes_text = _option(config, "short_world_size") or _text(config, "world_size")
+    sizes = _world_sizes(sizes_text, gpu=gpu, gpus=gpus)
+    launches = _integer(config, "launches", 1, least=1)
+    given_launches = bool(_text(config, "launches"))
+    update = _choice(config, "update", get_args(Update), "") or None
+    json_path = _text(config, "json")
+    platform = _text(config, "platform")
+    max_message = _text(config, "max_message")
+    return Settings(
+        world_sizes=sizes,
+        only_these_sizes="," in sizes_text,
+        gpu=gpu,
+        gpus=gpus,
+        backend=_choice(config, "backend", BACKENDS, "nccl" if gpu else "gloo"),
+        launcher=_choice(config, "launcher", LAUNCHERS, "warm"),
+        launches=launches,
+        max_launches=max(launches, _integer(config, "max_launches", 5, least=1)),
+        update_launches=launches if given_launches else BASELINE_LAUNCHES,
+        timeout_s=_number(config, "timeout", 300.0, least=0.1),
+        baselines=_folder(config),
+        platform=environment.check_platform_name(platform) if platform else None,
+        update=update,  # type: ignore[arg-type] # checked by _choice
+        missing=_choice(config, "missing", get_args(Missing), "warn"),  # type: ignore[arg-type] # checked by _choice
+        tolerance=_number(config, "tolerance", 0.1, least=0.0),
+        json=Path(config.invocation_params.dir, json_path) if json_path else None,
+        max_message_bytes=parse_bytes(max_message) if max_message else None,
+        preload=tuple(config.getini("distbench_preload")),
+    )
+
+
+def _add_world_size(group: pytest.OptionGroup, option: str, dest: str) -> None:
+    group.addoption(
+        option,
+        dest=dest,
+        metavar="N[,N...]",
+        help="size of the process groups: one number is the most ranks at hand, a list runs exactly those "
+        "(default: 2; with --gpu the visible GPUs)",
+    )
+
+
+def _add_gpu(group: pytest.OptionGroup, option: str, dest: str) -> None:
+    group.addoption(
+        option, dest=dest, action="store_true", help="CUDA is required: nccl, one GPU per rank; too few GPUs is an error"
+    )
+
+
+def _option(config: pytest.Config, name: str) -> Any:
+    return config.getoption(f"distbench_{name}", None)
+
+
+def _text(config: pytest.Config, name: str) -> str:
+    given = _option(config, name)
+    return str(given if given is not None else config.getini(f"distbench_{name}")).strip()
+
+
+def _spelled(name: str) -> str:
+    return f"--distbench-{name.replace('_', '-')} (ini: distbench_{name})"
+
+
+def _choice(config: pytest.Config, name: str, allowed: tuple[str, ...], default: str) -> str:
+    text = _text(config, name) or default
+    if text and text not in allowed:
+        raise ConfigurationError(f"{_spelled(name)}: unknown {name.replace('_', ' ')} {text!r}; known are {', '.join(allowed)}")
+    return text
+
+
+def _number(config: pytest.Config, name: str, default: float, *, least: float) -> float:
+    text = _text(config, name)
+    try:
+        value = float(text) if text else default
+    except ValueError:
+        value = float("nan")
+    if not least <= value < float("inf"):
+        raise ConfigurationError(f"{_spelled(name)}: {text!r} is not a number of at least {least:g}")
+    return value
+
+
+def _integer(config: pytest.Config, name: str, default: int, *, least: int) -> int:
+    text = _text(config, name)
+    if text and not text.isdecimal():
+        raise ConfigurationError(f"{_spelled(name)}: {text!r} is not a whole number of at least {least}")
+    value = int(text) if text else default
+    if value < least:
+        raise ConfigurationError(f"{_spelled(name)}: {value} is less than {least}")
+    return value
+
+
+def _world_sizes(text: str, *, gpu: bool, gpus: tuple[str, ...]) -> tuple[int, ...]:
+    from pytest_distbench import environment
+
+    found = f"{len(gpus)} visible (CUDA_VISIBLE_DEVICES is {os.environ.get('CUDA_VISIBLE_DEVICES', 'not set')!r})"
+    if gpu and not gpus:
+        raise ConfigurationError(f"--gpu: no GPU: {found}. Run on a machine with NVIDIA GPUs and their driver, or without --gpu")
+    parts = [part.strip() for part in text.split(",")] if text else [str(len(gpus) if gpu else 2)]
+    if not all(part.isdecimal() and int(part) >= 1 for part in parts):
+        raise ConfigurationError(f"--world-size: {text!r} is not a number of ranks: write for example 4, or 2,4,8")
+    sizes = tuple(sorted({int(part) for part in parts}))
+    if gpu and sizes[-1] > len(gpus):
+        raise ConfigurationError(
+            f"--world-size {text} with --gpu needs {sizes[-1]} GPUs, one per rank; {found}. Ask for at most {len(gpus)}"
+        )
+    most = MOST_RANKS_PER_CORE * environment.cores()
+    if not gpu and sizes[-1] > most:
+        raise ConfigurationError(
+            f"--world-size {text}: {sizes[-1]} ranks on {environment.cores()} CPU cores; at most {most} "
+            f"({MOST_RANKS_PER_CORE} a core) can run here"
+        )
+    return sizes
+
+
+def _folder(config: pytest.Config) -> Path:
+    given = _option(config, "baselines")
+    if given:
+        folder = Path(config.invocation_params.dir, str(given))
+    else:
+        beside = config.inipath.parent if config.inipath else config.rootpath
+        folder = beside / (str(config.getini("distbench_baselines")) or "baselines")
+    if folder.exists() and not folder.is_dir():
+        raise ConfigurationError(f"{_spelled('baselines')}: {folder} is not a folder")
+    return folder

@@ -1,0 +1,50 @@
+"""What a rank and pytest say to each other: one Unix socket per launch, one JSON line per event, one signal."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Literal
+
+from pytest_distbench.records import Record
+
+SOCKET_NAME = "control"
+"""The socket's name in the launch's directory."""
+
+STACKS_SIGNAL = signal.SIGUSR1
+"""Makes a rank write the Python stacks of its threads to ``stacks<rank>.txt``, also while blocked in a collective."""
+
+_LONGEST_ADDRESS = 100
+
+EventKind = Literal["hello", "phase", "progress", "failed", "skipped", "done"]
+
+
+class RankEvent(Record):
+    """One line from a rank."""
+
+    kind: EventKind
+    rank: int
+    pid: int
+    at: float
+    """CLOCK_MONOTONIC seconds."""
+    text: str = ""
+    """The phase, or what to show as progress."""
+
+
+@contextlib.contextmanager
+def short_address(path: Path) -> Iterator[str]:
+    """A Unix socket's address, which holds 107 bytes, for a path of any length.
+
+    Longer paths go through an open descriptor of the folder (Linux).
+    """
+    if len(os.fsencode(path)) <= _LONGEST_ADDRESS:
+        yield str(path)
+        return
+    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        yield f"/proc/self/fd/{folder}/{path.name}"
+    finally:
+        os.close(folder)

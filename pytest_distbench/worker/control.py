@@ -1,0 +1,67 @@
+"""The rank's line to pytest: phases and progress out, and a lifeline that ends the rank when pytest dies."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import threading
+import time
+from pathlib import Path
+
+import msgspec
+
+from pytest_distbench.records import Phase
+from pytest_distbench.wire import SOCKET_NAME, EventKind, RankEvent, short_address
+
+PROGRESS_INTERVAL_S = 0.2
+
+
+class ControlLine:
+    """Connection of one rank to the launch's control socket.
+
+    pytest holds the other end. When that process ends, however it ends, the kernel closes the socket and the
+    thread here, blocked in a read until then, kills the rank's process group.
+    """
+
+    def __init__(self, directory: Path, rank: int, *, reports_progress: bool) -> None:
+        self._rank = rank
+        self._reports_progress = reports_progress
+        self._last_progress = 0.0
+        self._lock = threading.Lock()
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        with short_address(directory / SOCKET_NAME) as address:
+            self._socket.connect(address)
+        self.send("hello")
+        threading.Thread(target=self._die_with_pytest, name="distbench-lifeline", daemon=True).start()
+
+    def send(self, kind: EventKind, text: str = "") -> None:
+        """Send one event. A pytest that is gone is no error here: the lifeline acts on it."""
+        event = RankEvent(kind=kind, rank=self._rank, pid=os.getpid(), at=time.monotonic(), text=text)
+        with self._lock, contextlib.suppress(OSError):
+            self._socket.sendall(msgspec.json.encode(event) + b"\n")
+
+    def phase(self, phase: Phase) -> None:
+        """Say which phase begins."""
+        self.send("phase", phase)
+
+    def progress(self, text: str) -> None:
+        """Show one line of progress, at most five a second; free when nobody looks."""
+        now = time.monotonic()
+        if self._reports_progress and now - self._last_progress >= PROGRESS_INTERVAL_S:
+            self._last_progress = now
+            self.send("progress", text[:500])
+
+    def _die_with_pytest(self) -> None:
+        with contextlib.suppress(OSError):
+            self._socket.recv(1)
+        _kill_own_group()
+
+
+def _kill_own_group() -> None:
+    """SIGKILL this process, and its group where it leads one."""
+    with contextlib.suppress(OSError):
+        if os.getpgid(0) == os.getpid():
+            os.killpg(0, signal.SIGKILL)
+    os.kill(os.getpid(), signal.SIGKILL)

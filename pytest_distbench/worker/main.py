@@ -1,0 +1,277 @@
+"""One rank's life: environment, logs, import, rendezvous, body, report, teardown.
+
+Both launchers end up in :func:`run_rank`; ``python -m pytest_distbench.worker PLAN`` is what ``torchrun`` starts.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import gc
+import os
+import resource
+import runpy
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+
+import msgspec
+import psutil
+import torch
+import torch.distributed as dist
+
+from pytest_distbench.records import ErrorReport, LaunchPlan, Outcome, Phase, RankReport
+from pytest_distbench.wire import STACKS_SIGNAL
+from pytest_distbench.worker import bodies
+from pytest_distbench.worker.context import RankContext
+from pytest_distbench.worker.control import ControlLine
+
+CONTRACT = (
+    "RANK", "LOCAL_RANK", "GROUP_RANK", "ROLE_RANK", "ROLE_NAME", "WORLD_SIZE", "LOCAL_WORLD_SIZE",
+    "GROUP_WORLD_SIZE", "ROLE_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RESTART_COUNT",
+    "TORCHELASTIC_MAX_RESTARTS", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_USE_AGENT_STORE", "TORCHELASTIC_ERROR_FILE",
+    "TORCH_NCCL_ASYNC_ERROR_HANDLING",
+)  # fmt: skip
+"""The environment variables torchrun gives a rank; an inherited one must never reach a body."""
+
+_LONGEST_TEXT = 200_000
+
+
+def run_rank(plan_path: str) -> bool:
+    """Run the plan in this process as the rank the environment names. Returns whether the body passed."""
+    plan = msgspec.json.decode(Path(plan_path).read_bytes(), type=LaunchPlan)
+    _take_environment(plan)
+    rank = int(os.environ["RANK"])
+    directory = Path(plan.directory)
+    _take_output(directory / f"rank{rank}.log")
+    _take_signals(directory / f"stacks{rank}.txt")
+    life = _Life(plan, rank, ControlLine(directory, rank, reports_progress=plan.reports_progress))
+    return life.run()
+
+
+class _Life:
+    """The phases of one rank, with the clock of each."""
+
+    def __init__(self, plan: LaunchPlan, rank: int, control: ControlLine) -> None:
+        self.plan = plan
+        self.rank = rank
+        self.control = control
+        self.current: Phase = "start"
+        self.seconds: dict[str, float] = {"begin": time.monotonic()}
+        self.context = RankContext(plan, control)
+        self.body_s = self.cpu_s = self.busy_s = 0.0
+
+    def run(self) -> bool:
+        outcome: Outcome = "passed"
+        reason = ""
+        error: ErrorReport | None = None
+        try:
+            self._measure()
+        except BaseException as raised:  # a rank reports whatever ended it, KeyboardInterrupt and SystemExit included
+            outcome, reason, error = _classify(raised)
+        self._report(outcome, reason, error)
+        if outcome != "passed":
+            self.control.send(outcome)
+            return False
+        self.control.send("done")
+        with self.phase("teardown"):
+            self._leave_group()
+        return True
+
+    def _measure(self) -> None:
+        plan = self.plan
+        if plan.device == "cuda":
+            torch.cuda.set_device(self.context.device)
+        if plan.set_threads is not None:
+            torch.set_num_threads(plan.set_threads)
+        if not plan.body.function:
+            with self.phase("body"), self._resources():
+                _run_script(plan)
+            self.context.record("wall_time", self.body_s, unit="s", better="lower", reduce="max")
+            return
+        with self.phase("import"):
+            body = bodies.load(plan.body)
+        with self.phase("rendezvous"):
+            _join_group(plan, self.context)
+        with self.phase("body"), self._resources():
+            for seed in plan.seeds:
+                self.context.seed = seed
+                with self.context.point(seed=seed) if len(plan.seeds) > 1 else contextlib.nullcontext():
+                    body(self.context)
+        self.context.check_complete()
+
+    @contextlib.contextmanager
+    def phase(self, phase: Phase) -> Iterator[None]:
+        self.current = phase
+        self.control.phase(phase)
+        start = time.monotonic()
+        try:
+            yield
+        finally:
+            self.seconds[phase] = time.monotonic() - start
+
+    @contextlib.contextmanager
+    def _resources(self) -> Iterator[None]:
+        """Measure what this rank and the whole machine computed meanwhile: the difference is other processes' work."""
+        wall, cpu, busy = time.perf_counter(), _own_cpu_s(), _machine_busy_s()
+        try:
+            yield
+        finally:
+            self.body_s = time.perf_counter() - wall
+            self.cpu_s = _own_cpu_s() - cpu
+            self.busy_s = _machine_busy_s() - busy
+
+    def _report(self, outcome: Outcome, reason: str, error: ErrorReport | None) -> None:
+        self.seconds["end"] = time.monotonic()
+        report = RankReport(
+            rank=self.rank,
+            pid=os.getpid(),
+            outcome=outcome,
+            phase=self.current,
+            phases=self.seconds,
+            reason=reason,
+            error=error,
+            observations=self.context.observations,
+            body_s=self.body_s,
+            cpu_s=self.cpu_s,
+            busy_s=self.busy_s,
+            software=_software() if self.rank == 0 else {},
+        )
+        target = Path(self.plan.directory) / f"rank{self.rank}.json"
+        draft = target.with_suffix(".tmp")
+        draft.write_bytes(msgspec.json.encode(report))
+        draft.rename(target)
+
+    def _leave_group(self) -> None:
+        """Leave the group the safe way for its backend.
+
+        A gloo group ends with its process: destroying it waits 10 ms a rank for an event-loop tick and can deadlock
+        with a live reducer (torch 2.13). NCCL communicators are destroyed as their documentation asks.
+        """
+        if dist.is_initialized() and dist.get_backend() not in ("gloo", "fake"):
+            gc.collect()
+            dist.destroy_process_group()
+
+
+def _take_environment(plan: LaunchPlan) -> None:
+    contract = {name: os.environ[name] for name in CONTRACT if name in os.environ}
+    os.environ.clear()
+    os.environ.update(plan.variables)
+    os.environ.update(contract)
+    sys.path[:] = plan.python_path
+    os.chdir(plan.working_dir)
+
+
+def _take_output(path: Path) -> None:
+    """Send stdout and stderr, of Python and of C, to the rank's log."""
+    log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    os.dup2(log, 1)
+    os.dup2(log, 2)
+    os.close(log)
+    sys.stdout = open(1, "w", buffering=1, errors="backslashreplace", closefd=False)
+    sys.stderr = open(2, "w", buffering=1, errors="backslashreplace", closefd=False)
+
+
+def _take_signals(stacks: Path) -> None:
+    """Lead a process group of our own, die by default on the usual signals, answer the stacks signal."""
+    if os.getpgid(0) != os.getpid():
+        os.setpgid(0, 0)
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT):
+        signal.signal(number, signal.SIG_DFL)
+    faulthandler.enable(all_threads=True)
+    faulthandler.register(STACKS_SIGNAL, file=open(stacks, "w"), all_threads=True)  # noqa: SIM115 open for life
+
+
+def _join_group(plan: LaunchPlan, context: RankContext) -> None:
+    timeout = timedelta(seconds=max(1.0, 0.6 * plan.timeout_s))  # shorter than the launch's own: it explains itself first
+    if plan.backend == "fake":
+        from torch.testing._internal.distributed.fake_pg import FakeStore
+
+        dist.init_process_group("fake", store=FakeStore(), rank=context.rank, world_size=context.world_size)
+    elif plan.device == "cuda":
+        dist.init_process_group(plan.backend, timeout=timeout, device_id=context.device)
+    else:
+        dist.init_process_group(plan.backend, timeout=timeout)
+
+
+def _run_script(plan: LaunchPlan) -> None:
+    path = plan.body.file
+    sys.argv = [path, *plan.body.arguments]
+    sys.path.insert(0, str(Path(path).parent))
+    try:
+        runpy.run_path(path, run_name="__main__")
+    except SystemExit as leaving:
+        if leaving.code not in (None, 0):
+            raise
+
+
+def _classify(raised: BaseException) -> tuple[Outcome, str, ErrorReport]:
+    """Tell a skip (of pytest or unittest, neither imported here) from a failure."""
+    kind = type(raised)
+    skipped = kind.__name__ in ("Skipped", "SkipTest") and kind.__module__ in ("builtins", "_pytest.outcomes", "unittest.case")
+    text = _text_of(raised)
+    trace = "".join(traceback.format_exception(kind, raised, _user_frames(raised)))
+    sys.stderr.write(trace)
+    report = ErrorReport(
+        kind=kind.__name__, message=_cut(text), traceback=_cut(trace), raised_at=time.monotonic()
+    )
+    return ("skipped" if skipped else "failed"), _cut(text) if skipped else "", report
+
+
+def _text_of(raised: BaseException) -> str:
+    try:
+        return str(raised)
+    except Exception as broken:  # an exception whose __str__ raises must not hide the failure
+        return f"<{type(raised).__name__} whose text cannot be made: {type(broken).__name__}>"
+
+
+def _cut(text: str) -> str:
+    if len(text) <= _LONGEST_TEXT:
+        return text
+    half = _LONGEST_TEXT // 2
+    return f"{text[:half]}\n... {len(text) - 2 * half} characters left out ...\n{text[-half:]}"
+
+
+def _user_frames(raised: BaseException) -> object:
+    """The traceback from the first frame that is not ours."""
+    trace = raised.__traceback__
+    here = str(Path(__file__).parent)
+    first = trace
+    while trace is not None:
+        name = trace.tb_frame.f_code.co_filename
+        if not name.startswith((here, "<frozen ", contextlib.__file__, runpy.__file__)):
+            return trace
+        trace = trace.tb_next
+    return first
+
+
+def _own_cpu_s() -> float:
+    own, children = resource.getrusage(resource.RUSAGE_SELF), resource.getrusage(resource.RUSAGE_CHILDREN)
+    return own.ru_utime + own.ru_stime + children.ru_utime + children.ru_stime
+
+
+def _machine_busy_s() -> float:
+    times = psutil.cpu_times()
+    return float(sum(times) - times.idle - getattr(times, "iowait", 0.0) - getattr(times, "guest", 0.0) - getattr(times, "guest_nice", 0.0))
+
+
+def _software() -> dict[str, str]:
+    import platform
+
+    import numpy
+
+    found = {
+        "python": platform.python_version(),
+        "torch": str(torch.__version__),
+        "numpy": numpy.__version__,
+        "cpu_capability": torch.backends.cpu.get_cpu_capability(),
+        "threads": str(torch.get_num_threads()),
+    }
+    if torch.cuda.is_available() and torch.cuda.is_initialized():
+        found["cuda"] = str(torch.version.cuda)
+        found["nccl"] = ".".join(map(str, torch.cuda.nccl.version()))  # type: ignore[no-untyped-call]
+    return found

@@ -1,0 +1,75 @@
+"""Small helpers for distributed trainings: deterministic set-up, disjoint shards, learning-rate scaling with warm-up."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import torch
+
+if TYPE_CHECKING:
+    from pytest_distbench.worker.context import RankContext
+
+
+def make_deterministic(seed: int) -> None:
+    """Seed torch and choose deterministic algorithms: the same software then repeats a training bit for bit."""
+    torch.manual_seed(seed)
+    torch.use_deterministic_algorithms(True)
+    torch.backends.cudnn.benchmark = False
+
+
+def sharded_batches(rank: RankContext, *, samples: int, batch: int) -> Iterator[torch.Tensor]:
+    """Yield index batches for ever: each epoch one permutation, cut into disjoint shards, one per rank.
+
+    Every rank gets ``samples // world_size`` samples of each epoch, in batches of ``batch``; what does not fill a
+    batch on all ranks is left out of that epoch, so that all ranks take equally many steps.
+
+    Args:
+        rank: gives seed, rank and world size.
+        samples: in the whole training set.
+        batch: per rank.
+
+    Raises:
+        ValueError: a shard holds less than one batch.
+    """
+    shard = samples // rank.world_size
+    if shard < batch:
+        raise ValueError(f"{samples} samples over {rank.world_size} ranks leave {shard} each, less than a batch of {batch}")
+    epoch = 0
+    while True:
+        order = torch.randperm(samples, generator=torch.Generator().manual_seed(1000 * rank.seed + epoch))
+        mine = order[rank.rank * shard : (rank.rank + 1) * shard]
+        yield from mine[: shard - shard % batch].split(batch)
+        epoch += 1
+
+
+def scaled_warmup(optimizer: torch.optim.Optimizer, *, world_size: int, warmup_steps: int) -> torch.optim.lr_scheduler.LambdaLR:
+    """Linear scaling rule with gradual warm-up (Goyal et al., arXiv 1706.02677): lr to lr * world_size.
+
+    Call ``step()`` after each optimizer step.
+    """
+
+    def factor(step: int) -> float:
+        done = min(1.0, (step + 1) / max(1, warmup_steps))
+        return 1.0 + (world_size - 1.0) * done
+
+    return torch.optim.lr_scheduler.LambdaLR(optimizer, factor)
+
+
+def accuracy_over_ranks(rank: RankContext, model: torch.nn.Module, inputs: torch.Tensor, labels: torch.Tensor) -> float:
+    """Top-1 accuracy, 0 to 1: each rank evaluates its share of the samples. A collective call.
+
+    Args:
+        rank: gives rank and world size.
+        model: maps ``inputs`` (N, ...) to scores (N, classes), or to one logit (N,) for two classes.
+        inputs: the whole set, equal on all ranks.
+        labels: (N,), integers, or 0. and 1. for one logit.
+    """
+    was_training = model.training
+    model.eval()
+    with torch.no_grad():
+        scores = model(inputs[rank.rank :: rank.world_size])
+    model.train(was_training)
+    predicted = scores.argmax(1) if scores.dim() > 1 else (scores > 0).to(labels.dtype)
+    right = (predicted == labels[rank.rank :: rank.world_size]).sum()
+    return rank.sum_over_ranks(float(right)) / len(labels)

@@ -1,0 +1,77 @@
+"""Shared fixtures: no process may be left behind, and a plugin run without torch."""
+
+from __future__ import annotations
+
+import os
+import textwrap
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+_MARK = "DISTBENCH_TEST"
+_SETTLE_S = 10.0
+
+FAKE_CONFTEST = f"""
+import sys
+sys.path.insert(0, {str(Path(__file__).parent)!r})
+import fake_launcher
+fake_launcher.install()
+"""
+
+
+def marked_processes(value: str) -> list[str]:
+    """Live processes that inherited our mark, by command line."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if process.environ().get(_MARK) == value and process.status() != psutil.STATUS_ZOMBIE and process.pid != os.getpid():
+                found.append(f"{process.pid} {' '.join(process.cmdline())[:200]}")
+        except (psutil.Error, OSError):
+            continue
+    return found
+
+
+@pytest.fixture(autouse=True)
+def clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tests of GitHub output and of exit codes must not see the machine they run on."""
+    for name in ("GITHUB_ACTIONS", "GITHUB_STEP_SUMMARY", "PYTEST_ADDOPTS", "CI", "CUDA_VISIBLE_DEVICES"):
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture(autouse=True)
+def no_process_left(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """After a test that starts process groups, none of their processes is alive."""
+    if request.node.get_closest_marker("spawn") is None:
+        yield
+        return
+    value = uuid.uuid4().hex
+    monkeypatch.setenv(_MARK, value)
+    yield
+    deadline = time.monotonic() + _SETTLE_S
+    while (left := marked_processes(value)) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert left == []
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Every test that starts process groups has a time limit."""
+    for item in items:
+        if item.get_closest_marker("spawn") is not None and item.get_closest_marker("timeout") is None:
+            item.add_marker(pytest.mark.timeout(180))
+
+
+@pytest.fixture
+def project(pytester: pytest.Pytester) -> Callable[[str], pytest.Pytester]:
+    """A project whose ranks are made up by fake_launcher: the plugin's own behaviour in milliseconds."""
+
+    def make(test: str) -> pytest.Pytester:
+        pytester.makeconftest(FAKE_CONFTEST)
+        pytester.makeini("[pytest]\n")
+        pytester.makepyfile(test_it=textwrap.dedent(test))
+        return pytester
+
+    return make

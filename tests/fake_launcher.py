@@ -1,0 +1,92 @@
+"""A launcher without processes: it writes the rank reports that ``params["fake"]`` describes.
+
+``params["fake"]`` maps a metric's name to its value in each launch; FAKE_FACTOR in the environment multiplies the
+metrics in seconds, so that a second run of the same test can be slower.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import msgspec
+
+from pytest_distbench import session
+from pytest_distbench.launch.contract import Exit
+from pytest_distbench.records import ErrorReport, LaunchPlan, Observation, RankReport
+
+SOFTWARE = {"python": "3.11", "torch": "2.13.0", "numpy": "2", "cpu_capability": "AVX2", "threads": "1"}
+
+
+class FakeLaunch:
+    def __init__(self) -> None:
+        self._read, write = os.pipe()
+        os.close(write)
+
+    def fileno(self) -> int:
+        return self._read
+
+    def poll(self) -> Exit:
+        os.close(self._read)
+        return Exit(codes={})
+
+    def pids(self) -> dict[int, int]:
+        return {}
+
+    def abandon(self) -> None:
+        pass
+
+
+class FakeLauncher:
+    name = "warm"
+
+    def prepare(self, variables: dict[str, str]) -> None:
+        pass
+
+    def start(self, plan: LaunchPlan) -> FakeLaunch:
+        for rank in range(plan.world_size):
+            report = _report(plan, rank)
+            (Path(plan.directory) / f"rank{rank}.json").write_bytes(msgspec.json.encode(report))
+        return FakeLaunch()
+
+    def close(self) -> None:
+        pass
+
+
+def _report(plan: LaunchPlan, rank: int) -> RankReport:
+    factor = float(os.environ.get("FAKE_FACTOR", "1"))
+    software = {**SOFTWARE, **dict(pair.split("=") for pair in os.environ.get("FAKE_SOFTWARE", "").split() if pair)}
+    failing = os.environ.get("FAKE_ERROR")
+    observations = []
+    for name, values in plan.params.get("fake", {}).items():
+        name, _, better = name.partition("!")
+        value = values[plan.index % len(values)] if isinstance(values, list) else values
+        if value is not None and not better:
+            value *= factor
+        observations.append(
+            Observation(
+                name=name,
+                unit="" if better else "s",
+                better=better or "lower",
+                reduce="max",
+                values=[] if value is None else [value],
+                is_series=False,
+            )
+        )
+    now = time.monotonic()
+    return RankReport(
+        rank=rank,
+        pid=1,
+        outcome="failed" if failing else "passed",
+        phase="body",
+        phases={"begin": now, "end": now, "body": 0.0},
+        error=ErrorReport(kind="ValueError", message=failing, traceback=f"ValueError: {failing}", raised_at=now) if failing else None,
+        observations=observations,
+        software=software if rank == 0 else {},
+    )
+
+
+def install() -> None:
+    """Put the fake in the place of the warm launcher, for this process."""
+    session.LAUNCHERS["warm"] = lambda options: FakeLauncher()
