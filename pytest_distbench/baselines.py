@@ -32,7 +32,7 @@ _LOCK_TIMEOUT_S = 60.0
 _NUMBER_LIST = re.compile(r"\[\s+((?:-?[\d.eE+-]+|null)(?:,\s+(?:-?[\d.eE+-]+|null))*)\s+\]")
 
 
-class BaselineFile(Record):
+class BaselineFile(Record, frozen=True, kw_only=True):
     """One file of the store."""
 
     schema: int
@@ -67,7 +67,9 @@ class BaselineStore:
         parts = PurePosixPath(file).with_suffix("").parts
         if PurePosixPath(file).is_absolute() or ".." in parts or not re.fullmatch(r"[\w.:-]+", function):
             raise StoredFileError(
-                self.folder, f"the test {test!r} has no place below the baseline folder", "Run pytest from the root directory of the suites"
+                self.folder,
+                f"the test {test!r} has no place below the baseline folder",
+                "Run pytest from the root directory of the suites",
             )
         return self.folder.joinpath(self.platform, *parts, f"{function.replace('::', '.')}.json")
 
@@ -117,7 +119,9 @@ class BaselineStore:
                 "Wait for it to end; the lock goes with its process",
             ) from error
         except OSError as error:
-            raise StoredFileError(path, f"cannot write: {error.strerror or error}", "The stored baseline is unchanged") from error
+            raise StoredFileError(
+                path, f"cannot write: {error.strerror or error}", "The stored baseline is unchanged"
+            ) from error
 
 
 def read_file(path: Path) -> BaselineFile:
@@ -162,7 +166,7 @@ def make_entry(case: Case, launches: list[LaunchRecord], software: dict[str, str
         metrics[measurement.key] = BaselineMetric(
             better=measurement.better,
             unit=measurement.unit,
-            launches=[v if v is None or exact else float(f"{v:.4g}") for v in values],
+            launches=[_stored(v, exact=exact) for v in values],
         )
     foreign = sorted(f.foreign_cores for f in launches if f.foreign_cores is not None)
     return BaselineEntry(
@@ -175,6 +179,15 @@ def make_entry(case: Case, launches: list[LaunchRecord], software: dict[str, str
         metrics=metrics,
         foreign_cores=round(foreign[len(foreign) // 2], 2) if foreign else None,
     )
+
+
+def _stored(value: float | None, *, exact: bool) -> float | None:
+    """Four significant digits of a measured value; an exact one whole, and as an integer where it is one."""
+    if value is None:
+        return None
+    if exact:
+        return int(value) if value.is_integer() else value
+    return float(f"{value:.4g}")
 
 
 def _replace(path: Path, data: bytes) -> None:

@@ -44,7 +44,9 @@ def _parser() -> argparse.ArgumentParser:
     show.add_argument("text", metavar="TEXT", help="part of 'path::test[case]'")
     show.set_defaults(command=_show)
     for command in (listing, show):
-        command.add_argument("--baselines", metavar="DIR", type=Path, default=Path("baselines"), help="the store (default: baselines)")
+        command.add_argument(
+            "--baselines", metavar="DIR", type=Path, default=Path("baselines"), help="the store (default: baselines)"
+        )
         command.add_argument("--platform", metavar="NAME", default="", help="only this hardware class")
     return parser
 
@@ -59,7 +61,12 @@ def _files(options: argparse.Namespace) -> list[BaselineFile]:
 
 def _list(options: argparse.Namespace) -> list[str]:
     rows = [
-        (file.platform, f"{file.test}[{key}]", str(max((len(m.launches) for m in entry.metrics.values()), default=0)), str(len(entry.metrics)))
+        (
+            file.platform,
+            f"{file.test}[{key}]",
+            str(max((len(m.launches) for m in entry.metrics.values()), default=0)),
+            str(len(entry.metrics)),
+        )
         for file in _files(options)
         for key, entry in sorted(file.entries.items())
     ]
@@ -82,10 +89,21 @@ def _show(options: argparse.Namespace) -> list[str]:
                 values = [v for v in stored.launches if v is not None]
                 middle = statistics.median(values) if values else None
                 low, high = (min(values), max(values)) if values else (None, None)
-                rows.append((f"  {metric}", quantity(middle, stored.unit), quantity(low, stored.unit), quantity(high, stored.unit), str(len(values))))
+                rows.append(
+                    (
+                        f"  {metric}",
+                        quantity(middle, stored.unit),
+                        quantity(low, stored.unit),
+                        quantity(high, stored.unit),
+                        str(len(values)),
+                    )
+                )
             lines += [*layout(("  metric", "median", "min", "max", "launches"), rows), ""]
     if not lines:
-        raise DistbenchError(f"no baseline whose test or case contains {options.text!r} in {options.baselines}; 'distbench baseline list' lists them")
+        raise DistbenchError(
+            f"no baseline whose test or case contains {options.text!r} in {options.baselines}; "
+            "'distbench baseline list' lists them"
+        )
     return lines
 
 

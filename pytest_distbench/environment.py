@@ -92,7 +92,8 @@ def check_platform_name(name: str) -> str:
     """
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", name):
         raise ConfigurationError(
-            f"--distbench-platform: {name!r} is not a usable name: letters, digits, '.', '_' and '-', not starting with a dot"
+            f"--distbench-platform: {name!r} is not a usable name: "
+            "letters, digits, '.', '_' and '-', not starting with a dot"
         )
     return name
 
@@ -114,7 +115,9 @@ def installed_version(package: str) -> str:
         return "not installed"
 
 
-def describe(*, platform_name: str | None, gpus: list[str], software: dict[str, str], variables: Mapping[str, str]) -> Environment:
+def describe(
+    *, platform_name: str | None, gpus: list[str], software: dict[str, str], variables: Mapping[str, str]
+) -> Environment:
     """The environment record of this machine. ``gpus`` is empty for a CPU run."""
     device = gpus[0] if gpus else cpu_name()
     return Environment(

@@ -15,7 +15,7 @@ import pytest
 from pytest_distbench import collectives
 from pytest_distbench.errors import BackendUnavailable, BodyError, ConfigurationError, DistbenchError
 from pytest_distbench.markers import Requirement, requirement
-from pytest_distbench.outcomes import LaunchFailed, Misuse, MissingBaseline, Regression
+from pytest_distbench.outcomes import LaunchFailed, MissingBaseline, Misuse, Regression
 from pytest_distbench.records import (
     Better,
     BodyReference,
@@ -126,7 +126,15 @@ class Distbench:
             Misuse: the body or its parameters cannot be handed to the ranks.
         """
         request = self._request(
-            body, params=params, args=args, launches=launches, timeout=timeout, tolerance=tolerance, seeds=seeds, name=name, judged=True
+            body,
+            params=params,
+            args=args,
+            launches=launches,
+            timeout=timeout,
+            tolerance=tolerance,
+            seeds=seeds,
+            name=name,
+            judged=True,
         )
         result = self._measure(request)
         self._conclude(result)
@@ -145,7 +153,15 @@ class Distbench:
     ) -> Run:
         """As :meth:`run`, without judging: for numbers that are derived further and given to :meth:`judge`."""
         request = self._request(
-            body, params=params, args=args, launches=launches, timeout=timeout, tolerance=None, seeds=seeds, name=name or "measure", judged=False
+            body,
+            params=params,
+            args=args,
+            launches=launches,
+            timeout=timeout,
+            tolerance=None,
+            seeds=seeds,
+            name=name or "measure",
+            judged=False,
         )
         return Run(self._measure(request))
 
@@ -172,11 +188,21 @@ class Distbench:
         numbers = [float(v) for v in values] if isinstance(values, Sequence) else [float(values)]
         reference = BodyReference(file="", function=name)
         request = self._assemble(
-            reference, params=params, launches=len(numbers), timeout=None, tolerance=tolerance, seeds=(0,), name=name, judged=True
+            reference,
+            params=params,
+            launches=len(numbers),
+            timeout=None,
+            tolerance=tolerance,
+            seeds=(0,),
+            name=name,
+            judged=True,
         )
         launches = [
             LaunchRecord(
-                index=i, outcome="passed", wall_s=0.0, measurements=[Measurement(name=name, unit=unit, better=better, value=v)]
+                index=i,
+                outcome="passed",
+                wall_s=0.0,
+                measurements=[Measurement(name=name, unit=unit, better=better, value=v)],
             )
             for i, v in enumerate(numbers)
         ]
@@ -262,7 +288,9 @@ class Distbench:
             return
         judged = [v for v in result.verdicts if v.better != "info"]
         if not judged:
-            raise Misuse("nothing was measured: the body recorded no metric that is judged (better= higher, lower or exact)")
+            raise Misuse(
+                "nothing was measured: the body recorded no metric that is judged (better= higher, lower or exact)"
+            )
         update = f"{self._command} --distbench-update"
         if any(v.is_failure for v in judged):
             if self._requirement.xfail_perf:
@@ -304,7 +332,7 @@ class CollectiveSweep:
             iterations: timed per size; None: as many as fit a time budget, decided by rank 0, 8 to 100.
             warmup: untimed iterations per size.
             max_bytes: larger sizes are left out; ``--distbench-max-message`` lowers it further.
-            cache: ``rotate`` moves through a large buffer so that small messages do not stay in cache; ``hot`` does not.
+            cache: ``rotate`` moves through a large buffer so that small messages leave the cache; ``hot`` does not.
             options: as for ``distbench.run``: launches, timeout, tolerance, name.
 
         Raises:
@@ -321,7 +349,10 @@ class CollectiveSweep:
         caps = [cap for cap in (max_bytes, self._max_message_bytes) if cap is not None]
         kept = [size for size in chosen if size >= item and all(size <= cap for cap in caps)]
         if not kept:
-            raise Misuse(f"no message size left: {len(chosen)} sizes, {dtype} takes {item} B, largest allowed {min(caps, default=0)} B")
+            raise Misuse(
+                f"no message size left of {len(chosen)}: {dtype} takes {item} B, "
+                f"the largest allowed is {min(caps, default=0)} B"
+            )
         params = {
             "collective": collective,
             "dtype": dtype,
@@ -382,7 +413,10 @@ def locate(body: object, *, beside: Path, args: Sequence[str]) -> BodyReference:
             raise BodyError(f"body {body!r}: no function named after '::'")
         return BodyReference(file=str(path), function=function, arguments=[str(a) for a in args])
     if not inspect.isfunction(body):
-        raise BodyError(f"body {body!r} is a {type(body).__name__}; wanted a function at module level, 'file.py::function' or 'script.py'")
+        raise BodyError(
+            f"body {body!r} is a {type(body).__name__}; "
+            "wanted a function at module level, 'file.py::function' or 'script.py'"
+        )
     name = body.__qualname__
     if "<" in name:
         raise BodyError(
@@ -417,7 +451,8 @@ def rerun_command(config: pytest.Config, nodeid: str) -> str:
     kept = []
     arguments = list(config.invocation_params.args)
     takes_value = {
-        "--world-size", "--distbench-world-size", "--distbench-backend", "--distbench-launcher", "--distbench-baselines",
+        "--world-size", "--distbench-world-size", "--distbench-backend", "--distbench-launcher",
+        "--distbench-baselines",
         "--distbench-platform", "--distbench-tolerance", "--distbench-max-message",
     }  # fmt: skip
     for i, argument in enumerate(arguments):
@@ -435,7 +470,9 @@ def _sizes(sizes: Sequence[int] | str, item: int) -> list[int]:
     if sizes == "mlbench":
         return collectives.mlbench_sizes(item)
     if isinstance(sizes, str):
-        raise ConfigurationError(f"unknown preset of sizes {sizes!r}: known are 'powers' and 'mlbench', or give a list of bytes")
+        raise ConfigurationError(
+            f"unknown preset of sizes {sizes!r}: known are 'powers' and 'mlbench', or give a list of bytes"
+        )
     wrong = [s for s in sizes if not isinstance(s, int) or s < 1]
     if wrong:
         raise ConfigurationError(f"sizes: {wrong[0]!r} is not a number of bytes")

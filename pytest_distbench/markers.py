@@ -15,7 +15,11 @@ DECLARATIONS = (
     "gpu: this test needs CUDA; not run without --gpu",
     "distbench(timeout=, launches=, tolerance=, metrics=, xfail_perf=): how this test is measured and judged",
 )
-_KEYWORDS = {"world_size": ("min", "max"), "gpu": (), "distbench": ("timeout", "launches", "tolerance", "metrics", "xfail_perf")}
+_KEYWORDS = {
+    "world_size": ("min", "max"),
+    "gpu": (),
+    "distbench": ("timeout", "launches", "tolerance", "metrics", "xfail_perf"),
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +63,9 @@ def sizes(markers: Iterable[pytest.Mark], settings: Settings) -> list[Size]:
         return [Size(n, not_run or _obstacle(n, settings)) for n in wanted if least <= n <= most]
     fitting = [n for n in given if least <= n <= most]
     if settings.only_these_sizes:
-        return [Size(n, not_run) for n in fitting] or [Size(given[-1], f"not run: wants {_range(least, most)} ranks, {_list(given)} given")]
+        return [Size(n, not_run) for n in fitting] or [
+            Size(given[-1], f"not run: wants {_range(least, most)} ranks, {_list(given)} given")
+        ]
     if settings.largest < least:
         return [Size(int(least), f"not run: needs {int(least)} ranks, {settings.largest} given")]
     return [Size(int(min(settings.largest, most)), not_run)]
@@ -92,7 +98,9 @@ def _check_keywords(mark: pytest.Mark) -> None:
     unknown = sorted(set(mark.kwargs) - set(known or ())) if known is not None else []
     if unknown:
         allowed = ", ".join(known or ()) or "none"
-        raise ConfigurationError(f"@pytest.mark.{mark.name}: unknown keyword {', '.join(unknown)}; known are: {allowed}")
+        raise ConfigurationError(
+            f"@pytest.mark.{mark.name}: unknown keyword {', '.join(unknown)}; known are: {allowed}"
+        )
 
 
 def _world_size(marks: list[pytest.Mark]) -> tuple[tuple[int, ...], float, float]:
@@ -103,7 +111,9 @@ def _world_size(marks: list[pytest.Mark]) -> tuple[tuple[int, ...], float, float
         least, most = mark.kwargs.get("min", 1), mark.kwargs.get("max", float("inf"))
         numbers = [*mark.args, *mark.kwargs.values()]
         if not numbers or not all(isinstance(n, int) and not isinstance(n, bool) and n >= 1 for n in numbers):
-            raise ConfigurationError(f"@pytest.mark.world_size: wants numbers of ranks, found {(*mark.args, *mark.kwargs.items())!r}")
+            raise ConfigurationError(
+                f"@pytest.mark.world_size: wants numbers of ranks, found {(*mark.args, *mark.kwargs.items())!r}"
+            )
         if least > most:
             raise ConfigurationError(f"@pytest.mark.world_size: min={least} is more than max={most}")
         return tuple(dict.fromkeys(mark.args)), least, most
@@ -129,7 +139,9 @@ def _number(options: Mapping[str, object], name: str, *, above: float) -> float 
 
 def _tolerance(value: object) -> float | Mapping[str, float] | None:
     values = list(value.values()) if isinstance(value, Mapping) else [value]
-    if value is None or all(isinstance(v, (int, float)) and not isinstance(v, bool) and 0 <= v < float("inf") for v in values):
+    if value is None or all(
+        isinstance(v, (int, float)) and not isinstance(v, bool) and 0 <= v < float("inf") for v in values
+    ):
         return value  # type: ignore[return-value] # just checked
     raise ConfigurationError(f"tolerance={value!r}; wanted a fraction such as 0.05, or one per metric name")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 
-class _Failure(pytest.fail.Exception):
+class _Failure(pytest.fail.Exception):  # type: ignore[name-defined,misc] # an attribute pytest adds to the function
     """A test failure whose text is shown as it is."""
 
     def __init__(self, message: str) -> None:

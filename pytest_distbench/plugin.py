@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -38,6 +38,7 @@ _FIXTURE = "distbench"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the options and ini keys."""
     from pytest_distbench import settings
 
     settings.add_options(parser)
@@ -53,11 +54,12 @@ def pytest_load_initial_conftests(early_config: pytest.Config, parser: pytest.Pa
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    """Declare the markers, begin to collect results, and check the options if any of ours was given."""
     from pytest_distbench.markers import DECLARATIONS
 
     for declaration in DECLARATIONS:
         config.addinivalue_line("markers", declaration)
-    config.stash[_STATE].results = ResultsPlugin(config)
+    config.stash[_STATE].results = ResultsPlugin(config, lambda is_used: _settings_if_used(config, is_used=is_used))
     config.pluginmanager.register(config.stash[_STATE].results, "distbench-results")
     if _is_mentioned(config):
         _settings(config)
@@ -96,9 +98,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if measuring and state.taken_options and config.getini("distbench_short_options"):
         options = " and ".join(state.taken_options)
         state.usage_errors.append(
-            f"{options}: a conftest.py of this project already defines it ({'; '.join(state.taken_options.values())}), so "
-            "pytest-distbench does not know whose it is. Put 'distbench_short_options = false' into the ini file to leave "
-            "it to the conftest, and write --distbench-world-size and --distbench-gpu; or rename the conftest's option"
+            f"{options}: a conftest.py of this project already defines it "
+            f"({'; '.join(state.taken_options.values())}), so pytest-distbench does not know whose it is. "
+            "Put 'distbench_short_options = false' into the ini file to leave it to the conftest, and write "
+            "--distbench-world-size and --distbench-gpu; or rename the conftest's option"
         )
     if state.usage_errors:
         raise pytest.UsageError("\n".join(dict.fromkeys(state.usage_errors)))
@@ -121,11 +124,21 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 
 
 def pytest_report_collectionfinish(config: pytest.Config, items: list[pytest.Item]) -> list[str]:
+    """Say what will be measured on what, unless -q was given or nothing is measured."""
     if config.get_verbosity() < 0 or not any(_FIXTURE in getattr(item, "fixturenames", ()) for item in items):
         return []
     from pytest_distbench.report.header import header_lines
 
-    return header_lines(_session(config))
+    session, settings = _session(config), _settings(config)
+    return header_lines(
+        session.environment({}),
+        session.store,
+        world_sizes=settings.world_sizes,
+        num_gpus=len(settings.gpus),
+        backend=settings.backend,
+        launcher=settings.launcher,
+        update=f"{settings.update}, {settings.update_launches} launches a case" if settings.update else "",
+    )
 
 
 @pytest.fixture
@@ -135,7 +148,7 @@ def world_size(request: pytest.FixtureRequest) -> int:
 
 
 @pytest.fixture
-def distbench(request: pytest.FixtureRequest, world_size: int) -> Distbench:
+def distbench(request: pytest.FixtureRequest, world_size: int) -> Iterator[Distbench]:
     """Run bodies in process groups, measure them and compare with the baseline. See the README."""
     from pytest_distbench.fixtures import Distbench, rerun_command
 
@@ -146,8 +159,8 @@ def distbench(request: pytest.FixtureRequest, world_size: int) -> Distbench:
     progress = state.progress
     assert progress is not None
     progress.begin(node.name)
-    request.addfinalizer(progress.end)
-    return Distbench(session, node, world_size, cases.append, rerun_command(config, node.nodeid))
+    yield Distbench(session, node, world_size, cases.append, rerun_command(config, node.nodeid))
+    progress.end()
 
 
 @pytest.fixture
@@ -167,7 +180,9 @@ def time_to_accuracy(distbench: Distbench) -> TimeToAccuracy:
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """Attach the measured cases to the test's report; JSON text, because pytest-xdist sends reports over a wire."""
     report = yield
     if call.when == "call" and (cases := item.stash.get(_CASES, None)):
@@ -201,7 +216,7 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 
 def _is_mentioned(config: pytest.Config) -> bool:
-    """Whether an option or ini key of ours was given: then its value is checked even if no test of ours is collected."""
+    """Whether an option of ours was given: then it is checked even if no test of ours is collected."""
     options = [value for name, value in vars(config.option).items() if name.startswith("distbench_")]
     return any(value not in (None, False, "") for value in options)
 
@@ -249,7 +264,7 @@ def _properties(cases: list[CaseResult]) -> list[tuple[str, object]]:
     return properties
 
 
-def settings_if_used(config: pytest.Config, *, is_used: bool) -> Settings | None:
+def _settings_if_used(config: pytest.Config, *, is_used: bool) -> Settings | None:
     """The run's settings if anything of ours was asked for or measured, else None."""
     state = config.stash[_STATE]
     return _settings(config) if is_used or state.settings is not None else None

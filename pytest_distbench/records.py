@@ -23,7 +23,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """Base of all records: immutable, built whole, strict about unknown fields."""
 
 
-class Environment(Record):
+class Environment(Record, frozen=True, kw_only=True):
     """What hardware and software a launch ran on. Holds no host name and no secret."""
 
     platform: str
@@ -38,7 +38,7 @@ class Environment(Record):
     """Environment variables on the allow-list."""
 
 
-class ErrorReport(Record):
+class ErrorReport(Record, frozen=True, kw_only=True):
     """An exception as one rank saw it."""
 
     kind: str
@@ -48,7 +48,7 @@ class ErrorReport(Record):
     """CLOCK_MONOTONIC seconds: comparable between the ranks of one host."""
 
 
-class Observation(Record):
+class Observation(Record, frozen=True, kw_only=True):
     """What one rank recorded under one name: a value or a series, before reduction over ranks."""
 
     name: str
@@ -61,7 +61,7 @@ class Observation(Record):
     facts: dict[str, Scalar] = {}
 
 
-class RankReport(Record):
+class RankReport(Record, frozen=True, kw_only=True):
     """The file a rank leaves behind."""
 
     rank: int
@@ -81,7 +81,7 @@ class RankReport(Record):
     software: dict[str, str] = {}
 
 
-class BodyReference(Record):
+class BodyReference(Record, frozen=True, kw_only=True):
     """Where a rank finds what it runs: a function in a file, or a whole script (no ``function``)."""
 
     file: str
@@ -92,7 +92,7 @@ class BodyReference(Record):
     """Command line of a script."""
 
 
-class LaunchPlan(Record):
+class LaunchPlan(Record, frozen=True, kw_only=True):
     """Everything a rank needs to know, read from ``plan.json`` in the launch's directory."""
 
     index: int
@@ -120,7 +120,7 @@ class LaunchPlan(Record):
     """Intra-op threads to set in a rank that did not import torch itself; None leaves them alone."""
 
 
-class Summary(Record):
+class Summary(Record, frozen=True, kw_only=True):
     """Spread of a series inside one launch, after reduction over ranks."""
 
     n: int
@@ -137,7 +137,7 @@ class Summary(Record):
     """Share of the iterations in which that rank was the slowest, 0 to 1."""
 
 
-class Measurement(Record):
+class Measurement(Record, frozen=True, kw_only=True):
     """One metric of one launch, reduced over ranks: the sample a verdict is made of."""
 
     name: str
@@ -157,14 +157,14 @@ class Measurement(Record):
         return metric_key(self.name, self.at)
 
 
-class RankFate(Record):
+class RankFate(Record, frozen=True, kw_only=True):
     """How one rank ended, told with or without its own report."""
 
     rank: int
     outcome: Outcome
     phase: Phase
     how: str
-    """``passed``, ``raised ValueError``, ``exit code 3``, ``killed by SIGKILL``, ``hung``, ``stopped by the launcher``"""
+    """In words: ``passed``, ``raised ValueError``, ``exit code 3``, ``killed by SIGKILL``."""
     is_victim: bool = False
     """True where the failure followed from another rank's."""
     error: ErrorReport | None = None
@@ -172,7 +172,7 @@ class RankFate(Record):
     stacks: str = ""
 
 
-class LaunchRecord(Record):
+class LaunchRecord(Record, frozen=True, kw_only=True):
     """One process group from start to exit."""
 
     index: int
@@ -192,7 +192,7 @@ class LaunchRecord(Record):
     logs: str = ""
 
 
-class Case(Record):
+class Case(Record, frozen=True, kw_only=True):
     """One measured point: a test with its parameters, on one kind of process group."""
 
     test: str
@@ -217,7 +217,7 @@ class Case(Record):
         return hashlib.sha256(text.encode()).hexdigest()[:8]
 
 
-class BaselineMetric(Record):
+class BaselineMetric(Record, frozen=True, kw_only=True, omit_defaults=True):
     """Stored values of one metric, one per launch."""
 
     better: Better
@@ -226,7 +226,7 @@ class BaselineMetric(Record):
     tolerance: float | None = None
 
 
-class BaselineEntry(Record):
+class BaselineEntry(Record, frozen=True, kw_only=True, omit_defaults=True):
     """Stored values of one case."""
 
     workload: str
@@ -240,7 +240,7 @@ class BaselineEntry(Record):
     note: str = ""
 
 
-class Verdict(Record):
+class Verdict(Record, frozen=True, kw_only=True):
     """The answer for one metric of one case."""
 
     metric: str
@@ -266,7 +266,7 @@ class Verdict(Record):
         return self.kind == "regressed"
 
 
-class CaseResult(Record):
+class CaseResult(Record, frozen=True, kw_only=True):
     """Everything measured and said about one case in this run."""
 
     nodeid: str
@@ -281,7 +281,7 @@ class CaseResult(Record):
     """Old baseline values of the metrics an update rewrote; None where there was none."""
 
 
-class RunRecord(Record):
+class RunRecord(Record, frozen=True, kw_only=True):
     """The file ``--distbench-json`` writes."""
 
     schema: int

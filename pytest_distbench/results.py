@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import shlex
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -25,12 +26,17 @@ REPORT_ATTRIBUTE = "distbench_cases"
 class ResultsPlugin:
     """Registered as a pytest plugin of its own, because its hooks need the run's state.
 
+    Args:
+        config: pytest's.
+        settings_if: the run's settings, given whether anything was measured; None if nothing of ours is in use.
+
     Attributes:
         session: of this process, once it measures something.
     """
 
-    def __init__(self, config: pytest.Config) -> None:
+    def __init__(self, config: pytest.Config, settings_if: Callable[[bool], Settings | None]) -> None:
         self.session: Session | None = None
+        self._settings_if = settings_if
         self._config = config
         self._started = time.time()
         self._results: list[CaseResult] = []
@@ -53,7 +59,9 @@ class ResultsPlugin:
         if settings is None or self._config.option.collectonly:
             return
         if settings.gpu and not self._results and session.exitstatus == pytest.ExitCode.OK:
-            self._trouble.append("--gpu was given and nothing was measured: every test was skipped, deselected or not ours")
+            self._trouble.append(
+                "--gpu was given and nothing was measured: every test was skipped, deselected or not ours"
+            )
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
         if settings.json is not None:
             self._write_record(settings, session)
@@ -72,7 +80,10 @@ class ResultsPlugin:
         verbosity = config.get_verbosity()
         terminalreporter.section("distbench", sep="-")
         for line in summary_lines(
-            self._results, verbosity=verbosity, record_command=self._record_command(), folder=_shown(settings.baselines, config)
+            self._results,
+            verbosity=verbosity,
+            record_command=self._record_command(),
+            folder=_shown(settings.baselines, config),
         ):
             terminalreporter.write_line(line, red=line.startswith("!"), yellow=line.startswith(("?", "x")))
         if settings.json is not None and not self._trouble:
@@ -80,16 +91,14 @@ class ResultsPlugin:
         for line in self._trouble:
             terminalreporter.write_line(f"distbench: {line}", red=True)
         if github.runs_here(os.environ):
-            for line in github.annotations(self._results):
+            for line in github.workflow_commands(self._results):
                 terminalreporter.write_line(line)
 
     def _settings(self) -> Settings | None:
         """The run's settings, as far as anything of ours was asked for."""
         if self.session is not None:
             return self.session.settings
-        from pytest_distbench.plugin import settings_if_used
-
-        return settings_if_used(self._config, is_used=bool(self._results))
+        return self._settings_if(bool(self._results))
 
     def _write_record(self, settings: Settings, session: pytest.Session) -> None:
         from datetime import UTC, datetime

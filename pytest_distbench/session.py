@@ -10,7 +10,6 @@ import shutil
 import statistics
 import sys
 import tempfile
-import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -90,15 +89,17 @@ class Session:
         settings: what the user asked for.
         comparisons: noisy comparisons this run may make; the error rate is shared over them.
         on_progress: shows one line while ranks run.
+        reports_progress: whether ranks should say what they are doing.
+        cookie: marks every process this session starts, in its environment.
     """
 
     settings: Settings
     comparisons: int = 1
     on_progress: Callable[[str], None] = lambda text: None
     reports_progress: bool = False
+    cookie: str = field(default_factory=lambda: uuid.uuid4().hex)
     _directory: Path | None = None
     _launcher: Launcher | None = None
-    _cookie: str = field(default_factory=lambda: uuid.uuid4().hex)
     _launch_count: int = 0
     _failed_launches: int = 0
 
@@ -151,10 +152,7 @@ class Session:
     def launcher(self) -> Launcher:
         """The launcher the settings ask for."""
         if self._launcher is None:
-            if self.settings.launcher == "torchrun":
-                self._launcher = TorchrunLauncher(self._cookie)
-            else:
-                self._launcher = WarmLauncher(self.directory, self._cookie, self.settings.preload)
+            self._launcher = LAUNCHERS[self.settings.launcher](self)
         return self._launcher
 
     def run(self, request: MeasureRequest) -> CaseResult:
@@ -218,9 +216,7 @@ class Session:
                 return self._result(request, launches, [], entry)
         return self._store(request, launches, entry)
 
-    def _store(
-        self, request: MeasureRequest, launches: list[LaunchRecord], entry: BaselineEntry | None
-    ) -> CaseResult:
+    def _store(self, request: MeasureRequest, launches: list[LaunchRecord], entry: BaselineEntry | None) -> CaseResult:
         """Write the entry if the update mode wants it; an entry that did not move is not rewritten."""
         verdicts = [j.verdict for j in self._judge(request, launches, entry)]
         result = self._result(request, launches, verdicts, entry)
@@ -254,12 +250,11 @@ class Session:
             )
             judgement = judge(measurements, stored.get(key), rule)
             if stale and judgement.verdict.kind == "missing":
-                judgement = Judgement(
-                    replaced(judgement.verdict, kind="incomparable", reason="the workload's definition changed since the baseline"), False
-                )
+                reason = "the workload's definition changed since the baseline"
+                judgement = Judgement(replaced(judgement.verdict, kind="incomparable", reason=reason), is_open=False)
             judgements.append(judgement)
         unseen = [key for key in stored if key not in {j.verdict.metric for j in judgements}]
-        return judgements + [Judgement(not_measured(key, stored[key]), False) for key in unseen]
+        return judgements + [Judgement(not_measured(key, stored[key]), is_open=False) for key in unseen]
 
     def _launch(self, request: MeasureRequest, index: int, *, only: Sequence[str] = ()) -> LaunchRecord:
         self._launch_count += 1
@@ -284,7 +279,9 @@ class Session:
             cookie=cookie,
             only=list(only),
             reports_progress=self.reports_progress,
-            set_threads=int(variables.get("OMP_NUM_THREADS") or environment.cores()) if self.settings.launcher == "warm" else None,
+            set_threads=int(variables.get("OMP_NUM_THREADS") or environment.cores())
+            if self.settings.launcher == "warm"
+            else None,
         )
         self.on_progress(f"launch {index + 1}")
         record = supervise(self.launcher, plan, on_progress=self.on_progress)
@@ -295,13 +292,13 @@ class Session:
         return record
 
     def _variables(self, world_size: int, cookie: str) -> dict[str, str]:
-        """pytest's environment as it is now, without an outer torchrun's, plus what torchrun itself would add."""
+        """Pytest's environment as it is now, without an outer torchrun's, plus what torchrun itself would add."""
         variables = {
             k: v for k, v in os.environ.items() if k not in _TORCHRUN_VARIABLES and not k.startswith(_TORCHRUN_PREFIXES)
         }
         if world_size > 1:
             variables.setdefault("OMP_NUM_THREADS", "1")
-        return {**variables, COOKIE_VARIABLE: cookie, SESSION_VARIABLE: self._cookie}
+        return {**variables, COOKIE_VARIABLE: cookie, SESSION_VARIABLE: self.cookie}
 
     def _result(
         self,
@@ -331,6 +328,13 @@ class Session:
             raise LauncherError(
                 f"another measurement has held {lock.lock_file} for {HOST_LOCK_TIMEOUT_S:.0f} s; end it and run again"
             ) from error
+
+
+LAUNCHERS: dict[str, Callable[[Session], Launcher]] = {
+    "warm": lambda session: WarmLauncher(session.directory, session.cookie, session.settings.preload),
+    "torchrun": lambda session: TorchrunLauncher(session.cookie),
+}
+"""How to make the launcher of each name."""
 
 
 def _by_metric(launches: Sequence[LaunchRecord]) -> dict[str, list[Measurement]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, get_args, Literal
+from typing import Any, Literal, get_args
 
 import pytest
 
@@ -76,7 +76,11 @@ class Settings:
 
 _OPTIONS: tuple[tuple[str, str, str], ...] = (
     ("backend", "NAME", f"process-group backend: {', '.join(BACKENDS)} (default: nccl with --gpu, else gloo)"),
-    ("launcher", "NAME", "warm: start ranks from a process that has torch loaded (default); torchrun: the command line tool"),
+    (
+        "launcher",
+        "NAME",
+        "warm: start ranks from a process that has torch loaded (default); torchrun: the command line tool",
+    ),
     ("launches", "N", "launches of each case judged first, and of an update (default: 1, and 10 for an update)"),
     ("max-launches", "N", "the most launches of a case, while its answer is open (default: 5)"),
     ("timeout", "S", "seconds one launch may take (default: 300)"),
@@ -110,7 +114,9 @@ def add_options(parser: pytest.Parser) -> None:
     parser.addini("distbench_world_size", "as --world-size", default="")
     parser.addini("distbench_gpu", "as --gpu", type="bool", default=False)
     parser.addini("distbench_update", "as --distbench-update", default="")
-    parser.addini("distbench_preload", "modules to import once, in the process ranks are forked from", type="args", default=[])
+    parser.addini(
+        "distbench_preload", "modules to import once, in the process ranks are forked from", type="args", default=[]
+    )
     parser.addini(
         "distbench_short_options",
         "false: --world-size and --gpu belong to somebody else here; use the --distbench-... spellings",
@@ -183,7 +189,10 @@ def _add_world_size(group: pytest.OptionGroup, option: str, dest: str) -> None:
 
 def _add_gpu(group: pytest.OptionGroup, option: str, dest: str) -> None:
     group.addoption(
-        option, dest=dest, action="store_true", help="CUDA is required: nccl, one GPU per rank; too few GPUs is an error"
+        option,
+        dest=dest,
+        action="store_true",
+        help="CUDA is required: nccl, one GPU per rank; too few GPUs is an error",
     )
 
 
@@ -203,7 +212,9 @@ def _spelled(name: str) -> str:
 def _choice(config: pytest.Config, name: str, allowed: tuple[str, ...], default: str) -> str:
     text = _text(config, name) or default
     if text and text not in allowed:
-        raise ConfigurationError(f"{_spelled(name)}: unknown {name.replace('_', ' ')} {text!r}; known are {', '.join(allowed)}")
+        raise ConfigurationError(
+            f"{_spelled(name)}: unknown {name.replace('_', ' ')} {text!r}; known are {', '.join(allowed)}"
+        )
     return text
 
 
@@ -233,7 +244,9 @@ def _world_sizes(text: str, *, gpu: bool, gpus: tuple[str, ...]) -> tuple[int, .
 
     found = f"{len(gpus)} visible (CUDA_VISIBLE_DEVICES is {os.environ.get('CUDA_VISIBLE_DEVICES', 'not set')!r})"
     if gpu and not gpus:
-        raise ConfigurationError(f"--gpu: no GPU: {found}. Run on a machine with NVIDIA GPUs and their driver, or without --gpu")
+        raise ConfigurationError(
+            f"--gpu: no GPU: {found}. Run on a machine with NVIDIA GPUs and their driver, or without --gpu"
+        )
     parts = [part.strip() for part in text.split(",")] if text else [str(len(gpus) if gpu else 2)]
     if not all(part.isdecimal() and int(part) >= 1 for part in parts):
         raise ConfigurationError(f"--world-size: {text!r} is not a number of ranks: write for example 4, or 2,4,8")

@@ -7,8 +7,8 @@ for noisy metrics, on logarithms, with "worse" positive:
 2. The limit is the larger of the user's tolerance and what the noise allows:
    ``t(1 - alpha) * s * sqrt(1/n_stored + 1/n_new)``, ``s`` pooled over both, ``alpha`` the run's error rate
    divided by the number of comparisons in the run.
-3. ``d`` no larger than one stored standard deviation (and than the limit): *unchanged*, and no further launch is needed.
-   Otherwise the answer is open and another launch is asked for, up to the maximum.
+3. ``d`` no larger than one stored standard deviation (and than the limit): *unchanged*, and no further launch is
+   needed. Otherwise the answer is open and another launch is asked for, up to the maximum.
 4. At the maximum: ``d`` over the limit *and* every new launch worse than every stored one: *regressed*;
    over the user's tolerance but not that clear: *inconclusive*; below minus the limit: *improved*.
 
@@ -136,7 +136,9 @@ class _Draft:
     baseline: BaselineMetric | None
     launches: int
 
-    def settle(self, kind: VerdictKind, reason: str = "", *, limit: float | None = None, is_open: bool = False) -> Judgement:
+    def settle(
+        self, kind: VerdictKind, reason: str = "", *, limit: float | None = None, is_open: bool = False
+    ) -> Judgement:
         stored = [v for v in self.baseline.launches if v is not None] if self.baseline else []
         now = statistics.median(self.known) if self.known else None
         then = statistics.median(stored) if stored else None
@@ -189,7 +191,7 @@ def _judge_noisy(
     noise = student_t_quantile(1 - rule.alpha, df) * sigma * math.sqrt(1 / len(old) + 1 / len(new))
     limit = max(wanted, noise)
     shown = math.expm1(min(limit, 700.0))
-    if abs(worse_by) <= min(statistics.stdev(old), limit):
+    if abs(worse_by) <= min(statistics.stdev(old), limit) and shown <= BLIND_LIMIT:
         return draft.settle("unchanged", limit=shown)
     if can_ask:
         return draft.settle("inconclusive", "more launches are needed", limit=shown, is_open=True)
@@ -205,7 +207,9 @@ def _judge_noisy(
         return draft.settle("improved", limit=shown)
     if shown > BLIND_LIMIT or worse_by > wanted:
         seen = smallest_detectable(sigma, n_stored=len(old), n_new=len(new), alpha=rule.alpha)
-        return draft.settle("inconclusive", f"too noisy: the smallest slowdown we could have seen is {seen:.0%}", limit=shown)
+        return draft.settle(
+            "inconclusive", f"too noisy: the smallest slowdown we could have seen is {seen:.0%}", limit=shown
+        )
     return draft.settle("unchanged", limit=shown)
 
 

@@ -22,7 +22,7 @@ _LONGEST_ADDRESS = 100
 EventKind = Literal["hello", "phase", "progress", "failed", "skipped", "done"]
 
 
-class RankEvent(Record):
+class RankEvent(Record, frozen=True, kw_only=True):
     """One line from a rank."""
 
     kind: EventKind

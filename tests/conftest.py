@@ -28,7 +28,11 @@ def marked_processes(value: str) -> list[str]:
     found = []
     for process in psutil.process_iter():
         try:
-            if process.environ().get(_MARK) == value and process.status() != psutil.STATUS_ZOMBIE and process.pid != os.getpid():
+            if (
+                process.environ().get(_MARK) == value
+                and process.status() != psutil.STATUS_ZOMBIE
+                and process.pid != os.getpid()
+            ):
                 found.append(f"{process.pid} {' '.join(process.cmdline())[:200]}")
         except (psutil.Error, OSError):
             continue

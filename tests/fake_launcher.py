@@ -81,7 +81,9 @@ def _report(plan: LaunchPlan, rank: int) -> RankReport:
         outcome="failed" if failing else "passed",
         phase="body",
         phases={"begin": now, "end": now, "body": 0.0},
-        error=ErrorReport(kind="ValueError", message=failing, traceback=f"ValueError: {failing}", raised_at=now) if failing else None,
+        error=ErrorReport(kind="ValueError", message=failing, traceback=f"ValueError: {failing}", raised_at=now)
+        if failing
+        else None,
         observations=observations,
         software=software if rank == 0 else {},
     )

@@ -8,7 +8,14 @@ import scipy.stats
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_distbench.stats import nearest_rank, normal_quantile, pooled_stdev, quantile, student_t_cdf, student_t_quantile
+from pytest_distbench.stats import (
+    nearest_rank,
+    normal_quantile,
+    pooled_stdev,
+    quantile,
+    student_t_cdf,
+    student_t_quantile,
+)
 
 finite = st.floats(-1e6, 1e6)
 

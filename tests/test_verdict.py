@@ -16,7 +16,9 @@ def metric(value: float | None, better: Better = "lower") -> Measurement:
     return Measurement(name="latency", unit="s", better=better, value=value)
 
 
-def baseline(values: list[float | None] | list[float], better: Better = "lower", tolerance: float | None = None) -> BaselineMetric:
+def baseline(
+    values: list[float | None] | list[float], better: Better = "lower", tolerance: float | None = None
+) -> BaselineMetric:
     return BaselineMetric(better=better, unit="s", launches=list(values), tolerance=tolerance)
 
 

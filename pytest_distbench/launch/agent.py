@@ -16,9 +16,7 @@ import signal
 import socket
 import sys
 import threading
-import time
 from collections.abc import Iterator
-from datetime import timedelta
 from typing import Any, Literal
 
 import msgspec
@@ -39,14 +37,14 @@ PRELOAD = [
 """Imported once, in the forkserver. torch._dynamo because the first optimizer of a process imports it, for seconds."""
 
 
-class Request(Record):
+class Request(Record, frozen=True, kw_only=True):
     """pytest -> agent: start the ranks of a stored plan."""
 
     plan: str
     world_size: int
 
 
-class Reply(Record):
+class Reply(Record, frozen=True, kw_only=True):
     """agent -> pytest."""
 
     kind: Literal["ready", "started", "finished"]
@@ -60,7 +58,7 @@ class Reply(Record):
 def main(descriptor: int, preload: list[str]) -> None:
     """Serve launches until the other end of the socket closes."""
     link = socket.socket(fileno=descriptor)
-    os.set_inheritable(descriptor, False)
+    link.set_inheritable(False)
     multiprocessing.get_context("forkserver").set_forkserver_preload([*PRELOAD, *preload])
     from multiprocessing import forkserver
 
@@ -82,12 +80,15 @@ def _serve(link: socket.socket, request: Request) -> None:
     trouble = ""
     try:
         group.run()
-    except Exception as error:  # reported to pytest, which decides; the next launch may well work
+    except Exception as error:  # noqa: BLE001 reported to pytest, which decides; the next launch may well work
         trouble = f"{type(error).__name__}: {error}"
     _send(
         link,
         Reply(
-            kind="finished", codes={str(r): c for r, c in group.exit_codes().items()}, stamps=group.stamps, trouble=trouble
+            kind="finished",
+            codes={str(r): c for r, c in group.exit_codes().items()},
+            stamps=group.stamps,
+            trouble=trouble,
         ),
     )
 
@@ -116,7 +117,7 @@ def _end_everything() -> None:
     for process in multiprocessing.active_children():
         with contextlib.suppress(OSError):
             os.killpg(process.pid or 0, signal.SIGKILL)
-    server = getattr(forkserver._forkserver, "_forkserver_pid", None)  # type: ignore[attr-defined]
+    server = getattr(forkserver._forkserver, "_forkserver_pid", None)
     if server:
         with contextlib.suppress(OSError):
             os.kill(server, signal.SIGKILL)

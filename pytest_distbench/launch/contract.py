@@ -40,7 +40,7 @@ class RunningLaunch(Protocol):
         """Take in what has arrived; the exit when all ranks have ended, else None. Never blocks."""
 
     def pids(self) -> dict[int, int]:
-        """rank -> process id, as far as known."""
+        """Rank -> process id, as far as known."""
 
     def abandon(self) -> None:
         """End whatever of the launcher still belongs to this launch, by force, within a few seconds."""

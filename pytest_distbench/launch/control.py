@@ -25,7 +25,7 @@ class ControlChannel:
         self._selector = selector
         self._path = directory / SOCKET_NAME
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self._listener.setblocking(False)
+        self._listener.settimeout(0)
         with short_address(self._path) as address:
             self._listener.bind(address)
         self._listener.listen(1024)
@@ -38,7 +38,7 @@ class ControlChannel:
         if source is self._listener:
             with contextlib.suppress(BlockingIOError):
                 connection, _ = self._listener.accept()
-                connection.setblocking(False)
+                connection.settimeout(0)
                 self._lines[connection] = b""
                 self._selector.register(connection, selectors.EVENT_READ, self)
             return []
@@ -54,7 +54,7 @@ class ControlChannel:
         return fresh
 
     def pids(self) -> dict[int, int]:
-        """rank -> process id, of the ranks that have said hello."""
+        """Rank -> process id, of the ranks that have said hello."""
         return {event.rank: event.pid for event in self.events if event.kind == "hello"}
 
     def last_phase(self, rank: int) -> str:

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import msgspec
 
-from pytest_distbench.launch.control import ControlChannel
 from pytest_distbench.launch.contract import Exit
+from pytest_distbench.launch.control import ControlChannel
 from pytest_distbench.records import LaunchPlan, Phase, RankFate, RankReport
 
 LOG_TAIL_LINES = 30
@@ -20,7 +20,8 @@ _LARGEST_REPORT = 256 * 2**20
 
 _VICTIM = re.compile(
     r"connection (closed|reset) by peer|broken pipe|remote process exited|DistBackendError|NCCL error"
-    r"|connection was (closed|reset)|store.*(timeout|timed out)|wait timeout after|timed out waiting|application timeout",
+    r"|connection was (closed|reset)|store.*(timeout|timed out)|wait timeout after|timed out waiting"
+    r"|application timeout",
     re.IGNORECASE,
 )
 """Texts of errors that a rank gets because another rank is gone."""
@@ -69,9 +70,7 @@ def tail(path: Path, lines: int = LOG_TAIL_LINES) -> str:
     return "\n".join(text.splitlines()[-lines:])
 
 
-def _fate(
-    plan: LaunchPlan, rank: int, report: RankReport | None, channel: ControlChannel, ending: Ending
-) -> RankFate:
+def _fate(plan: LaunchPlan, rank: int, report: RankReport | None, channel: ControlChannel, ending: Ending) -> RankFate:
     directory = Path(plan.directory)
     phase: Phase = msgspec.convert(channel.last_phase(rank), Phase)
     code = ending.exit.codes.get(rank)

@@ -42,7 +42,10 @@ def foreign_cores(reports: Sequence[RankReport]) -> float | None:
 
 def _reduce(key: str, seen: list[tuple[int, Observation]]) -> Measurement:
     first = seen[0][1]
-    if any((o.unit, o.better, o.reduce, o.is_series) != (first.unit, first.better, first.reduce, first.is_series) for _, o in seen):
+    if any(
+        (o.unit, o.better, o.reduce, o.is_series) != (first.unit, first.better, first.reduce, first.is_series)
+        for _, o in seen
+    ):
         raise RecordingError(f"{key!r}: ranks disagree about its unit, direction, reduction or shape")
     lengths = {len(o.values) for _, o in seen}
     if len(lengths) > 1:

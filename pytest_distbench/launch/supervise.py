@@ -173,9 +173,7 @@ def _phases(reports: dict[int, RankReport], ended: Exit, started_at: float, fini
     """Seconds of the slowest rank in each phase, and of starting and ending the group around them."""
     if not reports:
         return {}
-    phases = {
-        name: max(r.phases.get(name, 0.0) for r in reports.values()) for name in ("import", "rendezvous", "body")
-    }
+    phases = {name: max(r.phases.get(name, 0.0) for r in reports.values()) for name in ("import", "rendezvous", "body")}
     begin = max(r.phases["begin"] for r in reports.values())
     agreed = ended.stamps.get("rendezvous", started_at)
     return {
@@ -184,5 +182,3 @@ def _phases(reports: dict[int, RankReport], ended: Exit, started_at: float, fini
         **phases,
         "exit": finished_at - max(r.phases.get("end", begin) for r in reports.values()),
     }
-
-

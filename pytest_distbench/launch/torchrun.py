@@ -81,7 +81,7 @@ class _TorchrunLaunch:
         return Exit(codes=codes, trouble="" if code == 0 else f"torchrun ended with exit code {code}")
 
     def pids(self) -> dict[int, int]:
-        """torchrun does not tell; the ranks say so themselves on the control line."""
+        """Torchrun does not tell; the ranks say so themselves on the control line."""
         return {}
 
     def abandon(self) -> None:

@@ -16,13 +16,15 @@ import msgspec
 from pytest_distbench.errors import BackendUnavailable, LauncherError
 from pytest_distbench.launch import processes
 from pytest_distbench.launch.agent import Reply, Request
-from pytest_distbench.launch.contract import SESSION_VARIABLE, Exit, RunningLaunch, plan_path
+from pytest_distbench.launch.contract import COOKIE_VARIABLE, SESSION_VARIABLE, Exit, RunningLaunch, plan_path
 from pytest_distbench.records import LaunchPlan
 
 _START_TIMEOUT_S = 120.0
 _READ_BYTES = 65536
 
-_READ_AT_START = re.compile(r"(OMP|MKL|KMP|GOMP|OPENBLAS|LD|PYTHON|TORCH|PYTORCH|ATEN|DNNL|ONEDNN|MALLOC|CUDA|NCCL|GLOO)_?\w*|PATH")
+_READ_AT_START = re.compile(
+    r"(OMP|MKL|KMP|GOMP|OPENBLAS|LD|PYTHON|TORCH|PYTORCH|ATEN|DNNL|ONEDNN|MALLOC|CUDA|NCCL|GLOO)_?\w*|PATH"
+)
 """Variables that libraries read when they are loaded: a change asks for a new agent."""
 
 
@@ -48,7 +50,9 @@ class WarmLauncher:
         if self._agent is not None and self._agent.is_usable(fingerprint):
             return
         self.close()
-        self._agent = _Agent(self._directory, {**variables, SESSION_VARIABLE: self._session}, fingerprint, self._preload)
+        inherited = {k: v for k, v in variables.items() if k != COOKIE_VARIABLE}  # the agent outlives any one launch
+        inherited[SESSION_VARIABLE] = self._session
+        self._agent = _Agent(self._directory, inherited, fingerprint, self._preload)
 
     def start(self, plan: LaunchPlan) -> RunningLaunch:
         for attempt in (1, 2):
@@ -108,7 +112,9 @@ class _Agent:
             for reply in self.read(timeout_s=max(0.0, deadline - time.monotonic())):
                 self._backends = reply.backends
             if time.monotonic() > deadline:
-                raise LauncherError(f"the agent did not start within {_START_TIMEOUT_S:.0f} s; its log: {self._log_tail()}")
+                raise LauncherError(
+                    f"the agent did not start within {_START_TIMEOUT_S:.0f} s; its log: {self._log_tail()}"
+                )
         return self._backends
 
     def launch(self, plan: LaunchPlan) -> RunningLaunch:

@@ -36,12 +36,19 @@ def regression_headline(result: CaseResult) -> str:
     same = [v for v in result.verdicts if v.metric.partition("[")[0] == worst.metric.partition("[")[0]]
     hits = sum(v.is_failure for v in same)
     where = f" at {format_bytes(int(worst.at['message_bytes']))}" if "message_bytes" in worst.at else ""
-    of = f", {hits} of {len(same)} sizes" if where else f", {len(failed)} of {len(result.verdicts)} metrics" if len(failed) > 1 else ""
+    of = (
+        f", {hits} of {len(same)} sizes"
+        if where
+        else f", {len(failed)} of {len(result.verdicts)} metrics"
+        if len(failed) > 1
+        else ""
+    )
     name = worst.metric.partition("[")[0] if where else worst.metric
     if worst.current is None:
         return f"{name}{where}: no value ({worst.reason}), baseline {quantity(worst.baseline, worst.unit)}{of}"
     if worst.better == "exact":
-        return f"{name}{where}: {quantity(worst.current, worst.unit)}, baseline {quantity(worst.baseline, worst.unit)} (exact){of}"
+        now, then = quantity(worst.current, worst.unit), quantity(worst.baseline, worst.unit)
+        return f"{name}{where}: {now}, baseline {then} (exact){of}"
     return f"{name}{where} {change(worst)} (limit {limit(worst)}){of}"
 
 
@@ -68,7 +75,10 @@ def launch_text(result: CaseResult) -> str:
     for body, fates in groups.items():
         ranks_text = ", ".join(str(f.rank) for f in fates)
         victim = "  (followed from another rank's failure)" if fates[0].is_victim else ""
-        parts += [f"--- rank {ranks_text}: {fates[0].how}, in phase {fates[0].phase}{victim}", *([body, ""] if body else [])]
+        parts += [
+            f"--- rank {ranks_text}: {fates[0].how}, in phase {fates[0].phase}{victim}",
+            *([body, ""] if body else []),
+        ]
     parts.append(f"logs: {launch.logs}")
     return "\n".join(parts)
 

@@ -56,7 +56,7 @@ def summary(results: Sequence[CaseResult], *, max_bytes: int) -> str:
     return "\n".join(lines) + "\n\n"
 
 
-def annotations(results: Sequence[CaseResult]) -> list[str]:
+def workflow_commands(results: Sequence[CaseResult]) -> list[str]:
     """Workflow commands: an error per regressed test, a warning per test without a clear verdict."""
     errors, warnings = [], []
     for result in results:
@@ -80,7 +80,16 @@ def escape(text: str) -> str:
 
 def _row(result: CaseResult, v: Verdict) -> str:
     name = result.nodeid.rpartition("::")[2]
-    cells = (v.kind, name, v.metric, quantity(v.current, v.unit), quantity(v.baseline, v.unit), change(v), limit(v), str(v.launches))
+    cells = (
+        v.kind,
+        name,
+        v.metric,
+        quantity(v.current, v.unit),
+        quantity(v.baseline, v.unit),
+        change(v),
+        limit(v),
+        str(v.launches),
+    )
     return "| " + " | ".join(escape(c) for c in cells) + " |"
 
 

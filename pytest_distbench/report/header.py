@@ -2,22 +2,33 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from pytest_distbench import __version__
-from pytest_distbench.session import Session
+from pytest_distbench.baselines import BaselineStore
+from pytest_distbench.records import Environment
 
 
-def header_lines(session: Session) -> list[str]:
-    """Two lines; three in an update."""
-    settings = session.settings
-    environment = session.environment({})
-    sizes = ", ".join(map(str, settings.world_sizes))
-    on = f"{len(settings.gpus)} GPUs ({environment.device})" if settings.gpu else f"{environment.cores} CPU cores ({environment.device})"
-    files = sum(1 for _ in session.store.files())
+def header_lines(
+    environment: Environment,
+    store: BaselineStore,
+    *,
+    world_sizes: Sequence[int],
+    num_gpus: int,
+    backend: str,
+    launcher: str,
+    update: str,
+) -> list[str]:
+    """Two lines; three in an update. ``num_gpus`` is 0 for a CPU run, ``update`` empty without an update."""
+    sizes = ", ".join(map(str, world_sizes))
+    devices = f"{num_gpus} GPUs" if num_gpus else f"{environment.cores} CPU cores"
+    files = sum(1 for _ in store.files())
+    torch = environment.software["torch"]
+    where = f"{backend}, {devices} ({environment.device}), torch {torch}, {launcher} launcher"
     lines = [
-        f"distbench {__version__}: world size {sizes}, {settings.backend}, {on}, torch {environment.software['torch']}, "
-        f"{settings.launcher} launcher",
-        f"distbench: baselines {settings.baselines / environment.platform} ({files} file{'s' * (files != 1)})",
+        f"distbench {__version__}: world size {sizes}, {where}",
+        f"distbench: baselines {store.folder / store.platform} ({files} file{'s' * (files != 1)})",
     ]
-    if settings.update:
-        lines.append(f"distbench: update={settings.update}, {settings.update_launches} launches a case; baselines will be written")
+    if update:
+        lines.append(f"distbench: update={update}; baselines will be written")
     return lines

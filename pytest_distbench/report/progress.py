@@ -1,4 +1,4 @@
-"""One live line below pytest's own while ranks run; on a pipe a plain line once a minute. Nothing when asked to be quiet."""
+"""One live line below pytest's own while ranks run; on a pipe a plain line once a minute; nothing under -q."""
 
 from __future__ import annotations
 

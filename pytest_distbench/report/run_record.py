@@ -34,7 +34,9 @@ def write_run_record(path: Path, record: RunRecord) -> None:
     except OSError as error:
         with suppress(OSError):
             os.unlink(name)
-        raise StoredFileError(path, f"cannot write: {error.strerror or error}", "Give --distbench-json a writable place") from error
+        raise StoredFileError(
+            path, f"cannot write: {error.strerror or error}", "Give --distbench-json a writable place"
+        ) from error
 
 
 def read_run_record(path: Path) -> RunRecord:
@@ -48,4 +50,6 @@ def read_run_record(path: Path) -> RunRecord:
     except OSError as error:
         raise StoredFileError(path, f"cannot read: {error.strerror or error}", "Check the path") from error
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise StoredFileError(path, f"not a run record: {error}", "Write one with pytest --distbench-json FILE") from error
+        raise StoredFileError(
+            path, f"not a run record: {error}", "Write one with pytest --distbench-json FILE"
+        ) from error

@@ -6,11 +6,11 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from pytest_distbench.records import CaseResult, Verdict
+from pytest_distbench.records import CaseResult, Verdict, VerdictKind
 from pytest_distbench.report.tables import MARKS, case_table, change, is_sweep, layout, limit, quantity
 from pytest_distbench.units import format_bytes
 
-_KINDS = {
+_KINDS: dict[VerdictKind, str] = {
     "regressed": "regressed",
     "improved": "better than the baseline",
     "unchanged": "within limits",
@@ -47,7 +47,8 @@ def summary_lines(results: Sequence[CaseResult], *, verbosity: int, record_comma
 def _title(result: CaseResult) -> str:
     case = result.case
     function = case.test.rpartition("::")[2]
-    return f"{function}[{case.case_id}]  {case.world_size} ranks, {case.backend}, {case.launcher} launcher, {len(result.launches)} launches"
+    group = f"{case.world_size} ranks, {case.backend}, {case.launcher} launcher"
+    return f"{function}[{case.case_id}]  {group}, {len(result.launches)} launches"
 
 
 def _overview(results: Sequence[CaseResult]) -> list[str]:
@@ -86,9 +87,8 @@ def _telling(result: CaseResult) -> Iterable[Verdict]:
     if not times:
         return judged[:3]
     largest_change = max(times, key=lambda v: abs((v.ratio or 1.0) - 1.0))
-    return dict.fromkeys([times[0].metric, largest_change.metric, times[-1].metric]) and [
-        v for v in times if v.metric in (times[0].metric, largest_change.metric, times[-1].metric)
-    ]
+    chosen = {times[0].metric, largest_change.metric, times[-1].metric}
+    return [v for v in times if v.metric in chosen]
 
 
 def _counts(results: Sequence[CaseResult]) -> list[str]:
@@ -113,10 +113,8 @@ def _inconclusive(results: Sequence[CaseResult]) -> list[str]:
 def _updates(results: Sequence[CaseResult], folder: Path) -> list[str]:
     counts = Counter(r.update for r in results)
     platform = results[0].environment.platform
-    lines = [
-        f"baselines in {folder / platform}: {counts['changed']} changed, {counts['new']} new, "
-        f"{counts['kept']} kept (did not move)"
-    ]
+    written = f"{counts['changed']} changed, {counts['new']} new, {counts['kept']} kept (did not move)"
+    lines = [f"baselines in {folder / platform}: {written}"]
     rows = []
     for result in results:
         if result.update == "kept":
@@ -126,7 +124,17 @@ def _updates(results: Sequence[CaseResult], folder: Path) -> list[str]:
             old = result.previous.get(verdict.metric)
             note = "new" if old is None else "regression accepted" if verdict.kind == "regressed" else ""
             metric = verdict.metric
-            rows.append((name, metric, quantity(old, verdict.unit), "->", quantity(verdict.current, verdict.unit), change(verdict) if old else "", note))
+            rows.append(
+                (
+                    name,
+                    metric,
+                    quantity(old, verdict.unit),
+                    "->",
+                    quantity(verdict.current, verdict.unit),
+                    change(verdict) if old else "",
+                    note,
+                )
+            )
             name = ""
     if rows:
         lines += ["  " + line for line in layout(("test", "metric", "old", "", "new", "change", ""), rows, left=2)]

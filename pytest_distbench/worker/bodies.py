@@ -27,7 +27,9 @@ def load(reference: BodyReference) -> Callable[[RankContext], object]:
     found: object = _module(reference)
     for part in reference.function.split("."):
         if not hasattr(found, part):
-            raise BodyError(f"{reference.file} has no {reference.function!r}: the body must be a function at module level")
+            raise BodyError(
+                f"{reference.file} has no {reference.function!r}: the body must be a function at module level"
+            )
         found = getattr(found, part)
     if not callable(found):
         raise BodyError(f"{reference.file}::{reference.function} is a {type(found).__name__}, not a function")

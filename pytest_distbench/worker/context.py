@@ -144,7 +144,9 @@ class RankContext:
         if is_series and not values:
             raise RecordingError(f"record({key!r}): the series is empty: nothing was measured")
         if not all(math.isfinite(v) for v in values):
-            raise RecordingError(f"record({key!r}): {[v for v in values if not math.isfinite(v)][0]} is not a finite number")
+            raise RecordingError(
+                f"record({key!r}): {next(v for v in values if not math.isfinite(v))} is not a finite number"
+            )
         self.observations.append(
             Observation(
                 name=name,
@@ -159,8 +161,10 @@ class RankContext:
         )
 
     def wants(self, name: str, at: Mapping[str, Scalar] | None = None) -> bool:
-        """Whether this launch needs the metric. A further launch, started because some answers are open, needs only
-        those: a body with many independent points may skip the others. The same in every rank.
+        """Whether this launch needs the metric.
+
+        A further launch, started because some answers are open, needs only those: a body with many independent
+        points may skip the others. The same in every rank.
         """
         return not self._only or metric_key(name, {**self._common_at, **(at or {})}) in self._only
 
@@ -233,7 +237,9 @@ class RankContext:
     def check_complete(self) -> None:
         """Raise RecordingError if a ``timed`` loop was left early: its times would be missing silently."""
         if self._unfinished:
-            raise RecordingError(f"timed({self._unfinished[0]!r}) was left before its last iteration: nothing was recorded")
+            raise RecordingError(
+                f"timed({self._unfinished[0]!r}) was left before its last iteration: nothing was recorded"
+            )
 
     def _synchronize(self) -> None:
         if self.device.type == "cuda":

@@ -38,7 +38,9 @@ class Goal:
         self, rank: RankContext, metric: str, *, target: float, every: int, max_steps: int, better: Better = "higher"
     ) -> None:
         if every < 1 or max_steps < every:
-            raise RecordingError(f"goal({metric!r}): every={every}, max_steps={max_steps}; wanted 1 <= every <= max_steps")
+            raise RecordingError(
+                f"goal({metric!r}): every={every}, max_steps={max_steps}; wanted 1 <= every <= max_steps"
+            )
         self.metric = metric
         self.target = target
         self.every = every
@@ -94,7 +96,9 @@ class Goal:
         self._synchronize()
         self._evaluation_s += time.perf_counter() - start
         self._values.append(value)
-        self._rank.progress(f"step {self._step}/{self.max_steps}", **{self.metric: f"{value:.3f} (target {self.target:g})"})
+        self._rank.progress(
+            f"step {self._step}/{self.max_steps}", **{self.metric: f"{value:.3f} (target {self.target:g})"}
+        )
         if value <= self.target if self.better == "lower" else value >= self.target:
             self.reached_at = self._step
         return self.reached_at is not None
@@ -107,7 +111,12 @@ class Goal:
         rank.record("step_time", self._step_times, unit="s", better="lower")
         rank.record(f"final_{metric}", self._values[-1], better=self.better)
         rank.record(f"best_{metric}", (min if self.better == "lower" else max)(self._values), better="info")
-        rank.record("samples_per_second", samples_per_step * self._step / (total_s - self._evaluation_s), unit="samples/s", reduce="min")
+        rank.record(
+            "samples_per_second",
+            samples_per_step * self._step / (total_s - self._evaluation_s),
+            unit="samples/s",
+            reduce="min",
+        )
         rank.record("evaluation_time", self._evaluation_s, unit="s", reduce="max")
         if self._losses:
             rank.record("loss", torch.stack(self._losses).float().cpu().tolist(), better="info", reduce="mean")

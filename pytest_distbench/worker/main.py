@@ -18,6 +18,7 @@ import traceback
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
+from types import TracebackType
 
 import msgspec
 import psutil
@@ -71,7 +72,7 @@ class _Life:
         error: ErrorReport | None = None
         try:
             self._measure()
-        except BaseException as raised:  # a rank reports whatever ended it, KeyboardInterrupt and SystemExit included
+        except BaseException as raised:  # noqa: BLE001 a rank reports whatever ended it, KeyboardInterrupt and SystemExit included
             outcome, reason, error = _classify(raised)
         self._report(outcome, reason, error)
         if outcome != "passed":
@@ -172,8 +173,8 @@ def _take_output(path: Path) -> None:
     os.dup2(log, 1)
     os.dup2(log, 2)
     os.close(log)
-    sys.stdout = open(1, "w", buffering=1, errors="backslashreplace", closefd=False)
-    sys.stderr = open(2, "w", buffering=1, errors="backslashreplace", closefd=False)
+    sys.stdout = os.fdopen(1, "w", buffering=1, errors="backslashreplace", closefd=False)
+    sys.stderr = os.fdopen(2, "w", buffering=1, errors="backslashreplace", closefd=False)
 
 
 def _take_signals(stacks: Path) -> None:
@@ -187,7 +188,9 @@ def _take_signals(stacks: Path) -> None:
 
 
 def _join_group(plan: LaunchPlan, context: RankContext) -> None:
-    timeout = timedelta(seconds=max(1.0, 0.6 * plan.timeout_s))  # shorter than the launch's own: it explains itself first
+    timeout = timedelta(
+        seconds=max(1.0, 0.6 * plan.timeout_s)
+    )  # shorter than the launch's own: it explains itself first
     if plan.backend == "fake":
         from torch.testing._internal.distributed.fake_pg import FakeStore
 
@@ -212,20 +215,22 @@ def _run_script(plan: LaunchPlan) -> None:
 def _classify(raised: BaseException) -> tuple[Outcome, str, ErrorReport]:
     """Tell a skip (of pytest or unittest, neither imported here) from a failure."""
     kind = type(raised)
-    skipped = kind.__name__ in ("Skipped", "SkipTest") and kind.__module__ in ("builtins", "_pytest.outcomes", "unittest.case")
+    skipped = kind.__name__ in ("Skipped", "SkipTest") and kind.__module__ in (
+        "builtins",
+        "_pytest.outcomes",
+        "unittest.case",
+    )
     text = _text_of(raised)
     trace = "".join(traceback.format_exception(kind, raised, _user_frames(raised)))
     sys.stderr.write(trace)
-    report = ErrorReport(
-        kind=kind.__name__, message=_cut(text), traceback=_cut(trace), raised_at=time.monotonic()
-    )
+    report = ErrorReport(kind=kind.__name__, message=_cut(text), traceback=_cut(trace), raised_at=time.monotonic())
     return ("skipped" if skipped else "failed"), _cut(text) if skipped else "", report
 
 
 def _text_of(raised: BaseException) -> str:
     try:
         return str(raised)
-    except Exception as broken:  # an exception whose __str__ raises must not hide the failure
+    except Exception as broken:  # noqa: BLE001 an exception whose __str__ raises must not hide the failure
         return f"<{type(raised).__name__} whose text cannot be made: {type(broken).__name__}>"
 
 
@@ -236,7 +241,7 @@ def _cut(text: str) -> str:
     return f"{text[:half]}\n... {len(text) - 2 * half} characters left out ...\n{text[-half:]}"
 
 
-def _user_frames(raised: BaseException) -> object:
+def _user_frames(raised: BaseException) -> TracebackType | None:
     """The traceback from the first frame that is not ours."""
     trace = raised.__traceback__
     here = str(Path(__file__).parent)
@@ -256,7 +261,13 @@ def _own_cpu_s() -> float:
 
 def _machine_busy_s() -> float:
     times = psutil.cpu_times()
-    return float(sum(times) - times.idle - getattr(times, "iowait", 0.0) - getattr(times, "guest", 0.0) - getattr(times, "guest_nice", 0.0))
+    return float(
+        sum(times)
+        - times.idle
+        - getattr(times, "iowait", 0.0)
+        - getattr(times, "guest", 0.0)
+        - getattr(times, "guest_nice", 0.0)
+    )
 
 
 def _software() -> dict[str, str]:
@@ -273,5 +284,5 @@ def _software() -> dict[str, str]:
     }
     if torch.cuda.is_available() and torch.cuda.is_initialized():
         found["cuda"] = str(torch.version.cuda)
-        found["nccl"] = ".".join(map(str, torch.cuda.nccl.version()))  # type: ignore[no-untyped-call]
+        found["nccl"] = ".".join(map(str, torch.cuda.nccl.version()))
     return found

@@ -63,7 +63,9 @@ def collective_sweep(rank: RankContext) -> None:
             dist.all_reduce(pool.take(size, k if rotate else 0))
         wrong, example = _count_wrong(rank, size, dtype)
         rank.record("wrong_elements", wrong, unit="elements", better="exact", at=at)
-        assert not wrong, f"{params['collective']} {params['dtype']} of {size} B: {wrong} wrong elements over all ranks{example}"
+        assert not wrong, (
+            f"{params['collective']} {params['dtype']} of {size} B: {wrong} wrong elements over all ranks{example}"
+        )
 
 
 class _Pool:
@@ -71,7 +73,9 @@ class _Pool:
 
     def __init__(self, size: int, dtype: torch.dtype, device: torch.device) -> None:
         self._item = torch.empty(0, dtype=dtype).element_size()
-        self._buffer = torch.empty(size // self._item, dtype=dtype, device=device).fill_(0)  # filled: pages are really there
+        self._buffer = torch.empty(size // self._item, dtype=dtype, device=device).fill_(
+            0
+        )  # filled: pages are really there
 
     def take(self, message_bytes: int, k: int) -> torch.Tensor:
         """The ``k``-th slice of ``message_bytes``, 64-byte aligned, wrapping around."""
@@ -110,7 +114,9 @@ def _count_wrong(rank: RankContext, size: int, dtype: torch.dtype) -> tuple[int,
     example = ""
     if wrong:
         where = int(differs.nonzero()[0])
-        example = f"; on rank {rank.rank} element {where} is {values[where].item():g}, expected {expected[where].item():g}"
+        example = (
+            f"; on rank {rank.rank} element {where} is {values[where].item():g}, expected {expected[where].item():g}"
+        )
     return int(rank.sum_over_ranks(wrong)), example
 
 

@@ -1,4 +1,4 @@
-"""Small helpers for distributed trainings: deterministic set-up, disjoint shards, learning-rate scaling with warm-up."""
+"""Helpers for distributed trainings: deterministic set-up, disjoint shards, scaled learning rates with warm-up."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 def make_deterministic(seed: int) -> None:
     """Seed torch and choose deterministic algorithms: the same software then repeats a training bit for bit."""
     torch.manual_seed(seed)
-    torch.use_deterministic_algorithms(True)
+    torch.use_deterministic_algorithms(mode=True)
     torch.backends.cudnn.benchmark = False
 
 
@@ -34,7 +34,9 @@ def sharded_batches(rank: RankContext, *, samples: int, batch: int) -> Iterator[
     """
     shard = samples // rank.world_size
     if shard < batch:
-        raise ValueError(f"{samples} samples over {rank.world_size} ranks leave {shard} each, less than a batch of {batch}")
+        raise ValueError(
+            f"{samples} samples over {rank.world_size} ranks leave {shard} each, less than a batch of {batch}"
+        )
     epoch = 0
     while True:
         order = torch.randperm(samples, generator=torch.Generator().manual_seed(1000 * rank.seed + epoch))
@@ -43,7 +45,9 @@ def sharded_batches(rank: RankContext, *, samples: int, batch: int) -> Iterator[
         epoch += 1
 
 
-def scaled_warmup(optimizer: torch.optim.Optimizer, *, world_size: int, warmup_steps: int) -> torch.optim.lr_scheduler.LambdaLR:
+def scaled_warmup(
+    optimizer: torch.optim.Optimizer, *, world_size: int, warmup_steps: int
+) -> torch.optim.lr_scheduler.LambdaLR:
     """Linear scaling rule with gradual warm-up (Goyal et al., arXiv 1706.02677): lr to lr * world_size.
 
     Call ``step()`` after each optimizer step.

@@ -1,4 +1,4 @@
-"""Short trainings to a target accuracy: steps and final accuracy are exact for a seed, times are judged with their noise."""
+"""Short trainings to a target accuracy: steps are exact for a seed, times are judged with their noise."""
 
 
 def test_resnet20_digits(time_to_accuracy):

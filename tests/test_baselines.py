@@ -1,0 +1,160 @@
+"""The store: what is written, what is read back, and what is refused."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from pytest_distbench.baselines import SCHEMA, BaselineStore, make_entry, read_file
+from pytest_distbench.errors import StoredFileError
+from pytest_distbench.records import BaselineEntry, BaselineMetric, Case, LaunchRecord, Measurement
+
+TEST = "suites/collectives/test_all_reduce.py::test_all_reduce"
+
+
+def entry(*values: float) -> BaselineEntry:
+    return BaselineEntry(
+        workload="12345678",
+        world_size=2,
+        backend="gloo",
+        launcher="warm",
+        software={"torch": "2.13.0"},
+        metrics={"latency": BaselineMetric(better="lower", unit="s", launches=list(values))},
+    )
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> BaselineStore:
+    return BaselineStore(tmp_path / "baselines", "cpu-test-2c")
+
+
+def test_what_is_written_is_read_back(store: BaselineStore) -> None:
+    store.write(TEST, {"ws2.gloo.warm": entry(1.0, 2.0)})
+
+    assert store.read(TEST) == {"ws2.gloo.warm": entry(1.0, 2.0)}
+
+
+def test_a_file_lies_below_platform_and_suite(store: BaselineStore) -> None:
+    path = store.write(TEST, {"ws2.gloo.warm": entry(1.0)})
+
+    assert path == store.folder / "cpu-test-2c" / "suites" / "collectives" / "test_all_reduce" / "test_all_reduce.json"
+
+
+def test_number_lists_take_one_line_and_keys_are_sorted(store: BaselineStore) -> None:
+    text = store.write(TEST, {"b": entry(0.25, 1e-05, 3.0), "a": entry(1.0)}).read_text()
+
+    assert '"launches": [0.25, 1e-05, 3.0]' in text
+    assert text.index('"a": {') < text.index('"b": {')
+    assert text.endswith("}\n")
+
+
+def test_writing_one_entry_leaves_the_others_as_they_were(store: BaselineStore) -> None:
+    store.write(TEST, {"a": entry(1.0), "b": entry(2.0)})
+    store.write(TEST, {"b": entry(3.0)})
+
+    assert store.read(TEST) == {"a": entry(1.0), "b": entry(3.0)}
+
+
+def test_a_test_without_a_file_has_no_entries(store: BaselineStore) -> None:
+    assert store.read(TEST) == {}
+
+
+def test_a_later_schema_is_refused_and_left_alone(store: BaselineStore) -> None:
+    path = store.write(TEST, {"a": entry(1.0)})
+    later = json.dumps({"schema": SCHEMA + 1, "what": "ever"})
+    path.write_text(later)
+
+    with pytest.raises(StoredFileError, match=r"schema 2, this version reads up to 1.*Upgrade"):
+        store.write(TEST, {"a": entry(2.0)})
+    assert path.read_text() == later
+
+
+@pytest.mark.parametrize(
+    "test", ["../escape.py::test_x", "/abs/test_x.py::test_x", "suites/test_x.py::te/st", "suites/test_x.py"]
+)
+def test_a_path_cannot_leave_the_store(store: BaselineStore, test: str) -> None:
+    with pytest.raises(StoredFileError, match="no place below the baseline folder"):
+        store.write(test, {"a": entry(1.0)})
+
+
+def test_truncation_at_any_offset_is_a_clear_error(store: BaselineStore) -> None:
+    path = store.write(TEST, {"a": entry(1.0, 2.0)})
+    data = path.read_bytes()
+    for length in range(len(data) - 1):
+        path.write_bytes(data[:length])
+        with pytest.raises(StoredFileError, match="not a baseline file"):
+            read_file(path)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.binary(max_size=200))
+def test_random_bytes_are_a_clear_error(tmp_path: Path, data: bytes) -> None:
+    path = tmp_path / "x.json"
+    path.write_bytes(data)
+    with pytest.raises(StoredFileError):
+        read_file(path)
+
+
+def test_a_wrong_field_is_named_with_its_path(store: BaselineStore) -> None:
+    path = store.write(TEST, {"a": entry(1.0)})
+    path.write_text(path.read_text().replace('"lower"', '"sideways"'))
+
+    with pytest.raises(StoredFileError, match=r"sideways.*\$\.entries\[\.\.\.\]\.metrics"):
+        read_file(path)
+
+
+def test_a_write_that_fails_leaves_the_old_file_and_no_other(
+    store: BaselineStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = store.write(TEST, {"a": entry(1.0)})
+    before = path.read_bytes()
+
+    def full(descriptor: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(StoredFileError, match="No space left on device"):
+        store.write(TEST, {"a": entry(2.0)})
+
+    assert path.read_bytes() == before
+    assert sorted(path.parent.iterdir()) == [path]
+
+
+def _write_many(folder: str, name: str) -> None:
+    store = BaselineStore(Path(folder), "cpu-test-2c")
+    for i in range(20):
+        store.write(TEST, {f"{name}{i}": entry(float(i + 1))})
+
+
+def test_two_writers_lose_nothing(store: BaselineStore) -> None:
+    context = multiprocessing.get_context("spawn")
+    writers = [context.Process(target=_write_many, args=(str(store.folder), name)) for name in ("a", "b")]
+    for writer in writers:
+        writer.start()
+    for writer in writers:
+        writer.join(60)
+
+    assert len(store.read(TEST)) == 40
+
+
+def test_stored_values_have_four_digits_and_exact_ones_all() -> None:
+    case = Case(test=TEST, case_id="ws2", world_size=2, backend="gloo", device="cpu", launcher="warm")
+    measurements = [
+        Measurement(name="latency", unit="s", better="lower", value=0.000123456789),
+        Measurement(name="steps", unit="", better="exact", value=123456.0),
+        Measurement(name="loss", unit="", better="info", value=0.5),
+    ]
+    launch = LaunchRecord(index=0, outcome="passed", wall_s=1.0, measurements=measurements, foreign_cores=0.123)
+    made = make_entry(case, [launch], {"torch": "2.13.0"})
+
+    assert {key: metric.launches for key, metric in made.metrics.items()} == {
+        "latency": [0.0001235],
+        "steps": [123456.0],
+    }
+    assert made.foreign_cores == 0.12

@@ -1,0 +1,63 @@
+"""The hardware class, visible devices, and what of the environment may be stored."""
+
+from __future__ import annotations
+
+import pytest
+
+from pytest_distbench import environment
+from pytest_distbench.errors import ConfigurationError
+
+UUIDS = ["GPU-aaaa", "GPU-bbbb", "GPU-cccc"]
+
+
+@pytest.mark.parametrize(
+    ("setting", "visible"),
+    [
+        (None, [0, 1, 2]),
+        ("", []),
+        ("2,0", [2, 0]),
+        ("GPU-bb", [1]),
+        ("0,7,1", [0]),
+        ("-1", []),
+        ("0,-1,1", [0]),
+    ],
+)
+def test_visible_devices_are_cudas(setting: str | None, visible: list[int]) -> None:
+    assert environment.visible_devices(setting, UUIDS) == visible
+
+
+def test_a_gpu_class_is_its_product_and_a_cpu_class_has_its_cores() -> None:
+    assert environment.platform_key("NVIDIA H200", gpu=True) == "nvidia-h200"
+    assert environment.platform_key("AMD EPYC f25m1", gpu=False) == f"cpu-amd-epyc-f25m1-{environment.cores()}c"
+
+
+def test_the_cpus_name_has_no_clock_reading() -> None:
+    assert "@" not in environment.cpu_name()
+    assert "GHz" not in environment.cpu_name()
+
+
+@pytest.mark.parametrize("name", ["", "..", "a/b", ".hidden", "a b"])
+def test_a_platform_name_is_one_folder(name: str) -> None:
+    with pytest.raises(ConfigurationError, match="not a usable name"):
+        environment.check_platform_name(name)
+
+
+def test_only_allowed_variables_are_recorded_and_no_secret() -> None:
+    recorded = environment.recordable(
+        {
+            "NCCL_DEBUG": "INFO",
+            "OMP_NUM_THREADS": "1",
+            "CUDA_VISIBLE_DEVICES": "0,1",
+            "TORCH_AUTH_TOKEN": "s3cret",
+            "GLOO_PROXY": "http://user:hunter2@host/",
+            "AWS_SECRET_ACCESS_KEY": "s3cret",
+            "HOME": "/home/me",
+        }
+    )
+
+    assert recorded == {
+        "CUDA_VISIBLE_DEVICES": "0,1",
+        "GLOO_PROXY": "http://host/",
+        "NCCL_DEBUG": "INFO",
+        "OMP_NUM_THREADS": "1",
+    }

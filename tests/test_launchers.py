@@ -1,0 +1,287 @@
+"""One conformance suite for both launchers: what a process group is given, what it returns, how it ends."""
+
+from __future__ import annotations
+
+import os
+import sys
+import textwrap
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from pytest_distbench.errors import BackendUnavailable
+from pytest_distbench.launch import processes
+from pytest_distbench.launch.contract import COOKIE_VARIABLE, SESSION_VARIABLE, Launcher
+from pytest_distbench.launch.supervise import supervise
+from pytest_distbench.launch.torchrun import TorchrunLauncher
+from pytest_distbench.launch.warm import WarmLauncher
+from pytest_distbench.records import BodyReference, LaunchPlan, LaunchRecord
+
+pytestmark = pytest.mark.spawn
+
+Launch = Callable[..., LaunchRecord]
+
+BODIES = """
+import json, os, signal, sys, threading, time
+
+def nothing(rank):
+    pass
+
+def environment(rank):
+    import torch
+    names = ["RANK", "LOCAL_RANK", "GROUP_RANK", "ROLE_RANK", "ROLE_NAME", "WORLD_SIZE", "LOCAL_WORLD_SIZE",
+             "GROUP_WORLD_SIZE", "ROLE_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RESTART_COUNT",
+             "TORCHELASTIC_MAX_RESTARTS", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_USE_AGENT_STORE",
+             "TORCH_NCCL_ASYNC_ERROR_HANDLING"]
+    found = {name: os.environ.get(name) for name in names}
+    found |= {"threads": torch.get_num_threads(), "mine": os.environ.get("MINE"),
+              "omp": os.environ.get("OMP_NUM_THREADS"),
+              "cwd": os.getcwd(), "params": rank.params, "outer": os.environ.get("PET_NNODES")}
+    (rank.data_dir / f"environment{rank.rank}.json").write_text(json.dumps(found))
+
+def measures(rank):
+    import torch
+    import torch.distributed as dist
+    x = torch.ones(256)
+    for _ in rank.timed("latency", warmup=1, iterations=5, at={"message_bytes": 1024}):
+        dist.all_reduce(x.fill_(1.0))
+    rank.record("sum", float(x.sum()), better="exact")
+    with rank.phase("outer"), rank.phase("inner"):
+        rank.barrier()
+
+def raises(rank):
+    import torch, torch.distributed as dist
+    if rank.rank == 1:
+        raise ValueError("bad number 42")
+    dist.all_reduce(torch.ones(1))
+
+def exits(rank):
+    rank.barrier()
+    if rank.rank == 1:
+        os._exit(3)
+    time.sleep(60)
+
+def is_killed(rank):
+    rank.barrier()
+    if rank.rank == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    rank.barrier()
+
+def hangs(rank):
+    rank.barrier()
+    if rank.rank == 1:
+        time.sleep(100)  # the culprit's line
+    rank.barrier()
+
+def one_skips(rank):
+    import pytest
+    if rank.rank == 1:
+        pytest.skip("not today")
+    rank.barrier()
+
+def all_skip(rank):
+    import pytest
+    pytest.skip("not today")
+
+def asserts(rank):
+    value = 6
+    assert value == 7, "seven was wanted"
+
+def leaves_children(rank):
+    import subprocess
+    subprocess.Popen(["sleep", "300"], start_new_session=True)
+
+def prints(rank):
+    print("python says", rank.rank)
+    os.write(2, b"the system says it\\n")
+    if rank.rank == 0:
+        raise RuntimeError("look at the log")
+
+def disagrees(rank):
+    rank.record("count", rank.rank, better="exact")
+
+def breaks_off(rank):
+    for i in rank.timed("latency", warmup=0, iterations=5):
+        if i == 2:
+            break
+"""
+
+
+@pytest.fixture(scope="module", params=["warm", "torchrun"])
+def launcher(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Launcher]:
+    cookie = uuid.uuid4().hex
+    made: Launcher = (
+        WarmLauncher(tmp_path_factory.mktemp("agent"), cookie) if request.param == "warm" else TorchrunLauncher(cookie)
+    )
+    yield made
+    made.close()
+    assert processes.marked(SESSION_VARIABLE, cookie) == []
+
+
+@pytest.fixture(autouse=True)
+def no_process_left(launcher: Launcher) -> None:
+    """The launcher outlives a test here; each test looks for its own launch's processes instead."""
+
+
+@pytest.fixture
+def launch(launcher: Launcher, tmp_path: Path) -> Launch:
+    (tmp_path / "bodies.py").write_text(textwrap.dedent(BODIES))
+
+    def run(
+        function: str,
+        *,
+        world_size: int = 2,
+        timeout_s: float = 60.0,
+        backend: str = "gloo",
+        variables: dict[str, str] | None = None,
+    ) -> LaunchRecord:
+        directory = tmp_path / f"launch-{uuid.uuid4().hex[:6]}"
+        directory.mkdir()
+        cookie = uuid.uuid4().hex
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", **(variables or {}), COOKIE_VARIABLE: cookie}
+        plan = LaunchPlan(
+            index=0,
+            world_size=world_size,
+            backend=backend,
+            device="cpu",
+            body=BodyReference(file=str(tmp_path / "bodies.py"), function=function, module="bodies"),
+            params={"a": [1, 2.5, "x"]},
+            seeds=[0],
+            timeout_s=timeout_s,
+            directory=str(directory),
+            data_dir=str(tmp_path),
+            working_dir=str(tmp_path),
+            python_path=sys.path,
+            variables=environment,
+            cookie=cookie,
+            set_threads=1 if launcher.name == "warm" else None,
+        )
+        record = supervise(launcher, plan)
+        assert processes.marked(COOKIE_VARIABLE, cookie) == []
+        return record
+
+    return run
+
+
+@pytest.mark.parametrize("world_size", [1, 2, 4])
+def test_a_group_of_any_size_passes(launch: Launch, world_size: int) -> None:
+    record = launch("nothing", world_size=world_size)
+
+    assert (record.outcome, record.reason) == ("passed", "")
+    assert len(record.fates) == world_size
+
+
+def test_ranks_get_torchruns_environment_and_ours(launch: Launch, tmp_path: Path) -> None:
+    import json
+
+    outer = {"RANK": "7", "WORLD_SIZE": "9", "MASTER_PORT": "1", "MINE": "yes"}
+    assert launch("environment", variables=outer).outcome == "passed"
+    first, second = (json.loads((tmp_path / f"environment{rank}.json").read_text()) for rank in (0, 1))
+
+    assert all(value is not None for name, value in second.items() if name.isupper())
+    assert (second["RANK"], second["LOCAL_RANK"], second["WORLD_SIZE"], second["LOCAL_WORLD_SIZE"]) == (
+        "1",
+        "1",
+        "2",
+        "2",
+    )
+    assert (second["GROUP_RANK"], second["TORCHELASTIC_USE_AGENT_STORE"]) == ("0", "True")
+    assert (second["mine"], second["omp"], second["threads"]) == ("yes", "1", 1)
+    assert second["params"] == {"a": [1, 2.5, "x"]}
+    assert first["MASTER_PORT"] == second["MASTER_PORT"] != "1"
+
+
+def test_measurements_come_back_reduced(launch: Launch) -> None:
+    record = launch("measures")
+    found = {m.key: m for m in record.measurements}
+
+    assert set(found) == {"latency[message_bytes=1024]", "sum", "phase/outer", "phase/outer/inner"}
+    assert found["sum"].value == 512.0
+    assert found["latency[message_bytes=1024]"].summary is not None
+    assert found["latency[message_bytes=1024]"].summary.n == 5
+    assert record.software["torch"]
+
+
+def test_a_raising_rank_is_the_cause_and_the_waiting_one_its_victim(launch: Launch) -> None:
+    started = time.monotonic()
+    record = launch("raises")
+
+    assert record.outcome == "failed"
+    assert record.reason == "rank 1 raised ValueError: bad number 42"
+    assert [f.rank for f in record.fates] == [1, 0]
+    assert record.fates[1].is_victim
+    assert record.fates[0].error is not None
+    assert "bodies.py" in record.fates[0].error.traceback
+    assert time.monotonic() - started < 50  # far below the collective's own time-out of 30 min
+
+
+def test_an_exit_code_is_told(launch: Launch) -> None:
+    record = launch("exits")
+
+    assert record.reason.startswith("rank 1 exit code 3")
+
+
+def test_a_killed_rank_is_told(launch: Launch) -> None:
+    assert launch("is_killed").reason.startswith("rank 1 killed by SIGKILL")
+
+
+def test_a_hang_ends_at_the_time_out(launch: Launch) -> None:
+    record = launch("hangs", timeout_s=8.0)
+
+    assert record.outcome == "failed"
+    assert record.wall_s < 60
+
+
+def test_all_skip_is_a_skip_and_one_skip_a_disagreement(launch: Launch) -> None:
+    everyone = launch("all_skip")
+
+    assert (everyone.outcome, everyone.reason) == ("skipped", "not today")
+    assert launch("one_skips").reason == "ranks disagree: rank 1 skipped, the others did not"
+
+
+def test_an_assertion_carries_its_traceback(launch: Launch) -> None:
+    record = launch("asserts", world_size=1)
+
+    assert record.reason == "rank 0 raised AssertionError: seven was wanted"
+    assert record.fates[0].error is not None
+    assert "assert value == 7" in record.fates[0].error.traceback
+
+
+def test_children_of_ranks_are_ended(launch: Launch) -> None:
+    """The fixture looks for processes that carry the launch's cookie."""
+    assert launch("leaves_children").outcome == "passed"
+
+
+def test_output_of_python_and_of_the_system_is_in_the_ranks_log(launch: Launch) -> None:
+    record = launch("prints")
+    log = next(f for f in record.fates if f.rank == 0).log_tail
+
+    assert "python says 0" in log
+    assert "the system says it" in log
+
+
+def test_ranks_that_record_different_exact_values_fail(launch: Launch) -> None:
+    assert "ranks disagree on a value that must be equal (rank 0: 0, rank 1: 1)" in launch("disagrees").reason
+
+
+def test_a_timed_loop_left_early_fails(launch: Launch) -> None:
+    assert "was left before its last iteration" in launch("breaks_off", world_size=1).reason
+
+
+def test_a_missing_function_is_named(launch: Launch) -> None:
+    assert "has no 'nowhere'" in launch("nowhere", world_size=1).reason
+
+
+def test_the_fake_backend_runs(launch: Launch) -> None:
+    assert launch("nothing", backend="fake").outcome == "passed"
+
+
+def test_a_backend_this_torch_lacks_is_an_error_with_the_reason(launcher: Launcher, launch: Launch) -> None:
+    if launcher.name == "warm":
+        with pytest.raises(BackendUnavailable, match=r"'mpi' is not available here: this build of torch has.*gloo"):
+            launch("nothing", backend="mpi")
+    else:
+        assert "mpi" in launch("nothing", backend="mpi", world_size=1).reason.lower()
