@@ -33,9 +33,6 @@ if TYPE_CHECKING:
 
 _WORKLOADS = Path(__file__).parent / "workloads"
 
-ACCURACY_TOLERANCE = 0.01
-"""Accepted loss of final accuracy, as a fraction of it, unless a test names its own."""
-
 
 class Recorder(Protocol):
     """Where finished cases go; the plugin carries them into the reports."""
@@ -211,11 +208,6 @@ class Distbench:
         self._conclude(result)
         return Run(result)
 
-    @property
-    def marked_tolerance(self) -> float | Mapping[str, float] | None:
-        """The tolerance the test's marker asks for."""
-        return self._requirement.tolerance
-
     def _request(self, body: object, *, args: Sequence[str], **options: Any) -> MeasureRequest:
         try:
             reference = locate(body, beside=self._node.path.parent, args=args)
@@ -377,25 +369,18 @@ class TimeToAccuracy:
         goal: float,
         seeds: Sequence[int] = (0,),
         params: Mapping[str, Any] | None = None,
-        tolerance: float | Mapping[str, float] | None = None,
         **options: Any,
     ) -> Run:
-        """Train and judge steps, time, step time and final accuracy; fail if the goal is never reached.
+        """Train and judge steps, final accuracy, time and step time; fail if the goal is never reached.
 
         Args:
             train: body that drives ``rank.goal(..., target=rank.params["goal"])``.
             goal: the target the metric must reach.
             seeds: one training each, with ``rank.seed`` set.
             params: handed to the body beside ``goal``.
-            tolerance: as for ``distbench.run``; the final accuracy has 0.01 unless named.
-            options: as for ``distbench.run``: launches, timeout, name.
+            options: as for ``distbench.run``: launches, timeout, tolerance, name.
         """
-        accepted = tolerance if tolerance is not None else self._distbench.marked_tolerance
-        if not isinstance(accepted, (int, float)):
-            accepted = {"final_accuracy": ACCURACY_TOLERANCE, **(accepted or {})}
-        return self._distbench.run(
-            train, params={**(params or {}), "goal": goal}, tolerance=accepted, seeds=seeds, **options
-        )
+        return self._distbench.run(train, params={**(params or {}), "goal": goal}, seeds=seeds, **options)
 
 
 def locate(body: object, *, beside: Path, args: Sequence[str]) -> BodyReference:

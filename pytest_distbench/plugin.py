@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 class _State:
     """What the plugin keeps between hooks."""
 
-    taken_options: dict[str, str] = field(default_factory=dict)
-    """Short options that a conftest defined before us, with pytest's complaint."""
+    taken_options: list[str] = field(default_factory=list)
+    """Short options that a conftest defined before us."""
     settings: Settings | None = None
     session: Session | None = None
     progress: Progress | None = None
@@ -98,8 +98,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if measuring and state.taken_options and config.getini("distbench_short_options"):
         options = " and ".join(state.taken_options)
         state.usage_errors.append(
-            f"{options}: a conftest.py of this project already defines it "
-            f"({'; '.join(state.taken_options.values())}), so pytest-distbench does not know whose it is. "
+            f"{options}: a conftest.py of this project already defines it, "
+            "so pytest-distbench does not know whose it is. "
             "Put 'distbench_short_options = false' into the ini file to leave it to the conftest, and write "
             "--distbench-world-size and --distbench-gpu; or rename the conftest's option"
         )

@@ -91,7 +91,6 @@ _OPTIONS: tuple[tuple[str, str, str], ...] = (
     ("json", "FILE", "write the run record: environment, cases, launches, verdicts"),
     ("max-message", "SIZE", "collective sweeps leave out larger messages, for example 4MiB"),
 )
-SHORT_OPTIONS = ("--world-size", "--gpu")
 
 
 def add_options(parser: pytest.Parser) -> None:
@@ -125,15 +124,15 @@ def add_options(parser: pytest.Parser) -> None:
     )
 
 
-def add_short_options(parser: pytest.Parser) -> dict[str, str]:
-    """Add ``--world-size`` and ``--gpu`` unless a conftest already has; returns those that were taken, and why."""
+def add_short_options(parser: pytest.Parser) -> list[str]:
+    """Add ``--world-size`` and ``--gpu``, each unless a conftest already has; returns those that were taken."""
     group = parser.getgroup("distbench")
-    taken = {}
+    taken = []
     for option, add in (("--world-size", _add_world_size), ("--gpu", _add_gpu)):
-        try:
+        if option in _known_options(parser):
+            taken.append(option)
+        else:
             add(group, option, f"distbench_short_{option.strip('-').replace('-', '_')}")
-        except ValueError as error:
-            taken[option] = str(error)
     return taken
 
 
@@ -152,6 +151,11 @@ def read_settings(config: pytest.Config) -> Settings:
     launches = _integer(config, "launches", 1, least=1)
     given_launches = bool(_text(config, "launches"))
     update = _choice(config, "update", get_args(Update), "") or None
+    backend = _choice(config, "backend", BACKENDS, "nccl" if gpu else "gloo")
+    if backend == "fake" and update:
+        raise ConfigurationError(
+            "--distbench-backend fake moves no data: it is never a baseline; leave out --distbench-update"
+        )
     json_path = _text(config, "json")
     platform = _text(config, "platform")
     max_message = _text(config, "max_message")
@@ -160,7 +164,7 @@ def read_settings(config: pytest.Config) -> Settings:
         only_these_sizes="," in sizes_text,
         gpu=gpu,
         gpus=gpus,
-        backend=_choice(config, "backend", BACKENDS, "nccl" if gpu else "gloo"),
+        backend=backend,
         launcher=_choice(config, "launcher", LAUNCHERS, "warm"),
         launches=launches,
         max_launches=max(launches, _integer(config, "max_launches", 5, least=1)),
@@ -175,6 +179,12 @@ def read_settings(config: pytest.Config) -> Settings:
         max_message_bytes=parse_bytes(max_message) if max_message else None,
         preload=tuple(config.getini("distbench_preload")),
     )
+
+
+def _known_options(parser: pytest.Parser) -> set[str]:
+    """Every option string so far. pytest has no public way to ask, and its complaint about a clash is a crash."""
+    groups = [parser._anonymous, *parser._groups]
+    return {name for group in groups for option in group.options for name in option.names()}
 
 
 def _add_world_size(group: pytest.OptionGroup, option: str, dest: str) -> None:

@@ -12,6 +12,14 @@ from pathlib import Path
 import psutil
 import pytest
 
+# Imported here so that the many plugin runs inside this process find them loaded.
+import pytest_distbench.fixtures
+import pytest_distbench.report.github
+import pytest_distbench.report.header
+import pytest_distbench.report.progress
+import pytest_distbench.report.run_record
+import pytest_distbench.report.terminal  # noqa: F401
+
 _MARK = "DISTBENCH_TEST"
 _SETTLE_S = 10.0
 

@@ -6,13 +6,13 @@ metrics in seconds, so that a second run of the same test can be slower.
 
 from __future__ import annotations
 
+import importlib
 import os
 import time
 from pathlib import Path
 
 import msgspec
 
-from pytest_distbench import session
 from pytest_distbench.launch.contract import Exit
 from pytest_distbench.records import ErrorReport, LaunchPlan, Observation, RankReport
 
@@ -91,4 +91,4 @@ def _report(plan: LaunchPlan, rank: int) -> RankReport:
 
 def install() -> None:
     """Put the fake in the place of the warm launcher, for this process."""
-    session.LAUNCHERS["warm"] = lambda options: FakeLauncher()
+    importlib.import_module("pytest_distbench.session").LAUNCHERS["warm"] = lambda options: FakeLauncher()

@@ -71,7 +71,7 @@ def test_one_launch_as_fast_as_the_baseline_keeps_a_regression_from_being_called
 
 def test_noise_widens_the_limit_and_says_what_could_have_been_seen() -> None:
     noisy = [1.0, 1.6, 0.8, 1.3, 0.7, 1.9, 1.1, 0.9, 1.5, 1.2]
-    verdict = judge([metric(v) for v in (1.5, 1.2, 2.0, 1.6, 1.3)], baseline(noisy), rule()).verdict
+    verdict = judge([metric(v) for v in (1.8, 1.2, 2.4, 1.7, 1.5)], baseline(noisy), rule()).verdict
 
     assert verdict.kind == "inconclusive"
     assert "smallest slowdown we could have seen" in verdict.reason

@@ -29,9 +29,10 @@ class Goal:
             loss = train_one_step()
             goal.check(lambda: accuracy(model), loss=loss)
 
-    Records, when the loop ends: ``steps_to_<metric>`` (exact, no value if the target was missed),
-    ``time_to_<metric>`` (s), ``step_time`` (s, series), ``final_<metric>``, ``samples_per_second`` and ``loss``
-    (info). A collective object: every rank runs the same steps.
+    Records, when the loop ends: ``steps_to_<metric>`` (no value if the target was missed) and ``final_<metric>``, both
+    exact, because a seeded training repeats itself under the same software; ``time_to_<metric>`` (s) and
+    ``step_time`` (s, series), judged with their noise; ``samples_per_second``, ``loss`` and more for information.
+    A collective object: every rank runs the same steps.
     """
 
     def __init__(
@@ -109,7 +110,7 @@ class Goal:
         rank.record(f"steps_to_{metric}", self.reached_at, unit="steps", better="exact", facts=facts)
         rank.record(f"time_to_{metric}", total_s if self.reached_at else None, unit="s", better="lower", facts=facts)
         rank.record("step_time", self._step_times, unit="s", better="lower")
-        rank.record(f"final_{metric}", self._values[-1], better=self.better)
+        rank.record(f"final_{metric}", self._values[-1], better="exact", facts=facts)
         rank.record(f"best_{metric}", (min if self.better == "lower" else max)(self._values), better="info")
         rank.record(
             "samples_per_second",

@@ -1,0 +1,480 @@
+"""What a user sees of a run: outcomes, exit codes, printed lines, files. Ranks are made up by fake_launcher."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+Project = Callable[[str], pytest.Pytester]
+
+TEST = """
+    def body(rank):
+        pass
+
+    def test_step(distbench):
+        distbench.run(body, params={"fake": {"step": [0.0200, 0.0201, 0.0199, 0.0202, 0.0198], "count!exact": 7}})
+"""
+EXIT_USAGE = 4
+
+
+def run(project: pytest.Pytester, *arguments: str) -> pytest.RunResult:
+    return project.runpytest_inprocess("-p", "no:sugar", "-p", "no:cacheprovider", *arguments)
+
+
+def stored(project: pytest.Pytester) -> list[Path]:
+    return sorted((project.path / "baselines").rglob("*.json"))
+
+
+@pytest.fixture
+def recorded(project: Project) -> pytest.Pytester:
+    """The test above with a baseline."""
+    made = project(TEST)
+    assert run(made, "--distbench-update").ret == 0
+    return made
+
+
+def test_without_a_baseline_a_test_passes_as_new_and_says_how_to_record(project: Project) -> None:
+    result = run(project(TEST))
+
+    result.stdout.fnmatch_lines(
+        ["*test_it.py N*", "no baseline for 1 of 1 cases on cpu-*", "record them:  pytest *--distbench-update=new"]
+    )
+    assert result.ret == 0
+
+
+def test_missing_fail_fails_and_names_the_command(project: Project) -> None:
+    result = run(project(TEST), "--distbench-missing=fail")
+
+    result.stdout.fnmatch_lines(
+        ["*no baseline for cpu-* (have: none)*", "record it:  pytest *test_step?ws2?* --distbench-update=new"]
+    )
+    assert result.ret == 1
+
+
+def test_missing_skip_skips(project: Project) -> None:
+    run(project(TEST), "--distbench-missing=skip").assert_outcomes(skipped=1)
+
+
+def test_an_update_writes_and_tells_old_and_new(project: Project) -> None:
+    made = project(TEST)
+    result = run(made, "--distbench-update")
+
+    result.stdout.fnmatch_lines(
+        ["*test_it.py U*", "baselines in baselines?cpu-*: 0 changed, 1 new, 0 kept*", "review with: git diff *"]
+    )
+    assert len(stored(made)) == 1
+    content = json.loads(stored(made)[0].read_text())
+    assert len(content["entries"]["ws2.gloo.warm"]["metrics"]["step"]["launches"]) == 10
+
+
+def test_unchanged_code_passes(recorded: pytest.Pytester) -> None:
+    result = run(recorded)
+
+    result.stdout.fnmatch_lines(["*test_it.py .*", "2 metrics of 1 cases in 1 launches: 2 within limits"])
+    assert result.ret == 0
+
+
+def test_a_slower_body_fails_with_table_and_command(recorded: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FAKE_FACTOR", "1.5")
+    before = stored(recorded)[0].read_bytes()
+    result = run(recorded, "--world-size", "2")
+
+    result.stdout.fnmatch_lines(
+        [
+            "step +50.* % (limit +10%)",
+            "!  step *30 ms *20 ms *+50.? % *+10% *5",
+            "If this change is intended:  pytest 'test_it.py::test_step?ws2?' --world-size 2 --distbench-update",
+            "FAILED test_it.py::test_step?ws2? - Regression: step +50.* % (limit +10%)",
+        ]
+    )
+    assert result.ret == 1
+    assert stored(recorded)[0].read_bytes() == before
+
+
+def test_another_workload_under_the_same_name_is_incomparable(recorded: pytest.Pytester) -> None:
+    test = recorded.path / "test_it.py"
+    test.write_text(test.read_text().replace('"count!exact": 7', '"count!exact": 8'))
+    result = run(recorded)
+
+    result.stdout.fnmatch_lines(
+        ["x test_step?ws2? step and 1 more: the workload's definition changed since the baseline"]
+    )
+    assert result.ret == 0
+
+
+def test_a_faster_body_passes_and_is_told(recorded: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FAKE_FACTOR", "0.5")
+    result = run(recorded)
+
+    result.stdout.fnmatch_lines(["*1 better than the baseline*"])
+    assert result.ret == 0
+
+
+@pytest.mark.parametrize(
+    ("mode", "factor", "is_rewritten"),
+    [
+        ("changed", "1", False),
+        ("changed", "1.5", True),
+        ("failed", "1.5", True),
+        ("failed", "0.5", False),
+        ("new", "1", False),
+        ("all", "1", True),
+    ],
+)
+def test_update_modes(
+    recorded: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, mode: str, factor: str, is_rewritten: bool
+) -> None:
+    monkeypatch.setenv("FAKE_FACTOR", factor)
+    path = stored(recorded)[0]
+    path.write_text(path.read_text().replace('"numpy": "2"', '"numpy": "1"'))
+    result = run(recorded, f"--distbench-update={mode}")
+
+    assert result.ret == 0
+    assert ('"numpy": "2"' in path.read_text()) is is_rewritten
+
+
+def test_update_new_still_judges_what_has_a_baseline(
+    recorded: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FAKE_FACTOR", "1.5")
+
+    assert run(recorded, "--distbench-update=new").ret == 1
+
+
+def test_a_failed_launch_is_never_stored(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FAKE_ERROR", "bad number")
+    made = project(TEST)
+    result = run(made, "--distbench-update")
+
+    result.stdout.fnmatch_lines(
+        [
+            "launch 1 on 2 ranks: rank 0 raised ValueError: bad number",
+            "--- rank 0, 1: raised ValueError*",
+        ]
+    )
+    assert result.ret == 1
+    assert stored(made) == []
+
+
+def test_the_fake_backend_is_never_a_baseline(project: Project) -> None:
+    made = project(TEST)
+    result = run(made, "--distbench-backend=fake", "--distbench-update")
+
+    result.stderr.fnmatch_lines(["*backend fake moves no data*never a baseline*"])
+    assert result.ret == EXIT_USAGE
+    assert stored(made) == []
+
+
+def test_other_software_makes_a_changed_exact_number_incomparable(
+    recorded: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FAKE_SOFTWARE", "torch=9.9")
+    path = stored(recorded)[0]
+    path.write_text(path.read_text().replace("[7, 7, 7, 7, 7, 7, 7, 7, 7, 7]", "[8, 8, 8, 8, 8, 8, 8, 8, 8, 8]"))
+    result = run(recorded)
+
+    result.stdout.fnmatch_lines(["x test_step?ws2? count: the number changed, and so did the software"])
+    assert result.ret == 0
+
+
+def test_xfail_perf_expects_the_regression(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = project(TEST)
+    test = made.path / "test_it.py"
+    mark = '@pytest.mark.distbench(xfail_perf="bug 12")'
+    test.write_text("import pytest\n" + test.read_text().replace("def test_step", f"{mark}\ndef test_step"))
+    run(made, "--distbench-update")
+    monkeypatch.setenv("FAKE_FACTOR", "1.5")
+
+    run(made).assert_outcomes(xfailed=1)
+
+
+def test_world_sizes_become_ids_and_larger_ones_are_not_run(project: Project) -> None:
+    made = project(
+        """
+        import pytest
+
+        def body(rank):
+            pass
+
+        @pytest.mark.world_size(2, 4, 8)
+        @pytest.mark.parametrize("dtype", ["float32"])
+        def test_step(distbench, dtype, world_size):
+            assert world_size == distbench.world_size
+            distbench.run(body, params={"fake": {"step": 1.0}})
+        """
+    )
+    result = run(made, "--world-size", "4", "-v", "-rs")
+
+    result.stdout.fnmatch_lines(
+        [
+            "*test_step?float32-ws2? NEW*",
+            "*test_step?float32-ws4? NEW*",
+            "*test_step?float32-ws8? SKIPPED*",
+            "SKIPPED*not run: needs 8 ranks, 4 given",
+        ]
+    )
+
+
+def test_a_list_of_sizes_runs_exactly_those(project: Project) -> None:
+    result = run(project(TEST), "--world-size", "2,3", "-v")
+
+    result.stdout.fnmatch_lines(["*test_step?ws2? NEW*", "*test_step?ws3? NEW*"])
+
+
+def test_the_run_record_holds_everything_and_no_foreign_variable(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MY_PASSWORD", "hunter2")
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")
+    made = project(TEST)
+    run(made, "--distbench-json=out/run.json")
+    text = (made.path / "out" / "run.json").read_text()
+    record = json.loads(text)
+
+    assert record["schema"] == 1
+    assert record["results"][0]["case"]["case_id"] == "ws2"
+    assert record["results"][0]["launches"][0]["measurements"][0]["name"] == "step"
+    assert record["results"][0]["verdicts"][0]["kind"] == "missing"
+    assert record["results"][0]["environment"]["variables"]["GLOO_SOCKET_IFNAME"] == "lo"
+    assert "hunter2" not in text
+
+
+def test_quiet_shows_no_header_and_verbose_every_metric(recorded: pytest.Pytester) -> None:
+    assert "distbench 0." not in run(recorded, "-q").stdout.str()
+    run(recorded, "-v").stdout.fnmatch_lines(
+        [
+            "distbench 0.*: world size 2, gloo, *",
+            "test_step?ws2?  2 ranks, gloo, warm launcher, 1 launches",
+            "*count *7 *",
+        ]
+    )
+
+
+def test_a_plain_run_shows_nothing_of_ours(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile("def test_plain(): pass")
+
+    assert "distbench:" not in run(pytester).stdout.str()
+
+
+def test_help_groups_the_options(pytester: pytest.Pytester) -> None:
+    run(pytester, "--help").stdout.fnmatch_lines(
+        [
+            "distributed performance and accuracy regressions:",
+            "*--distbench-update*",
+            "*--world-size=*",
+            "*--gpu*",
+            "*distbench_tolerance*",
+        ]
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--world-size", "many"], "*--world-size: 'many' is not a number of ranks*"),
+        (["--world-size", "0"], "*--world-size: '0' is not a number of ranks*"),
+        (["--world-size", "100000"], "*100000 ranks on * CPU cores; at most *"),
+        (["--gpu"], "*--gpu: no GPU: 0 visible (CUDA_VISIBLE_DEVICES is 'not set')*"),
+        (["--distbench-backend", "glo"], "*unknown backend 'glo'; known are gloo, nccl*"),
+        (["--distbench-launcher", "mpirun"], "*unknown launcher 'mpirun'; known are warm, torchrun*"),
+        (["--distbench-update", "sometimes"], "*unknown update 'sometimes'; known are new, failed, changed, all*"),
+        (["--distbench-missing", "shrug"], "*unknown missing 'shrug'*"),
+        (["--distbench-timeout", "soon"], "*distbench-timeout*'soon' is not a number*"),
+        (["--distbench-launches", "-1"], "*distbench-launches*'-1' is not a whole number of at least 1*"),
+        (["--distbench-tolerance", "nan"], "*distbench-tolerance*'nan' is not a number*"),
+        (["--distbench-platform", "../x"], "*'../x' is not a usable name*"),
+        (["--distbench-max-message", "big"], "*'big' is not a size*"),
+        (["--distbench-baselines", "test_it.py"], "*test_it.py is not a folder*"),
+    ],
+)
+def test_a_bad_option_is_a_usage_error_that_names_it(project: Project, arguments: list[str], message: str) -> None:
+    made = project(TEST)
+    result = run(made, *arguments)
+
+    result.stderr.fnmatch_lines([message])
+    assert result.ret == EXIT_USAGE
+    assert stored(made) == []
+
+
+@pytest.mark.parametrize(
+    ("marker", "message"),
+    [
+        (
+            "distbench(tolerence=0.1)",
+            "*test_step*unknown keyword tolerence; known are: timeout, launches, tolerance, metrics, xfail_perf*",
+        ),
+        ("distbench(tolerance='big')", "*tolerance='big'; wanted a fraction*"),
+        ("distbench(launches=0)", "*launches=0; wanted a number above 0*"),
+        ("distbench(0.1)", "*takes keywords only*"),
+        ("world_size(2, mx=4)", "*world_size: unknown keyword mx; known are: min, max*"),
+        ("world_size('two')", "*world_size: wants numbers of ranks*"),
+        ("world_size(min=4, max=2)", "*min=4 is more than max=2*"),
+    ],
+)
+def test_a_bad_marker_is_a_usage_error(project: Project, marker: str, message: str) -> None:
+    made = project(f"""
+        import pytest
+
+        @pytest.mark.{marker}
+        def test_step(distbench):
+            raise AssertionError("must not run")
+    """)
+    result = run(made)
+
+    result.stderr.fnmatch_lines([message])
+    assert result.ret == EXIT_USAGE
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        ('{"schema": 2}', "*schema 2, this version reads up to 1*Upgrade*"),
+        ("not json", "*not a baseline file*Restore it*"),
+    ],
+)
+def test_an_unreadable_baseline_stops_the_run_before_it_measures(
+    recorded: pytest.Pytester, damage: str, message: str
+) -> None:
+    path = stored(recorded)[0]
+    path.write_text(damage)
+    result = run(recorded, "--distbench-update=all")
+
+    result.stderr.fnmatch_lines([message])
+    assert result.ret == EXIT_USAGE
+    assert path.read_text() == damage
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("distbench.run(lambda rank: None)", "*is defined inside a function*move it to module level*"),
+        ("distbench.run('nowhere.py::body')", "*there is no file*nowhere.py*"),
+        ("distbench.run('test_it.py::')", "*no function named after*"),
+        ("distbench.run(42)", "*body 42 is a int*"),
+        ("distbench.run(body, params={'x': object()})", "*params?'x'? is not JSON-able*"),
+        ("distbench.run(body, params={'fake': {'a!info': 1}})", "*nothing was measured*"),
+        ("[distbench.run(body, params={'fake': {'a': 1}}) for _ in range(2)]", "*already has a run named*"),
+    ],
+)
+def test_misuse_in_a_test_is_a_failure_without_our_traceback(project: Project, line: str, message: str) -> None:
+    made = project(f"""
+        def body(rank):
+            pass
+
+        def test_step(distbench):
+            {line}
+    """)
+    result = run(made)
+
+    result.stdout.fnmatch_lines([message])
+    result.stdout.no_fnmatch_line("*fixtures.py*")
+    assert result.ret == 1
+    assert stored(made) == []
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        ("'all_reduze'", "*unknown collective 'all_reduze'; known are all_reduce*"),
+        ("'all_reduce', dtype='float33'", "*unknown dtype 'float33'; known are bfloat16*"),
+        ("'all_reduce', sizes='huge'", "*unknown preset of sizes 'huge'*"),
+        ("'all_reduce', sizes=[1 << 30], max_bytes=1024", "*no message size left of 1*"),
+    ],
+)
+def test_a_sweep_that_cannot_be_is_explained(project: Project, call: str, message: str) -> None:
+    result = run(project(f"def test_sweep(collective_sweep):\n    collective_sweep({call})\n"))
+
+    result.stdout.fnmatch_lines([message.replace(";", "?")])
+    assert result.ret == 1
+
+
+def test_a_conftest_with_the_same_option_is_a_usage_error_with_the_way_out(pytester: pytest.Pytester) -> None:
+    pytester.makeconftest('def pytest_addoption(parser):\n    parser.addoption("--gpu", action="store_true")\n')
+    pytester.makepyfile("def test_step(distbench): pass")
+    pytester.makeini("[pytest]\n")
+    result = pytester.runpytest_inprocess("-p", "no:cacheprovider")
+
+    result.stderr.fnmatch_lines(
+        ["*--gpu: a conftest.py of this project already defines it*distbench_short_options = false*--distbench-gpu*"]
+    )
+    assert result.ret == EXIT_USAGE
+
+
+def test_such_a_conftest_keeps_its_option_where_nothing_of_ours_is_tested_or_the_ini_says_so(
+    pytester: pytest.Pytester,
+) -> None:
+    pytester.makeconftest('def pytest_addoption(parser):\n    parser.addoption("--gpu", action="store_true")\n')
+    pytester.makepyfile("def test_plain(request): assert request.config.option.gpu")
+    assert run(pytester, "--gpu").ret == 0
+
+    pytester.makeini("[pytest]\ndistbench_short_options = false\n")
+    pytester.makepyfile(test_ours="def test_ours(distbench): assert distbench.world_size == 3")
+    assert run(pytester, "--gpu", "--distbench-world-size=3").ret == 0
+
+
+def test_ini_keys_are_read(project: Project) -> None:
+    made = project(TEST)
+    made.makeini("[pytest]\ndistbench_world_size = 3\ndistbench_missing = fail\n")
+
+    run(made).stdout.fnmatch_lines(["*test_step?ws3?*no baseline*"])
+
+
+def test_github_gets_a_summary_and_annotations(recorded: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GITHUB_ACTIONS", "true")
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(recorded.path / "summary.md"))
+    monkeypatch.setenv("FAKE_FACTOR", "1.5")
+    result = run(recorded)
+    summary = (recorded.path / "summary.md").read_text()
+
+    result.stdout.fnmatch_lines(["::error file=test_it.py,title=test_step?ws2?::step +50.*"])
+    assert "### distbench: 1 regressed of 2 metrics" in summary
+    assert summary.index("| regressed |") < summary.index("| unchanged |")
+
+
+def test_an_unwritable_run_record_is_an_error(project: Project) -> None:
+    made = project(TEST)
+    (made.path / "out").write_text("a file, not a folder")
+    result = run(made, "--distbench-json=out/run.json")
+
+    result.stdout.fnmatch_lines(["distbench: *run.json: cannot write*"])
+    assert result.ret == 1
+
+
+def test_xdist_workers_send_their_cases_to_the_controller(recorded: pytest.Pytester) -> None:
+    result = recorded.runpytest_subprocess(
+        "-n", "2", "-p", "no:sugar", "-p", "no:cacheprovider", "--distbench-json=run.json"
+    )
+
+    result.stdout.fnmatch_lines(["2 metrics of 1 cases in 1 launches: 2 within limits"])
+    assert len(json.loads((recorded.path / "run.json").read_text())["results"]) == 1
+
+
+def test_sugar_and_no_terminalprogress_are_fine(recorded: pytest.Pytester) -> None:
+    for arguments in (["-p", "no:terminalprogress"], ["-s"], ["--force-sugar"]):
+        result = recorded.runpytest_subprocess("-p", "no:cacheprovider", *arguments)
+        result.stdout.fnmatch_lines(["*2 metrics of 1 cases in 1 launches: 2 within limits"])
+        assert result.ret == 0
+
+
+def test_derived_metrics_are_judged_against_their_own_baseline(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = project(
+        """
+        import os
+
+        def test_efficiency(distbench):
+            values = [float(x) for x in os.environ.get("EFF", "0.90 0.91 0.89 0.90 0.91").split()]
+            distbench.judge("efficiency", values, better="higher")
+        """
+    )
+    assert run(made, "--distbench-update").ret == 0
+    assert run(made).ret == 0
+    monkeypatch.setenv("EFF", "0.5 0.51 0.5 0.5 0.5")
+    result = run(made)
+
+    result.stdout.fnmatch_lines(["efficiency -44.* % (limit -*%)"])
+    assert result.ret == 1

@@ -1,0 +1,176 @@
+"""Whole runs with real process groups: a planted slowdown, a planted defect, a hang, and what stays behind."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.spawn
+
+ROOT = Path(__file__).parent.parent
+
+SLOW = """
+    import os, time
+
+    def body(rank):
+        for _ in rank.timed("step", warmup=1, iterations=8):
+            time.sleep(0.02 * float(os.environ.get("SLOWER", "1")))
+
+    def test_step(distbench):
+        distbench.run(body)
+"""
+
+FAILING = """
+    import time
+
+    def raises(rank):
+        rank.barrier()
+        if rank.rank == 1:
+            value = 41
+            assert value == 42, "the answer"
+        rank.barrier()
+
+    def hangs(rank):
+        rank.barrier()
+        if rank.rank == 1:
+            time.sleep(100)
+        rank.barrier()
+
+    def fine(rank):
+        rank.record("one", 1, better="exact")
+
+    def test_raises(distbench):
+        distbench.run(raises)
+
+    def test_hangs(distbench):
+        distbench.run(hangs, timeout=4)
+
+    def test_fine(distbench):
+        distbench.run(fine)
+"""
+
+
+def run(pytester: pytest.Pytester, *arguments: str) -> pytest.RunResult:
+    return pytester.runpytest_subprocess("-p", "no:sugar", "-p", "no:cacheprovider", *arguments)
+
+
+def test_a_body_slowed_by_half_fails_and_passes_when_put_back(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytester.makepyfile(test_slow=SLOW)
+    assert run(pytester, "--distbench-update").ret == 0
+    monkeypatch.setenv("SLOWER", "1.5")
+    slower = run(pytester)
+    monkeypatch.delenv("SLOWER")
+    back = run(pytester)
+
+    slower.stdout.fnmatch_lines(["step +*% (limit +*%)", "If this change is intended:  pytest *--distbench-update"])
+    assert slower.ret == 1
+    assert back.ret == 0
+
+
+def test_failures_are_explained_and_the_run_goes_on(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(test_failing=FAILING)
+    result = run(pytester)
+
+    result.assert_outcomes(failed=2, passed=1)
+    result.stdout.fnmatch_lines(
+        [
+            "launch 1 on 2 ranks: rank 1 raised AssertionError: the answer*",
+            "*assert value == 42*",
+            "launch 1 on 2 ranks: *",
+        ]
+    )
+
+
+def test_gradients_that_are_not_averaged_fail_on_the_steps(pytester: pytest.Pytester) -> None:
+    for name in ("logistic_regression.py", "test_time_to_accuracy.py"):
+        shutil.copy(ROOT / "suites" / "training" / name, pytester.path)
+    options = ["-k", "logistic", "--distbench-launches=2"]
+    assert run(pytester, *options, "--distbench-update").ret == 0
+    training = pytester.path / "logistic_regression.py"
+    right = training.read_text()
+    training.write_text(right.replace("net if rank.world_size == 1 else DistributedDataParallel(net)", "net"))
+    broken = run(pytester, *options)
+    training.write_text(right)
+
+    broken.stdout.fnmatch_lines(["*Regression: *_accuracy: *, baseline * (exact)*"])
+    assert broken.ret == 1
+    assert run(pytester, *options).ret == 0
+
+
+def test_a_script_is_launched_as_it_is(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(
+        train="""
+        import sys
+        import torch
+        import torch.distributed as dist
+
+        if __name__ == "__main__":
+            dist.init_process_group("gloo")
+            x = torch.ones(1)
+            dist.all_reduce(x)
+            assert x.item() == 2 and sys.argv[1:] == ["--steps", "5"]
+            dist.destroy_process_group()
+        """,
+        test_script="""
+        def test_script(distbench):
+            run = distbench.run("train.py", args=["--steps", "5"])
+            assert run.values("wall_time")[0] > 0
+        """,
+    )
+    result = run(pytester)
+
+    result.stdout.fnmatch_lines(["*test_script.py N*"])
+    assert result.ret == 0
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM])
+def test_nothing_outlives_a_run_that_is_ended_from_outside(pytester: pytest.Pytester, number: signal.Signals) -> None:
+    """The fixture no_process_left looks for what is alive afterwards."""
+    pytester.makepyfile(
+        test_long="""
+        import time
+
+        def body(rank):
+            (rank.data_dir / f"up{rank.rank}").touch()
+            open("up", "w").close()
+            time.sleep(100)
+
+        def test_long(distbench):
+            distbench.run(body)
+        """
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-m", "pytest", "-p", "no:cacheprovider"], stdout=subprocess.DEVNULL, env=os.environ.copy()
+    )
+    deadline = time.monotonic() + 90
+    while not (pytester.path / "up").exists():
+        assert process.poll() is None
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    process.send_signal(number)
+
+    assert process.wait(30) != 0
+
+
+def test_pytests_process_never_imports_torch_or_numpy(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(test_slow=SLOW)
+    pytester.makeconftest(
+        """
+        import sys
+
+        def pytest_unconfigure(config):
+            print("HEAVY", sorted({"torch", "numpy", "pandas", "scipy"} & set(sys.modules)))
+        """
+    )
+    result = run(pytester, "-p", "no:hypothesispytest", "--distbench-json=run.json", "-s")
+
+    result.stdout.fnmatch_lines(["*HEAVY []*"])
