@@ -2,9 +2,9 @@
 
     python benchmarks/plugin_overhead.py [--repeats 25]
 
-Runs one empty test with and without the plugin (``-p no:distbench``), interleaved, and prints CPU time (user and system)
-and wall time of the whole process, medians and minima, and the difference between two runs of the same kind, which is
-what noise alone does. On a busy machine the minimum of the CPU time says most.
+Runs one empty test with and without the plugin (``-p no:distbench``), interleaved, and prints CPU time (user and
+system) and wall time of the whole process, medians and minima, and the difference between two runs of the same kind,
+which is what noise alone does. On a busy machine the minimum of the CPU time says most.
 """
 
 from __future__ import annotations

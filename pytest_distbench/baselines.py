@@ -155,8 +155,11 @@ def render(content: BaselineFile) -> bytes:
     return (one_line + "\n").encode()
 
 
-def make_entry(case: Case, launches: list[LaunchRecord], software: dict[str, str]) -> BaselineEntry:
-    """The entry that stores what ``launches`` measured. Info metrics are not stored."""
+def make_entry(
+    case: Case, launches: list[LaunchRecord], software: dict[str, str], *, before: BaselineEntry | None = None
+) -> BaselineEntry:
+    """The entry that stores what ``launches`` measured, without info metrics; tolerances of ``before`` are kept."""
+    kept = before.metrics if before is not None else {}
     metrics: dict[str, BaselineMetric] = {}
     for measurement in launches[0].measurements:
         if measurement.better == "info":
@@ -167,6 +170,7 @@ def make_entry(case: Case, launches: list[LaunchRecord], software: dict[str, str
             better=measurement.better,
             unit=measurement.unit,
             launches=[_stored(v, exact=exact) for v in values],
+            tolerance=kept[measurement.key].tolerance if measurement.key in kept else None,
         )
     foreign = sorted(f.foreign_cores for f in launches if f.foreign_cores is not None)
     return BaselineEntry(

@@ -224,6 +224,7 @@ class BaselineMetric(Record, frozen=True, kw_only=True, omit_defaults=True):
     unit: str
     launches: list[float | None]
     tolerance: float | None = None
+    """Set by hand in the file, as a fraction; an update keeps it."""
 
 
 class BaselineEntry(Record, frozen=True, kw_only=True, omit_defaults=True):
@@ -237,7 +238,7 @@ class BaselineEntry(Record, frozen=True, kw_only=True, omit_defaults=True):
     metrics: dict[str, BaselineMetric]
     params: dict[str, Any] = {}
     foreign_cores: float | None = None
-    note: str = ""
+    """Cores that other processes used in the median launch; None where the body was too short to tell."""
 
 
 class Verdict(Record, frozen=True, kw_only=True):

@@ -138,8 +138,12 @@ class Session:
         """
         suffix = f".{self.settings.backend}.{self.settings.launcher}"
         count = 0
+        store = self.store
+        read: dict[str, dict[str, BaselineEntry]] = {}
         for test, case_id in cases:
-            for key, entry in self.store.read(test).items():
+            if test not in read:
+                read[test] = store.read(test)
+            for key, entry in read[test].items():
                 if key == case_id + suffix or (key.startswith(f"{case_id}:") and key.endswith(suffix)):
                     count += sum(m.better in ("lower", "higher") for m in entry.metrics.values())
         self.comparisons = max(1, count)
@@ -225,7 +229,8 @@ class Session:
         if not _is_wanted(self.settings.update, verdicts, is_new=entry is None):
             return replaced(result, update="kept")
         self.store.write(
-            request.case.test, {request.case.entry_key: make_entry(request.case, launches, launches[0].software)}
+            request.case.test,
+            {request.case.entry_key: make_entry(request.case, launches, launches[0].software, before=entry)},
         )
         previous = {v.metric: v.baseline for v in verdicts if v.better != "info"}
         return replaced(result, update="new" if entry is None else "changed", previous=previous)

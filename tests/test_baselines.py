@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from pytest_distbench.baselines import SCHEMA, BaselineStore, make_entry, read_file
 from pytest_distbench.errors import StoredFileError
-from pytest_distbench.records import BaselineEntry, BaselineMetric, Case, LaunchRecord, Measurement
+from pytest_distbench.records import BaselineEntry, BaselineMetric, Case, LaunchRecord, Measurement, replaced
 
 TEST = "suites/collectives/test_all_reduce.py::test_all_reduce"
 
@@ -141,6 +141,20 @@ def test_two_writers_lose_nothing(store: BaselineStore) -> None:
         writer.join(60)
 
     assert len(store.read(TEST)) == 40
+
+
+def test_an_update_keeps_tolerances_set_by_hand() -> None:
+    case = Case(test=TEST, case_id="ws2", world_size=2, backend="gloo", device="cpu", launcher="warm")
+    by_hand = BaselineMetric(better="lower", unit="s", launches=[1.0], tolerance=0.3)
+    before = replaced(entry(1.0), metrics={"latency": by_hand})
+    launch = LaunchRecord(
+        index=0,
+        outcome="passed",
+        wall_s=1.0,
+        measurements=[Measurement(name="latency", unit="s", better="lower", value=2.0)],
+    )
+
+    assert make_entry(case, [launch], {}, before=before).metrics["latency"].tolerance == 0.3
 
 
 def test_stored_values_have_four_digits_and_exact_ones_all() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 import textwrap
 import time
@@ -228,11 +229,17 @@ def test_a_killed_rank_is_told(launch: Launch) -> None:
     assert launch("is_killed").reason.startswith("rank 1 killed by SIGKILL")
 
 
-def test_a_hang_ends_at_the_time_out(launch: Launch) -> None:
+def _line_of(record: LaunchRecord, *, rank: int) -> int:
+    """The line of the bodies' file that a hung rank's stacks name."""
+    stacks = next(f.stacks for f in record.fates if f.rank == rank)
+    return int(re.search(r'bodies\.py", line (\d+) in hangs', stacks).group(1))  # type: ignore[union-attr]
+
+
+def test_a_hang_ends_at_the_time_out_and_shows_the_line_each_rank_is_at(launch: Launch, tmp_path: Path) -> None:
     record = launch("hangs", timeout_s=8.0)
 
-    assert record.outcome == "failed"
-    assert record.wall_s < 60
+    assert (record.outcome, record.timed_out) == ("failed", True)
+    assert "time.sleep(100)" in (tmp_path / "bodies.py").read_text().splitlines()[_line_of(record, rank=1) - 1]
 
 
 def test_all_skip_is_a_skip_and_one_skip_a_disagreement(launch: Launch) -> None:

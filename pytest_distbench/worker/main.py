@@ -40,6 +40,7 @@ CONTRACT = (
 """The environment variables torchrun gives a rank; an inherited one must never reach a body."""
 
 _LONGEST_TEXT = 200_000
+_BACKEND_GRACE_S = 30.0
 
 
 def run_rank(plan_path: str) -> bool:
@@ -188,9 +189,9 @@ def _take_signals(stacks: Path) -> None:
 
 
 def _join_group(plan: LaunchPlan, context: RankContext) -> None:
-    timeout = timedelta(
-        seconds=max(1.0, 0.6 * plan.timeout_s)
-    )  # shorter than the launch's own: it explains itself first
+    # Later than the launch's own time-out: that one shows the stacks of all ranks, where the backend's would end the
+    # innocent ranks first and leave nothing to look at.
+    timeout = timedelta(seconds=plan.timeout_s + _BACKEND_GRACE_S)
     if plan.backend == "fake":
         from torch.testing._internal.distributed.fake_pg import FakeStore
 
