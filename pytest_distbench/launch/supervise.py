@@ -59,10 +59,10 @@ class _Launch:
         self.channel = channel
         self.on_progress = on_progress
         self.started_at = time.monotonic()
-        self.deadline = self.started_at + plan.timeout_s
         self.timed_out = False
         self.ended_by_us: frozenset[int] = frozenset()
         self.running: RunningLaunch = launcher.start(plan)
+        self.deadline = time.monotonic() + plan.timeout_s  # not counting what the launcher itself had to start
         selector.register(self.running.fileno(), selectors.EVENT_READ, self.running)
 
     def run(self) -> LaunchRecord:
