@@ -38,7 +38,7 @@ from pytest_distbench.records import (
     replaced,
 )
 from pytest_distbench.settings import Settings
-from pytest_distbench.verdict import Judgement, Rule, judge, not_measured
+from pytest_distbench.verdict import Judgement, Rule, judge, not_measured, typical_noise
 
 HOST_LOCK_TIMEOUT_S = 3600.0
 """How long a measurement waits for another one on this host."""
@@ -240,6 +240,7 @@ class Session:
     ) -> list[Judgement]:
         stale = entry is not None and entry.workload != request.case.workload
         stored = entry.metrics if entry is not None and not stale else {}
+        noise = typical_noise(stored)
         same = entry is not None and _same_software(entry.software, launches[0].software)
         judgements = []
         for key, measurements in _by_metric(launches).items():
@@ -249,6 +250,7 @@ class Session:
                 tolerance=_tolerance_of(request, measurements[0].name),
                 comparisons=self.comparisons,
                 max_launches=request.max_launches,
+                noise_floor=noise.get(measurements[0].name, 0.0),
                 same_software=same,
                 busier_cores=_busier(entry, launches),
                 cores=environment.cores(),

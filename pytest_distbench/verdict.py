@@ -5,8 +5,9 @@ for noisy metrics, on logarithms, with "worse" positive:
 
 1. ``d`` = mean of the new launches - mean of the stored ones.
 2. The limit is the larger of the user's tolerance and what the noise allows:
-   ``t(1 - alpha) * s * sqrt(1/n_stored + 1/n_new)``, ``s`` pooled over both, ``alpha`` the run's error rate
-   divided by the number of comparisons in the run.
+   ``t(1 - alpha) * s * sqrt(1/n_stored + 1/n_new)``, ``s`` pooled over both but no less than what is typical for
+   the sibling metrics of the case (ten launches may look quiet by luck), ``alpha`` the run's error rate divided by
+   the number of comparisons in the run.
 3. ``d`` no larger than one stored standard deviation (and than the limit): *unchanged*, and no further launch is
    needed. Otherwise the answer is open and another launch is asked for, up to the maximum.
 4. At the maximum: ``d`` over the limit *and* every new launch worse than every stored one: *regressed*;
@@ -21,7 +22,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from pytest_distbench.records import BaselineMetric, Measurement, Verdict, VerdictKind
@@ -33,6 +34,9 @@ RUN_ERROR_RATE = 0.02
 
 BUSIER_SHARE = 0.15
 """A machine is *busier than the baseline's* when other processes use this share of its cores more."""
+
+FEWEST_SIBLINGS = 5
+"""Fewer metrics of one name do not say what noise is typical."""
 
 BLIND_LIMIT = 1.0
 """A limit above +100 % is no judgement: the noise hides a doubling."""
@@ -46,6 +50,8 @@ class Rule:
         tolerance: the user's tolerance as a fraction, 0.1 is 10 %.
         comparisons: noisy comparisons in this run; the error rate is shared over them.
         max_launches: the most launches an open answer may ask for.
+        noise_floor: standard deviation of the logarithm that is typical for this metric's siblings, see
+            :func:`typical_noise`.
         same_software: whether stored and new launches ran the same software on the same device model.
         busier_cores: how many more cores other processes used now than when the baseline was taken.
         cores: cores of the machine.
@@ -54,6 +60,7 @@ class Rule:
     tolerance: float
     comparisons: int
     max_launches: int
+    noise_floor: float = 0.0
     same_software: bool = True
     busier_cores: float = 0.0
     cores: int = 1
@@ -127,6 +134,24 @@ def smallest_detectable(sigma: float, *, n_stored: int, n_new: int, alpha: float
     return math.exp(min(k * sigma, 700.0)) - 1
 
 
+def typical_noise(metrics: Mapping[str, BaselineMetric]) -> dict[str, float]:
+    """The median noise of sibling metrics, by their common name: ``latency`` of a sweep over sizes.
+
+    The standard deviation of ten launches is itself uncertain by a quarter, and launches taken in one stretch agree
+    too well. Points of one sweep run on the same machine at the same time, so none is believed to be much quieter than
+    half of them. Names with fewer than :data:`FEWEST_SIBLINGS` metrics have no typical noise.
+
+    Returns:
+        name without point -> median over its metrics of the standard deviation of the launches' logarithms.
+    """
+    found: dict[str, list[float]] = {}
+    for key, metric in metrics.items():
+        values = [math.log(v) for v in metric.launches if v is not None and v > 0]
+        if metric.better in ("lower", "higher") and len(values) >= 2:
+            found.setdefault(key.partition("[")[0], []).append(statistics.stdev(values))
+    return {name: statistics.median(noise) for name, noise in found.items() if len(noise) >= FEWEST_SIBLINGS}
+
+
 @dataclass(frozen=True, slots=True)
 class _Draft:
     """The parts of a verdict that every branch shares."""
@@ -187,7 +212,8 @@ def _judge_noisy(
     can_ask = len(new) < rule.max_launches
     if len(old) < 2:
         return draft.settle("incomparable", "the baseline has one launch: its noise is unknown", limit=tolerance)
-    sigma, df = pooled_stdev(old, new)
+    pooled, df = pooled_stdev(old, new)
+    sigma = max(pooled, rule.noise_floor)
     noise = student_t_quantile(1 - rule.alpha, df) * sigma * math.sqrt(1 / len(old) + 1 / len(new))
     limit = max(wanted, noise)
     shown = math.expm1(min(limit, 700.0))
@@ -207,8 +233,9 @@ def _judge_noisy(
         return draft.settle("improved", limit=shown)
     if shown > BLIND_LIMIT or worse_by > wanted:
         seen = smallest_detectable(sigma, n_stored=len(old), n_new=len(new), alpha=rule.alpha)
+        size = f"+{seen:.0%}" if seen <= BLIND_LIMIT else "more than a doubling"
         return draft.settle(
-            "inconclusive", f"too noisy: the smallest slowdown we could have seen is {seen:.0%}", limit=shown
+            "inconclusive", f"too noisy: the smallest slowdown we could have seen is {size}", limit=shown
         )
     return draft.settle("unchanged", limit=shown)
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import random
 
 import pytest
 
 from pytest_distbench.records import BaselineMetric, Better, Measurement
-from pytest_distbench.verdict import Rule, judge, not_measured, smallest_detectable
+from pytest_distbench.verdict import Rule, judge, not_measured, smallest_detectable, typical_noise
 
 STORED = [1.00, 1.02, 0.98, 1.01, 0.99, 1.03, 0.97, 1.00, 1.01, 0.99]
 
@@ -75,6 +76,20 @@ def test_noise_widens_the_limit_and_says_what_could_have_been_seen() -> None:
 
     assert verdict.kind == "inconclusive"
     assert "smallest slowdown we could have seen" in verdict.reason
+
+
+def test_a_metric_is_not_believed_to_be_quieter_than_its_siblings() -> None:
+    assert kind([1.3] * 5, STORED) == "regressed"
+    assert kind([1.3] * 5, STORED, noise_floor=0.2) == "inconclusive"
+
+
+def test_the_typical_noise_is_the_median_of_the_siblings() -> None:
+    def noisy(sigma: float) -> BaselineMetric:
+        return baseline([math.exp(sigma), math.exp(-sigma)])
+
+    metrics = {f"latency[message_bytes={i}]": noisy(0.1 * i) for i in range(1, 6)} | {"other": noisy(9.0)}
+
+    assert typical_noise(metrics) == {"latency": pytest.approx(0.3 * 2**0.5)}
 
 
 def test_more_comparisons_share_the_error_rate() -> None:
