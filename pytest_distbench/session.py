@@ -327,14 +327,21 @@ class Session:
     @contextmanager
     def _alone_on_this_host(self) -> Iterator[None]:
         """One measurement at a time per host and user, over pytest-xdist workers and separate runs alike."""
-        lock = FileLock(Path(tempfile.gettempdir()) / f"distbench-{os.getuid()}.lock", timeout=HOST_LOCK_TIMEOUT_S)
+        lock = FileLock(Path(tempfile.gettempdir()) / f"distbench-{os.getuid()}.lock")
         try:
-            with lock:
-                yield
+            try:
+                lock.acquire(timeout=0)
+            except Timeout:
+                self.on_progress("waiting for another measurement on this host")
+                lock.acquire(timeout=HOST_LOCK_TIMEOUT_S)
         except Timeout as error:
             raise LauncherError(
                 f"another measurement has held {lock.lock_file} for {HOST_LOCK_TIMEOUT_S:.0f} s; end it and run again"
             ) from error
+        try:
+            yield
+        finally:
+            lock.release()
 
 
 LAUNCHERS: dict[str, Callable[[Session], Launcher]] = {

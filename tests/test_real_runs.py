@@ -91,8 +91,8 @@ def test_failures_are_explained_and_the_run_goes_on(pytester: pytest.Pytester) -
 
 
 def test_gradients_that_are_not_averaged_fail_on_the_steps(pytester: pytest.Pytester) -> None:
-    for name in ("logistic_regression.py", "test_time_to_accuracy.py"):
-        shutil.copy(ROOT / "suites" / "training" / name, pytester.path)
+    for name in ("training/logistic_regression.py", "training/test_time_to_accuracy.py", "conftest.py"):
+        shutil.copy(ROOT / "suites" / name, pytester.path)
     options = ["-k", "logistic", "--distbench-launches=2"]
     assert run(pytester, *options, "--distbench-update").ret == 0
     training = pytester.path / "logistic_regression.py"

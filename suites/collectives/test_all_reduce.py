@@ -7,16 +7,16 @@ import pytest
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
-def test_all_reduce(collective_sweep, dtype):
+def test_all_reduce(collective_sweep, tolerance, dtype):
     """4 B to 64 MiB by powers of two."""
-    collective_sweep("all_reduce", dtype=dtype)
+    collective_sweep("all_reduce", dtype=dtype, tolerance=tolerance)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
-def test_mlbench_0a(collective_sweep, distbench, dtype):
+def test_mlbench_0a(collective_sweep, tolerance, distbench, dtype):
     """MLBench task 0a: ``numpy.logspace(0, 8, num=80)`` elements, 100 times each, up to 400 MB.
 
     On CPUs up to 1 MiB: the larger ones, 100 times each, take minutes over gloo.
     """
     cap = None if distbench.device == "cuda" else 2**20
-    collective_sweep("all_reduce", dtype=dtype, sizes="mlbench", iterations=100, max_bytes=cap)
+    collective_sweep("all_reduce", dtype=dtype, sizes="mlbench", iterations=100, max_bytes=cap, tolerance=tolerance)
