@@ -8,6 +8,7 @@ run leaves either the old file or the new one.
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import os
 import re
@@ -27,7 +28,6 @@ SCHEMA = 1
 MAX_FILE_BYTES = 16 * 2**20
 """A larger file is not a baseline: it is refused before it is read."""
 
-LOCK_NAME = ".distbench.lock"
 _LOCK_TIMEOUT_S = 60.0
 _NUMBER_LIST = re.compile(r"\[\s+((?:-?[\d.eE+-]+|null)(?:,\s+(?:-?[\d.eE+-]+|null))*)\s+\]")
 
@@ -110,18 +110,23 @@ class BaselineStore:
     def _locked(self, path: Path) -> Iterator[None]:
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            with FileLock(self.folder / LOCK_NAME, timeout=_LOCK_TIMEOUT_S):
+            with FileLock(self._lock_path(), timeout=_LOCK_TIMEOUT_S):
                 yield
         except Timeout as error:
             raise StoredFileError(
                 path,
-                f"another run has held {LOCK_NAME} for {_LOCK_TIMEOUT_S:.0f} s",
+                f"another run has held {self._lock_path()} for {_LOCK_TIMEOUT_S:.0f} s",
                 "Wait for it to end; the lock goes with its process",
             ) from error
         except OSError as error:
             raise StoredFileError(
                 path, f"cannot write: {error.strerror or error}", "The stored baseline is unchanged"
             ) from error
+
+    def _lock_path(self) -> Path:
+        """Outside the store, so that nobody commits it."""
+        name = hashlib.sha256(os.fsencode(self.folder.resolve())).hexdigest()[:16]
+        return Path(tempfile.gettempdir()) / f"distbench-{os.getuid()}-{name}.lock"
 
 
 def read_file(path: Path) -> BaselineFile:
@@ -130,7 +135,7 @@ def read_file(path: Path) -> BaselineFile:
     Raises:
         StoredFileError: unreadable, too large, not JSON, wrong fields, or of a later schema.
     """
-    hint = "Restore it from version control or record it again with --distbench-update=all"
+    hint = "Restore it from version control, or delete it and record it again with --distbench-update"
     try:
         if path.stat().st_size > MAX_FILE_BYTES:
             raise StoredFileError(path, f"larger than {MAX_FILE_BYTES // 2**20} MiB", hint)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import inspect
+import json
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
-import msgspec
 import pytest
 
 from pytest_distbench import collectives
@@ -183,6 +183,8 @@ class Distbench:
             params: identity of what was derived.
         """
         numbers = [float(v) for v in values] if isinstance(values, Sequence) else [float(values)]
+        if not numbers:
+            raise Misuse(f"judge({name!r}): no value to judge")
         reference = BodyReference(file="", function=name)
         request = self._assemble(
             reference,
@@ -280,8 +282,10 @@ class Distbench:
             return
         judged = [v for v in result.verdicts if v.better != "info"]
         if not judged:
+            shown = ", ".join(v.metric for v in result.verdicts) or "nothing"
             raise Misuse(
-                "nothing was measured: the body recorded no metric that is judged (better= higher, lower or exact)"
+                f"nothing was measured that can be judged: the body recorded {shown}; give what matters to rank.record "
+                "with better='lower', 'higher' or 'exact', or use rank.timed"
             )
         update = f"{self._command} --distbench-update"
         if any(v.is_failure for v in judged):
@@ -418,16 +422,16 @@ def json_able(params: Mapping[str, Any]) -> dict[str, Any]:
         Misuse: a value is not JSON-able; the message names it.
     """
     for key, value in params.items():
-        try:
-            msgspec.json.decode(msgspec.json.encode({key: value}))
-        except (TypeError, ValueError, msgspec.MsgspecError) as error:
-            raise Misuse(
-                f"params[{key!r}] is not JSON-able: {error}. Ranks get parameters as JSON: pass numbers, text, lists "
-                "and dicts, and build the rest in the body"
-            ) from None
         if not isinstance(key, str):
-            raise Misuse(f"params: the key {key!r} is a {type(key).__name__}; wanted text")
-    decoded: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(dict(params)))
+            raise Misuse(f"params: the key {key!r} is no text: ranks get parameters as JSON")
+        try:
+            json.dumps(value, allow_nan=False)
+        except (TypeError, ValueError, RecursionError) as error:
+            raise Misuse(
+                f"params[{key!r}] is not JSON-able: {error}. Ranks get parameters as JSON: pass finite numbers, text, "
+                "lists and dicts, and build the rest in the body"
+            ) from None
+    decoded: dict[str, Any] = json.loads(json.dumps(dict(params)))
     return decoded
 
 

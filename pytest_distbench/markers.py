@@ -60,6 +60,8 @@ def sizes(markers: Iterable[pytest.Mark], settings: Settings) -> list[Size]:
     not_run = "" if settings.gpu or not any(m.name == "gpu" for m in marks) else "not run: needs a GPU: give --gpu"
     given = settings.world_sizes
     if wanted:
+        if not any(least <= n <= most for n in wanted):
+            raise ConfigurationError(f"@pytest.mark.world_size: none of {_list(wanted)} lies within min and max")
         return [Size(n, not_run or _obstacle(n, settings)) for n in wanted if least <= n <= most]
     fitting = [n for n in given if least <= n <= most]
     if settings.only_these_sizes:
@@ -96,6 +98,8 @@ def requirement(markers: Iterable[pytest.Mark]) -> Requirement:
 def _check_keywords(mark: pytest.Mark) -> None:
     known = _KEYWORDS.get(mark.name)
     unknown = sorted(set(mark.kwargs) - set(known or ())) if known is not None else []
+    if mark.name == "gpu" and mark.args:
+        raise ConfigurationError(f"@pytest.mark.gpu takes no arguments, found {mark.args!r}")
     if unknown:
         allowed = ", ".join(known or ()) or "none"
         raise ConfigurationError(
@@ -143,7 +147,9 @@ def _tolerance(value: object) -> float | Mapping[str, float] | None:
         isinstance(v, (int, float)) and not isinstance(v, bool) and 0 <= v < float("inf") for v in values
     ):
         return value  # type: ignore[return-value] # just checked
-    raise ConfigurationError(f"tolerance={value!r}; wanted a fraction such as 0.05, or one per metric name")
+    raise ConfigurationError(
+        f"@pytest.mark.distbench: tolerance={value!r}; wanted a fraction such as 0.05, or one per metric name"
+    )
 
 
 def _metrics(value: object) -> tuple[str, ...] | None:

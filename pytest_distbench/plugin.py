@@ -188,6 +188,7 @@ def pytest_runtest_makereport(
     if call.when == "call" and (cases := item.stash.get(_CASES, None)):
         import msgspec
 
+        cases = _stored(item.config, report, cases)
         setattr(report, REPORT_ATTRIBUTE, [msgspec.json.encode(case).decode() for case in cases])
         report.user_properties += _properties(cases)
     return report
@@ -251,6 +252,23 @@ def _session(config: pytest.Config) -> Session:
         if state.results is not None:
             state.results.session = state.session
     return state.session
+
+
+def _stored(config: pytest.Config, report: pytest.TestReport, cases: list[CaseResult]) -> list[CaseResult]:
+    """Write what an update measured if the test passed; else the cases without a claim that it was written."""
+    from pytest_distbench.errors import StoredFileError
+    from pytest_distbench.records import replaced
+
+    session = _session(config)
+    try:
+        if report.passed:
+            session.write_pending()
+            return cases
+    except StoredFileError as error:
+        report.outcome = "failed"
+        report.longrepr = f"the baseline was not written: {error}"
+    session.pending.clear()
+    return [replaced(case, update="") for case in cases]
 
 
 def _properties(cases: list[CaseResult]) -> list[tuple[str, object]]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from typing import Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
 
@@ -170,6 +170,9 @@ class RankFate(Record, frozen=True, kw_only=True):
     error: ErrorReport | None = None
     log_tail: str = ""
     stacks: str = ""
+    """Python stacks of a rank that hung."""
+    waits_at: str = ""
+    """The user's line it hung at: ``file.py:7 in function``."""
 
 
 class LaunchRecord(Record, frozen=True, kw_only=True):
@@ -222,7 +225,7 @@ class BaselineMetric(Record, frozen=True, kw_only=True, omit_defaults=True):
 
     better: Better
     unit: str
-    launches: list[float | None]
+    launches: Annotated[list[float | None], msgspec.Meta(min_length=1)]
     tolerance: float | None = None
     """Set by hand in the file, as a fraction; an update keeps it."""
 

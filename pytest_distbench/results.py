@@ -134,7 +134,11 @@ class ResultsPlugin:
             self._trouble.append(f"cannot write GITHUB_STEP_SUMMARY: {error}")
 
     def _record_command(self) -> str:
-        arguments = [str(a) for a in self._config.invocation_params.args]
+        arguments = [
+            str(a)
+            for a in self._config.invocation_params.args
+            if not str(a).startswith(("--distbench-update", "--distbench-launches="))
+        ]
         return shlex.join(["pytest", *arguments, "--distbench-update=new"])
 
 

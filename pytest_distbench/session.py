@@ -91,6 +91,7 @@ class Session:
         on_progress: shows one line while ranks run.
         reports_progress: whether ranks should say what they are doing.
         cookie: marks every process this session starts, in its environment.
+        pending: entries of an update (test, key, entry) that wait for their test to pass.
     """
 
     settings: Settings
@@ -98,6 +99,7 @@ class Session:
     on_progress: Callable[[str], None] = lambda text: None
     reports_progress: bool = False
     cookie: str = field(default_factory=lambda: uuid.uuid4().hex)
+    pending: list[tuple[str, str, BaselineEntry]] = field(default_factory=list)
     _directory: Path | None = None
     _launcher: Launcher | None = None
     _launch_count: int = 0
@@ -185,6 +187,16 @@ class Session:
         verdicts = [j.verdict for j in self._judge(request, launches, entry)]
         return self._result(request, launches, verdicts, entry)
 
+    def write_pending(self) -> None:
+        """Store what the test that just passed measured in an update.
+
+        Raises:
+            StoredFileError: a baseline cannot be written; it is as it was before.
+        """
+        pending, self.pending = self.pending, []
+        for test, key, entry in pending:
+            self.store.write(test, {key: entry})
+
     def close(self) -> Path | None:
         """End the launcher. Returns the directory that was kept because launches failed, or None."""
         if self._launcher is not None:
@@ -221,17 +233,15 @@ class Session:
         return self._store(request, launches, entry)
 
     def _store(self, request: MeasureRequest, launches: list[LaunchRecord], entry: BaselineEntry | None) -> CaseResult:
-        """Write the entry if the update mode wants it; an entry that did not move is not rewritten."""
+        """Prepare the entry if the update mode wants it; an entry that did not move is not rewritten."""
         verdicts = [j.verdict for j in self._judge(request, launches, entry)]
         result = self._result(request, launches, verdicts, entry)
         if not _is_storable(launches):
             return result
         if not _is_wanted(self.settings.update, verdicts, is_new=entry is None):
             return replaced(result, update="kept")
-        self.store.write(
-            request.case.test,
-            {request.case.entry_key: make_entry(request.case, launches, launches[0].software, before=entry)},
-        )
+        made = make_entry(request.case, launches, launches[0].software, before=entry)
+        self.pending.append((request.case.test, request.case.entry_key, made))
         previous = {v.metric: v.baseline for v in verdicts if v.better != "info"}
         return replaced(result, update="new" if entry is None else "changed", previous=previous)
 

@@ -156,9 +156,7 @@ def read_settings(config: pytest.Config) -> Settings:
         raise ConfigurationError(
             "--distbench-backend fake moves no data: it is never a baseline; leave out --distbench-update"
         )
-    json_path = _text(config, "json")
     platform = _text(config, "platform")
-    max_message = _text(config, "max_message")
     return Settings(
         world_sizes=sizes,
         only_these_sizes="," in sizes_text,
@@ -175,8 +173,8 @@ def read_settings(config: pytest.Config) -> Settings:
         update=update,  # type: ignore[arg-type] # checked by _choice
         missing=_choice(config, "missing", get_args(Missing), "warn"),  # type: ignore[arg-type] # checked by _choice
         tolerance=_number(config, "tolerance", 0.1, least=0.0),
-        json=Path(config.invocation_params.dir, json_path) if json_path else None,
-        max_message_bytes=parse_bytes(max_message) if max_message else None,
+        json=_json_path(config),
+        max_message_bytes=_size(config, "max_message"),
         preload=tuple(config.getini("distbench_preload")),
     )
 
@@ -223,7 +221,8 @@ def _choice(config: pytest.Config, name: str, allowed: tuple[str, ...], default:
     text = _text(config, name) or default
     if text and text not in allowed:
         raise ConfigurationError(
-            f"{_spelled(name)}: unknown {name.replace('_', ' ')} {text!r}; known are {', '.join(allowed)}"
+            f"{_spelled(name)}: unknown {'policy' if name == 'missing' else name} {text!r}; "
+            f"known are {', '.join(allowed)}"
         )
     return text
 
@@ -239,6 +238,22 @@ def _number(config: pytest.Config, name: str, default: float, *, least: float) -
     return value
 
 
+def _size(config: pytest.Config, name: str) -> int | None:
+    text = _text(config, name)
+    try:
+        return parse_bytes(text) if text else None
+    except ConfigurationError as error:
+        raise ConfigurationError(f"{_spelled(name)}: {error}") from None
+
+
+def _json_path(config: pytest.Config) -> Path | None:
+    text = _text(config, "json")
+    path = Path(config.invocation_params.dir, text)
+    if text and path.is_dir():
+        raise ConfigurationError(f"{_spelled('json')}: {path} is a folder; give a file")
+    return path if text else None
+
+
 def _integer(config: pytest.Config, name: str, default: int, *, least: int) -> int:
     text = _text(config, name)
     if text and not text.isdecimal():
@@ -252,7 +267,8 @@ def _integer(config: pytest.Config, name: str, default: int, *, least: int) -> i
 def _world_sizes(text: str, *, gpu: bool, gpus: tuple[str, ...]) -> tuple[int, ...]:
     from pytest_distbench import environment
 
-    found = f"{len(gpus)} visible (CUDA_VISIBLE_DEVICES is {os.environ.get('CUDA_VISIBLE_DEVICES', 'not set')!r})"
+    variable = os.environ.get("CUDA_VISIBLE_DEVICES")
+    found = f"{len(gpus)} visible (CUDA_VISIBLE_DEVICES is {'not set' if variable is None else repr(variable)})"
     if gpu and not gpus:
         raise ConfigurationError(
             f"--gpu: no GPU: {found}. Run on a machine with NVIDIA GPUs and their driver, or without --gpu"

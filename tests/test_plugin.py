@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from pytest_distbench import environment
 from pytest_distbench.frames import read_run
 
 Project = Callable[[str], pytest.Pytester]
@@ -42,7 +43,7 @@ def test_without_a_baseline_a_test_passes_as_new_and_says_how_to_record(project:
     result = run(project(TEST))
 
     result.stdout.fnmatch_lines(
-        ["*test_it.py N*", "no baseline for 1 of 1 cases on cpu-*", "record them:  pytest *--distbench-update=new"]
+        ["*test_it.py N*", "no baseline for 1 of 1 case on cpu-*", "record them:  pytest *--distbench-update=new"]
     )
     assert result.ret == 0
 
@@ -75,7 +76,7 @@ def test_an_update_writes_and_tells_old_and_new(project: Project) -> None:
 def test_unchanged_code_passes(recorded: pytest.Pytester) -> None:
     result = run(recorded)
 
-    result.stdout.fnmatch_lines(["*test_it.py .*", "2 metrics of 1 cases in 1 launches: 2 within limits"])
+    result.stdout.fnmatch_lines(["*test_it.py .*", "2 metrics of 1 case in 1 launch: 2 within limits"])
     assert result.ret == 0
 
 
@@ -159,6 +160,26 @@ def test_a_failed_launch_is_never_stored(project: Project, monkeypatch: pytest.M
     )
     assert result.ret == 1
     assert stored(made) == []
+
+
+def test_a_test_that_fails_after_its_measurement_stores_nothing(project: Project) -> None:
+    made = project(TEST.rstrip() + "\n        assert False, 'something else'\n")
+    result = run(made, "--distbench-update")
+
+    assert result.ret == 1
+    assert stored(made) == []
+
+
+def test_a_baseline_that_cannot_be_written_fails_its_test(project: Project) -> None:
+    made = project(TEST)
+    (made.path / "baselines").mkdir()
+    (made.path / "baselines" / environment.platform_key(environment.cpu_name(), gpu=False)).write_text(
+        "a file where the folder should be"
+    )
+    result = run(made, "--distbench-update")
+
+    result.stdout.fnmatch_lines(["the baseline was not written: *cannot write: *The stored baseline is unchanged"])
+    assert result.ret == 1
 
 
 def test_the_fake_backend_is_never_a_baseline(project: Project) -> None:
@@ -290,16 +311,17 @@ def test_help_groups_the_options(pytester: pytest.Pytester) -> None:
         (["--world-size", "many"], "*--world-size: 'many' is not a number of ranks*"),
         (["--world-size", "0"], "*--world-size: '0' is not a number of ranks*"),
         (["--world-size", "100000"], "*100000 ranks on * CPU cores; at most *"),
-        (["--gpu"], "*--gpu: no GPU: 0 visible (CUDA_VISIBLE_DEVICES is 'not set')*"),
+        (["--gpu"], "*--gpu: no GPU: 0 visible (CUDA_VISIBLE_DEVICES is not set)*"),
         (["--distbench-backend", "glo"], "*unknown backend 'glo'; known are gloo, nccl*"),
         (["--distbench-launcher", "mpirun"], "*unknown launcher 'mpirun'; known are warm, torchrun*"),
         (["--distbench-update", "sometimes"], "*unknown update 'sometimes'; known are new, failed, changed, all*"),
-        (["--distbench-missing", "shrug"], "*unknown missing 'shrug'*"),
+        (["--distbench-missing", "shrug"], "*unknown policy 'shrug'*"),
         (["--distbench-timeout", "soon"], "*distbench-timeout*'soon' is not a number*"),
         (["--distbench-launches", "-1"], "*distbench-launches*'-1' is not a whole number of at least 1*"),
         (["--distbench-tolerance", "nan"], "*distbench-tolerance*'nan' is not a number*"),
         (["--distbench-platform", "../x"], "*'../x' is not a usable name*"),
-        (["--distbench-max-message", "big"], "*'big' is not a size*"),
+        (["--distbench-max-message", "big"], "*--distbench-max-message*'big' is not a size*"),
+        (["--distbench-json", "."], "*--distbench-json*is a folder*"),
         (["--distbench-baselines", "test_it.py"], "*test_it.py is not a folder*"),
     ],
 )
@@ -325,6 +347,8 @@ def test_a_bad_option_is_a_usage_error_that_names_it(project: Project, arguments
         ("world_size(2, mx=4)", "*world_size: unknown keyword mx; known are: min, max*"),
         ("world_size('two')", "*world_size: wants numbers of ranks*"),
         ("world_size(min=4, max=2)", "*min=4 is more than max=2*"),
+        ("world_size(2, min=3)", "*world_size: none of 2 lies within min and max*"),
+        ("gpu(1)", "*@pytest.mark.gpu takes no arguments, found (1,)*"),
     ],
 )
 def test_a_bad_marker_is_a_usage_error(project: Project, marker: str, message: str) -> None:
@@ -368,7 +392,13 @@ def test_an_unreadable_baseline_stops_the_run_before_it_measures(
         ("distbench.run('test_it.py::')", "*no function named after*"),
         ("distbench.run(42)", "*body 42 is a int*"),
         ("distbench.run(body, params={'x': object()})", "*params?'x'? is not JSON-able*"),
-        ("distbench.run(body, params={'fake': {'a!info': 1}})", "*nothing was measured*"),
+        ("distbench.run(body, params={'x': float('nan')})", "*params?'x'? is not JSON-able: Out of range float*"),
+        ("distbench.run(body, params={'x': {1, 2}})", "*params?'x'? is not JSON-able*set*"),
+        ("distbench.judge('v', [])", "*judge('v'): no value to judge*"),
+        (
+            "distbench.run(body, params={'fake': {'a!info': 1}})",
+            "*nothing was measured that can be judged: the body recorded a; *",
+        ),
         ("[distbench.run(body, params={'fake': {'a': 1}}) for _ in range(2)]", "*already has a run named*"),
     ],
 )
@@ -461,14 +491,14 @@ def test_xdist_workers_send_their_cases_to_the_controller(recorded: pytest.Pytes
         "-n", "2", "-p", "no:sugar", "-p", "no:cacheprovider", "--distbench-json=run.json"
     )
 
-    result.stdout.fnmatch_lines(["2 metrics of 1 cases in 1 launches: 2 within limits"])
+    result.stdout.fnmatch_lines(["2 metrics of 1 case in 1 launch: 2 within limits"])
     assert len(json.loads((recorded.path / "run.json").read_text())["results"]) == 1
 
 
 def test_sugar_and_no_terminalprogress_are_fine(recorded: pytest.Pytester) -> None:
     for arguments in (["-p", "no:terminalprogress"], ["-s"], ["--force-sugar"]):
         result = recorded.runpytest_subprocess("-p", "no:cacheprovider", *arguments)
-        result.stdout.fnmatch_lines(["*2 metrics of 1 cases in 1 launches: 2 within limits"])
+        result.stdout.fnmatch_lines(["*2 metrics of 1 case in 1 launch: 2 within limits"])
         assert result.ret == 0
 
 

@@ -85,7 +85,7 @@ def test_failures_are_explained_and_the_run_goes_on(pytester: pytest.Pytester) -
         [
             "launch 1 on 2 ranks: rank 1 raised AssertionError: the answer*",
             "*assert value == 42*",
-            "launch 1 on 2 ranks: *",
+            "launch 1 on 2 ranks: timed out after * s: rank 0 at test_failing.py:* in barrier; rank 1 at *:* in hangs",
         ]
     )
 

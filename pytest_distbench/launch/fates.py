@@ -12,9 +12,11 @@ import msgspec
 
 from pytest_distbench.launch.contract import Exit
 from pytest_distbench.launch.control import ControlChannel
+from pytest_distbench.launch.stacks import trimmed, waits_at
 from pytest_distbench.records import LaunchPlan, Phase, RankFate, RankReport
 
 LOG_TAIL_LINES = 30
+_STACKS_LINES = 500
 _TAIL_BYTES = 64 * 1024
 _LARGEST_REPORT = 256 * 2**20
 
@@ -92,7 +94,7 @@ def _fate(plan: LaunchPlan, rank: int, report: RankReport | None, channel: Contr
         return RankFate(rank=rank, outcome="passed", phase=report.phase, how="passed")
     stopped = rank in ending.ended_by_us or code == -signal.SIGTERM
     if hung:
-        how = f"still in phase {phase} at the time-out"
+        how = "hung"
     elif stopped:
         how = "stopped by the launcher"
     elif code is not None:
@@ -103,6 +105,7 @@ def _fate(plan: LaunchPlan, rank: int, report: RankReport | None, channel: Contr
         how = "never started"
     if report is not None and not hung and stopped:
         return RankFate(rank=rank, outcome="passed", phase=report.phase, how="passed")
+    stacks = tail(directory / f"stacks{rank}.txt", _STACKS_LINES) if hung else ""
     return RankFate(
         rank=rank,
         outcome="failed",
@@ -110,7 +113,8 @@ def _fate(plan: LaunchPlan, rank: int, report: RankReport | None, channel: Contr
         how=how,
         is_victim=stopped and not hung,
         log_tail=log,
-        stacks=tail(directory / f"stacks{rank}.txt", 200) if hung else "",
+        stacks=trimmed(stacks),
+        waits_at=waits_at(stacks),
     )
 
 

@@ -124,8 +124,8 @@ def _straggler(result: CaseResult) -> str:
 
 def _first_line(launch: LaunchRecord) -> str:
     if launch.timed_out:
-        hung = [f for f in launch.fates if f.how.startswith("still in phase")]
-        who = ", ".join(f"rank {f.rank} in {f.phase}" for f in hung)
+        hung = sorted((f for f in launch.fates if f.how == "hung"), key=lambda f: f.rank)
+        who = "; ".join(f"rank {f.rank} at {f.waits_at}" if f.waits_at else f"rank {f.rank} in {f.phase}" for f in hung)
         return f"timed out after {launch.wall_s:.1f} s: {who}"
     return launch.reason.splitlines()[0] if launch.reason else "failed"
 

@@ -23,7 +23,8 @@ _SHOWN_CASES = 20
 
 def summary_lines(results: Sequence[CaseResult], *, verbosity: int, record_command: str, folder: Path) -> list[str]:
     """Everything below the section's title."""
-    compared = [r for r in results if not r.update]
+    compared = [r for r in results if not r.update and r.verdicts]
+    failed = sum(r.launches[-1].outcome == "failed" for r in results)
     updated = [r for r in results if r.update]
     lines: list[str] = []
     if verbosity > 0:
@@ -36,10 +37,13 @@ def summary_lines(results: Sequence[CaseResult], *, verbosity: int, record_comma
     lines += _inconclusive(compared)
     if updated:
         lines += _updates(updated, folder)
-    missing = [r for r in compared if r.verdicts and all(v.kind == "missing" for v in r.verdicts if v.better != "info")]
+    if failed:
+        lines.append(f"{failed} {_cases(failed)} failed in a rank: nothing judged, nothing stored")
+    missing = [r for r in compared if {v.kind for v in r.verdicts if v.better != "info"} == {"missing"}]
     if missing:
         platform = missing[0].environment.platform
-        lines.append(f"no baseline for {len(missing)} of {len(compared)} cases on {platform}: measured, not judged")
+        count = f"{len(missing)} of {len(compared)} {_cases(len(compared))}"
+        lines.append(f"no baseline for {count} on {platform}: measured, not judged")
         lines.append(f"record them:  {record_command}")
     return lines
 
@@ -96,7 +100,12 @@ def _counts(results: Sequence[CaseResult]) -> list[str]:
     total = sum(counts.values())
     parts = [f"{counts[kind]} {text}" for kind, text in _KINDS.items() if counts[kind]]
     launches = sum(len(r.launches) for r in results)
-    return [f"{total} metrics of {len(results)} cases in {launches} launches: {', '.join(parts) or 'nothing judged'}"]
+    counted = f"{total} metric{'s' * (total != 1)} of {len(results)} {_cases(len(results))}"
+    return [f"{counted} in {launches} launch{'es' * (launches != 1)}: {', '.join(parts) or 'nothing judged'}"]
+
+
+def _cases(number: int) -> str:
+    return "case" if number == 1 else "cases"
 
 
 def _inconclusive(results: Sequence[CaseResult]) -> list[str]:

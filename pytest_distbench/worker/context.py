@@ -139,6 +139,8 @@ class RankContext:
             raise RecordingError(f"{key!r} is recorded twice: give each its own name or point (at=...)")
         if better not in _DEFAULT_REDUCE:
             raise RecordingError(f"record({key!r}): better={better!r}; wanted one of {', '.join(_DEFAULT_REDUCE)}")
+        if isinstance(value, (str, bytes)):
+            raise RecordingError(f"record({key!r}): {value!r} is text; wanted a number or a series of numbers")
         is_series = isinstance(value, Iterable) and not (isinstance(value, torch.Tensor) and value.dim() == 0)
         values = [] if value is None else [float(v) for v in value] if is_series else [float(value)]  # type: ignore[union-attr,arg-type]
         if is_series and not values:

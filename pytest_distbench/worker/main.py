@@ -229,6 +229,10 @@ def _classify(raised: BaseException) -> tuple[Outcome, str, ErrorReport]:
 
 
 def _text_of(raised: BaseException) -> str:
+    if isinstance(raised, SystemExit) and not raised.code:
+        return (
+            f"{raised.code}: a body returns when it is done; a script that exits is run with distbench.run('script.py')"
+        )
     try:
         return str(raised)
     except Exception as broken:  # noqa: BLE001 an exception whose __str__ raises must not hide the failure

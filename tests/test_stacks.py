@@ -1,0 +1,32 @@
+"""What is made of a hung rank's stacks."""
+
+from __future__ import annotations
+
+from pytest_distbench.launch.stacks import trimmed, waits_at
+
+DUMP = """Thread 0x01 (most recent call first):
+  File "/x/site-packages/pytest_distbench/worker/control.py", line 58 in _die_with_pytest
+  File "/usr/lib/python3.11/threading.py", line 982 in run
+
+Current thread 0x02 (most recent call first):
+  File "/x/site-packages/torch/distributed/distributed_c10d.py", line 5356 in barrier
+  File "/home/me/test_h.py", line 8 in hangs
+  File "/x/site-packages/pytest_distbench/worker/main.py", line 106 in _measure
+  File "/x/site-packages/pytest_distbench/worker/main.py", line 75 in run
+"""
+
+
+def test_our_own_frames_and_threads_are_left_out() -> None:
+    assert trimmed(DUMP).splitlines() == [
+        "Current thread 0x02 (most recent call first):",
+        '  File "/x/site-packages/torch/distributed/distributed_c10d.py", line 5356 in barrier',
+        '  File "/home/me/test_h.py", line 8 in hangs',
+    ]
+
+
+def test_the_users_line_and_what_it_called_are_named() -> None:
+    assert waits_at(DUMP) == "test_h.py:8 in hangs, in barrier"
+
+
+def test_nothing_is_made_of_nothing() -> None:
+    assert (trimmed(""), waits_at("")) == ("", "")
