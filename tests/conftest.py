@@ -9,6 +9,7 @@ import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import hypothesis
 import psutil
 import pytest
 
@@ -19,6 +20,9 @@ import pytest_distbench.report.header
 import pytest_distbench.report.progress
 import pytest_distbench.report.run_record
 import pytest_distbench.report.terminal  # noqa: F401
+
+hypothesis.settings.register_profile("repository", deadline=None, derandomize=True)  # no clock, no surprise in CI
+hypothesis.settings.load_profile("repository")
 
 _MARK = "DISTBENCH_TEST"
 _SETTLE_S = 10.0
