@@ -6,7 +6,6 @@ import os
 import re
 import sys
 import textwrap
-import time
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -207,7 +206,6 @@ def test_measurements_come_back_reduced(launch: Launch) -> None:
 
 
 def test_a_raising_rank_is_the_cause_and_the_waiting_one_its_victim(launch: Launch) -> None:
-    started = time.monotonic()
     record = launch("raises")
 
     assert record.outcome == "failed"
@@ -216,7 +214,7 @@ def test_a_raising_rank_is_the_cause_and_the_waiting_one_its_victim(launch: Laun
     assert record.fates[1].is_victim
     assert record.fates[0].error is not None
     assert "bodies.py" in record.fates[0].error.traceback
-    assert time.monotonic() - started < 50  # far below the collective's own time-out of 30 min
+    assert not record.timed_out
 
 
 def test_an_exit_code_is_told(launch: Launch) -> None:

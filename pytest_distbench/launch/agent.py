@@ -14,7 +14,6 @@ import multiprocessing.connection
 import os
 import signal
 import socket
-import sys
 import threading
 from collections.abc import Iterator
 from typing import Any, Literal
@@ -135,7 +134,3 @@ def _backends(dist: Any) -> dict[str, bool]:
         name: bool(dist.is_available() and getattr(dist, f"is_{name}_available", lambda: False)())
         for name in ("gloo", "nccl", "mpi", "ucc", "xccl")
     } | {"fake": True}
-
-
-if __name__ == "__main__":
-    sys.exit("start the agent through pytest")
