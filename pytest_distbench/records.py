@@ -170,9 +170,13 @@ class RankFate(Record, frozen=True, kw_only=True):
     error: ErrorReport | None = None
     log_tail: str = ""
     stacks: str = ""
-    """Python stacks of a rank that hung."""
+    """Python stacks of a rank that hung, or was waiting when another failed."""
     waits_at: str = ""
-    """The user's line it hung at: ``file.py:7 in function``."""
+    """The user's line it hung or waited at: ``file.py:7 in function``."""
+    collective: str = ""
+    """The last collective it entered, from torch's flight recorder: ``all_reduce of float[1000]``."""
+    collective_number: int | None = None
+    """Number of that collective in the default group, from 1; 0: it entered none."""
 
 
 class LaunchRecord(Record, frozen=True, kw_only=True):

@@ -1,4 +1,4 @@
-"""What a rank and pytest say to each other: one Unix socket per launch, one JSON line per event, one signal."""
+"""What a rank and pytest say to each other: one Unix socket per launch, one JSON line per event, two requests."""
 
 from __future__ import annotations
 
@@ -16,6 +16,9 @@ SOCKET_NAME = "control"
 
 STACKS_SIGNAL = signal.SIGUSR1
 """Makes a rank write the Python stacks of its threads to ``stacks<rank>.txt``, also while blocked in a collective."""
+
+FLIGHT_REQUEST = b"f"
+"""Byte from pytest on the socket: write the flight recorder's last collectives to ``flight<rank>.json``."""
 
 _LONGEST_ADDRESS = 100
 

@@ -53,9 +53,28 @@ class ControlChannel:
                 fresh += self.read(key.fileobj)
         return fresh
 
+    def ask(self, rank: int, request: bytes) -> None:
+        """Send one byte to a rank that is still connected."""
+        for connection, its_rank in self._ranks.items():
+            if its_rank == rank and connection in self._lines:
+                with contextlib.suppress(OSError):
+                    connection.send(request)
+
     def pids(self) -> dict[int, int]:
         """Rank -> process id, of the ranks that have said hello."""
         return {event.rank: event.pid for event in self.events if event.kind == "hello"}
+
+    def concluded(self) -> set[int]:
+        """Ranks that have said how they ended."""
+        return {event.rank for event in self.events if event.kind in ("failed", "skipped", "done")}
+
+    def lost(self) -> set[int]:
+        """Ranks whose connection ended before they said how they ended: they have died."""
+        return set(self.closed_at) - self.concluded()
+
+    def held(self) -> bool:
+        """Whether a rank has not passed, and so waits to be ended."""
+        return any(event.kind in ("failed", "skipped") for event in self.events)
 
     def last_phase(self, rank: int) -> str:
         """The phase a rank said it entered last."""

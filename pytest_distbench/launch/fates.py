@@ -1,10 +1,10 @@
-"""What became of each rank, and which failure caused the others."""
+"""What became of each rank, which failure caused the others, and the one line that says so."""
 
 from __future__ import annotations
 
 import re
 import signal
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,8 +12,8 @@ import msgspec
 
 from pytest_distbench.launch.contract import Exit
 from pytest_distbench.launch.control import ControlChannel
-from pytest_distbench.launch.stacks import trimmed, waits_at
-from pytest_distbench.records import LaunchPlan, Phase, RankFate, RankReport
+from pytest_distbench.launch.stacks import last_collective, stacks_path, trimmed, waits_at
+from pytest_distbench.records import LaunchPlan, Outcome, Phase, RankFate, RankReport, replaced
 
 LOG_TAIL_LINES = 30
 _STACKS_LINES = 500
@@ -22,21 +22,33 @@ _LARGEST_REPORT = 256 * 2**20
 
 _VICTIM = re.compile(
     r"connection (closed|reset) by peer|broken pipe|remote process exited|DistBackendError|NCCL error"
-    r"|connection was (closed|reset)|store.*(timeout|timed out)|wait timeout after|timed out waiting"
-    r"|application timeout",
+    r"|connection was (closed|reset)|application timeout",
     re.IGNORECASE,
 )
 """Texts of errors that a rank gets because another rank is gone."""
 
+_WAITED_IN_VAIN = re.compile(
+    r"store.*(timeout|timed out)|wait timeout after|timed out waiting|timeout waiting|DistStoreError|ProcessGroup.*time",
+    re.IGNORECASE,
+)
+"""Texts of errors that a rank gets because another rank did not come: that one is the culprit."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ending:
-    """How a launch ended, as seen from outside the ranks."""
+    """How a launch ended, as seen from outside the ranks.
+
+    Attributes:
+        exit: what the launcher saw.
+        timed_out: the launch's own time was over.
+        ended_by_us: ranks that were alive when the launch was ended by force.
+        oom_kills: processes the kernel's out-of-memory killer ended on this host meanwhile.
+    """
 
     exit: Exit
     timed_out: bool
     ended_by_us: frozenset[int]
-    """Ranks that were alive when the launch was ended by force."""
+    oom_kills: int = 0
 
 
 def read_reports(plan: LaunchPlan) -> dict[int, RankReport]:
@@ -46,8 +58,10 @@ def read_reports(plan: LaunchPlan) -> dict[int, RankReport]:
         path = Path(plan.directory) / f"rank{rank}.json"
         try:
             if path.stat().st_size <= _LARGEST_REPORT:
-                reports[rank] = msgspec.json.decode(path.read_bytes(), type=RankReport)
-        except (OSError, msgspec.DecodeError):
+                report = msgspec.json.decode(path.read_bytes(), type=RankReport)
+                if report.rank == rank:
+                    reports[rank] = report
+        except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             continue
     return reports
 
@@ -56,8 +70,35 @@ def tell_fates(
     plan: LaunchPlan, reports: Mapping[int, RankReport], channel: ControlChannel, ending: Ending
 ) -> list[RankFate]:
     """One fate per rank, the root cause first: by time, known victims last."""
-    fates = [_fate(plan, rank, reports.get(rank), channel, ending) for rank in range(plan.world_size)]
-    return sorted(fates, key=lambda f: (f.outcome != "failed", f.is_victim, _moment(f, channel), f.rank))
+    hung = _hung(reports, ending)
+    fates = [_fate(plan, rank, reports.get(rank), channel, ending, hung) for rank in range(plan.world_size)]
+    return sorted(fates, key=lambda f: _precedence(f, channel))
+
+
+def is_hang(fates: Sequence[RankFate]) -> bool:
+    """Whether the launch failed because a rank did not go on."""
+    return any(f.how == "hung" for f in fates)
+
+
+def merge_outcomes(fates: list[RankFate], *, after_s: float) -> tuple[Outcome, str]:
+    """The launch's outcome and one line that tells it.
+
+    All passed: passed. All skipped: skipped. Some skipped and none failed by itself: they disagree.
+    """
+    skipped = [f for f in fates if f.outcome == "skipped"]
+    if len(skipped) == len(fates):
+        return "skipped", skipped[0].error.message if skipped[0].error else ""
+    failed = [f for f in fates if f.outcome == "failed"]
+    if skipped and all(f.is_victim for f in failed):
+        who = ", ".join(str(f.rank) for f in sorted(skipped, key=lambda f: f.rank))
+        return "failed", f"ranks disagree: rank {who} skipped, the others did not"
+    if not failed:
+        return "passed", ""
+    if is_hang(failed):
+        return "failed", _tell_hang([f for f in failed if f.how == "hung"], after_s)
+    first = failed[0]
+    lines = first.error.message.strip().splitlines() if first.error else []
+    return "failed", f"rank {first.rank} {first.how}" + (f": {lines[0]}" if lines else "")
 
 
 def tail(path: Path, lines: int = LOG_TAIL_LINES) -> str:
@@ -72,63 +113,124 @@ def tail(path: Path, lines: int = LOG_TAIL_LINES) -> str:
     return "\n".join(text.splitlines()[-lines:])
 
 
-def _fate(plan: LaunchPlan, rank: int, report: RankReport | None, channel: ControlChannel, ending: Ending) -> RankFate:
+def _hung(reports: Mapping[int, RankReport], ending: Ending) -> frozenset[int]:
+    """Ranks that did not go on: alive at the launch's time-out, or when all that had failed by then had waited."""
+    silent = frozenset(r for r in ending.ended_by_us if r not in reports or reports[r].outcome == "passed")
+    errors = [r.error for r in reports.values() if r.outcome == "failed" and r.error]
+    vain = bool(errors) and all(_WAITED_IN_VAIN.search(f"{e.kind}: {e.message}") for e in errors)
+    if ending.timed_out:
+        return silent
+    return frozenset(r for r in silent if r not in reports) if vain else frozenset()
+
+
+def _fate(
+    plan: LaunchPlan,
+    rank: int,
+    report: RankReport | None,
+    channel: ControlChannel,
+    ending: Ending,
+    hung: frozenset[int],
+) -> RankFate:
     directory = Path(plan.directory)
-    phase: Phase = msgspec.convert(channel.last_phase(rank), Phase)
     code = ending.exit.codes.get(rank)
-    hung = ending.timed_out and rank in ending.ended_by_us
-    log = tail(directory / f"rank{rank}.log")
     if report is not None and report.outcome != "passed":
-        error = report.error
-        text = f"{error.kind}: {error.message}" if error else ""
-        return RankFate(
-            rank=rank,
-            outcome=report.outcome,
-            phase=report.phase,
-            how=f"raised {error.kind}" if error and report.outcome == "failed" else "skipped",
-            is_victim=bool(_VICTIM.search(text)),
-            error=error,
-            log_tail=log,
-        )
-    if report is not None and not hung and code in (None, 0):
-        return RankFate(rank=rank, outcome="passed", phase=report.phase, how="passed")
+        return _reported(report, tail(directory / f"rank{rank}.log"))
     stopped = rank in ending.ended_by_us or code == -signal.SIGTERM
-    if hung:
+    if report is not None and rank not in hung and (stopped or code in (None, 0)):
+        return RankFate(rank=rank, outcome="passed", phase=report.phase, how="passed")
+    if rank in hung:
         how = "hung"
     elif stopped:
-        how = "stopped by the launcher"
+        how = "was waiting" if channel.last_phase(rank) != "start" else "was starting"
     elif code is not None:
-        how = _describe(code)
+        how = _describe(code, ending.oom_kills)
     elif rank in channel.closed_at:
         how = "ended without a report"
     else:
         how = "never started"
-    if report is not None and not hung and stopped:
-        return RankFate(rank=rank, outcome="passed", phase=report.phase, how="passed")
-    stacks = tail(directory / f"stacks{rank}.txt", _STACKS_LINES) if hung else ""
-    return RankFate(
+    fate = RankFate(
         rank=rank,
         outcome="failed",
-        phase=phase,
+        phase=msgspec.convert(channel.last_phase(rank), Phase),
         how=how,
-        is_victim=stopped and not hung,
-        log_tail=log,
+        is_victim=how.startswith("was "),
+        log_tail=tail(directory / f"rank{rank}.log"),
+    )
+    if how != "hung" and not fate.is_victim:
+        return fate
+    stacks = tail(stacks_path(directory, rank), _STACKS_LINES)
+    last = last_collective(directory, rank)
+    return replaced(
+        fate,
         stacks=trimmed(stacks),
         waits_at=waits_at(stacks),
+        collective=last.what if last else "",
+        collective_number=last.number if last else None,
     )
 
 
-def _describe(code: int) -> str:
+def _reported(report: RankReport, log: str) -> RankFate:
+    error = report.error
+    text = f"{error.kind}: {error.message}" if error else ""
+    return RankFate(
+        rank=report.rank,
+        outcome=report.outcome,
+        phase=report.phase,
+        how=f"raised {error.kind}" if error and report.outcome == "failed" else "skipped",
+        is_victim=bool(_VICTIM.search(text) or _WAITED_IN_VAIN.search(text)),
+        error=error,
+        log_tail=log,
+    )
+
+
+def _precedence(fate: RankFate, channel: ControlChannel) -> tuple[object, ...]:
+    """Culprits before victims, a hang before those that waited for it, the missing rank before the waiting ones."""
+    if fate.error is not None:
+        moment = fate.error.raised_at
+    else:  # one that died without a word did so before its connection closed
+        moment = channel.closed_at.get(fate.rank, float("inf"))
+    behind = fate.collective_number if fate.how == "hung" and fate.collective_number is not None else 0
+    return (fate.outcome != "failed", fate.is_victim, behind, moment, fate.rank)
+
+
+def _tell_hang(hung: Sequence[RankFate], after_s: float) -> str:
+    phases = list(dict.fromkeys(f.phase for f in hung))
+    missing = _missing(hung)
+    shown = missing or hung
+    told = "; ".join(_where(f) for f in sorted(shown, key=lambda f: f.rank)[:4])
+    more = f" and {len(shown) - 4} more" if len(shown) > 4 else ""
+    waiting = [f for f in hung if f not in missing] if missing else []
+    what = f"; {_ranks(waiting)} in {waiting[0].collective}, number {waiting[0].collective_number}" if waiting else ""
+    return f"hung in {'/'.join(phases)}, ended after {after_s:.1f} s: {told}{more}{what}"
+
+
+def _missing(hung: Sequence[RankFate]) -> list[RankFate]:
+    """Of ranks that hang, those that others wait for: they have entered fewer collectives."""
+    numbers = [f.collective_number for f in hung]
+    known = [n for n in numbers if n is not None]
+    if len(known) < len(numbers) or len(set(known)) < 2:
+        return []
+    return [f for f in hung if f.collective_number is not None and f.collective_number < max(known)]
+
+
+def _where(fate: RankFate) -> str:
+    place = f"at {fate.waits_at}" if fate.waits_at else f"in phase {fate.phase}"
+    return f"rank {fate.rank} {place}"
+
+
+def _ranks(fates: Sequence[RankFate]) -> str:
+    numbers = sorted(f.rank for f in fates)
+    listed = ", ".join(map(str, numbers[:8])) + (", ..." if len(numbers) > 8 else "")
+    return f"rank{'s' * (len(numbers) > 1)} {listed} wait{'s' * (len(numbers) == 1)}"
+
+
+def _describe(code: int, oom_kills: int) -> str:
     if code >= 0:
         return f"exit code {code}"
     try:
-        return f"killed by {signal.Signals(-code).name}"
+        name = signal.Signals(-code).name
     except ValueError:
-        return f"killed by signal {-code}"
-
-
-def _moment(fate: RankFate, channel: ControlChannel) -> float:
-    """When a rank failed. One that died without a word did so before its connection closed."""
-    if fate.error is not None:
-        return fate.error.raised_at
-    return channel.closed_at.get(fate.rank, float("inf"))
+        name = f"signal {-code}"
+    if code == -signal.SIGKILL and oom_kills:
+        return f"killed by {name}, out of memory (the kernel's oom_kill count rose by {oom_kills})"
+    return f"killed by {name}"

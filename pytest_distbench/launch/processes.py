@@ -7,6 +7,7 @@ import os
 import signal
 import time
 from collections.abc import Iterable
+from pathlib import Path
 
 import psutil
 
@@ -56,6 +57,24 @@ def send(pids: Iterable[int], number: signal.Signals) -> None:
     for pid in pids:
         with contextlib.suppress(OSError):
             os.kill(pid, number)
+
+
+def is_alive(pid: int) -> bool:
+    """Whether a process runs; a zombie does not."""
+    try:
+        return _is_running(psutil.Process(pid))
+    except _GONE:
+        return False
+
+
+def oom_kills() -> int:
+    """Processes the kernel has ended for lack of memory since the host started, in any container; 0 where unknown."""
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/vmstat").read_text().splitlines():
+            name, _, count = line.partition(" ")
+            if name == "oom_kill":
+                return int(count)
+    return 0
 
 
 def _is_running(process: psutil.Process) -> bool:

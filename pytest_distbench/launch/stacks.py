@@ -1,32 +1,171 @@
-"""Reading what faulthandler wrote: the stacks of a hung rank, without our own frames, and the line it waits at."""
+"""Where the ranks of a stuck launch are: their Python stacks, the line each waits at, its last collective."""
 
 from __future__ import annotations
 
+import contextlib
 import re
+import shutil
+import subprocess
+import time
+from collections.abc import Collection
+from pathlib import Path
+
+import msgspec
+
+from pytest_distbench.launch import processes
+from pytest_distbench.launch.control import ControlChannel
+from pytest_distbench.wire import FLIGHT_REQUEST, STACKS_SIGNAL
+
+_WAIT_S = 1.0
+_LOOK_AGAIN_S = 0.02
+_PY_SPY_S = 10.0
+_LARGEST_FLIGHT_BYTES = 64 * 2**20
 
 _LIFELINE = "_die_with_pytest"
-_OUR_ENTRY = re.compile(r'worker/main\.py", line \d+ in _measure')
-_LIBRARY = re.compile(r"/site-packages/|/pytest_distbench/|/lib/python3")
+_ENTRY = re.compile(r'pytest_distbench/worker/main\.py", line \d+ in (_measure|_join_group|_leave_group|run)$', re.MULTILINE)
+_LIBRARY = re.compile(r"/site-packages/|/pytest_distbench/|/lib/python3|<frozen ")
 _FRAME = re.compile(r'File "(.+)", line (\d+) in (\S+)')
+_NEXT_DUMP = re.compile(r"(?<=\S\n)(?=(?:Current thread|Thread|Stack) )")
+"""Threads of one dump are separated by an empty line, dumps by nothing."""
+
+
+class _Frame(msgspec.Struct):
+    name: str
+    filename: str
+    line: int
+
+
+class _Thread(msgspec.Struct):
+    """One thread in py-spy's JSON."""
+
+    frames: list[_Frame]
+    thread_name: str | None = None
+
+
+class _Entry(msgspec.Struct):
+    """One collective in the flight recorder; the fields we read."""
+
+    profiling_name: str = ""
+    collective_seq_id: int = 0
+    pg_id: int = 0
+    is_p2p: bool = False
+    input_dtypes: list[str] = []
+    input_sizes: list[list[int]] = []
+
+
+class _Flight(msgspec.Struct):
+    entries: list[_Entry] = []
+
+
+class LastCollective(msgspec.Struct, frozen=True):
+    """The last collective a rank entered in the default group: number (from 1) and what it was."""
+
+    number: int
+    what: str
+
+
+def collect(directory: Path, channel: ControlChannel, ranks: Collection[int]) -> None:
+    """Make these ranks write their stacks and last collectives into ``directory``; returns when they have, or cannot.
+
+    Ranks answer a signal, also while blocked in a collective. Where one does not (it masks the signal, or has not
+    come that far), py-spy is asked, if it is installed and the kernel lets it look.
+    """
+    pids = channel.pids()
+    answering = {rank: pids[rank] for rank in ranks if rank in pids}  # the signal would kill one without its handler
+    before = {rank: _size(stacks_path(directory, rank)) for rank in answering}
+    processes.send(answering.values(), STACKS_SIGNAL)
+    for rank in answering:
+        channel.ask(rank, FLIGHT_REQUEST)
+    deadline = time.monotonic() + _WAIT_S
+    waiting, sizes = set(answering), before
+    while waiting and time.monotonic() < deadline:
+        time.sleep(_LOOK_AGAIN_S)
+        now = {rank: _size(stacks_path(directory, rank)) for rank in waiting}
+        waiting = {
+            rank
+            for rank in waiting
+            if now[rank] == before[rank] or now[rank] != sizes[rank] or not flight_path(directory, rank).exists()
+        }
+        sizes = now
+    for rank in answering:
+        if _size(stacks_path(directory, rank)) == before[rank]:
+            _ask_py_spy(answering[rank], stacks_path(directory, rank))
+
+
+def stacks_path(directory: Path, rank: int) -> Path:
+    """Where a rank writes its stacks."""
+    return directory / f"stacks{rank}.txt"
+
+
+def flight_path(directory: Path, rank: int) -> Path:
+    """Where a rank writes its flight recorder."""
+    return directory / f"flight{rank}.json"
+
+
+def last_collective(directory: Path, rank: int) -> LastCollective | None:
+    """The last collective a rank entered in the default group; None where nothing is known."""
+    path = flight_path(directory, rank)
+    try:
+        if path.stat().st_size > _LARGEST_FLIGHT_BYTES:
+            return None
+        entries = msgspec.json.decode(path.read_bytes(), type=_Flight).entries
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError):
+        return None
+    found = [e for e in entries if e.pg_id == 0 and not e.is_p2p and e.collective_seq_id > 0]
+    if not found:
+        return LastCollective(0, "none")
+    last = max(found, key=lambda e: e.collective_seq_id)
+    name = last.profiling_name.rpartition(":")[2] or "collective"
+    of = [f"{kind.lower()}{size}" for kind, size in zip(last.input_dtypes, last.input_sizes, strict=False)]
+    return LastCollective(last.collective_seq_id, f"{name} of {', '.join(of)}" if of else name)
 
 
 def trimmed(text: str) -> str:
     """The threads of the last dump that are the user's, each cut where our code called theirs."""
     threads = []
-    for block in re.split(r"\n\s*\n", text.strip()):
+    for block in re.split(r"\n\s*\n", _last_dump(text).strip()):
         if _LIFELINE in block:
             continue
         lines = block.splitlines()
-        cut = next((i for i, line in enumerate(lines) if _OUR_ENTRY.search(line)), len(lines))
-        threads.append("\n".join(lines[:cut]))
+        cut = next((i for i, line in enumerate(lines) if _ENTRY.search(line)), len(lines))
+        threads.append("\n".join(lines[:cut] if cut > 1 else lines))
     return "\n\n".join(threads)
 
 
 def waits_at(text: str) -> str:
-    """The innermost user frame as ``file.py:7 in function``, and what it called; empty if unknown."""
-    frames = _FRAME.findall(trimmed(text).rpartition("Current thread")[2])
+    """The main thread's innermost user frame as ``file.py:7 in function``, and what it called; empty if unknown."""
+    blocks = re.split(r"\n\s*\n", _last_dump(text).strip())
+    main = next((block for block in blocks if _ENTRY.search(block)), blocks[-1])
+    frames = _FRAME.findall(main)
     for i, (file, line, function) in enumerate(frames):
         if not _LIBRARY.search(file):
             called = f", in {frames[i - 1][2]}" if i else ""
             return f"{file.rpartition('/')[2]}:{line} in {function}{called}"
     return ""
+
+
+def _last_dump(text: str) -> str:
+    return _NEXT_DUMP.split(text)[-1]
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
+
+
+def _ask_py_spy(pid: int, path: Path) -> None:
+    found = shutil.which("py-spy")
+    if found is None:
+        return
+    with contextlib.suppress(OSError, subprocess.SubprocessError, msgspec.DecodeError):
+        command = [found, "dump", "--json", "--pid", str(pid)]
+        done = subprocess.run(command, capture_output=True, stdin=subprocess.DEVNULL, timeout=_PY_SPY_S, check=True)
+        threads = msgspec.json.decode(done.stdout, type=list[_Thread])
+        path.write_text("\n\n".join(_as_faulthandler(thread) for thread in threads))
+
+
+def _as_faulthandler(thread: _Thread) -> str:
+    frames = [f'  File "{f.filename}", line {f.line} in {f.name}' for f in thread.frames]
+    return "\n".join([f"Thread {thread.thread_name} (py-spy, most recent call first):", *frames])

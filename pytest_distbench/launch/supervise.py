@@ -9,20 +9,22 @@ from collections.abc import Callable
 import msgspec
 
 from pytest_distbench.errors import RecordingError
-from pytest_distbench.launch import processes
+from pytest_distbench.launch import processes, stacks
 from pytest_distbench.launch.contract import COOKIE_VARIABLE, Exit, Launcher, RunningLaunch, plan_path
 from pytest_distbench.launch.control import ControlChannel
-from pytest_distbench.launch.fates import Ending, read_reports, tail, tell_fates
+from pytest_distbench.launch.fates import Ending, is_hang, merge_outcomes, read_reports, tail, tell_fates
 from pytest_distbench.launch.merge import foreign_cores, merge
-from pytest_distbench.records import LaunchPlan, LaunchRecord, Outcome, RankFate, RankReport
-from pytest_distbench.wire import STACKS_SIGNAL, RankEvent
+from pytest_distbench.records import LaunchPlan, LaunchRecord, RankReport
+from pytest_distbench.wire import RankEvent
 
 VICTIM_GRACE_S = 0.5
 """How long the other ranks may still report after one has failed."""
+CRASH_GRACE_S = 1.0
+"""How long the launcher may take to end a launch by itself after a rank has died."""
 SKIP_GRACE_S = 2.0
 """How long the other ranks may go on after one has skipped, before they disagree."""
-STACKS_WAIT_S = 0.5
-"""How long a hung rank is given to write its stacks."""
+TEARDOWN_S = 30.0
+"""How long the ranks may take to end after all bodies have passed."""
 REAP_S = 8.0
 """How long the launcher may take to notice that its ranks are gone."""
 
@@ -61,6 +63,7 @@ class _Launch:
         self.started_at = time.monotonic()
         self.timed_out = False
         self.ended_by_us: frozenset[int] = frozenset()
+        self.oom_kills_before = processes.oom_kills()
         self.running: RunningLaunch = launcher.start(plan)
         self.deadline = time.monotonic() + plan.timeout_s  # not counting what the launcher itself had to start
         selector.register(self.running.fileno(), selectors.EVENT_READ, self.running)
@@ -82,12 +85,16 @@ class _Launch:
         while True:
             remaining = stop_at - time.monotonic()
             if remaining <= 0:
-                self.timed_out = stop_at == self.deadline
+                self.timed_out = not self.channel.held() and not self.channel.lost()
                 return None
             for key, _ in self.selector.select(remaining):
                 if key.data is self.channel:
                     for event in self.channel.read(key.fileobj):
                         stop_at = min(stop_at, self._heed(event))
+                    if self.channel.lost():
+                        stop_at = min(stop_at, time.monotonic() + CRASH_GRACE_S)
+                    if self._needs_no_more():
+                        return None
                 elif (ended := self.running.poll()) is not None:
                     return ended
 
@@ -99,16 +106,21 @@ class _Launch:
             return time.monotonic() + VICTIM_GRACE_S
         if event.kind == "skipped":
             return time.monotonic() + SKIP_GRACE_S
+        if event.kind == "done" and len(self.channel.concluded()) == self.plan.world_size:
+            return time.monotonic() + TEARDOWN_S
         return self.deadline
+
+    def _needs_no_more(self) -> bool:
+        """Whether every rank has said how it ended, and one of them waits to be ended."""
+        return len(self.channel.concluded()) == self.plan.world_size and self.channel.held()
 
     def _end(self) -> Exit:
         """End the ranks by force, hung ones after they have shown where they are."""
         pids = self.channel.pids() | self.running.pids()
-        alive = {rank: pid for rank, pid in pids.items() if processes.family([pid])}
+        alive = {rank for rank, pid in pids.items() if processes.is_alive(pid)}
         self.ended_by_us = frozenset(alive)
-        if self.timed_out:
-            processes.send(self.channel.pids().values(), STACKS_SIGNAL)  # only those that have said hello handle it
-            time.sleep(STACKS_WAIT_S)
+        undecided = [rank for rank in alive if rank not in self.channel.concluded() or self.timed_out]
+        stacks.collect(plan_path(self.plan).parent, self.channel, undecided)
         processes.kill(processes.family(pids.values()))
         deadline = time.monotonic() + REAP_S
         while (remaining := deadline - time.monotonic()) > 0:
@@ -124,9 +136,14 @@ class _Launch:
         finished_at = time.monotonic()
         plan = self.plan
         reports = read_reports(plan)
-        ending = Ending(exit=ended, timed_out=self.timed_out, ended_by_us=self.ended_by_us)
+        ending = Ending(
+            exit=ended,
+            timed_out=self.timed_out,
+            ended_by_us=self.ended_by_us,
+            oom_kills=processes.oom_kills() - self.oom_kills_before,
+        )
         fates = tell_fates(plan, reports, self.channel, ending)
-        outcome, reason = _merge_outcomes(fates)
+        outcome, reason = merge_outcomes(fates, after_s=finished_at - self.started_at)
         if outcome == "failed" and ended.trouble and not any(r.error for r in reports.values()):
             log = tail(plan_path(plan).parent / "launcher.log")
             reason = f"{reason}; {ended.trouble}" + (f"\n{log}" if log else "")
@@ -143,30 +160,13 @@ class _Launch:
             only=plan.only,
             phases=_phases(reports, ended, self.started_at, finished_at),
             reason=reason,
-            timed_out=self.timed_out,
+            timed_out=is_hang(fates),
             fates=fates,
             measurements=measurements,
             foreign_cores=foreign_cores(list(reports.values())),
             software=reports[0].software if 0 in reports else {},
             logs=plan.directory,
         )
-
-
-def _merge_outcomes(fates: list[RankFate]) -> tuple[Outcome, str]:
-    """All passed: passed. All skipped: skipped. Some skipped and none failed by itself: they disagree."""
-    skipped = [f for f in fates if f.outcome == "skipped"]
-    if len(skipped) == len(fates):
-        return "skipped", skipped[0].error.message if skipped[0].error else ""
-    culprits = [f for f in fates if f.outcome == "failed" and not f.is_victim]
-    if skipped and not culprits:
-        who = ", ".join(str(f.rank) for f in skipped)
-        return "failed", f"ranks disagree: rank {who} skipped, the others did not"
-    failed = [f for f in fates if f.outcome == "failed"]
-    if not failed:
-        return "passed", ""
-    first = failed[0]
-    text = f": {first.error.message.splitlines()[0] if first.error.message else ''}" if first.error else ""
-    return "failed", f"rank {first.rank} {first.how}{text}"
 
 
 def _phases(reports: dict[int, RankReport], ended: Exit, started_at: float, finished_at: float) -> dict[str, float]:

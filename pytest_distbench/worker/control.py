@@ -1,4 +1,4 @@
-"""The rank's line to pytest: phases and progress out, and a lifeline that ends the rank when pytest dies."""
+"""The rank's line to pytest: phases and progress out, requests in, and a lifeline: the rank dies with pytest."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from pathlib import Path
 import msgspec
 
 from pytest_distbench.records import Phase
-from pytest_distbench.wire import SOCKET_NAME, EventKind, RankEvent, short_address
+from pytest_distbench.wire import FLIGHT_REQUEST, SOCKET_NAME, EventKind, RankEvent, short_address
+from pytest_distbench.worker import flight
 
 PROGRESS_INTERVAL_S = 0.2
 
@@ -22,11 +23,13 @@ class ControlLine:
     """Connection of one rank to the launch's control socket.
 
     pytest holds the other end. When that process ends, however it ends, the kernel closes the socket and the
-    thread here, blocked in a read until then, kills the rank's process group.
+    thread here, blocked in a read until then, kills the rank's process group. The thread also answers requests,
+    which works while the main thread is blocked in a collective.
     """
 
     def __init__(self, directory: Path, rank: int, *, reports_progress: bool) -> None:
         self._rank = rank
+        self._flight = directory / f"flight{rank}.json"
         self._reports_progress = reports_progress
         self._last_progress = 0.0
         self._lock = threading.Lock()
@@ -55,7 +58,9 @@ class ControlLine:
 
     def _die_with_pytest(self) -> None:
         with contextlib.suppress(OSError):
-            self._socket.recv(1)
+            while request := self._socket.recv(1):
+                if request == FLIGHT_REQUEST:
+                    flight.dump(self._flight)
         _kill_own_group()
 
 

@@ -39,8 +39,14 @@ CONTRACT = (
 )  # fmt: skip
 """The environment variables torchrun gives a rank; an inherited one must never reach a body."""
 
+STORE_SHARE = 0.6
+GROUP_SHARE = 0.8
+"""Time-outs nest, as shares of the launch's: rendezvous before collective before launch, so that the inner explains."""
+
+HOLD_S = 120.0
+"""How long a rank that did not pass waits to be ended by pytest, which looks at its peers first."""
+
 _LONGEST_TEXT = 200_000
-_BACKEND_GRACE_S = 30.0
 
 
 def run_rank(plan_path: str) -> bool:
@@ -71,13 +77,18 @@ class _Life:
         outcome: Outcome = "passed"
         reason = ""
         error: ErrorReport | None = None
+        pid = os.getpid()
         try:
             self._measure()
         except BaseException as raised:  # noqa: BLE001 a rank reports whatever ended it, KeyboardInterrupt and SystemExit included
             outcome, reason, error = _classify(raised)
+        if os.getpid() != pid:
+            os._exit(0)  # a child the body forked and let run on: the rank is its parent
         self._report(outcome, reason, error)
         if outcome != "passed":
             self.control.send(outcome)
+            # Its exit would make the elastic agent end the peers, which have reports to write and stacks to show.
+            time.sleep(HOLD_S)
             return False
         self.control.send("done")
         with self.phase("teardown"):
@@ -179,27 +190,36 @@ def _take_output(path: Path) -> None:
 
 
 def _take_signals(stacks: Path) -> None:
-    """Lead a process group of our own, die by default on the usual signals, answer the stacks signal."""
+    """Lead a process group of our own, die by default on the usual signals, show the stacks when asked and at SIGTERM.
+
+    SIGTERM comes from the elastic agent when another rank has died: what this one was waiting for explains it.
+    """
     if os.getpgid(0) != os.getpid():
         os.setpgid(0, 0)
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT):
         signal.signal(number, signal.SIG_DFL)
     faulthandler.enable(all_threads=True)
-    faulthandler.register(STACKS_SIGNAL, file=open(stacks, "w"), all_threads=True)  # noqa: SIM115 open for life
+    file = open(stacks, "w")  # noqa: SIM115 open for life
+    faulthandler.register(STACKS_SIGNAL, file=file, all_threads=True)
+    faulthandler.register(signal.SIGTERM, file=file, all_threads=True, chain=True)
 
 
 def _join_group(plan: LaunchPlan, context: RankContext) -> None:
-    # Later than the launch's own time-out: that one shows the stacks of all ranks, where the backend's would end the
-    # innocent ranks first and leave nothing to look at.
-    timeout = timedelta(seconds=plan.timeout_s + _BACKEND_GRACE_S)
+    timeout = timedelta(seconds=plan.timeout_s * GROUP_SHARE)
     if plan.backend == "fake":
         from torch.testing._internal.distributed.fake_pg import FakeStore
 
         dist.init_process_group("fake", store=FakeStore(), rank=context.rank, world_size=context.world_size)
-    elif plan.device == "cuda":
-        dist.init_process_group(plan.backend, timeout=timeout, device_id=context.device)
-    else:
-        dist.init_process_group(plan.backend, timeout=timeout)
+        return
+    store, rank, world_size = next(dist.rendezvous("env://", timeout=timedelta(seconds=plan.timeout_s * STORE_SHARE)))
+    dist.init_process_group(
+        plan.backend,
+        store=store,
+        rank=rank,
+        world_size=world_size,
+        timeout=timeout,
+        device_id=context.device if plan.device == "cuda" else None,
+    )
 
 
 def _run_script(plan: LaunchPlan) -> None:

@@ -1,0 +1,21 @@
+"""torch's flight recorder: the last collectives of this process, with their numbers, types and sizes."""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+
+
+def dump(path: Path) -> None:
+    """Write the recorder's content as JSON, whole or not at all.
+
+    Nothing is written where torch has no recorder, or none for this backend. Best effort: it runs while the process
+    is already in trouble.
+    """
+    with contextlib.suppress(Exception):
+        from torch._C._distributed_c10d import _dump_fr_trace_json
+
+        content: str | bytes = _dump_fr_trace_json(True)  # with the collectives, not only the groups' state
+        draft = path.with_suffix(".tmp")
+        draft.write_bytes(content.encode() if isinstance(content, str) else content)
+        draft.rename(path)
