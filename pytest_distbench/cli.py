@@ -12,6 +12,7 @@ from pathlib import Path
 from pytest_distbench import __version__
 from pytest_distbench.baselines import BaselineFile, read_file
 from pytest_distbench.errors import DistbenchError
+from pytest_distbench.report.escape import printable
 from pytest_distbench.report.tables import layout, quantity
 
 EXIT_ERROR = 2
@@ -22,10 +23,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     try:
         lines = options.command(options)
-        print("\n".join(lines))
+        print(printable("\n".join(lines)))
         sys.stdout.flush()
     except DistbenchError as error:
-        print(f"distbench: {error}", file=sys.stderr)
+        print(printable(f"distbench: {error}"), file=sys.stderr)
         return EXIT_ERROR
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader has had enough, as `| head` does

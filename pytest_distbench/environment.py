@@ -6,6 +6,7 @@ import os
 import platform
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 
@@ -18,6 +19,14 @@ _ALLOWED = re.compile(
 _SECRET = re.compile(r"KEY|TOKEN|SECRET|PASS|CREDENTIAL|AUTH", re.IGNORECASE)
 _USER_INFO = re.compile(r"(?<=://)[^/@\s]+@")
 _MARKETING = re.compile(r"\((?:R|TM)\)|\bCPU\b|\bProcessor\b|@.*|\b\d+-Core\b", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class Gpu:
+    """One NVIDIA GPU as the driver names it."""
+
+    name: str
+    uuid: str
 
 
 def cores() -> int:
@@ -42,8 +51,8 @@ def cpu_name() -> str:
     return " ".join(name.split())
 
 
-def gpu_names(variables: Mapping[str, str]) -> list[str]:
-    """Product names of the GPUs this process may use, read from the driver without torch.
+def gpus(variables: Mapping[str, str]) -> list[Gpu]:
+    """The GPUs this process may use, read from the driver without torch.
 
     ``CUDA_VISIBLE_DEVICES`` is honoured as CUDA does: indices or UUID prefixes, ending at the first invalid one.
     An empty list where there is no NVIDIA driver.
@@ -56,11 +65,12 @@ def gpu_names(variables: Mapping[str, str]) -> list[str]:
         return []
     try:
         handles = [pynvml.nvmlDeviceGetHandleByIndex(i) for i in range(pynvml.nvmlDeviceGetCount())]
-        names = [str(pynvml.nvmlDeviceGetName(h)) for h in handles]
-        uuids = [str(pynvml.nvmlDeviceGetUUID(h)) for h in handles]
+        found = [Gpu(str(pynvml.nvmlDeviceGetName(h)), str(pynvml.nvmlDeviceGetUUID(h))) for h in handles]
+    except pynvml.NVMLError:
+        return []
     finally:
         pynvml.nvmlShutdown()
-    return [names[i] for i in visible_devices(variables.get("CUDA_VISIBLE_DEVICES"), uuids)]
+    return [found[i] for i in visible_devices(variables.get("CUDA_VISIBLE_DEVICES"), [g.uuid for g in found])]
 
 
 def visible_devices(setting: str | None, uuids: list[str]) -> list[int]:
@@ -116,12 +126,18 @@ def installed_version(package: str) -> str:
 
 
 def describe(
-    *, platform_name: str | None, gpus: list[str], software: dict[str, str], variables: Mapping[str, str]
+    *,
+    platform_name: str | None,
+    gpu_name: str | None,
+    software: dict[str, str],
+    variables: Mapping[str, str],
+    shares_gpu: bool = False,
 ) -> Environment:
-    """The environment record of this machine. ``gpus`` is empty for a CPU run."""
-    device = gpus[0] if gpus else cpu_name()
+    """The environment record of this machine. ``gpu_name`` is None for a CPU run."""
+    device = gpu_name or cpu_name()
     return Environment(
-        platform=platform_name or platform_key(device, gpu=bool(gpus)),
+        platform=platform_name or platform_key(device, gpu=gpu_name is not None),
+        shares_gpu=shares_gpu,
         device=device,
         cores=cores(),
         software=software,

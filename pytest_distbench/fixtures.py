@@ -1,19 +1,16 @@
-"""The fixtures ``distbench``, ``collective_sweep`` and ``time_to_accuracy``."""
+"""The fixture ``distbench``: runs bodies in process groups and judges what they record."""
 
 from __future__ import annotations
 
-import inspect
-import json
-import shlex
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import pytest
 
-from pytest_distbench import collectives
-from pytest_distbench.errors import BackendUnavailable, BodyError, ConfigurationError, DistbenchError
+from pytest_distbench.bodies import json_able, locate
+from pytest_distbench.errors import BackendUnavailable, BodyError, DistbenchError
 from pytest_distbench.markers import Requirement, requirement
 from pytest_distbench.outcomes import LaunchFailed, MissingBaseline, Misuse, Regression
 from pytest_distbench.records import (
@@ -26,12 +23,11 @@ from pytest_distbench.records import (
     Verdict,
 )
 from pytest_distbench.report import failures
-from pytest_distbench.session import MeasureRequest, Session
+from pytest_distbench.request import MeasureRequest
+from pytest_distbench.session import Session
 
 if TYPE_CHECKING:
     from pytest_distbench.worker.context import RankContext
-
-_WORKLOADS = Path(__file__).parent / "workloads"
 
 
 class Recorder(Protocol):
@@ -81,13 +77,22 @@ class Distbench:
         device: ``cuda`` with --gpu, else ``cpu``.
     """
 
-    def __init__(self, session: Session, node: pytest.Item, world_size: int, record: Recorder, command: str) -> None:
+    def __init__(
+        self,
+        session: Session,
+        node: pytest.Item,
+        world_size: int,
+        record: Recorder,
+        command: str,
+        lend_terminal: Callable[[], AbstractContextManager[None]],
+    ) -> None:
         self.world_size = world_size
         self.device: Literal["cpu", "cuda"] = "cuda" if session.settings.gpu else "cpu"
         self._session = session
         self._node = node
         self._record = record
         self._command = command
+        self._lend_terminal = lend_terminal
         self._requirement: Requirement = requirement(node.iter_markers())
         self._names: set[str] = set()
 
@@ -230,6 +235,8 @@ class Distbench:
         judged: bool,
     ) -> MeasureRequest:
         settings, wanted = self._session.settings, self._requirement
+        if settings.attach is not None and settings.attach >= self.world_size:
+            pytest.skip(f"--distbench-attach {settings.attach}: this test has ranks 0 to {self.world_size - 1}")
         if name in self._names:
             raise Misuse(f"this test already has a run named {name!r}: give each its own name=")
         self._names.add(name)
@@ -237,6 +244,12 @@ class Distbench:
         case_id = bracket.removesuffix("]") + (f":{name}" if name else "")
         first = launches or wanted.launches or settings.launches
         accepted = tolerance if tolerance is not None else wanted.tolerance
+        try:
+            identity = json_able(params or {})
+        except BodyError as error:
+            raise Misuse(str(error)) from None
+        if tuple(seeds) != (0,):
+            identity["seeds"] = list(seeds)
         return MeasureRequest(
             nodeid=self._node.nodeid,
             case=Case(
@@ -246,7 +259,7 @@ class Distbench:
                 backend=settings.backend,
                 device=self.device,
                 launcher=settings.launcher,
-                params=json_able(params or {}) | ({"seeds": list(seeds)} if tuple(seeds) != (0,) else {}),
+                params=identity,
             ),
             body=reference,
             seeds=tuple(seeds),
@@ -260,13 +273,14 @@ class Distbench:
         )
 
     def _measure(self, request: MeasureRequest) -> CaseResult:
-        result = self._guarded(lambda: self._session.run(request))
+        with self._lend_terminal():
+            result = self._guarded(lambda: self._session.run(request))
         self._record(result)
         last = result.launches[-1]
         if last.outcome == "skipped":
             pytest.skip(last.reason or "all ranks skipped")
         if last.outcome == "failed":
-            raise LaunchFailed(failures.launch_text(result))
+            raise LaunchFailed(failures.launch_text(result, rerun_command=self._command))
         return result
 
     def _guarded(self, work: Callable[[], CaseResult]) -> CaseResult:
@@ -278,7 +292,7 @@ class Distbench:
             raise Misuse(str(error)) from None
 
     def _conclude(self, result: CaseResult) -> None:
-        if result.update:
+        if result.update or self._session.settings.attach is not None:
             return
         judged = [v for v in result.verdicts if v.better != "info"]
         if not judged:
@@ -298,171 +312,3 @@ class Distbench:
             if self._session.settings.missing == "skip":
                 pytest.skip(text.splitlines()[0])
             raise MissingBaseline(text)
-
-
-class CollectiveSweep:
-    """The ``collective_sweep`` fixture: latency of one collective over message sizes, validated exactly."""
-
-    def __init__(self, distbench: Distbench, max_message_bytes: int | None) -> None:
-        self._distbench = distbench
-        self._max_message_bytes = max_message_bytes
-
-    def __call__(
-        self,
-        collective: str,
-        *,
-        dtype: str = "float32",
-        sizes: Sequence[int] | str = "powers",
-        iterations: int | None = None,
-        warmup: int = 5,
-        max_bytes: int | None = None,
-        cache: str = "rotate",
-        **options: Any,
-    ) -> Run:
-        """Measure and judge a sweep.
-
-        Args:
-            collective: torch name, for example ``all_reduce``.
-            dtype: name of the element type.
-            sizes: message sizes in bytes, ``"powers"`` (4 B to 64 MiB, doubling) or ``"mlbench"`` (task 0a).
-            iterations: timed per size; None: as many as fit a time budget, decided by rank 0, 8 to 100.
-            warmup: untimed iterations per size.
-            max_bytes: larger sizes are left out; ``--distbench-max-message`` lowers it further.
-            cache: ``rotate`` moves through a large buffer so that small messages leave the cache; ``hot`` does not.
-            options: as for ``distbench.run``: launches, timeout, tolerance, name.
-
-        Raises:
-            Misuse: unknown collective, dtype or preset, or no size left.
-        """
-        try:
-            item = collectives.item_bytes(dtype)
-            collectives.collective(collective)
-            chosen = _sizes(sizes, item)
-        except ConfigurationError as error:
-            raise Misuse(str(error)) from None
-        if cache not in ("rotate", "hot"):
-            raise Misuse(f"cache={cache!r}: known are rotate and hot")
-        caps = [cap for cap in (max_bytes, self._max_message_bytes) if cap is not None]
-        kept = [size for size in chosen if size >= item and all(size <= cap for cap in caps)]
-        if not kept:
-            raise Misuse(
-                f"no message size left of {len(chosen)}: {dtype} takes {item} B, "
-                f"the largest allowed is {min(caps, default=0)} B"
-            )
-        params = {
-            "collective": collective,
-            "dtype": dtype,
-            "sizes": kept,
-            "iterations": iterations,
-            "warmup": warmup,
-            "cache": cache,
-        }
-        return self._distbench.run(f"{_WORKLOADS / 'sweep.py'}::collective_sweep", params=params, **options)
-
-
-class TimeToAccuracy:
-    """The ``time_to_accuracy`` fixture: short trainings to a goal, once per seed, in one process group."""
-
-    def __init__(self, distbench: Distbench) -> None:
-        self._distbench = distbench
-
-    def __call__(
-        self,
-        train: Callable[[RankContext], object] | str,
-        *,
-        goal: float,
-        seeds: Sequence[int] = (0,),
-        params: Mapping[str, Any] | None = None,
-        **options: Any,
-    ) -> Run:
-        """Train and judge steps, final accuracy, time and step time; fail if the goal is never reached.
-
-        Args:
-            train: body that drives ``rank.goal(..., target=rank.params["goal"])``.
-            goal: the target the metric must reach.
-            seeds: one training each, with ``rank.seed`` set.
-            params: handed to the body beside ``goal``.
-            options: as for ``distbench.run``: launches, timeout, tolerance, name.
-        """
-        return self._distbench.run(train, params={**(params or {}), "goal": goal}, seeds=seeds, **options)
-
-
-def locate(body: object, *, beside: Path, args: Sequence[str]) -> BodyReference:
-    """Find out how a rank can import a body.
-
-    Raises:
-        BodyError: it is not importable by name from a file.
-    """
-    if isinstance(body, str):
-        file, separator, function = body.partition("::")
-        path = Path(beside, file)
-        if not path.is_file():
-            raise BodyError(f"body {body!r}: there is no file {path}")
-        if separator and not function:
-            raise BodyError(f"body {body!r}: no function named after '::'")
-        return BodyReference(file=str(path), function=function, arguments=[str(a) for a in args])
-    if not inspect.isfunction(body):
-        raise BodyError(
-            f"body {body!r} is a {type(body).__name__}; "
-            "wanted a function at module level, 'file.py::function' or 'script.py'"
-        )
-    name = body.__qualname__
-    if "<" in name:
-        raise BodyError(
-            f"body {name} in {body.__code__.co_filename}:{body.__code__.co_firstlineno} is defined inside a function: "
-            "ranks import the body by name, so move it to module level"
-        )
-    return BodyReference(file=body.__code__.co_filename, function=name, module=body.__module__)
-
-
-def json_able(params: Mapping[str, Any]) -> dict[str, Any]:
-    """Parameters as they will reach the rank.
-
-    Raises:
-        Misuse: a value is not JSON-able; the message names it.
-    """
-    for key, value in params.items():
-        if not isinstance(key, str):
-            raise Misuse(f"params: the key {key!r} is no text: ranks get parameters as JSON")
-        try:
-            json.dumps(value, allow_nan=False)
-        except (TypeError, ValueError, RecursionError) as error:
-            raise Misuse(
-                f"params[{key!r}] is not JSON-able: {error}. Ranks get parameters as JSON: pass finite numbers, text, "
-                "lists and dicts, and build the rest in the body"
-            ) from None
-    decoded: dict[str, Any] = json.loads(json.dumps(dict(params)))
-    return decoded
-
-
-def rerun_command(config: pytest.Config, nodeid: str) -> str:
-    """The command that runs one case again under the same options."""
-    kept = []
-    arguments = list(config.invocation_params.args)
-    takes_value = {
-        "--world-size", "--distbench-world-size", "--distbench-backend", "--distbench-launcher",
-        "--distbench-baselines",
-        "--distbench-platform", "--distbench-tolerance", "--distbench-max-message",
-    }  # fmt: skip
-    for i, argument in enumerate(arguments):
-        option, separator, _ = str(argument).partition("=")
-        if option in ("--gpu", "--distbench-gpu") or (option in takes_value and separator):
-            kept.append(str(argument))
-        elif option in takes_value:
-            kept += [str(a) for a in arguments[i : i + 2]]
-    return shlex.join(["pytest", nodeid, *kept])
-
-
-def _sizes(sizes: Sequence[int] | str, item: int) -> list[int]:
-    if sizes == "powers":
-        return collectives.power_of_two_sizes(4, 64 * 2**20)
-    if sizes == "mlbench":
-        return collectives.mlbench_sizes(item)
-    if isinstance(sizes, str):
-        raise ConfigurationError(
-            f"unknown preset of sizes {sizes!r}: known are 'powers' and 'mlbench', or give a list of bytes"
-        )
-    wrong = [s for s in sizes if not isinstance(s, int) or s < 1]
-    if wrong:
-        raise ConfigurationError(f"sizes: {wrong[0]!r} is not a number of bytes")
-    return list(sizes)

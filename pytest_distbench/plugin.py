@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Generator, Iterator
 from dataclasses import dataclass, field
@@ -12,11 +13,12 @@ import pytest
 from pytest_distbench.results import REPORT_ATTRIBUTE, ResultsPlugin
 
 if TYPE_CHECKING:
-    from pytest_distbench.fixtures import CollectiveSweep, Distbench, TimeToAccuracy
+    from pytest_distbench.fixtures import Distbench
     from pytest_distbench.records import CaseResult
     from pytest_distbench.report.progress import Progress
     from pytest_distbench.session import Session
     from pytest_distbench.settings import Settings
+    from pytest_distbench.shapes import CollectiveSweep, TimeToAccuracy
 
 
 @dataclass
@@ -150,7 +152,8 @@ def world_size(request: pytest.FixtureRequest) -> int:
 @pytest.fixture
 def distbench(request: pytest.FixtureRequest, world_size: int) -> Iterator[Distbench]:
     """Run bodies in process groups, measure them and compare with the baseline. See the README."""
-    from pytest_distbench.fixtures import Distbench, rerun_command
+    from pytest_distbench.fixtures import Distbench
+    from pytest_distbench.rerun import rerun_command
 
     config, node = request.config, request.node
     cases = node.stash.setdefault(_CASES, [])
@@ -159,14 +162,15 @@ def distbench(request: pytest.FixtureRequest, world_size: int) -> Iterator[Distb
     progress = state.progress
     assert progress is not None
     progress.begin(node.name)
-    yield Distbench(session, node, world_size, cases.append, rerun_command(config, node.nodeid))
+    command = rerun_command(config, node.nodeid)
+    yield Distbench(session, node, world_size, cases.append, command, lambda: _terminal_for_rank(config))
     progress.end()
 
 
 @pytest.fixture
 def collective_sweep(request: pytest.FixtureRequest, distbench: Distbench) -> CollectiveSweep:
     """Measure one collective over message sizes: ``collective_sweep("all_reduce", dtype="float32")``."""
-    from pytest_distbench.fixtures import CollectiveSweep
+    from pytest_distbench.shapes import CollectiveSweep
 
     return CollectiveSweep(distbench, _settings(request.config).max_message_bytes)
 
@@ -174,7 +178,7 @@ def collective_sweep(request: pytest.FixtureRequest, distbench: Distbench) -> Co
 @pytest.fixture
 def time_to_accuracy(distbench: Distbench) -> TimeToAccuracy:
     """Train to a goal: ``time_to_accuracy(train, goal=0.97)``."""
-    from pytest_distbench.fixtures import TimeToAccuracy
+    from pytest_distbench.shapes import TimeToAccuracy
 
     return TimeToAccuracy(distbench)
 
@@ -245,13 +249,32 @@ def _session(config: pytest.Config) -> Session:
         from pytest_distbench.report.progress import Progress
         from pytest_distbench.session import Session
 
+        settings = _settings(config)
         state.progress = Progress(config)
         state.session = Session(
-            _settings(config), on_progress=state.progress.show, reports_progress=state.progress.wants_events
+            settings,
+            on_progress=state.progress.show,
+            reports_progress=state.progress.wants_events,
+            on_output=state.progress.show_output if config.getoption("capture") == "no" else None,
+            post_mortem=bool(config.getoption("usepdb")),
         )
         if state.results is not None:
             state.results.session = state.session
     return state.session
+
+
+@contextlib.contextmanager
+def _terminal_for_rank(config: pytest.Config) -> Iterator[None]:
+    """Under --distbench-attach pytest lets go of stdin, stdout and stderr: the attached rank is given them."""
+    capture = config.pluginmanager.getplugin("capturemanager")
+    if _settings(config).attach is None or capture is None:
+        yield
+        return
+    capture.suspend(in_=True)
+    try:
+        yield
+    finally:
+        capture.resume()
 
 
 def _stored(config: pytest.Config, report: pytest.TestReport, cases: list[CaseResult]) -> list[CaseResult]:

@@ -36,6 +36,8 @@ class Environment(Record, frozen=True, kw_only=True):
     """Versions that can change a result: python, torch, numpy, and for GPUs cuda and nccl."""
     variables: dict[str, str] = {}
     """Environment variables on the allow-list."""
+    shares_gpu: bool = False
+    """Several ranks ran on one GPU: the numbers say nothing about the hardware, and are compared with none."""
 
 
 class ErrorReport(Record, frozen=True, kw_only=True):
@@ -88,6 +90,8 @@ class BodyReference(Record, frozen=True, kw_only=True):
     function: str = ""
     module: str = ""
     """The module name pytest knows the file by; used where it leads to the same file."""
+    is_rewritten: bool = False
+    """Whether pytest rewrote the assertions of that module."""
     arguments: list[str] = []
     """Command line of a script."""
 
@@ -113,6 +117,14 @@ class LaunchPlan(Record, frozen=True, kw_only=True):
     variables: dict[str, str]
     cookie: str
     """Marks every process of this launch in its environment."""
+    devices: list[int] = []
+    """Index of the CUDA device of each local rank; empty on the CPU."""
+    shares_gpu: bool = False
+    """Several ranks run on one GPU, which NCCL refuses unless each poses as a host of its own."""
+    attached: int | None = None
+    """The rank that owns the terminal; None: every rank writes to its log."""
+    post_mortem: bool = False
+    """The attached rank starts pdb where its body raised."""
     only: list[str] = []
     """Metrics whose answer is still open; a body may leave out the others. Empty: measure everything."""
     reports_progress: bool = False

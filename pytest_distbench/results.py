@@ -73,6 +73,7 @@ class ResultsPlugin:
         if not self._results and not self._trouble:
             return
         from pytest_distbench.report import github
+        from pytest_distbench.report.escape import printable
         from pytest_distbench.report.terminal import summary_lines
 
         settings = self._settings()
@@ -85,9 +86,11 @@ class ResultsPlugin:
             record_command=self._record_command(),
             folder=_shown(settings.baselines, config),
         ):
-            terminalreporter.write_line(line, red=line.startswith("!"), yellow=line.startswith(("?", "x")))
+            terminalreporter.write_line(printable(line), red=line.startswith("!"), yellow=line.startswith(("?", "x")))
         if settings.json is not None and not self._trouble:
             terminalreporter.write_line(f"run record: {_shown(settings.json, config)}")
+        if settings.attach is not None:
+            terminalreporter.write_line(f"rank {settings.attach} had the terminal: nothing was judged or stored")
         for line in self._trouble:
             terminalreporter.write_line(f"distbench: {line}", red=True)
         if github.runs_here(os.environ):

@@ -7,78 +7,43 @@ from __future__ import annotations
 
 import os
 import shutil
-import statistics
 import sys
 import tempfile
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from filelock import FileLock, Timeout
-
 from pytest_distbench import environment
 from pytest_distbench.baselines import BaselineStore, make_entry
+from pytest_distbench.devices import alone_on_this_host, leased
 from pytest_distbench.errors import LauncherError
+from pytest_distbench.judging import judge_launches
 from pytest_distbench.launch.contract import COOKIE_VARIABLE, SESSION_VARIABLE, Launcher
 from pytest_distbench.launch.supervise import supervise
 from pytest_distbench.launch.torchrun import TorchrunLauncher
 from pytest_distbench.launch.warm import WarmLauncher
 from pytest_distbench.records import (
     BaselineEntry,
-    BodyReference,
-    Case,
     CaseResult,
     Environment,
     LaunchPlan,
     LaunchRecord,
-    Measurement,
     Verdict,
     replaced,
 )
+from pytest_distbench.request import MeasureRequest
 from pytest_distbench.settings import Settings
-from pytest_distbench.verdict import Judgement, Rule, judge, not_measured, typical_noise
+from pytest_distbench.verdict import Judgement
 
-HOST_LOCK_TIMEOUT_S = 3600.0
-"""How long a measurement waits for another one on this host."""
+ATTACHED_TIMEOUT_S = 7 * 86400.0
+"""For a rank in a debugger: nobody waits for it but its user."""
 
-_SAME_SOFTWARE = ("python", "torch", "numpy", "cpu_capability", "threads", "cuda", "nccl")
 _TORCHRUN_VARIABLES = (
     "RANK", "LOCAL_RANK", "GROUP_RANK", "ROLE_RANK", "ROLE_NAME", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_WORLD_SIZE",
     "ROLE_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT",
 )  # fmt: skip
 _TORCHRUN_PREFIXES = ("TORCHELASTIC_", "PET_")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MeasureRequest:
-    """What to measure, and how to judge it.
-
-    Attributes:
-        nodeid: the pytest node, for reports.
-        case: the measured point.
-        body: what every rank runs.
-        seeds: the body runs once for each.
-        launches: launches judged first; of an update, all launches.
-        max_launches: the most launches while the answer is open.
-        timeout_s: for one launch.
-        tolerance: fraction, or one per metric name; names not listed take ``default_tolerance``.
-        metrics: names that are judged; None: all.
-        judged: False measures only.
-    """
-
-    nodeid: str
-    case: Case
-    body: BodyReference
-    seeds: tuple[int, ...]
-    launches: int
-    max_launches: int
-    timeout_s: float
-    tolerance: float | Mapping[str, float]
-    default_tolerance: float
-    metrics: tuple[str, ...] | None = None
-    judged: bool = True
 
 
 @dataclass
@@ -90,6 +55,8 @@ class Session:
         comparisons: noisy comparisons this run may make; the error rate is shared over them.
         on_progress: shows one line while ranks run.
         reports_progress: whether ranks should say what they are doing.
+        on_output: gets (rank, line) of what ranks print, while they run; None leaves it in their logs.
+        post_mortem: an attached rank starts pdb where its body raised.
         cookie: marks every process this session starts, in its environment.
         pending: entries of an update (test, key, entry) that wait for their test to pass.
     """
@@ -98,6 +65,8 @@ class Session:
     comparisons: int = 1
     on_progress: Callable[[str], None] = lambda text: None
     reports_progress: bool = False
+    on_output: Callable[[int, str], None] | None = None
+    post_mortem: bool = False
     cookie: str = field(default_factory=lambda: uuid.uuid4().hex)
     pending: list[tuple[str, str, BaselineEntry]] = field(default_factory=list)
     _directory: Path | None = None
@@ -127,7 +96,8 @@ class Session:
         """Hardware and software, with the versions the ranks reported."""
         return environment.describe(
             platform_name=self.settings.platform,
-            gpus=list(self.settings.gpus),
+            gpu_name=self.settings.gpus[0].name if self.settings.gpus else None,
+            shares_gpu=self.settings.shares_gpu,
             software=software or {"python": sys.version.split()[0], "torch": environment.installed_version("torch")},
             variables=os.environ,
         )
@@ -169,8 +139,12 @@ class Session:
             LauncherError: no ranks could be started.
             StoredFileError: the baseline cannot be read or written.
         """
-        entry = self.store.read(request.case.test).get(request.case.entry_key) if request.judged else None
-        with self._alone_on_this_host():
+        is_measured = request.judged and self.settings.attach is None
+        entry = self.store.read(request.case.test).get(request.case.entry_key) if is_measured else None
+        gpus = [gpu.uuid for gpu in self.settings.gpus[: request.case.world_size]]
+        with alone_on_this_host(on_wait=self.on_progress), leased(gpus, on_wait=self.on_progress):
+            if self.settings.attach is not None:
+                return self._result(request, [self._launch(request, 0)], [], None)
             if self.settings.update and request.judged:
                 return self._update(request, entry)
             return self._compare(request, entry)
@@ -248,35 +222,28 @@ class Session:
     def _judge(
         self, request: MeasureRequest, launches: Sequence[LaunchRecord], entry: BaselineEntry | None
     ) -> list[Judgement]:
-        stale = entry is not None and entry.workload != request.case.workload
-        stored = entry.metrics if entry is not None and not stale else {}
-        noise = typical_noise(stored)
-        same = entry is not None and _same_software(entry.software, launches[0].software)
-        judgements = []
-        for key, measurements in _by_metric(launches).items():
-            if request.metrics is not None and measurements[0].name not in request.metrics:
-                measurements = [_as_info(m) for m in measurements]
-            rule = Rule(
-                tolerance=_tolerance_of(request, measurements[0].name),
-                comparisons=self.comparisons,
-                max_launches=request.max_launches,
-                noise_floor=noise.get(measurements[0].name, 0.0),
-                same_software=same,
-                busier_cores=_busier(entry, launches),
-                cores=environment.cores(),
-            )
-            judgement = judge(measurements, stored.get(key), rule)
-            if stale and judgement.verdict.kind == "missing":
-                reason = "the workload's definition changed since the baseline"
-                judgement = Judgement(replaced(judgement.verdict, kind="incomparable", reason=reason), is_open=False)
-            judgements.append(judgement)
-        unseen = [key for key in stored if key not in {j.verdict.metric for j in judgements}]
-        return judgements + [Judgement(not_measured(key, stored[key]), is_open=False) for key in unseen]
+        judgements = judge_launches(request, launches, entry, comparisons=self.comparisons)
+        if not self.settings.shares_gpu:
+            return judgements
+        reason = "ranks share a GPU: their numbers measure the time-slicing, not the hardware"
+        return [
+            Judgement(replaced(j.verdict, kind="incomparable", limit=None, reason=reason), is_open=False)
+            for j in judgements
+        ]
 
     def _launch(self, request: MeasureRequest, index: int, *, only: Sequence[str] = ()) -> LaunchRecord:
         self._launch_count += 1
-        directory = self.directory / f"launch{self._launch_count}"
-        directory.mkdir(mode=0o700)
+        try:
+            directory = self.directory / f"launch{self._launch_count}"
+            directory.mkdir(mode=0o700)
+            return self._launch_in(directory, request, index, only=only)
+        except OSError as error:
+            raise LauncherError(
+                f"cannot start ranks: {error.strerror or error}: {error.filename or self._directory}. "
+                "The run directory is below TMPDIR: it needs to be writable and to have free space"
+            ) from error
+
+    def _launch_in(self, directory: Path, request: MeasureRequest, index: int, *, only: Sequence[str]) -> LaunchRecord:
         cookie = uuid.uuid4().hex
         variables = self._variables(request.case.world_size, cookie)
         plan = LaunchPlan(
@@ -287,13 +254,17 @@ class Session:
             body=request.body,
             params=request.case.params,
             seeds=list(request.seeds),
-            timeout_s=request.timeout_s,
+            timeout_s=request.timeout_s if self.settings.attach is None else ATTACHED_TIMEOUT_S,
             directory=str(directory),
             data_dir=str(self.directory / "data"),
             working_dir=str(Path.cwd()),
             python_path=[p or str(Path.cwd()) for p in sys.path],
             variables=variables,
             cookie=cookie,
+            devices=self._devices(request.case.world_size),
+            shares_gpu=self.settings.shares_gpu,
+            attached=self.settings.attach,
+            post_mortem=self.post_mortem,
             only=list(only),
             reports_progress=self.reports_progress,
             set_threads=int(variables.get("OMP_NUM_THREADS") or environment.cores())
@@ -301,12 +272,17 @@ class Session:
             else None,
         )
         self.on_progress(f"launch {index + 1}")
-        record = supervise(self.launcher, plan, on_progress=self.on_progress)
+        record = supervise(self.launcher, plan, on_progress=self.on_progress, on_output=self.on_output)
         if record.outcome == "failed":
             self._failed_launches += 1
         else:
             shutil.rmtree(directory, ignore_errors=True)
         return record
+
+    def _devices(self, world_size: int) -> list[int]:
+        """CUDA device of each rank: one of its own, or shared evenly."""
+        count = len(self.settings.gpus)
+        return [rank % count for rank in range(world_size)] if count else []
 
     def _variables(self, world_size: int, cookie: str) -> dict[str, str]:
         """Pytest's environment as it is now, without an outer torchrun's, plus what torchrun itself would add."""
@@ -334,65 +310,12 @@ class Session:
             baseline_software=entry.software if entry else {},
         )
 
-    @contextmanager
-    def _alone_on_this_host(self) -> Iterator[None]:
-        """One measurement at a time per host and user, over pytest-xdist workers and separate runs alike."""
-        lock = FileLock(Path(tempfile.gettempdir()) / f"distbench-{os.getuid()}.lock")
-        try:
-            try:
-                lock.acquire(timeout=0)
-            except Timeout:
-                self.on_progress("waiting for another measurement on this host")
-                lock.acquire(timeout=HOST_LOCK_TIMEOUT_S)
-        except Timeout as error:
-            raise LauncherError(
-                f"another measurement has held {lock.lock_file} for {HOST_LOCK_TIMEOUT_S:.0f} s; end it and run again"
-            ) from error
-        try:
-            yield
-        finally:
-            lock.release()
-
 
 LAUNCHERS: dict[str, Callable[[Session], Launcher]] = {
     "warm": lambda session: WarmLauncher(session.directory, session.cookie, session.settings.preload),
     "torchrun": lambda session: TorchrunLauncher(session.cookie),
 }
 """How to make the launcher of each name."""
-
-
-def _by_metric(launches: Sequence[LaunchRecord]) -> dict[str, list[Measurement]]:
-    """Metric key -> its measurement in each launch; one that a full launch lacks counts as without value."""
-    found: dict[str, list[Measurement]] = {}
-    for launch in launches:
-        for measurement in launch.measurements:
-            found.setdefault(measurement.key, []).append(measurement)
-    full = sum(not launch.only for launch in launches)
-    for key, measurements in found.items():
-        found[key] = measurements + [replaced(measurements[0], value=None)] * (full - len(measurements))
-    return found
-
-
-def _tolerance_of(request: MeasureRequest, name: str) -> float:
-    if isinstance(request.tolerance, Mapping):
-        return request.tolerance.get(name, request.default_tolerance)
-    return request.tolerance
-
-
-def _busier(entry: BaselineEntry | None, launches: Sequence[LaunchRecord]) -> float:
-    """How many more cores other processes used in the median launch than when the baseline was taken."""
-    now = [f.foreign_cores for f in launches if f.foreign_cores is not None]
-    if entry is None or entry.foreign_cores is None or not now:
-        return 0.0
-    return statistics.median(now) - entry.foreign_cores
-
-
-def _same_software(stored: Mapping[str, str], current: Mapping[str, str]) -> bool:
-    return all(stored.get(name) == current.get(name) for name in _SAME_SOFTWARE)
-
-
-def _as_info(measurement: Measurement) -> Measurement:
-    return replaced(measurement, better="info")
 
 
 def _is_storable(launches: Sequence[LaunchRecord]) -> bool:

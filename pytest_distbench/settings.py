@@ -5,12 +5,15 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import pytest
 
 from pytest_distbench.errors import ConfigurationError
 from pytest_distbench.units import parse_bytes
+
+if TYPE_CHECKING:
+    from pytest_distbench.environment import Gpu
 
 Update = Literal["new", "failed", "changed", "all"]
 Missing = Literal["warn", "fail", "skip"]
@@ -32,7 +35,9 @@ class Settings:
         world_sizes: process-group sizes given, ascending.
         only_these_sizes: True when a list was given: exactly those run. Else the one number is an upper bound.
         gpu: CUDA is required.
-        gpus: product names of the visible GPUs; empty without ``gpu``.
+        gpus: the visible GPUs; empty without ``gpu``.
+        shares_gpu: several ranks may run on one GPU; nothing is judged or stored then.
+        attach: the rank that gets the terminal, or None.
         backend: of the process groups.
         launcher: ``warm`` or ``torchrun``.
         launches: launches judged first.
@@ -52,7 +57,9 @@ class Settings:
     world_sizes: tuple[int, ...]
     only_these_sizes: bool
     gpu: bool
-    gpus: tuple[str, ...]
+    gpus: tuple[Gpu, ...]
+    shares_gpu: bool
+    attach: int | None
     backend: str
     launcher: str
     launches: int
@@ -90,6 +97,7 @@ _OPTIONS: tuple[tuple[str, str, str], ...] = (
     ("tolerance", "X", "change towards worse that is accepted, as a fraction (default: 0.1)"),
     ("json", "FILE", "write the run record: environment, cases, launches, verdicts"),
     ("max-message", "SIZE", "collective sweeps leave out larger messages, for example 4MiB"),
+    ("attach", "RANK", "give this rank the terminal, for breakpoint(); time-outs are off and nothing is judged"),
 )
 
 
@@ -105,6 +113,12 @@ def add_options(parser: pytest.Parser) -> None:
         const="changed",
         metavar="MODE",
         help="measure, write baselines and pass: new, failed, changed (default) or all; never deletes one",
+    )
+    group.addoption(
+        "--distbench-share-gpu",
+        dest="distbench_share_gpu",
+        action="store_true",
+        help="with --gpu: let several ranks run on one GPU, to test the plumbing; nothing is judged or stored",
     )
     for name, metavar, text in _OPTIONS:
         dest = f"distbench_{name.replace('-', '_')}"
@@ -145,9 +159,12 @@ def read_settings(config: pytest.Config) -> Settings:
     from pytest_distbench import environment  # late: a plain pytest run must not pay for it
 
     gpu = bool(_option(config, "gpu") or _option(config, "short_gpu") or config.getini("distbench_gpu"))
-    gpus = tuple(environment.gpu_names(os.environ)) if gpu else ()
+    visible = tuple(environment.gpus(os.environ)) if gpu else ()
+    shares_gpu = bool(_option(config, "share_gpu"))
+    if shares_gpu and not gpu:
+        raise ConfigurationError("--distbench-share-gpu puts several ranks on one GPU: give --gpu too")
     sizes_text = _option(config, "short_world_size") or _text(config, "world_size")
-    sizes = _world_sizes(sizes_text, gpu=gpu, gpus=gpus)
+    sizes = _world_sizes(sizes_text, gpu=gpu, gpus=visible, shares_gpu=shares_gpu)
     launches = _integer(config, "launches", 1, least=1)
     given_launches = bool(_text(config, "launches"))
     update = _choice(config, "update", get_args(Update), "") or None
@@ -156,12 +173,18 @@ def read_settings(config: pytest.Config) -> Settings:
         raise ConfigurationError(
             "--distbench-backend fake moves no data: it is never a baseline; leave out --distbench-update"
         )
+    if shares_gpu and update:
+        raise ConfigurationError(
+            "--distbench-share-gpu measures nothing that could be a baseline; leave out --distbench-update"
+        )
     platform = _text(config, "platform")
     return Settings(
         world_sizes=sizes,
         only_these_sizes="," in sizes_text,
         gpu=gpu,
-        gpus=gpus,
+        gpus=visible,
+        shares_gpu=shares_gpu,
+        attach=_attach(config, sizes[-1], is_update=bool(update)),
         backend=backend,
         launcher=_choice(config, "launcher", LAUNCHERS, "warm"),
         launches=launches,
@@ -264,7 +287,22 @@ def _integer(config: pytest.Config, name: str, default: int, *, least: int) -> i
     return value
 
 
-def _world_sizes(text: str, *, gpu: bool, gpus: tuple[str, ...]) -> tuple[int, ...]:
+def _attach(config: pytest.Config, largest: int, *, is_update: bool) -> int | None:
+    if not _text(config, "attach"):
+        return None
+    rank = _integer(config, "attach", 0, least=0)
+    if rank >= largest:
+        raise ConfigurationError(
+            f"{_spelled('attach')}: there is no rank {rank}: the largest group has {largest} ranks"
+        )
+    if is_update:
+        raise ConfigurationError(f"{_spelled('attach')}: nothing is measured then; leave out --distbench-update")
+    if hasattr(config, "workerinput") or getattr(config.option, "numprocesses", None):
+        raise ConfigurationError(f"{_spelled('attach')}: with -n nobody has the terminal; leave out -n")
+    return rank
+
+
+def _world_sizes(text: str, *, gpu: bool, gpus: tuple[Gpu, ...], shares_gpu: bool) -> tuple[int, ...]:
     from pytest_distbench import environment
 
     variable = os.environ.get("CUDA_VISIBLE_DEVICES")
@@ -273,13 +311,14 @@ def _world_sizes(text: str, *, gpu: bool, gpus: tuple[str, ...]) -> tuple[int, .
         raise ConfigurationError(
             f"--gpu: no GPU: {found}. Run on a machine with NVIDIA GPUs and their driver, or without --gpu"
         )
-    parts = [part.strip() for part in text.split(",")] if text else [str(len(gpus) if gpu else 2)]
+    parts = [part.strip() for part in text.split(",")] if text else [str(len(gpus) if gpu and not shares_gpu else 2)]
     if not all(part.isdecimal() and int(part) >= 1 for part in parts):
         raise ConfigurationError(f"--world-size: {text!r} is not a number of ranks: write for example 4, or 2,4,8")
     sizes = tuple(sorted({int(part) for part in parts}))
-    if gpu and sizes[-1] > len(gpus):
+    if gpu and not shares_gpu and sizes[-1] > len(gpus):
         raise ConfigurationError(
-            f"--world-size {text} with --gpu needs {sizes[-1]} GPUs, one per rank; {found}. Ask for at most {len(gpus)}"
+            f"--world-size {text} with --gpu needs {sizes[-1]} GPUs, one per rank; {found}. "
+            f"Ask for at most {len(gpus)}, or add --distbench-share-gpu to test without measuring"
         )
     most = MOST_RANKS_PER_CORE * environment.cores()
     if not gpu and sizes[-1] > most:

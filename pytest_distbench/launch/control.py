@@ -16,9 +16,16 @@ _READ_BYTES = 65536
 
 
 class ControlChannel:
-    """Listens for the ranks of one launch. Closing it ends every rank that is still connected."""
+    """Listens for the ranks of one launch. Closing it ends every rank that is still connected.
 
-    def __init__(self, directory: Path, selector: selectors.BaseSelector) -> None:
+    Args:
+        directory: of the launch.
+        selector: where connections are registered.
+        attached: the rank that is given this process's stdin, stdout and stderr when it says hello.
+    """
+
+    def __init__(self, directory: Path, selector: selectors.BaseSelector, *, attached: int | None = None) -> None:
+        self._attached = attached
         self.events: list[RankEvent] = []
         self.closed_at: dict[int, float] = {}
         """rank -> CLOCK_MONOTONIC seconds at which its connection ended."""
@@ -72,6 +79,10 @@ class ControlChannel:
         """Ranks whose connection ended before they said how they ended: they have died."""
         return set(self.closed_at) - self.concluded()
 
+    def said(self, rank: int) -> str:
+        """What a rank that failed said on the line; empty where it left a report instead."""
+        return next((e.text for e in self.events if e.rank == rank and e.kind == "failed" and e.text), "")
+
     def held(self) -> bool:
         """Whether a rank has not passed, and so waits to be ended."""
         return any(event.kind in ("failed", "skipped") for event in self.events)
@@ -112,5 +123,7 @@ class ControlChannel:
                 fresh.append(msgspec.json.decode(line, type=RankEvent))
         for event in fresh:
             self._ranks[connection] = event.rank
+            if event.kind == "hello" and event.rank == self._attached:
+                socket.send_fds(connection, [b"t"], [0, 1, 2])
         self.events += fresh
         return fresh

@@ -28,7 +28,7 @@ _VICTIM = re.compile(
 """Texts of errors that a rank gets because another rank is gone."""
 
 _WAITED_IN_VAIN = re.compile(
-    r"store.*(timeout|timed out)|wait timeout after|timed out waiting|timeout waiting|DistStoreError|ProcessGroup.*time",
+    r"store.*(timeout|timed out)|wait timeout after|timed out waiting|timeout waiting|DistStoreError",
     re.IGNORECASE,
 )
 """Texts of errors that a rank gets because another rank did not come: that one is the culprit."""
@@ -134,12 +134,14 @@ def _fate(
     directory = Path(plan.directory)
     code = ending.exit.codes.get(rank)
     if report is not None and report.outcome != "passed":
-        return _reported(report, tail(directory / f"rank{rank}.log"))
+        return _reported(report, directory / f"rank{rank}.log")
     stopped = rank in ending.ended_by_us or code == -signal.SIGTERM
     if report is not None and rank not in hung and (stopped or code in (None, 0)):
         return RankFate(rank=rank, outcome="passed", phase=report.phase, how="passed")
     if rank in hung:
         how = "hung"
+    elif said := channel.said(rank):
+        how = f"failed: {said}"
     elif stopped:
         how = "was waiting" if channel.last_phase(rank) != "start" else "was starting"
     elif code is not None:
@@ -169,8 +171,13 @@ def _fate(
     )
 
 
-def _reported(report: RankReport, log: str) -> RankFate:
+def _reported(report: RankReport, path: Path) -> RankFate:
+    """The fate a rank told itself. Its log ends with the traceback, which is not shown twice."""
     error = report.error
+    trace = error.traceback.strip().splitlines() if error else []
+    log = tail(path, LOG_TAIL_LINES + len(trace)).strip().splitlines()
+    if trace and log[-1:] == trace[-1:]:
+        log = log[: -len(trace)]
     text = f"{error.kind}: {error.message}" if error else ""
     return RankFate(
         rank=report.rank,
@@ -179,16 +186,14 @@ def _reported(report: RankReport, log: str) -> RankFate:
         how=f"raised {error.kind}" if error and report.outcome == "failed" else "skipped",
         is_victim=bool(_VICTIM.search(text) or _WAITED_IN_VAIN.search(text)),
         error=error,
-        log_tail=log,
+        log_tail="\n".join(log[-LOG_TAIL_LINES:]),
     )
 
 
 def _precedence(fate: RankFate, channel: ControlChannel) -> tuple[object, ...]:
     """Culprits before victims, a hang before those that waited for it, the missing rank before the waiting ones."""
-    if fate.error is not None:
-        moment = fate.error.raised_at
-    else:  # one that died without a word did so before its connection closed
-        moment = channel.closed_at.get(fate.rank, float("inf"))
+    # One that died without a word did so before its connection closed.
+    moment = fate.error.raised_at if fate.error else channel.closed_at.get(fate.rank, float("inf"))
     behind = fate.collective_number if fate.how == "hung" and fate.collective_number is not None else 0
     return (fate.outcome != "failed", fate.is_victim, behind, moment, fate.rank)
 

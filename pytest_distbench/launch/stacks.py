@@ -22,8 +22,11 @@ _PY_SPY_S = 10.0
 _LARGEST_FLIGHT_BYTES = 64 * 2**20
 
 _LIFELINE = "_die_with_pytest"
-_ENTRY = re.compile(r'pytest_distbench/worker/main\.py", line \d+ in (_measure|_join_group|_leave_group|run)$', re.MULTILINE)
+_ENTRY = re.compile(
+    r'pytest_distbench/worker/main\.py", line \d+ in (_measure|_join_group|_leave_group|run)$', re.MULTILINE
+)
 _LIBRARY = re.compile(r"/site-packages/|/pytest_distbench/|/lib/python3|<frozen ")
+_LOGGING_WRAPPER = "wrapper"  # around every collective in torch
 _FRAME = re.compile(r'File "(.+)", line (\d+) in (\S+)')
 _NEXT_DUMP = re.compile(r"(?<=\S\n)(?=(?:Current thread|Thread|Stack) )")
 """Threads of one dump are separated by an empty line, dumps by nothing."""
@@ -139,7 +142,7 @@ def waits_at(text: str) -> str:
     frames = _FRAME.findall(main)
     for i, (file, line, function) in enumerate(frames):
         if not _LIBRARY.search(file):
-            called = f", in {frames[i - 1][2]}" if i else ""
+            called = next((f", in {name}" for _, _, name in reversed(frames[:i]) if name != _LOGGING_WRAPPER), "")
             return f"{file.rpartition('/')[2]}:{line} in {function}{called}"
     return ""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import selectors
+import signal
 import time
 from collections.abc import Callable
 
@@ -13,6 +14,7 @@ from pytest_distbench.launch import processes, stacks
 from pytest_distbench.launch.contract import COOKIE_VARIABLE, Exit, Launcher, RunningLaunch, plan_path
 from pytest_distbench.launch.control import ControlChannel
 from pytest_distbench.launch.fates import Ending, is_hang, merge_outcomes, read_reports, tail, tell_fates
+from pytest_distbench.launch.follow import LogFollower
 from pytest_distbench.launch.merge import foreign_cores, merge
 from pytest_distbench.records import LaunchPlan, LaunchRecord, RankReport
 from pytest_distbench.wire import RankEvent
@@ -25,26 +27,45 @@ SKIP_GRACE_S = 2.0
 """How long the other ranks may go on after one has skipped, before they disagree."""
 TEARDOWN_S = 30.0
 """How long the ranks may take to end after all bodies have passed."""
+FOLLOW_INTERVAL_S = 0.1
+"""How often the ranks' logs are read while they are shown live."""
+TWICE_S = 1.0
+"""A second Ctrl-C within this time ends an attached launch."""
 REAP_S = 8.0
 """How long the launcher may take to notice that its ranks are gone."""
 
 
 def supervise(
-    launcher: Launcher, plan: LaunchPlan, *, on_progress: Callable[[str], None] = lambda text: None
+    launcher: Launcher,
+    plan: LaunchPlan,
+    *,
+    on_progress: Callable[[str], None] = lambda text: None,
+    on_output: Callable[[int, str], None] | None = None,
 ) -> LaunchRecord:
     """Run one launch. Whatever happens to the ranks is in the record; nothing of the launch outlives the call.
+
+    Args:
+        launcher: starts the ranks.
+        plan: what they run; its directory exists and is empty.
+        on_progress: gets lines of progress.
+        on_output: gets (rank, line) of what ranks print, while they run.
 
     Raises:
         LauncherError: the launcher could not start ranks at all.
         KeyboardInterrupt: as it came; the ranks are gone by then.
     """
+    plan_path(plan).touch(mode=0o600)
     plan_path(plan).write_bytes(msgspec.json.encode(plan))
     with selectors.DefaultSelector() as selector:
-        channel = ControlChannel(plan_path(plan).parent, selector)
+        channel = ControlChannel(plan_path(plan).parent, selector, attached=plan.attached)
+        follower = LogFollower(plan, on_output) if on_output is not None else None
         try:
-            return _Launch(launcher, plan, selector, channel, on_progress).run()
+            return _Launch(launcher, plan, selector, channel, on_progress, follower).run()
         finally:
             channel.close()
+            plan_path(plan).unlink(missing_ok=True)  # it holds the whole environment, secrets included
+            if follower is not None:
+                follower.finish()
 
 
 class _Launch:
@@ -55,23 +76,26 @@ class _Launch:
         selector: selectors.BaseSelector,
         channel: ControlChannel,
         on_progress: Callable[[str], None],
+        follower: LogFollower | None,
     ) -> None:
         self.plan = plan
         self.selector = selector
         self.channel = channel
         self.on_progress = on_progress
+        self.follower = follower
         self.started_at = time.monotonic()
         self.timed_out = False
         self.ended_by_us: frozenset[int] = frozenset()
         self.oom_kills_before = processes.oom_kills()
         self.running: RunningLaunch = launcher.start(plan)
-        self.deadline = time.monotonic() + plan.timeout_s  # not counting what the launcher itself had to start
+        self.asked_at = time.monotonic()  # from here on; before it the launcher may have had to start itself
+        self.deadline = self.asked_at + plan.timeout_s
         selector.register(self.running.fileno(), selectors.EVENT_READ, self.running)
 
     def run(self) -> LaunchRecord:
         ended: Exit | None = None
         try:
-            ended = self._wait()
+            ended = self._wait() if self.plan.attached is None else self._wait_attached(self.plan.attached)
         finally:
             if ended is None:
                 ended = self._end()
@@ -87,6 +111,9 @@ class _Launch:
             if remaining <= 0:
                 self.timed_out = not self.channel.held() and not self.channel.lost()
                 return None
+            if self.follower is not None:
+                self.follower.poll()
+                remaining = min(remaining, FOLLOW_INTERVAL_S)
             for key, _ in self.selector.select(remaining):
                 if key.data is self.channel:
                     for event in self.channel.read(key.fileobj):
@@ -97,6 +124,19 @@ class _Launch:
                         return None
                 elif (ended := self.running.poll()) is not None:
                     return ended
+
+    def _wait_attached(self, rank: int) -> Exit | None:
+        """As :meth:`_wait`; Ctrl-C, which the terminal sends to pytest, belongs to the debugger of that rank."""
+        last = float("-inf")
+        while True:
+            try:
+                return self._wait()
+            except KeyboardInterrupt:
+                now, pid = time.monotonic(), self.channel.pids().get(rank)
+                if pid is None or now - last < TWICE_S:
+                    raise
+                last = now
+                processes.send([pid], signal.SIGINT)
 
     def _heed(self, event: RankEvent) -> float:
         """Act on an event; returns until when the ranks may go on after it."""
@@ -143,7 +183,7 @@ class _Launch:
             oom_kills=processes.oom_kills() - self.oom_kills_before,
         )
         fates = tell_fates(plan, reports, self.channel, ending)
-        outcome, reason = merge_outcomes(fates, after_s=finished_at - self.started_at)
+        outcome, reason = merge_outcomes(fates, after_s=finished_at - self.asked_at)
         if outcome == "failed" and ended.trouble and not any(r.error for r in reports.values()):
             log = tail(plan_path(plan).parent / "launcher.log")
             reason = f"{reason}; {ended.trouble}" + (f"\n{log}" if log else "")

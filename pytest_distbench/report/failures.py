@@ -5,27 +5,34 @@ from __future__ import annotations
 from collections import Counter
 
 from pytest_distbench.records import CaseResult, LaunchRecord, RankFate, Verdict
+from pytest_distbench.report.escape import printable
 from pytest_distbench.report.tables import case_table, change, limit, quantity
 from pytest_distbench.units import format_bytes
 
 _FEW_LINES = 30
+_FEW_LOGS = 4
+_STACK_LINES = 90
+_LONGEST_LINE = 500
+_LONGEST_TEXT = 8000
 
 
 def regression_text(result: CaseResult, *, update_command: str) -> str:
     """Explain a regression: what moved, by how much, against what, and how to accept it."""
     slow = _straggler(result)
-    return "\n".join(
-        [
-            regression_headline(result),
-            "",
-            *case_table(result, show_all=False),
-            "",
-            *_reasons(result),
-            *comparison_lines(result),
-            *([slow] if slow else []),
-            "",
-            f"If this change is intended:  {update_command}",
-        ]
+    return printable(
+        "\n".join(
+            [
+                regression_headline(result),
+                "",
+                *case_table(result, show_all=False),
+                "",
+                *_reasons(result),
+                *comparison_lines(result),
+                *([slow] if slow else []),
+                "",
+                f"If this change is intended:  {update_command}",
+            ]
+        )
     )
 
 
@@ -63,30 +70,29 @@ def comparison_lines(result: CaseResult) -> list[str]:
     return lines
 
 
-def launch_text(result: CaseResult) -> str:
-    """Explain a failed launch: the culprit first, equal errors merged, and where the whole logs are."""
+def launch_text(result: CaseResult, *, rerun_command: str) -> str:
+    """Explain a failed launch: the culprit first, equal fates merged, then the logs and the command to run it again."""
     launch = result.launches[-1]
     ranks = len(launch.fates)
-    head = f"launch {launch.index + 1} on {ranks} rank{'s' * (ranks != 1)}: {_first_line(launch)}"
-    parts = [head, ""]
-    groups: dict[str, list[RankFate]] = {}
+    parts = [f"launch {launch.index + 1} on {ranks} rank{'s' * (ranks != 1)}: {_first_line(launch)}", ""]
+    groups: dict[tuple[str, str], list[RankFate]] = {}
     for fate in launch.fates:
-        groups.setdefault(_body_of(fate), []).append(fate)
-    for body, fates in groups.items():
-        ranks_text = ", ".join(str(f.rank) for f in fates)
-        victim = "  (followed from another rank's failure)" if fates[0].is_victim else ""
-        parts += [
-            f"--- rank {ranks_text}: {fates[0].how}, in phase {fates[0].phase}{victim}",
-            *([body, ""] if body else []),
-        ]
-    parts.append(f"logs: {launch.logs}")
-    return "\n".join(parts)
+        groups.setdefault((_title_of(fate), _body_of(fate)), []).append(fate)
+    for (title, body), fates in groups.items():
+        numbers = ", ".join(str(f.rank) for f in sorted(fates, key=lambda f: f.rank))
+        parts += [f"--- rank{'s' * (len(fates) > 1)} {numbers}: {title}", *([body, ""] if body else [])]
+        for fate in fates[:_FEW_LOGS]:
+            parts += _log_of(fate, launch)
+    parts.append(f"logs:    {launch.logs}/rank*.log")
+    parts.append(f"re-run:  {rerun_command}")
+    parts.append(f"debug:   {rerun_command} --distbench-attach {launch.fates[0].rank if launch.fates else 0}")
+    return printable("\n".join(parts))
 
 
 def missing_text(result: CaseResult, *, platforms: list[str], update_command: str) -> str:
     """Say that there is no baseline, where there are some, and how to record one."""
     have = ", ".join(platforms) or "none"
-    return (
+    return printable(
         f"no baseline for {result.environment.platform} (have: {have})\n\n"
         f"looked in {result.baseline_path} for {result.case.entry_key}\nrecord it:  {update_command}"
     )
@@ -123,15 +129,38 @@ def _straggler(result: CaseResult) -> str:
 
 
 def _first_line(launch: LaunchRecord) -> str:
-    if launch.timed_out:
-        hung = sorted((f for f in launch.fates if f.how == "hung"), key=lambda f: f.rank)
-        who = "; ".join(f"rank {f.rank} at {f.waits_at}" if f.waits_at else f"rank {f.rank} in {f.phase}" for f in hung)
-        return f"timed out after {launch.wall_s:.1f} s: {who}"
-    return launch.reason.splitlines()[0] if launch.reason else "failed"
+    return (launch.reason.splitlines() or ["failed"])[0][:_LONGEST_LINE]
+
+
+def _title_of(fate: RankFate) -> str:
+    """How the rank ended, where, and whether it was another's fault."""
+    words = [f"{fate.how}, in phase {fate.phase}"]
+    if fate.waits_at:
+        words.append(f"at {fate.waits_at}")
+    if fate.collective_number is not None:
+        words.append(f"last collective: {fate.collective} (number {fate.collective_number})")
+    if fate.is_victim:
+        words.append("followed from another rank's failure")
+    return "; ".join(words)
 
 
 def _body_of(fate: RankFate) -> str:
     if fate.error is not None:
-        return fate.error.traceback.rstrip()
-    text = fate.stacks or fate.log_tail
-    return "\n".join(f"    {line}" for line in text.splitlines()[-_FEW_LINES * (3 if fate.stacks else 1) :])
+        return _shortened(fate.error.traceback.rstrip())
+    if fate.how != "hung":
+        return ""
+    return "\n".join(f"    {line}" for line in fate.stacks.splitlines()[:_STACK_LINES])
+
+
+def _log_of(fate: RankFate, launch: LaunchRecord) -> list[str]:
+    lines = fate.log_tail.strip().splitlines()[-_FEW_LINES:]
+    if not lines:
+        return []
+    return [f"    end of {launch.logs}/rank{fate.rank}.log:", *(f"    | {line[:_LONGEST_LINE]}" for line in lines), ""]
+
+
+def _shortened(text: str) -> str:
+    if len(text) <= _LONGEST_TEXT:
+        return text
+    half = _LONGEST_TEXT // 2
+    return f"{text[:half]}\n... {len(text) - 2 * half} characters left out, the log has them ...\n{text[-half:]}"

@@ -6,6 +6,8 @@ import time
 
 import pytest
 
+from pytest_distbench.report.escape import printable
+
 REDRAW_S = 0.1
 PLAIN_INTERVAL_S = 60.0
 
@@ -23,8 +25,9 @@ class Progress:
         exact = self._reporter is not None and type(self._reporter) is pytest.TerminalReporter
         visible = exact and config.get_verbosity() >= 0 and not hasattr(config, "workerinput")
         is_terminal = visible and bool(self._reporter.isatty)
-        self._live = is_terminal and config.getoption("capture") != "no"
-        self._plain = visible and not self._live
+        is_ours = config.getoption("capture") != "no" and not config.getoption("distbench_attach", None)
+        self._live = is_terminal and is_ours
+        self._plain = visible and not is_terminal
         self._title = ""
         self._started = self._drawn_at = self._plain_at = time.monotonic()
         self._is_drawn = False
@@ -49,6 +52,10 @@ class Progress:
             self._plain_at = now
             self._write(f"\ndistbench: {self._line(text, now)}\n")
 
+    def show_output(self, rank: int, line: str) -> None:
+        """Show a line a rank has printed (-s)."""
+        self._write(f"[rank {rank}] {printable(line)}\n")
+
     def end(self) -> None:
         """The test is over: erase the line."""
         if self._is_drawn:
@@ -57,8 +64,8 @@ class Progress:
 
     def _line(self, text: str, now: float) -> str:
         minutes, seconds = divmod(int(now - self._started), 60)
-        printable = "".join(c if c.isprintable() else "?" for c in f"{self._title}  {text}")
-        return f"{printable}  {minutes:02}:{seconds:02}"
+        words = printable(f"{self._title}  {text}").replace("\n", " ").replace("\t", " ")
+        return f"{words}  {minutes:02}:{seconds:02}"
 
     def _draw(self, line: str) -> None:
         writer = self._reporter._tw

@@ -42,7 +42,9 @@ class RankContext:
         self.local_rank = int(os.environ["LOCAL_RANK"])
         self.world_size = int(os.environ["WORLD_SIZE"])
         self.node = int(os.environ["GROUP_RANK"])
-        self.device = torch.device("cuda", self.local_rank) if plan.device == "cuda" else torch.device("cpu")
+        self.device = (
+            torch.device("cuda", plan.devices[self.local_rank]) if plan.device == "cuda" else torch.device("cpu")
+        )
         self.backend = plan.backend
         self.params: Mapping[str, Any] = plan.params
         self.seed = plan.seeds[0]

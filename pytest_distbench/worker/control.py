@@ -27,7 +27,7 @@ class ControlLine:
     which works while the main thread is blocked in a collective.
     """
 
-    def __init__(self, directory: Path, rank: int, *, reports_progress: bool) -> None:
+    def __init__(self, directory: Path, rank: int, *, reports_progress: bool, is_attached: bool = False) -> None:
         self._rank = rank
         self._flight = directory / f"flight{rank}.json"
         self._reports_progress = reports_progress
@@ -37,6 +37,11 @@ class ControlLine:
         with short_address(directory / SOCKET_NAME) as address:
             self._socket.connect(address)
         self.send("hello")
+        if is_attached:
+            _, terminal, _, _ = socket.recv_fds(self._socket, 1, 3)
+            for number, theirs in enumerate(terminal):
+                os.dup2(theirs, number)
+                os.close(theirs)
         threading.Thread(target=self._die_with_pytest, name="distbench-lifeline", daemon=True).start()
 
     def send(self, kind: EventKind, text: str = "") -> None:

@@ -13,9 +13,11 @@ def dump(path: Path) -> None:
     is already in trouble.
     """
     with contextlib.suppress(Exception):
-        from torch._C._distributed_c10d import _dump_fr_trace_json
+        import torch
 
-        content: str | bytes = _dump_fr_trace_json(True)  # with the collectives, not only the groups' state
+        content: str | bytes = torch._C._distributed_c10d._dump_fr_trace_json(  # type: ignore[attr-defined] # not in its stub
+            includeCollectives=True
+        )
         draft = path.with_suffix(".tmp")
         draft.write_bytes(content.encode() if isinstance(content, str) else content)
         draft.rename(path)

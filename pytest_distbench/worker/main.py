@@ -9,6 +9,7 @@ import contextlib
 import faulthandler
 import gc
 import os
+import pdb
 import resource
 import runpy
 import signal
@@ -24,6 +25,7 @@ import msgspec
 import psutil
 import torch
 import torch.distributed as dist
+from torch.distributed.rendezvous import rendezvous
 
 from pytest_distbench.records import ErrorReport, LaunchPlan, Outcome, Phase, RankReport
 from pytest_distbench.wire import STACKS_SIGNAL
@@ -46,7 +48,7 @@ GROUP_SHARE = 0.8
 HOLD_S = 120.0
 """How long a rank that did not pass waits to be ended by pytest, which looks at its peers first."""
 
-_LONGEST_TEXT = 200_000
+_LONGEST_TEXT = 20_000
 
 
 def run_rank(plan_path: str) -> bool:
@@ -55,10 +57,15 @@ def run_rank(plan_path: str) -> bool:
     _take_environment(plan)
     rank = int(os.environ["RANK"])
     directory = Path(plan.directory)
+    is_attached = rank == plan.attached
     _take_output(directory / f"rank{rank}.log")
     _take_signals(directory / f"stacks{rank}.txt")
-    life = _Life(plan, rank, ControlLine(directory, rank, reports_progress=plan.reports_progress))
-    return life.run()
+    control = ControlLine(directory, rank, reports_progress=plan.reports_progress, is_attached=is_attached)
+    if is_attached:
+        _take_terminal()
+    else:
+        _forbid_breakpoints(rank, plan.attached)
+    return _Life(plan, rank, control).run()
 
 
 class _Life:
@@ -82,6 +89,8 @@ class _Life:
             self._measure()
         except BaseException as raised:  # noqa: BLE001 a rank reports whatever ended it, KeyboardInterrupt and SystemExit included
             outcome, reason, error = _classify(raised)
+            if self.plan.post_mortem and self.rank == self.plan.attached and outcome == "failed":
+                pdb.post_mortem(_user_frames(raised))
         if os.getpid() != pid:
             os._exit(0)  # a child the body forked and let run on: the rank is its parent
         self._report(outcome, reason, error)
@@ -156,8 +165,14 @@ class _Life:
         )
         target = Path(self.plan.directory) / f"rank{self.rank}.json"
         draft = target.with_suffix(".tmp")
-        draft.write_bytes(msgspec.json.encode(report))
-        draft.rename(target)
+        try:
+            draft.write_bytes(msgspec.json.encode(report))
+            draft.rename(target)
+        except OSError as trouble:
+            what = f"{error.kind}: {error.message[:200]}; " if error else ""
+            self.control.send("failed", f"{what}cannot write its report: {trouble.strerror or trouble} ({target})")
+            time.sleep(HOLD_S)
+            os._exit(1)
 
     def _leave_group(self) -> None:
         """Leave the group the safe way for its backend.
@@ -175,8 +190,23 @@ def _take_environment(plan: LaunchPlan) -> None:
     os.environ.clear()
     os.environ.update(plan.variables)
     os.environ.update(contract)
+    if plan.device == "cuda":
+        _arm_nccl(plan)
     sys.path[:] = plan.python_path
     os.chdir(plan.working_dir)
+
+
+def _arm_nccl(plan: LaunchPlan) -> None:
+    """Let NCCL leave evidence of a hang, and several ranks on one GPU pose as hosts of their own (NCCL_HOSTID)."""
+    record = str(Path(plan.directory) / "nccl-flight-")
+    settings = {"TORCH_FR_BUFFER_SIZE": "2000", "TORCH_NCCL_TRACE_BUFFER_SIZE": "2000"}  # the latter before torch 2.9
+    settings |= {"TORCH_NCCL_DUMP_ON_TIMEOUT": "1"}
+    settings |= {"TORCH_FR_DUMP_TEMP_FILE": record, "TORCH_NCCL_DEBUG_INFO_TEMP_FILE": record}
+    if plan.shares_gpu:
+        settings |= {"NCCL_HOSTID": f"distbench-{os.environ['RANK']}", "NCCL_SOCKET_IFNAME": "lo"}
+        settings |= {"NCCL_IB_DISABLE": "1", "NCCL_MAX_CTAS": "2"}
+    for name, value in settings.items():
+        os.environ.setdefault(name, value)
 
 
 def _take_output(path: Path) -> None:
@@ -187,6 +217,27 @@ def _take_output(path: Path) -> None:
     os.close(log)
     sys.stdout = os.fdopen(1, "w", buffering=1, errors="backslashreplace", closefd=False)
     sys.stderr = os.fdopen(2, "w", buffering=1, errors="backslashreplace", closefd=False)
+
+
+def _take_terminal() -> None:
+    """Use the terminal that the control line has handed over, and let its Ctrl-C reach a debugger."""
+    sys.stdin = os.fdopen(0, "r", closefd=False)
+    sys.stdout = os.fdopen(1, "w", buffering=1, errors="backslashreplace", closefd=False)
+    sys.stderr = os.fdopen(2, "w", buffering=1, errors="backslashreplace", closefd=False)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def _forbid_breakpoints(rank: int, attached: int | None) -> None:
+    """Without a terminal pdb reads an empty file and quits: say what to do, or pass over it for the attached rank."""
+
+    def hook(*args: object, **options: object) -> None:
+        del args, options
+        if attached is None:
+            raise RuntimeError(
+                f"breakpoint() in rank {rank}, which has no terminal: run it again with --distbench-attach {rank}"
+            )
+
+    sys.breakpointhook = hook
 
 
 def _take_signals(stacks: Path) -> None:
@@ -211,7 +262,7 @@ def _join_group(plan: LaunchPlan, context: RankContext) -> None:
 
         dist.init_process_group("fake", store=FakeStore(), rank=context.rank, world_size=context.world_size)
         return
-    store, rank, world_size = next(dist.rendezvous("env://", timeout=timedelta(seconds=plan.timeout_s * STORE_SHARE)))
+    store, rank, world_size = next(rendezvous("env://", timeout=timedelta(seconds=plan.timeout_s * STORE_SHARE)))
     dist.init_process_group(
         plan.backend,
         store=store,

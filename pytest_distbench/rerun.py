@@ -1,0 +1,30 @@
+"""The command that runs one case again under the same options."""
+
+from __future__ import annotations
+
+import os
+import shlex
+
+import pytest
+
+_FLAGS = frozenset({"--gpu", "--distbench-gpu", "--distbench-share-gpu"})
+_WITH_VALUE = frozenset({
+    "-c", "--config-file", "--rootdir", "--confcutdir", "-p", "-o", "--override-ini", "--import-mode",
+    "--world-size", "--distbench-world-size", "--distbench-backend", "--distbench-launcher", "--distbench-baselines",
+    "--distbench-platform", "--distbench-tolerance", "--distbench-max-message", "--distbench-timeout",
+})  # fmt: skip
+
+
+def rerun_command(config: pytest.Config, nodeid: str) -> str:
+    """The command, to be typed where this run was started: ``pytest 'suites/test_a.py::test_b[ws4]' --gpu``."""
+    kept = []
+    arguments = [str(argument) for argument in config.invocation_params.args]
+    for i, argument in enumerate(arguments):
+        option, separator, _ = argument.partition("=")
+        if option in _FLAGS or (option in _WITH_VALUE and separator):
+            kept.append(argument)
+        elif option in _WITH_VALUE:
+            kept += arguments[i : i + 2]
+    file, separator, function = nodeid.partition("::")
+    path = os.path.relpath(config.rootpath / file, config.invocation_params.dir)
+    return shlex.join(["pytest", f"{path}{separator}{function}", *kept])
