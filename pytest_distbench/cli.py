@@ -6,7 +6,7 @@ import argparse
 import os
 import statistics
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from pytest_distbench import __version__
@@ -16,15 +16,21 @@ from pytest_distbench.report.escape import printable
 from pytest_distbench.report.tables import layout, quantity
 
 EXIT_ERROR = 2
+EXIT_UNFIT = 1
+
+
+class UnfitError(Exception):
+    """The doctor found that tests cannot run here; it has said why."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command; returns its exit code: 0, or 2 for an error whose text is on stderr."""
+    """Run the command; returns its exit code: 0; 1: unfit (doctor); 2: an error whose text is on stderr."""
     options = _parser().parse_args(arguments)
     try:
-        lines = options.command(options)
-        print(printable("\n".join(lines)))
-        sys.stdout.flush()
+        for line in options.command(options):
+            print(printable(line), flush=True)
+    except UnfitError:
+        return EXIT_UNFIT
     except DistbenchError as error:
         print(printable(f"distbench: {error}"), file=sys.stderr)
         return EXIT_ERROR
@@ -37,6 +43,8 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="distbench", description="Baselines of pytest-distbench.")
     parser.add_argument("--version", action="version", version=f"pytest-distbench {__version__}")
     groups = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
+    doctor = groups.add_parser("doctor", help="is this machine fit to measure? each finding with what to do")
+    doctor.set_defaults(command=_doctor)
     baseline = groups.add_parser("baseline", help="look at stored baselines")
     commands = baseline.add_subparsers(title="commands", required=True, metavar="COMMAND")
     listing = commands.add_parser("list", help="one line per entry: platform, test, case, launches, metrics")
@@ -50,6 +58,23 @@ def _parser() -> argparse.ArgumentParser:
         )
         command.add_argument("--platform", metavar="NAME", default="", help="only this hardware class")
     return parser
+
+
+def _doctor(options: argparse.Namespace) -> Iterator[str]:
+    del options
+    from pytest_distbench import doctor
+
+    failed = False
+
+    def watched() -> Iterator[doctor.Finding]:
+        nonlocal failed
+        for finding in doctor.examine():
+            failed = failed or finding.level == "fail"
+            yield finding
+
+    yield from doctor.report(watched())
+    if failed:
+        raise UnfitError
 
 
 def _files(options: argparse.Namespace) -> list[BaselineFile]:

@@ -15,6 +15,11 @@ _WITH_VALUE = frozenset({
 })  # fmt: skip
 
 
+def _switches_off(arguments: list[str]) -> bool:
+    """``-p no:cacheprovider``: such plugins change the screen, not the measurement."""
+    return arguments[0] == "-p" and arguments[-1].startswith("no:")
+
+
 def rerun_command(config: pytest.Config, nodeid: str) -> str:
     """The command, to be typed where this run was started: ``pytest 'suites/test_a.py::test_b[ws4]' --gpu``."""
     kept = []
@@ -23,7 +28,7 @@ def rerun_command(config: pytest.Config, nodeid: str) -> str:
         option, separator, _ = argument.partition("=")
         if option in _FLAGS or (option in _WITH_VALUE and separator):
             kept.append(argument)
-        elif option in _WITH_VALUE:
+        elif option in _WITH_VALUE and not _switches_off(arguments[i : i + 2]):
             kept += arguments[i : i + 2]
     file, separator, function = nodeid.partition("::")
     path = os.path.relpath(config.rootpath / file, config.invocation_params.dir)

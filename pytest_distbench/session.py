@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-import tempfile
 import uuid
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -33,8 +32,13 @@ from pytest_distbench.records import (
     replaced,
 )
 from pytest_distbench.request import MeasureRequest
+from pytest_distbench.run_directory import RunDirectory
 from pytest_distbench.settings import Settings
 from pytest_distbench.verdict import Judgement
+
+_ONE_HOST = {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo", "RES_OPTIONS": "timeout:1 attempts:1"}
+"""Set in ranks unless the user has: sockets of a group on one host are not for others to see, and one reverse look-up
+of 127.0.0.1 (where /etc/hosts lacks it) costs a second, not ten."""
 
 ATTACHED_TIMEOUT_S = 7 * 86400.0
 """For a rank in a debugger: nobody waits for it but its user."""
@@ -69,9 +73,8 @@ class Session:
     post_mortem: bool = False
     cookie: str = field(default_factory=lambda: uuid.uuid4().hex)
     pending: list[tuple[str, str, BaselineEntry]] = field(default_factory=list)
-    _directory: Path | None = None
+    _directory: RunDirectory | None = None
     _launcher: Launcher | None = None
-    _launch_count: int = 0
     _failed_launches: int = 0
 
     @property
@@ -85,11 +88,17 @@ class Session:
         return BaselineStore(self.settings.baselines, self.platform)
 
     @property
-    def directory(self) -> Path:
-        """Private directory of this session, made at its first use."""
+    def directory(self) -> RunDirectory:
+        """Private directory of this session, made at its first use.
+
+        Raises:
+            LauncherError: there is no place for it.
+        """
         if self._directory is None:
-            self._directory = Path(tempfile.mkdtemp(prefix="distbench-"))
-            (self._directory / "data").mkdir()
+            try:
+                self._directory = RunDirectory()
+            except OSError as error:
+                raise _no_room(error) from error
         return self._directory
 
     def environment(self, software: dict[str, str]) -> Environment:
@@ -171,15 +180,14 @@ class Session:
         for test, key, entry in pending:
             self.store.write(test, {key: entry})
 
-    def close(self) -> Path | None:
-        """End the launcher. Returns the directory that was kept because launches failed, or None."""
+    def close(self) -> None:
+        """End the launcher; the run directory stays if a launch failed."""
         if self._launcher is not None:
             self._launcher.close()
             self._launcher = None
-        if self._directory is not None and not self._failed_launches:
-            shutil.rmtree(self._directory, ignore_errors=True)
+        if self._directory is not None:
+            self._directory.close(keep=self._failed_launches > 0)
             self._directory = None
-        return self._directory
 
     def _compare(self, request: MeasureRequest, entry: BaselineEntry | None) -> CaseResult:
         launches: list[LaunchRecord] = []
@@ -232,16 +240,10 @@ class Session:
         ]
 
     def _launch(self, request: MeasureRequest, index: int, *, only: Sequence[str] = ()) -> LaunchRecord:
-        self._launch_count += 1
         try:
-            directory = self.directory / f"launch{self._launch_count}"
-            directory.mkdir(mode=0o700)
-            return self._launch_in(directory, request, index, only=only)
+            return self._launch_in(self.directory.next_launch(), request, index, only=only)
         except OSError as error:
-            raise LauncherError(
-                f"cannot start ranks: {error.strerror or error}: {error.filename or self._directory}. "
-                "The run directory is below TMPDIR: it needs to be writable and to have free space"
-            ) from error
+            raise _no_room(error) from error
 
     def _launch_in(self, directory: Path, request: MeasureRequest, index: int, *, only: Sequence[str]) -> LaunchRecord:
         cookie = uuid.uuid4().hex
@@ -256,7 +258,7 @@ class Session:
             seeds=list(request.seeds),
             timeout_s=request.timeout_s if self.settings.attach is None else ATTACHED_TIMEOUT_S,
             directory=str(directory),
-            data_dir=str(self.directory / "data"),
+            data_dir=str(self.directory.data),
             working_dir=str(Path.cwd()),
             python_path=[p or str(Path.cwd()) for p in sys.path],
             variables=variables,
@@ -285,12 +287,14 @@ class Session:
         return [rank % count for rank in range(world_size)] if count else []
 
     def _variables(self, world_size: int, cookie: str) -> dict[str, str]:
-        """Pytest's environment as it is now, without an outer torchrun's, plus what torchrun itself would add."""
+        """Pytest's environment as it is, without an outer torchrun's, plus what torchrun would add and _ONE_HOST."""
         variables = {
             k: v for k, v in os.environ.items() if k not in _TORCHRUN_VARIABLES and not k.startswith(_TORCHRUN_PREFIXES)
         }
         if world_size > 1:
             variables.setdefault("OMP_NUM_THREADS", "1")
+        for name, value in _ONE_HOST.items():
+            variables.setdefault(name, value)
         return {**variables, COOKIE_VARIABLE: cookie, SESSION_VARIABLE: self.cookie}
 
     def _result(
@@ -312,10 +316,18 @@ class Session:
 
 
 LAUNCHERS: dict[str, Callable[[Session], Launcher]] = {
-    "warm": lambda session: WarmLauncher(session.directory, session.cookie, session.settings.preload),
+    "warm": lambda session: WarmLauncher(session.directory.path, session.cookie, session.settings.preload),
     "torchrun": lambda session: TorchrunLauncher(session.cookie),
 }
 """How to make the launcher of each name."""
+
+
+def _no_room(error: OSError) -> LauncherError:
+    where = f": {error.filename}" if error.filename else ""
+    return LauncherError(
+        f"cannot start ranks: {error.strerror or error}{where}. The run directory is below TMPDIR, which must be "
+        "writable and have free space"
+    )
 
 
 def _is_storable(launches: Sequence[LaunchRecord]) -> bool:

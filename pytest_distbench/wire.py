@@ -14,6 +14,9 @@ from pytest_distbench.records import Record
 SOCKET_NAME = "control"
 """The socket's name in the launch's directory."""
 
+PLAN_NAME = "plan.json"
+"""The plan's name there. It holds the whole environment, secrets included, and goes when the launch ends."""
+
 STACKS_SIGNAL = signal.SIGUSR1
 """Makes a rank write the Python stacks of its threads to ``stacks<rank>.txt``, also while blocked in a collective."""
 

@@ -155,7 +155,7 @@ def test_a_failed_launch_is_never_stored(project: Project, monkeypatch: pytest.M
     result.stdout.fnmatch_lines(
         [
             "launch 1 on 2 ranks: rank 0 raised ValueError: bad number",
-            "--- rank 0, 1: raised ValueError*",
+            "--- ranks 0, 1: raised ValueError*",
         ]
     )
     assert result.ret == 1

@@ -1,8 +1,8 @@
 """The agent process: holds torch and a forkserver, and runs one real elastic agent per launch.
 
-Started once per session as ``python -c "...agent import main; main(FD)"`` and spoken to in JSON lines over a socket
-pair, so that torch's signal handlers, threads and CUDA state never enter pytest's process. When pytest closes its
-end, for whatever reason, everything here ends.
+Started once per session by the warm launcher and spoken to in JSON lines over a socket pair, so that torch's signal
+handlers, threads and CUDA state never enter pytest's process. When pytest closes its end, for whatever reason,
+everything here ends.
 """
 
 from __future__ import annotations
@@ -12,15 +12,21 @@ import logging
 import multiprocessing
 import multiprocessing.connection
 import os
+import shutil
 import signal
 import socket
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, Literal
 
 import msgspec
 
 from pytest_distbench.records import Record
+from pytest_distbench.wire import PLAN_NAME, SOCKET_NAME
+
+_LONGEST_FOLDER = 70
+"""A Unix socket's address holds 107 bytes; multiprocessing adds up to 30."""
 
 PRELOAD = [
     "torch",
@@ -54,8 +60,9 @@ class Reply(Record, frozen=True, kw_only=True):
     trouble: str = ""
 
 
-def main(descriptor: int, preload: list[str]) -> None:
+def main(descriptor: int, directory: str, preload: list[str]) -> None:
     """Serve launches until the other end of the socket closes."""
+    _keep_sockets_in(Path(directory))
     link = socket.socket(fileno=descriptor)
     link.set_inheritable(False)
     multiprocessing.get_context("forkserver").set_forkserver_preload([*PRELOAD, *preload])
@@ -65,7 +72,7 @@ def main(descriptor: int, preload: list[str]) -> None:
     logging.disable(logging.CRITICAL)  # torch's first log record imports 800 modules
     from torch import distributed as dist
 
-    lines = _lines_until_closed(link)
+    lines = _lines_until_closed(link, Path(directory))
     _send(link, Reply(kind="ready", backends=_backends(dist)))
     for line in lines:
         request = msgspec.json.decode(line, type=Request)
@@ -92,7 +99,15 @@ def _serve(link: socket.socket, request: Request) -> None:
     )
 
 
-def _lines_until_closed(link: socket.socket) -> Iterator[bytes]:
+def _keep_sockets_in(directory: Path) -> None:
+    """Put multiprocessing's sockets into the run directory, which goes as a whole, if their names fit there."""
+    folder = directory / "sockets"
+    if len(os.fsencode(folder)) <= _LONGEST_FOLDER:
+        folder.mkdir(mode=0o700, exist_ok=True)
+        multiprocessing.current_process()._config["tempdir"] = str(folder)  # type: ignore[attr-defined] # no public way
+
+
+def _lines_until_closed(link: socket.socket, directory: Path) -> Iterator[bytes]:
     """Requests as they come; a thread reads them so that the end of pytest ends us in the middle of a launch too."""
     import queue
 
@@ -102,16 +117,16 @@ def _lines_until_closed(link: socket.socket) -> Iterator[bytes]:
         with contextlib.suppress(OSError), link.makefile("rb") as stream:
             for line in stream:
                 received.put(line)
-        _end_everything()
+        _end_everything(directory)
 
     threading.Thread(target=read, name="distbench-requests", daemon=True).start()
     while True:
         yield received.get()
 
 
-def _end_everything() -> None:
-    """Kill the ranks (their lifelines do so too), the forkserver and this process."""
-    from multiprocessing import forkserver
+def _end_everything(directory: Path) -> None:
+    """Kill the ranks (their lifelines do so too), the forkserver and this process; no socket or secret stays behind."""
+    from multiprocessing import forkserver, util
 
     for process in multiprocessing.active_children():
         with contextlib.suppress(OSError):
@@ -120,6 +135,10 @@ def _end_everything() -> None:
     if server:
         with contextlib.suppress(OSError):
             os.kill(server, signal.SIGKILL)
+    shutil.rmtree(util.get_temp_dir(), ignore_errors=True)
+    for name in (SOCKET_NAME, PLAN_NAME):
+        for path in directory.glob(f"launch*/{name}"):
+            path.unlink(missing_ok=True)
     os._exit(0)
 
 

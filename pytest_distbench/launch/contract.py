@@ -7,12 +7,17 @@ from pathlib import Path
 from typing import Protocol
 
 from pytest_distbench.records import LaunchPlan
+from pytest_distbench.wire import PLAN_NAME
 
-PLAN_NAME = "plan.json"
 COOKIE_VARIABLE = "DISTBENCH_LAUNCH"
 """In the environment of every process of a launch."""
 SESSION_VARIABLE = "DISTBENCH_SESSION"
 """In the environment of every process any launcher of this pytest session starts."""
+
+
+NO_REVERSE_DNS = {"RES_OPTIONS": "attempts:0"}
+"""For the processes that keep a store: torch asks for the name of every client, and where /etc/hosts does not know
+127.0.0.1 and DNS does not answer, glibc waits 10 s each time while all clients wait too (seen: 10 s for two ranks)."""
 
 
 @dataclass(frozen=True, slots=True)

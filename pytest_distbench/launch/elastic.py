@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib
 import multiprocessing.connection
 import os
+import socket
 import time
 import uuid
 from collections.abc import Callable
@@ -19,7 +20,12 @@ from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined
 from torch.distributed.elastic.agent.server.api import RunResult, WorkerGroup, WorkerSpec
 from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
 from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs
-from torch.distributed.elastic.rendezvous import RendezvousHandler, RendezvousInfo, RendezvousStoreInfo
+from torch.distributed.elastic.rendezvous import (
+    RendezvousHandler,
+    RendezvousInfo,
+    RendezvousParameters,
+    RendezvousStoreInfo,
+)
 
 _LOOPBACK = "127.0.0.1"
 _STORE_TIMEOUT_S = 60.0
@@ -37,8 +43,14 @@ class LoopbackRendezvous(RendezvousHandler):
 
     def __init__(self) -> None:
         self._run_id = uuid.uuid4().hex[:12]
+        listener = socket.create_server((_LOOPBACK, 0))  # torch itself would listen on every interface
         self._store: TCPStore | None = TCPStore(
-            _LOOPBACK, 0, is_master=True, timeout=timedelta(seconds=_STORE_TIMEOUT_S), wait_for_workers=False
+            _LOOPBACK,
+            listener.getsockname()[1],
+            is_master=True,
+            timeout=timedelta(seconds=_STORE_TIMEOUT_S),
+            wait_for_workers=False,
+            master_listen_fd=listener.detach(),  # the store closes it
         )
 
     def get_backend(self) -> str:
@@ -68,6 +80,11 @@ class LoopbackRendezvous(RendezvousHandler):
     def shutdown(self) -> bool:
         self._store = None
         return True
+
+
+def torchrun_handler() -> Callable[[RendezvousParameters], RendezvousHandler]:
+    """Entry point in the group ``torchrun.handlers``: makes ``torchrun --rdzv-backend=distbench-loopback`` possible."""
+    return lambda parameters: LoopbackRendezvous()
 
 
 class EventAgent(LocalElasticAgent):

@@ -27,6 +27,16 @@ def marked(variable: str, value: str) -> list[psutil.Process]:
     return found
 
 
+def carrying(variable: str) -> list[psutil.Process]:
+    """Live processes that have ``variable`` in their environment, whatever its value."""
+    found = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(*_GONE, OSError):
+            if variable in process.environ() and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(process)
+    return found
+
+
 def family(pids: Iterable[int]) -> list[psutil.Process]:
     """The live processes with these ids, and all their descendants."""
     found: dict[int, psutil.Process] = {}

@@ -6,6 +6,7 @@ import contextlib
 import re
 import shutil
 import subprocess
+import sys
 import time
 from collections.abc import Collection
 from pathlib import Path
@@ -123,6 +124,11 @@ def last_collective(directory: Path, rank: int) -> LastCollective | None:
     return LastCollective(last.collective_seq_id, f"{name} of {', '.join(of)}" if of else name)
 
 
+def py_spy() -> str | None:
+    """The py-spy command, on the PATH or beside this Python."""
+    return shutil.which("py-spy") or shutil.which("py-spy", path=str(Path(sys.executable).parent))
+
+
 def trimmed(text: str) -> str:
     """The threads of the last dump that are the user's, each cut where our code called theirs."""
     threads = []
@@ -159,7 +165,7 @@ def _size(path: Path) -> int:
 
 
 def _ask_py_spy(pid: int, path: Path) -> None:
-    found = shutil.which("py-spy")
+    found = py_spy()
     if found is None:
         return
     with contextlib.suppress(OSError, subprocess.SubprocessError, msgspec.DecodeError):

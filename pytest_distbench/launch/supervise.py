@@ -63,7 +63,7 @@ def supervise(
             return _Launch(launcher, plan, selector, channel, on_progress, follower).run()
         finally:
             channel.close()
-            plan_path(plan).unlink(missing_ok=True)  # it holds the whole environment, secrets included
+            plan_path(plan).unlink(missing_ok=True)
             if follower is not None:
                 follower.finish()
 

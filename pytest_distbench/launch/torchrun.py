@@ -11,16 +11,27 @@ import sys
 from pathlib import Path
 
 from pytest_distbench.launch import processes
-from pytest_distbench.launch.contract import COOKIE_VARIABLE, SESSION_VARIABLE, Exit, RunningLaunch, plan_path
+from pytest_distbench.launch.contract import (
+    COOKIE_VARIABLE,
+    NO_REVERSE_DNS,
+    SESSION_VARIABLE,
+    Exit,
+    RunningLaunch,
+    plan_path,
+)
 from pytest_distbench.launch.fates import tail
 from pytest_distbench.records import LaunchPlan
+
+LOOPBACK_RENDEZVOUS = "distbench-loopback"
+"""Name of our rendezvous for torchrun, an entry point of this package: its store listens on 127.0.0.1 only, where
+the one of ``--standalone`` listens on every interface."""
 
 _EXIT_CODES = re.compile(r"rank\s*: (\d+) .*\n\s*exitcode\s*: (-?\d+)")
 """How torchrun's closing table names a failed rank and its exit code."""
 
 
 class TorchrunLauncher:
-    """Runs ``torchrun --standalone`` once per launch.
+    """Runs ``torchrun`` once per launch.
 
     Args:
         session: cookie that marks everything this launcher starts.
@@ -37,12 +48,14 @@ class TorchrunLauncher:
     def start(self, plan: LaunchPlan) -> RunningLaunch:
         command = [
             sys.executable, "-m", "torch.distributed.run",
-            "--standalone",
+            f"--rdzv-backend={LOOPBACK_RENDEZVOUS}",
+            "--rdzv-endpoint=127.0.0.1:0",
+            "--nnodes=1",
             f"--nproc-per-node={plan.world_size}",
             "--local-addr=127.0.0.1",
             "-m", "pytest_distbench.worker", str(plan_path(plan)),
         ]  # fmt: skip
-        variables = {**plan.variables, SESSION_VARIABLE: self._session}
+        variables = {**plan.variables, **NO_REVERSE_DNS, SESSION_VARIABLE: self._session}
         variables["PYTHONPATH"] = os.pathsep.join(p for p in plan.python_path if p)
         with open(Path(plan.directory) / "launcher.log", "ab") as log:
             process = subprocess.Popen(

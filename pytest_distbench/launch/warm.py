@@ -16,7 +16,14 @@ import msgspec
 from pytest_distbench.errors import BackendUnavailable, LauncherError
 from pytest_distbench.launch import processes
 from pytest_distbench.launch.agent import Reply, Request
-from pytest_distbench.launch.contract import COOKIE_VARIABLE, SESSION_VARIABLE, Exit, RunningLaunch, plan_path
+from pytest_distbench.launch.contract import (
+    COOKIE_VARIABLE,
+    NO_REVERSE_DNS,
+    SESSION_VARIABLE,
+    Exit,
+    RunningLaunch,
+    plan_path,
+)
 from pytest_distbench.records import LaunchPlan
 
 _START_TIMEOUT_S = 120.0
@@ -52,7 +59,7 @@ class WarmLauncher:
         self.close()
         inherited = {k: v for k, v in variables.items() if k != COOKIE_VARIABLE}  # the agent outlives any one launch
         inherited[SESSION_VARIABLE] = self._session
-        self._agent = _Agent(self._directory, inherited, fingerprint, self._preload)
+        self._agent = _Agent(self._directory, inherited, fingerprint, list(self._preload))
 
     def start(self, plan: LaunchPlan) -> RunningLaunch:
         for attempt in (1, 2):
@@ -80,13 +87,15 @@ class _Agent:
     """The agent process and its end of the socket pair."""
 
     def __init__(
-        self, directory: Path, variables: dict[str, str], fingerprint: dict[str, str], preload: tuple[str, ...]
+        self, directory: Path, variables: dict[str, str], fingerprint: dict[str, str], preload: list[str]
     ) -> None:
         self.fingerprint = fingerprint
         self._log = directory / "agent.log"
         self._link, theirs = socket.socketpair()
-        code = f"from pytest_distbench.launch.agent import main; main({theirs.fileno()}, {list(preload)!r})"
-        environment = {**variables, "OMP_NUM_THREADS": "1"}  # each rank sets its own number of threads
+        code = (
+            f"from pytest_distbench.launch.agent import main; main({theirs.fileno()}, {str(directory)!r}, {preload!r})"
+        )
+        environment = {**variables, "OMP_NUM_THREADS": "1", **NO_REVERSE_DNS}  # ranks have their own variables
         environment["PYTHONPATH"] = os.pathsep.join(p for p in sys.path if p)
         with open(self._log, "ab") as log:
             self._process = subprocess.Popen(

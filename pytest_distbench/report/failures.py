@@ -83,6 +83,7 @@ def launch_text(result: CaseResult, *, rerun_command: str) -> str:
         parts += [f"--- rank{'s' * (len(fates) > 1)} {numbers}: {title}", *([body, ""] if body else [])]
         for fate in fates[:_FEW_LOGS]:
             parts += _log_of(fate, launch)
+    parts += _launcher_lines(launch)
     parts.append(f"logs:    {launch.logs}/rank*.log")
     parts.append(f"re-run:  {rerun_command}")
     parts.append(f"debug:   {rerun_command} --distbench-attach {launch.fates[0].rank if launch.fates else 0}")
@@ -157,6 +158,14 @@ def _log_of(fate: RankFate, launch: LaunchRecord) -> list[str]:
     if not lines:
         return []
     return [f"    end of {launch.logs}/rank{fate.rank}.log:", *(f"    | {line[:_LONGEST_LINE]}" for line in lines), ""]
+
+
+def _launcher_lines(launch: LaunchRecord) -> list[str]:
+    """What the launcher itself said, where no rank said anything."""
+    lines = launch.reason.splitlines()[1:]
+    return (
+        ["the launcher's log:", *(f"    | {line[:_LONGEST_LINE]}" for line in lines[-_FEW_LINES:]), ""] if lines else []
+    )
 
 
 def _shortened(text: str) -> str:

@@ -13,7 +13,7 @@ from pathlib import Path
 import msgspec
 
 from pytest_distbench.records import Phase
-from pytest_distbench.wire import FLIGHT_REQUEST, SOCKET_NAME, EventKind, RankEvent, short_address
+from pytest_distbench.wire import FLIGHT_REQUEST, PLAN_NAME, SOCKET_NAME, EventKind, RankEvent, short_address
 from pytest_distbench.worker import flight
 
 PROGRESS_INTERVAL_S = 0.2
@@ -33,9 +33,13 @@ class ControlLine:
         self._reports_progress = reports_progress
         self._last_progress = 0.0
         self._lock = threading.Lock()
+        self._directory = directory
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        with short_address(directory / SOCKET_NAME) as address:
-            self._socket.connect(address)
+        try:
+            with short_address(directory / SOCKET_NAME) as address:
+                self._socket.connect(address)
+        except OSError:  # pytest died before this rank had started
+            self._die()
         self.send("hello")
         if is_attached:
             _, terminal, _, _ = socket.recv_fds(self._socket, 1, 3)
@@ -66,11 +70,16 @@ class ControlLine:
             while request := self._socket.recv(1):
                 if request == FLIGHT_REQUEST:
                     flight.dump(self._flight)
+        self._die()
+
+    def _die(self) -> None:
+        """Remove what pytest can no longer remove, then SIGKILL this process, and its group where it leads one."""
+        for name in (SOCKET_NAME, PLAN_NAME):
+            (self._directory / name).unlink(missing_ok=True)
         _kill_own_group()
 
 
 def _kill_own_group() -> None:
-    """SIGKILL this process, and its group where it leads one."""
     with contextlib.suppress(OSError):
         if os.getpgid(0) == os.getpid():
             os.killpg(0, signal.SIGKILL)
