@@ -23,7 +23,7 @@ from datetime import timedelta
 from pathlib import Path
 
 from pytest_distbench.launch.agent import PRELOAD
-from pytest_distbench.launch.contract import COOKIE_VARIABLE, Launcher
+from pytest_distbench.launch.contract import Launcher
 from pytest_distbench.launch.supervise import supervise
 from pytest_distbench.launch.torchrun import TorchrunLauncher
 from pytest_distbench.launch.warm import WarmLauncher
@@ -62,7 +62,6 @@ def measure_launcher(launcher: Launcher, world_size: int, folder: Path) -> dict[
     """Seconds of one launch, in total and by phase."""
     directory = folder / uuid.uuid4().hex
     directory.mkdir()
-    cookie = uuid.uuid4().hex
     plan = LaunchPlan(
         index=0,
         world_size=world_size,
@@ -76,8 +75,7 @@ def measure_launcher(launcher: Launcher, world_size: int, folder: Path) -> dict[
         data_dir=str(folder),
         working_dir=os.getcwd(),
         python_path=[str(Path(__file__).resolve().parent), *sys.path],
-        variables={**os.environ, "OMP_NUM_THREADS": "1", COOKIE_VARIABLE: cookie},
-        cookie=cookie,
+        variables={**os.environ, "OMP_NUM_THREADS": "1"},
         set_threads=1,
     )
     start = time.perf_counter()

@@ -21,7 +21,7 @@ import tempfile
 import uuid
 from pathlib import Path
 
-from pytest_distbench.launch.contract import COOKIE_VARIABLE, Launcher
+from pytest_distbench.launch.contract import Launcher
 from pytest_distbench.launch.supervise import supervise
 from pytest_distbench.launch.torchrun import TorchrunLauncher
 from pytest_distbench.launch.warm import WarmLauncher
@@ -35,7 +35,6 @@ def launch(launcher: Launcher, folder: Path) -> dict[str, float]:
     """Seconds per point of one launch of ``bodies.points``."""
     directory = folder / uuid.uuid4().hex
     directory.mkdir()
-    cookie = uuid.uuid4().hex
     plan = LaunchPlan(
         index=0,
         world_size=2,
@@ -49,8 +48,7 @@ def launch(launcher: Launcher, folder: Path) -> dict[str, float]:
         data_dir=str(folder),
         working_dir=os.getcwd(),
         python_path=sys.path,
-        variables={**os.environ, "OMP_NUM_THREADS": "1", COOKIE_VARIABLE: cookie},
-        cookie=cookie,
+        variables={**os.environ, "OMP_NUM_THREADS": "1"},
         set_threads=1 if launcher.name == "warm" else None,
     )
     record = supervise(launcher, plan)

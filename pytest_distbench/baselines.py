@@ -8,6 +8,7 @@ run leaves either the old file or the new one.
 from __future__ import annotations
 
 import contextlib
+import glob
 import hashlib
 import json
 import os
@@ -201,6 +202,8 @@ def _stored(value: float | None, *, exact: bool) -> float | None:
 
 def _replace(path: Path, data: bytes) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
+    for draft in path.parent.glob(f".{glob.escape(path.name)}.*"):
+        draft.unlink(missing_ok=True)  # of a writer that was killed: we hold the lock, so nobody else is at work
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
         with os.fdopen(handle, "wb") as file:

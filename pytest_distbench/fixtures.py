@@ -23,6 +23,7 @@ from pytest_distbench.records import (
     Verdict,
 )
 from pytest_distbench.report import failures
+from pytest_distbench.report.escape import printable
 from pytest_distbench.request import MeasureRequest
 from pytest_distbench.session import Session
 
@@ -278,7 +279,7 @@ class Distbench:
         self._record(result)
         last = result.launches[-1]
         if last.outcome == "skipped":
-            pytest.skip(last.reason or "all ranks skipped")
+            pytest.skip(printable(last.reason) or "all ranks skipped")
         if last.outcome == "failed":
             raise LaunchFailed(failures.launch_text(result, rerun_command=self._command))
         return result

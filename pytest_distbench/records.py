@@ -115,8 +115,6 @@ class LaunchPlan(Record, frozen=True, kw_only=True):
     working_dir: str
     python_path: list[str]
     variables: dict[str, str]
-    cookie: str
-    """Marks every process of this launch in its environment."""
     devices: list[int] = []
     """Index of the CUDA device of each local rank; empty on the CPU."""
     shares_gpu: bool = False

@@ -18,7 +18,7 @@ from pytest_distbench.baselines import BaselineStore, make_entry
 from pytest_distbench.devices import alone_on_this_host, leased
 from pytest_distbench.errors import LauncherError
 from pytest_distbench.judging import judge_launches
-from pytest_distbench.launch.contract import COOKIE_VARIABLE, SESSION_VARIABLE, Launcher
+from pytest_distbench.launch.contract import Launcher
 from pytest_distbench.launch.supervise import supervise
 from pytest_distbench.launch.torchrun import TorchrunLauncher
 from pytest_distbench.launch.warm import WarmLauncher
@@ -131,7 +131,7 @@ class Session:
 
     def prepare(self) -> None:
         """Let the launcher warm up in the background."""
-        self.launcher.prepare(self._variables(2, ""))
+        self.launcher.prepare(self._variables(2))
 
     @property
     def launcher(self) -> Launcher:
@@ -246,8 +246,7 @@ class Session:
             raise _no_room(error) from error
 
     def _launch_in(self, directory: Path, request: MeasureRequest, index: int, *, only: Sequence[str]) -> LaunchRecord:
-        cookie = uuid.uuid4().hex
-        variables = self._variables(request.case.world_size, cookie)
+        variables = self._variables(request.case.world_size)
         plan = LaunchPlan(
             index=index,
             world_size=request.case.world_size,
@@ -262,7 +261,6 @@ class Session:
             working_dir=str(Path.cwd()),
             python_path=[p or str(Path.cwd()) for p in sys.path],
             variables=variables,
-            cookie=cookie,
             devices=self._devices(request.case.world_size),
             shares_gpu=self.settings.shares_gpu,
             attached=self.settings.attach,
@@ -286,7 +284,7 @@ class Session:
         count = len(self.settings.gpus)
         return [rank % count for rank in range(world_size)] if count else []
 
-    def _variables(self, world_size: int, cookie: str) -> dict[str, str]:
+    def _variables(self, world_size: int) -> dict[str, str]:
         """Pytest's environment as it is, without an outer torchrun's, plus what torchrun would add and _ONE_HOST."""
         variables = {
             k: v for k, v in os.environ.items() if k not in _TORCHRUN_VARIABLES and not k.startswith(_TORCHRUN_PREFIXES)
@@ -295,7 +293,7 @@ class Session:
             variables.setdefault("OMP_NUM_THREADS", "1")
         for name, value in _ONE_HOST.items():
             variables.setdefault(name, value)
-        return {**variables, COOKIE_VARIABLE: cookie, SESSION_VARIABLE: self.cookie}
+        return variables
 
     def _result(
         self,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import textwrap
 import time
 import uuid
@@ -20,6 +21,10 @@ import pytest_distbench.report.header
 import pytest_distbench.report.progress
 import pytest_distbench.report.run_record
 import pytest_distbench.report.terminal  # noqa: F401
+from pytest_distbench.launch import processes
+from pytest_distbench.launch.contract import SESSION_VARIABLE, Launcher
+from pytest_distbench.launch.torchrun import TorchrunLauncher
+from pytest_distbench.launch.warm import WarmLauncher
 
 hypothesis.settings.register_profile("repository", deadline=None, derandomize=True)  # no clock, no surprise in CI
 hypothesis.settings.load_profile("repository")
@@ -51,6 +56,15 @@ def marked_processes(value: str) -> list[str]:
     return found
 
 
+def wait_for(is_so: Callable[[], bool], process: subprocess.Popen[str] | None = None, *, limit_s: float = 90.0) -> None:
+    """Wait until something is so, as long as ``process`` lives."""
+    deadline = time.monotonic() + limit_s
+    while not is_so():
+        assert process is None or process.poll() is None, process.communicate()[0]
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
 @pytest.fixture(autouse=True)
 def clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tests of GitHub output and of exit codes must not see the machine they run on."""
@@ -61,8 +75,8 @@ def clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(autouse=True)
 def no_process_left(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """After a test that starts process groups, none of their processes is alive."""
-    if request.node.get_closest_marker("spawn") is None:
-        yield
+    if request.node.get_closest_marker("spawn") is None or "launcher" in request.fixturenames:
+        yield  # a launcher outlives a test: such a test looks for its own launch's processes
         return
     value = uuid.uuid4().hex
     monkeypatch.setenv(_MARK, value)
@@ -78,6 +92,18 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.get_closest_marker("spawn") is not None and item.get_closest_marker("timeout") is None:
             item.add_marker(pytest.mark.timeout(180))
+
+
+@pytest.fixture(scope="module", params=["warm", "torchrun"])
+def launcher(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Launcher]:
+    """Each launcher in turn, kept over the tests of a module: one launch must not harm the next."""
+    cookie = uuid.uuid4().hex
+    directory = tmp_path_factory.mktemp("agent")
+    made: Launcher = WarmLauncher(directory, cookie) if request.param == "warm" else TorchrunLauncher(cookie)
+    yield made
+    made.close()
+    assert processes.marked(SESSION_VARIABLE, cookie) == []
+    assert [path for path in directory.rglob("*") if path.is_socket()] == []
 
 
 @pytest.fixture

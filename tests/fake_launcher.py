@@ -40,6 +40,7 @@ class FakeLaunch:
 
 class FakeLauncher:
     name = "warm"
+    session = "fake"
 
     def prepare(self, variables: dict[str, str]) -> None:
         pass
@@ -49,6 +50,9 @@ class FakeLauncher:
             report = _report(plan, rank)
             (Path(plan.directory) / f"rank{rank}.json").write_bytes(msgspec.json.encode(report))
         return FakeLaunch()
+
+    def leftovers(self) -> list[object]:
+        return []
 
     def close(self) -> None:
         pass

@@ -2,27 +2,18 @@
 
 from __future__ import annotations
 
-import os
 import re
-import sys
 import textwrap
-import uuid
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from launching import Launch
 
 from pytest_distbench.errors import BackendUnavailable
-from pytest_distbench.launch import processes
-from pytest_distbench.launch.contract import COOKIE_VARIABLE, SESSION_VARIABLE, Launcher
-from pytest_distbench.launch.supervise import supervise
-from pytest_distbench.launch.torchrun import TorchrunLauncher
-from pytest_distbench.launch.warm import WarmLauncher
-from pytest_distbench.records import BodyReference, LaunchPlan, LaunchRecord
+from pytest_distbench.launch.contract import Launcher
+from pytest_distbench.records import LaunchRecord
 
 pytestmark = pytest.mark.spawn
-
-Launch = Callable[..., LaunchRecord]
 
 BODIES = """
 import json, os, signal, sys, threading, time
@@ -52,24 +43,6 @@ def measures(rank):
     with rank.phase("outer"), rank.phase("inner"):
         rank.barrier()
 
-def raises(rank):
-    import torch, torch.distributed as dist
-    if rank.rank == 1:
-        raise ValueError("bad number 42")
-    dist.all_reduce(torch.ones(1))
-
-def exits(rank):
-    rank.barrier()
-    if rank.rank == 1:
-        os._exit(3)
-    time.sleep(60)
-
-def is_killed(rank):
-    rank.barrier()
-    if rank.rank == 1:
-        os.kill(os.getpid(), signal.SIGKILL)
-    rank.barrier()
-
 def hangs(rank):
     rank.barrier()
     if rank.rank == 1:
@@ -85,14 +58,6 @@ def one_skips(rank):
 def all_skip(rank):
     import pytest
     pytest.skip("not today")
-
-def asserts(rank):
-    value = 6
-    assert value == 7, "seven was wanted"
-
-def leaves_children(rank):
-    import subprocess
-    subprocess.Popen(["sleep", "300"], start_new_session=True)
 
 def prints(rank):
     print("python says", rank.rank)
@@ -110,68 +75,10 @@ def breaks_off(rank):
 """
 
 
-@pytest.fixture(scope="module", params=["warm", "torchrun"])
-def launcher(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Launcher]:
-    cookie = uuid.uuid4().hex
-    made: Launcher = (
-        WarmLauncher(tmp_path_factory.mktemp("agent"), cookie) if request.param == "warm" else TorchrunLauncher(cookie)
-    )
-    yield made
-    made.close()
-    assert processes.marked(SESSION_VARIABLE, cookie) == []
-
-
-@pytest.fixture(autouse=True)
-def no_process_left(launcher: Launcher) -> None:
-    """The launcher outlives a test here; each test looks for its own launch's processes instead."""
-
-
 @pytest.fixture
 def launch(launcher: Launcher, tmp_path: Path) -> Launch:
     (tmp_path / "bodies.py").write_text(textwrap.dedent(BODIES))
-
-    def run(
-        function: str,
-        *,
-        world_size: int = 2,
-        timeout_s: float = 60.0,
-        backend: str = "gloo",
-        variables: dict[str, str] | None = None,
-    ) -> LaunchRecord:
-        directory = tmp_path / f"launch-{uuid.uuid4().hex[:6]}"
-        directory.mkdir()
-        cookie = uuid.uuid4().hex
-        environment = {**os.environ, "OMP_NUM_THREADS": "1", **(variables or {}), COOKIE_VARIABLE: cookie}
-        plan = LaunchPlan(
-            index=0,
-            world_size=world_size,
-            backend=backend,
-            device="cpu",
-            body=BodyReference(file=str(tmp_path / "bodies.py"), function=function, module="bodies"),
-            params={"a": [1, 2.5, "x"]},
-            seeds=[0],
-            timeout_s=timeout_s,
-            directory=str(directory),
-            data_dir=str(tmp_path),
-            working_dir=str(tmp_path),
-            python_path=sys.path,
-            variables=environment,
-            cookie=cookie,
-            set_threads=1 if launcher.name == "warm" else None,
-        )
-        record = supervise(launcher, plan)
-        assert processes.marked(COOKIE_VARIABLE, cookie) == []
-        return record
-
-    return run
-
-
-@pytest.mark.parametrize("world_size", [1, 2, 4])
-def test_a_group_of_any_size_passes(launch: Launch, world_size: int) -> None:
-    record = launch("nothing", world_size=world_size)
-
-    assert (record.outcome, record.reason) == ("passed", "")
-    assert len(record.fates) == world_size
+    return Launch(launcher, tmp_path, tmp_path / "bodies.py")
 
 
 def test_ranks_get_torchruns_environment_and_ours(launch: Launch, tmp_path: Path) -> None:
@@ -205,28 +112,6 @@ def test_measurements_come_back_reduced(launch: Launch) -> None:
     assert record.software["torch"]
 
 
-def test_a_raising_rank_is_the_cause_and_the_waiting_one_its_victim(launch: Launch) -> None:
-    record = launch("raises")
-
-    assert record.outcome == "failed"
-    assert record.reason == "rank 1 raised ValueError: bad number 42"
-    assert [f.rank for f in record.fates] == [1, 0]
-    assert record.fates[1].is_victim
-    assert record.fates[0].error is not None
-    assert "bodies.py" in record.fates[0].error.traceback
-    assert not record.timed_out
-
-
-def test_an_exit_code_is_told(launch: Launch) -> None:
-    record = launch("exits")
-
-    assert record.reason.startswith("rank 1 exit code 3")
-
-
-def test_a_killed_rank_is_told(launch: Launch) -> None:
-    assert launch("is_killed").reason.startswith("rank 1 killed by SIGKILL")
-
-
 def _line_of(record: LaunchRecord, *, rank: int) -> int:
     """The line of the bodies' file that a hung rank's stacks name."""
     stacks = next(f.stacks for f in record.fates if f.rank == rank)
@@ -247,19 +132,6 @@ def test_all_skip_is_a_skip_and_one_skip_a_disagreement(launch: Launch) -> None:
 
     assert (everyone.outcome, everyone.reason) == ("skipped", "not today")
     assert launch("one_skips").reason == "ranks disagree: rank 1 skipped, the others did not"
-
-
-def test_an_assertion_carries_its_traceback(launch: Launch) -> None:
-    record = launch("asserts", world_size=1)
-
-    assert record.reason == "rank 0 raised AssertionError: seven was wanted"
-    assert record.fates[0].error is not None
-    assert "assert value == 7" in record.fates[0].error.traceback
-
-
-def test_children_of_ranks_are_ended(launch: Launch) -> None:
-    """The fixture looks for processes that carry the launch's cookie."""
-    assert launch("leaves_children").outcome == "passed"
 
 
 def test_output_of_python_and_of_the_system_is_in_the_ranks_log(launch: Launch) -> None:

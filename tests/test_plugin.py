@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import textwrap
 from collections.abc import Callable
 from pathlib import Path
 
@@ -521,3 +522,97 @@ def test_derived_metrics_are_judged_against_their_own_baseline(
 
     result.stdout.fnmatch_lines(["efficiency -44.* % (limit -*%)"])
     assert result.ret == 1
+
+
+def test_no_place_for_the_run_directory_is_told(project: Project) -> None:
+    """Disk full, TMPDIR gone: no traceback of ours."""
+    made = project(TEST)
+    conftest = made.path / "conftest.py"
+    conftest.write_text(
+        conftest.read_text()
+        + textwrap.dedent(
+            """
+            import errno, pytest, tempfile
+
+            @pytest.fixture(autouse=True)
+            def full(monkeypatch):
+                def fail(**options):
+                    raise OSError(errno.ENOSPC, "No space left on device", "/tmp")
+                monkeypatch.setattr(tempfile, "mkdtemp", fail)
+            """
+        )
+    )
+    result = run(made)
+
+    result.stdout.fnmatch_lines(
+        ["cannot start ranks: No space left on device: /tmp. The run directory is below TMPDIR*"]
+    )
+    assert result.ret == 1
+
+
+@pytest.fixture
+def gpus(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
+    """Pretend that the driver shows some GPUs."""
+    return lambda count: monkeypatch.setattr(
+        environment, "gpus", lambda variables: [environment.Gpu("NVIDIA H200", f"GPU-{i}") for i in range(count)]
+    )
+
+
+def test_the_world_size_is_the_number_of_gpus(project: Project, gpus: Callable[[int], None]) -> None:
+    gpus(3)
+    result = run(project(TEST), "--gpu", "-v")
+
+    result.stdout.fnmatch_lines(["distbench *: world size 3, nccl, 3 GPUs (NVIDIA H200)*", "*test_step?ws3? NEW*"])
+    assert result.ret == 0
+
+
+def test_ranks_that_share_a_gpu_are_compared_with_nothing(project: Project, gpus: Callable[[int], None]) -> None:
+    gpus(1)
+    made = project(TEST)
+    refused = run(made, "--gpu", "--world-size=2")
+    shared = run(made, "--gpu", "--world-size=2", "--distbench-share-gpu", "--distbench-json=run.json")
+
+    refused.stderr.fnmatch_lines(["*needs 2 GPUs, one per rank; 1 visible*--distbench-share-gpu*"])
+    assert refused.ret == EXIT_USAGE
+    shared.stdout.fnmatch_lines(["x test_step?ws2? step and 1 more: ranks share a GPU*"])
+    assert shared.ret == 0
+    record = json.loads((made.path / "run.json").read_text())
+    assert record["results"][0]["environment"]["shares_gpu"] is True
+    assert stored(made) == []
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        (["--distbench-share-gpu"], "*several ranks on one GPU: give --gpu too*"),
+        (["--gpu", "--distbench-share-gpu", "--distbench-update"], "*measures nothing that could be a baseline*"),
+        (["--distbench-attach=2"], "*--distbench-attach*there is no rank 2: the largest group has 2 ranks*"),
+        (["--distbench-attach=-1"], "*--distbench-attach*'-1' is not a whole number*"),
+        (["--distbench-attach=first"], "*--distbench-attach*'first' is not a whole number*"),
+        (["--distbench-attach=0", "--distbench-update"], "*nothing is measured then*"),
+        (["--distbench-attach=0", "-n2"], "*with -n nobody has the terminal*"),
+    ],
+)
+def test_options_that_exclude_each_other_are_refused(
+    project: Project, gpus: Callable[[int], None], options: list[str], text: str
+) -> None:
+    gpus(1)
+    made = project(TEST)
+    result = run(made, *options)
+
+    result.stderr.fnmatch_lines([text])
+    assert result.ret == EXIT_USAGE
+    assert stored(made) == []
+
+
+def test_control_characters_in_what_a_rank_says_do_not_reach_the_terminal(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = project(TEST.replace('"step":', r'"st\x1b[2Jep":'))
+    named = run(made).stdout.str()
+    monkeypatch.setenv("FAKE_ERROR", "red \x1b[31m alarm \x07 \u202e")
+    failed = run(made).stdout.str()
+
+    assert "st\\x1b[2Jep" in named
+    assert "red \\x1b[31m alarm \\x07 \\u202e" in failed
+    assert not {"\x1b", "\x07", "\u202e"} & set(named + failed)

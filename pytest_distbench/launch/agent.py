@@ -13,17 +13,22 @@ import multiprocessing
 import multiprocessing.connection
 import os
 import shutil
-import signal
 import socket
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
 
 import msgspec
 
+from pytest_distbench.launch.contract import SESSION_VARIABLE
 from pytest_distbench.records import Record
 from pytest_distbench.wire import PLAN_NAME, SOCKET_NAME
+
+_LOST = 255
+"""multiprocessing's exit code for a process whose forkserver has died."""
+_DEATH_S = 0.5
 
 _LONGEST_FOLDER = 70
 """A Unix socket's address holds 107 bytes; multiprocessing adds up to 30."""
@@ -58,6 +63,8 @@ class Reply(Record, frozen=True, kw_only=True):
     codes: dict[str, int] = {}
     stamps: dict[str, float] = {}
     trouble: str = ""
+    died: bool = False
+    """The forkserver did: this agent is of no more use."""
 
 
 def main(descriptor: int, directory: str, preload: list[str]) -> None:
@@ -88,23 +95,36 @@ def _serve(link: socket.socket, request: Request) -> None:
         group.run()
     except Exception as error:  # noqa: BLE001 reported to pytest, which decides; the next launch may well work
         trouble = f"{type(error).__name__}: {error}"
-    _send(
-        link,
-        Reply(
-            kind="finished",
-            codes={str(r): c for r, c in group.exit_codes().items()},
-            stamps=group.stamps,
-            trouble=trouble,
-        ),
-    )
+    codes = {str(r): c for r, c in group.exit_codes().items()}
+    died = _LOST in codes.values() and _forkserver_died()
+    if died:
+        codes, trouble = {}, "the forkserver has died"
+    _send(link, Reply(kind="finished", codes=codes, stamps=group.stamps, trouble=trouble, died=died))
+
+
+def _forkserver_died() -> bool:
+    """Whether the exit codes were made up by multiprocessing, because the forkserver is gone or about to be."""
+    from multiprocessing import forkserver
+
+    from pytest_distbench.launch import processes
+
+    pid = forkserver._forkserver._forkserver_pid  # type: ignore[attr-defined] # no public way
+    deadline = time.monotonic() + _DEATH_S
+    while processes.is_alive(pid):  # its pipes close a moment before it counts as dead
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.01)
+    return True
 
 
 def _keep_sockets_in(directory: Path) -> None:
-    """Put multiprocessing's sockets into the run directory, which goes as a whole, if their names fit there."""
+    """Put multiprocessing's sockets into the run directory, which goes as a whole. Any length of path will do."""
     folder = directory / "sockets"
-    if len(os.fsencode(folder)) <= _LONGEST_FOLDER:
-        folder.mkdir(mode=0o700, exist_ok=True)
-        multiprocessing.current_process()._config["tempdir"] = str(folder)  # type: ignore[attr-defined] # no public way
+    folder.mkdir(mode=0o700, exist_ok=True)
+    name = str(folder)
+    if len(os.fsencode(name)) > _LONGEST_FOLDER:
+        name = f"/proc/{os.getpid()}/fd/{os.open(folder, os.O_RDONLY | os.O_DIRECTORY)}"  # open as long as we live
+    multiprocessing.current_process()._config["tempdir"] = name  # type: ignore[attr-defined] # no public way
 
 
 def _lines_until_closed(link: socket.socket, directory: Path) -> Iterator[bytes]:
@@ -125,17 +145,11 @@ def _lines_until_closed(link: socket.socket, directory: Path) -> Iterator[bytes]
 
 
 def _end_everything(directory: Path) -> None:
-    """Kill the ranks (their lifelines do so too), the forkserver and this process; no socket or secret stays behind."""
-    from multiprocessing import forkserver, util
+    """Kill all that this session started, and this process; no socket or secret stays behind."""
+    from pytest_distbench.launch import processes
 
-    for process in multiprocessing.active_children():
-        with contextlib.suppress(OSError):
-            os.killpg(process.pid or 0, signal.SIGKILL)
-    server = getattr(forkserver._forkserver, "_forkserver_pid", None)
-    if server:
-        with contextlib.suppress(OSError):
-            os.kill(server, signal.SIGKILL)
-    shutil.rmtree(util.get_temp_dir(), ignore_errors=True)
+    processes.kill(processes.marked(SESSION_VARIABLE, os.environ[SESSION_VARIABLE]))
+    shutil.rmtree(directory / "sockets", ignore_errors=True)
     for name in (SOCKET_NAME, PLAN_NAME):
         for path in directory.glob(f"launch*/{name}"):
             path.unlink(missing_ok=True)

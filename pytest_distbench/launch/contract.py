@@ -6,11 +6,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
+import psutil
+
 from pytest_distbench.records import LaunchPlan
 from pytest_distbench.wire import PLAN_NAME
 
-COOKIE_VARIABLE = "DISTBENCH_LAUNCH"
-"""In the environment of every process of a launch."""
 SESSION_VARIABLE = "DISTBENCH_SESSION"
 """In the environment of every process any launcher of this pytest session starts."""
 
@@ -28,11 +28,13 @@ class Exit:
         codes: rank -> exit code, or minus the signal's number; ranks the launcher knows nothing about are absent.
         stamps: CLOCK_MONOTONIC seconds of moments inside the launcher, for the cost breakdown.
         trouble: what the launcher itself complains about, if anything.
+        died: the launcher did not live to see the end: the ranks are not to blame.
     """
 
     codes: dict[int, int] = field(default_factory=dict)
     stamps: dict[str, float] = field(default_factory=dict)
     trouble: str = ""
+    died: bool = False
 
 
 class RunningLaunch(Protocol):
@@ -55,6 +57,8 @@ class Launcher(Protocol):
     """Starts process groups of the torchrun kind."""
 
     name: str
+    session: str
+    """The value of :data:`SESSION_VARIABLE` in all that it starts."""
 
     def prepare(self, variables: dict[str, str]) -> None:
         """Begin whatever makes the first launch quick. Returns at once."""
@@ -65,6 +69,9 @@ class Launcher(Protocol):
         Raises:
             LauncherError: the ranks could not be started.
         """
+
+    def leftovers(self) -> list[psutil.Process]:
+        """Processes of launches that have ended, found by what they were started with, however they got away."""
 
     def close(self) -> None:
         """End everything this launcher keeps running."""

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import importlib
 import multiprocessing.connection
+import multiprocessing.util
 import os
 import socket
+import sys
 import time
 import uuid
 from collections.abc import Callable
@@ -177,3 +179,6 @@ def _enter(plan: str) -> None:
     worker = importlib.import_module("pytest_distbench.worker.main")
     if not worker.run_rank(plan):
         os._exit(1)
+    # As under torchrun (worker/__main__.py) the process ends without finalising, once the agent has its result: a
+    # thread or a child that the body left behind cannot keep it.
+    multiprocessing.util.Finalize(None, os._exit, args=(0,), exitpriority=sys.maxsize)

@@ -10,12 +10,14 @@ from pathlib import Path
 
 import msgspec
 
+from pytest_distbench.launch import processes
 from pytest_distbench.launch.contract import Exit
 from pytest_distbench.launch.control import ControlChannel
 from pytest_distbench.launch.stacks import last_collective, stacks_path, trimmed, waits_at
 from pytest_distbench.records import LaunchPlan, Outcome, Phase, RankFate, RankReport, replaced
 
 LOG_TAIL_LINES = 30
+_WITH_LAUNCHER = "ended with the launcher"
 _STACKS_LINES = 500
 _TAIL_BYTES = 64 * 1024
 _LARGEST_REPORT = 256 * 2**20
@@ -140,6 +142,8 @@ def _fate(
         return RankFate(rank=rank, outcome="passed", phase=report.phase, how="passed")
     if rank in hung:
         how = "hung"
+    elif ending.exit.died:
+        how = _WITH_LAUNCHER
     elif said := channel.said(rank):
         how = f"failed: {said}"
     elif stopped:
@@ -155,7 +159,7 @@ def _fate(
         outcome="failed",
         phase=msgspec.convert(channel.last_phase(rank), Phase),
         how=how,
-        is_victim=how.startswith("was "),
+        is_victim=how.startswith("was ") or how == _WITH_LAUNCHER,
         log_tail=tail(directory / f"rank{rank}.log"),
     )
     if how != "hung" and not fate.is_victim:
@@ -230,12 +234,7 @@ def _ranks(fates: Sequence[RankFate]) -> str:
 
 
 def _describe(code: int, oom_kills: int) -> str:
-    if code >= 0:
-        return f"exit code {code}"
-    try:
-        name = signal.Signals(-code).name
-    except ValueError:
-        name = f"signal {-code}"
+    text = processes.ending(code).removeprefix("was ").removeprefix("ended with ")
     if code == -signal.SIGKILL and oom_kills:
-        return f"killed by {name}, out of memory (the kernel's oom_kill count rose by {oom_kills})"
-    return f"killed by {name}"
+        return f"{text}, out of memory (the kernel's oom_kill count rose by {oom_kills})"
+    return text

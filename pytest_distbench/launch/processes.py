@@ -16,25 +16,16 @@ _GONE = (psutil.NoSuchProcess, psutil.AccessDenied, psutil.ZombieProcess)
 
 
 def marked(variable: str, value: str) -> list[psutil.Process]:
-    """Live processes that were started with ``variable=value`` in their environment."""
-    found = []
-    for process in psutil.process_iter():
-        if process.pid == os.getpid():
-            continue
-        with contextlib.suppress(*_GONE, OSError):
-            if process.environ().get(variable) == value and process.status() != psutil.STATUS_ZOMBIE:
-                found.append(process)
-    return found
+    """Live processes, other than this one, that were started with ``variable=value`` in their environment.
+
+    A process that was forked and not executed anew shows the environment of the one it was forked from.
+    """
+    return [process for process in _carrying(f"{variable}={value}\0".encode()) if process.pid != os.getpid()]
 
 
 def carrying(variable: str) -> list[psutil.Process]:
-    """Live processes that have ``variable`` in their environment, whatever its value."""
-    found = []
-    for process in psutil.process_iter():
-        with contextlib.suppress(*_GONE, OSError):
-            if variable in process.environ() and process.status() != psutil.STATUS_ZOMBIE:
-                found.append(process)
-    return found
+    """Live processes that were started with ``variable`` in their environment, whatever its value."""
+    return _carrying(f"{variable}=".encode())
 
 
 def family(pids: Iterable[int]) -> list[psutil.Process]:
@@ -46,6 +37,13 @@ def family(pids: Iterable[int]) -> list[psutil.Process]:
             for member in [process, *process.children(recursive=True)]:
                 found[member.pid] = member
     return list(found.values())
+
+
+def children(pid: int) -> set[int]:
+    """Ids of the direct children of a process; empty when it is gone."""
+    with contextlib.suppress(*_GONE):
+        return {child.pid for child in psutil.Process(pid).children()}
+    return set()
 
 
 def kill(processes: Iterable[psutil.Process], *, wait_s: float = 5.0) -> list[psutil.Process]:
@@ -77,6 +75,16 @@ def is_alive(pid: int) -> bool:
         return False
 
 
+def ending(code: int) -> str:
+    """An exit code in words; a negative one is the signal that killed the process, as subprocess tells it."""
+    if code >= 0:
+        return f"ended with exit code {code}"
+    try:
+        return f"was killed by {signal.Signals(-code).name}"
+    except ValueError:
+        return f"was killed by signal {-code}"
+
+
 def oom_kills() -> int:
     """Processes the kernel has ended for lack of memory since the host started, in any container; 0 where unknown."""
     with contextlib.suppress(OSError):
@@ -85,6 +93,18 @@ def oom_kills() -> int:
             if name == "oom_kill":
                 return int(count)
     return 0
+
+
+def _carrying(text: bytes) -> list[psutil.Process]:
+    """By reading /proc itself: ten times faster than through psutil, and done after every launch."""
+    found = []
+    for entry in os.scandir("/proc"):
+        with contextlib.suppress(*_GONE, OSError):
+            if entry.name.isdecimal() and text in b"\0" + Path(entry.path, "environ").read_bytes():
+                process = psutil.Process(int(entry.name))
+                if _is_running(process):
+                    found.append(process)
+    return found
 
 
 def _is_running(process: psutil.Process) -> bool:

@@ -11,12 +11,12 @@ import msgspec
 
 from pytest_distbench.errors import RecordingError
 from pytest_distbench.launch import processes, stacks
-from pytest_distbench.launch.contract import COOKIE_VARIABLE, Exit, Launcher, RunningLaunch, plan_path
+from pytest_distbench.launch.contract import SESSION_VARIABLE, Exit, Launcher, RunningLaunch, plan_path
 from pytest_distbench.launch.control import ControlChannel
 from pytest_distbench.launch.fates import Ending, is_hang, merge_outcomes, read_reports, tail, tell_fates
 from pytest_distbench.launch.follow import LogFollower
 from pytest_distbench.launch.merge import foreign_cores, merge
-from pytest_distbench.records import LaunchPlan, LaunchRecord, RankReport
+from pytest_distbench.records import LaunchPlan, LaunchRecord, RankReport, replaced
 from pytest_distbench.wire import RankEvent
 
 VICTIM_GRACE_S = 0.5
@@ -54,6 +54,7 @@ def supervise(
         LauncherError: the launcher could not start ranks at all.
         KeyboardInterrupt: as it came; the ranks are gone by then.
     """
+    plan = replaced(plan, variables={**plan.variables, SESSION_VARIABLE: launcher.session})
     plan_path(plan).touch(mode=0o600)
     plan_path(plan).write_bytes(msgspec.json.encode(plan))
     with selectors.DefaultSelector() as selector:
@@ -78,6 +79,7 @@ class _Launch:
         on_progress: Callable[[str], None],
         follower: LogFollower | None,
     ) -> None:
+        self.launcher = launcher
         self.plan = plan
         self.selector = selector
         self.channel = channel
@@ -100,7 +102,7 @@ class _Launch:
             if ended is None:
                 ended = self._end()
             self.channel.drain()
-            processes.kill(processes.marked(COOKIE_VARIABLE, self.plan.cookie))
+            processes.kill(self.launcher.leftovers())
         return self._record(ended)
 
     def _wait(self) -> Exit | None:
@@ -184,7 +186,9 @@ class _Launch:
         )
         fates = tell_fates(plan, reports, self.channel, ending)
         outcome, reason = merge_outcomes(fates, after_s=finished_at - self.asked_at)
-        if outcome == "failed" and ended.trouble and not any(r.error for r in reports.values()):
+        if outcome == "failed" and ended.died and all(f.is_victim for f in fates if f.outcome == "failed"):
+            reason = f"the launcher failed: {ended.trouble}"
+        elif outcome == "failed" and ended.trouble and not any(r.error for r in reports.values()):
             log = tail(plan_path(plan).parent / "launcher.log")
             reason = f"{reason}; {ended.trouble}" + (f"\n{log}" if log else "")
         measurements = []

@@ -10,9 +10,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import psutil
+
 from pytest_distbench.launch import processes
 from pytest_distbench.launch.contract import (
-    COOKIE_VARIABLE,
     NO_REVERSE_DNS,
     SESSION_VARIABLE,
     Exit,
@@ -40,7 +41,7 @@ class TorchrunLauncher:
     name = "torchrun"
 
     def __init__(self, session: str) -> None:
-        self._session = session
+        self.session = session
 
     def prepare(self, variables: dict[str, str]) -> None:
         """Nothing can be prepared."""
@@ -55,7 +56,7 @@ class TorchrunLauncher:
             "--local-addr=127.0.0.1",
             "-m", "pytest_distbench.worker", str(plan_path(plan)),
         ]  # fmt: skip
-        variables = {**plan.variables, **NO_REVERSE_DNS, SESSION_VARIABLE: self._session}
+        variables = {**plan.variables, **NO_REVERSE_DNS, SESSION_VARIABLE: self.session}
         variables["PYTHONPATH"] = os.pathsep.join(p for p in plan.python_path if p)
         with open(Path(plan.directory) / "launcher.log", "ab") as log:
             process = subprocess.Popen(
@@ -67,17 +68,20 @@ class TorchrunLauncher:
                 stderr=log,
                 start_new_session=True,
             )
-        return _TorchrunLaunch(process, plan.cookie, Path(plan.directory) / "launcher.log")
+        return _TorchrunLaunch(process, self.session, Path(plan.directory) / "launcher.log")
+
+    def leftovers(self) -> list[psutil.Process]:
+        return processes.marked(SESSION_VARIABLE, self.session)
 
     def close(self) -> None:
-        """Nothing is kept."""
+        processes.kill(self.leftovers())
 
 
 class _TorchrunLaunch:
-    def __init__(self, process: subprocess.Popen[bytes], cookie: str, log: Path) -> None:
+    def __init__(self, process: subprocess.Popen[bytes], session: str, log: Path) -> None:
         self._process = process
         self._log = log
-        self._cookie = cookie
+        self._session = session
         self._handle = os.pidfd_open(process.pid)
 
     def fileno(self) -> int:
@@ -91,7 +95,7 @@ class _TorchrunLaunch:
             os.close(self._handle)
         log = tail(self._log, lines=200)
         codes = {int(rank): int(code) for rank, code in _EXIT_CODES.findall(log)}
-        return Exit(codes=codes, trouble="" if code == 0 else f"torchrun ended with exit code {code}")
+        return Exit(codes=codes, trouble="" if code == 0 else f"torchrun {processes.ending(code)}", died=code < 0)
 
     def pids(self) -> dict[int, int]:
         """Torchrun does not tell; the ranks say so themselves on the control line."""
@@ -102,6 +106,6 @@ class _TorchrunLaunch:
             self._process.send_signal(signal.SIGTERM)
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(timeout=1)
-        processes.kill(processes.marked(COOKIE_VARIABLE, self._cookie))
+        processes.kill(processes.marked(SESSION_VARIABLE, self._session))
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(timeout=5)

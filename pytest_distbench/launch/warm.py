@@ -12,12 +12,12 @@ import time
 from pathlib import Path
 
 import msgspec
+import psutil
 
 from pytest_distbench.errors import BackendUnavailable, LauncherError
 from pytest_distbench.launch import processes
 from pytest_distbench.launch.agent import Reply, Request
 from pytest_distbench.launch.contract import (
-    COOKIE_VARIABLE,
     NO_REVERSE_DNS,
     SESSION_VARIABLE,
     Exit,
@@ -48,7 +48,7 @@ class WarmLauncher:
 
     def __init__(self, directory: Path, session: str, preload: tuple[str, ...] = ()) -> None:
         self._directory = directory
-        self._session = session
+        self.session = session
         self._preload = preload
         self._agent: _Agent | None = None
 
@@ -57,8 +57,7 @@ class WarmLauncher:
         if self._agent is not None and self._agent.is_usable(fingerprint):
             return
         self.close()
-        inherited = {k: v for k, v in variables.items() if k != COOKIE_VARIABLE}  # the agent outlives any one launch
-        inherited[SESSION_VARIABLE] = self._session
+        inherited = {**variables, SESSION_VARIABLE: self.session}
         self._agent = _Agent(self._directory, inherited, fingerprint, list(self._preload))
 
     def start(self, plan: LaunchPlan) -> RunningLaunch:
@@ -77,10 +76,16 @@ class WarmLauncher:
                     raise
         raise AssertionError("unreachable")
 
+    def leftovers(self) -> list[psutil.Process]:
+        """All that carries the session's mark and is not the agent, its forkserver or its resource tracker."""
+        kept = self._agent.own_pids() if self._agent is not None else set()
+        return [p for p in processes.marked(SESSION_VARIABLE, self.session) if p.pid not in kept]
+
     def close(self) -> None:
         if self._agent is not None:
             self._agent.end()
             self._agent = None
+            processes.kill(self.leftovers())
 
 
 class _Agent:
@@ -90,6 +95,7 @@ class _Agent:
         self, directory: Path, variables: dict[str, str], fingerprint: dict[str, str], preload: list[str]
     ) -> None:
         self.fingerprint = fingerprint
+        self.is_broken = False
         self._log = directory / "agent.log"
         self._link, theirs = socket.socketpair()
         code = (
@@ -112,7 +118,7 @@ class _Agent:
         self._backends: dict[str, bool] | None = None
 
     def is_usable(self, fingerprint: dict[str, str]) -> bool:
-        return self._process.poll() is None and self.fingerprint == fingerprint
+        return not self.is_broken and self._process.poll() is None and self.fingerprint == fingerprint
 
     def wait_until_ready(self) -> dict[str, bool]:
         """Wait until the agent has torch loaded; returns which backends that torch has."""
@@ -131,7 +137,7 @@ class _Agent:
         try:
             self._link.sendall(msgspec.json.encode(request) + b"\n")
         except OSError as error:
-            raise LauncherError(f"the agent has ended; its log: {self._log_tail()}") from error
+            raise LauncherError(f"the agent has ended; its log:\n{self._log_tail()}") from error
         return _WarmLaunch(self)
 
     def read(self, *, timeout_s: float | None) -> list[Reply]:
@@ -150,13 +156,19 @@ class _Agent:
         finally:
             self._link.settimeout(None)
         if not data:
-            code = self._process.wait(timeout=10)
-            raise LauncherError(f"the agent ended with exit code {code}; its log: {self._log_tail()}")
+            self.is_broken = True
+            how = processes.ending(self._process.wait(timeout=10))
+            raise LauncherError(f"the agent {how}; its log:\n{self._log_tail()}")
         *lines, self._buffer = (self._buffer + data).split(b"\n")
         return [msgspec.json.decode(line, type=Reply) for line in lines]
 
     def fileno(self) -> int:
         return self._link.fileno()
+
+    def own_pids(self) -> set[int]:
+        """The agent and its direct children; ranks are the forkserver's."""
+        own = processes.children(self._process.pid)
+        return {self._process.pid, *own}
 
     def end(self) -> None:
         """Close the link, which ends the agent, and make sure of it and of all it started."""
@@ -192,7 +204,7 @@ class _WarmLaunch:
             for reply in self._agent.read(timeout_s=0.0):
                 self._take(reply)
         except LauncherError as error:
-            self._exit = Exit(trouble=str(error))
+            self._exit = Exit(trouble=str(error), died=True)
         return self._exit
 
     def pids(self) -> dict[int, int]:
@@ -206,4 +218,5 @@ class _WarmLaunch:
             self._pids = dict(enumerate(reply.pids))
         elif reply.kind == "finished":
             codes = {int(rank): code for rank, code in reply.codes.items()}
-            self._exit = Exit(codes=codes, stamps=reply.stamps, trouble=reply.trouble)
+            self._exit = Exit(codes=codes, stamps=reply.stamps, trouble=reply.trouble, died=reply.died)
+            self._agent.is_broken = reply.died

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 
 from pytest_distbench.records import CaseResult, LaunchRecord, RankFate, Verdict
-from pytest_distbench.report.escape import printable
 from pytest_distbench.report.tables import case_table, change, limit, quantity
 from pytest_distbench.units import format_bytes
 
@@ -19,20 +18,18 @@ _LONGEST_TEXT = 8000
 def regression_text(result: CaseResult, *, update_command: str) -> str:
     """Explain a regression: what moved, by how much, against what, and how to accept it."""
     slow = _straggler(result)
-    return printable(
-        "\n".join(
-            [
-                regression_headline(result),
-                "",
-                *case_table(result, show_all=False),
-                "",
-                *_reasons(result),
-                *comparison_lines(result),
-                *([slow] if slow else []),
-                "",
-                f"If this change is intended:  {update_command}",
-            ]
-        )
+    return "\n".join(
+        [
+            regression_headline(result),
+            "",
+            *case_table(result, show_all=False),
+            "",
+            *_reasons(result),
+            *comparison_lines(result),
+            *([slow] if slow else []),
+            "",
+            f"If this change is intended:  {update_command}",
+        ]
     )
 
 
@@ -87,13 +84,13 @@ def launch_text(result: CaseResult, *, rerun_command: str) -> str:
     parts.append(f"logs:    {launch.logs}/rank*.log")
     parts.append(f"re-run:  {rerun_command}")
     parts.append(f"debug:   {rerun_command} --distbench-attach {launch.fates[0].rank if launch.fates else 0}")
-    return printable("\n".join(parts))
+    return "\n".join(parts)
 
 
 def missing_text(result: CaseResult, *, platforms: list[str], update_command: str) -> str:
     """Say that there is no baseline, where there are some, and how to record one."""
     have = ", ".join(platforms) or "none"
-    return printable(
+    return (
         f"no baseline for {result.environment.platform} (have: {have})\n\n"
         f"looked in {result.baseline_path} for {result.case.entry_key}\nrecord it:  {update_command}"
     )

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from pytest_distbench.records import CaseResult, Verdict, VerdictKind
+from pytest_distbench.report.escape import printable
 from pytest_distbench.report.failures import regression_headline
 from pytest_distbench.report.tables import change, limit, quantity
 
@@ -104,7 +105,7 @@ def _capped(commands: list[str], kind: str) -> list[str]:
 
 
 def _data(text: str) -> str:
-    return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
+    return printable(text).replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
 
 
 def _property(text: str) -> str:

@@ -6,6 +6,7 @@ Both launchers end up in :func:`run_rank`; ``python -m pytest_distbench.worker P
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import faulthandler
 import gc
 import os
@@ -93,6 +94,7 @@ class _Life:
                 pdb.post_mortem(_user_frames(raised))
         if os.getpid() != pid:
             os._exit(0)  # a child the body forked and let run on: the rank is its parent
+        _flush_output()
         self._report(outcome, reason, error)
         if outcome != "passed":
             self.control.send(outcome)
@@ -219,6 +221,14 @@ def _take_output(path: Path) -> None:
     sys.stderr = os.fdopen(2, "w", buffering=1, errors="backslashreplace", closefd=False)
 
 
+def _flush_output() -> None:
+    """Ranks end without finalising: what Python and C still hold would be lost."""
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(Exception):  # closed or replaced by the body
+            stream.flush()
+    ctypes.CDLL(None).fflush(None)
+
+
 def _take_terminal() -> None:
     """Use the terminal that the control line has handed over, and let its Ctrl-C reach a debugger."""
     sys.stdin = os.fdopen(0, "r", closefd=False)
@@ -294,7 +304,8 @@ def _classify(raised: BaseException) -> tuple[Outcome, str, ErrorReport]:
     )
     text = _text_of(raised)
     trace = "".join(traceback.format_exception(kind, raised, _user_frames(raised)))
-    sys.stderr.write(trace)
+    with contextlib.suppress(Exception):  # a full disk, a stream the body has closed
+        sys.stderr.write(trace)
     report = ErrorReport(kind=kind.__name__, message=_cut(text), traceback=_cut(trace), raised_at=time.monotonic())
     return ("skipped" if skipped else "failed"), _cut(text) if skipped else "", report
 

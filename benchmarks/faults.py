@@ -1,0 +1,346 @@
+"""What can go wrong in a rank, as bodies, each with what its report has to say. Rank 1 is the culprit, the others wait.
+
+Used by the conformance tests and by ``soak.py``. Every body works with two or more ranks on the CPU.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import resource
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
+
+if TYPE_CHECKING:
+    from pytest_distbench.worker.context import RankContext
+
+CULPRIT = 1
+FOREVER_S = 1000.0
+PHASE_VARIABLE = "DISTBENCH_FAULT_PHASE"
+"""``import:hang``, ``rendezvous:kill``: what rank 1 does when it comes to that phase, before any body runs."""
+
+
+@dataclass(frozen=True)
+class Fault:
+    """One way to go wrong.
+
+    Attributes:
+        body: what every rank runs.
+        reason: regular expression for the launch's reason; empty: the launch passes.
+        phase: see :data:`PHASE_VARIABLE`.
+        is_hang: ends at the time-out.
+        root_cause: rank that must be named first; None: any.
+    """
+
+    body: Callable[[RankContext], None]
+    reason: str
+    phase: str = ""
+    is_hang: bool = False
+    root_cause: int | None = CULPRIT
+
+    @property
+    def name(self) -> str:
+        return self.phase.replace(":", "_in_") if self.phase else self.body.__name__
+
+
+def healthy(rank: RankContext) -> None:
+    rank.barrier()
+    rank.record("answer", 42, better="exact")
+
+
+def raises(rank: RankContext) -> None:
+    if rank.rank == CULPRIT:
+        raise ValueError("bad number 42")
+    _wait(rank)
+
+
+def raises_after_a_collective(rank: RankContext) -> None:
+    _wait(rank)
+    if rank.rank == CULPRIT:
+        raise KeyError("gradient")
+    _wait(rank)
+
+
+def raises_what_cannot_be_pickled(rank: RankContext) -> None:
+    if rank.rank == CULPRIT:
+        raise _UnpicklableError("no copy of me")
+    _wait(rank)
+
+
+def raises_what_cannot_be_shown(rank: RankContext) -> None:
+    if rank.rank == CULPRIT:
+        raise _UnshowableError
+    _wait(rank)
+
+
+def raises_a_huge_message(rank: RankContext) -> None:
+    if rank.rank == CULPRIT:
+        raise ValueError("huge " + "x" * 10_000_000)
+    _wait(rank)
+
+
+def asserts(rank: RankContext) -> None:
+    if rank.rank == CULPRIT:
+        value = 6
+        assert value == 7, "seven was wanted"
+    _wait(rank)
+
+
+def is_interrupted(rank: RankContext) -> None:
+    if rank.rank == CULPRIT:
+        raise KeyboardInterrupt
+    _wait(rank)
+
+
+def leaves_with_zero(rank: RankContext) -> None:
+    if rank.rank == CULPRIT:
+        sys.exit(0)
+    _wait(rank)
+
+
+def exits(rank: RankContext) -> None:
+    _wait(rank)
+    if rank.rank == CULPRIT:
+        os._exit(3)
+    _wait(rank)
+
+
+def is_killed(rank: RankContext) -> None:
+    _wait(rank)
+    if rank.rank == CULPRIT:
+        os.kill(os.getpid(), signal.SIGKILL)
+    _wait(rank)
+
+
+def is_killed_in_teardown(rank: RankContext) -> None:
+    _wait(rank)
+    if rank.rank == CULPRIT:
+        import torch.distributed as dist
+
+        dist.is_initialized = _kill_self
+
+
+def crashes(rank: RankContext) -> None:
+    _wait(rank)
+    if rank.rank == CULPRIT:
+        ctypes.string_at(0)
+    _wait(rank)
+
+
+def aborts(rank: RankContext) -> None:
+    _wait(rank)
+    if rank.rank == CULPRIT:
+        os.abort()
+    _wait(rank)
+
+
+def runs_out_of_memory(rank: RankContext) -> None:
+    if rank.rank == CULPRIT:
+        used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+        resource.setrlimit(resource.RLIMIT_AS, (used + 2**28, used + 2**28))
+        bytearray(2**30)
+    _wait(rank)
+
+
+def hangs(rank: RankContext) -> None:
+    _wait(rank)
+    if rank.rank == CULPRIT:
+        time.sleep(FOREVER_S)
+    _wait(rank)
+
+
+def hangs_with_signals_blocked(rank: RankContext) -> None:
+    if rank.rank == CULPRIT:
+        signal.pthread_sigmask(signal.SIG_BLOCK, set(signal.Signals))
+        time.sleep(FOREVER_S)
+    _wait(rank)
+
+
+def stops(rank: RankContext) -> None:
+    if rank.rank == CULPRIT:
+        os.kill(os.getpid(), signal.SIGSTOP)
+    _wait(rank)
+
+
+def hangs_in_teardown(rank: RankContext) -> None:
+    _wait(rank)
+    if rank.rank == CULPRIT:
+        import torch.distributed as dist
+
+        dist.is_initialized = _sleep
+
+
+def prints_everywhere(rank: RankContext) -> None:
+    print("stray output of Python", rank.rank)
+    os.write(2, b"stray output of the system\n")
+    os.write(1, b'{"kind": "done", "rank": 0}\n')
+    healthy(rank)
+
+
+def prints_100_megabytes(rank: RankContext) -> None:
+    libc = ctypes.CDLL(None)
+    block = b"." * 2**20
+    for _ in range(100 if rank.rank == CULPRIT else 1):
+        libc.write(1, block, len(block))
+    healthy(rank)
+
+
+def forks(rank: RankContext) -> None:
+    """One child runs on as if it were the rank, one stays behind."""
+    if rank.rank == CULPRIT and os.fork() and not os.fork():
+        os.setsid()
+        time.sleep(FOREVER_S)
+    if rank.rank == CULPRIT and os.getppid() == _PARENTS.get("rank"):
+        return
+    healthy(rank)
+
+
+def leaves_a_child(rank: RankContext) -> None:
+    import subprocess
+
+    subprocess.Popen([sys.executable, "-c", f"import time; time.sleep({FOREVER_S})"], start_new_session=True)
+    healthy(rank)
+
+
+def leaves_a_thread(rank: RankContext) -> None:
+    threading.Thread(target=time.sleep, args=(FOREVER_S,)).start()
+    healthy(rank)
+
+
+def changes_everything(rank: RankContext) -> None:
+    os.chdir("/")
+    os.environ.clear()
+    os.umask(0o777)
+    sys.path.clear()
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGINT, signal.SIGUSR1})
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    healthy(rank)
+
+
+def changes_everything_and_raises(rank: RankContext) -> None:
+    changes_everything(rank)
+    raises(rank)
+
+
+def kills_the_group_above(rank: RankContext) -> None:
+    """Kill the parent: the forkserver, or torchrun itself."""
+    _wait(rank)
+    if rank.rank == CULPRIT:
+        os.kill(os.getppid(), signal.SIGKILL)
+        time.sleep(FOREVER_S)
+    _wait(rank)
+
+
+def kills_the_agent(rank: RankContext) -> None:
+    import psutil
+
+    _wait(rank)
+    if rank.rank == CULPRIT:
+        for process in psutil.Process().parents():
+            if "launch.agent" in " ".join(process.cmdline()) or "torch.distributed.run" in " ".join(process.cmdline()):
+                process.kill()
+        time.sleep(FOREVER_S)
+    _wait(rank)
+
+
+HEALTHY = Fault(healthy, "")
+_PASSES = ""
+_LAUNCHER_DIED = r"the launcher failed: (the agent|the forkserver|torchrun) "
+
+FAULTS: tuple[Fault, ...] = (
+    Fault(raises, r"rank 1 raised ValueError: bad number 42"),
+    Fault(raises_after_a_collective, r"rank 1 raised KeyError: 'gradient'"),
+    Fault(raises_what_cannot_be_pickled, r"rank 1 raised _UnpicklableError: no copy of me"),
+    Fault(raises_what_cannot_be_shown, r"rank 1 raised _UnshowableError: <_UnshowableError whose text cannot be made"),
+    Fault(raises_a_huge_message, r"rank 1 raised ValueError: huge x{100}"),
+    Fault(asserts, r"rank 1 raised AssertionError: seven was wanted"),
+    Fault(is_interrupted, r"rank 1 raised KeyboardInterrupt"),
+    Fault(leaves_with_zero, r"rank 1 raised SystemExit: 0: a body returns when it is done"),
+    Fault(exits, r"rank 1 exit code 3"),
+    Fault(is_killed, r"rank 1 killed by SIGKILL"),
+    Fault(is_killed_in_teardown, r"rank 1 killed by SIGKILL"),
+    Fault(healthy, r"rank 1 killed by SIGKILL", phase="import:kill"),
+    Fault(healthy, r"rank 1 killed by SIGKILL", phase="rendezvous:kill"),
+    Fault(crashes, r"rank 1 killed by SIGSEGV"),
+    Fault(aborts, r"rank 1 killed by SIGABRT"),
+    Fault(runs_out_of_memory, r"rank 1 raised MemoryError"),
+    Fault(hangs, r"hung in body, .*: rank 1 at faults\.py:\d+ in hangs", is_hang=True),
+    Fault(hangs_with_signals_blocked, r"hung in body, .*: rank 1 at faults\.py:\d+ in hangs_with_sig", is_hang=True),
+    Fault(stops, r"hung in body, .*: rank 1 (at faults\.py:\d+ in stops|in phase body)", is_hang=True),
+    Fault(hangs_in_teardown, r"hung in teardown, .*: rank 1 ", is_hang=True),
+    Fault(healthy, r"hung in .*rank 1 .*", phase="import:hang", is_hang=True),
+    Fault(healthy, r"hung in .*rank 1 .*", phase="rendezvous:hang", is_hang=True),
+    Fault(prints_everywhere, _PASSES),
+    Fault(prints_100_megabytes, _PASSES),
+    Fault(forks, _PASSES),
+    Fault(leaves_a_child, _PASSES),
+    Fault(leaves_a_thread, _PASSES),
+    Fault(changes_everything, _PASSES),
+    Fault(changes_everything_and_raises, r"rank 1 raised ValueError: bad number 42"),
+    Fault(kills_the_group_above, _LAUNCHER_DIED, root_cause=None),
+    Fault(kills_the_agent, _LAUNCHER_DIED, root_cause=None),
+)
+
+
+class _UnpicklableError(Exception):
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self.lock = threading.Lock()
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("never")
+
+
+class _UnshowableError(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("not even that")
+
+
+_PARENTS = {"rank": os.getpid()}
+
+
+def _wait(rank: RankContext) -> None:
+    """A real collective of the backend under test."""
+    import torch
+    import torch.distributed as dist
+
+    dist.all_reduce(torch.ones(8, device=rank.device))
+
+
+def _sleep() -> bool:
+    time.sleep(FOREVER_S)
+    return True
+
+
+def _kill_self() -> bool:
+    os.kill(os.getpid(), signal.SIGKILL)
+    return True
+
+
+def _fail_in_phase() -> None:
+    """Runs while this module is imported in a rank."""
+    phase, _, what = os.environ.get(PHASE_VARIABLE, "").partition(":")
+    if not phase or os.environ.get("RANK") != str(CULPRIT):
+        return
+
+    def act(*args: object, **options: object) -> None:
+        del args, options
+        if what == "kill":
+            os.kill(os.getpid(), signal.SIGKILL)
+        time.sleep(FOREVER_S)
+
+    if phase == "import":
+        act()
+    else:
+        import torch.distributed as dist
+
+        dist.init_process_group = act
+
+
+_fail_in_phase()

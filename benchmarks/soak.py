@@ -1,0 +1,246 @@
+"""Soak: hundreds of launches in one pytest run, half of them with a fault; then runs that are killed at random moments.
+
+    python benchmarks/soak.py                    # 300 launches and 20 kills, about six minutes on two cores
+    python benchmarks/soak.py --launches 60 --kills 4 --launcher torchrun
+
+Prints which faults were injected, detected and attributed to the right rank, whether memory grew, and what was left
+behind: processes, sockets, damaged baselines. Exit code 1 unless all is well. The same seed draws the same faults.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import random
+import re
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from pathlib import Path
+
+import faults
+import msgspec
+import psutil
+
+from pytest_distbench.baselines import read_file
+from pytest_distbench.errors import StoredFileError
+from pytest_distbench.launch import processes
+from pytest_distbench.records import CaseResult
+from pytest_distbench.report.run_record import read_run_record
+from pytest_distbench.report.tables import layout
+
+MARK = "DISTBENCH_SOAK"
+SETTLE_S = 10.0
+"""How long processes may take to be gone after their run was killed."""
+TIMEOUT_S = {"warm": 4.0, "torchrun": 20.0}
+HEALTHY_SHARE = 0.5
+LAST_SHARE = 0.2
+"""Faults that kill the launcher come in this last part of the run, so that one agent's memory is seen for long."""
+
+TEST = """
+import json, sys
+sys.path.insert(0, {folder!r})
+import faults, pytest
+
+BY_NAME = {{fault.name: fault for fault in (*faults.FAULTS, faults.HEALTHY)}}
+PLAN = json.load(open("plan.json"))
+
+@pytest.mark.parametrize("launch", range(len(PLAN)))
+def test_soak(distbench, monkeypatch, launch):
+    fault = BY_NAME[PLAN[launch]]
+    if fault.phase:
+        monkeypatch.setenv(faults.PHASE_VARIABLE, fault.phase)
+    distbench.run(fault.body, timeout={timeout})
+"""
+
+
+class Memory(threading.Thread):
+    """Resident bytes of pytest and of its agents, twice a second."""
+
+    def __init__(self, pid: int) -> None:
+        super().__init__(daemon=True)
+        self._pytest = psutil.Process(pid)
+        self.samples: list[tuple[float, int, int, int]] = []
+        """(seconds, bytes of pytest, pid of the agent, its bytes)."""
+
+    def run(self) -> None:
+        start = time.monotonic()
+        with contextlib.suppress(psutil.Error):
+            while self._pytest.is_running() and self._pytest.status() != psutil.STATUS_ZOMBIE:
+                agents = [p for p in self._pytest.children() if "launch.agent" in " ".join(p.cmdline())]
+                agent = (agents[0].pid, agents[0].memory_info().rss) if agents else (0, 0)
+                self.samples.append((time.monotonic() - start, self._pytest.memory_info().rss, *agent))
+                time.sleep(0.5)
+
+    def growth(self) -> list[str]:
+        """Median of the first and the last quarter, of pytest and of the agent that lived longest."""
+        counts = Counter(pid for _, _, pid, _ in self.samples if pid)
+        series = {"pytest": [rss for _, rss, _, _ in self.samples]}
+        if counts:
+            longest = counts.most_common(1)[0][0]
+            series["agent"] = [rss for _, _, pid, rss in self.samples if pid == longest]
+        lines = []
+        for name, values in series.items():
+            quarter = max(1, len(values) // 4)
+            first, last = statistics.median(values[:quarter]), statistics.median(values[-quarter:])
+            lines.append(f"{name}: {first / 2**20:.1f} MiB in the first quarter, {last / 2**20:.1f} MiB in the last")
+        return lines
+
+
+def draw(count: int, seed: int) -> list[str]:
+    """Names of faults, ``healthy`` among them, every fault at least once if there is room."""
+    dice = random.Random(seed)
+    usual = [f.name for f in faults.FAULTS if f.root_cause is not None]
+    hard = [f.name for f in faults.FAULTS if f.root_cause is None]
+    last = max(len(hard), int(count * LAST_SHARE)) if count > 2 * len(hard) else 0
+    first = [*usual, *(dice.choice(usual) for _ in range(count))][: int((count - last) * (1 - HEALTHY_SHARE))]
+    first += ["healthy"] * (count - last - len(first))
+    dice.shuffle(first)
+    ending = [*hard, *(dice.choice([*usual, *hard, "healthy", "healthy"]) for _ in range(last))][:last]
+    dice.shuffle(ending)
+    return first + ending
+
+
+def soak(folder: Path, plan: list[str], launcher: str) -> tuple[list[list[str]], list[str], int]:
+    """One pytest run; returns the table's rows, lines about memory, and how many launches went wrong."""
+    (folder / "test_soak.py").write_text(
+        TEST.format(folder=str(Path(faults.__file__).parent), timeout=TIMEOUT_S[launcher])
+    )
+    (folder / "plan.json").write_bytes(msgspec.json.encode(plan))
+    process = start(folder, launcher, "--distbench-json=run.json")
+    memory = Memory(process.pid)
+    memory.start()
+    process.wait()
+    memory.join(5)
+    found = {result.case.case_id: result for result in read_run_record(folder / "run.json").results}
+    by_name = {fault.name: fault for fault in (*faults.FAULTS, faults.HEALTHY)}
+    rows: dict[str, list[int]] = {}
+    for i, name in enumerate(plan):
+        result = found.get(f"{i}-ws2")
+        detected, right = verdict_on(by_name[name], result)
+        row = rows.setdefault(name, [0, 0, 0])
+        row[0] += 1
+        row[1] += detected
+        row[2] += detected and not right
+        if not (detected and right):
+            reason = result.launches[-1].reason if result else "no result"
+            print(f"  launch {i}: {name}: {reason.splitlines()[0] if reason else 'passed'}")
+    wrong = sum(row[0] - row[1] + row[2] for row in rows.values())
+    table = [[name, *map(str, row)] for name, row in sorted(rows.items())]
+    return [*table, ["all", *(str(sum(row[i] for row in rows.values())) for i in range(3))]], memory.growth(), wrong
+
+
+def verdict_on(fault: faults.Fault, result: CaseResult | None) -> tuple[bool, bool]:
+    """Whether the outcome is the expected one, and whether the right rank and reason are named."""
+    if result is None:
+        return False, False
+    launch = result.launches[-1]
+    if not fault.reason:
+        return launch.outcome == "passed", True
+    named = fault.root_cause is None or launch.fates[0].rank == fault.root_cause
+    return launch.outcome == "failed", bool(named and re.match(fault.reason, launch.reason))
+
+
+def kill_at_random(folder: Path, rounds: int, seed: int, launcher: str) -> tuple[int, int, int]:
+    """Kill updating runs, their agents and forkservers; returns leftovers, sockets left, and damaged baselines."""
+    (folder / "test_soak.py").write_text(
+        TEST.format(folder=str(Path(faults.__file__).parent), timeout=60.0).replace("range(len(PLAN))", "range(8)")
+    )
+    (folder / "plan.json").write_bytes(msgspec.json.encode(["healthy"] * 8))
+    begin = time.monotonic()
+    start(folder, launcher, "--distbench-update=all", "--distbench-launches=2").wait()
+    whole_s = time.monotonic() - begin
+    files = sorted((folder / "baselines").rglob("*.json"))
+    before = {path: path.read_bytes() for path in files}
+    assert before, "the undisturbed run stored no baseline"
+    dice = random.Random(seed)
+    left = sockets = damaged = 0
+    for _ in range(rounds):
+        process = start(folder, launcher, "--distbench-update=all", "--distbench-launches=2")
+        time.sleep(dice.uniform(0.1, whole_s))
+        victim = dice.choice(("pytest", "pytest", "agent", "forkserver"))
+        kill(process.pid, victim)
+        if victim == "pytest":
+            process.wait()
+        else:
+            process.wait(300)
+        left += len(wait_until_gone())
+        sockets += sum(path.is_socket() for path in folder.rglob("*"))
+        damaged += sum(not is_whole(path, before) for path in files)
+    return left, sockets, damaged
+
+
+def kill(pid: int, victim: str) -> None:
+    """SIGKILL pytest, or one of its helpers where there is one by now."""
+    if victim == "pytest":
+        os.kill(pid, signal.SIGKILL)
+        return
+    mark = {"agent": "launch.agent", "forkserver": "multiprocessing.forkserver"}[victim]
+    with contextlib.suppress(psutil.Error):
+        for process in psutil.Process(pid).children(recursive=True):
+            if mark in " ".join(process.cmdline()):
+                process.kill()
+
+
+def is_whole(path: Path, before: dict[Path, bytes]) -> bool:
+    """Whether a baseline can be read and has all its entries, with the value every run measures."""
+    try:
+        entries = read_file(path).entries
+    except StoredFileError as error:
+        print(f"  {error}")
+        return False
+    wanted = msgspec.json.decode(before[path])["entries"]
+    return set(entries) == set(wanted) and all(set(e.metrics["answer"].launches) == {42} for e in entries.values())
+
+
+def start(folder: Path, launcher: str, *options: str) -> subprocess.Popen[bytes]:
+    """A pytest run in a folder, with our mark on everything it starts."""
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--distbench-launcher={launcher}"]
+    variables = {**os.environ, MARK: str(os.getpid()), "TMPDIR": str(folder)}
+    with open(folder / "output.txt", "ab") as output:
+        return subprocess.Popen([*command, *options], cwd=folder, env=variables, stdout=output, stderr=output)
+
+
+def wait_until_gone() -> list[psutil.Process]:
+    """What is still alive of our runs after a fair time; it is killed then."""
+    deadline = time.monotonic() + SETTLE_S
+    while (alive := processes.marked(MARK, str(os.getpid()))) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    for process in alive:
+        print(f"  left behind: {process}")
+    processes.kill(alive)
+    return alive
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--launches", type=int, default=300)
+    parser.add_argument("--kills", type=int, default=20)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--launcher", choices=("warm", "torchrun"), default="warm")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="soak-") as name:
+        folder = Path(name)
+        begin = time.monotonic()
+        table, memory, wrong = soak(folder, draw(options.launches, options.seed), options.launcher)
+        left = len(wait_until_gone())
+        sockets = sum(path.is_socket() for path in folder.rglob("*"))
+        print("\n".join(layout(("fault", "injected", "detected", "mis-attributed"), table)))
+        print(f"\n{options.launches} launches in {time.monotonic() - begin:.0f} s, {options.launcher} launcher")
+        print("\n".join(memory))
+        more, more_sockets, damaged = kill_at_random(folder, options.kills, options.seed, options.launcher)
+        print(f"{options.kills} runs killed at a random moment of an update (pytest, agent or forkserver)")
+    left, sockets = left + more, sockets + more_sockets
+    print(f"launches wrong: {wrong}")
+    print(f"leftover processes: {left}, leftover sockets: {sockets}, baselines damaged: {damaged}")
+    return int(bool(wrong or left or sockets or damaged))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
