@@ -38,7 +38,7 @@ from pytest_distbench.report.tables import layout
 MARK = "DISTBENCH_SOAK"
 SETTLE_S = 10.0
 """How long processes may take to be gone after their run was killed."""
-TIMEOUT_S = {"warm": 4.0, "torchrun": 20.0}
+TIMEOUT_S = 4.0
 HEALTHY_SHARE = 0.5
 LAST_SHARE = 0.2
 """Faults that kill the launcher come in this last part of the run, so that one agent's memory is seen for long."""
@@ -109,9 +109,7 @@ def draw(count: int, seed: int) -> list[str]:
 
 def soak(folder: Path, plan: list[str], launcher: str) -> tuple[list[list[str]], list[str], int]:
     """One pytest run; returns the table's rows, lines about memory, and how many launches went wrong."""
-    (folder / "test_soak.py").write_text(
-        TEST.format(folder=str(Path(faults.__file__).parent), timeout=TIMEOUT_S[launcher])
-    )
+    (folder / "test_soak.py").write_text(TEST.format(folder=str(Path(faults.__file__).parent), timeout=TIMEOUT_S))
     (folder / "plan.json").write_bytes(msgspec.json.encode(plan))
     process = start(folder, launcher, "--distbench-json=run.json")
     memory = Memory(process.pid)

@@ -65,14 +65,16 @@ class BaselineStore:
             StoredFileError: the test's path would leave the store.
         """
         file, _, function = test.partition("::")
-        parts = PurePosixPath(file).with_suffix("").parts
-        if PurePosixPath(file).is_absolute() or ".." in parts or not re.fullmatch(r"[\w.:-]+", function):
+        path = PurePosixPath(file)
+        is_place = bool(path.name) and not path.is_absolute() and ".." not in path.parts and "\0" not in file
+        if not is_place or not re.fullmatch(r"[\w.:-]+", function):
             raise StoredFileError(
                 self.folder,
                 f"the test {test!r} has no place below the baseline folder",
                 "Run pytest from the root directory of the suites",
             )
-        return self.folder.joinpath(self.platform, *parts, f"{function.replace('::', '.')}.json")
+        name = f"{function.replace('::', '.')}.json"
+        return self._inside(self.folder.joinpath(self.platform, path.with_suffix(""), name))
 
     def read(self, test: str) -> dict[str, BaselineEntry]:
         """Entries of a test by key; empty where there is no file.
@@ -95,6 +97,14 @@ class BaselineStore:
                 schema=SCHEMA, test=test, platform=self.platform, entries={**self.read(test), **changes}
             )
             _replace(path, render(content))
+        return path
+
+    def _inside(self, path: Path) -> Path:
+        """The path, unless a link on its way leads elsewhere."""
+        if not path.resolve().is_relative_to(self.folder.resolve()):
+            raise StoredFileError(
+                path, f"a link leads to {path.resolve()}, outside the baseline folder", "Replace the link by a folder"
+            )
         return path
 
     def files(self) -> Iterator[Path]:

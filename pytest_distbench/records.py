@@ -15,7 +15,7 @@ Scalar = bool | int | float | str
 Better = Literal["higher", "lower", "exact", "info"]
 Reduce = Literal["max", "min", "mean", "sum", "rank0", "all"]
 Outcome = Literal["passed", "failed", "skipped"]
-Phase = Literal["start", "import", "rendezvous", "body", "teardown"]
+Phase = Literal["start", "import", "rendezvous", "body", "teardown", "exit"]
 VerdictKind = Literal["regressed", "improved", "unchanged", "inconclusive", "incomparable", "missing"]
 
 

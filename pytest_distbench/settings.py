@@ -23,6 +23,8 @@ LAUNCHERS = ("warm", "torchrun")
 MOST_RANKS_PER_CORE = 32
 """More ranks than this on one CPU core is a typing error, not a test."""
 
+_MOST_DIGITS = 9
+
 BASELINE_LAUNCHES = 10
 """Launches an update measures: with fewer the noise between launches is not known well enough to judge by."""
 
@@ -90,7 +92,7 @@ _OPTIONS: tuple[tuple[str, str, str], ...] = (
     ),
     ("launches", "N", "launches of each case judged first, and of an update (default: 1, and 10 for an update)"),
     ("max-launches", "N", "the most launches of a case, while its answer is open (default: 5)"),
-    ("timeout", "S", "seconds one launch may take (default: 300)"),
+    ("timeout", "S", "seconds one launch may take, from when its ranks are up (default: 300)"),
     ("baselines", "DIR", "folder of stored baselines (default: baselines/ beside the ini file)"),
     ("platform", "NAME", "hardware class of this machine, in place of the one found"),
     ("missing", "POLICY", "no baseline for a case: warn (default), fail or skip"),
@@ -279,7 +281,7 @@ def _json_path(config: pytest.Config) -> Path | None:
 
 def _integer(config: pytest.Config, name: str, default: int, *, least: int) -> int:
     text = _text(config, name)
-    if text and not text.isdecimal():
+    if text and not (text.isdecimal() and len(text) <= _MOST_DIGITS):
         raise ConfigurationError(f"{_spelled(name)}: {text!r} is not a whole number of at least {least}")
     value = int(text) if text else default
     if value < least:
@@ -302,6 +304,18 @@ def _attach(config: pytest.Config, largest: int, *, is_update: bool) -> int | No
     return rank
 
 
+def parse_world_sizes(text: str) -> tuple[int, ...]:
+    """Read ``"4"`` or ``"2,4,8"``: sizes, ascending, each once.
+
+    Raises:
+        ConfigurationError: not a list of positive numbers.
+    """
+    parts = [part.strip() for part in text.split(",")]
+    if not all(len(part) <= _MOST_DIGITS and part.isdecimal() and int(part) >= 1 for part in parts):
+        raise ConfigurationError(f"--world-size: {text!r} is not a number of ranks: write for example 4, or 2,4,8")
+    return tuple(sorted({int(part) for part in parts}))
+
+
 def _world_sizes(text: str, *, gpu: bool, gpus: tuple[Gpu, ...], shares_gpu: bool) -> tuple[int, ...]:
     from pytest_distbench import environment
 
@@ -311,10 +325,7 @@ def _world_sizes(text: str, *, gpu: bool, gpus: tuple[Gpu, ...], shares_gpu: boo
         raise ConfigurationError(
             f"--gpu: no GPU: {found}. Run on a machine with NVIDIA GPUs and their driver, or without --gpu"
         )
-    parts = [part.strip() for part in text.split(",")] if text else [str(len(gpus) if gpu and not shares_gpu else 2)]
-    if not all(part.isdecimal() and int(part) >= 1 for part in parts):
-        raise ConfigurationError(f"--world-size: {text!r} is not a number of ranks: write for example 4, or 2,4,8")
-    sizes = tuple(sorted({int(part) for part in parts}))
+    sizes = parse_world_sizes(text) if text else (len(gpus) if gpu and not shares_gpu else 2,)
     if gpu and not shares_gpu and sizes[-1] > len(gpus):
         raise ConfigurationError(
             f"--world-size {text} with --gpu needs {sizes[-1]} GPUs, one per rank; {found}. "

@@ -10,13 +10,12 @@ from __future__ import annotations
 import contextlib
 import logging
 import multiprocessing
-import multiprocessing.connection
 import os
+import queue
 import shutil
 import socket
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
 
@@ -79,27 +78,71 @@ def main(descriptor: int, directory: str, preload: list[str]) -> None:
     logging.disable(logging.CRITICAL)  # torch's first log record imports 800 modules
     from torch import distributed as dist
 
-    lines = _lines_until_closed(link, Path(directory))
-    _send(link, Reply(kind="ready", backends=_backends(dist)))
-    for line in lines:
-        request = msgspec.json.decode(line, type=Request)
-        _serve(link, request)
+    agent = _Agent(link, Path(directory))
+    agent.send(Reply(kind="ready", backends=_backends(dist)))
+    agent.serve()
 
 
-def _serve(link: socket.socket, request: Request) -> None:
-    from pytest_distbench.launch.elastic import Group
+class _Agent:
+    """Serves one request after the other; a thread ends everything when pytest has closed its end of the link."""
 
-    group = Group(request.plan, request.world_size, on_start=lambda pids: _send(link, Reply(kind="started", pids=pids)))
-    trouble = ""
-    try:
-        group.run()
-    except Exception as error:  # noqa: BLE001 reported to pytest, which decides; the next launch may well work
-        trouble = f"{type(error).__name__}: {error}"
-    codes = {str(r): c for r, c in group.exit_codes().items()}
-    died = _LOST in codes.values() and _forkserver_died()
-    if died:
-        codes, trouble = {}, "the forkserver has died"
-    _send(link, Reply(kind="finished", codes=codes, stamps=group.stamps, trouble=trouble, died=died))
+    def __init__(self, link: socket.socket, directory: Path) -> None:
+        self._link = link
+        self._directory = directory
+        self._requests: queue.SimpleQueue[Request] = queue.SimpleQueue()
+        self._launch: Path | None = None
+        """Directory of the launch in flight."""
+        threading.Thread(target=self._read_until_closed, name="distbench-requests", daemon=True).start()
+
+    def send(self, reply: Reply) -> None:
+        with contextlib.suppress(OSError):
+            self._link.sendall(msgspec.json.encode(reply) + b"\n")
+
+    def serve(self) -> None:
+        while True:
+            request = self._requests.get()
+            self._launch = Path(request.plan).parent
+            finished = self._run(request)
+            self._launch = None
+            self.send(finished)
+
+    def _run(self, request: Request) -> Reply:
+        from pytest_distbench.launch.elastic import Group
+
+        def on_start(pids: list[int]) -> None:
+            self.send(Reply(kind="started", pids=pids))
+
+        group = Group(request.plan, request.world_size, on_start=on_start)
+        trouble = ""
+        try:
+            group.run()
+        except Exception as error:  # noqa: BLE001 reported to pytest, which decides; the next launch may well work
+            trouble = f"{type(error).__name__}: {error}"
+        codes = {str(r): c for r, c in group.exit_codes().items()}
+        died = _LOST in codes.values() and _forkserver_died()
+        if died:
+            codes, trouble = {}, "the forkserver has died"
+        return Reply(kind="finished", codes=codes, stamps=group.stamps, trouble=trouble, died=died)
+
+    def _read_until_closed(self) -> None:
+        with contextlib.suppress(OSError), self._link.makefile("rb") as stream:
+            for line in stream:
+                self._requests.put(msgspec.json.decode(line, type=Request))
+        self._end_everything()
+
+    def _end_everything(self) -> None:
+        """Kill all that this session started, and this process; no socket or secret stays behind.
+
+        In the middle of a launch pytest has died and cannot tidy up; between launches it lives, and does.
+        """
+        from pytest_distbench.launch import processes
+
+        processes.kill(processes.marked(SESSION_VARIABLE, os.environ[SESSION_VARIABLE]))
+        shutil.rmtree(self._directory / "sockets", ignore_errors=True)
+        if self._launch is not None:
+            for name in (SOCKET_NAME, PLAN_NAME):
+                (self._launch / name).unlink(missing_ok=True)
+        os._exit(0)
 
 
 def _forkserver_died() -> bool:
@@ -125,40 +168,6 @@ def _keep_sockets_in(directory: Path) -> None:
     if len(os.fsencode(name)) > _LONGEST_FOLDER:
         name = f"/proc/{os.getpid()}/fd/{os.open(folder, os.O_RDONLY | os.O_DIRECTORY)}"  # open as long as we live
     multiprocessing.current_process()._config["tempdir"] = name  # type: ignore[attr-defined] # no public way
-
-
-def _lines_until_closed(link: socket.socket, directory: Path) -> Iterator[bytes]:
-    """Requests as they come; a thread reads them so that the end of pytest ends us in the middle of a launch too."""
-    import queue
-
-    received: queue.SimpleQueue[bytes] = queue.SimpleQueue()
-
-    def read() -> None:
-        with contextlib.suppress(OSError), link.makefile("rb") as stream:
-            for line in stream:
-                received.put(line)
-        _end_everything(directory)
-
-    threading.Thread(target=read, name="distbench-requests", daemon=True).start()
-    while True:
-        yield received.get()
-
-
-def _end_everything(directory: Path) -> None:
-    """Kill all that this session started, and this process; no socket or secret stays behind."""
-    from pytest_distbench.launch import processes
-
-    processes.kill(processes.marked(SESSION_VARIABLE, os.environ[SESSION_VARIABLE]))
-    shutil.rmtree(directory / "sockets", ignore_errors=True)
-    for name in (SOCKET_NAME, PLAN_NAME):
-        for path in directory.glob(f"launch*/{name}"):
-            path.unlink(missing_ok=True)
-    os._exit(0)
-
-
-def _send(link: socket.socket, reply: Reply) -> None:
-    with contextlib.suppress(OSError):
-        link.sendall(msgspec.json.encode(reply) + b"\n")
 
 
 def _backends(dist: Any) -> dict[str, bool]:

@@ -13,6 +13,8 @@ import msgspec
 from pytest_distbench.wire import SOCKET_NAME, RankEvent, short_address
 
 _READ_BYTES = 65536
+LONGEST_LINE_BYTES = 2**20
+"""A longer event is dropped: a body got hold of the socket."""
 
 
 class ControlChannel:
@@ -21,10 +23,14 @@ class ControlChannel:
     Args:
         directory: of the launch.
         selector: where connections are registered.
+        world_size: events of ranks beyond it are ignored.
         attached: the rank that is given this process's stdin, stdout and stderr when it says hello.
     """
 
-    def __init__(self, directory: Path, selector: selectors.BaseSelector, *, attached: int | None = None) -> None:
+    def __init__(
+        self, directory: Path, selector: selectors.BaseSelector, *, world_size: int, attached: int | None = None
+    ) -> None:
+        self._world_size = world_size
         self._attached = attached
         self.events: list[RankEvent] = []
         self.closed_at: dict[int, float] = {}
@@ -92,6 +98,10 @@ class ControlChannel:
         phases = [event.text for event in self.events if event.rank == rank and event.kind == "phase"]
         return phases[-1] if phases else "start"
 
+    def buffered(self) -> int:
+        """Bytes of unfinished lines."""
+        return sum(map(len, self._lines.values()))
+
     def close(self) -> None:
         """Close the listener, every connection, and remove the socket."""
         for connection in [*self._lines, self._listener]:
@@ -116,11 +126,13 @@ class ControlChannel:
                 self.closed_at[self._ranks[connection]] = time.monotonic()
             return []
         *lines, rest = (self._lines[connection] + data).split(b"\n")
-        self._lines[connection] = rest
+        self._lines[connection] = rest if len(rest) <= LONGEST_LINE_BYTES else b""  # no rank of ours writes such a line
         fresh = []
         for line in lines:
             with contextlib.suppress(msgspec.DecodeError):  # a killed rank may leave half a line
-                fresh.append(msgspec.json.decode(line, type=RankEvent))
+                event = msgspec.json.decode(line, type=RankEvent)
+                if 0 <= event.rank < self._world_size:
+                    fresh.append(event)
         for event in fresh:
             self._ranks[connection] = event.rank
             if event.kind == "hello" and event.rank == self._attached:

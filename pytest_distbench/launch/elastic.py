@@ -22,12 +22,7 @@ from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined
 from torch.distributed.elastic.agent.server.api import RunResult, WorkerGroup, WorkerSpec
 from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
 from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs
-from torch.distributed.elastic.rendezvous import (
-    RendezvousHandler,
-    RendezvousInfo,
-    RendezvousParameters,
-    RendezvousStoreInfo,
-)
+from torch.distributed.elastic.rendezvous import RendezvousHandler, RendezvousInfo, RendezvousStoreInfo
 
 _LOOPBACK = "127.0.0.1"
 _STORE_TIMEOUT_S = 60.0
@@ -82,11 +77,6 @@ class LoopbackRendezvous(RendezvousHandler):
     def shutdown(self) -> bool:
         self._store = None
         return True
-
-
-def torchrun_handler() -> Callable[[RendezvousParameters], RendezvousHandler]:
-    """Entry point in the group ``torchrun.handlers``: makes ``torchrun --rdzv-backend=distbench-loopback`` possible."""
-    return lambda parameters: LoopbackRendezvous()
 
 
 class EventAgent(LocalElasticAgent):

@@ -7,6 +7,7 @@ import signal
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import get_args
 
 import msgspec
 
@@ -198,28 +199,39 @@ def _precedence(fate: RankFate, channel: ControlChannel) -> tuple[object, ...]:
     """Culprits before victims, a hang before those that waited for it, the missing rank before the waiting ones."""
     # One that died without a word did so before its connection closed.
     moment = fate.error.raised_at if fate.error else channel.closed_at.get(fate.rank, float("inf"))
-    behind = fate.collective_number if fate.how == "hung" and fate.collective_number is not None else 0
-    return (fate.outcome != "failed", fate.is_victim, behind, moment, fate.rank)
+    reached = _reached(fate) if fate.how == "hung" else (0, 0)
+    return (fate.outcome != "failed", fate.is_victim, reached, moment, fate.rank)
 
 
 def _tell_hang(hung: Sequence[RankFate], after_s: float) -> str:
-    phases = list(dict.fromkeys(f.phase for f in hung))
     missing = _missing(hung)
     shown = missing or hung
+    phases = list(dict.fromkeys(f.phase for f in shown))
     told = "; ".join(_where(f) for f in sorted(shown, key=lambda f: f.rank)[:4])
     more = f" and {len(shown) - 4} more" if len(shown) > 4 else ""
     waiting = [f for f in hung if f not in missing] if missing else []
-    what = f"; {_ranks(waiting)} in {waiting[0].collective}, number {waiting[0].collective_number}" if waiting else ""
+    what = f"; {_ranks(waiting)} in {_place(waiting[0])}" if waiting else ""
     return f"hung in {'/'.join(phases)}, ended after {after_s:.1f} s: {told}{more}{what}"
 
 
+def _place(fate: RankFate) -> str:
+    """Where a rank waits: its collective, or its phase."""
+    if fate.phase == "body" and fate.collective_number:
+        return f"{fate.collective}, number {fate.collective_number}"
+    return fate.phase
+
+
 def _missing(hung: Sequence[RankFate]) -> list[RankFate]:
-    """Of ranks that hang, those that others wait for: they have entered fewer collectives."""
-    numbers = [f.collective_number for f in hung]
-    known = [n for n in numbers if n is not None]
-    if len(known) < len(numbers) or len(set(known)) < 2:
-        return []
-    return [f for f in hung if f.collective_number is not None and f.collective_number < max(known)]
+    """Of ranks that hang, those that others wait for: in an earlier phase, or behind in their collectives."""
+    furthest = max(_reached(f) for f in hung)
+    return [f for f in hung if _reached(f) < furthest]
+
+
+def _reached(fate: RankFate) -> tuple[int, int]:
+    """How far a rank came, for comparing ranks: the phase, and in the body the number of its last collective."""
+    phases: tuple[Phase, ...] = get_args(Phase)
+    number = fate.collective_number if fate.phase == "body" else None
+    return phases.index(fate.phase), number or 0
 
 
 def _where(fate: RankFate) -> str:

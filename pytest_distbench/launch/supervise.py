@@ -21,6 +21,8 @@ from pytest_distbench.wire import RankEvent
 
 VICTIM_GRACE_S = 0.5
 """How long the other ranks may still report after one has failed."""
+START_S = 120.0
+"""What ranks may need to start, besides the launch's own time: torchrun imports torch in each of them."""
 CRASH_GRACE_S = 1.0
 """How long the launcher may take to end a launch by itself after a rank has died."""
 SKIP_GRACE_S = 2.0
@@ -58,7 +60,7 @@ def supervise(
     plan_path(plan).touch(mode=0o600)
     plan_path(plan).write_bytes(msgspec.json.encode(plan))
     with selectors.DefaultSelector() as selector:
-        channel = ControlChannel(plan_path(plan).parent, selector, attached=plan.attached)
+        channel = ControlChannel(plan_path(plan).parent, selector, world_size=plan.world_size, attached=plan.attached)
         follower = LogFollower(plan, on_output) if on_output is not None else None
         try:
             return _Launch(launcher, plan, selector, channel, on_progress, follower).run()
@@ -90,8 +92,8 @@ class _Launch:
         self.ended_by_us: frozenset[int] = frozenset()
         self.oom_kills_before = processes.oom_kills()
         self.running: RunningLaunch = launcher.start(plan)
-        self.asked_at = time.monotonic()  # from here on; before it the launcher may have had to start itself
-        self.deadline = self.asked_at + plan.timeout_s
+        self.up_at = time.monotonic()  # for now: the clock starts anew when the last rank has said hello
+        self.stop_at = self.up_at + plan.timeout_s + START_S
         selector.register(self.running.fileno(), selectors.EVENT_READ, self.running)
 
     def run(self) -> LaunchRecord:
@@ -107,9 +109,8 @@ class _Launch:
 
     def _wait(self) -> Exit | None:
         """Listen until all ranks have ended or one must not go on; None means that they have to be ended."""
-        stop_at = self.deadline
         while True:
-            remaining = stop_at - time.monotonic()
+            remaining = self.stop_at - time.monotonic()
             if remaining <= 0:
                 self.timed_out = not self.channel.held() and not self.channel.lost()
                 return None
@@ -119,9 +120,9 @@ class _Launch:
             for key, _ in self.selector.select(remaining):
                 if key.data is self.channel:
                     for event in self.channel.read(key.fileobj):
-                        stop_at = min(stop_at, self._heed(event))
+                        self._heed(event)
                     if self.channel.lost():
-                        stop_at = min(stop_at, time.monotonic() + CRASH_GRACE_S)
+                        self._stop_within(CRASH_GRACE_S)
                     if self._needs_no_more():
                         return None
                 elif (ended := self.running.poll()) is not None:
@@ -140,17 +141,23 @@ class _Launch:
                 last = now
                 processes.send([pid], signal.SIGINT)
 
-    def _heed(self, event: RankEvent) -> float:
-        """Act on an event; returns until when the ranks may go on after it."""
-        if event.kind == "progress":
-            self.on_progress(event.text)
-        if event.kind == "failed":
-            return time.monotonic() + VICTIM_GRACE_S
-        if event.kind == "skipped":
-            return time.monotonic() + SKIP_GRACE_S
-        if event.kind == "done" and len(self.channel.concluded()) == self.plan.world_size:
-            return time.monotonic() + TEARDOWN_S
-        return self.deadline
+    def _heed(self, event: RankEvent) -> None:
+        """Act on an event: show it, or decide until when the ranks may go on after it."""
+        match event.kind:
+            case "hello" if len(self.channel.pids()) == self.plan.world_size and not self.channel.held():
+                self.up_at = time.monotonic()
+                self.stop_at = self.up_at + self.plan.timeout_s
+            case "progress":
+                self.on_progress(event.text)
+            case "failed":
+                self._stop_within(VICTIM_GRACE_S)
+            case "skipped":
+                self._stop_within(SKIP_GRACE_S)
+            case "done" if len(self.channel.concluded()) == self.plan.world_size:
+                self._stop_within(TEARDOWN_S)
+
+    def _stop_within(self, seconds: float) -> None:
+        self.stop_at = min(self.stop_at, time.monotonic() + seconds)
 
     def _needs_no_more(self) -> bool:
         """Whether every rank has said how it ended, and one of them waits to be ended."""
@@ -185,7 +192,7 @@ class _Launch:
             oom_kills=processes.oom_kills() - self.oom_kills_before,
         )
         fates = tell_fates(plan, reports, self.channel, ending)
-        outcome, reason = merge_outcomes(fates, after_s=finished_at - self.asked_at)
+        outcome, reason = merge_outcomes(fates, after_s=finished_at - self.up_at)
         if outcome == "failed" and ended.died and all(f.is_victim for f in fates if f.outcome == "failed"):
             reason = f"the launcher failed: {ended.trouble}"
         elif outcome == "failed" and ended.trouble and not any(r.error for r in reports.values()):

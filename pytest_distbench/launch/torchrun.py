@@ -8,6 +8,7 @@ import re
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import psutil
@@ -27,7 +28,7 @@ LOOPBACK_RENDEZVOUS = "distbench-loopback"
 """Name of our rendezvous for torchrun, an entry point of this package: its store listens on 127.0.0.1 only, where
 the one of ``--standalone`` listens on every interface."""
 
-_EXIT_CODES = re.compile(r"rank\s*: (\d+) .*\n\s*exitcode\s*: (-?\d+)")
+_EXIT_CODES = re.compile(r"rank\s*: (\d{1,9}) .*\n\s*exitcode\s*: (-?\d{1,9})", re.ASCII)
 """How torchrun's closing table names a failed rank and its exit code."""
 
 
@@ -94,8 +95,8 @@ class _TorchrunLaunch:
         with contextlib.suppress(OSError):
             os.close(self._handle)
         log = tail(self._log, lines=200)
-        codes = {int(rank): int(code) for rank, code in _EXIT_CODES.findall(log)}
-        return Exit(codes=codes, trouble="" if code == 0 else f"torchrun {processes.ending(code)}", died=code < 0)
+        trouble = "" if code == 0 else f"torchrun {processes.ending(code)}"
+        return Exit(codes=exit_codes(log), trouble=trouble, died=code < 0)
 
     def pids(self) -> dict[int, int]:
         """Torchrun does not tell; the ranks say so themselves on the control line."""
@@ -109,3 +110,23 @@ class _TorchrunLaunch:
         processes.kill(processes.marked(SESSION_VARIABLE, self._session))
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(timeout=5)
+
+
+def rendezvous_handler() -> Callable[[object], object]:
+    """Entry point in the group ``torchrun.handlers``: makes ``torchrun --rdzv-backend=distbench-loopback`` possible.
+
+    torch loads it in whatever process imports its rendezvous, so nothing is imported before it is used.
+    """
+
+    def make(parameters: object) -> object:
+        del parameters
+        from pytest_distbench.launch.elastic import LoopbackRendezvous
+
+        return LoopbackRendezvous()
+
+    return make
+
+
+def exit_codes(log: str) -> dict[int, int]:
+    """Rank -> exit code, from torchrun's closing table."""
+    return {int(rank): int(code) for rank, code in _EXIT_CODES.findall(log)}

@@ -15,6 +15,13 @@ from pytest_distbench.records import RunRecord
 SCHEMA = 1
 """Version of the file format. 1: first."""
 
+MAX_FILE_BYTES = 512 * 2**20
+"""A larger file is refused before it is read."""
+
+
+class _Head(msgspec.Struct):
+    schema: int
+
 
 def write_run_record(path: Path, record: RunRecord) -> None:
     """Write the record atomically.
@@ -45,11 +52,18 @@ def read_run_record(path: Path) -> RunRecord:
     Raises:
         StoredFileError: unreadable, not a run record, or of a later schema.
     """
+    hint = "Write one with pytest --distbench-json FILE"
     try:
-        return msgspec.json.decode(path.read_bytes(), type=RunRecord)
+        if path.stat().st_size > MAX_FILE_BYTES:
+            raise StoredFileError(path, f"larger than {MAX_FILE_BYTES // 2**20} MiB", hint)
+        data = path.read_bytes()
+        schema = msgspec.json.decode(data, type=_Head).schema
+        if schema > SCHEMA:
+            raise StoredFileError(
+                path, f"written in schema {schema}, this version reads up to {SCHEMA}", "Upgrade pytest-distbench"
+            )
+        return msgspec.json.decode(data, type=RunRecord)
     except OSError as error:
         raise StoredFileError(path, f"cannot read: {error.strerror or error}", "Check the path") from error
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise StoredFileError(
-            path, f"not a run record: {error}", "Write one with pytest --distbench-json FILE"
-        ) from error
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise StoredFileError(path, f"not a run record: {error}", hint) from error

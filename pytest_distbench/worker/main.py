@@ -104,6 +104,7 @@ class _Life:
         self.control.send("done")
         with self.phase("teardown"):
             self._leave_group()
+        self.control.phase("exit")
         return True
 
     def _measure(self) -> None:
