@@ -315,6 +315,8 @@ def _wait(rank: RankContext) -> None:
     import torch.distributed as dist
 
     dist.all_reduce(torch.ones(8, device=rank.device))
+    if rank.device.type == "cuda":
+        torch.cuda.synchronize()
 
 
 def _sleep() -> bool:

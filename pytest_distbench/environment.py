@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import platform
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
+from typing import Any
 
 from pytest_distbench.errors import ConfigurationError
 from pytest_distbench.records import Environment
@@ -17,6 +18,8 @@ _ALLOWED = re.compile(
     r"(NCCL|GLOO|UCC|UCX|TORCH|OMP|MKL|KMP|ATEN|PYTORCH)_[A-Z0-9_]+|CUDA_VISIBLE_DEVICES|CUDA_LAUNCH_BLOCKING|CUBLAS_WORKSPACE_CONFIG"
 )
 _SECRET = re.compile(r"KEY|TOKEN|SECRET|PASS|CREDENTIAL|AUTH", re.IGNORECASE)
+_SECRET_PARAMETER = re.compile(r"(?:^|[_\W])(?:\w*key|token|secret|passwd|password|credentials?|auth)$", re.IGNORECASE)
+MASK = "***"
 _USER_INFO = re.compile(r"(?<=://)[^/@\s]+@")
 _MARKETING = re.compile(r"\((?:R|TM)\)|\bCPU\b|\bProcessor\b|@.*|\b\d+-Core\b", re.IGNORECASE)
 
@@ -115,6 +118,36 @@ def recordable(variables: Mapping[str, str]) -> dict[str, str]:
         for name, value in sorted(variables.items())
         if _ALLOWED.fullmatch(name) and not _SECRET.search(name)
     }
+
+
+def scrubbed(value: Any, name: str = "") -> Any:
+    """A parameter as it may be stored: texts named like a secret are masked, and user names and passwords in URLs.
+
+    Only texts: ``max_tokens=512`` is no secret.
+    """
+    match value:
+        case dict():
+            return {key: scrubbed(inner, str(key)) for key, inner in value.items()}
+        case list():
+            return [scrubbed(inner, name) for inner in value]
+        case str():
+            return MASK if _SECRET_PARAMETER.search(name) else _USER_INFO.sub("", value)
+    return value
+
+
+def scrubbed_arguments(arguments: Sequence[str]) -> list[str]:
+    """A command line as it may be stored: ``--api-key X`` and ``--api-key=X`` are masked."""
+    found = []
+    name = ""
+    for argument in arguments:
+        option, separator, value = argument.partition("=")
+        if option.startswith("-"):
+            found.append(f"{option}={scrubbed(value, option)}" if separator else argument)
+            name = "" if separator else option
+        else:
+            found.append(scrubbed(argument, name))
+            name = ""
+    return found
 
 
 def installed_version(package: str) -> str:

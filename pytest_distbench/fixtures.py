@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 import pytest
 
 from pytest_distbench.bodies import json_able, locate
+from pytest_distbench.environment import scrubbed, scrubbed_arguments
 from pytest_distbench.errors import BackendUnavailable, BodyError, DistbenchError
 from pytest_distbench.markers import Requirement, requirement
 from pytest_distbench.outcomes import LaunchFailed, MissingBaseline, Misuse, Regression
@@ -246,11 +247,14 @@ class Distbench:
         first = launches or wanted.launches or settings.launches
         accepted = tolerance if tolerance is not None else wanted.tolerance
         try:
-            identity = json_able(params or {})
+            given = json_able(params or {})
         except BodyError as error:
             raise Misuse(str(error)) from None
+        identity = scrubbed(given)
         if tuple(seeds) != (0,):
             identity["seeds"] = list(seeds)
+        if reference.arguments:
+            identity["args"] = scrubbed_arguments(reference.arguments)
         return MeasureRequest(
             nodeid=self._node.nodeid,
             case=Case(
@@ -262,6 +266,7 @@ class Distbench:
                 launcher=settings.launcher,
                 params=identity,
             ),
+            params=given,
             body=reference,
             seeds=tuple(seeds),
             launches=first,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from pytest_distbench.records import BodyReference, Case
 
@@ -14,7 +15,8 @@ class MeasureRequest:
 
     Attributes:
         nodeid: the pytest node, for reports.
-        case: the measured point.
+        case: the measured point. Its parameters are stored, and hold no secret.
+        params: as the ranks get them.
         body: what every rank runs.
         seeds: the body runs once for each.
         launches: launches judged first; of an update, all launches.
@@ -27,6 +29,7 @@ class MeasureRequest:
 
     nodeid: str
     case: Case
+    params: dict[str, Any]
     body: BodyReference
     seeds: tuple[int, ...]
     launches: int

@@ -253,7 +253,7 @@ class Session:
             backend=request.case.backend,
             device=request.case.device,
             body=request.body,
-            params=request.case.params,
+            params=request.params,
             seeds=list(request.seeds),
             timeout_s=request.timeout_s if self.settings.attach is None else ATTACHED_TIMEOUT_S,
             directory=str(directory),

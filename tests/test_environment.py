@@ -61,3 +61,33 @@ def test_only_allowed_variables_are_recorded_and_no_secret() -> None:
         "NCCL_DEBUG": "INFO",
         "OMP_NUM_THREADS": "1",
     }
+
+
+def test_stored_parameters_hold_no_secret() -> None:
+    given = {
+        "api_key": "abc",
+        "hf": {"token": "abc", "max_tokens": 512},
+        "password": ["abc"],
+        "key": 5,
+        "url": "https://me:abc@host/x",
+        "dtype": "float32",
+        "monkey_wrench": "kept",
+    }
+
+    assert environment.scrubbed(given) == {
+        "api_key": "***",
+        "hf": {"token": "***", "max_tokens": 512},
+        "password": ["***"],
+        "key": 5,
+        "url": "https://host/x",
+        "dtype": "float32",
+        "monkey_wrench": "kept",
+    }
+
+
+def test_stored_command_lines_hold_no_secret() -> None:
+    given = ["--steps", "5", "--api-key", "abc", "--token=abc", "--data=https://me:abc@host", "abc"]
+
+    assert environment.scrubbed_arguments(given) == [
+        "--steps", "5", "--api-key", "***", "--token=***", "--data=https://host", "abc",
+    ]  # fmt: skip
