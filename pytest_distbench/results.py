@@ -5,6 +5,7 @@ Reads reports, not the session, so that it works in a pytest-xdist controller, w
 
 from __future__ import annotations
 
+import functools
 import os
 import shlex
 import time
@@ -39,17 +40,20 @@ class ResultsPlugin:
         self._settings_if = settings_if
         self._config = config
         self._started = time.time()
-        self._results: list[CaseResult] = []
+        self._texts: list[str] = []  # as the reports hold them: one copy, however long the run
         self._trouble: list[str] = []
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        texts = getattr(report, REPORT_ATTRIBUTE, None)
-        if texts:
-            import msgspec
+        self._texts += getattr(report, REPORT_ATTRIBUTE, None) or []
 
-            from pytest_distbench.records import CaseResult
+    @functools.cached_property
+    def _results(self) -> list[CaseResult]:
+        """All cases; asked for when no more can come."""
+        import msgspec
 
-            self._results += [msgspec.json.decode(text, type=CaseResult) for text in texts]
+        from pytest_distbench.records import CaseResult
+
+        return [msgspec.json.decode(text, type=CaseResult) for text in self._texts]
 
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
@@ -101,7 +105,7 @@ class ResultsPlugin:
         """The run's settings, as far as anything of ours was asked for."""
         if self.session is not None:
             return self.session.settings
-        return self._settings_if(bool(self._results))
+        return self._settings_if(bool(self._texts))
 
     def _write_record(self, settings: Settings, session: pytest.Session) -> None:
         from datetime import UTC, datetime

@@ -29,6 +29,8 @@ _LOST = 255
 """multiprocessing's exit code for a process whose forkserver has died."""
 _DEATH_S = 0.5
 
+SOCKETS_FOLDER = "sockets"
+"""In the run directory: multiprocessing's sockets."""
 _LONGEST_FOLDER = 70
 """A Unix socket's address holds 107 bytes; multiprocessing adds up to 30."""
 
@@ -47,10 +49,10 @@ PRELOAD = [
 
 
 class Request(Record, frozen=True, kw_only=True):
-    """pytest -> agent: start the ranks of a stored plan."""
+    """pytest -> agent: start the ranks of a stored plan; without a plan: end."""
 
-    plan: str
-    world_size: int
+    plan: str = ""
+    world_size: int = 0
 
 
 class Reply(Record, frozen=True, kw_only=True):
@@ -90,8 +92,6 @@ class _Agent:
         self._link = link
         self._directory = directory
         self._requests: queue.SimpleQueue[Request] = queue.SimpleQueue()
-        self._launch: Path | None = None
-        """Directory of the launch in flight."""
         threading.Thread(target=self._read_until_closed, name="distbench-requests", daemon=True).start()
 
     def send(self, reply: Reply) -> None:
@@ -100,11 +100,7 @@ class _Agent:
 
     def serve(self) -> None:
         while True:
-            request = self._requests.get()
-            self._launch = Path(request.plan).parent
-            finished = self._run(request)
-            self._launch = None
-            self.send(finished)
+            self.send(self._run(self._requests.get()))
 
     def _run(self, request: Request) -> Reply:
         from pytest_distbench.launch.elastic import Group
@@ -127,21 +123,21 @@ class _Agent:
     def _read_until_closed(self) -> None:
         with contextlib.suppress(OSError), self._link.makefile("rb") as stream:
             for line in stream:
-                self._requests.put(msgspec.json.decode(line, type=Request))
-        self._end_everything()
+                request = msgspec.json.decode(line, type=Request)
+                if not request.plan:
+                    self._end_everything(pytest_died=False)
+                self._requests.put(request)
+        self._end_everything(pytest_died=True)
 
-    def _end_everything(self) -> None:
-        """Kill all that this session started, and this process; no socket or secret stays behind.
-
-        In the middle of a launch pytest has died and cannot tidy up; between launches it lives, and does.
-        """
+    def _end_everything(self, *, pytest_died: bool) -> None:
+        """Kill all that this session started, and this process; no socket or secret stays behind."""
         from pytest_distbench.launch import processes
 
         processes.kill(processes.marked(SESSION_VARIABLE, os.environ[SESSION_VARIABLE]))
-        shutil.rmtree(self._directory / "sockets", ignore_errors=True)
-        if self._launch is not None:
-            for name in (SOCKET_NAME, PLAN_NAME):
-                (self._launch / name).unlink(missing_ok=True)
+        shutil.rmtree(self._directory / SOCKETS_FOLDER, ignore_errors=True)
+        for name in (SOCKET_NAME, PLAN_NAME) if pytest_died else ():
+            for path in self._directory.glob(f"launch*/{name}"):
+                path.unlink(missing_ok=True)
         os._exit(0)
 
 
@@ -162,7 +158,7 @@ def _forkserver_died() -> bool:
 
 def _keep_sockets_in(directory: Path) -> None:
     """Put multiprocessing's sockets into the run directory, which goes as a whole. Any length of path will do."""
-    folder = directory / "sockets"
+    folder = directory / SOCKETS_FOLDER
     folder.mkdir(mode=0o700, exist_ok=True)
     name = str(folder)
     if len(os.fsencode(name)) > _LONGEST_FOLDER:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import shutil
 import socket
 import subprocess
 import sys
@@ -16,7 +17,7 @@ import psutil
 
 from pytest_distbench.errors import BackendUnavailable, LauncherError
 from pytest_distbench.launch import processes
-from pytest_distbench.launch.agent import Reply, Request
+from pytest_distbench.launch.agent import SOCKETS_FOLDER, Reply, Request
 from pytest_distbench.launch.contract import (
     NO_REVERSE_DNS,
     SESSION_VARIABLE,
@@ -86,6 +87,7 @@ class WarmLauncher:
             self._agent.end()
             self._agent = None
             processes.kill(self.leftovers())
+            shutil.rmtree(self._directory / SOCKETS_FOLDER, ignore_errors=True)
 
 
 class _Agent:
@@ -171,9 +173,10 @@ class _Agent:
         return {self._process.pid, *own}
 
     def end(self) -> None:
-        """Close the link, which ends the agent, and make sure of it and of all it started."""
+        """Ask the agent to end, and make sure of it and of all it started."""
         tree = processes.family([self._process.pid])
         with contextlib.suppress(OSError):
+            self._link.sendall(msgspec.json.encode(Request()) + b"\n")
             self._link.close()
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(timeout=2)
