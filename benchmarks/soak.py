@@ -136,11 +136,8 @@ def soak(folder: Path, plan: list[str], launcher: str) -> tuple[list[list[str]],
             print(f"  launch {i}: {name}: {reason.splitlines()[0] if reason else 'passed'}")
     wrong = sum(row[0] - row[1] + row[2] for row in rows.values())
     table = [[name, *map(str, row)] for name, row in sorted(rows.items())]
-    return (
-        [*table, ["all", *(str(sum(row[i] for row in rows.values())) for i in range(3))]],
-        memory.growth(len(plan)),
-        wrong,
-    )
+    totals = [str(sum(row[i] for row in rows.values())) for i in range(3)]
+    return [*table, ["all", *totals]], memory.growth(len(plan)), wrong
 
 
 def verdict_on(fault: faults.Fault, result: CaseResult | None) -> tuple[bool, bool]:
