@@ -3,8 +3,9 @@
     python benchmarks/soak.py                    # 300 launches and 20 kills, about six minutes on two cores
     python benchmarks/soak.py --launches 60 --kills 4 --launcher torchrun
 
-Prints which faults were injected, detected and attributed to the right rank, whether memory grew, and what was left
-behind: processes, sockets, damaged baselines. Exit code 1 unless all is well. The same seed draws the same faults.
+Prints which faults were injected, detected and attributed to the right rank, how long such a launch took (a hang: 4 s
+until the time-out), whether memory grew, and what was left behind: processes, sockets, damaged baselines. Exit code 1
+unless all is well. The same seed draws the same faults.
 """
 
 from __future__ import annotations
@@ -124,10 +125,12 @@ def soak(folder: Path, plan: list[str], launcher: str) -> tuple[list[list[str]],
     found = {result.case.case_id: result for result in read_run_record(folder / "run.json").results}
     by_name = {fault.name: fault for fault in (*faults.FAULTS, faults.HEALTHY)}
     rows: dict[str, list[int]] = {}
+    walls: dict[str, list[float]] = {}
     for i, name in enumerate(plan):
         result = found.get(f"{i}-ws2")
         detected, right = verdict_on(by_name[name], result)
         row = rows.setdefault(name, [0, 0, 0])
+        walls.setdefault(name, []).append(result.launches[-1].wall_s if result else float("nan"))
         row[0] += 1
         row[1] += detected
         row[2] += detected and not right
@@ -135,9 +138,9 @@ def soak(folder: Path, plan: list[str], launcher: str) -> tuple[list[list[str]],
             reason = result.launches[-1].reason if result else "no result"
             print(f"  launch {i}: {name}: {reason.splitlines()[0] if reason else 'passed'}")
     wrong = sum(row[0] - row[1] + row[2] for row in rows.values())
-    table = [[name, *map(str, row)] for name, row in sorted(rows.items())]
+    table = [[name, *map(str, row), f"{statistics.median(walls[name]):.2f}"] for name, row in sorted(rows.items())]
     totals = [str(sum(row[i] for row in rows.values())) for i in range(3)]
-    return [*table, ["all", *totals]], memory.growth(len(plan)), wrong
+    return [*table, ["all", *totals, ""]], memory.growth(len(plan)), wrong
 
 
 def verdict_on(fault: faults.Fault, result: CaseResult | None) -> tuple[bool, bool]:
@@ -246,7 +249,7 @@ def main() -> int:
         table, memory, wrong = soak(folder, draw(options.launches, options.seed), options.launcher)
         left = len(wait_until_gone())
         sockets = len(sockets_below(folder))
-        print("\n".join(layout(("fault", "injected", "detected", "mis-attributed"), table)))
+        print("\n".join(layout(("fault", "injected", "detected", "mis-attributed", "median s"), table)))
         print(f"\n{options.launches} launches in {time.monotonic() - begin:.0f} s, {options.launcher} launcher")
         print("\n".join(memory))
         more, more_sockets, damaged = kill_at_random(folder, options.kills, options.seed, options.launcher)
