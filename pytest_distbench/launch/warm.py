@@ -175,9 +175,9 @@ class _Agent:
     def end(self) -> None:
         """Ask the agent to end, and make sure of it and of all it started."""
         tree = processes.family([self._process.pid])
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError):  # it may have died
             self._link.sendall(msgspec.json.encode(Request()) + b"\n")
-            self._link.close()
+        self._link.close()
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(timeout=2)
         processes.kill(tree)
