@@ -275,7 +275,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(stops, r"hung in body, .*: rank 1 (at faults\.py:\d+ in stops|in phase body)", is_hang=True),
     Fault(
         hangs_in_teardown,
-        r"hung in teardown, .*: rank 1 at faults\.py:\d+ in _sleep; rank 0 waits in exit",
+        r"hung in teardown, .*: rank 1 at faults\.py:\d+ in _sleep",
         is_hang=True,
     ),
     Fault(healthy, r"hung in import, .*: rank 1 at faults\.py:\d+ in act", phase="import:hang", is_hang=True),
