@@ -9,7 +9,7 @@ import os
 import shutil
 import sys
 import uuid
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -267,9 +267,7 @@ class Session:
             post_mortem=self.post_mortem,
             only=list(only),
             reports_progress=self.reports_progress,
-            set_threads=int(variables.get("OMP_NUM_THREADS") or environment.cores())
-            if self.settings.launcher == "warm"
-            else None,
+            set_threads=_threads(variables) if self.settings.launcher == "warm" else None,
         )
         self.on_progress(f"launch {index + 1}")
         record = supervise(self.launcher, plan, on_progress=self.on_progress, on_output=self.on_output)
@@ -318,6 +316,12 @@ LAUNCHERS: dict[str, Callable[[Session], Launcher]] = {
     "torchrun": lambda session: TorchrunLauncher(session.cookie),
 }
 """How to make the launcher of each name."""
+
+
+def _threads(variables: Mapping[str, str]) -> int:
+    """Intra-op threads, as OpenMP reads its variable: a list is one number per nesting level."""
+    first = variables.get("OMP_NUM_THREADS", "").partition(",")[0].strip()
+    return int(first) if first.isdecimal() and int(first) > 0 else environment.cores()
 
 
 def _no_room(error: OSError) -> LauncherError:
