@@ -81,8 +81,8 @@ def test_failures_are_explained_and_the_run_goes_on(pytester: pytest.Pytester) -
             "launch 1 on 2 ranks: rank 1 raised AssertionError: the answer*",
             "*assert value == 42*",
             "launch 1 on 2 ranks: hung in body, * s: rank 1 at test_failing.py:* in hangs; rank 0 waits in *",
-            "re-run:  pytest test_failing.py::test_hangs?ws2?",
-            "debug:   pytest test_failing.py::test_hangs?ws2? --distbench-attach 1",
+            "re-run:  pytest 'test_failing.py::test_hangs?ws2?'",
+            "debug:   pytest 'test_failing.py::test_hangs?ws2?' --distbench-attach 1",
         ]
     )
 

@@ -7,7 +7,7 @@ import signal
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 import msgspec
 
@@ -98,7 +98,7 @@ def merge_outcomes(fates: list[RankFate], *, after_s: float) -> tuple[Outcome, s
     if not failed:
         return "passed", ""
     if is_hang(failed):
-        return "failed", _tell_hang([f for f in failed if f.how == "hung"], after_s)
+        return "failed", _tell_hang(failed, after_s)
     first = failed[0]
     lines = first.error.message.strip().splitlines() if first.error else []
     return "failed", f"rank {first.rank} {first.how}" + (f": {lines[0]}" if lines else "")
@@ -137,7 +137,7 @@ def _fate(
     directory = Path(plan.directory)
     code = ending.exit.codes.get(rank)
     if report is not None and report.outcome != "passed":
-        return _reported(report, directory / f"rank{rank}.log")
+        return _reported(report, directory)
     stopped = rank in ending.ended_by_us or code == -signal.SIGTERM
     if report is not None and rank not in hung and (stopped or code in (None, 0)):
         return RankFate(rank=rank, outcome="passed", phase=report.phase, how="passed")
@@ -166,21 +166,19 @@ def _fate(
     if how != "hung" and not fate.is_victim:
         return fate
     stacks = tail(stacks_path(directory, rank), _STACKS_LINES)
+    return replaced(fate, stacks=trimmed(stacks), waits_at=waits_at(stacks), **_collective(directory, rank))
+
+
+def _collective(directory: Path, rank: int) -> dict[str, Any]:
     last = last_collective(directory, rank)
-    return replaced(
-        fate,
-        stacks=trimmed(stacks),
-        waits_at=waits_at(stacks),
-        collective=last.what if last else "",
-        collective_number=last.number if last else None,
-    )
+    return {"collective": last.what, "collective_number": last.number} if last else {}
 
 
-def _reported(report: RankReport, path: Path) -> RankFate:
+def _reported(report: RankReport, directory: Path) -> RankFate:
     """The fate a rank told itself. Its log ends with the traceback, which is not shown twice."""
     error = report.error
     trace = error.traceback.strip().splitlines() if error else []
-    log = tail(path, LOG_TAIL_LINES + len(trace)).strip().splitlines()
+    log = tail(directory / f"rank{report.rank}.log", LOG_TAIL_LINES + len(trace)).strip().splitlines()
     if trace and log[-1:] == trace[-1:]:
         log = log[: -len(trace)]
     text = f"{error.kind}: {error.message}" if error else ""
@@ -192,6 +190,7 @@ def _reported(report: RankReport, path: Path) -> RankFate:
         is_victim=bool(_VICTIM.search(text) or _WAITED_IN_VAIN.search(text)),
         error=error,
         log_tail="\n".join(log[-LOG_TAIL_LINES:]),
+        **_collective(directory, report.rank),
     )
 
 
@@ -203,13 +202,14 @@ def _precedence(fate: RankFate, channel: ControlChannel) -> tuple[object, ...]:
     return (fate.outcome != "failed", fate.is_victim, reached, moment, fate.rank)
 
 
-def _tell_hang(hung: Sequence[RankFate], after_s: float) -> str:
+def _tell_hang(failed: Sequence[RankFate], after_s: float) -> str:
+    hung = [f for f in failed if f.how == "hung"]
     missing = _missing(hung)
     shown = missing or hung
     phases = list(dict.fromkeys(f.phase for f in shown))
     told = "; ".join(_where(f) for f in sorted(shown, key=lambda f: f.rank)[:4])
     more = f" and {len(shown) - 4} more" if len(shown) > 4 else ""
-    waiting = [f for f in hung if f not in missing] if missing else []
+    waiting = [f for f in failed if f not in shown]  # some have given up by now: their collective timed out
     what = f"; {_ranks(waiting)} in {_place(waiting[0])}" if waiting else ""
     return f"hung in {'/'.join(phases)}, ended after {after_s:.1f} s: {told}{more}{what}"
 

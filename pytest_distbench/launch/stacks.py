@@ -68,27 +68,30 @@ class LastCollective(msgspec.Struct, frozen=True):
     what: str
 
 
-def collect(directory: Path, channel: ControlChannel, ranks: Collection[int]) -> None:
-    """Make these ranks write their stacks and last collectives into ``directory``; returns when they have, or cannot.
+def collect(directory: Path, channel: ControlChannel, *, undecided: Collection[int], held: Collection[int]) -> None:
+    """Make ranks write their stacks and last collectives into ``directory``; returns when they have, or cannot.
+
+    ``undecided`` ranks are still at work; of ``held`` ones, which have failed and wait, only the collectives matter.
 
     Ranks answer a signal, also while blocked in a collective. Where one does not (it masks the signal, or has not
     come that far), py-spy is asked, if it is installed and the kernel lets it look.
     """
     pids = channel.pids()
-    answering = {rank: pids[rank] for rank in ranks if rank in pids}  # the signal would kill one without its handler
+    answering = {rank: pids[rank] for rank in undecided if rank in pids}  # one without the handler would die of it
     before = {rank: _size(stacks_path(directory, rank)) for rank in answering}
     processes.send(answering.values(), STACKS_SIGNAL)
-    for rank in answering:
+    for rank in (*answering, *held):
         channel.ask(rank, FLIGHT_REQUEST)
     deadline = time.monotonic() + _WAIT_S
-    waiting, sizes = set(answering), before
+    waiting, sizes = {*answering, *held}, before
     while waiting and time.monotonic() < deadline:
         time.sleep(_LOOK_AGAIN_S)
         now = {rank: _size(stacks_path(directory, rank)) for rank in waiting}
         waiting = {
             rank
             for rank in waiting
-            if now[rank] == before[rank] or now[rank] != sizes[rank] or not flight_path(directory, rank).exists()
+            if not flight_path(directory, rank).exists()
+            or (rank in answering and (now[rank] == before[rank] or now[rank] != sizes[rank]))
         }
         sizes = now
     for rank in answering:

@@ -168,8 +168,9 @@ class _Launch:
         pids = self.channel.pids() | self.running.pids()
         alive = {rank for rank, pid in pids.items() if processes.is_alive(pid)}
         self.ended_by_us = frozenset(alive)
-        undecided = [rank for rank in alive if rank not in self.channel.concluded() or self.timed_out]
-        stacks.collect(plan_path(self.plan).parent, self.channel, undecided)
+        undecided = {rank for rank in alive if rank not in self.channel.concluded() or self.timed_out}
+        held = alive - undecided if undecided else set()
+        stacks.collect(plan_path(self.plan).parent, self.channel, undecided=undecided, held=held)
         processes.kill(processes.family(pids.values()))
         deadline = time.monotonic() + REAP_S
         while (remaining := deadline - time.monotonic()) > 0:
