@@ -49,7 +49,7 @@ GROUP_SHARE = 0.8
 HOLD_S = 120.0
 """How long a rank that did not pass waits to be ended by pytest, which looks at its peers first."""
 
-_LONGEST_TEXT = 20_000
+_LONGEST_TEXT = 8_000
 
 
 def run_rank(plan_path: str) -> bool:
