@@ -104,6 +104,18 @@ def leaves_with_zero(rank: RankContext) -> None:
     _wait(rank)
 
 
+def raises_like_a_timeout(rank: RankContext) -> None:
+    if rank.rank == CULPRIT:
+        raise TimeoutError("timed out waiting for the data server")
+    _wait(rank)
+
+
+def raises_half_a_surrogate_pair(rank: RankContext) -> None:
+    if rank.rank == CULPRIT:
+        raise ValueError("bad \udcff")
+    _wait(rank)
+
+
 def exits(rank: RankContext) -> None:
     _wait(rank)
     if rank.rank == CULPRIT:
@@ -115,6 +127,13 @@ def is_killed(rank: RankContext) -> None:
     _wait(rank)
     if rank.rank == CULPRIT:
         os.kill(os.getpid(), signal.SIGKILL)
+    _wait(rank)
+
+
+def is_terminated(rank: RankContext) -> None:
+    _wait(rank)
+    if rank.rank == CULPRIT:
+        os.kill(os.getpid(), signal.SIGTERM)
     _wait(rank)
 
 
@@ -162,6 +181,13 @@ def hangs_with_signals_blocked(rank: RankContext) -> None:
     _wait(rank)
 
 
+def hangs_in_c(rank: RankContext) -> None:
+    """A C sleep returns at the first signal: asking for the stacks wakes it."""
+    if rank.rank == CULPRIT:
+        ctypes.CDLL(None).sleep(int(FOREVER_S))
+    _wait(rank)
+
+
 def stops(rank: RankContext) -> None:
     if rank.rank == CULPRIT:
         os.kill(os.getpid(), signal.SIGSTOP)
@@ -205,6 +231,13 @@ def leaves_a_child(rank: RankContext) -> None:
     import subprocess
 
     subprocess.Popen([sys.executable, "-c", f"import time; time.sleep({FOREVER_S})"], start_new_session=True)
+    healthy(rank)
+
+
+def leaves_a_child_without_our_mark(rank: RankContext) -> None:
+    import subprocess
+
+    subprocess.Popen([sys.executable, "-c", f"import time; time.sleep({FOREVER_S})"], env={})
     healthy(rank)
 
 
@@ -262,8 +295,11 @@ FAULTS: tuple[Fault, ...] = (
     Fault(asserts, r"rank 1 raised AssertionError: seven was wanted"),
     Fault(is_interrupted, r"rank 1 raised KeyboardInterrupt"),
     Fault(leaves_with_zero, r"rank 1 raised SystemExit: 0: a body returns when it is done"),
+    Fault(raises_like_a_timeout, r"rank 1 raised TimeoutError: timed out waiting for the data server"),
+    Fault(raises_half_a_surrogate_pair, r"rank 1 raised ValueError: bad "),
     Fault(exits, r"rank 1 exit code 3"),
     Fault(is_killed, r"rank 1 killed by SIGKILL"),
+    Fault(is_terminated, r"rank 1 killed by SIGTERM"),
     Fault(is_killed_in_teardown, r"rank 1 killed by SIGKILL"),
     Fault(healthy, r"rank 1 killed by SIGKILL", phase="import:kill"),
     Fault(healthy, r"rank 1 killed by SIGKILL", phase="rendezvous:kill"),
@@ -272,6 +308,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(runs_out_of_memory, r"rank 1 raised MemoryError"),
     Fault(hangs, r"hung in body, .*: rank 1 at faults\.py:\d+ in hangs", is_hang=True),
     Fault(hangs_with_signals_blocked, r"hung in body, .*: rank 1 at faults\.py:\d+ in hangs_with_sig", is_hang=True),
+    Fault(hangs_in_c, r"hung in body, .*: rank 1 at faults\.py:\d+ in hangs_in_c", is_hang=True),
     Fault(stops, r"hung in body, .*: rank 1 (at faults\.py:\d+ in stops|in phase body)", is_hang=True),
     Fault(
         hangs_in_teardown,
@@ -284,6 +321,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(prints_100_megabytes, _PASSES),
     Fault(forks, _PASSES),
     Fault(leaves_a_child, _PASSES),
+    Fault(leaves_a_child_without_our_mark, _PASSES),
     Fault(leaves_a_thread, _PASSES),
     Fault(changes_everything, _PASSES),
     Fault(changes_everything_and_raises, r"rank 1 raised ValueError: bad number 42"),

@@ -18,9 +18,12 @@ _ALLOWED = re.compile(
     r"(NCCL|GLOO|UCC|UCX|TORCH|OMP|MKL|KMP|ATEN|PYTORCH)_[A-Z0-9_]+|CUDA_VISIBLE_DEVICES|CUDA_LAUNCH_BLOCKING|CUBLAS_WORKSPACE_CONFIG"
 )
 _SECRET = re.compile(r"KEY|TOKEN|SECRET|PASS|CREDENTIAL|AUTH", re.IGNORECASE)
-_SECRET_PARAMETER = re.compile(r"(?:^|[_\W])(?:\w*key|token|secret|passwd|password|credentials?|auth)$", re.IGNORECASE)
+_SECRET_WORDS = frozenset(
+    {"key", "token", "secret", "password", "passwd", "passphrase", "credential", "auth", "apikey"}
+)
+_WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
 MASK = "***"
-_USER_INFO = re.compile(r"(?<=://)[^/@\s]+@")
+_USER_INFO = re.compile(r"(?<=://)\S*@")
 _MARKETING = re.compile(r"\((?:R|TM)\)|\bCPU\b|\bProcessor\b|@.*|\b\d+-Core\b", re.IGNORECASE)
 
 
@@ -114,7 +117,7 @@ def check_platform_name(name: str) -> str:
 def recordable(variables: Mapping[str, str]) -> dict[str, str]:
     """Environment variables that may be stored: an allow-list, without anything named like a secret."""
     return {
-        name: _USER_INFO.sub("", value)
+        name: _USER_INFO.sub("", value).encode(errors="backslashreplace").decode()
         for name, value in sorted(variables.items())
         if _ALLOWED.fullmatch(name) and not _SECRET.search(name)
     }
@@ -127,27 +130,33 @@ def scrubbed(value: Any, name: str = "") -> Any:
     """
     match value:
         case dict():
-            return {key: scrubbed(inner, str(key)) for key, inner in value.items()}
+            return {key: scrubbed(inner, f"{name} {key}") for key, inner in value.items()}
         case list():
             return [scrubbed(inner, name) for inner in value]
         case str():
-            return MASK if _SECRET_PARAMETER.search(name) else _USER_INFO.sub("", value)
+            return MASK if _is_secret(name) else _USER_INFO.sub("", value)
     return value
 
 
 def scrubbed_arguments(arguments: Sequence[str]) -> list[str]:
-    """A command line as it may be stored: ``--api-key X`` and ``--api-key=X`` are masked."""
+    """A command line as it may be stored: ``--api-key X``, ``--api-key=X`` and ``api.key=X`` are masked."""
     found = []
-    name = ""
+    before = ""
     for argument in arguments:
         option, separator, value = argument.partition("=")
-        if option.startswith("-"):
-            found.append(f"{option}={scrubbed(value, option)}" if separator else argument)
-            name = "" if separator else option
+        if before.startswith("-") and "=" not in before and _is_secret(before):
+            found.append(MASK)
+        elif separator and "://" not in option:
+            found.append(f"{option}={scrubbed(value, option)}")
         else:
-            found.append(scrubbed(argument, name))
-            name = ""
+            found.append(scrubbed(argument))
+        before = argument
     return found
+
+
+def _is_secret(name: str) -> bool:
+    words = {word.lower() for word in _WORD.findall(name)}
+    return bool(words & _SECRET_WORDS or {word.removesuffix("s") for word in words} & _SECRET_WORDS)
 
 
 def installed_version(package: str) -> str:

@@ -26,6 +26,7 @@ from pytest_distbench.records import (
 from pytest_distbench.report import failures
 from pytest_distbench.report.escape import printable
 from pytest_distbench.request import MeasureRequest
+from pytest_distbench.rerun import test_and_id
 from pytest_distbench.session import Session
 
 if TYPE_CHECKING:
@@ -242,8 +243,8 @@ class Distbench:
         if name in self._names:
             raise Misuse(f"this test already has a run named {name!r}: give each its own name=")
         self._names.add(name)
-        test, _, bracket = self._node.nodeid.partition("[")
-        case_id = bracket.removesuffix("]") + (f":{name}" if name else "")
+        test, bracket = test_and_id(self._node)
+        case_id = bracket + (f":{name}" if name else "")
         first = launches or wanted.launches or settings.launches
         accepted = tolerance if tolerance is not None else wanted.tolerance
         try:

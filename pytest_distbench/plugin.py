@@ -116,10 +116,10 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     if not running or config.option.collectonly:
         return
     from pytest_distbench.errors import DistbenchError
+    from pytest_distbench.rerun import test_and_id
 
-    cases = [(test, bracket.removesuffix("]")) for test, _, bracket in (item.nodeid.partition("[") for item in running)]
     try:
-        _session(config).count_comparisons(cases)
+        _session(config).count_comparisons(test_and_id(item) for item in running)
     except DistbenchError as error:
         raise pytest.UsageError(str(error)) from None
     _session(config).prepare()

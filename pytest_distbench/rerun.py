@@ -1,4 +1,4 @@
-"""The command that runs one case again under the same options."""
+"""Naming one case: the test and its id, and the command that runs it again under the same options."""
 
 from __future__ import annotations
 
@@ -33,3 +33,11 @@ def rerun_command(config: pytest.Config, nodeid: str) -> str:
     file, separator, function = nodeid.partition("::")
     path = os.path.relpath(config.rootpath / file, config.invocation_params.dir)
     return shlex.join(["pytest", f"{path}{separator}{function}", *kept])
+
+
+def test_and_id(item: pytest.Item) -> tuple[str, str]:
+    """A node id taken apart: ``("suites/test_a.py::test_b", "ws4")``. Brackets in folders and ids do not matter."""
+    case_id = getattr(getattr(item, "callspec", None), "id", None)
+    if case_id is not None and item.nodeid.endswith(f"[{case_id}]"):
+        return item.nodeid.removesuffix(f"[{case_id}]"), case_id
+    return item.nodeid, ""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Literal
 
@@ -38,6 +38,16 @@ class RankEvent(Record, frozen=True, kw_only=True):
     """CLOCK_MONOTONIC seconds."""
     text: str = ""
     """The phase, or what to show as progress."""
+
+
+def variables_to_wire(variables: Mapping[str, str]) -> dict[str, str]:
+    """Environment variables as text that JSON can hold: they are bytes, and need not be UTF-8."""
+    return {os.fsencode(k).decode("latin-1"): os.fsencode(v).decode("latin-1") for k, v in variables.items()}
+
+
+def variables_from_wire(variables: Mapping[str, str]) -> dict[str, str]:
+    """The inverse of :func:`variables_to_wire`."""
+    return {os.fsdecode(k.encode("latin-1")): os.fsdecode(v.encode("latin-1")) for k, v in variables.items()}
 
 
 @contextlib.contextmanager

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import uuid
 from pathlib import Path
 
+import psutil
+
+from conftest import wait_for
 from pytest_distbench.launch.contract import Launcher
 from pytest_distbench.launch.supervise import supervise
 from pytest_distbench.records import BodyReference, LaunchPlan, LaunchRecord
@@ -60,7 +64,17 @@ class Launch:
                 **plan,  # type: ignore[arg-type]
             ),
         )
+        wait_for(lambda: not self.processes(), limit_s=5)
         assert self.launcher.leftovers() == []
         assert not (directory / "control").exists()
         assert not (directory / "plan.json").exists()
         return record
+
+    def processes(self) -> list[psutil.Process]:
+        """Live processes that still work in this folder, whatever their environment says."""
+        found = []
+        for process in psutil.process_iter():
+            with contextlib.suppress(psutil.Error):
+                if process.cwd() == str(self.directory) and process.status() != psutil.STATUS_ZOMBIE:
+                    found.append(process)
+        return found

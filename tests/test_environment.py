@@ -72,6 +72,12 @@ def test_stored_parameters_hold_no_secret() -> None:
         "url": "https://me:abc@host/x",
         "dtype": "float32",
         "monkey_wrench": "kept",
+        "authToken": "abc",
+        "password1": "abc",
+        "token_file": "abc",
+        "keys": ["abc"],
+        "tok": {"secret": {"value": "abc"}},
+        "slash": "https://me:a/bc@host",
     }
 
     assert environment.scrubbed(given) == {
@@ -82,12 +88,27 @@ def test_stored_parameters_hold_no_secret() -> None:
         "url": "https://host/x",
         "dtype": "float32",
         "monkey_wrench": "kept",
+        "authToken": "***",
+        "password1": "***",
+        "token_file": "***",
+        "keys": ["***"],
+        "tok": {"secret": {"value": "***"}},
+        "slash": "https://host",
     }
 
 
 def test_stored_command_lines_hold_no_secret() -> None:
-    given = ["--steps", "5", "--api-key", "abc", "--token=abc", "--data=https://me:abc@host", "abc"]
+    given = [
+        "--steps",
+        "5",
+        "--api-key",
+        "-abc",
+        "--token=abc",
+        "hydra.auth.token=abc",
+        "--data=https://me:abc@host",
+        "x",
+    ]
 
     assert environment.scrubbed_arguments(given) == [
-        "--steps", "5", "--api-key", "***", "--token=***", "--data=https://host", "abc",
+        "--steps", "5", "--api-key", "***", "--token=***", "hydra.auth.token=***", "--data=https://host", "x",
     ]  # fmt: skip

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import re
 import textwrap
 from pathlib import Path
@@ -16,7 +17,7 @@ from pytest_distbench.records import LaunchRecord
 pytestmark = pytest.mark.spawn
 
 BODIES = """
-import json, os, signal, sys, threading, time
+import json, multiprocessing, os, signal, sys, threading, time
 
 def nothing(rank):
     pass
@@ -29,7 +30,8 @@ def environment(rank):
              "TORCH_NCCL_ASYNC_ERROR_HANDLING"]
     found = {name: os.environ.get(name) for name in names}
     found |= {"threads": torch.get_num_threads(), "mine": os.environ.get("MINE"),
-              "omp": os.environ.get("OMP_NUM_THREADS"),
+              "omp": os.environ.get("OMP_NUM_THREADS"), "start": multiprocessing.get_start_method(),
+              "bytes": os.environ.get("BYTES"),
               "cwd": os.getcwd(), "params": rank.params, "outer": os.environ.get("PET_NNODES")}
     (rank.data_dir / f"environment{rank.rank}.json").write_text(json.dumps(found))
 
@@ -84,7 +86,7 @@ def launch(launcher: Launcher, tmp_path: Path) -> Launch:
 def test_ranks_get_torchruns_environment_and_ours(launch: Launch, tmp_path: Path) -> None:
     import json
 
-    outer = {"RANK": "7", "WORLD_SIZE": "9", "MASTER_PORT": "1", "MINE": "yes"}
+    outer = {"RANK": "7", "WORLD_SIZE": "9", "MASTER_PORT": "1", "MINE": "yes", "BYTES": "a\udcff"}
     assert launch("environment", variables=outer).outcome == "passed"
     first, second = (json.loads((tmp_path / f"environment{rank}.json").read_text()) for rank in (0, 1))
 
@@ -98,6 +100,7 @@ def test_ranks_get_torchruns_environment_and_ours(launch: Launch, tmp_path: Path
     assert (second["GROUP_RANK"], second["TORCHELASTIC_USE_AGENT_STORE"]) == ("0", "True")
     assert (second["mine"], second["omp"], second["threads"]) == ("yes", "1", 1)
     assert second["params"] == {"a": [1, 2.5, "x"]}
+    assert (second["start"], second["bytes"]) == (multiprocessing.get_start_method(), "a\udcff")
     assert first["MASTER_PORT"] == second["MASTER_PORT"] != "1"
 
 

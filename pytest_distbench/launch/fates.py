@@ -15,7 +15,7 @@ from pytest_distbench.launch import processes
 from pytest_distbench.launch.contract import Exit
 from pytest_distbench.launch.control import ControlChannel
 from pytest_distbench.launch.stacks import last_collective, stacks_path, trimmed, waits_at
-from pytest_distbench.records import LaunchPlan, Outcome, Phase, RankFate, RankReport, replaced
+from pytest_distbench.records import ErrorReport, LaunchPlan, Outcome, Phase, RankFate, RankReport, replaced
 
 LOG_TAIL_LINES = 30
 _WITH_LAUNCHER = "ended with the launcher"
@@ -75,6 +75,9 @@ def tell_fates(
     """One fate per rank, the root cause first: by time, known victims last."""
     hung = _hung(reports, ending)
     fates = [_fate(plan, rank, reports.get(rank), channel, ending, hung) for rank in range(plan.world_size)]
+    failed = [f for f in fates if f.outcome == "failed"]
+    if failed and all(f.is_victim for f in failed) and not ending.exit.died:
+        fates = [_terminated(f) if f.rank == _first_terminated(channel, ending) else f for f in fates]
     return sorted(fates, key=lambda f: _precedence(f, channel))
 
 
@@ -116,11 +119,21 @@ def tail(path: Path, lines: int = LOG_TAIL_LINES) -> str:
     return "\n".join(text.splitlines()[-lines:])
 
 
+def _first_terminated(channel: ControlChannel, ending: Ending) -> int | None:
+    """With nobody else to blame, the rank that SIGTERM ended first: the agent sends it only after another has died."""
+    ended = [r for r, code in ending.exit.codes.items() if code == -signal.SIGTERM and r not in ending.ended_by_us]
+    return min(ended, key=lambda rank: channel.closed_at.get(rank, float("inf")), default=None)
+
+
+def _terminated(fate: RankFate) -> RankFate:
+    return replaced(fate, how="killed by SIGTERM", is_victim=False)
+
+
 def _hung(reports: Mapping[int, RankReport], ending: Ending) -> frozenset[int]:
     """Ranks that did not go on: alive at the launch's time-out, or when all that had failed by then had waited."""
     silent = frozenset(r for r in ending.ended_by_us if r not in reports or reports[r].outcome == "passed")
     errors = [r.error for r in reports.values() if r.outcome == "failed" and r.error]
-    vain = bool(errors) and all(_WAITED_IN_VAIN.search(f"{e.kind}: {e.message}") for e in errors)
+    vain = bool(errors) and all(_is_torchs(e) and _WAITED_IN_VAIN.search(f"{e.kind}: {e.message}") for e in errors)
     if ending.timed_out:
         return silent
     return frozenset(r for r in silent if r not in reports) if vain else frozenset()
@@ -187,11 +200,19 @@ def _reported(report: RankReport, directory: Path) -> RankFate:
         outcome=report.outcome,
         phase=report.phase,
         how=f"raised {error.kind}" if error and report.outcome == "failed" else "skipped",
-        is_victim=bool(_VICTIM.search(text) or _WAITED_IN_VAIN.search(text)),
+        is_victim=error is not None
+        and _is_torchs(error)
+        and bool(_VICTIM.search(text) or _WAITED_IN_VAIN.search(text)),
         error=error,
         log_tail="\n".join(log[-LOG_TAIL_LINES:]),
         **_collective(directory, report.rank),
     )
+
+
+def _is_torchs(error: ErrorReport) -> bool:
+    """Whether torch raised it: the same words in an exception of the user's are no sign of another rank."""
+    files = re.findall(r'File "([^"]+)"', error.traceback)
+    return bool(files) and "/torch/" in files[-1]
 
 
 def _precedence(fate: RankFate, channel: ControlChannel) -> tuple[object, ...]:

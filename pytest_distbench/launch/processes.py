@@ -60,6 +60,14 @@ def kill(processes: Iterable[psutil.Process], *, wait_s: float = 5.0) -> list[ps
     return alive
 
 
+def kill_groups(leaders: Iterable[int]) -> None:
+    """SIGKILL what is left of the process groups these ids lead or led."""
+    for pid in leaders:
+        with contextlib.suppress(OSError):
+            if pid != os.getpgid(0):
+                os.killpg(pid, signal.SIGKILL)
+
+
 def send(pids: Iterable[int], number: signal.Signals) -> None:
     """Send a signal to processes that may be gone already."""
     for pid in pids:

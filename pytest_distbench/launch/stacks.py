@@ -26,7 +26,7 @@ _LIFELINE = "_die_with_pytest"
 _ENTRY = re.compile(
     r'pytest_distbench/worker/main\.py", line \d+ in (_measure|_join_group|_leave_group|run)$', re.MULTILINE
 )
-_LIBRARY = re.compile(r"/site-packages/|/pytest_distbench/|/lib/python3|<frozen ")
+_LIBRARY = re.compile(r"/site-packages/|/pytest_distbench/|/lib/python3|^<")
 _LOGGING_WRAPPER = "wrapper"  # around every collective in torch
 _FRAME = re.compile(r'File "(.+)", line (\d+) in (\S+)')
 _NEXT_DUMP = re.compile(r"(?<=\S\n)(?=(?:Current thread|Thread|Stack) )")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import selectors
+import shutil
 import signal
 import time
 from collections.abc import Callable
@@ -17,7 +18,7 @@ from pytest_distbench.launch.fates import Ending, is_hang, merge_outcomes, read_
 from pytest_distbench.launch.follow import LogFollower
 from pytest_distbench.launch.merge import foreign_cores, merge
 from pytest_distbench.records import LaunchPlan, LaunchRecord, RankReport, replaced
-from pytest_distbench.wire import RankEvent
+from pytest_distbench.wire import RankEvent, variables_to_wire
 
 VICTIM_GRACE_S = 0.5
 """How long the other ranks may still report after one has failed."""
@@ -35,6 +36,8 @@ TWICE_S = 1.0
 """A second Ctrl-C within this time ends an attached launch."""
 REAP_S = 8.0
 """How long the launcher may take to notice that its ranks are gone."""
+UNKNOWN_REAP_S = 0.3
+"""The same where some ranks have not even started: nobody can end those but by ending the launcher."""
 
 
 def supervise(
@@ -58,7 +61,8 @@ def supervise(
     """
     plan = replaced(plan, variables={**plan.variables, SESSION_VARIABLE: launcher.session})
     plan_path(plan).touch(mode=0o600)
-    plan_path(plan).write_bytes(msgspec.json.encode(plan))
+    stored = replaced(plan, variables=variables_to_wire(plan.variables))
+    plan_path(plan).write_bytes(msgspec.json.encode(stored))
     with selectors.DefaultSelector() as selector:
         channel = ControlChannel(plan_path(plan).parent, selector, world_size=plan.world_size, attached=plan.attached)
         follower = LogFollower(plan, on_output) if on_output is not None else None
@@ -67,6 +71,7 @@ def supervise(
         finally:
             channel.close()
             plan_path(plan).unlink(missing_ok=True)
+            shutil.rmtree(plan_path(plan).parent / "sockets", ignore_errors=True)
             if follower is not None:
                 follower.finish()
 
@@ -89,6 +94,7 @@ class _Launch:
         self.follower = follower
         self.started_at = time.monotonic()
         self.timed_out = False
+        self.ended_at = float("inf")
         self.ended_by_us: frozenset[int] = frozenset()
         self.oom_kills_before = processes.oom_kills()
         self.running: RunningLaunch = launcher.start(plan)
@@ -104,6 +110,7 @@ class _Launch:
             if ended is None:
                 ended = self._end()
             self.channel.drain()
+            processes.kill_groups(self.channel.pids().values())
             processes.kill(self.launcher.leftovers())
         return self._record(ended)
 
@@ -168,11 +175,12 @@ class _Launch:
         pids = self.channel.pids() | self.running.pids()
         alive = {rank for rank, pid in pids.items() if processes.is_alive(pid)}
         self.ended_by_us = frozenset(alive)
+        self.ended_at = time.monotonic()
         undecided = {rank for rank in alive if rank not in self.channel.concluded() or self.timed_out}
         held = alive - undecided if undecided else set()
         stacks.collect(plan_path(self.plan).parent, self.channel, undecided=undecided, held=held)
         processes.kill(processes.family(pids.values()))
-        deadline = time.monotonic() + REAP_S
+        deadline = time.monotonic() + (REAP_S if len(pids) == self.plan.world_size else UNKNOWN_REAP_S)
         while (remaining := deadline - time.monotonic()) > 0:
             for key, _ in self.selector.select(remaining):
                 if key.data is self.channel:
@@ -180,12 +188,13 @@ class _Launch:
                 elif (ended := self.running.poll()) is not None:
                     return ended
         self.running.abandon()
-        return Exit(trouble=f"the launcher did not notice the end of its ranks within {REAP_S:.0f} s")
+        return Exit(trouble="the launcher did not notice the end of its ranks, and was ended")
 
     def _record(self, ended: Exit) -> LaunchRecord:
         finished_at = time.monotonic()
         plan = self.plan
-        reports = read_reports(plan)
+        # A signal may wake what hung: what a rank says after we have begun to end it is not what happened.
+        reports = {rank: r for rank, r in read_reports(plan).items() if r.phases.get("end", 0.0) <= self.ended_at}
         ending = Ending(
             exit=ended,
             timed_out=self.timed_out,

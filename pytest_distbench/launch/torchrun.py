@@ -53,6 +53,7 @@ class TorchrunLauncher:
             f"--rdzv-backend={LOOPBACK_RENDEZVOUS}",
             "--rdzv-endpoint=127.0.0.1:0",
             "--nnodes=1",
+            f"--log-dir={Path(plan.directory) / 'torchrun'}",
             f"--nproc-per-node={plan.world_size}",
             "--local-addr=127.0.0.1",
             "-m", "pytest_distbench.worker", str(plan_path(plan)),

@@ -139,6 +139,8 @@ class RankContext:
         key = metric_key(name, point)
         if any(metric_key(o.name, o.at) == key for o in self.observations):
             raise RecordingError(f"{key!r} is recorded twice: give each its own name or point (at=...)")
+        if not name.isprintable() or not unit.isprintable():
+            raise RecordingError(f"record({name!r}): names and units are printable text")
         if better not in _DEFAULT_REDUCE:
             raise RecordingError(f"record({key!r}): better={better!r}; wanted one of {', '.join(_DEFAULT_REDUCE)}")
         if isinstance(value, (str, bytes)):

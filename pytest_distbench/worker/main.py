@@ -9,6 +9,7 @@ import contextlib
 import ctypes
 import faulthandler
 import gc
+import multiprocessing
 import os
 import pdb
 import resource
@@ -29,7 +30,7 @@ import torch.distributed as dist
 from torch.distributed.rendezvous import rendezvous
 
 from pytest_distbench.records import ErrorReport, LaunchPlan, Outcome, Phase, RankReport
-from pytest_distbench.wire import STACKS_SIGNAL
+from pytest_distbench.wire import STACKS_SIGNAL, variables_from_wire
 from pytest_distbench.worker import bodies
 from pytest_distbench.worker.context import RankContext
 from pytest_distbench.worker.control import ControlLine
@@ -50,6 +51,8 @@ HOLD_S = 120.0
 """How long a rank that did not pass waits to be ended by pytest, which looks at its peers first."""
 
 _LONGEST_TEXT = 8_000
+_LONGEST_FOLDER = 70
+"""A Unix socket's address holds 107 bytes; multiprocessing adds up to 30."""
 
 
 def run_rank(plan_path: str) -> bool:
@@ -191,12 +194,17 @@ class _Life:
 def _take_environment(plan: LaunchPlan) -> None:
     contract = {name: os.environ[name] for name in CONTRACT if name in os.environ}
     os.environ.clear()
-    os.environ.update(plan.variables)
+    os.environ.update(variables_from_wire(plan.variables))
     os.environ.update(contract)
     if plan.device == "cuda":
         _arm_nccl(plan)
     sys.path[:] = plan.python_path
     os.chdir(plan.working_dir)
+    multiprocessing.set_start_method(None, force=True)  # a forked rank would hand on the forkserver's to DataLoaders
+    sockets = Path(plan.directory) / "sockets"
+    if len(os.fsencode(sockets)) <= _LONGEST_FOLDER:
+        sockets.mkdir(mode=0o700, exist_ok=True)
+        multiprocessing.current_process()._config["tempdir"] = str(sockets)  # type: ignore[attr-defined] # no public way
 
 
 def _arm_nccl(plan: LaunchPlan) -> None:
@@ -318,11 +326,12 @@ def _text_of(raised: BaseException) -> str:
         )
     try:
         return str(raised)
-    except Exception as broken:  # noqa: BLE001 an exception whose __str__ raises must not hide the failure
+    except BaseException as broken:  # noqa: BLE001 an exception whose __str__ raises must not hide the failure
         return f"<{type(raised).__name__} whose text cannot be made: {type(broken).__name__}>"
 
 
 def _cut(text: str) -> str:
+    text = text.encode(errors="backslashreplace").decode()  # half a surrogate pair has no place in a file
     if len(text) <= _LONGEST_TEXT:
         return text
     half = _LONGEST_TEXT // 2
