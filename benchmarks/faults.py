@@ -174,6 +174,20 @@ def hangs(rank: RankContext) -> None:
     _wait(rank)
 
 
+def leaves_early(rank: RankContext) -> None:
+    if rank.rank != CULPRIT:
+        _wait(rank)
+
+
+def calls_in_another_order(rank: RankContext) -> None:
+    import torch
+    import torch.distributed as dist
+
+    calls = [lambda: dist.all_reduce(torch.ones(8)), lambda: dist.broadcast(torch.ones(8), src=0)]
+    for call in calls if rank.rank == CULPRIT else reversed(calls):
+        call()
+
+
 def hangs_with_signals_blocked(rank: RankContext) -> None:
     if rank.rank == CULPRIT:
         signal.pthread_sigmask(signal.SIG_BLOCK, set(signal.Signals))
@@ -284,7 +298,7 @@ def kills_the_agent(rank: RankContext) -> None:
 
 HEALTHY = Fault(healthy, "")
 _PASSES = ""
-_LAUNCHER_DIED = r"the launcher failed: (the agent|the forkserver|torchrun) "
+LAUNCHER_DIED = r"the launcher failed: (the agent|the forkserver|torchrun) "
 
 FAULTS: tuple[Fault, ...] = (
     Fault(raises, r"rank 1 raised ValueError: bad number 42"),
@@ -307,6 +321,13 @@ FAULTS: tuple[Fault, ...] = (
     Fault(aborts, r"rank 1 killed by SIGABRT"),
     Fault(runs_out_of_memory, r"rank 1 raised MemoryError"),
     Fault(hangs, r"hung in body, .*: rank 1 at faults\.py:\d+ in hangs", is_hang=True),
+    Fault(
+        leaves_early,
+        r"rank 1 ended without the collective that others waited for: rank 0 waited in all_reduce of float",
+        is_hang=True,
+        root_cause=None,
+    ),
+    Fault(calls_in_another_order, r"deadlock: rank 0 waited in .*; rank 1 waited in ", is_hang=True, root_cause=None),
     Fault(hangs_with_signals_blocked, r"hung in body, .*: rank 1 at faults\.py:\d+ in hangs_with_sig", is_hang=True),
     Fault(hangs_in_c, r"hung in body, .*: rank 1 at faults\.py:\d+ in hangs_in_c", is_hang=True),
     Fault(stops, r"hung in body, .*: rank 1 (at faults\.py:\d+ in stops|in phase body)", is_hang=True),
@@ -325,8 +346,8 @@ FAULTS: tuple[Fault, ...] = (
     Fault(leaves_a_thread, _PASSES),
     Fault(changes_everything, _PASSES),
     Fault(changes_everything_and_raises, r"rank 1 raised ValueError: bad number 42"),
-    Fault(kills_the_group_above, _LAUNCHER_DIED, root_cause=None),
-    Fault(kills_the_agent, _LAUNCHER_DIED, root_cause=None),
+    Fault(kills_the_group_above, LAUNCHER_DIED, root_cause=None),
+    Fault(kills_the_agent, LAUNCHER_DIED, root_cause=None),
 )
 
 

@@ -102,8 +102,8 @@ class Memory(threading.Thread):
 def draw(count: int, seed: int) -> list[str]:
     """Names of faults, ``healthy`` among them, every fault at least once if there is room."""
     dice = random.Random(seed)
-    usual = [f.name for f in faults.FAULTS if f.root_cause is not None]
-    hard = [f.name for f in faults.FAULTS if f.root_cause is None]
+    usual = [f.name for f in faults.FAULTS if f.reason != faults.LAUNCHER_DIED]
+    hard = [f.name for f in faults.FAULTS if f.reason == faults.LAUNCHER_DIED]
     last = max(len(hard), int(count * LAST_SHARE)) if count > 2 * len(hard) else 0
     first = [*usual, *(dice.choice(usual) for _ in range(count))][: int((count - last) * (1 - HEALTHY_SHARE))]
     first += ["healthy"] * (count - last - len(first))

@@ -82,8 +82,8 @@ def tell_fates(
 
 
 def is_hang(fates: Sequence[RankFate]) -> bool:
-    """Whether the launch failed because a rank did not go on."""
-    return any(f.how == "hung" for f in fates)
+    """Whether the launch failed because a rank did not go on, or did not come where others waited."""
+    return any(f.how == "hung" for f in fates) or _is_deadlock([f for f in fates if f.outcome == "failed"])
 
 
 def merge_outcomes(fates: list[RankFate], *, after_s: float) -> tuple[Outcome, str]:
@@ -100,8 +100,10 @@ def merge_outcomes(fates: list[RankFate], *, after_s: float) -> tuple[Outcome, s
         return "failed", f"ranks disagree: rank {who} skipped, the others did not"
     if not failed:
         return "passed", ""
-    if is_hang(failed):
+    if any(f.how == "hung" for f in failed):
         return "failed", _tell_hang(failed, after_s)
+    if _is_deadlock(failed):
+        return "failed", _tell_deadlock(failed, [f for f in fates if f.outcome == "passed"])
     first = failed[0]
     lines = first.error.message.strip().splitlines() if first.error else []
     return "failed", f"rank {first.rank} {first.how}" + (f": {lines[0]}" if lines else "")
@@ -240,6 +242,25 @@ def _place(fate: RankFate) -> str:
     if fate.phase == "body" and fate.collective_number:
         return f"{fate.collective}, number {fate.collective_number}"
     return fate.phase
+
+
+def _tell_deadlock(waiting: Sequence[RankFate], passed: Sequence[RankFate]) -> str:
+    """Every rank that failed gave up waiting: for ranks that have left, or for each other."""
+    places = "; ".join(f"rank {f.rank} waited in {_place(f)}" for f in sorted(waiting, key=lambda f: f.rank)[:4])
+    if not passed:
+        return f"deadlock: {places}"
+    gone = ", ".join(str(f.rank) for f in sorted(passed, key=lambda f: f.rank)[:8])
+    return f"rank {gone} ended without the collective that others waited for: {places}"
+
+
+def _is_deadlock(failed: Sequence[RankFate]) -> bool:
+    """Some gave up waiting, the others only lost the connection to them, and nobody else is to blame."""
+    return any(map(_in_vain, failed)) and all(f.error is not None and f.is_victim for f in failed)
+
+
+def _in_vain(fate: RankFate) -> bool:
+    error = fate.error
+    return error is not None and _is_torchs(error) and bool(_WAITED_IN_VAIN.search(f"{error.kind}: {error.message}"))
 
 
 def _missing(hung: Sequence[RankFate]) -> list[RankFate]:

@@ -177,8 +177,7 @@ class _Launch:
         self.ended_by_us = frozenset(alive)
         self.ended_at = time.monotonic()
         undecided = {rank for rank in alive if rank not in self.channel.concluded() or self.timed_out}
-        held = alive - undecided if undecided else set()
-        stacks.collect(plan_path(self.plan).parent, self.channel, undecided=undecided, held=held)
+        stacks.collect(plan_path(self.plan).parent, self.channel, undecided=undecided, held=alive - undecided)
         processes.kill(processes.family(pids.values()))
         deadline = time.monotonic() + (REAP_S if len(pids) == self.plan.world_size else UNKNOWN_REAP_S)
         while (remaining := deadline - time.monotonic()) > 0:
