@@ -83,7 +83,7 @@ def tell_fates(
 
 def is_hang(fates: Sequence[RankFate]) -> bool:
     """Whether the launch failed because a rank did not go on, or did not come where others waited."""
-    return any(f.how == "hung" for f in fates) or _is_deadlock([f for f in fates if f.outcome == "failed"])
+    return any(f.how == "hung" for f in fates) or _is_deadlock(fates)
 
 
 def merge_outcomes(fates: list[RankFate], *, after_s: float) -> tuple[Outcome, str]:
@@ -102,7 +102,7 @@ def merge_outcomes(fates: list[RankFate], *, after_s: float) -> tuple[Outcome, s
         return "passed", ""
     if any(f.how == "hung" for f in failed):
         return "failed", _tell_hang(failed, after_s)
-    if _is_deadlock(failed):
+    if _is_deadlock(fates):
         return "failed", _tell_deadlock(failed, [f for f in fates if f.outcome == "passed"])
     first = failed[0]
     lines = first.error.message.strip().splitlines() if first.error else []
@@ -253,9 +253,13 @@ def _tell_deadlock(waiting: Sequence[RankFate], passed: Sequence[RankFate]) -> s
     return f"rank {gone} ended without the collective that others waited for: {places}"
 
 
-def _is_deadlock(failed: Sequence[RankFate]) -> bool:
-    """Some gave up waiting, the others only lost the connection to them, and nobody else is to blame."""
-    return any(map(_in_vain, failed)) and all(f.error is not None and f.is_victim for f in failed)
+def _is_deadlock(fates: Sequence[RankFate]) -> bool:
+    """Ranks gave up waiting for each other, or lost the connection to one that has left; nobody else is to blame."""
+    failed = [f for f in fates if f.outcome == "failed"]
+    has_left = any(f.outcome == "passed" for f in fates)
+    return all(f.error is not None and f.is_victim for f in failed) and (
+        any(map(_in_vain, failed)) or (has_left and bool(failed))
+    )
 
 
 def _in_vain(fate: RankFate) -> bool:
