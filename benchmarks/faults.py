@@ -35,6 +35,7 @@ class Fault:
         reason: regular expression for the launch's reason; empty: the launch passes.
         phase: see :data:`PHASE_VARIABLE`.
         is_hang: ends at the time-out.
+        waits: ends at a collective's time-out, which is part of the launch's.
         root_cause: rank that must be named first; None: any.
     """
 
@@ -42,6 +43,7 @@ class Fault:
     reason: str
     phase: str = ""
     is_hang: bool = False
+    waits: bool = False
     root_cause: int | None = CULPRIT
 
     @property
@@ -251,8 +253,69 @@ def leaves_a_child(rank: RankContext) -> None:
 def leaves_a_child_without_our_mark(rank: RankContext) -> None:
     import subprocess
 
-    subprocess.Popen([sys.executable, "-c", f"import time; time.sleep({FOREVER_S})"], env={})
+    sleeper = [sys.executable, "-c", f"import time; time.sleep({FOREVER_S})"]
+    subprocess.Popen(sleeper, env={})
+    subprocess.Popen(sleeper, env={}, start_new_session=True)
     healthy(rank)
+
+
+def exits_while_a_child_holds_its_files(rank: RankContext) -> None:
+    """The child keeps every connection of the rank open: only the end of the process itself tells."""
+    if rank.rank == CULPRIT:
+        if os.fork() == 0:
+            os.setsid()
+            time.sleep(FOREVER_S)
+        os._exit(0)
+    _wait(rank)
+
+
+def hangs_in_a_group_of_its_own(rank: RankContext) -> None:
+    """Groups have time-outs of their own, of half an hour; the default group's numbers are the same on both ranks."""
+    import torch
+    import torch.distributed as dist
+
+    group = dist.new_group([0, CULPRIT], group_desc="pair")
+    _wait(rank)
+    if rank.rank == CULPRIT:
+        time.sleep(FOREVER_S)
+    if rank.rank == 0:
+        dist.all_reduce(torch.ones(8, device=rank.device), group=group)
+
+
+def hangs_and_peers_say_it_in_their_words(rank: RankContext) -> None:
+    """The usual shapes of a training's main function: what torch raised is only what it began with."""
+    if rank.rank == CULPRIT:
+        time.sleep(FOREVER_S)
+    try:
+        _wait(rank)
+    except RuntimeError as error:
+        if rank.rank % 2:
+            raise ValueError("training failed") from error
+        sys.exit(1)
+
+
+def raises_and_cleans_up_together(rank: RankContext) -> None:
+    """What ``finally`` meets on the way out is not what went wrong."""
+    try:
+        if rank.rank == CULPRIT:
+            raise ValueError("root cause")
+        _wait(rank)
+    finally:
+        rank.barrier()
+
+
+def becomes_another_program(rank: RankContext) -> None:
+    if rank.rank == CULPRIT:
+        os.execv("/bin/sleep", ["sleep", str(FOREVER_S)])
+    _wait(rank)
+
+
+def hangs_without_the_handler(rank: RankContext) -> None:
+    """Asking this rank for its stacks by the signal would kill it."""
+    if rank.rank == CULPRIT:
+        signal.signal(signal.SIGUSR1, signal.SIG_DFL)
+        time.sleep(FOREVER_S)
+    _wait(rank)
 
 
 def leaves_a_thread(rank: RankContext) -> None:
@@ -312,6 +375,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(raises_like_a_timeout, r"rank 1 raised TimeoutError: timed out waiting for the data server"),
     Fault(raises_half_a_surrogate_pair, r"rank 1 raised ValueError: bad "),
     Fault(exits, r"rank 1 exit code 3"),
+    Fault(exits_while_a_child_holds_its_files, r"rank 1 (exit code 0|ended without a report)"),
     Fault(is_killed, r"rank 1 killed by SIGKILL"),
     Fault(is_terminated, r"rank 1 killed by SIGTERM"),
     Fault(is_killed_in_teardown, r"rank 1 killed by SIGKILL"),
@@ -330,6 +394,23 @@ FAULTS: tuple[Fault, ...] = (
     Fault(calls_in_another_order, r"deadlock: rank 0 waited in .*; rank 1 waited in ", is_hang=True, root_cause=None),
     Fault(hangs_with_signals_blocked, r"hung in body, .*: rank 1 at faults\.py:\d+ in hangs_with_sig", is_hang=True),
     Fault(hangs_in_c, r"hung in body, .*: rank 1 at faults\.py:\d+ in hangs_in_c", is_hang=True),
+    Fault(
+        hangs_in_a_group_of_its_own,
+        r"hung in body, .*: rank 1 at faults\.py:\d+ in hangs_in_a_.*; rank 0 waits in all_reduce .* in group pair",
+        is_hang=True,
+    ),
+    Fault(
+        hangs_and_peers_say_it_in_their_words,
+        r"hung in body, .*: rank 1 at faults\.py:\d+ in hangs_and_peers.*; rank 0 waits in all_reduce",
+        is_hang=True,
+    ),
+    Fault(raises_and_cleans_up_together, r"rank 1 raised ValueError: root cause", waits=True),
+    Fault(becomes_another_program, r"rank 1 left its connection to pytest and went on"),
+    Fault(
+        hangs_without_the_handler,
+        r"hung in body, .*: rank 1 (at faults\.py:\d+ in hangs_without|in phase body)",
+        is_hang=True,
+    ),
     Fault(stops, r"hung in body, .*: rank 1 (at faults\.py:\d+ in stops|in phase body)", is_hang=True),
     Fault(
         hangs_in_teardown,

@@ -164,8 +164,7 @@ def kill_at_random(folder: Path, rounds: int, seed: int, launcher: str) -> tuple
     start(folder, launcher, "--distbench-update=all", "--distbench-launches=2").wait()
     whole_s = time.monotonic() - begin
     files = sorted((folder / "baselines").rglob("*.json"))
-    before = {path: path.read_bytes() for path in files}
-    assert before, "the undisturbed run stored no baseline"
+    assert files, "the undisturbed run stored no baseline"
     dice = random.Random(seed)
     left = sockets = damaged = 0
     for _ in range(rounds):
@@ -182,7 +181,7 @@ def kill_at_random(folder: Path, rounds: int, seed: int, launcher: str) -> tuple
         for path in found:
             print(f"  left behind after {victim} was killed: {path}")
             path.unlink()
-        damaged += sum(not is_whole(path, before) for path in files)
+        damaged += sum(not is_whole(path) for path in files)
     return left, sockets, damaged
 
 
@@ -206,15 +205,14 @@ def kill(pid: int, victim: str) -> None:
                 process.kill()
 
 
-def is_whole(path: Path, before: dict[Path, bytes]) -> bool:
-    """Whether a baseline can be read and has all its entries, with the value every run measures."""
+def is_whole(path: Path) -> bool:
+    """Whether a baseline can be read, with the value every run measures."""
     try:
-        entries = read_file(path).entries
+        entry = read_file(path).entry
     except StoredFileError as error:
         print(f"  {error}")
         return False
-    wanted = msgspec.json.decode(before[path])["entries"]
-    return set(entries) == set(wanted) and all(set(e.metrics["answer"].launches) == {42} for e in entries.values())
+    return set(entry.metrics["answer"].launches) == {42}
 
 
 def start(folder: Path, launcher: str, *options: str) -> subprocess.Popen[bytes]:

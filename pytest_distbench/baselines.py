@@ -1,45 +1,70 @@
-"""The baseline store: one small JSON file per test function, made for reading diffs and merging.
+"""The baseline store: one small JSON file per case, made for reading diffs and merging.
 
-``<folder>/<platform>/<suite path>/<test function>.json``: keys sorted, one list a line, four significant digits,
-no time stamps. Writes are atomic and happen under a lock on the folder, so that a crash, a full disk or a second
-run leaves either the old file or the new one.
+``<folder>/<platform>/<suite path>/<test function>/<case>.json``: keys sorted, one list a line, four significant digits,
+no time stamps. A file of its own per case is what makes the store safe without a lock: two runs, or two git branches,
+that record different cases never touch the same file, and each file is replaced whole by one rename.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import glob
 import hashlib
-import json
 import os
 import re
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
+from urllib.parse import quote
 
 import msgspec
-from filelock import FileLock, Timeout
 
 from pytest_distbench.errors import StoredFileError
-from pytest_distbench.records import BaselineEntry, BaselineMetric, Case, LaunchRecord, Record
+from pytest_distbench.records import (
+    BaselineEntry,
+    EntryName,
+    Record,
+)
 
 SCHEMA = 1
 """Version of the file format. 1: first."""
 
 MAX_FILE_BYTES = 16 * 2**20
-"""A larger file is not a baseline: it is refused before it is read."""
+"""A larger file is not a baseline: it is refused before it is read, and never written."""
 
-_LOCK_TIMEOUT_S = 60.0
-_NUMBER_LIST = re.compile(r"\[\s+((?:-?[\d.eE+-]+|null)(?:,\s+(?:-?[\d.eE+-]+|null))*)\s+\]")
+_ABANDONED_S = 600.0
+"""A draft older than this is of a writer that was killed: writing one file takes milliseconds."""
+
+_LONGEST_NAME = 200
+"""Bytes of one name; file systems take 255, and a draft's name is longer."""
+
+_LONGEST_PATH = 2000
+"""Bytes of the names below a platform; the kernel takes 4096 with the store's own place."""
+
+_RESTORE = "Restore it from version control, or delete it and record it again with --distbench-update"
+_PLATFORM = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+_ITEM = rb'(?:-?[\d.eE+-]+|null|"(?:[^"\\\n]|\\.)*")'
+_FLAT_LIST = re.compile(rb"\[\n\s+(%b(?:,\n\s+%b)*)\n\s*\]" % (_ITEM, _ITEM))
+_LIST_OF_ONE = re.compile(rb"\[\n\s+(\[[^\n]*\])\n\s*\]")
+_LINE_END = re.compile(rb",\n\s+")
 
 
 class BaselineFile(Record, frozen=True, kw_only=True):
     """One file of the store."""
 
     schema: int
-    test: str
     platform: str
-    entries: dict[str, BaselineEntry]
+    test: str
+    key: str
+    """Case, backend and launcher: ``float32-ws2.gloo.warm``."""
+    entry: BaselineEntry
+
+    @property
+    def name(self) -> EntryName:
+        """What the store knows this entry by."""
+        return EntryName(platform=self.platform, test=self.test, key=self.key)
 
 
 class _Head(msgspec.Struct):
@@ -58,86 +83,128 @@ class BaselineStore:
         self.folder = folder
         self.platform = platform
 
-    def path(self, test: str) -> Path:
-        """The file of a test named ``suites/a/test_b.py::TestC::test_d``; never outside the store.
+    def path(self, test: str, key: str) -> Path:
+        """The file of one case of a test named ``suites/a/test_b.py::TestC::test_d``; never outside the store.
 
         Raises:
             StoredFileError: the test's path would leave the store.
         """
-        file, _, function = test.partition("::")
-        path = PurePosixPath(file)
-        is_place = bool(path.name) and not path.is_absolute() and ".." not in path.parts and "\0" not in file
-        if not is_place or not re.fullmatch(r"[\w.:-]+", function):
-            raise StoredFileError(
-                self.folder,
-                f"the test {test!r} has no place below the baseline folder",
-                "Run pytest from the root directory of the suites",
-            )
-        name = f"{function.replace('::', '.')}.json"
-        return self._inside(self.folder.joinpath(self.platform, path.with_suffix(""), name))
+        if not _is_text(key):
+            raise StoredFileError(self.folder, f"the case {key!r} is not text", "Give it another id")
+        return self._place(test) / _file_name(key)
 
-    def read(self, test: str) -> dict[str, BaselineEntry]:
-        """Entries of a test by key; empty where there is no file.
+    def entry(self, test: str, key: str) -> BaselineEntry | None:
+        """The stored entry of one case, None where there is none.
 
         Raises:
             StoredFileError: the file cannot be read, is no baseline, or is of a later schema.
         """
-        path = self.path(test)
-        return read_file(path).entries if path.exists() else {}
+        path = self.path(test, key)
+        return self._read(path).entry if path.is_file() else None
 
-    def write(self, test: str, changes: dict[str, BaselineEntry]) -> Path:
-        """Put ``changes`` in place of the entries with the same keys; all others stay as they are.
+    def entries(self, test: str) -> dict[str, BaselineEntry]:
+        """Entries of a test by key; empty where there is none.
 
         Raises:
-            StoredFileError: the file could not be read or written; it is as it was before.
+            StoredFileError: a file cannot be read, is no baseline, or is of a later schema.
         """
-        path = self.path(test)
-        with self._locked(path):
-            content = BaselineFile(
-                schema=SCHEMA, test=test, platform=self.platform, entries={**self.read(test), **changes}
-            )
-            _replace(path, render(content))
+        files = [self._read(path) for path in sorted(self._place(test).glob("*.json"))]
+        return {file.key: file.entry for file in files}
+
+    def write(self, test: str, key: str, entry: BaselineEntry, *, sync: bool = True) -> Path:
+        """Put ``entry`` in the place of the one stored for this case, if any.
+
+        Args:
+            test: path and function.
+            key: of the case.
+            entry: to store.
+            sync: wait until the disk has it. Without, a power failure (no mere ``kill -9``) may leave an empty file:
+                for thousands of entries that can be written again from a file at hand.
+
+        Raises:
+            StoredFileError: the file could not be written; it is as it was before.
+        """
+        path = self.path(test, key)
+        data = render(BaselineFile(schema=SCHEMA, platform=self.platform, test=test, key=key, entry=entry))
+        if len(data) > MAX_FILE_BYTES:
+            problem = f"an entry of {len(data)} bytes is no baseline; at most {MAX_FILE_BYTES}"
+            raise StoredFileError(path, problem, "Record fewer metrics, or shorter parameters")
+        if path.is_file():
+            self._read(path)  # what we cannot read, a later schema for one, we do not overwrite
+        try:
+            _replace(path, data, sync=sync)
+        except OSError as error:
+            raise StoredFileError(
+                path, f"cannot write: {error.strerror or error}", "The stored baseline is unchanged"
+            ) from error
         return path
 
-    def _inside(self, path: Path) -> Path:
-        """The path, unless a link on its way leads elsewhere."""
-        if not path.resolve().is_relative_to(self.folder.resolve()):
+    def delete(self, test: str, key: str) -> bool:
+        """Remove an entry; False where there is none.
+
+        Raises:
+            StoredFileError: the file could not be removed.
+        """
+        path = self.path(test, key)
+        try:
+            path.unlink()
+        except FileNotFoundError:
+            return False
+        except OSError as error:
             raise StoredFileError(
-                path, f"a link leads to {path.resolve()}, outside the baseline folder", "Replace the link by a folder"
-            )
-        return path
+                path, f"cannot delete: {error.strerror or error}", "Check the permissions of its folder"
+            ) from error
+        return True
 
     def files(self) -> Iterator[Path]:
         """Every file of this platform, sorted by path."""
-        yield from sorted((self.folder / self.platform).rglob("*.json"))
+        for folder, folders, files in os.walk(self.folder / self.platform):
+            folders.sort()
+            for name in sorted(files):
+                if name.endswith(".json"):
+                    yield Path(folder, name)
+
+    def read_all(self) -> Iterator[BaselineFile]:
+        """Every entry of this platform, one at a time, sorted by path.
+
+        Raises:
+            StoredFileError: a file cannot be read, is no baseline, or is of a later schema.
+        """
+        for path in self.files():
+            yield self._read(path)
 
     def platforms(self) -> list[str]:
         """Hardware classes that have baselines in this store."""
         if not self.folder.is_dir():
             return []
-        return sorted(p.name for p in self.folder.iterdir() if p.is_dir() and next(p.rglob("*.json"), None))
+        folders = [path for path in self.folder.iterdir() if _PLATFORM.fullmatch(path.name) and path.is_dir()]
+        return sorted(path.name for path in folders if next(path.rglob("*.json"), None))
 
-    @contextlib.contextmanager
-    def _locked(self, path: Path) -> Iterator[None]:
-        try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            with FileLock(self._lock_path(), timeout=_LOCK_TIMEOUT_S):
-                yield
-        except Timeout as error:
+    def _place(self, test: str) -> Path:
+        """The folder of a test's cases, unless a link on its way leads out of the store."""
+        below = _below_platform(test)
+        if not below or not _PLATFORM.fullmatch(self.platform):
             raise StoredFileError(
-                path,
-                f"another run has held {self._lock_path()} for {_LOCK_TIMEOUT_S:.0f} s",
-                "Wait for it to end; the lock goes with its process",
-            ) from error
-        except OSError as error:
+                self.folder,
+                f"the test {test!r} of platform {self.platform!r} has no place below the baseline folder",
+                "Run pytest from the root directory of the suites, and keep names below 200 bytes",
+            )
+        place = self.folder / self.platform / below
+        if not place.resolve().is_relative_to(self.folder.resolve()):
             raise StoredFileError(
-                path, f"cannot write: {error.strerror or error}", "The stored baseline is unchanged"
-            ) from error
+                place, f"a link leads to {place.resolve()}, outside the baseline folder", "Replace the link by a folder"
+            )
+        return place
 
-    def _lock_path(self) -> Path:
-        """Outside the store, so that nobody commits it."""
-        name = hashlib.sha256(os.fsencode(self.folder.resolve())).hexdigest()[:16]
-        return Path(tempfile.gettempdir()) / f"distbench-{os.getuid()}-{name}.lock"
+    def _read(self, path: Path) -> BaselineFile:
+        """Read a file, and check that it lies where its own fields say: a copy would be taken for another case."""
+        file = read_file(path)
+        place = f"{file.platform}/{_below_platform(file.test)}/{_file_name(file.key)}"
+        if path != self.folder / place:
+            raise StoredFileError(
+                path, f"holds {file.name}, whose place is {place}", "Move it there, or correct its test and key"
+            )
+        return file
 
 
 def read_file(path: Path) -> BaselineFile:
@@ -146,13 +213,31 @@ def read_file(path: Path) -> BaselineFile:
     Raises:
         StoredFileError: unreadable, too large, not JSON, wrong fields, or of a later schema.
     """
-    hint = "Restore it from version control, or delete it and record it again with --distbench-update"
+    return parse(read_bytes(path), path)
+
+
+def read_bytes(path: Path) -> bytes:
+    """The content of one file of a store.
+
+    Raises:
+        StoredFileError: unreadable, or too large to be a baseline.
+    """
     try:
-        if path.stat().st_size > MAX_FILE_BYTES:
-            raise StoredFileError(path, f"larger than {MAX_FILE_BYTES // 2**20} MiB", hint)
-        data = path.read_bytes()
+        with path.open("rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            if size > MAX_FILE_BYTES:
+                raise StoredFileError(path, f"larger than {MAX_FILE_BYTES // 2**20} MiB", _RESTORE)
+            return file.read(size + 1)
     except OSError as error:
         raise StoredFileError(path, f"cannot read: {error.strerror or error}", "Check its permissions") from error
+
+
+def parse(data: bytes, path: Path) -> BaselineFile:
+    """Decode one file of a store, strictly; ``path`` is for the error.
+
+    Raises:
+        StoredFileError: not JSON, wrong fields, or of a later schema.
+    """
     try:
         schema = msgspec.json.decode(data, type=_Head).schema
         if schema > SCHEMA:
@@ -161,65 +246,58 @@ def read_file(path: Path) -> BaselineFile:
             )
         return msgspec.json.decode(data, type=BaselineFile)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise StoredFileError(path, f"not a baseline file: {error}", hint) from error
+        raise StoredFileError(path, f"not a baseline file: {error}", _RESTORE) from error
 
 
 def render(content: BaselineFile) -> bytes:
-    """The file's text: sorted keys, two spaces, number lists on one line, a final newline."""
-    text = json.dumps(msgspec.to_builtins(content), indent=2, sort_keys=True, ensure_ascii=False)
-    one_line = _NUMBER_LIST.sub(lambda m: "[" + re.sub(r",\s+", ", ", m[1]) + "]", text)
-    return (one_line + "\n").encode()
+    """The file's text: sorted keys, two spaces, lists of numbers and texts on one line, a final newline."""
+    text = msgspec.json.format(msgspec.json.encode(content, order="sorted"), indent=2)
+    one_line = _FLAT_LIST.sub(lambda m: b"[" + _LINE_END.sub(b", ", m[1]) + b"]", text)
+    return _LIST_OF_ONE.sub(rb"[\1]", one_line) + b"\n"
 
 
-def make_entry(
-    case: Case, launches: list[LaunchRecord], software: dict[str, str], *, before: BaselineEntry | None = None
-) -> BaselineEntry:
-    """The entry that stores what ``launches`` measured, without info metrics; tolerances of ``before`` are kept."""
-    kept = before.metrics if before is not None else {}
-    metrics: dict[str, BaselineMetric] = {}
-    for measurement in launches[0].measurements:
-        if measurement.better == "info":
-            continue
-        values = [m.value for launch in launches for m in launch.measurements if m.key == measurement.key]
-        exact = measurement.better == "exact"
-        metrics[measurement.key] = BaselineMetric(
-            better=measurement.better,
-            unit=measurement.unit,
-            launches=[_stored(v, exact=exact) for v in values],
-            tolerance=kept[measurement.key].tolerance if measurement.key in kept else None,
-        )
-    foreign = sorted(f.foreign_cores for f in launches if f.foreign_cores is not None)
-    return BaselineEntry(
-        workload=case.workload,
-        world_size=case.world_size,
-        backend=case.backend,
-        launcher=case.launcher,
-        params=case.params,
-        software=software,
-        metrics=metrics,
-        foreign_cores=round(foreign[len(foreign) // 2], 2) if foreign else None,
-    )
+@functools.lru_cache(maxsize=1024)
+def _below_platform(test: str) -> str:
+    """The folder of a test's cases, below the platform's; empty if it would be elsewhere."""
+    file, _, function = test.partition("::")
+    path = PurePosixPath(file)
+    is_place = bool(path.name) and not path.is_absolute() and ".." not in path.parts and "\0" not in file
+    if not is_place or not re.fullmatch(r"[\w:-][\w.:-]*", function):
+        return ""
+    place = path.with_suffix("") / function.replace("::", ".")
+    names = [name.encode(errors="replace") for name in place.parts]
+    fits = max(map(len, names)) <= _LONGEST_NAME and sum(map(len, names)) <= _LONGEST_PATH
+    return str(place) if fits and _is_text(test) else ""
 
 
-def _stored(value: float | None, *, exact: bool) -> float | None:
-    """Four significant digits of a measured value; an exact one whole, and as an integer where it is one."""
-    if value is None:
-        return None
-    if exact:
-        return int(value) if value.is_integer() else value
-    return float(f"{value:.4g}")
+def _is_text(name: str) -> bool:
+    """Whether it can be written in UTF-8, as JSON is: a file name that is not even text cannot."""
+    return not any("\ud800" <= character <= "\udfff" for character in name)
 
 
-def _replace(path: Path, data: bytes) -> None:
+def _file_name(key: str) -> str:
+    """The file of a case: the key where every file system takes it, else percent-encoded, and cut if too long."""
+    name = quote(key, safe=" ,=+@[]()")
+    if name.startswith("."):
+        name = "%2E" + name[1:]
+    if len(name) > _LONGEST_NAME:
+        name = f"{name[: _LONGEST_NAME - 20]}~{hashlib.sha256(key.encode()).hexdigest()[:16]}"
+    return f"{name}.json"
+
+
+def _replace(path: Path, data: bytes, *, sync: bool) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     for draft in path.parent.glob(f".{glob.escape(path.name)}.*"):
-        draft.unlink(missing_ok=True)  # of a writer that was killed: we hold the lock, so nobody else is at work
+        with contextlib.suppress(OSError):  # another writer may be faster
+            if time.time() - draft.stat().st_mtime > _ABANDONED_S:
+                draft.unlink()
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
         with os.fdopen(handle, "wb") as file:
             file.write(data)
             file.flush()
-            os.fsync(file.fileno())
+            if sync:
+                os.fsync(file.fileno())
         os.chmod(name, 0o644)
         os.replace(name, path)
     except BaseException:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import platform
 import re
@@ -24,6 +25,7 @@ _SECRET_WORDS = frozenset(
 _WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
 MASK = "***"
 _USER_INFO = re.compile(r"(?<=://)\S*@")
+_MIG = "MIG-"
 _MARKETING = re.compile(r"\((?:R|TM)\)|\bCPU\b|\bProcessor\b|@.*|\b\d+-Core\b", re.IGNORECASE)
 
 
@@ -60,8 +62,8 @@ def cpu_name() -> str:
 def gpus(variables: Mapping[str, str]) -> list[Gpu]:
     """The GPUs this process may use, read from the driver without torch.
 
-    ``CUDA_VISIBLE_DEVICES`` is honoured as CUDA does: indices or UUID prefixes, ending at the first invalid one.
-    An empty list where there is no NVIDIA driver.
+    ``CUDA_VISIBLE_DEVICES`` is honoured as CUDA does: indices or UUID prefixes, ending at the first invalid one, and
+    no more than one MIG device. An empty list where there is no NVIDIA driver.
     """
     import pynvml
 
@@ -70,7 +72,7 @@ def gpus(variables: Mapping[str, str]) -> list[Gpu]:
     except pynvml.NVMLError:
         return []
     try:
-        handles = [pynvml.nvmlDeviceGetHandleByIndex(i) for i in range(pynvml.nvmlDeviceGetCount())]
+        handles = device_handles(pynvml)
         found = [Gpu(str(pynvml.nvmlDeviceGetName(h)), str(pynvml.nvmlDeviceGetUUID(h))) for h in handles]
     except pynvml.NVMLError:
         return []
@@ -79,15 +81,36 @@ def gpus(variables: Mapping[str, str]) -> list[Gpu]:
     return [found[i] for i in visible_devices(variables.get("CUDA_VISIBLE_DEVICES"), [g.uuid for g in found])]
 
 
+def device_handles(nvml: Any) -> list[Any]:
+    """Handles of all GPUs, in the driver's order, and after them of their MIG devices."""
+    gpus = [nvml.nvmlDeviceGetHandleByIndex(i) for i in range(nvml.nvmlDeviceGetCount())]
+    slices = []
+    for gpu in gpus:
+        with contextlib.suppress(nvml.NVMLError):
+            for i in range(nvml.nvmlDeviceGetMaxMigDeviceCount(gpu)):
+                with contextlib.suppress(nvml.NVMLError):  # the numbers have gaps
+                    slices.append(nvml.nvmlDeviceGetMigDeviceHandleByIndex(gpu, i))
+    return gpus + slices
+
+
 def visible_devices(setting: str | None, uuids: list[str]) -> list[int]:
-    """Indices of the devices that ``CUDA_VISIBLE_DEVICES`` leaves visible, in its order."""
+    """Indices of the devices that ``CUDA_VISIBLE_DEVICES`` leaves visible, in its order.
+
+    Args:
+        setting: the variable's value; None: not set.
+        uuids: of all GPUs, and after them of MIG devices, which only their UUID can name.
+    """
+    whole = sum(not uuid.startswith(_MIG) for uuid in uuids)
     if setting is None:
-        return list(range(len(uuids)))
+        return list(range(whole))
     chosen: list[int] = []
     for part in (p.strip() for p in setting.split(",")):
-        if part.isdigit() and int(part) < len(uuids):
+        hits = [i for i, uuid in enumerate(uuids) if uuid.startswith(part)] if part and not part.isdigit() else []
+        if part.isdigit() and int(part) < whole:
             chosen.append(int(part))
-        elif part and not part.isdigit() and (hits := [i for i, u in enumerate(uuids) if u.startswith(part)]):
+        elif hits and part.startswith(_MIG):
+            return hits[:1]
+        elif hits:
             chosen.append(hits[0])
         else:
             break

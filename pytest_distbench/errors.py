@@ -20,6 +20,10 @@ class BodyError(DistbenchError):
     """A body or its parameters cannot be handed to the ranks."""
 
 
+class ForeignModuleError(DistbenchError):
+    """A group that measures another revision imported a module of the working tree."""
+
+
 class RecordingError(DistbenchError):
     """A rank recorded something that cannot be stored or merged."""
 

@@ -13,7 +13,7 @@ from pytest_distbench.bodies import json_able, locate
 from pytest_distbench.environment import scrubbed, scrubbed_arguments
 from pytest_distbench.errors import BackendUnavailable, BodyError, DistbenchError
 from pytest_distbench.markers import Requirement, requirement
-from pytest_distbench.outcomes import LaunchFailed, MissingBaseline, Misuse, Regression
+from pytest_distbench.outcomes import LaunchFailed, MissingBaseline, Misuse, Regression, Unaccepted
 from pytest_distbench.records import (
     Better,
     BodyReference,
@@ -23,11 +23,12 @@ from pytest_distbench.records import (
     Measurement,
     Verdict,
 )
-from pytest_distbench.report import failures
+from pytest_distbench.report import failures, pairs
 from pytest_distbench.report.escape import printable
 from pytest_distbench.request import MeasureRequest
 from pytest_distbench.rerun import test_and_id
 from pytest_distbench.session import Session
+from pytest_distbench.wire import XFAILED
 
 if TYPE_CHECKING:
     from pytest_distbench.worker.context import RankContext
@@ -126,6 +127,7 @@ class Distbench:
 
         Raises:
             Regression: a judged metric is worse than its baseline allows.
+            Unaccepted: none is, but a verdict is of a kind that the run was told not to accept.
             LaunchFailed: a rank failed, or the group hung.
             MissingBaseline: there is none, and the policy is ``fail``.
             Misuse: the body or its parameters cannot be handed to the ranks.
@@ -193,6 +195,11 @@ class Distbench:
         numbers = [float(v) for v in values] if isinstance(values, Sequence) else [float(values)]
         if not numbers:
             raise Misuse(f"judge({name!r}): no value to judge")
+        if better not in ("higher", "lower", "exact", "info"):
+            raise Misuse(
+                f"judge({name!r}): better={better!r}; wanted higher, lower, exact or info. What a seed's training "
+                "gave is recorded in its body, with rank.record"
+            )
         reference = BodyReference(file="", function=name)
         request = self._assemble(
             reference,
@@ -277,6 +284,7 @@ class Distbench:
             default_tolerance=settings.tolerance,
             metrics=wanted.metrics,
             judged=judged,
+            xfail_perf=wanted.xfail_perf or "",
         )
 
     def _measure(self, request: MeasureRequest) -> CaseResult:
@@ -285,7 +293,8 @@ class Distbench:
         self._record(result)
         last = result.launches[-1]
         if last.outcome == "skipped":
-            pytest.skip(printable(last.reason) or "all ranks skipped")
+            stand_down = pytest.xfail if all(f.error and f.error.kind == XFAILED for f in last.fates) else pytest.skip
+            stand_down(printable(last.reason) or "all ranks skipped")
         if last.outcome == "failed":
             raise LaunchFailed(failures.launch_text(result, rerun_command=self._command))
         return result
@@ -310,12 +319,20 @@ class Distbench:
             )
         update = f"{self._command} --distbench-update"
         if any(v.is_failure for v in judged):
-            if self._requirement.xfail_perf:
-                pytest.xfail(self._requirement.xfail_perf)
+            if result.xfail_perf:
+                pytest.xfail(printable(result.xfail_perf))
+            if result.against:
+                raise Regression(pairs.regression_text(result, rerun_command=self._command))
             raise Regression(failures.regression_text(result, update_command=update))
+        unaccepted = [v for v in judged if v.kind in self._session.settings.also_failing]
+        if unaccepted:
+            if result.against:
+                raise Unaccepted(pairs.unaccepted_text(result, unaccepted, rerun_command=self._command))
+            raise Unaccepted(failures.unaccepted_text(result, unaccepted, update_command=update))
         if all(v.kind == "missing" for v in judged) and self._session.settings.missing != "warn":
             platforms = self._session.store.platforms()
             text = failures.missing_text(result, platforms=platforms, update_command=f"{update}=new")
+            text = pairs.missing_text(result) if result.against else text
             if self._session.settings.missing == "skip":
                 pytest.skip(text.splitlines()[0])
             raise MissingBaseline(text)

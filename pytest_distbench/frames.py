@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from pytest_distbench.records import CaseResult, LaunchRecord, Measurement
+from pytest_distbench.records import CaseResult, LaunchRecord, Measurement, metric_key
 from pytest_distbench.report.run_record import read_run_record
 
 COLUMNS = (
@@ -49,6 +49,8 @@ def read_run(path: str | Path) -> pd.DataFrame:
 
 def _row(result: CaseResult, launch: LaunchRecord, measurement: Measurement) -> dict[str, object]:
     case = result.case
+    kinds = {v.metric: v.kind for v in result.verdicts}
+    over_seeds = metric_key(measurement.name, {k: v for k, v in measurement.at.items() if k != "seed"})
     return {
         "test": case.test,
         "case": case.case_id,
@@ -61,6 +63,6 @@ def _row(result: CaseResult, launch: LaunchRecord, measurement: Measurement) -> 
         "unit": measurement.unit,
         "better": measurement.better,
         "value": measurement.value,
-        "verdict": next((v.kind for v in result.verdicts if v.metric == measurement.key), ""),
+        "verdict": kinds.get(measurement.key) or kinds.get(over_seeds, ""),
         **measurement.at,
     }

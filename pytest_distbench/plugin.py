@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import json
+import signal
+import threading
 from collections.abc import Generator, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_distbench.results import REPORT_ATTRIBUTE, ResultsPlugin
+from pytest_distbench.results import REPORT_ATTRIBUTE, TEST_ATTRIBUTE, ResultsPlugin
 
 if TYPE_CHECKING:
     from pytest_distbench.fixtures import Distbench
@@ -37,6 +39,13 @@ class _State:
 _STATE = pytest.StashKey[_State]()
 _CASES = pytest.StashKey[list["CaseResult"]]()
 _FIXTURE = "distbench"
+_BENCHMARK_OPTIONS = tuple(
+    f"benchmark_{option}"
+    for option in (
+        "only", "skip", "enable", "json", "save", "autosave", "save_data", "compare", "compare_fail", "histogram",
+    )
+)  # fmt: skip
+"""Options of pytest-benchmark that ask for something; without any of them our results stay in our own table."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -63,6 +72,10 @@ def pytest_configure(config: pytest.Config) -> None:
         config.addinivalue_line("markers", declaration)
     config.stash[_STATE].results = ResultsPlugin(config, lambda is_used: _settings_if_used(config, is_used=is_used))
     config.pluginmanager.register(config.stash[_STATE].results, "distbench-results")
+    if any(config.getoption(name, None) for name in _BENCHMARK_OPTIONS):
+        from pytest_distbench.pytest_benchmark import PytestBenchmarkPlugin
+
+        config.pluginmanager.register(PytestBenchmarkPlugin(_FIXTURE), "distbench-pytest-benchmark")
     if _is_mentioned(config):
         _settings(config)
 
@@ -140,6 +153,7 @@ def pytest_report_collectionfinish(config: pytest.Config, items: list[pytest.Ite
         backend=settings.backend,
         launcher=settings.launcher,
         update=f"{settings.update}, {settings.update_launches} launches a case" if settings.update else "",
+        against=str(settings.against or ""),
     )
 
 
@@ -189,6 +203,10 @@ def pytest_runtest_makereport(
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """Attach the measured cases to the test's report; JSON text, because pytest-xdist sends reports over a wire."""
     report = yield
+    if _FIXTURE in getattr(item, "fixturenames", ()):
+        from pytest_distbench.rerun import test_and_id
+
+        setattr(report, TEST_ATTRIBUTE, list(test_and_id(item)))
     if call.when == "call" and (cases := item.stash.get(_CASES, None)):
         import msgspec
 
@@ -260,7 +278,15 @@ def _session(config: pytest.Config) -> Session:
         )
         if state.results is not None:
             state.results.session = state.session
+        if settings.against is not None:
+            _end_orderly_at_sigterm()
     return state.session
+
+
+def _end_orderly_at_sigterm() -> None:
+    """As at Ctrl-C: cancelled CI jobs get SIGTERM, and nobody else removes a worktree. A handler of others stays."""
+    if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
 
 
 @contextlib.contextmanager

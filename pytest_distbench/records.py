@@ -12,11 +12,22 @@ from typing import Annotated, Any, Literal, TypeVar
 import msgspec
 
 Scalar = bool | int | float | str
-Better = Literal["higher", "lower", "exact", "info"]
+Better = Literal["higher", "lower", "exact", "info", "curve", "same", "steps", "floor"]
 Reduce = Literal["max", "min", "mean", "sum", "rank0", "all"]
 Outcome = Literal["passed", "failed", "skipped"]
 Phase = Literal["start", "import", "rendezvous", "body", "teardown", "exit"]
-VerdictKind = Literal["regressed", "improved", "unchanged", "inconclusive", "incomparable", "missing"]
+Tolerance = Annotated[float, msgspec.Meta(ge=0)]
+VerdictKind = Literal[
+    "regressed", "changed", "improved", "unchanged", "drifted", "inconclusive", "incomparable", "missing"
+]
+_RANKS = r"^(all|\d{1,6}(-\d{1,6})?(,\d{1,6}(-\d{1,6})?)*)$"
+
+PHASE = "phase/"
+"""What the names of phases begin with among the metrics."""
+
+CONVERGENCE: tuple[Better, ...] = ("curve", "same", "steps", "floor")
+"""Numbers of a seeded training: repeated exactly while software and arithmetic are the baseline's, else judged over
+seeds (see ``convergence``)."""
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -48,6 +59,10 @@ class ErrorReport(Record, frozen=True, kw_only=True):
     traceback: str
     raised_at: float
     """CLOCK_MONOTONIC seconds: comparable between the ranks of one host."""
+    torch_errors: list[str] = []
+    """``kind: message`` of each exception that torch raised, among this one, its causes and contexts."""
+    began_in_torch: bool = False
+    """Whether the first of them all was torch's: then nothing of the rank's own came before it."""
 
 
 class Observation(Record, frozen=True, kw_only=True):
@@ -61,6 +76,49 @@ class Observation(Record, frozen=True, kw_only=True):
     is_series: bool
     at: dict[str, Scalar] = {}
     facts: dict[str, Scalar] = {}
+    companions: dict[str, list[float]] = {}
+    """Quieter witnesses of a clock, one value per iteration: ``cpu_s``, ``waits``."""
+
+
+class Collective(Record, frozen=True, array_like=True):
+    """Equal collectives in a row; in files a list: ``["all_reduce", "float32", 4096, "default", 2]``."""
+
+    op: str
+    dtype: str
+    """Empty where nothing is sent, as in a barrier."""
+    message_bytes: Annotated[int, msgspec.Meta(ge=0)]
+    """Bytes one rank puts in."""
+    group: str
+    """``default``, or the description or name of another process group."""
+    count: Annotated[int, msgspec.Meta(ge=1)]
+
+
+class RankFingerprint(Record, frozen=True, kw_only=True):
+    """What one rank did in one untimed iteration or training step."""
+
+    collectives: list[Collective] = []
+    parameters: int = 0
+    """Elements the optimizers that stepped in it hold."""
+    optimizer_steps: int = 0
+    entered: list[float] = []
+    """When it entered each collective, seconds since its first; of the first few hundred."""
+    began: float = 0.0
+    """When it entered the first, CLOCK_REALTIME seconds."""
+    missing: str = ""
+    """Why nothing is known; empty where it is."""
+
+
+class Fingerprint(Record, frozen=True, kw_only=True, omit_defaults=True):
+    """What one iteration or training step does, in whole numbers that no noise can move."""
+
+    collectives: dict[Annotated[str, msgspec.Meta(pattern=_RANKS)], list[Collective]] = {}
+    """In the order they were entered, by ranks: ``all``, or ``0`` and ``1-3`` where ranks differ."""
+    parameters: int = 0
+    """Elements that the optimizers of all ranks hold together."""
+    optimizer_steps: int = 0
+    """Of all ranks together: one that skips its step is seen."""
+    missing: str = ""
+    """Why there is none: it cannot be read here, or differs between launches."""
 
 
 class RankReport(Record, frozen=True, kw_only=True):
@@ -75,6 +133,9 @@ class RankReport(Record, frozen=True, kw_only=True):
     reason: str = ""
     error: ErrorReport | None = None
     observations: list[Observation] = []
+    fingerprints: dict[str, RankFingerprint] = {}
+    peak_memory_bytes: int = 0
+    """Of the device's allocator on CUDA, else the largest resident size of the process."""
     body_s: float = 0.0
     cpu_s: float = 0.0
     """CPU seconds of this rank and its children during the body."""
@@ -128,6 +189,12 @@ class LaunchPlan(Record, frozen=True, kw_only=True):
     reports_progress: bool = False
     set_threads: int | None = None
     """Intra-op threads to set in a rank that did not import torch itself; None leaves them alone."""
+    takes_turns: bool = False
+    """Another group runs beside this one: every rank waits for its group's turn before each block of iterations."""
+    tree: str = ""
+    """Where the revision is checked out that this group measures; empty: it measures the working tree."""
+    foreign_tree: str = ""
+    """The working tree, from which a group with a ``tree`` of its own may import no module."""
 
 
 class Summary(Record, frozen=True, kw_only=True):
@@ -158,8 +225,10 @@ class Measurement(Record, frozen=True, kw_only=True):
     at: dict[str, Scalar] = {}
     facts: dict[str, Scalar] = {}
     series: list[float] = []
-    """Kept for exact and info series only."""
+    """Kept for exact, info and curve series only."""
     summary: Summary | None = None
+    companions: dict[str, float] = {}
+    """Of one iteration, summed over ranks: ``cpu_s`` (25th percentile), ``waits`` (mean)."""
 
     @property
     def key(self) -> str:
@@ -186,7 +255,11 @@ class RankFate(Record, frozen=True, kw_only=True):
     collective: str = ""
     """The last collective it entered, from torch's flight recorder: ``all_reduce of float[1000]``."""
     collective_number: int | None = None
-    """Number of that collective in the default group, from 1; 0: it entered none."""
+    """Number of that collective in its group, from 1; 0: it entered none."""
+    entered: dict[str, int] = {}
+    """Group's name -> number of the last collective it entered there."""
+    groups: dict[str, list[int]] = {}
+    """Ranks of the groups it belongs to, by name."""
 
 
 class LaunchRecord(Record, frozen=True, kw_only=True):
@@ -203,6 +276,12 @@ class LaunchRecord(Record, frozen=True, kw_only=True):
     timed_out: bool = False
     fates: list[RankFate] = []
     measurements: list[Measurement] = []
+    fingerprints: dict[str, Fingerprint] = {}
+    """By the metric whose iteration it describes; ``training_start`` is what came before a training's first step."""
+    late_s: dict[str, list[float]] = {}
+    """By the same keys: how long after the first rank each rank entered the collectives, mean seconds, by rank."""
+    peak_memory_bytes: int = 0
+    """Of the rank that used most."""
     foreign_cores: float | None = None
     """Cores kept busy by other processes during the body; None where it was too short to tell."""
     software: dict[str, str] = {}
@@ -240,8 +319,26 @@ class BaselineMetric(Record, frozen=True, kw_only=True, omit_defaults=True):
     better: Better
     unit: str
     launches: Annotated[list[float | None], msgspec.Meta(min_length=1)]
-    tolerance: float | None = None
-    """Set by hand in the file, as a fraction; an update keeps it."""
+    tolerance: Tolerance | None = None
+    """Set by hand in the file, as a fraction; goes before the entry's. An update keeps it."""
+    minimum: list[Annotated[float, msgspec.Meta(gt=0)]] = []
+    """Fastest iteration of each launch; empty where launches have no iterations."""
+    p95: list[Annotated[float, msgspec.Meta(gt=0)]] = []
+    """95th percentile of each launch; empty where launches have no iterations."""
+    curve: list[float] = []
+    """A golden curve, nine significant digits: that of the first launch."""
+    spread: float = 0.0
+    """Largest relative deviation of the other launches from that curve; 0: they repeat it bit for bit."""
+    facts: dict[str, Scalar] = {}
+    """Of a convergence metric: what defines the number, such as the target and the evaluation interval."""
+    companions: dict[str, float] = {}
+    """Medians over launches; they explain a regression and are not judged."""
+
+    def __post_init__(self) -> None:
+        if self.minimum or self.p95:
+            lengths = (len(self.launches), len(self.minimum), len(self.p95))
+            if len(set(lengths)) > 1 or None in self.launches:
+                raise ValueError(f"launches, minimum and p95 must have one number per launch, found {lengths}")
 
 
 class BaselineEntry(Record, frozen=True, kw_only=True, omit_defaults=True):
@@ -256,6 +353,26 @@ class BaselineEntry(Record, frozen=True, kw_only=True, omit_defaults=True):
     params: dict[str, Any] = {}
     foreign_cores: float | None = None
     """Cores that other processes used in the median launch; None where the body was too short to tell."""
+    tolerance: Tolerance | None = None
+    """Set by hand in the file, for all metrics of this case; goes before markers and options. An update keeps it."""
+    xfail_perf: str = ""
+    """Set by hand in the file: why a regression of this case is expected. An update keeps it."""
+    fingerprints: dict[str, Fingerprint] = {}
+    phases: dict[str, float] = {}
+    """Seconds in each phase the body named, of the median launch; they explain, and are not judged."""
+    peak_memory_bytes: int | None = None
+    """Of the median launch, four digits; explains, is not judged."""
+
+
+class EntryName(Record, frozen=True, kw_only=True, order=True):
+    """What a stored entry is known by."""
+
+    platform: str
+    test: str
+    key: str
+
+    def __str__(self) -> str:
+        return f"{self.test}[{self.key}]"
 
 
 class Verdict(Record, frozen=True, kw_only=True):
@@ -266,22 +383,28 @@ class Verdict(Record, frozen=True, kw_only=True):
     unit: str
     better: Better
     current: float | None = None
-    """Median over launches."""
+    """Median over launches; of a convergence metric the mean over seeds."""
     baseline: float | None = None
     ratio: float | None = None
     """current / baseline; None where one of them is missing."""
     limit: float | None = None
     """The largest change towards worse that is not called a regression, as a fraction."""
+    detectable: float | None = None
+    """Smallest slowdown this comparison finds with 90 % power, as a fraction; None where nothing is estimated."""
     launches: int = 0
     baseline_launches: int = 0
     reason: str = ""
     at: dict[str, Scalar] = {}
     facts: dict[str, Scalar] = {}
+    differences: list[str] = []
+    """How a fingerprint changed, one sentence each."""
+    companions: dict[str, tuple[float, float]] = {}
+    """Quieter witnesses of the clock: (baseline, this run)."""
 
     @property
     def is_failure(self) -> bool:
         """Whether this verdict alone fails a test under the default policy."""
-        return self.kind == "regressed"
+        return self.kind in ("regressed", "changed")
 
 
 class CaseResult(Record, frozen=True, kw_only=True):
@@ -294,9 +417,17 @@ class CaseResult(Record, frozen=True, kw_only=True):
     verdicts: list[Verdict]
     baseline_path: str = ""
     baseline_software: dict[str, str] = {}
+    baseline_peak_memory_bytes: int | None = None
+    baseline_phases: dict[str, float] = {}
     update: Literal["", "new", "changed", "kept"] = ""
     previous: dict[str, float | None] = {}
     """Old baseline values of the metrics an update rewrote; None where there was none."""
+    xfail_perf: str = ""
+    """Why a regression is expected: the marker's reason, or the baseline's; empty: it is not."""
+    against: str = ""
+    """What the launches were compared with instead of a stored baseline: ``main (3f2a91c0d4)``."""
+    reference_launches: list[LaunchRecord] = []
+    """Its launches; each ran in turns with the one of the same index in ``launches``."""
 
 
 class RunRecord(Record, frozen=True, kw_only=True):
@@ -311,6 +442,58 @@ class RunRecord(Record, frozen=True, kw_only=True):
     world_sizes: list[int]
     gpu: bool
     results: list[CaseResult]
+    unused: list[EntryName] | None = None
+    """Stored entries that no test used. None: the run was not whole or not green, so nobody knows."""
+
+
+class MetricNoise(Record, frozen=True, kw_only=True):
+    """What a calibration found about one metric."""
+
+    metric: str
+    unit: str
+    median: float
+    launches: int
+    sigma: float
+    """Standard deviation of the logarithm between launches; 0.1 is about 10 %."""
+    drift: float
+    """The same between rounds, beyond what ``sigma`` explains; 0 where none was seen."""
+    iterations_share: float | None
+    """Share of the variance between launches that more iterations would take away, 0 to 1; None: not known."""
+    detectable: dict[str, float]
+    """Smallest slowdown found nine times in ten, as a fraction, for ``"stored+new"`` launches."""
+    tolerance: float
+    """Proposed: what can be promised with the default number of launches."""
+    launches_needed: int | None
+    """New launches, and as many stored, that hold the wanted tolerance; None: no number that was tried."""
+
+
+class CaseNoise(Record, frozen=True, kw_only=True):
+    """What a calibration found about one case, the noisiest metric first."""
+
+    case: Case
+    launch_s: float
+    """Seconds of the median launch."""
+    rounds: list[int]
+    """Launches of each round."""
+    metrics: list[MetricNoise]
+    alarms: list[str]
+    """Metrics that the rule called regressed between two halves of the same code's launches."""
+    comparisons: int
+    """Of halves with each other."""
+
+
+class Calibration(Record, frozen=True, kw_only=True):
+    """The file ``distbench calibrate --json`` writes."""
+
+    schema: int
+    distbench: str
+    platform: str
+    software: dict[str, str]
+    duration_s: float
+    alpha: float
+    """One-sided error rate of one comparison."""
+    wanted_tolerance: float
+    cases: list[CaseNoise]
 
 
 AnyRecord = TypeVar("AnyRecord", bound=Record)

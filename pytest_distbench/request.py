@@ -19,12 +19,13 @@ class MeasureRequest:
         params: as the ranks get them.
         body: what every rank runs.
         seeds: the body runs once for each.
-        launches: launches judged first; of an update, all launches.
+        launches: launches judged first; an update makes at least as many. Pairs have numbers of their own.
         max_launches: the most launches while the answer is open.
         timeout_s: for one launch.
         tolerance: fraction, or one per metric name; names not listed take ``default_tolerance``.
         metrics: names that are judged; None: all.
         judged: False measures only.
+        xfail_perf: why a regression is expected; empty: it is not.
     """
 
     nodeid: str
@@ -39,3 +40,4 @@ class MeasureRequest:
     default_tolerance: float
     metrics: tuple[str, ...] | None = None
     judged: bool = True
+    xfail_perf: str = ""

@@ -3,36 +3,57 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
+from collections.abc import Iterator, Sequence
 
 import pytest
 
-_FLAGS = frozenset({"--gpu", "--distbench-gpu", "--distbench-share-gpu"})
 _WITH_VALUE = frozenset({
     "-c", "--config-file", "--rootdir", "--confcutdir", "-p", "-o", "--override-ini", "--import-mode",
-    "--world-size", "--distbench-world-size", "--distbench-backend", "--distbench-launcher", "--distbench-baselines",
-    "--distbench-platform", "--distbench-tolerance", "--distbench-max-message", "--distbench-timeout",
 })  # fmt: skip
+"""Options of pytest that matter to a re-run and take the next argument as their value."""
 
+_LEFT_OUT_WITH_VALUE = frozenset({
+    "-k", "-m", "-n", "-W", "--deselect", "--ignore", "--ignore-glob", "--maxfail", "--tb", "--color", "--dist",
+    "--maxprocesses", "--junitxml", "--junit-xml", "--durations", "--durations-min", "--report-log", "--basetemp",
+    "--capture", "--log-file", "--distbench-json", "--distbench-report", "--distbench-attach",
+})  # fmt: skip
+"""Options that choose tests, or say where to write and how to look: the re-run names one test, and is read by eye."""
 
-def _switches_off(arguments: list[str]) -> bool:
-    """``-p no:cacheprovider``: such plugins change the screen, not the measurement."""
-    return arguments[0] == "-p" and arguments[-1].startswith("no:")
+_LEFT_OUT = re.compile(
+    r"-[vqsxlr]\w*|-[kmnW].+|--(verbose|quiet|exitfirst|lf|last-failed|ff|failed-first|nf|new-first|sw|stepwise|stepwise-skip"
+    r"|no-header|no-summary|showlocals|pdb|trace|full-trace|setup-show|distbench-update|distbench-prune)"
+)
 
 
 def rerun_command(config: pytest.Config, nodeid: str) -> str:
     """The command, to be typed where this run was started: ``pytest 'suites/test_a.py::test_b[ws4]' --gpu``."""
-    kept = []
     arguments = [str(argument) for argument in config.invocation_params.args]
-    for i, argument in enumerate(arguments):
-        option, separator, _ = argument.partition("=")
-        if option in _FLAGS or (option in _WITH_VALUE and separator):
-            kept.append(argument)
-        elif option in _WITH_VALUE and not _switches_off(arguments[i : i + 2]):
-            kept += arguments[i : i + 2]
     file, separator, function = nodeid.partition("::")
     path = os.path.relpath(config.rootpath / file, config.invocation_params.dir)
-    return shlex.join(["pytest", f"{path}{separator}{function}", *kept])
+    return shlex.join(["pytest", f"{path}{separator}{function}", *_kept(arguments, chosen=set(config.args))])
+
+
+def _kept(arguments: Sequence[str], *, chosen: set[str]) -> Iterator[str]:
+    """The options that decide how a test runs, those of conftests and other plugins included.
+
+    Args:
+        arguments: as typed.
+        chosen: those of them that name tests. What follows an unknown option and is not among them is its value.
+    """
+    rest = iter(arguments)
+    for argument in rest:
+        option, _, value = argument.partition("=")
+        if option in _LEFT_OUT_WITH_VALUE:
+            if not value:
+                next(rest, None)
+        elif option in _WITH_VALUE and not value:
+            given = next(rest, "")
+            if not (option == "-p" and given.startswith("no:")):  # such plugins change the screen, not the measurement
+                yield from (argument, given)
+        elif not _LEFT_OUT.fullmatch(option) and argument not in chosen:
+            yield argument
 
 
 def test_and_id(item: pytest.Item) -> tuple[str, str]:

@@ -9,19 +9,25 @@ import functools
 import os
 import shlex
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 if TYPE_CHECKING:
-    from pytest_distbench.records import CaseResult
+    from pytest_distbench.records import CaseResult, EntryName
     from pytest_distbench.session import Session
     from pytest_distbench.settings import Settings
 
 REPORT_ATTRIBUTE = "distbench_cases"
 """Attribute of a test report: its cases as JSON texts."""
+
+TEST_ATTRIBUTE = "distbench_test"
+"""Attribute of a report of a test of ours: its name and its case id."""
+
+_DESELECTED = "distbench_deselected"
+"""What a pytest-xdist worker tells its controller: how many collected tests it will not run."""
 
 
 class ResultsPlugin:
@@ -42,9 +48,31 @@ class ResultsPlugin:
         self._started = time.time()
         self._texts: list[str] = []  # as the reports hold them: one copy, however long the run
         self._trouble: list[str] = []
+        self._deselected = 0
+        self._reported: set[str] = set()
+        self._seen: dict[tuple[str, str], bool] = {}
+        self._unused: list[EntryName] | None = None
+        self._pruned = False
+        self._why_not_pruned = ""
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> Generator[None]:
+        before = len(items)
+        yield
+        self._deselected = before - len(items)  # whoever took them out, whether he said so or not
+        if hasattr(self._config, "workeroutput"):
+            self._config.workeroutput[_DESELECTED] = self._deselected
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_testnodedown(self, node: Any) -> None:
+        self._deselected += getattr(node, "workeroutput", {}).get(_DESELECTED, 0)
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         self._texts += getattr(report, REPORT_ATTRIBUTE, None) or []
+        self._reported.add(report.nodeid.partition("::")[0])
+        if name := getattr(report, TEST_ATTRIBUTE, None):
+            test, case_id = name
+            self._seen[test, case_id] = self._seen.get((test, case_id), True) and not report.skipped
 
     @functools.cached_property
     def _results(self) -> list[CaseResult]:
@@ -67,6 +95,7 @@ class ResultsPlugin:
                 "--gpu was given and nothing was measured: every test was skipped, deselected or not ours"
             )
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
+        self._find_unused(settings, session)
         if settings.json is not None:
             self._write_record(settings, session)
         if "GITHUB_STEP_SUMMARY" in os.environ and self._results:
@@ -78,7 +107,7 @@ class ResultsPlugin:
             return
         from pytest_distbench.report import github
         from pytest_distbench.report.escape import printable
-        from pytest_distbench.report.terminal import summary_lines
+        from pytest_distbench.report.terminal import summary_lines, unused_lines
 
         settings = self._settings()
         assert settings is not None
@@ -91,6 +120,10 @@ class ResultsPlugin:
             folder=_shown(settings.baselines, config),
         ):
             terminalreporter.write_line(printable(line), red=line.startswith("!"), yellow=line.startswith(("?", "x")))
+        for line in unused_lines(self._unused or [], pruned=self._pruned):
+            terminalreporter.write_line(printable(line), yellow=True)
+        if settings.prune and self._why_not_pruned:
+            terminalreporter.write_line(f"nothing was pruned: {self._why_not_pruned}", yellow=True)
         if settings.json is not None and not self._trouble:
             terminalreporter.write_line(f"run record: {_shown(settings.json, config)}")
         if settings.attach is not None:
@@ -98,7 +131,7 @@ class ResultsPlugin:
         for line in self._trouble:
             terminalreporter.write_line(f"distbench: {line}", red=True)
         if github.runs_here(os.environ):
-            for line in github.workflow_commands(self._results):
+            for line in github.workflow_commands(self._results, also_failing=settings.also_failing):
                 terminalreporter.write_line(line)
 
     def _settings(self) -> Settings | None:
@@ -106,6 +139,28 @@ class ResultsPlugin:
         if self.session is not None:
             return self.session.settings
         return self._settings_if(bool(self._texts))
+
+    def _find_unused(self, settings: Settings, session: pytest.Session) -> None:
+        """Know the entries that no test used, if this run can tell; delete them if it was asked to."""
+        from pytest_distbench.baselines import BaselineStore
+        from pytest_distbench.errors import StoredFileError
+        from pytest_distbench.unused import unused_entries, why_partial
+
+        self._why_not_pruned = why_partial(self._config, session, deselected=self._deselected) or (
+            "" if self._results else "nothing was measured"
+        )
+        if self._why_not_pruned:
+            return
+        store = BaselineStore(settings.baselines, self._results[0].environment.platform)
+        try:
+            self._unused = unused_entries(store, self._results, self._reported, self._seen, self._config)
+            if settings.prune:
+                for name in self._unused:
+                    store.delete(name.test, name.key)
+                self._pruned = True
+        except StoredFileError as error:
+            self._trouble.append(str(error))
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
     def _write_record(self, settings: Settings, session: pytest.Session) -> None:
         from datetime import UTC, datetime
@@ -124,6 +179,7 @@ class ResultsPlugin:
             world_sizes=list(settings.world_sizes),
             gpu=settings.gpu,
             results=self._results,
+            unused=self._unused,
         )
         try:
             write_run_record(settings.json, record)
@@ -144,7 +200,7 @@ class ResultsPlugin:
         arguments = [
             str(a)
             for a in self._config.invocation_params.args
-            if not str(a).startswith(("--distbench-update", "--distbench-launches="))
+            if not str(a).startswith(("--distbench-update", "--distbench-launches=", "--distbench-prune"))
         ]
         return shlex.join(["pytest", *arguments, "--distbench-update=new"])
 

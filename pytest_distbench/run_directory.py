@@ -5,7 +5,6 @@ Kept folders do not pile up: a new run removes all but the newest few, and never
 
 from __future__ import annotations
 
-import contextlib
 import os
 import shutil
 import tempfile
@@ -13,6 +12,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from filelock import FileLock, Timeout
+
+from pytest_distbench.launch.guardian import remove_traces
+from pytest_distbench.wire import SOCKETS_FOLDER
 
 KEPT = 3
 """Folders of earlier runs that stay, the newest ones."""
@@ -55,13 +57,27 @@ def _sweep(own: Path) -> None:
     ended = sorted(_ended(own), key=lambda path: path.stat().st_mtime, reverse=True)
     for path in ended[KEPT:]:
         shutil.rmtree(path, ignore_errors=True)
+    for path in ended[:KEPT]:  # one whose every process was killed at once left sockets, and a plan with secrets
+        for launch in path.glob("launch*/"):
+            remove_traces(launch)
+        for sockets in path.glob(f"{SOCKETS_FOLDER}*/"):
+            shutil.rmtree(sockets, ignore_errors=True)
+
+
+def is_of_an_ended_run(path: Path) -> bool:
+    """Whether a folder is, or was, of a run of this user that has ended; a killed run's lock went with it."""
+    if not path.name.startswith(_PREFIX):
+        return False
+    if not path.exists():
+        return True
+    try:
+        if path.stat().st_uid != os.getuid() or not (path / _LOCK).exists():
+            return False
+        with FileLock(path / _LOCK, timeout=0):
+            return True
+    except (OSError, Timeout):
+        return False
 
 
 def _ended(own: Path) -> Iterator[Path]:
-    """Folders of this user's runs that have ended, one killed by SIGKILL included: its lock went with it."""
-    for path in own.parent.glob(f"{_PREFIX}*/"):
-        with contextlib.suppress(OSError, Timeout):
-            if path != own and path.stat().st_uid == os.getuid() and (path / _LOCK).exists():
-                with FileLock(path / _LOCK, timeout=0):
-                    pass
-                yield path
+    return (path for path in own.parent.glob(f"{_PREFIX}*/") if path != own and is_of_an_ended_run(path))

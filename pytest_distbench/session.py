@@ -5,6 +5,7 @@ Joins the three strangers launch, verdict and baselines. Knows nothing of pytest
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import shutil
 import sys
@@ -14,14 +15,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from pytest_distbench import environment
-from pytest_distbench.baselines import BaselineStore, make_entry
+from pytest_distbench.against import Reference, ReferenceSide, make_launcher, outside
+from pytest_distbench.baselines import BaselineStore
 from pytest_distbench.devices import alone_on_this_host, leased
-from pytest_distbench.errors import LauncherError
+from pytest_distbench.entry import make_entry, peak_memory_of, phases_of
+from pytest_distbench.errors import BodyError, LauncherError
 from pytest_distbench.judging import judge_launches
 from pytest_distbench.launch.contract import Launcher
 from pytest_distbench.launch.supervise import supervise
 from pytest_distbench.launch.torchrun import TorchrunLauncher
 from pytest_distbench.launch.warm import WarmLauncher
+from pytest_distbench.paired import judge_paired, not_there
 from pytest_distbench.records import (
     BaselineEntry,
     CaseResult,
@@ -34,6 +38,7 @@ from pytest_distbench.records import (
 from pytest_distbench.request import MeasureRequest
 from pytest_distbench.run_directory import RunDirectory
 from pytest_distbench.settings import Settings
+from pytest_distbench.updating import is_storable, is_wanted, only_judges
 from pytest_distbench.verdict import Judgement
 
 _ONE_HOST = {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo", "RES_OPTIONS": "timeout:1 attempts:1"}
@@ -75,6 +80,7 @@ class Session:
     pending: list[tuple[str, str, BaselineEntry]] = field(default_factory=list)
     _directory: RunDirectory | None = None
     _launcher: Launcher | None = None
+    _reference: ReferenceSide | None = None
     _failed_launches: int = 0
 
     @property
@@ -118,20 +124,25 @@ class Session:
             StoredFileError: a baseline file of one of these tests cannot be read.
         """
         suffix = f".{self.settings.backend}.{self.settings.launcher}"
+        if self.settings.against is not None:
+            self.comparisons = sum(1 for _ in cases)  # cases: what each compares is known when it has run
+            return
         count = 0
         store = self.store
         read: dict[str, dict[str, BaselineEntry]] = {}
         for test, case_id in cases:
             if test not in read:
-                read[test] = store.read(test)
+                read[test] = store.entries(test)
             for key, entry in read[test].items():
                 if key == case_id + suffix or (key.startswith(f"{case_id}:") and key.endswith(suffix)):
                     count += sum(m.better in ("lower", "higher") for m in entry.metrics.values())
         self.comparisons = max(1, count)
 
     def prepare(self) -> None:
-        """Let the launcher warm up in the background."""
+        """Let the launchers warm up in the background."""
         self.launcher.prepare(self._variables(2))
+        if self.settings.against is not None:
+            self.reference.launcher.prepare(self._variables(2))
 
     @property
     def launcher(self) -> Launcher:
@@ -139,6 +150,25 @@ class Session:
         if self._launcher is None:
             self._launcher = LAUNCHERS[self.settings.launcher](self)
         return self._launcher
+
+    @property
+    def reference(self) -> ReferenceSide:
+        """The side that this tree is compared with; only where the settings name one."""
+        if self._reference is None:
+            self._reference = ReferenceSide(self.against, self.directory.path, LAUNCHERS["reference"](self))
+        return self._reference
+
+    @property
+    def against(self) -> Reference:
+        """What this tree is compared with; only where the settings name something."""
+        assert self.settings.against is not None
+        return self.settings.against
+
+    @property
+    def preload(self) -> tuple[str, ...]:
+        """Modules to import once for all ranks, whatever tree they measure."""
+        against = self.settings.against
+        return self.settings.preload if against is None else outside(self.settings.preload, against)
 
     def run(self, request: MeasureRequest) -> CaseResult:
         """Measure a case, judge it, and in an update store it.
@@ -149,13 +179,18 @@ class Session:
             StoredFileError: the baseline cannot be read or written.
         """
         is_measured = request.judged and self.settings.attach is None
-        entry = self.store.read(request.case.test).get(request.case.entry_key) if is_measured else None
+        is_paired = is_measured and self.settings.against is not None
+        entry = None
+        if is_measured and not is_paired:
+            entry = self.store.entry(request.case.test, request.case.entry_key)
         gpus = [gpu.uuid for gpu in self.settings.gpus[: request.case.world_size]]
         with alone_on_this_host(on_wait=self.on_progress), leased(gpus, on_wait=self.on_progress):
             if self.settings.attach is not None:
                 return self._result(request, [self._launch(request, 0)], [], None)
             if self.settings.update and request.judged:
                 return self._update(request, entry)
+            if is_paired:
+                return self._compare_in_pairs(request)
             return self._compare(request, entry)
 
     def judge_given(self, request: MeasureRequest, launches: list[LaunchRecord]) -> CaseResult:
@@ -164,10 +199,13 @@ class Session:
         Raises:
             StoredFileError: the baseline cannot be read or written.
         """
-        entry = self.store.read(request.case.test).get(request.case.entry_key)
-        if self.settings.update:
+        if self.settings.against is not None:
+            reason = "derived by the test: only what bodies record is compared with another revision"
+            return self._result(request, launches, not_there(request, launches[0], reason), None)
+        entry = self.store.entry(request.case.test, request.case.entry_key)
+        if self.settings.update and not only_judges(self.settings.update, entry):
             return self._store(request, launches, entry)
-        verdicts = [j.verdict for j in self._judge(request, launches, entry)]
+        verdicts = self._verdicts_of_all(request, launches, entry)
         return self._result(request, launches, verdicts, entry)
 
     def write_pending(self) -> None:
@@ -178,13 +216,18 @@ class Session:
         """
         pending, self.pending = self.pending, []
         for test, key, entry in pending:
-            self.store.write(test, {key: entry})
+            self.store.write(test, key, entry)
 
     def close(self) -> None:
-        """End the launcher; the run directory stays if a launch failed."""
-        if self._launcher is not None:
-            self._launcher.close()
-            self._launcher = None
+        """End the launchers and remove the worktree; the run directory stays if a launch failed."""
+        reference, self._reference = self._reference, None
+        launcher, self._launcher = self._launcher, None
+        try:
+            if reference is not None:
+                reference.close()
+        finally:
+            if launcher is not None:
+                launcher.close()
         if self._directory is not None:
             self._directory.close(keep=self._failed_launches > 0)
             self._directory = None
@@ -203,12 +246,51 @@ class Session:
             if not open_metrics or len(launches) >= request.max_launches:
                 return self._result(request, launches, [j.verdict for j in judgements], entry)
 
+    def _compare_in_pairs(self, request: MeasureRequest) -> CaseResult:
+        """Launch this tree and the reference side by side until every answer is clear."""
+        if not self.reference.has(request.body):
+            return self._measure_alone(request)
+        launches: list[LaunchRecord] = []
+        references: list[LaunchRecord] = []
+        verdicts: list[Verdict] = []
+        open_metrics: list[str] = []
+        for look in self.against.looks:
+            while len(launches) < look:
+                reference, current = self._launch_pair(request, len(launches), only=open_metrics)
+                if reference is not None and reference.outcome == "failed" and _has_no_body(reference):
+                    self._failed_launches -= 1  # nothing that its logs could explain
+                    shutil.rmtree(reference.logs, ignore_errors=True)
+                    return self._measure_alone(request)
+                for record in (current, reference):
+                    if record is not None and record.outcome != "passed":
+                        return self._result(request, [record], [], None)
+                assert reference is not None
+                assert current is not None
+                references.append(reference)
+                launches.append(current)
+            verdicts, open_metrics = judge_paired(
+                request,
+                references,
+                launches,
+                tolerance=self.against.tolerance,
+                looks=self.against.looks,
+                cases=self.comparisons,
+            )
+            if not open_metrics:
+                break
+        return self._result(request, launches, verdicts, None, references=references)
+
+    def _measure_alone(self, request: MeasureRequest) -> CaseResult:
+        """A test that the reference does not have is run once: it has to work, and shows its numbers."""
+        launch = self._launch(request, 0)
+        reason = f"the test does not exist in {self.against}"
+        return self._result(request, [launch], not_there(request, launch, reason), None)
+
     def _update(self, request: MeasureRequest, entry: BaselineEntry | None) -> CaseResult:
-        mode = self.settings.update
-        if (mode == "new" and entry is not None) or (mode == "failed" and entry is None):
+        if only_judges(self.settings.update, entry):
             return self._compare(request, entry)
         launches: list[LaunchRecord] = []
-        while len(launches) < self.settings.update_launches:
+        while len(launches) < max(request.launches, self.settings.update_launches):
             launches.append(self._launch(request, len(launches)))
             if launches[-1].outcome != "passed":
                 return self._result(request, launches, [], entry)
@@ -216,16 +298,23 @@ class Session:
 
     def _store(self, request: MeasureRequest, launches: list[LaunchRecord], entry: BaselineEntry | None) -> CaseResult:
         """Prepare the entry if the update mode wants it; an entry that did not move is not rewritten."""
-        verdicts = [j.verdict for j in self._judge(request, launches, entry)]
+        verdicts = self._verdicts_of_all(request, launches, entry)
         result = self._result(request, launches, verdicts, entry)
-        if not _is_storable(launches):
+        if not is_storable(launches):
             return result
-        if not _is_wanted(self.settings.update, verdicts, is_new=entry is None):
+        if not is_wanted(self.settings.update, verdicts, is_new=entry is None):
             return replaced(result, update="kept")
         made = make_entry(request.case, launches, launches[0].software, before=entry)
         self.pending.append((request.case.test, request.case.entry_key, made))
         previous = {v.metric: v.baseline for v in verdicts if v.better != "info"}
         return replaced(result, update="new" if entry is None else "changed", previous=previous)
+
+    def _verdicts_of_all(
+        self, request: MeasureRequest, launches: Sequence[LaunchRecord], entry: BaselineEntry | None
+    ) -> list[Verdict]:
+        """Judge where no launch can be added: no answer stays open."""
+        settled = dataclasses.replace(request, max_launches=len(launches))
+        return [j.verdict for j in self._judge(settled, launches, entry)]
 
     def _judge(
         self, request: MeasureRequest, launches: Sequence[LaunchRecord], entry: BaselineEntry | None
@@ -246,8 +335,34 @@ class Session:
             raise _no_room(error) from error
 
     def _launch_in(self, directory: Path, request: MeasureRequest, index: int, *, only: Sequence[str]) -> LaunchRecord:
+        plan = self._plan(directory, request, index, only=only)
+        self.on_progress(f"launch {index + 1}")
+        record = supervise(self.launcher, plan, on_progress=self.on_progress, on_output=self.on_output)
+        self._tidy(record)
+        return record
+
+    def _launch_pair(
+        self, request: MeasureRequest, index: int, *, only: Sequence[str]
+    ) -> tuple[LaunchRecord | None, LaunchRecord | None]:
+        """The reference's record and this tree's; None for the one that was ended because the other failed."""
+        self.on_progress(f"pair {index + 1}")
+        try:
+            ours, theirs = (self._plan(self.directory.next_launch(), request, index, only=only) for _ in range(2))
+            records = self.reference.launch(
+                self.launcher, ours, theirs, on_progress=self.on_progress, on_output=self.on_output
+            )
+        except OSError as error:
+            raise _no_room(error) from error
+        for record, plan in zip(records, (theirs, ours), strict=True):
+            if record is None:
+                shutil.rmtree(plan.directory, ignore_errors=True)
+            else:
+                self._tidy(record)
+        return records
+
+    def _plan(self, directory: Path, request: MeasureRequest, index: int, *, only: Sequence[str]) -> LaunchPlan:
         variables = self._variables(request.case.world_size)
-        plan = LaunchPlan(
+        return LaunchPlan(
             index=index,
             world_size=request.case.world_size,
             backend=request.case.backend,
@@ -269,13 +384,13 @@ class Session:
             reports_progress=self.reports_progress,
             set_threads=_threads(variables) if self.settings.launcher == "warm" else None,
         )
-        self.on_progress(f"launch {index + 1}")
-        record = supervise(self.launcher, plan, on_progress=self.on_progress, on_output=self.on_output)
+
+    def _tidy(self, record: LaunchRecord) -> None:
+        """The folder of a launch that failed is kept for reading."""
         if record.outcome == "failed":
             self._failed_launches += 1
         else:
-            shutil.rmtree(directory, ignore_errors=True)
-        return record
+            shutil.rmtree(record.logs, ignore_errors=True)
 
     def _devices(self, world_size: int) -> list[int]:
         """CUDA device of each rank: one of its own, or shared evenly."""
@@ -299,21 +414,35 @@ class Session:
         launches: list[LaunchRecord],
         verdicts: list[Verdict],
         entry: BaselineEntry | None,
+        *,
+        references: Sequence[LaunchRecord] = (),
     ) -> CaseResult:
+        is_paired = request.judged and self.settings.against is not None
         return CaseResult(
             nodeid=request.nodeid,
             case=request.case,
             environment=self.environment(launches[0].software),
             launches=launches,
             verdicts=verdicts,
-            baseline_path=str(self.store.path(request.case.test)) if request.judged else "",
-            baseline_software=entry.software if entry else {},
+            baseline_path="" if is_paired or not request.judged else str(self._place(request)),
+            baseline_software=entry.software if entry else references[0].software if references else {},
+            xfail_perf=request.xfail_perf or (entry.xfail_perf if entry else ""),
+            baseline_peak_memory_bytes=entry.peak_memory_bytes if entry else peak_memory_of(references),
+            baseline_phases=entry.phases if entry else phases_of(references),
+            against=str(self.settings.against) if is_paired else "",
+            reference_launches=list(references),
         )
+
+    def _place(self, request: MeasureRequest) -> Path:
+        return self.store.path(request.case.test, request.case.entry_key)
 
 
 LAUNCHERS: dict[str, Callable[[Session], Launcher]] = {
-    "warm": lambda session: WarmLauncher(session.directory.path, session.cookie, session.settings.preload),
+    "warm": lambda session: WarmLauncher(session.directory.path, session.cookie, session.preload),
     "torchrun": lambda session: TorchrunLauncher(session.cookie),
+    "reference": lambda session: make_launcher(
+        session.against, session.directory.path, uuid.uuid4().hex, session.preload
+    ),
 }
 """How to make the launcher of each name."""
 
@@ -332,21 +461,6 @@ def _no_room(error: OSError) -> LauncherError:
     )
 
 
-def _is_storable(launches: Sequence[LaunchRecord]) -> bool:
-    """An update needs at least one judged metric, and a value for each in every launch."""
-    judged = [m for launch in launches for m in launch.measurements if m.better != "info"]
-    return bool(judged) and all(m.value is not None for m in judged)
-
-
-def _is_wanted(mode: str | None, verdicts: Sequence[Verdict], *, is_new: bool) -> bool:
-    """Whether an update in this mode rewrites an entry with these verdicts."""
-    kinds = {v.kind for v in verdicts if v.better != "info"}
-    match mode:
-        case "all":
-            return True
-        case "new":
-            return is_new
-        case "failed":
-            return "regressed" in kinds
-        case _:
-            return is_new or bool(kinds & {"regressed", "improved", "incomparable", "missing"})
+def _has_no_body(launch: LaunchRecord) -> bool:
+    """Whether ranks found no body of that name in the file."""
+    return any(fate.error is not None and fate.error.kind == BodyError.__name__ for fate in launch.fates)

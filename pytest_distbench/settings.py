@@ -9,13 +9,15 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import pytest
 
+from pytest_distbench.choices import BASELINE_LAUNCHES, RUN_LAUNCHES, UPDATES, Update
 from pytest_distbench.errors import ConfigurationError
 from pytest_distbench.units import parse_bytes
 
 if TYPE_CHECKING:
+    from pytest_distbench.against import Reference
     from pytest_distbench.environment import Gpu
+    from pytest_distbench.records import VerdictKind
 
-Update = Literal["new", "failed", "changed", "all"]
 Missing = Literal["warn", "fail", "skip"]
 BACKENDS = ("gloo", "nccl", "mpi", "ucc", "xccl", "fake")
 LAUNCHERS = ("warm", "torchrun")
@@ -24,9 +26,6 @@ MOST_RANKS_PER_CORE = 32
 """More ranks than this on one CPU core is a typing error, not a test."""
 
 _MOST_DIGITS = 9
-
-BASELINE_LAUNCHES = 10
-"""Launches an update measures: with fewer the noise between launches is not known well enough to judge by."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,11 +48,14 @@ class Settings:
         baselines: folder of the store.
         platform: hardware class given by the user, or None.
         update: update mode, or None.
+        prune: delete the stored entries that a whole, green run did not use.
         missing: what to do without a baseline.
+        also_failing: verdict kinds that fail a test besides those that always do.
         tolerance: default tolerance as a fraction.
         json: where to write the run record, or None.
         max_message_bytes: collective sweeps leave out larger messages; None: no limit.
         preload: modules to import once for all ranks.
+        against: what this tree is compared with in place of stored baselines, or None.
     """
 
     world_sizes: tuple[int, ...]
@@ -71,11 +73,14 @@ class Settings:
     baselines: Path
     platform: str | None
     update: Update | None
+    prune: bool
     missing: Missing
+    also_failing: frozenset[VerdictKind]
     tolerance: float
     json: Path | None
     max_message_bytes: int | None
     preload: tuple[str, ...]
+    against: Reference | None = None
 
     @property
     def largest(self) -> int:
@@ -90,17 +95,27 @@ _OPTIONS: tuple[tuple[str, str, str], ...] = (
         "NAME",
         "warm: start ranks from a process that has torch loaded (default); torchrun: the command line tool",
     ),
-    ("launches", "N", "launches of each case judged first, and of an update (default: 1, and 10 for an update)"),
-    ("max-launches", "N", "the most launches of a case, while its answer is open (default: 5)"),
+    ("launches", "N", "launches of each case judged first (default: 1; of an update 10, of pairs 5)"),
+    ("max-launches", "N", "the most launches of a case, while its answer is open (default: 10; of pairs 20)"),
     ("timeout", "S", "seconds one launch may take, from when its ranks are up (default: 300)"),
     ("baselines", "DIR", "folder of stored baselines (default: baselines/ beside the ini file)"),
     ("platform", "NAME", "hardware class of this machine, in place of the one found"),
     ("missing", "POLICY", "no baseline for a case: warn (default), fail or skip"),
-    ("tolerance", "X", "change towards worse that is accepted, as a fraction (default: 0.1)"),
+    ("tolerance", "X", "change from the baseline towards worse that is accepted, as a fraction (default: 0.1)"),
     ("json", "FILE", "write the run record: environment, cases, launches, verdicts"),
     ("max-message", "SIZE", "collective sweeps leave out larger messages, for example 4MiB"),
+    ("against", "REF", "compare with another revision of the repository, measured in turns, not with stored baselines"),
+    ("against-python", "PATH", "compare with another Python, and so another torch; with --distbench-against: both"),
+    ("against-tolerance", "X", "smallest slowdown that counts in such a comparison, as a fraction (default: 0.05)"),
     ("attach", "RANK", "give this rank the terminal, for breakpoint(); time-outs are off and nothing is judged"),
 )
+
+
+_POLICIES: tuple[tuple[str, frozenset[VerdictKind], str], ...] = (
+    ("strict", frozenset({"inconclusive", "incomparable"}), "inconclusive and incomparable verdicts fail the test too"),
+    ("fail-on-improvement", frozenset({"improved"}), "an improvement fails the test too: its baseline wants an update"),
+)
+"""Options that make more kinds of verdicts fail."""
 
 
 def add_options(parser: pytest.Parser) -> None:
@@ -117,6 +132,12 @@ def add_options(parser: pytest.Parser) -> None:
         help="measure, write baselines and pass: new, failed, changed (default) or all; never deletes one",
     )
     group.addoption(
+        "--distbench-prune",
+        dest="distbench_prune",
+        action="store_true",
+        help="delete the stored entries that no test used; only after a run of whole files in which nothing failed",
+    )
+    group.addoption(
         "--distbench-share-gpu",
         dest="distbench_share_gpu",
         action="store_true",
@@ -126,6 +147,10 @@ def add_options(parser: pytest.Parser) -> None:
         dest = f"distbench_{name.replace('-', '_')}"
         group.addoption(f"--distbench-{name}", dest=dest, metavar=metavar, help=text)
         parser.addini(dest, text, default="")
+    for name, _, text in _POLICIES:
+        dest = f"distbench_{name.replace('-', '_')}"
+        group.addoption(f"--distbench-{name}", dest=dest, action="store_true", help=text)
+        parser.addini(dest, text, type="bool", default=False)
     parser.addini("distbench_world_size", "as --world-size", default="")
     parser.addini("distbench_gpu", "as --gpu", type="bool", default=False)
     parser.addini("distbench_update", "as --distbench-update", default="")
@@ -169,7 +194,7 @@ def read_settings(config: pytest.Config) -> Settings:
     sizes = _world_sizes(sizes_text, gpu=gpu, gpus=visible, shares_gpu=shares_gpu)
     launches = _integer(config, "launches", 1, least=1)
     given_launches = bool(_text(config, "launches"))
-    update = _choice(config, "update", get_args(Update), "") or None
+    update = _choice(config, "update", UPDATES, "") or None
     backend = _choice(config, "backend", BACKENDS, "nccl" if gpu else "gloo")
     if backend == "fake" and update:
         raise ConfigurationError(
@@ -190,18 +215,27 @@ def read_settings(config: pytest.Config) -> Settings:
         backend=backend,
         launcher=_choice(config, "launcher", LAUNCHERS, "warm"),
         launches=launches,
-        max_launches=max(launches, _integer(config, "max_launches", 5, least=1)),
+        max_launches=max(launches, _integer(config, "max_launches", RUN_LAUNCHES, least=1)),
         update_launches=launches if given_launches else BASELINE_LAUNCHES,
         timeout_s=_number(config, "timeout", 300.0, least=0.1),
         baselines=_folder(config),
         platform=environment.check_platform_name(platform) if platform else None,
+        prune=bool(_option(config, "prune")),
         update=update,  # type: ignore[arg-type] # checked by _choice
         missing=_choice(config, "missing", get_args(Missing), "warn"),  # type: ignore[arg-type] # checked by _choice
+        also_failing=_also_failing(config),
         tolerance=_number(config, "tolerance", 0.1, least=0.0),
         json=_json_path(config),
         max_message_bytes=_size(config, "max_message"),
         preload=tuple(config.getini("distbench_preload")),
+        against=_against(config),
     )
+
+
+def _also_failing(config: pytest.Config) -> frozenset[VerdictKind]:
+    names = [(name.replace("-", "_"), kinds) for name, kinds, _ in _POLICIES]
+    chosen = [kinds for name, kinds in names if _option(config, name) or config.getini(f"distbench_{name}")]
+    return frozenset().union(*chosen)
 
 
 def _known_options(parser: pytest.Parser) -> set[str]:
@@ -287,6 +321,32 @@ def _integer(config: pytest.Config, name: str, default: int, *, least: int) -> i
     if value < least:
         raise ConfigurationError(f"{_spelled(name)}: {value} is less than {least}")
     return value
+
+
+def _against(config: pytest.Config) -> Reference | None:
+    """What to compare with; says at once what cannot be."""
+    revision, interpreter = _text(config, "against"), _text(config, "against_python")
+    if not revision and not interpreter:
+        return None
+    given = "--distbench-against" if revision else "--distbench-against-python"
+    if _text(config, "update"):
+        raise ConfigurationError(f"{given} reads and writes no baseline; leave out --distbench-update")
+    if _text(config, "launcher") == "torchrun":
+        raise ConfigurationError(f"{given} holds two groups open at once, which only the warm launcher does")
+    if _option(config, "share_gpu"):
+        raise ConfigurationError(f"{given}: with --distbench-share-gpu nothing is judged; leave out one of them")
+    from pytest_distbench.against import Reference
+    from pytest_distbench.interpreter import find_interpreter
+    from pytest_distbench.pairs import FEWEST_PAIRS, FIRST_LOOK, LAST_LOOK, TOLERANCE, looks
+    from pytest_distbench.worktree import find_revision
+
+    first = _integer(config, "launches", FIRST_LOOK, least=FEWEST_PAIRS)
+    return Reference(
+        revision=find_revision(revision, config.rootpath) if revision else None,
+        interpreter=find_interpreter(interpreter, config.invocation_params.dir) if interpreter else None,
+        tolerance=_number(config, "against_tolerance", TOLERANCE, least=0.0),
+        looks=looks(first, _integer(config, "max_launches", max(first, LAST_LOOK), least=1)),
+    )
 
 
 def _attach(config: pytest.Config, largest: int, *, is_update: bool) -> int | None:

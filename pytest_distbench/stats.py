@@ -11,6 +11,17 @@ import statistics
 from collections.abc import Sequence
 from functools import lru_cache
 
+RUN_ERROR_RATE = 0.02
+"""Chance that a run on unchanged code has any false regression: shared over its comparisons."""
+
+BLIND_LIMIT = 1.0
+"""Noise that allows more than +100 % is no judgement: it hides a doubling."""
+
+
+def shared_error_rate(comparisons: int) -> float:
+    """The one-sided error rate of one comparison in a run of so many."""
+    return RUN_ERROR_RATE / max(1, comparisons)
+
 
 def quantile(values: Sequence[float], q: float) -> float:
     """Linear-interpolation quantile (numpy's default, Hyndman & Fan type 7). ``values`` need not be sorted."""
@@ -69,8 +80,61 @@ def normal_quantile(p: float) -> float:
     return statistics.NormalDist().inv_cdf(p)
 
 
-def pooled_stdev(a: Sequence[float], b: Sequence[float]) -> tuple[float, int]:
-    """Common standard deviation of two samples and its degrees of freedom. Needs three values in all."""
-    df = len(a) + len(b) - 2
+def pooled_stdev(a: Sequence[float], b: Sequence[float]) -> float:
+    """Common standard deviation of two samples, of ``len(a) + len(b) - 2`` degrees of freedom (at least 1)."""
     squares = sum((x - statistics.fmean(a)) ** 2 for x in a) + sum((x - statistics.fmean(b)) ** 2 for x in b)
-    return math.sqrt(squares / df), df
+    return math.sqrt(squares / (len(a) + len(b) - 2))
+
+
+def worse_pairs(stored: Sequence[float], new: Sequence[float], sign: float = 1.0) -> float:
+    """Share of the pairs of a new and a stored value in which the new one is worse; larger is worse if ``sign`` is 1.
+
+    Mann and Whitney's U over the number of pairs. Ties count as not worse.
+    """
+    return sum(sign * x > sign * y for x in new for y in stored) / (len(stored) * len(new))
+
+
+def noise_limit(sigma: float, stored: int, new: int, alpha: float, *, drift: float = 0.0) -> float:
+    """The largest difference between the means of two samples that chance explains, at one-sided error rate ``alpha``.
+
+    ``t(1 - alpha, stored + new - 2) * sigma * sqrt(1/stored + 1/new + drift)``: Student's two-sample test, with the
+    variance between the two occasions, ``drift``, in units of ``sigma`` squared.
+    """
+    return student_t_quantile(1 - alpha, stored + new - 2) * sigma * math.sqrt(1 / stored + 1 / new + drift)
+
+
+def detectable_slowdown(
+    sigma: float,
+    stored: int,
+    new: int,
+    alpha: float,
+    power: float = 0.9,
+    *,
+    drift: float = 0.0,
+    tolerance: float = 0.0,
+    extra_variance: float = 0.0,
+) -> float:
+    """Smallest slowdown, as a fraction, that is found with this power.
+
+    On logarithms the difference of the means must exceed the limit, and both scatter: the difference with variance
+    ``sigma^2 (1/stored + 1/new)``, a limit made of an estimated ``sigma`` with ``limit^2 / (2 df)``. So it is
+    ``exp(limit + z(power) sqrt(both)) - 1``, close to what the noncentral t distribution says. (Without the second
+    term it would be the textbook's ``exp((t + z) sigma sqrt(1/stored + 1/new)) - 1``, which promises too much.)
+
+    Args:
+        sigma: standard deviation of the logarithm between launches.
+        stored: launches of the baseline.
+        new: launches of this run; at least three in all.
+        alpha: one-sided error rate.
+        power: share of the slowdowns of this size that are found.
+        drift: see :func:`noise_limit`.
+        tolerance: what is accepted anyway, as a fraction.
+        extra_variance: of the difference, beyond what ``sigma`` explains; the limit does not know it.
+    """
+    noise = noise_limit(sigma, stored, new, alpha, drift=drift)
+    limit = math.log1p(tolerance)
+    scatter = sigma**2 * (1 / stored + 1 / new) + extra_variance
+    if noise > limit:
+        limit = noise
+        scatter += noise**2 / (2 * (stored + new - 2))
+    return math.expm1(min(limit + normal_quantile(power) * math.sqrt(scatter), 700.0))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 
 from pytest_distbench.errors import ConfigurationError
 
@@ -50,6 +51,12 @@ def format_quantity(value: float, unit: str) -> str:
         return format_bytes(value)
     digits = f"{value:,.0f}" if float(value).is_integer() and abs(value) < 1e15 else f"{value:.4g}"
     return f"{digits} {unit}".rstrip()
+
+
+def format_values(values: Iterable[float | None], unit: str) -> str:
+    """Write the first four different values of a metric; None is ``none``."""
+    distinct = list(dict.fromkeys(values))
+    return ", ".join("none" if v is None else format_quantity(v, unit) for v in distinct[:4])
 
 
 def format_change(ratio: float) -> str:

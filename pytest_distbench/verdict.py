@@ -1,45 +1,24 @@
-"""The decision rule: stored launches and new launches of one metric in, a verdict out. Pure, no I/O.
+"""From the measurements of one metric and its baseline to a verdict. Pure, no I/O.
 
-One launch is one sample, its value the 25th percentile (the fast side) of the maximum over ranks. The rule
-for noisy metrics, on logarithms, with "worse" positive:
-
-1. ``d`` = mean of the new launches - mean of the stored ones.
-2. The limit is the larger of the user's tolerance and what the noise allows:
-   ``t(1 - alpha) * s * sqrt(1/n_stored + 1/n_new)``, ``s`` pooled over both but no less than what is typical for
-   the sibling metrics of the case (ten launches may look quiet by luck), ``alpha`` the run's error rate divided by
-   the number of comparisons in the run.
-3. ``d`` no larger than one stored standard deviation (and than the limit): *unchanged*, and no further launch is
-   needed. Otherwise the answer is open and another launch is asked for, up to the maximum.
-4. At the maximum: ``d`` over the limit *and* every new launch worse than every stored one: *regressed*;
-   over the user's tolerance but not that clear: *inconclusive*; below minus the limit: *improved*.
-
-A regression seen while other processes kept the machine much busier than when the baseline was taken is
-*inconclusive* too: the clock cannot tell the two apart. Numbers that do not depend on the clock (``exact``)
-are compared exactly while the software is the same.
+Numbers that do not depend on the clock (``exact``) are compared exactly while the software is the same. The others are
+noisy, and ``comparison`` has the rule for them. A regression seen while other processes kept the machine much busier
+than when the baseline was taken is *inconclusive*: the clock cannot tell the two apart.
 """
 
 from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+from pytest_distbench.comparison import Comparison
 from pytest_distbench.records import BaselineMetric, Measurement, Verdict, VerdictKind
-from pytest_distbench.stats import pooled_stdev, student_t_quantile
-from pytest_distbench.units import format_quantity
-
-RUN_ERROR_RATE = 0.02
-"""Chance that a run on unchanged code has any false regression: shared over its comparisons."""
+from pytest_distbench.stats import shared_error_rate
+from pytest_distbench.units import format_values
 
 BUSIER_SHARE = 0.15
 """A machine is *busier than the baseline's* when other processes use this share of its cores more."""
-
-FEWEST_SIBLINGS = 5
-"""Fewer metrics of one name do not say what noise is typical."""
-
-BLIND_LIMIT = 1.0
-"""A limit above +100 % is no judgement: the noise hides a doubling."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +30,7 @@ class Rule:
         comparisons: noisy comparisons in this run; the error rate is shared over them.
         max_launches: the most launches an open answer may ask for.
         noise_floor: standard deviation of the logarithm that is typical for this metric's siblings, see
-            :func:`typical_noise`.
+            :func:`~pytest_distbench.comparison.typical_noise`.
         same_software: whether stored and new launches ran the same software on the same device model.
         busier_cores: how many more cores other processes used now than when the baseline was taken.
         cores: cores of the machine.
@@ -68,7 +47,7 @@ class Rule:
     @property
     def alpha(self) -> float:
         """One-sided error rate of a single comparison."""
-        return RUN_ERROR_RATE / max(1, self.comparisons)
+        return shared_error_rate(self.comparisons)
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +86,11 @@ def judge(current: Sequence[Measurement], baseline: BaselineMetric | None, rule:
         return draft.settle("incomparable", "the baseline holds no value")
     if first.better == "exact":
         return _judge_exact(draft, values, baseline, rule)
-    return _judge_noisy(draft, known, stored, baseline.tolerance, rule)
+    if min(*known, *stored, math.inf) <= 0:
+        return draft.settle("incomparable", "a value is zero or negative: it has no ratio")
+    if len(stored) < 2:
+        return draft.settle("incomparable", "the baseline has one launch: its noise is unknown")
+    return _judge_noisy(draft, current, baseline, rule)
 
 
 def not_measured(key: str, baseline: BaselineMetric) -> Verdict:
@@ -124,34 +107,6 @@ def not_measured(key: str, baseline: BaselineMetric) -> Verdict:
     )
 
 
-def smallest_detectable(sigma: float, *, n_stored: int, n_new: int, alpha: float) -> float:
-    """Smallest slowdown, as a fraction, found with 90 % power: ``exp(k sigma) - 1``.
-
-    ``k = (t(1 - alpha) + 1.28) sqrt(1/n_stored + 1/n_new)``, the usual two-sample power approximation.
-    """
-    df = n_stored + n_new - 2
-    k = (student_t_quantile(1 - alpha, df) + 1.2816) * math.sqrt(1 / n_stored + 1 / n_new)
-    return math.exp(min(k * sigma, 700.0)) - 1
-
-
-def typical_noise(metrics: Mapping[str, BaselineMetric]) -> dict[str, float]:
-    """The median noise of sibling metrics, by their common name: ``latency`` of a sweep over sizes.
-
-    The standard deviation of ten launches is itself uncertain by a quarter, and launches taken in one stretch agree
-    too well. Points of one sweep run on the same machine at the same time, so none is believed to be much quieter than
-    half of them. Names with fewer than :data:`FEWEST_SIBLINGS` metrics have no typical noise.
-
-    Returns:
-        name without point -> median over its metrics of the standard deviation of the launches' logarithms.
-    """
-    found: dict[str, list[float]] = {}
-    for key, metric in metrics.items():
-        values = [math.log(v) for v in metric.launches if v is not None and v > 0]
-        if metric.better in ("lower", "higher") and len(values) >= 2:
-            found.setdefault(key.partition("[")[0], []).append(statistics.stdev(values))
-    return {name: statistics.median(noise) for name, noise in found.items() if len(noise) >= FEWEST_SIBLINGS}
-
-
 @dataclass(frozen=True, slots=True)
 class _Draft:
     """The parts of a verdict that every branch shares."""
@@ -162,7 +117,13 @@ class _Draft:
     launches: int
 
     def settle(
-        self, kind: VerdictKind, reason: str = "", *, limit: float | None = None, is_open: bool = False
+        self,
+        kind: VerdictKind,
+        reason: str = "",
+        *,
+        limit: float | None = None,
+        detectable: float | None = None,
+        is_open: bool = False,
     ) -> Judgement:
         stored = [v for v in self.baseline.launches if v is not None] if self.baseline else []
         now = statistics.median(self.known) if self.known else None
@@ -176,6 +137,7 @@ class _Draft:
             baseline=then,
             ratio=now / then if now is not None and then else None,
             limit=limit,
+            detectable=detectable,
             launches=self.launches,
             baseline_launches=len(self.baseline.launches) if self.baseline else 0,
             reason=reason,
@@ -189,57 +151,29 @@ def _judge_exact(draft: _Draft, values: Sequence[float | None], baseline: Baseli
     if len(set(values)) > 1:
         if len(set(baseline.launches)) > 1:
             return draft.settle("incomparable", "differs between launches, now and in the baseline: not exact")
-        return draft.settle("regressed", f"differs between launches of this run: {_listing(values, draft.first.unit)}")
+        now = format_values(values, draft.first.unit)
+        return draft.settle("regressed", f"differs between launches of this run: {now}")
     if set(values) == set(baseline.launches):
         return draft.settle("unchanged", limit=0.0)
     if not rule.same_software:
         return draft.settle("incomparable", "the number changed, and so did the software", limit=0.0)
-    then = _listing(baseline.launches, draft.first.unit)
-    return draft.settle("regressed", f"exact: {then} -> {_listing(values, draft.first.unit)}", limit=0.0)
+    then = format_values(baseline.launches, draft.first.unit)
+    return draft.settle("regressed", f"exact: {then} -> {format_values(values, draft.first.unit)}", limit=0.0)
 
 
-def _judge_noisy(
-    draft: _Draft, current: Sequence[float], stored: Sequence[float], stored_tolerance: float | None, rule: Rule
-) -> Judgement:
-    if min(*current, *stored, math.inf) <= 0:
-        return draft.settle("incomparable", "a value is zero or negative: it has no ratio")
-    sign = -1.0 if draft.first.better == "higher" else 1.0
-    old = [sign * math.log(v) for v in stored]
-    new = [sign * math.log(v) for v in current]
-    tolerance = rule.tolerance if stored_tolerance is None else stored_tolerance
-    wanted = math.log1p(tolerance)
-    worse_by = statistics.fmean(new) - statistics.fmean(old)
-    can_ask = len(new) < rule.max_launches
-    if len(old) < 2:
-        return draft.settle("incomparable", "the baseline has one launch: its noise is unknown", limit=tolerance)
-    pooled, df = pooled_stdev(old, new)
-    sigma = max(pooled, rule.noise_floor)
-    noise = student_t_quantile(1 - rule.alpha, df) * sigma * math.sqrt(1 / len(old) + 1 / len(new))
-    limit = max(wanted, noise)
-    shown = math.expm1(min(limit, 700.0))
-    if abs(worse_by) <= min(statistics.stdev(old), limit) and shown <= BLIND_LIMIT:
-        return draft.settle("unchanged", limit=shown)
-    if can_ask:
-        return draft.settle("inconclusive", "more launches are needed", limit=shown, is_open=True)
-    if worse_by > limit and min(new) > max(old):
-        if rule.busier_cores > BUSIER_SHARE * rule.cores:
-            return draft.settle(
-                "inconclusive",
-                f"slower, but other processes used {rule.busier_cores:.1f} cores more than when the baseline was taken",
-                limit=shown,
-            )
-        return draft.settle("regressed", limit=shown)
-    if worse_by < -limit and max(new) < min(old):
-        return draft.settle("improved", limit=shown)
-    if shown > BLIND_LIMIT or worse_by > wanted:
-        seen = smallest_detectable(sigma, n_stored=len(old), n_new=len(new), alpha=rule.alpha)
-        size = f"+{seen:.0%}" if seen <= BLIND_LIMIT else "more than a doubling"
-        return draft.settle(
-            "inconclusive", f"too noisy: the smallest slowdown we could have seen is {size}", limit=shown
-        )
-    return draft.settle("unchanged", limit=shown)
-
-
-def _listing(values: Sequence[float | None], unit: str) -> str:
-    distinct = list(dict.fromkeys(values))
-    return ", ".join("none" if v is None else format_quantity(v, unit) for v in distinct[:4])
+def _judge_noisy(draft: _Draft, current: Sequence[Measurement], baseline: BaselineMetric, rule: Rule) -> Judgement:
+    found = Comparison.of(
+        [m for m in current if m.value is not None],
+        baseline,
+        tolerance=rule.tolerance if baseline.tolerance is None else baseline.tolerance,
+        alpha=rule.alpha,
+        most=rule.max_launches,
+        noise_floor=rule.noise_floor,
+    )
+    answer = found.answer
+    kind, reason = answer.kind, answer.reason
+    if kind == "regressed" and rule.busier_cores > BUSIER_SHARE * rule.cores:
+        kind = "inconclusive"
+        reason = f"slower, but other processes used {rule.busier_cores:.1f} cores more than when the baseline was taken"
+    limit = math.expm1(min(found.limit, 700.0))
+    return draft.settle(kind, reason, limit=limit, detectable=found.detectable, is_open=answer.is_open)

@@ -1,4 +1,4 @@
-"""What a rank and pytest say to each other: one Unix socket per launch, one JSON line per event, two requests."""
+"""What a rank and pytest say to each other: one Unix socket per launch, a JSON line per event, requests of a byte."""
 
 from __future__ import annotations
 
@@ -17,15 +17,30 @@ SOCKET_NAME = "control"
 PLAN_NAME = "plan.json"
 """The plan's name there. It holds the whole environment, secrets included, and goes when the launch ends."""
 
+SOCKETS_FOLDER = "sockets"
+"""Folder for the sockets of Python's multiprocessing, in the launch's directory and in the run's."""
+
+LONGEST_SOCKETS_FOLDER = 70
+"""Bytes: a Unix socket's address holds 107, and multiprocessing adds up to 30."""
+
 STACKS_SIGNAL = signal.SIGUSR1
 """Makes a rank write the Python stacks of its threads to ``stacks<rank>.txt``, also while blocked in a collective."""
+
+TURN_REQUEST = b"g"
+"""Byte from pytest on the socket: it is your group's turn; the answer to the event ``turn``."""
+
+ALL_UP = b"u"
+"""Byte from pytest on the socket: every rank has said hello, so that waiting for one another begins now."""
 
 FLIGHT_REQUEST = b"f"
 """Byte from pytest on the socket: write the flight recorder's last collectives to ``flight<rank>.json``."""
 
+XFAILED = "XFailed"
+"""Name of the exception pytest.xfail raises; a rank that does so stands down, as one that skips."""
+
 _LONGEST_ADDRESS = 100
 
-EventKind = Literal["hello", "phase", "progress", "failed", "skipped", "done"]
+EventKind = Literal["hello", "phase", "progress", "failed", "skipped", "done", "turn"]
 
 
 class RankEvent(Record, frozen=True, kw_only=True):

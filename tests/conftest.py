@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import textwrap
@@ -63,6 +64,17 @@ def wait_for(is_so: Callable[[], bool], process: subprocess.Popen[str] | None = 
         assert process is None or process.poll() is None, process.communicate()[0]
         assert time.monotonic() < deadline
         time.sleep(0.05)
+
+
+def working_in(folder: Path) -> list[psutil.Process]:
+    """Live processes whose working directory this is, whatever their environment says; not the test's own."""
+    found = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            is_ours = process.pid != os.getpid() and process.cwd() == str(folder)
+            if is_ours and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(process)
+    return found
 
 
 @pytest.fixture(autouse=True)

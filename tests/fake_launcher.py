@@ -1,7 +1,10 @@
 """A launcher without processes: it writes the rank reports that ``params["fake"]`` describes.
 
-``params["fake"]`` maps a metric's name to its value in each launch; FAKE_FACTOR in the environment multiplies the
-metrics in seconds, so that a second run of the same test can be slower.
+``params["fake"]`` maps a metric's name (or ``name@seed``, and ``!better`` where it is no time) to its value in each
+launch. FAKE_FACTOR in the environment multiplies times and curves, so that a second run of the same test can differ.
+FAKE_COLLECTIVES, for example ``2x26214400``, gives the metric ``step`` a fingerprint of so many all_reduce of so many
+bytes. FAKE_ERROR is what ranks raise, as "message" or "kind:message"; FAKE_REFERENCE_FACTOR and FAKE_REFERENCE_ERROR
+are those of another revision.
 """
 
 from __future__ import annotations
@@ -14,7 +17,7 @@ from pathlib import Path
 import msgspec
 
 from pytest_distbench.launch.contract import Exit
-from pytest_distbench.records import ErrorReport, LaunchPlan, Observation, RankReport
+from pytest_distbench.records import Collective, ErrorReport, LaunchPlan, Observation, RankFingerprint, RankReport
 
 SOFTWARE = {"python": "3.11", "torch": "2.13.0", "numpy": "2", "cpu_capability": "AVX2", "threads": "1"}
 
@@ -59,23 +62,28 @@ class FakeLauncher:
 
 
 def _report(plan: LaunchPlan, rank: int) -> RankReport:
-    factor = float(os.environ.get("FAKE_FACTOR", "1"))
+    side = "REFERENCE_" if plan.tree else ""
+    factor = float(os.environ.get(f"FAKE_{side}FACTOR", "1"))
     software = {**SOFTWARE, **dict(pair.split("=") for pair in os.environ.get("FAKE_SOFTWARE", "").split() if pair)}
-    failing = os.environ.get("FAKE_ERROR")
+    kind, _, failing = os.environ.get(f"FAKE_{side}ERROR", "").rpartition(":")
     observations = []
     for name, values in plan.params.get("fake", {}).items():
         name, _, better = name.partition("!")
+        name, _, seed = name.partition("@")
         value = values[plan.index % len(values)] if isinstance(values, list) else values
         if value is not None and not better:
             value *= factor
+        if better == "curve":
+            value = [v * factor for v in value]
         observations.append(
             Observation(
                 name=name,
                 unit="" if better else "s",
                 better=better or "lower",
                 reduce="max",
-                values=[] if value is None else [value],
-                is_series=False,
+                values=value if isinstance(value, list) else [] if value is None else [value],
+                is_series=isinstance(value, list),
+                at={"seed": int(seed)} if seed else {},
             )
         )
     now = time.monotonic()
@@ -85,14 +93,24 @@ def _report(plan: LaunchPlan, rank: int) -> RankReport:
         outcome="failed" if failing else "passed",
         phase="body",
         phases={"begin": now, "end": now, "body": 0.0},
-        error=ErrorReport(kind="ValueError", message=failing, traceback=f"ValueError: {failing}", raised_at=now)
+        error=ErrorReport(kind=kind or "ValueError", message=failing, traceback=f"ValueError: {failing}", raised_at=now)
         if failing
         else None,
         observations=observations,
+        fingerprints=_fingerprints(os.environ.get("FAKE_COLLECTIVES", "")),
         software=software if rank == 0 else {},
     )
 
 
+def _fingerprints(text: str) -> dict[str, RankFingerprint]:
+    if not text:
+        return {}
+    count, size = (int(part) for part in text.split("x"))
+    return {"step": RankFingerprint(collectives=[Collective("all_reduce", "float32", size, "default", count)])}
+
+
 def install() -> None:
     """Put the fake in the place of the warm launcher, for this process."""
-    importlib.import_module("pytest_distbench.session").LAUNCHERS["warm"] = lambda options: FakeLauncher()
+    importlib.import_module("pytest_distbench.session").LAUNCHERS.update(
+        warm=lambda session: FakeLauncher(), reference=lambda session: FakeLauncher()
+    )

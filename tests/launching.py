@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import sys
 import uuid
 from pathlib import Path
 
-import psutil
-
-from conftest import wait_for
+from conftest import wait_for, working_in
 from pytest_distbench.launch.contract import Launcher
 from pytest_distbench.launch.supervise import supervise
 from pytest_distbench.records import BodyReference, LaunchPlan, LaunchRecord
@@ -39,6 +36,7 @@ class Launch:
         backend: str = "gloo",
         device: str = "cpu",
         variables: dict[str, str] | None = None,
+        params: dict[str, object] | None = None,
         **plan: object,
     ) -> LaunchRecord:
         directory = self.directory / f"launch-{uuid.uuid4().hex[:6]}"
@@ -52,7 +50,7 @@ class Launch:
                 backend=backend,
                 device=device,  # type: ignore[arg-type]
                 body=BodyReference(file=str(self.file), function=function, module=self.file.stem, is_rewritten=True),
-                params={"a": [1, 2.5, "x"]},
+                params={"a": [1, 2.5, "x"]} if params is None else params,
                 seeds=[0],
                 timeout_s=timeout_s,
                 directory=str(directory),
@@ -64,17 +62,8 @@ class Launch:
                 **plan,  # type: ignore[arg-type]
             ),
         )
-        wait_for(lambda: not self.processes(), limit_s=5)
+        wait_for(lambda: not working_in(self.directory), limit_s=5)
         assert self.launcher.leftovers() == []
         assert not (directory / "control").exists()
         assert not (directory / "plan.json").exists()
         return record
-
-    def processes(self) -> list[psutil.Process]:
-        """Live processes that still work in this folder, whatever their environment says."""
-        found = []
-        for process in psutil.process_iter():
-            with contextlib.suppress(psutil.Error):
-                if process.cwd() == str(self.directory) and process.status() != psutil.STATUS_ZOMBIE:
-                    found.append(process)
-        return found

@@ -5,17 +5,20 @@ from __future__ import annotations
 import json
 import multiprocessing
 import os
+import subprocess
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from pytest_distbench.baselines import SCHEMA, BaselineStore, make_entry, read_file
+from pytest_distbench.baselines import SCHEMA, BaselineStore, read_file
+from pytest_distbench.entry import make_entry
 from pytest_distbench.errors import StoredFileError
 from pytest_distbench.records import BaselineEntry, BaselineMetric, Case, LaunchRecord, Measurement, replaced
 
 TEST = "suites/collectives/test_all_reduce.py::test_all_reduce"
+KEY = "ws2.gloo.warm"
 
 
 def entry(*values: float) -> BaselineEntry:
@@ -35,43 +38,98 @@ def store(tmp_path: Path) -> BaselineStore:
 
 
 def test_what_is_written_is_read_back(store: BaselineStore) -> None:
-    store.write(TEST, {"ws2.gloo.warm": entry(1.0, 2.0)})
+    store.write(TEST, KEY, entry(1.0, 2.0))
 
-    assert store.read(TEST) == {"ws2.gloo.warm": entry(1.0, 2.0)}
+    assert store.entry(TEST, KEY) == entry(1.0, 2.0)
+    assert store.entries(TEST) == {KEY: entry(1.0, 2.0)}
 
 
-def test_a_file_lies_below_platform_and_suite(store: BaselineStore) -> None:
-    path = store.write(TEST, {"ws2.gloo.warm": entry(1.0)})
+def test_a_file_lies_below_platform_suite_and_test(store: BaselineStore) -> None:
+    path = store.write(TEST, KEY, entry(1.0))
 
-    assert path == store.folder / "cpu-test-2c" / "suites" / "collectives" / "test_all_reduce" / "test_all_reduce.json"
+    folder = store.folder / "cpu-test-2c" / "suites" / "collectives" / "test_all_reduce" / "test_all_reduce"
+    assert path == folder / "ws2.gloo.warm.json"
+
+
+@pytest.mark.parametrize(
+    ("key", "name"),
+    [
+        ("float32-1024-ws2.gloo.warm", "float32-1024-ws2.gloo.warm.json"),
+        ("ws2:efficiency.gloo.warm", "ws2%3Aefficiency.gloo.warm.json"),
+        ("a/../b.gloo.warm", "a%2F..%2Fb.gloo.warm.json"),
+        (".gloo.warm", "%2Egloo.warm.json"),
+        ("x" * 300, "x" * 180 + "~0d4e2ca9e9cbced7.json"),
+    ],
+)
+def test_a_case_of_any_name_has_a_file_of_its_own(store: BaselineStore, key: str, name: str) -> None:
+    assert store.write(TEST, key, entry(1.0)).name == name
+    assert store.entries(TEST) == {key: entry(1.0)}
 
 
 def test_number_lists_take_one_line_and_keys_are_sorted(store: BaselineStore) -> None:
-    text = store.write(TEST, {"b": entry(0.25, 1e-05, 3.0), "a": entry(1.0)}).read_text()
+    text = store.write(TEST, KEY, entry(0.25, 1e-05, 3.0)).read_text()
 
-    assert '"launches": [0.25, 1e-05, 3.0]' in text
-    assert text.index('"a": {') < text.index('"b": {')
+    assert '"launches": [0.25, 0.00001, 3.0]' in text
+    assert text.index('"better"') < text.index('"launches"') < text.index('"unit"')
     assert text.endswith("}\n")
 
 
-def test_writing_one_entry_leaves_the_others_as_they_were(store: BaselineStore) -> None:
-    store.write(TEST, {"a": entry(1.0), "b": entry(2.0)})
-    store.write(TEST, {"b": entry(3.0)})
+def test_writing_one_case_leaves_the_others_untouched(store: BaselineStore) -> None:
+    untouched = store.write(TEST, "a", entry(1.0))
+    before = untouched.stat()
+    store.write(TEST, "b", entry(2.0))
+    store.write(TEST, "b", entry(3.0))
 
-    assert store.read(TEST) == {"a": entry(1.0), "b": entry(3.0)}
+    assert store.entries(TEST) == {"a": entry(1.0), "b": entry(3.0)}
+    assert untouched.stat() == before
 
 
-def test_a_test_without_a_file_has_no_entries(store: BaselineStore) -> None:
-    assert store.read(TEST) == {}
+def test_a_test_without_files_has_no_entries(store: BaselineStore) -> None:
+    assert store.entries(TEST) == {}
+    assert store.entry(TEST, KEY) is None
+    assert not store.delete(TEST, KEY)
+
+
+def test_a_copied_file_is_not_taken_for_another_case(store: BaselineStore) -> None:
+    path = store.write(TEST, KEY, entry(1.0))
+    path.with_name("ws4.gloo.warm.json").write_bytes(path.read_bytes())
+
+    with pytest.raises(StoredFileError, match=r"ws4.gloo.warm.json: holds .*\[ws2.gloo.warm\], whose place is"):
+        store.entry(TEST, "ws4.gloo.warm")
+
+
+def git(folder: Path, *arguments: str) -> None:
+    identity = ["-c", "user.name=a", "-c", "user.email=a@b", "-c", "commit.gpgsign=false"]
+    subprocess.run(["git", *identity, *arguments], cwd=folder, check=True, capture_output=True)
+
+
+def test_branches_that_record_different_cases_merge_without_conflict(store: BaselineStore) -> None:
+    store.write(TEST, "m.gloo.warm", entry(1.0))
+    git(store.folder, "init", "-b", "main")
+    git(store.folder, "add", ".")
+    git(store.folder, "commit", "-m", "start")
+    branches = {"one": ["a", "m1", "z"], "two": ["b", "m2", "y"]}  # neighbours, in the sorted order of one file
+    for branch, cases in branches.items():
+        git(store.folder, "checkout", "-b", branch, "main")
+        for test in (TEST, "suites/test_new.py::test_new"):
+            for case in cases:
+                store.write(test, f"{case}.gloo.warm", entry(2.0))
+        git(store.folder, "add", ".")
+        git(store.folder, "commit", "-m", branch)
+    git(store.folder, "merge", "--no-edit", "one")
+
+    recorded = {f"{case}.gloo.warm" for cases in branches.values() for case in cases}
+    assert set(store.entries("suites/test_new.py::test_new")) == recorded
+    assert set(store.entries(TEST)) == recorded | {"m.gloo.warm"}
 
 
 def test_a_later_schema_is_refused_and_left_alone(store: BaselineStore) -> None:
-    path = store.write(TEST, {"a": entry(1.0)})
+    path = store.write(TEST, KEY, entry(1.0))
     later = json.dumps({"schema": SCHEMA + 1, "what": "ever"})
     path.write_text(later)
 
     with pytest.raises(StoredFileError, match=r"schema 2, this version reads up to 1.*Upgrade"):
-        store.write(TEST, {"a": entry(2.0)})
+        store.write(TEST, KEY, entry(2.0))
     assert path.read_text() == later
 
 
@@ -80,11 +138,11 @@ def test_a_later_schema_is_refused_and_left_alone(store: BaselineStore) -> None:
 )
 def test_a_path_cannot_leave_the_store(store: BaselineStore, test: str) -> None:
     with pytest.raises(StoredFileError, match="no place below the baseline folder"):
-        store.write(test, {"a": entry(1.0)})
+        store.write(test, KEY, entry(1.0))
 
 
 def test_truncation_at_any_offset_is_a_clear_error(store: BaselineStore) -> None:
-    path = store.write(TEST, {"a": entry(1.0, 2.0)})
+    path = store.write(TEST, KEY, entry(1.0, 2.0))
     data = path.read_bytes()
     for length in range(len(data) - 1):
         path.write_bytes(data[:length])
@@ -102,17 +160,17 @@ def test_random_bytes_are_a_clear_error(tmp_path: Path, data: bytes) -> None:
 
 
 def test_a_wrong_field_is_named_with_its_path(store: BaselineStore) -> None:
-    path = store.write(TEST, {"a": entry(1.0)})
+    path = store.write(TEST, KEY, entry(1.0))
     path.write_text(path.read_text().replace('"lower"', '"sideways"'))
 
-    with pytest.raises(StoredFileError, match=r"sideways.*\$\.entries\[\.\.\.\]\.metrics"):
+    with pytest.raises(StoredFileError, match=r"sideways.*\$\.entry\.metrics"):
         read_file(path)
 
 
 def test_a_write_that_fails_leaves_the_old_file_and_no_other(
     store: BaselineStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path = store.write(TEST, {"a": entry(1.0)})
+    path = store.write(TEST, KEY, entry(1.0))
     before = path.read_bytes()
 
     def full(descriptor: int) -> None:
@@ -120,7 +178,7 @@ def test_a_write_that_fails_leaves_the_old_file_and_no_other(
 
     monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(StoredFileError, match="No space left on device"):
-        store.write(TEST, {"a": entry(2.0)})
+        store.write(TEST, KEY, entry(2.0))
 
     assert path.read_bytes() == before
     assert sorted(path.parent.iterdir()) == [path]
@@ -129,7 +187,8 @@ def test_a_write_that_fails_leaves_the_old_file_and_no_other(
 def _write_many(folder: str, name: str) -> None:
     store = BaselineStore(Path(folder), "cpu-test-2c")
     for i in range(20):
-        store.write(TEST, {f"{name}{i}": entry(float(i + 1))})
+        store.write(TEST, f"{name}{i}", entry(float(i + 1)))
+        store.write(TEST, "shared", entry(1.0, 2.0))
 
 
 def test_two_writers_lose_nothing(store: BaselineStore) -> None:
@@ -140,21 +199,31 @@ def test_two_writers_lose_nothing(store: BaselineStore) -> None:
     for writer in writers:
         writer.join(60)
 
-    assert len(store.read(TEST)) == 40
+    assert len(store.entries(TEST)) == 41
+    assert [path.name for path in store.path(TEST, KEY).parent.iterdir() if path.name.startswith(".")] == []
 
 
-def test_an_update_keeps_tolerances_set_by_hand() -> None:
+def test_an_update_keeps_what_was_set_by_hand() -> None:
     case = Case(test=TEST, case_id="ws2", world_size=2, backend="gloo", device="cpu", launcher="warm")
     by_hand = BaselineMetric(better="lower", unit="s", launches=[1.0], tolerance=0.3)
-    before = replaced(entry(1.0), metrics={"latency": by_hand})
+    before = replaced(entry(1.0), metrics={"latency": by_hand}, tolerance=0.2, xfail_perf="bug 12")
     launch = LaunchRecord(
         index=0,
         outcome="passed",
         wall_s=1.0,
         measurements=[Measurement(name="latency", unit="s", better="lower", value=2.0)],
     )
+    made = make_entry(case, [launch], {}, before=before)
 
-    assert make_entry(case, [launch], {}, before=before).metrics["latency"].tolerance == 0.3
+    assert (made.tolerance, made.xfail_perf, made.metrics["latency"].tolerance) == (0.2, "bug 12", 0.3)
+
+
+def test_a_negative_tolerance_is_refused(store: BaselineStore) -> None:
+    path = store.write(TEST, KEY, replaced(entry(1.0), tolerance=0.5))
+    path.write_text(path.read_text().replace('"tolerance": 0.5', '"tolerance": -1'))
+
+    with pytest.raises(StoredFileError, match=r">= 0.0 - at `\$.entry.tolerance`"):
+        store.entry(TEST, KEY)
 
 
 def test_stored_values_have_four_digits_and_exact_ones_all() -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -31,3 +33,17 @@ def test_a_check_finds_nothing(command: list[str]) -> None:
     done = subprocess.run([BIN / command[0], *command[1:]], cwd=ROOT, capture_output=True, text=True, check=False)
 
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_a_number_of_the_rules_is_defined_once() -> None:
+    """Two homes of one constant, such as an error rate, drift apart. Every kind of file counts its own schema."""
+    homes = Counter(
+        target.id
+        for path in (ROOT / "pytest_distbench").rglob("*.py")
+        for node in ast.parse(path.read_text()).body
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant) and type(node.value.value) is not str
+        for target in node.targets
+        if isinstance(target, ast.Name) and not target.id.startswith("_")
+    )
+
+    assert {name for name, count in homes.items() if count > 1} <= {"SCHEMA"}

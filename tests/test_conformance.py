@@ -28,7 +28,9 @@ def launch(launcher: Launcher, tmp_path: Path) -> Launch:
 @pytest.mark.parametrize("fault", faults.FAULTS, ids=lambda fault: fault.name)
 def test_a_fault_is_detected_and_attributed_and_the_next_launch_is_well(launch: Launch, fault: faults.Fault) -> None:
     variables = {faults.PHASE_VARIABLE: fault.phase} if fault.phase else {}
-    record = launch(fault.body.__name__, timeout_s=HANG_S if fault.is_hang else 90.0, variables=variables)
+    record = launch(
+        fault.body.__name__, timeout_s=HANG_S if fault.is_hang or fault.waits else 90.0, variables=variables
+    )
 
     assert record.outcome == ("failed" if fault.reason else "passed"), record.reason
     assert re.match(fault.reason, record.reason)

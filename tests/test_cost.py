@@ -18,5 +18,8 @@ print(sorted(m for m in sys.modules if m.startswith("pytest_distbench.")))
 
     assert heavy == "[]"
     assert ours == str(
-        [f"pytest_distbench.{name}" for name in ("errors", "markers", "plugin", "results", "settings", "units")]
+        [
+            f"pytest_distbench.{name}"
+            for name in ("choices", "errors", "markers", "plugin", "results", "settings", "units")
+        ]
     )

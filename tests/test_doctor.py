@@ -8,9 +8,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from pytest_distbench import doctor
 from pytest_distbench.cli import main
-from pytest_distbench.doctor import Finding
+from pytest_distbench.doctor import examination, gpus, host
+from pytest_distbench.doctor.finding import Finding, report
 
 
 def put(root: Path, name: str, text: str) -> None:
@@ -31,7 +31,7 @@ def test_the_governor(tmp_path: Path, names: list[str], level: str) -> None:
     for i, name in enumerate(names):
         put(tmp_path, f"sys/devices/system/cpu/cpu{i}/cpufreq/scaling_governor", name)
 
-    assert only(doctor.governor(tmp_path)).level == level
+    assert only(host.governor(tmp_path)).level == level
 
 
 @pytest.mark.parametrize(("name", "level"), [("tsc", "ok"), ("hpet", "warn"), ("", "ok")])
@@ -39,7 +39,7 @@ def test_the_clock(tmp_path: Path, name: str, level: str) -> None:
     if name:
         put(tmp_path, "sys/devices/system/clocksource/clocksource0/current_clocksource", name)
 
-    assert only(doctor.clock_source(tmp_path)).level == level
+    assert only(host.clock_source(tmp_path)).level == level
 
 
 @pytest.mark.parametrize(
@@ -56,7 +56,7 @@ def test_the_clock(tmp_path: Path, name: str, level: str) -> None:
 def test_the_quota_of_the_container(tmp_path: Path, files: dict[str, str], level: str, text: str) -> None:
     for name, content in files.items():
         put(tmp_path, f"sys/fs/cgroup/{name}", content)
-    found = only(doctor.container_limits(tmp_path))
+    found = only(host.container_limits(tmp_path))
 
     assert found.level == level
     assert text in found.found
@@ -64,7 +64,7 @@ def test_the_quota_of_the_container(tmp_path: Path, files: dict[str, str], level
 
 def test_other_processes_and_other_guests_are_named() -> None:
     times = iter([_Times(10.0, 0.0), _Times(10.0, 1.0)])
-    found = list(doctor.other_work(lambda: next(times), lambda: [(1.5, "train.py", 42), (0.1, "sshd", 7)]))
+    found = list(host.other_work(lambda: next(times), lambda: [(1.5, "train.py", 42), (0.1, "sshd", 7)]))
 
     assert [f.level for f in found] == ["warn", "warn"]
     assert "1.60 of" in found[0].found
@@ -75,17 +75,17 @@ def test_other_processes_and_other_guests_are_named() -> None:
 def test_a_quiet_machine_is_well() -> None:
     times = iter([_Times(10.0, 0.0), _Times(12.0, 0.0)])
 
-    assert only(doctor.other_work(lambda: next(times), lambda: [(0.05, "sshd", 7)])).level == "ok"
+    assert only(host.other_work(lambda: next(times), lambda: [(0.05, "sshd", 7)])).level == "ok"
 
 
 def test_without_shared_memory_there_is_advice(tmp_path: Path) -> None:
-    assert only(doctor.shared_memory(tmp_path / "none")).level == "warn"
+    assert only(host.shared_memory(tmp_path / "none")).level == "warn"
 
 
 def test_without_user_namespaces_there_is_a_note(tmp_path: Path) -> None:
     put(tmp_path, "proc/sys/user/max_user_namespaces", "0")
 
-    assert only(doctor.user_namespaces(tmp_path)).level == "note"
+    assert only(host.user_namespaces(tmp_path)).level == "note"
 
 
 def test_a_gpu_with_other_processes_and_held_clocks(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -104,11 +104,12 @@ def test_a_gpu_with_other_processes_and_held_clocks(monkeypatch: pytest.MonkeyPa
         "DeviceGetTemperature": 88,
         "DeviceGetComputeRunningProcesses": [SimpleNamespace(pid=4711)],
         "DeviceGetCurrentClocksThrottleReasons": pynvml.nvmlClocksThrottleReasonHwThermalSlowdown,
+        "DeviceGetMaxMigDeviceCount": 0,
         "DeviceGetPersistenceMode": pynvml.NVML_FEATURE_ENABLED,
     }
     for name, answer in answers.items():
         monkeypatch.setattr(pynvml, f"nvml{name}", lambda *arguments, answer=answer: answer)
-    found = list(doctor.gpus({}))
+    found = list(gpus.gpus({}))
 
     assert [f.level for f in found] == ["ok", "ok", "warn", "warn"]
     assert "NVIDIA H200, 1 GiB of 128 GiB in use, 88 C" in found[1].found
@@ -117,7 +118,7 @@ def test_a_gpu_with_other_processes_and_held_clocks(monkeypatch: pytest.MonkeyPa
 
 
 def test_the_report_counts_and_gives_advice() -> None:
-    lines = list(doctor.report(iter([Finding("ok", "clock", "tsc"), Finding("warn", "memory", "little", "buy more")])))
+    lines = list(report(iter([Finding("ok", "clock", "tsc"), Finding("warn", "memory", "little", "buy more")])))
 
     assert lines[0].split() == ["ok", "clock", "tsc"]
     assert lines[2].strip() == "-> buy more"
@@ -138,7 +139,7 @@ def test_a_machine_that_cannot_run_tests_is_exit_code_one(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     finding = Finding("fail", "loopback", "down\x1b[2J", "ip link set lo up")
-    monkeypatch.setattr(doctor, "examine", lambda: iter([finding]))
+    monkeypatch.setattr(examination, "examine", lambda: iter([finding]))
 
     assert main(["doctor"]) == 1
     assert "down\\x1b[2J" in capsys.readouterr().out

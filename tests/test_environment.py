@@ -7,7 +7,7 @@ import pytest
 from pytest_distbench import environment
 from pytest_distbench.errors import ConfigurationError
 
-UUIDS = ["GPU-aaaa", "GPU-bbbb", "GPU-cccc"]
+UUIDS = ["GPU-aaaa", "GPU-bbbb", "GPU-cccc", "MIG-dddd", "MIG-eeee"]
 
 
 @pytest.mark.parametrize(
@@ -20,6 +20,9 @@ UUIDS = ["GPU-aaaa", "GPU-bbbb", "GPU-cccc"]
         ("0,7,1", [0]),
         ("-1", []),
         ("0,-1,1", [0]),
+        ("3", []),
+        ("MIG-ee", [4]),
+        ("MIG-dddd,MIG-eeee", [3]),
     ],
 )
 def test_visible_devices_are_cudas(setting: str | None, visible: list[int]) -> None:

@@ -74,7 +74,7 @@ def test_a_fault_with_nccl_is_detected_and_attributed(launch: Launch, fault: fau
         device="cuda",
         devices=[0, 0],
         shares_gpu=True,
-        timeout_s=HANG_S if fault.is_hang else 120.0,
+        timeout_s=HANG_S if fault.is_hang or fault.waits else 120.0,
     )
 
     assert re.match(fault.reason, record.reason)

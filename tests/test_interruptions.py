@@ -15,7 +15,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from conftest import wait_for
+from conftest import wait_for, working_in
 from pytest_distbench.baselines import read_file
 
 pytestmark = pytest.mark.spawn
@@ -26,6 +26,23 @@ LONG = """
     def body(rank):
         open(f"up{rank.rank}", "w").close()
         time.sleep(1000)
+
+    def test_long(distbench):
+        distbench.run(body)
+"""
+
+ESCAPES = """
+    import os, signal, subprocess, sys, time
+
+    def body(rank):
+        sleeper = [sys.executable, "-c", "import time; time.sleep(1000)"]
+        subprocess.Popen(sleeper, env={}, start_new_session=True)
+        if os.fork() == 0:
+            os.setsid()
+            time.sleep(1000)
+        open(f"up{rank.rank}", "w").close()
+        os.closerange(3, 1000)
+        os.kill(os.getpid(), signal.SIGSTOP)
 
     def test_long(distbench):
         distbench.run(body)
@@ -94,14 +111,15 @@ def both_up(folder: Path) -> bool:
 def test_a_run_ended_from_outside_leaves_no_process_socket_or_plan(
     pytester: pytest.Pytester, start: Pytest, number: signal.Signals, launcher: str
 ) -> None:
-    """The fixture no_process_left looks for processes."""
-    pytester.makepyfile(test_long=LONG)
+    """Not even where ranks are stopped, have closed their files, and have children of other sessions."""
+    pytester.makepyfile(test_long=ESCAPES)
     process = start("--distbench-launcher", launcher)
     wait_for(lambda: both_up(pytester.path), process)
     process.send_signal(number)
 
     assert process.wait(30) != 0
     wait_for(lambda: not [p for p in pytester.path.rglob("*") if p.is_socket() or p.name == "plan.json"])
+    wait_for(lambda: not working_in(pytester.path))
 
 
 def test_a_second_ctrl_c_leaves_nothing_either(pytester: pytest.Pytester, start: Pytest) -> None:
@@ -182,7 +200,7 @@ def test_baselines_that_cannot_be_written_fail_the_update_and_stay_as_they_are(
     assert process.returncode == 1
     assert text in output
     assert "the baseline was not written" in output
-    assert all(read_file(path).entries for path in disk.rglob("*.json"))  # what fitted is whole
+    assert all(read_file(path).entry.metrics for path in disk.rglob("*.json"))  # what fitted is whole
 
 
 def test_two_runs_update_one_folder_at_once(pytester: pytest.Pytester, start: Pytest) -> None:

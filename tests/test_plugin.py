@@ -67,11 +67,15 @@ def test_an_update_writes_and_tells_old_and_new(project: Project) -> None:
     result = run(made, "--distbench-update")
 
     result.stdout.fnmatch_lines(
-        ["*test_it.py U*", "baselines in baselines?cpu-*: 0 changed, 1 new, 0 kept*", "review with: git diff *"]
+        [
+            "*test_it.py U*",
+            "baselines in baselines?cpu-*: 0 changed, 1 new, 0 kept*",
+            "review with: distbench baseline diff *",
+        ]
     )
     assert len(stored(made)) == 1
     content = json.loads(stored(made)[0].read_text())
-    assert len(content["entries"]["ws2.gloo.warm"]["metrics"]["step"]["launches"]) == 10
+    assert len(content["entry"]["metrics"]["step"]["launches"]) == 10
 
 
 def test_unchanged_code_passes(recorded: pytest.Pytester) -> None:
@@ -89,7 +93,7 @@ def test_a_slower_body_fails_with_table_and_command(recorded: pytest.Pytester, m
     result.stdout.fnmatch_lines(
         [
             "step +50.* % (limit +10%)",
-            "!  step *30 ms *20 ms *+50.? % *+10% *5",
+            "!  step *30 ms *20 ms *+50.? % *+10% *3",
             "If this change is intended:  pytest 'test_it.py::test_step?ws2?' --world-size 2 --distbench-update",
             "FAILED test_it.py::test_step?ws2? - Regression: step +50.* % (limit +10%)",
         ]
@@ -104,7 +108,7 @@ def test_another_workload_under_the_same_name_is_incomparable(recorded: pytest.P
     result = run(recorded)
 
     result.stdout.fnmatch_lines(
-        ["x test_step?ws2? step and 1 more: the workload's definition changed since the baseline"]
+        ["x test_step?ws2? step and 1 more: the workload's definition changed since the baseline; *update*"]
     )
     assert result.ret == 0
 
@@ -115,6 +119,48 @@ def test_a_faster_body_passes_and_is_told(recorded: pytest.Pytester, monkeypatch
 
     result.stdout.fnmatch_lines(["*1 better than the baseline*"])
     assert result.ret == 0
+
+
+def test_an_improvement_fails_where_it_is_told_to(recorded: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FAKE_FACTOR", "0.5")
+    result = run(recorded, "--distbench-fail-on-improvement")
+
+    result.stdout.fnmatch_lines(["FAILED test_it.py::test_step?ws2? - Unaccepted: step: improved: -50*"])
+    assert result.ret == 1
+
+
+def test_strict_fails_what_could_not_be_compared(recorded: pytest.Pytester) -> None:
+    test = recorded.path / "test_it.py"
+    test.write_text(test.read_text().replace('"count!exact": 7', '"count!exact": 8'))
+    recorded.makeini("[pytest]\ndistbench_strict = true\n")
+    result = run(recorded)
+
+    result.stdout.fnmatch_lines(
+        [
+            "step: incomparable: the workload's definition changed since*; --distbench-strict",
+            "If what was measured is right:  pytest 'test_it.py::test_step?ws2?' --distbench-update",
+        ]
+    )
+    assert result.ret == 1
+
+
+def test_strict_leaves_unchanged_code_alone(recorded: pytest.Pytester) -> None:
+    assert run(recorded, "--distbench-strict", "--distbench-fail-on-improvement").ret == 0
+
+
+def test_a_few_derived_values_are_judged_at_once(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No launch can be added to them, so that their answer must not stay open."""
+    made = project("""
+        import os
+
+        def test_efficiency(distbench):
+            factor = float(os.environ.get("FAKE_FACTOR", "1"))
+            distbench.judge("efficiency", [factor * v for v in (0.90, 0.91)], better="higher")
+    """)
+    assert run(made, "--distbench-update").ret == 0
+    monkeypatch.setenv("FAKE_FACTOR", "0.8")
+
+    run(made).stdout.fnmatch_lines(["FAILED *- Regression: efficiency -20.* %*"])
 
 
 @pytest.mark.parametrize(
@@ -192,16 +238,29 @@ def test_the_fake_backend_is_never_a_baseline(project: Project) -> None:
     assert stored(made) == []
 
 
+@pytest.mark.parametrize(("software", "told"), [("torch=9.9", "torch 2.13.0 -> 9.9"), ("mkl=2025", "mkl - -> 2025")])
 def test_other_software_makes_a_changed_exact_number_incomparable(
-    recorded: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+    recorded: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, software: str, told: str
 ) -> None:
-    monkeypatch.setenv("FAKE_SOFTWARE", "torch=9.9")
+    monkeypatch.setenv("FAKE_SOFTWARE", software)
     path = stored(recorded)[0]
     path.write_text(path.read_text().replace("[7, 7, 7, 7, 7, 7, 7, 7, 7, 7]", "[8, 8, 8, 8, 8, 8, 8, 8, 8, 8]"))
     result = run(recorded)
 
     result.stdout.fnmatch_lines(["x test_step?ws2? count: the number changed, and so did the software"])
+    result.stdout.fnmatch_lines([f"software differs from the baselines': {told} (*"])
     assert result.ret == 0
+
+
+def test_a_regression_names_the_software_that_differs_as_the_summary_does(
+    recorded: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FAKE_SOFTWARE", "mkl=2025")
+    monkeypatch.setenv("FAKE_FACTOR", "3")
+    result = run(recorded)
+
+    result.stdout.fnmatch_lines(["*differs   mkl - -> 2025", "*software differs from the baselines': mkl - -> 2025 (*"])
+    assert result.ret == 1
 
 
 def test_xfail_perf_expects_the_regression(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -474,7 +533,7 @@ def test_github_gets_a_summary_and_annotations(recorded: pytest.Pytester, monkey
     summary = (recorded.path / "summary.md").read_text()
 
     result.stdout.fnmatch_lines(["::error file=test_it.py,title=test_step?ws2?::step +50.*"])
-    assert "### distbench: 1 regressed of 2 metrics" in summary
+    assert "### distbench: 1 of 2 metrics failed" in summary
     assert summary.index("| regressed |") < summary.index("| unchanged |")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
 import os
 import random
@@ -50,10 +51,13 @@ documents = st.recursive(
 finite = st.floats(allow_nan=False, allow_infinity=False)
 metrics = st.builds(
     BaselineMetric,
-    better=st.sampled_from(["lower", "higher", "exact"]),
+    better=st.sampled_from(["lower", "higher", "exact", "curve", "same", "steps", "floor"]),
     unit=texts,
     launches=st.lists(st.none() | finite, min_size=1, max_size=4),
-    tolerance=st.none() | finite,
+    tolerance=st.none() | st.floats(0, 1e9),
+    curve=st.lists(finite, max_size=3),
+    spread=finite,
+    facts=st.dictionaries(texts, st.booleans() | st.integers(-(2**63), 2**63 - 1) | finite | texts, max_size=2),
 )
 entries = st.builds(
     BaselineEntry,
@@ -63,6 +67,8 @@ entries = st.builds(
     launcher=texts,
     software=st.dictionaries(texts, texts, max_size=2),
     metrics=st.dictionaries(texts, metrics, max_size=3),
+    tolerance=st.none() | st.floats(0, 1e9),
+    xfail_perf=texts,
 )
 
 
@@ -93,10 +99,14 @@ class TestBaselines:
     @given(st.dictionaries(texts, entries, max_size=4))
     def test_what_is_written_is_read(self, folder: Path, content: dict[str, BaselineEntry]) -> None:
         store = BaselineStore(folder / "written", "cpu")
-        store.path(TEST).unlink(missing_ok=True)
-        store.write(TEST, content)
+        for key in store.entries(TEST):
+            assert store.delete(TEST, key)
+        for key, entry in content.items():
+            store.write(TEST, key, entry)
 
-        assert store.read(TEST) == content
+        assert store.entries(TEST) == content
+        assert {key: store.entry(TEST, key) for key in content} == content
+        assert {file.key: file.entry for file in store.read_all()} == content
 
     @given(documents)
     def test_any_document_is_refused_or_read(self, folder: Path, document: object) -> None:
@@ -110,7 +120,9 @@ class TestBaselines:
         store = BaselineStore(folder / "names", "cpu")
         for test in (name, f"{name}::test", f"a.py::{name}"):
             try:
-                path = store.path(test)
+                path = store.path(test, name)
+                assert store.entry(test, name) is None
+                assert store.entries(test) == {}
             except DistbenchError:
                 continue
             assert path.resolve().is_relative_to(store.folder.resolve())
@@ -123,12 +135,11 @@ class TestBaselines:
         store = BaselineStore(tmp_path / "baselines", "cpu")
 
         with pytest.raises(StoredFileError, match="outside the baseline folder"):
-            store.write(TEST, {})
+            store.write(TEST, "a", _entry())
         assert list(elsewhere.iterdir()) == []
 
     def test_a_writer_killed_at_any_moment_leaves_a_whole_file(self, tmp_path: Path) -> None:
         store = BaselineStore(tmp_path, "cpu")
-        store.write(TEST, {})
         dice = random.Random(0)
         for _ in range(15):
             writer = multiprocessing.get_context("fork").Process(target=_write_for_ever, args=(str(tmp_path),))
@@ -136,11 +147,20 @@ class TestBaselines:
             time.sleep(dice.uniform(0, 0.05))
             os.kill(writer.pid or 0, signal.SIGKILL)
             writer.join()
-            assert set(store.read(TEST)) <= {"a", "b"}
-        store.write(TEST, {"last": _entry()})
+            assert set(store.entries(TEST)) <= {"a", "b"}
 
-        assert "last" in store.read(TEST)
-        assert [path.name for path in store.path(TEST).parent.iterdir()] == ["test_b.json"]
+    def test_what_a_killed_writer_left_is_removed_by_a_later_one_and_a_living_writers_is_not(
+        self, tmp_path: Path
+    ) -> None:
+        store = BaselineStore(tmp_path, "cpu")
+        path = store.write(TEST, "a", _entry())
+        abandoned, living = (path.with_name(f".{path.name}.{name}") for name in ("abandoned", "living"))
+        for draft in (abandoned, living):
+            draft.write_bytes(b"{")
+        os.utime(abandoned, (0, 0))
+        store.write(TEST, "a", _entry())
+
+        assert sorted(path.parent.iterdir()) == sorted([path, living])
 
 
 class TestRunRecords:
@@ -194,8 +214,9 @@ class TestRankFiles:
 
     @given(st.one_of(st.binary(max_size=200), documents.map(msgspec.json.encode)))
     def test_a_damaged_flight_recorder_says_nothing(self, folder: Path, data: bytes) -> None:
-        (folder / "flight0.json").write_bytes(data)
-        found = stacks.last_collective(folder, 0)
+        for name in ("flight0.json", "groups0.json"):
+            (folder / name).write_bytes(data)
+        found = stacks.entered(folder, 0)
 
         assert found is None or found.number >= 0
 
@@ -264,20 +285,21 @@ class TestControlLine:
 
             assert channel.pids() == {0: 1}
 
-    def test_a_line_without_end_is_dropped_before_it_fills_the_memory(self, tmp_path: Path) -> None:
+    def test_an_endless_line_is_dropped_and_the_next_one_understood(self, tmp_path: Path) -> None:
         with selectors.DefaultSelector() as selector:
             channel = ControlChannel(tmp_path, selector, world_size=2)
             with socket.socket(socket.AF_UNIX) as rank, short_address(tmp_path / "control") as address:
                 rank.connect(address)
                 rank.setblocking(False)
-                sent = 0
-                while sent < 4 * LONGEST_LINE_BYTES:
-                    try:
-                        sent += rank.send(b"x" * 65536)
-                    except BlockingIOError:
-                        channel.drain()
-                assert channel.buffered() <= LONGEST_LINE_BYTES
+                event = msgspec.json.encode(RankEvent(kind="hello", rank=1, pid=1, at=0.0))
+                waiting = b"x" * 4 * LONGEST_LINE_BYTES + b"\n" + event + b"\n"
+                while waiting or not channel.pids():
+                    with contextlib.suppress(BlockingIOError):
+                        waiting = waiting[rank.send(waiting[:65536]) :]
+                    channel.drain()
             channel.close()
+
+            assert channel.pids() == {1: 1}
 
 
 class TestOptions:
@@ -326,7 +348,7 @@ def test_recorded_variables_hold_no_secret(variables: dict[str, str]) -> None:
 def test_a_rendered_file_is_the_same_each_time() -> None:
     from pytest_distbench.baselines import BaselineFile
 
-    content = BaselineFile(schema=1, test=TEST, platform="cpu", entries={"b": _entry(), "a": _entry()})
+    content = BaselineFile(schema=1, test=TEST, platform="cpu", key="a", entry=_entry())
 
     assert render(content) == render(content)
 
@@ -351,4 +373,5 @@ def _entry() -> BaselineEntry:
 def _write_for_ever(folder: str) -> None:
     store = BaselineStore(Path(folder), "cpu")
     while True:
-        store.write(TEST, {"a": _entry(), "b": _entry()})
+        store.write(TEST, "a", _entry())
+        store.write(TEST, "b", _entry())

@@ -25,6 +25,8 @@ SLOW = """
 FAILING = """
     import time
 
+    import pytest
+
     def raises(rank):
         rank.barrier()
         if rank.rank == 1:
@@ -38,6 +40,9 @@ FAILING = """
             time.sleep(100)
         rank.barrier()
 
+    def expects(rank):
+        pytest.xfail("known")
+
     def fine(rank):
         rank.record("one", 1, better="exact")
 
@@ -49,6 +54,12 @@ FAILING = """
 
     def test_fine(distbench):
         distbench.run(fine)
+
+    def test_expects(distbench):
+        distbench.run(expects)
+
+    def test_broken(distbench):
+        distbench.run("broken.py::body")
 """
 
 
@@ -73,21 +84,24 @@ def test_a_body_slowed_by_half_fails_and_passes_when_put_back(
 
 def test_failures_are_explained_and_the_run_goes_on(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(test_failing=FAILING)
-    result = run(pytester)
+    pytester.makeconftest("def pytest_addoption(parser): parser.addoption('--data')")
+    (pytester.path / "broken.py").write_text("def body(rank)\n    pass\n")
+    result = run(pytester, "--data", "here", "-v", "test_failing.py")
 
-    result.assert_outcomes(failed=2, passed=1)
+    result.assert_outcomes(failed=3, passed=1, xfailed=1)
     result.stdout.fnmatch_lines(
         [
             "launch 1 on 2 ranks: rank 1 raised AssertionError: the answer*",
             "*assert value == 42*",
             "launch 1 on 2 ranks: hung in body, * s: rank 1 at test_failing.py:* in hangs; rank 0 waits in *",
-            "re-run:  pytest 'test_failing.py::test_hangs?ws2?'",
-            "debug:   pytest 'test_failing.py::test_hangs?ws2?' --distbench-attach 1",
+            "re-run:  pytest 'test_failing.py::test_hangs?ws2?' --data here",
+            "debug:   pytest 'test_failing.py::test_hangs?ws2?' --data here --distbench-attach 1",
+            "launch 1 on 2 ranks: rank ? raised SyntaxError: *",
         ]
     )
 
 
-def test_gradients_that_are_not_averaged_fail_on_the_steps(pytester: pytest.Pytester) -> None:
+def test_gradients_that_are_not_averaged_fail_on_the_curve_of_the_loss(pytester: pytest.Pytester) -> None:
     for name in ("training/logistic_regression.py", "training/test_time_to_accuracy.py", "conftest.py"):
         shutil.copy(ROOT / "suites" / name, pytester.path)
     options = ["-k", "logistic", "--distbench-launches=2"]
@@ -98,9 +112,56 @@ def test_gradients_that_are_not_averaged_fail_on_the_steps(pytester: pytest.Pyte
     broken = run(pytester, *options)
     training.write_text(right)
 
-    broken.stdout.fnmatch_lines(["*_accuracy: *, baseline * (exact)*"])
+    broken.stdout.fnmatch_lines(
+        [
+            "loss_curve: departs at step 2, deviates by up to * (seed *), * of * metrics*",
+            "loss_curve: departs at *; by the first update: gradient averaging or synchronisation*",
+        ]
+    )
     assert broken.ret == 1
     assert run(pytester, *options).ret == 0
+
+
+def test_a_goal_records_what_its_seed_computed_and_a_rank_refuses_what_no_rule_could_judge(
+    pytester: pytest.Pytester,
+) -> None:
+    pytester.makepyfile(
+        """
+        import pytest
+
+        def body(rank):
+            import torch
+
+            goal = rank.goal("accuracy", target=0.5, every=2, max_steps=20, min_steps=12, curve_steps=3)
+            for step in goal.steps(samples_per_step=1):
+                goal.check(lambda: step / 20, loss=torch.tensor(1 / step))
+            for wrong in (
+                {"value": 1.0, "better": "curve"},
+                {"value": [1.0], "better": "same"},
+                {"value": 97.0, "better": "floor", "facts": {"evaluation_samples": 10}},
+                {"value": 0.9, "better": "floor", "facts": {"evaluation_samples": 0}},
+                {"value": 5, "better": "steps", "facts": {"every": 0}},
+            ):
+                with pytest.raises(Exception, match="wanted"):
+                    rank.record("wrong", **wrong)
+            for wrong in ({"curve_steps": 0}, {"evaluation_samples": 0}, {"better": "floor"}):
+                with pytest.raises(Exception, match="wanted"):
+                    rank.goal("accuracy", target=1, every=1, max_steps=2, **wrong)
+            diverging = rank.goal("accuracy", target=1, every=1, max_steps=2)
+            with rank.point(run="diverging"), pytest.raises(Exception, match="loss is nan at step 1: it diverged"):
+                for step in diverging.steps(samples_per_step=1):
+                    diverging.check(lambda: 0.0, loss=torch.tensor(float("nan")))
+
+        def test_goal(distbench):
+            run = distbench.measure(body)
+            assert run.values("steps_to_accuracy") == [10]
+            assert run.values("final_accuracy") == [0.6]
+            assert run.values("loss_curve") == [pytest.approx(1 / 3)]
+            assert run.values("mean_loss") == [pytest.approx(sum(1 / step for step in range(1, 13)) / 12)]
+        """
+    )
+
+    assert run(pytester).ret == 0
 
 
 def test_a_script_is_launched_as_it_is(pytester: pytest.Pytester) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+from pytest_distbench.launch import stacks
 from pytest_distbench.launch.stacks import trimmed, waits_at
 
 DUMP = """Thread 0x01 (most recent call first):
@@ -13,6 +16,8 @@ Current thread 0x02 (most recent call first):
   File "/home/me/test_h.py", line 8 in hangs
   File "/x/site-packages/pytest_distbench/worker/main.py", line 106 in _measure
   File "/x/site-packages/pytest_distbench/worker/main.py", line 75 in run
+  File "/x/site-packages/pytest_distbench/worker/main.py", line 60 in run_rank
+  File "<string>", line 1 in <module>
 """
 
 
@@ -30,3 +35,13 @@ def test_the_users_line_and_what_it_called_are_named() -> None:
 
 def test_nothing_is_made_of_nothing() -> None:
     assert (trimmed(""), waits_at("")) == ("", "")
+
+
+def test_a_dump_is_whole_once_it_shows_where_the_rank_began(tmp_path: Path) -> None:
+    path = tmp_path / "stacks0.txt"
+    assert not stacks._is_whole(path, 0)
+    path.write_text(DUMP)
+    whole = DUMP.index("run_rank") + len("run_rank")
+    for end in range(len(DUMP)):
+        path.write_text(DUMP + DUMP[:end])
+        assert stacks._is_whole(path, len(DUMP)) == (end >= whole)

@@ -9,12 +9,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_distbench.stats import (
+    detectable_slowdown,
     nearest_rank,
+    noise_limit,
     normal_quantile,
     pooled_stdev,
     quantile,
     student_t_cdf,
     student_t_quantile,
+    worse_pairs,
 )
 
 finite = st.floats(-1e6, 1e6)
@@ -49,4 +52,32 @@ def test_pooled_stdev_weighs_by_degrees_of_freedom() -> None:
     a, b = [1.0, 2.0, 3.0, 4.0], [10.0, 12.0]
     expected = ((3 * numpy.var(a, ddof=1) + numpy.var(b, ddof=1)) / 4) ** 0.5
 
-    assert pooled_stdev(a, b) == (pytest.approx(expected), 4)
+    assert pooled_stdev(a, b) == pytest.approx(expected)
+
+
+def test_the_noise_limit_is_where_students_test_turns() -> None:
+    a, b = [1.0, 2.0, 3.0, 4.0], [3.0, 5.0, 4.0]
+    shift = noise_limit(pooled_stdev(a, b), 4, 3, 0.01) - (numpy.mean(b) - numpy.mean(a))
+
+    p = scipy.stats.ttest_ind([x + shift for x in b], a, alternative="greater").pvalue
+    assert p == pytest.approx(0.01)
+
+
+def test_worse_pairs_is_mann_whitneys_u() -> None:
+    a, b = [1.0, 2.5, 3.0, 4.0], [3.5, 5.0, 2.0]
+
+    assert worse_pairs(a, b) * 12 == scipy.stats.mannwhitneyu(b, a).statistic
+    assert worse_pairs(a, b, -1.0) * 12 == scipy.stats.mannwhitneyu(a, b).statistic
+
+
+@pytest.mark.parametrize(("stored", "new"), [(10, 3), (10, 5), (10, 10), (20, 20)])
+def test_the_detectable_slowdown_has_the_power_that_the_noncentral_t_distribution_gives(stored: int, new: int) -> None:
+    sigma, alpha, df = 0.1, 0.0004, stored + new - 2
+    shift = numpy.log1p(detectable_slowdown(sigma, stored, new, alpha)) / (sigma * (1 / stored + 1 / new) ** 0.5)
+
+    power = 1 - scipy.stats.nct.cdf(scipy.stats.t.ppf(1 - alpha, df), df, shift)
+    assert power == pytest.approx(0.9, abs=0.015)
+
+
+def test_less_than_the_tolerance_is_never_detectable() -> None:
+    assert detectable_slowdown(0.0, 10, 5, 0.0004, tolerance=0.3) == pytest.approx(0.3)

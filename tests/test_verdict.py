@@ -5,12 +5,21 @@ from __future__ import annotations
 import math
 import random
 
+import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from pytest_distbench.records import BaselineMetric, Better, Measurement
-from pytest_distbench.verdict import Rule, judge, not_measured, smallest_detectable, typical_noise
+from pytest_distbench.comparison import DRIFT, typical_noise
+from pytest_distbench.entry import make_entry
+from pytest_distbench.records import BaselineMetric, Better, Case, LaunchRecord, Measurement, Summary, replaced
+from pytest_distbench.stats import detectable_slowdown
+from pytest_distbench.verdict import Rule, judge, not_measured
 
 STORED = [1.00, 1.02, 0.98, 1.01, 0.99, 1.03, 0.97, 1.00, 1.01, 0.99]
+
+
+wild = st.floats(min_value=-1.0, allow_nan=False, allow_infinity=False) | st.sampled_from([5e-324, 1.7e308])
 
 
 def metric(value: float | None, better: Better = "lower") -> Measurement:
@@ -169,6 +178,138 @@ def test_unchanged_code_is_rarely_called_a_regression() -> None:
     assert [run() for _ in range(2000)].count("regressed") <= 3
 
 
-def test_the_smallest_detectable_slowdown_is_the_labs_rule_of_thumb() -> None:
-    """10 stored and 5 new launches, 10 % noise, error rate 0.04 %: k = 3.08, +36 %."""
-    assert smallest_detectable(0.10, n_stored=10, n_new=5, alpha=0.0004) == pytest.approx(0.36, abs=0.01)
+def timed(value: float, *, fastest: float = 0.9, slow: float = 1.2) -> Measurement:
+    """A launch whose minimum and p95 are these multiples of its value."""
+    summary = Summary(
+        n=50,
+        minimum=fastest * value,
+        p25=value,
+        median=value,
+        p95=slow * value,
+        p99=slow * value,
+        mean=value,
+        stdev=0.1,
+    )
+    return Measurement(name="latency", unit="s", better="lower", value=value, summary=summary)
+
+
+TIMED = BaselineMetric(
+    better="lower",
+    unit="s",
+    launches=STORED,
+    minimum=[0.9 * v for v in STORED],
+    p95=[(1.15 if i % 2 else 1.25) * v for i, v in enumerate(STORED)],
+)
+
+
+def test_the_fast_side_is_judged_not_the_25th_percentile_alone() -> None:
+    """The fastest iterations did not move: half of the change remains, +10 %, and a tolerance of 12 % holds."""
+    raised = [timed(1.21 * v, fastest=0.9 / 1.21) for v in STORED]
+    verdict = judge(raised, TIMED, rule(tolerance=0.12, max_launches=10)).verdict
+
+    assert verdict.kind == "unchanged"
+    assert verdict.ratio == pytest.approx(1.21)
+
+
+def test_a_slowdown_that_moves_every_iteration_alike_is_a_regression() -> None:
+    assert judge([timed(1.2 * v) for v in STORED], TIMED, rule(max_launches=10)).verdict.kind == "regressed"
+
+
+def test_a_slowdown_that_stretched_the_slow_side_as_load_does_is_inconclusive() -> None:
+    busy = [timed(1.2 * v, slow=1.5) for v in STORED]
+    verdict = judge(busy, TIMED, rule(max_launches=10)).verdict
+
+    assert verdict.kind == "inconclusive"
+    assert "busy machine" in verdict.reason
+
+
+def test_a_doubling_is_a_regression_however_it_is_spread() -> None:
+    assert judge([timed(2 * v, slow=9) for v in STORED], TIMED, rule(max_launches=10)).verdict.kind == "regressed"
+
+
+def test_a_baseline_without_iterations_is_compared_by_its_values() -> None:
+    assert judge([timed(1.5)] * 5, baseline(STORED), rule()).verdict.kind == "regressed"
+
+
+def test_a_baseline_keeps_the_ends_of_a_series_and_nothing_of_a_number() -> None:
+    launches = [
+        LaunchRecord(
+            index=0, outcome="passed", wall_s=1.0, measurements=[timed(1.0), replaced(metric(2.0), name="one")]
+        )
+    ]
+    case = Case(test="t.py::t", case_id="", world_size=2, backend="gloo", device="cpu", launcher="warm")
+    stored = make_entry(case, launches, {}).metrics
+
+    assert (stored["latency"].minimum, stored["latency"].p95) == ([0.9], [1.2])
+    assert (stored["one"].minimum, stored["one"].p95) == ([], [])
+
+
+def test_ends_that_do_not_belong_to_the_launches_are_refused_where_the_file_is_read() -> None:
+    with pytest.raises(msgspec.ValidationError, match=r"one number per launch, found \(2, 1, 2\)"):
+        msgspec.json.decode(
+            '{"better": "lower", "unit": "s", "launches": [1, 2], "minimum": [1], "p95": [1, 2]}', type=BaselineMetric
+        )
+
+
+@pytest.mark.parametrize("better", ["lower", "higher"])
+@given(
+    stored=st.lists(st.none() | wild, min_size=1, max_size=6),
+    new=st.lists(st.none() | wild, min_size=1, max_size=6),
+    tolerance=st.floats(0, 1e6),
+    comparisons=st.integers(0, 10**6),
+)
+def test_every_input_gets_a_verdict_and_the_loop_ends(
+    better: Better, stored: list[float | None], new: list[float | None], tolerance: float, comparisons: int
+) -> None:
+    given_rule = rule(tolerance=tolerance, comparisons=comparisons, max_launches=len(new))
+    found = judge([metric(v, better) for v in new], baseline(stored, better), given_rule)
+
+    assert not found.is_open
+    for number in (found.verdict.limit, found.verdict.detectable):
+        assert number is None or number >= 0
+
+
+def test_an_obvious_regression_takes_three_launches_and_a_lesser_one_all() -> None:
+    assert not judge([metric(1.5)] * 3, baseline(STORED), rule()).is_open
+    assert judge([metric(1.15)] * 3, baseline(STORED), rule()).is_open
+
+
+def test_a_faster_launch_asks_for_more_only_beyond_the_limit() -> None:
+    assert not judge([metric(0.92)], baseline(STORED), rule()).is_open
+    assert judge([metric(0.5)], baseline(STORED), rule()).is_open
+
+
+def test_one_odd_launch_does_not_make_a_regression() -> None:
+    """The mean alone would: one launch of ten took fifty times as long."""
+    assert kind([1.0] * 9 + [50.0], STORED, max_launches=10) == "inconclusive"
+
+
+def test_noise_that_hides_a_doubling_is_said_after_one_launch() -> None:
+    wild = [1.0, 4.0, 0.3, 2.5, 0.5, 6.0, 1.2, 0.2, 3.0, 1.5]
+    judgement = judge([metric(1.2)], baseline(wild), rule())
+
+    assert (judgement.verdict.kind, judgement.is_open) == ("inconclusive", False)
+    assert "more than a doubling" in judgement.verdict.reason
+
+
+def test_a_large_tolerance_is_no_blindness() -> None:
+    assert kind([1.5] * 5, STORED, tolerance=3.0) == "unchanged"
+
+
+def test_the_verdict_says_what_would_have_been_found() -> None:
+    verdict = judge([metric(1.0)], baseline(STORED), rule(tolerance=0.0)).verdict
+
+    assert verdict.limit is not None
+    assert verdict.detectable is not None
+    assert 0 < verdict.limit < verdict.detectable < 0.2
+
+
+def test_what_the_verdict_says_it_would_find_is_found_in_nine_runs_of_ten() -> None:
+    random.seed(2)
+    exact = math.log1p(detectable_slowdown(0.05, 10, 5, 0.0004, drift=DRIFT, tolerance=0.1))
+    found = 0
+    for _ in range(300):
+        stored = [random.lognormvariate(0, 0.05) for _ in range(10)]
+        found += kind([random.lognormvariate(exact, 0.05) for _ in range(5)], stored) == "regressed"
+
+    assert 0.85 <= found / 300 <= 0.95

@@ -21,18 +21,15 @@ from typing import Any, Literal
 
 import msgspec
 
+from pytest_distbench.launch import processes
 from pytest_distbench.launch.contract import SESSION_VARIABLE
+from pytest_distbench.launch.guardian import adopt_orphans, remove_traces
 from pytest_distbench.records import Record
-from pytest_distbench.wire import PLAN_NAME, SOCKET_NAME
+from pytest_distbench.wire import LONGEST_SOCKETS_FOLDER, SOCKETS_FOLDER
 
 _LOST = 255
 """multiprocessing's exit code for a process whose forkserver has died."""
 _DEATH_S = 0.5
-
-SOCKETS_FOLDER = "sockets"
-"""In the run directory: multiprocessing's sockets."""
-_LONGEST_FOLDER = 70
-"""A Unix socket's address holds 107 bytes; multiprocessing adds up to 30."""
 
 PRELOAD = [
     "torch",
@@ -48,6 +45,11 @@ PRELOAD = [
 """Imported once, in the forkserver. torch._dynamo because the first optimizer of a process imports it, for seconds."""
 
 
+def sockets_folder(directory: Path, session: str) -> Path:
+    """Where multiprocessing's sockets are; agents of two sessions may share the run directory."""
+    return directory / f"{SOCKETS_FOLDER}-{session[:8]}"
+
+
 class Request(Record, frozen=True, kw_only=True):
     """pytest -> agent: start the ranks of a stored plan; without a plan: end."""
 
@@ -60,6 +62,8 @@ class Reply(Record, frozen=True, kw_only=True):
 
     kind: Literal["ready", "started", "finished"]
     backends: dict[str, bool] = {}
+    kept: list[int] = []
+    """Process ids that outlive a launch: the agent, its forkserver and resource tracker."""
     pids: list[int] = []
     codes: dict[str, int] = {}
     stamps: dict[str, float] = {}
@@ -70,18 +74,21 @@ class Reply(Record, frozen=True, kw_only=True):
 
 def main(descriptor: int, directory: str, preload: list[str]) -> None:
     """Serve launches until the other end of the socket closes."""
+    adopt_orphans()
     _keep_sockets_in(Path(directory))
     link = socket.socket(fileno=descriptor)
     link.set_inheritable(False)
+    agent = _Agent(link, Path(directory))  # from here on pytest's end is noticed, during the imports too
     multiprocessing.get_context("forkserver").set_forkserver_preload([*PRELOAD, *preload])
-    from multiprocessing import forkserver
+    from multiprocessing import forkserver, resource_tracker
 
+    resource_tracker.ensure_running()
     forkserver.ensure_running()  # it imports torch while this process does
+    agent.kept = [os.getpid(), *processes.children(os.getpid())]
     logging.disable(logging.CRITICAL)  # torch's first log record imports 800 modules
     from torch import distributed as dist
 
-    agent = _Agent(link, Path(directory))
-    agent.send(Reply(kind="ready", backends=_backends(dist)))
+    agent.send(Reply(kind="ready", backends=_backends(dist), kept=agent.kept))
     agent.serve()
 
 
@@ -91,6 +98,7 @@ class _Agent:
     def __init__(self, link: socket.socket, directory: Path) -> None:
         self._link = link
         self._directory = directory
+        self.kept: list[int] = []
         self._requests: queue.SimpleQueue[Request] = queue.SimpleQueue()
         threading.Thread(target=self._read_until_closed, name="distbench-requests", daemon=True).start()
 
@@ -114,6 +122,7 @@ class _Agent:
             group.run()
         except Exception as error:  # noqa: BLE001 reported to pytest, which decides; the next launch may well work
             trouble = f"{type(error).__name__}: {error}"
+        processes.reap_orphans(kept=self.kept)
         codes = {str(r): c for r, c in group.exit_codes().items()}
         died = _LOST in codes.values() and _forkserver_died()
         if died:
@@ -131,21 +140,17 @@ class _Agent:
 
     def _end_everything(self, *, pytest_died: bool) -> None:
         """Kill all that this session started, and this process; no socket or secret stays behind."""
-        from pytest_distbench.launch import processes
-
         processes.kill(processes.marked(SESSION_VARIABLE, os.environ[SESSION_VARIABLE]))
-        shutil.rmtree(self._directory / SOCKETS_FOLDER, ignore_errors=True)
-        for name in (SOCKET_NAME, PLAN_NAME) if pytest_died else ():
-            for path in self._directory.glob(f"launch*/{name}"):
-                path.unlink(missing_ok=True)
+        processes.kill_descendants()
+        shutil.rmtree(sockets_folder(self._directory, os.environ[SESSION_VARIABLE]), ignore_errors=True)
+        for launch in self._directory.glob("launch*/") if pytest_died else ():
+            remove_traces(launch)
         os._exit(0)
 
 
 def _forkserver_died() -> bool:
     """Whether the exit codes were made up by multiprocessing, because the forkserver is gone or about to be."""
     from multiprocessing import forkserver
-
-    from pytest_distbench.launch import processes
 
     pid = forkserver._forkserver._forkserver_pid  # type: ignore[attr-defined] # no public way
     deadline = time.monotonic() + _DEATH_S
@@ -158,10 +163,10 @@ def _forkserver_died() -> bool:
 
 def _keep_sockets_in(directory: Path) -> None:
     """Put multiprocessing's sockets into the run directory, which goes as a whole. Any length of path will do."""
-    folder = directory / SOCKETS_FOLDER
+    folder = sockets_folder(directory, os.environ[SESSION_VARIABLE])
     folder.mkdir(mode=0o700, exist_ok=True)
     name = str(folder)
-    if len(os.fsencode(name)) > _LONGEST_FOLDER:
+    if len(os.fsencode(name)) > LONGEST_SOCKETS_FOLDER:
         name = f"/proc/{os.getpid()}/fd/{os.open(folder, os.O_RDONLY | os.O_DIRECTORY)}"  # open as long as we live
     multiprocessing.current_process()._config["tempdir"] = name  # type: ignore[attr-defined] # no public way
 

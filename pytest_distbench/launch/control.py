@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import selectors
 import socket
 import time
@@ -10,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 
-from pytest_distbench.wire import SOCKET_NAME, RankEvent, short_address
+from pytest_distbench.wire import ALL_UP, SOCKET_NAME, RankEvent, short_address
 
 _READ_BYTES = 65536
 LONGEST_LINE_BYTES = 2**20
@@ -18,7 +19,7 @@ LONGEST_LINE_BYTES = 2**20
 
 
 class ControlChannel:
-    """Listens for the ranks of one launch. Closing it ends every rank that is still connected.
+    """Listens for the ranks of one launch, and for their ends. Closing it ends every rank that is still connected.
 
     Args:
         directory: of the launch.
@@ -44,6 +45,8 @@ class ControlChannel:
         self._listener.listen(1024)
         self._lines: dict[socket.socket, bytes] = {}
         self._ranks: dict[socket.socket, int] = {}
+        self._handles: dict[int, socket.socket] = {}
+        """pidfd of a rank -> its connection, which a child it forked may hold open after its end."""
         selector.register(self._listener, selectors.EVENT_READ, self)
 
     def read(self, source: object) -> list[RankEvent]:
@@ -55,8 +58,12 @@ class ControlChannel:
                 self._lines[connection] = b""
                 self._selector.register(connection, selectors.EVENT_READ, self)
             return []
+        if isinstance(source, int):
+            return self._rank_ended(source)
         assert isinstance(source, socket.socket)
-        return self._read_rank(source)
+        with contextlib.suppress(BlockingIOError):
+            return self._read_rank(source)
+        return []
 
     def drain(self) -> list[RankEvent]:
         """Take in all that has arrived by now."""
@@ -98,16 +105,14 @@ class ControlChannel:
         phases = [event.text for event in self.events if event.rank == rank and event.kind == "phase"]
         return phases[-1] if phases else "start"
 
-    def buffered(self) -> int:
-        """Bytes of unfinished lines."""
-        return sum(map(len, self._lines.values()))
-
     def close(self) -> None:
         """Close the listener, every connection, and remove the socket."""
         for connection in [*self._lines, self._listener]:
             with contextlib.suppress(KeyError, ValueError):
                 self._selector.unregister(connection)
             connection.close()
+        for handle in list(self._handles):
+            self._forget(handle)
         self._lines.clear()
         self._path.unlink(missing_ok=True)
 
@@ -115,15 +120,11 @@ class ControlChannel:
         try:
             data = connection.recv(_READ_BYTES)
         except BlockingIOError:
-            return []
+            raise
         except OSError:
             data = b""
         if not data:
-            self._selector.unregister(connection)
-            connection.close()
-            del self._lines[connection]
-            if connection in self._ranks:
-                self.closed_at[self._ranks[connection]] = time.monotonic()
+            self._close(connection)
             return []
         *lines, rest = (self._lines[connection] + data).split(b"\n")
         self._lines[connection] = rest if len(rest) <= LONGEST_LINE_BYTES else b""  # no rank of ours writes such a line
@@ -135,7 +136,44 @@ class ControlChannel:
                     fresh.append(event)
         for event in fresh:
             self._ranks[connection] = event.rank
-            if event.kind == "hello" and event.rank == self._attached:
-                socket.send_fds(connection, [b"t"], [0, 1, 2])
+            if event.kind == "hello":
+                self._watch(event.pid, connection)
+                if event.rank == self._attached:
+                    socket.send_fds(connection, [b"t"], [0, 1, 2])
+        was_up = len(self.pids()) == self._world_size
         self.events += fresh
+        if not was_up and len(pids := self.pids()) == self._world_size:
+            for rank in pids:
+                self.ask(rank, ALL_UP)
         return fresh
+
+    def _watch(self, pid: int, connection: socket.socket) -> None:
+        with contextlib.suppress(OSError):  # gone already: the end of its connection says so, or nobody can
+            handle = os.pidfd_open(pid)
+            self._handles[handle] = connection
+            self._selector.register(handle, selectors.EVENT_READ, self)
+
+    def _rank_ended(self, handle: int) -> list[RankEvent]:
+        """Take in a rank's last words and close its connection, whoever else holds the other end."""
+        connection = self._handles[handle]
+        self._forget(handle)
+        fresh: list[RankEvent] = []
+        with contextlib.suppress(BlockingIOError):
+            while connection in self._lines:
+                fresh += self._read_rank(connection)
+        self._close(connection)
+        return fresh
+
+    def _forget(self, handle: int) -> None:
+        self._selector.unregister(handle)
+        os.close(handle)
+        del self._handles[handle]
+
+    def _close(self, connection: socket.socket) -> None:
+        if connection not in self._lines:
+            return
+        self._selector.unregister(connection)
+        connection.close()
+        del self._lines[connection]
+        if connection in self._ranks:
+            self.closed_at[self._ranks[connection]] = time.monotonic()

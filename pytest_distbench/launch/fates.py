@@ -14,7 +14,7 @@ import msgspec
 from pytest_distbench.launch import processes
 from pytest_distbench.launch.contract import Exit
 from pytest_distbench.launch.control import ControlChannel
-from pytest_distbench.launch.stacks import last_collective, stacks_path, trimmed, waits_at
+from pytest_distbench.launch.stacks import entered, stacks_path, trimmed, waits_at
 from pytest_distbench.records import ErrorReport, LaunchPlan, Outcome, Phase, RankFate, RankReport, replaced
 
 LOG_TAIL_LINES = 30
@@ -45,12 +45,14 @@ class Ending:
         exit: what the launcher saw.
         timed_out: the launch's own time was over.
         ended_by_us: ranks that were alive when the launch was ended by force.
+        left: those among them that had closed their connection to pytest before.
         oom_kills: processes the kernel's out-of-memory killer ended on this host meanwhile.
     """
 
     exit: Exit
     timed_out: bool
     ended_by_us: frozenset[int]
+    left: frozenset[int] = frozenset()
     oom_kills: int = 0
 
 
@@ -78,7 +80,8 @@ def tell_fates(
     failed = [f for f in fates if f.outcome == "failed"]
     if failed and all(f.is_victim for f in failed) and not ending.exit.died:
         fates = [_terminated(f) if f.rank == _first_terminated(channel, ending) else f for f in fates]
-    return sorted(fates, key=lambda f: _precedence(f, channel))
+    missing = {f.rank for f in _missing([f for f in fates if f.how == "hung"])}
+    return sorted(fates, key=lambda f: _precedence(f, channel, is_missing=f.rank in missing))
 
 
 def is_hang(fates: Sequence[RankFate]) -> bool:
@@ -135,7 +138,7 @@ def _hung(reports: Mapping[int, RankReport], ending: Ending) -> frozenset[int]:
     """Ranks that did not go on: alive at the launch's time-out, or when all that had failed by then had waited."""
     silent = frozenset(r for r in ending.ended_by_us if r not in reports or reports[r].outcome == "passed")
     errors = [r.error for r in reports.values() if r.outcome == "failed" and r.error]
-    vain = bool(errors) and all(_is_torchs(e) and _WAITED_IN_VAIN.search(f"{e.kind}: {e.message}") for e in errors)
+    vain = bool(errors) and all(map(_waited, errors))
     if ending.timed_out:
         return silent
     return frozenset(r for r in silent if r not in reports) if vain else frozenset()
@@ -152,7 +155,7 @@ def _fate(
     directory = Path(plan.directory)
     code = ending.exit.codes.get(rank)
     if report is not None and report.outcome != "passed":
-        return _reported(report, directory)
+        return _reported(report, directory, beside_hung=bool(hung))
     stopped = rank in ending.ended_by_us or code == -signal.SIGTERM
     if report is not None and rank not in hung and (stopped or code in (None, 0)):
         return RankFate(rank=rank, outcome="passed", phase=report.phase, how="passed")
@@ -162,6 +165,8 @@ def _fate(
         how = _WITH_LAUNCHER
     elif said := channel.said(rank):
         how = f"failed: {said}"
+    elif rank in ending.left:
+        how = "left its connection to pytest and went on, as another program?"
     elif stopped:
         how = "was waiting" if channel.last_phase(rank) != "start" else "was starting"
     elif code is not None:
@@ -185,44 +190,52 @@ def _fate(
 
 
 def _collective(directory: Path, rank: int) -> dict[str, Any]:
-    last = last_collective(directory, rank)
-    return {"collective": last.what, "collective_number": last.number} if last else {}
+    found = entered(directory, rank)
+    if found is None:
+        return {}
+    return {
+        "collective": found.what,
+        "collective_number": found.number,
+        "entered": found.numbers,
+        "groups": found.members,
+    }
 
 
-def _reported(report: RankReport, directory: Path) -> RankFate:
+def _reported(report: RankReport, directory: Path, *, beside_hung: bool) -> RankFate:
     """The fate a rank told itself. Its log ends with the traceback, which is not shown twice."""
     error = report.error
     trace = error.traceback.strip().splitlines() if error else []
     log = tail(directory / f"rank{report.rank}.log", LOG_TAIL_LINES + len(trace)).strip().splitlines()
     if trace and log[-1:] == trace[-1:]:
         log = log[: -len(trace)]
-    text = f"{error.kind}: {error.message}" if error else ""
     return RankFate(
         rank=report.rank,
         outcome=report.outcome,
         phase=report.phase,
         how=f"raised {error.kind}" if error and report.outcome == "failed" else "skipped",
-        is_victim=error is not None
-        and _is_torchs(error)
-        and bool(_VICTIM.search(text) or _WAITED_IN_VAIN.search(text)),
+        is_victim=error is not None and (_followed(error) or (beside_hung and _waited(error))),
         error=error,
         log_tail="\n".join(log[-LOG_TAIL_LINES:]),
         **_collective(directory, report.rank),
     )
 
 
-def _is_torchs(error: ErrorReport) -> bool:
-    """Whether torch raised it: the same words in an exception of the user's are no sign of another rank."""
-    files = re.findall(r'File "([^"]+)"', error.traceback)
-    return bool(files) and "/torch/" in files[-1]
+def _waited(error: ErrorReport) -> bool:
+    """Whether it came from waiting for another rank. The same words in a user's own exception are no sign of that."""
+    return any(map(_WAITED_IN_VAIN.search, error.torch_errors))
 
 
-def _precedence(fate: RankFate, channel: ControlChannel) -> tuple[object, ...]:
+def _followed(error: ErrorReport) -> bool:
+    """Whether it began with another rank that did not come, or was gone."""
+    return error.began_in_torch and (_waited(error) or any(map(_VICTIM.search, error.torch_errors)))
+
+
+def _precedence(fate: RankFate, channel: ControlChannel, *, is_missing: bool) -> tuple[object, ...]:
     """Culprits before victims, a hang before those that waited for it, the missing rank before the waiting ones."""
     # One that died without a word did so before its connection closed.
     moment = fate.error.raised_at if fate.error else channel.closed_at.get(fate.rank, float("inf"))
-    reached = _reached(fate) if fate.how == "hung" else (0, 0)
-    return (fate.outcome != "failed", fate.is_victim, reached, moment, fate.rank)
+    waits = fate.how == "hung" and not is_missing
+    return (fate.outcome != "failed", fate.is_victim, waits, moment, fate.rank)
 
 
 def _tell_hang(failed: Sequence[RankFate], after_s: float) -> str:
@@ -263,21 +276,24 @@ def _is_deadlock(fates: Sequence[RankFate]) -> bool:
 
 
 def _in_vain(fate: RankFate) -> bool:
-    error = fate.error
-    return error is not None and _is_torchs(error) and bool(_WAITED_IN_VAIN.search(f"{error.kind}: {error.message}"))
+    return fate.error is not None and _waited(fate.error)
 
 
 def _missing(hung: Sequence[RankFate]) -> list[RankFate]:
-    """Of ranks that hang, those that others wait for: in an earlier phase, or behind in their collectives."""
-    furthest = max(_reached(f) for f in hung)
-    return [f for f in hung if _reached(f) < furthest]
-
-
-def _reached(fate: RankFate) -> tuple[int, int]:
-    """How far a rank came, for comparing ranks: the phase, and in the body the number of its last collective."""
+    """Of ranks that hang, those that others wait for: in an earlier phase, or behind in the collectives of a group."""
     phases: tuple[Phase, ...] = get_args(Phase)
-    number = fate.collective_number if fate.phase == "body" else None
-    return phases.index(fate.phase), number or 0
+    furthest = max((phases.index(f.phase) for f in hung), default=0)
+    behind = [f for f in hung if phases.index(f.phase) < furthest]
+    if not behind:
+        behind = [f for f in hung if any(_waits_for(other, f.rank, f.entered) for other in hung)]
+    return behind if len(behind) < len(hung) else []
+
+
+def _waits_for(fate: RankFate, rank: int, entered: Mapping[str, int]) -> bool:
+    """Whether a rank has entered a collective of a group that another one of the group, ``rank``, has not."""
+    return any(
+        rank in ranks and fate.entered.get(name, 0) > entered.get(name, 0) for name, ranks in fate.groups.items()
+    )
 
 
 def _where(fate: RankFate) -> str:

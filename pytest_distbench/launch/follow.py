@@ -10,6 +10,7 @@ from pathlib import Path
 from pytest_distbench.records import LaunchPlan
 
 _READ_BYTES = 2**20
+_LONGEST_LINE_BYTES = 2**16
 _LINE_END = re.compile(rb"\r\n|\n|\r")
 
 
@@ -47,6 +48,9 @@ class LogFollower:
             data = file.read(_READ_BYTES)
         self._read[rank] += len(data)
         *lines, self._rest[rank] = _LINE_END.split(self._rest[rank] + data)
+        if len(self._rest[rank]) > _LONGEST_LINE_BYTES:  # searched again for its end with every read
+            lines.append(self._rest[rank])
+            self._rest[rank] = b""
         for line in lines:
             self._on_line(rank, line.decode(errors="replace"))
         return bool(data)

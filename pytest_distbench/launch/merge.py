@@ -7,7 +7,8 @@ from collections import Counter
 from collections.abc import Sequence
 
 from pytest_distbench.errors import RecordingError
-from pytest_distbench.records import Measurement, Observation, RankReport, Summary
+from pytest_distbench.fingerprint import rank_ranges
+from pytest_distbench.records import Collective, Fingerprint, Measurement, Observation, RankReport, Summary
 from pytest_distbench.stats import nearest_rank, quantile
 
 SHORTEST_BODY_S = 0.5
@@ -40,6 +41,46 @@ def foreign_cores(reports: Sequence[RankReport]) -> float | None:
     return max(0.0, (by_rank[0].busy_s - own) / by_rank[0].body_s)
 
 
+def merge_fingerprints(reports: Sequence[RankReport]) -> dict[str, Fingerprint]:
+    """The ranks' fingerprints by key, equal ones told once."""
+    ranks = sorted(reports, key=lambda r: r.rank)
+    found = {}
+    for key in dict.fromkeys(key for r in ranks for key in r.fingerprints):
+        prints = {r.rank: r.fingerprints[key] for r in ranks if key in r.fingerprints}
+        missing = next((p.missing for p in prints.values() if p.missing), "")
+        same: dict[tuple[Collective, ...], list[int]] = {}
+        for rank, fingerprint in prints.items():
+            same.setdefault(tuple(fingerprint.collectives), []).append(rank)
+        found[key] = (
+            Fingerprint(missing=missing)
+            if missing
+            else Fingerprint(
+                collectives={rank_ranges(who, len(reports)): list(rows) for rows, who in same.items()},
+                parameters=sum(p.parameters for p in prints.values()),
+                optimizer_steps=sum(p.optimizer_steps for p in prints.values()),
+            )
+        )
+    return found
+
+
+def late_s(reports: Sequence[RankReport]) -> dict[str, list[float]]:
+    """How long after the first rank each entered the same collectives, mean seconds, by key and rank.
+
+    Only for ranks of one host, whose clock is one, and where all entered equally many.
+    """
+    ranks = sorted(reports, key=lambda r: r.rank)
+    found = {}
+    for key in ranks[0].fingerprints if ranks else ():
+        prints = [r.fingerprints.get(key) for r in ranks]
+        stamps = [[p.began + at for at in p.entered] for p in prints if p is not None and p.entered]
+        if len(stamps) < max(2, len(ranks)) or len({len(s) for s in stamps}) > 1:
+            continue
+        firsts = [min(column) for column in zip(*stamps, strict=True)]
+        late = [statistics.fmean(at - first for at, first in zip(s, firsts, strict=True)) for s in stamps]
+        found[key] = [round(seconds, 7) for seconds in late]
+    return found
+
+
 def _reduce(key: str, seen: list[tuple[int, Observation]]) -> Measurement:
     first = seen[0][1]
     if any(
@@ -65,9 +106,20 @@ def _reduce(key: str, seen: list[tuple[int, Observation]]) -> Measurement:
         value=_launch_value(values, first),
         at=first.at,
         facts=first.facts,
-        series=values if first.is_series and first.better in ("exact", "info") else [],
+        series=values if first.is_series and first.better in ("exact", "info", "curve") else [],
         summary=summary,
+        companions=_companions([o for _, o in seen]),
     )
+
+
+def _companions(observations: Sequence[Observation]) -> dict[str, float]:
+    """Summed over ranks: their noise is independent, so the sum is quieter than the largest."""
+    found = {}
+    for name in observations[0].companions:
+        sums = [sum(column) for column in zip(*(o.companions.get(name, []) for o in observations), strict=True)]
+        if sums:
+            found[name] = quantile(sums, FAST_SIDE) if name.endswith("_s") else statistics.fmean(sums)
+    return found
 
 
 def _combine(column: tuple[float, ...], observation: Observation) -> float:
@@ -94,7 +146,7 @@ def _launch_value(values: list[float], observation: Observation) -> float | None
             return quantile(values, FAST_SIDE)
         case "higher":
             return quantile(values, 1 - FAST_SIDE)
-        case "exact" | "info":
+        case _:
             return values[-1]
 
 

@@ -6,7 +6,7 @@ import contextlib
 import os
 import signal
 import time
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from pathlib import Path
 
 import psutil
@@ -36,7 +36,7 @@ def family(pids: Iterable[int]) -> list[psutil.Process]:
             process = psutil.Process(pid)
             for member in [process, *process.children(recursive=True)]:
                 found[member.pid] = member
-    return list(found.values())
+    return [process for process in found.values() if _is_running(process)]
 
 
 def children(pid: int) -> set[int]:
@@ -60,6 +60,29 @@ def kill(processes: Iterable[psutil.Process], *, wait_s: float = 5.0) -> list[ps
     return alive
 
 
+def kill_descendants() -> None:
+    """SIGKILL all below this process, again and again until a look finds none: one may start others meanwhile."""
+    while descendants := [p for p in psutil.Process().children(recursive=True) if _is_running(p)]:
+        kill(descendants)
+
+
+def reap_orphans(kept: Collection[int]) -> None:
+    """Collect the exit codes of children that have ended and that nobody else asks for, all but ``kept``."""
+    for pid in children(os.getpid()) - set(kept):
+        with contextlib.suppress(ChildProcessError):
+            os.waitpid(pid, os.WNOHANG)
+
+
+def catches(pid: int, number: signal.Signals) -> bool:
+    """Whether a process has a handler for a signal (/proc/PID/status, proc(5))."""
+    with contextlib.suppress(OSError):
+        for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+            name, _, mask = line.partition(":")
+            if name == "SigCgt":
+                return bool(int(mask, 16) >> (number - 1) & 1)
+    return False
+
+
 def kill_groups(leaders: Iterable[int]) -> None:
     """SIGKILL what is left of the process groups these ids lead or led."""
     for pid in leaders:
@@ -79,6 +102,14 @@ def is_alive(pid: int) -> bool:
     """Whether a process runs; a zombie does not."""
     try:
         return _is_running(psutil.Process(pid))
+    except _GONE:
+        return False
+
+
+def is_stopped(pid: int) -> bool:
+    """Whether a process stands still, after SIGSTOP for example."""
+    try:
+        return bool(psutil.Process(pid).status() == psutil.STATUS_STOPPED)
     except _GONE:
         return False
 

@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Collection
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 
@@ -17,20 +18,26 @@ from pytest_distbench.launch import processes
 from pytest_distbench.launch.control import ControlChannel
 from pytest_distbench.wire import FLIGHT_REQUEST, STACKS_SIGNAL
 
-_WAIT_S = 1.0
+_WAIT_S = 2.0
 _LOOK_AGAIN_S = 0.02
 _PY_SPY_S = 10.0
 _LARGEST_FLIGHT_BYTES = 64 * 2**20
 
+_DEFAULT_GROUP = "default_pg"
 _LIFELINE = "_die_with_pytest"
 _ENTRY = re.compile(
     r'pytest_distbench/worker/main\.py", line \d+ in (_measure|_join_group|_leave_group|run)$', re.MULTILINE
 )
+_OUTERMOST = re.compile(r'pytest_distbench/worker/main\.py", line \d+ in run_rank$', re.MULTILINE)
+"""Our frame at the bottom of the main thread, which comes last: a dump that shows it is whole."""
 _LIBRARY = re.compile(r"/site-packages/|/pytest_distbench/|/lib/python3|^<")
 _LOGGING_WRAPPER = "wrapper"  # around every collective in torch
 _FRAME = re.compile(r'File "(.+)", line (\d+) in (\S+)')
 _NEXT_DUMP = re.compile(r"(?<=\S\n)(?=(?:Current thread|Thread|Stack) )")
 """Threads of one dump are separated by an empty line, dumps by nothing."""
+
+
+_Content = TypeVar("_Content")
 
 
 class _Frame(msgspec.Struct):
@@ -51,7 +58,9 @@ class _Entry(msgspec.Struct):
 
     profiling_name: str = ""
     collective_seq_id: int = 0
-    pg_id: int = 0
+    process_group: list[str] = []
+    """Its name, and its description."""
+    time_created_ns: int = 0
     is_p2p: bool = False
     input_dtypes: list[str] = []
     input_sizes: list[list[int]] = []
@@ -61,11 +70,20 @@ class _Flight(msgspec.Struct):
     entries: list[_Entry] = []
 
 
-class LastCollective(msgspec.Struct, frozen=True):
-    """The last collective a rank entered in the default group: number (from 1) and what it was."""
+class Entered(msgspec.Struct, frozen=True):
+    """The collectives that a rank has entered.
+
+    Attributes:
+        number: of the last one in its group, from 1; 0: none.
+        what: it was, ``all_reduce of float[8]``.
+        numbers: group's name -> number of the last one there.
+        members: group's name -> its ranks; of the groups this rank belongs to.
+    """
 
     number: int
     what: str
+    numbers: dict[str, int]
+    members: dict[str, list[int]]
 
 
 def collect(directory: Path, channel: ControlChannel, *, undecided: Collection[int], held: Collection[int]) -> None:
@@ -77,26 +95,26 @@ def collect(directory: Path, channel: ControlChannel, *, undecided: Collection[i
     come that far), py-spy is asked, if it is installed and the kernel lets it look.
     """
     pids = channel.pids()
-    answering = {rank: pids[rank] for rank in undecided if rank in pids}  # one without the handler would die of it
+    at_work = {rank: pids[rank] for rank in undecided if rank in pids}
+    # One without the handler would die of the signal: it has not come that far, or the body took the handler away.
+    answering = {rank: pid for rank, pid in at_work.items() if processes.catches(pid, STACKS_SIGNAL)}
     before = {rank: _size(stacks_path(directory, rank)) for rank in answering}
     processes.send(answering.values(), STACKS_SIGNAL)
     for rank in (*answering, *held):
         channel.ask(rank, FLIGHT_REQUEST)
     deadline = time.monotonic() + _WAIT_S
-    waiting, sizes = {*answering, *held}, before
+    waiting = {*answering, *held}
     while waiting and time.monotonic() < deadline:
         time.sleep(_LOOK_AGAIN_S)
-        now = {rank: _size(stacks_path(directory, rank)) for rank in waiting}
         waiting = {
             rank
             for rank in waiting
             if not flight_path(directory, rank).exists()
-            or (rank in answering and (now[rank] == before[rank] or now[rank] != sizes[rank]))
+            or (rank in answering and not _is_whole(stacks_path(directory, rank), before[rank]))
         }
-        sizes = now
-    for rank in answering:
-        if _size(stacks_path(directory, rank)) == before[rank]:
-            _ask_py_spy(answering[rank], stacks_path(directory, rank))
+    for rank, pid in at_work.items():
+        if _size(stacks_path(directory, rank)) == before.get(rank, 0):
+            _ask_py_spy(pid, stacks_path(directory, rank))
 
 
 def stacks_path(directory: Path, rank: int) -> Path:
@@ -109,22 +127,36 @@ def flight_path(directory: Path, rank: int) -> Path:
     return directory / f"flight{rank}.json"
 
 
-def last_collective(directory: Path, rank: int) -> LastCollective | None:
-    """The last collective a rank entered in the default group; None where nothing is known."""
-    path = flight_path(directory, rank)
+def entered(directory: Path, rank: int) -> Entered | None:
+    """What a rank's flight recorder says; None where it says nothing."""
+    entries = _read(flight_path(directory, rank), _Flight)
+    if entries is None:
+        return None
+    members = _read(directory / f"groups{rank}.json", dict[str, list[int]]) or {}
+    found = [e for e in entries.entries if e.process_group and not e.is_p2p and e.collective_seq_id > 0]
+    numbers: dict[str, int] = {}
+    for entry in found:
+        group = entry.process_group[0]
+        numbers[group] = max(entry.collective_seq_id, numbers.get(group, 0))
+    if not found:
+        return Entered(0, "none", numbers, members)
+    last = max(found, key=lambda e: (e.time_created_ns, e.collective_seq_id))
+    what = last.profiling_name.rpartition(":")[2] or "collective"
+    if of := [f"{kind.lower()}{size}" for kind, size in zip(last.input_dtypes, last.input_sizes, strict=False)]:
+        what += f" of {', '.join(of)}"
+    name, description, *_ = (*last.process_group, "")
+    if description != _DEFAULT_GROUP:
+        what += f" in group {name if description in ('', 'undefined') else description}"
+    return Entered(last.collective_seq_id, what, numbers, members)
+
+
+def _read(path: Path, kind: type[_Content]) -> _Content | None:
     try:
         if path.stat().st_size > _LARGEST_FLIGHT_BYTES:
             return None
-        entries = msgspec.json.decode(path.read_bytes(), type=_Flight).entries
-    except (OSError, msgspec.DecodeError, UnicodeDecodeError):
+        return msgspec.json.decode(path.read_bytes(), type=kind)
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
-    found = [e for e in entries if e.pg_id == 0 and not e.is_p2p and e.collective_seq_id > 0]
-    if not found:
-        return LastCollective(0, "none")
-    last = max(found, key=lambda e: e.collective_seq_id)
-    name = last.profiling_name.rpartition(":")[2] or "collective"
-    of = [f"{kind.lower()}{size}" for kind, size in zip(last.input_dtypes, last.input_sizes, strict=False)]
-    return LastCollective(last.collective_seq_id, f"{name} of {', '.join(of)}" if of else name)
 
 
 def py_spy() -> str | None:
@@ -160,6 +192,15 @@ def _last_dump(text: str) -> str:
     return _NEXT_DUMP.split(text)[-1]
 
 
+def _is_whole(path: Path, start: int) -> bool:
+    """Whether a file holds a whole dump from ``start`` on. One of over 100 frames is cut and never looks whole."""
+    try:
+        text = path.read_bytes()[start:].decode(errors="replace")
+    except OSError:
+        return False
+    return _OUTERMOST.search(text) is not None
+
+
 def _size(path: Path) -> int:
     try:
         return path.stat().st_size
@@ -173,6 +214,8 @@ def _ask_py_spy(pid: int, path: Path) -> None:
         return
     with contextlib.suppress(OSError, subprocess.SubprocessError, msgspec.DecodeError):
         command = [found, "dump", "--json", "--pid", str(pid)]
+        if processes.is_stopped(pid):  # it cannot be stopped once more, and will not move
+            command.append("--nonblocking")
         done = subprocess.run(command, capture_output=True, stdin=subprocess.DEVNULL, timeout=_PY_SPY_S, check=True)
         threads = msgspec.json.decode(done.stdout, type=list[_Thread])
         path.write_text("\n\n".join(_as_faulthandler(thread) for thread in threads))

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import selectors
 import shutil
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import msgspec
 
@@ -16,9 +17,9 @@ from pytest_distbench.launch.contract import SESSION_VARIABLE, Exit, Launcher, R
 from pytest_distbench.launch.control import ControlChannel
 from pytest_distbench.launch.fates import Ending, is_hang, merge_outcomes, read_reports, tail, tell_fates
 from pytest_distbench.launch.follow import LogFollower
-from pytest_distbench.launch.merge import foreign_cores, merge
+from pytest_distbench.launch.merge import foreign_cores, late_s, merge, merge_fingerprints
 from pytest_distbench.records import LaunchPlan, LaunchRecord, RankReport, replaced
-from pytest_distbench.wire import RankEvent, variables_to_wire
+from pytest_distbench.wire import SOCKETS_FOLDER, TURN_REQUEST, RankEvent, variables_to_wire
 
 VICTIM_GRACE_S = 0.5
 """How long the other ranks may still report after one has failed."""
@@ -59,6 +60,19 @@ def supervise(
         LauncherError: the launcher could not start ranks at all.
         KeyboardInterrupt: as it came; the ranks are gone by then.
     """
+    with opened(launcher, plan, on_progress, on_output) as launch:
+        launch.wait()
+    return launch.record()
+
+
+@contextlib.contextmanager
+def opened(
+    launcher: Launcher,
+    plan: LaunchPlan,
+    on_progress: Callable[[str], None],
+    on_output: Callable[[int, str], None] | None,
+) -> Iterator[Supervised]:
+    """A launch in flight; at the end nothing of it is left but its record."""
     plan = replaced(plan, variables={**plan.variables, SESSION_VARIABLE: launcher.session})
     plan_path(plan).touch(mode=0o600)
     stored = replaced(plan, variables=variables_to_wire(plan.variables))
@@ -67,16 +81,26 @@ def supervise(
         channel = ControlChannel(plan_path(plan).parent, selector, world_size=plan.world_size, attached=plan.attached)
         follower = LogFollower(plan, on_output) if on_output is not None else None
         try:
-            return _Launch(launcher, plan, selector, channel, on_progress, follower).run()
+            launch = Supervised(launcher, plan, selector, channel, on_progress, follower)
+            try:
+                yield launch
+            finally:
+                launch.finish()
         finally:
             channel.close()
             plan_path(plan).unlink(missing_ok=True)
-            shutil.rmtree(plan_path(plan).parent / "sockets", ignore_errors=True)
+            shutil.rmtree(plan_path(plan).parent / SOCKETS_FOLDER, ignore_errors=True)
             if follower is not None:
                 follower.finish()
 
 
-class _Launch:
+class Supervised:
+    """A launch in flight.
+
+    Attributes:
+        on_ready: told when all ranks wait for their turn; at first they have it at once.
+    """
+
     def __init__(
         self,
         launcher: Launcher,
@@ -94,53 +118,86 @@ class _Launch:
         self.follower = follower
         self.started_at = time.monotonic()
         self.timed_out = False
+        self.ended: Exit | None = None
+        self.finished_at: float | None = None
+        self.asking: set[int] = set()
+        self.waits_since: float | None = None
+        """Since when all ranks wait for their turn; CLOCK_MONOTONIC seconds."""
+        self.on_ready: Callable[[Supervised], None] = Supervised.give_turn
         self.ended_at = float("inf")
         self.ended_by_us: frozenset[int] = frozenset()
+        self.left: frozenset[int] = frozenset()
         self.oom_kills_before = processes.oom_kills()
         self.running: RunningLaunch = launcher.start(plan)
         self.up_at = time.monotonic()  # for now: the clock starts anew when the last rank has said hello
         self.stop_at = self.up_at + plan.timeout_s + START_S
         selector.register(self.running.fileno(), selectors.EVENT_READ, self.running)
 
-    def run(self) -> LaunchRecord:
-        ended: Exit | None = None
+    def wait(self) -> None:
+        """Listen until all ranks have ended or one must not go on."""
+        if self.plan.attached is not None:
+            self._wait_attached(self.plan.attached)
+        else:
+            self._listen()
+
+    def _listen(self) -> None:
+        while not self.advance(self.patience()):
+            pass
+
+    def patience(self) -> float:
+        """Seconds for which nothing has to be done unless something arrives."""
+        now = time.monotonic()
+        remaining = self.stop_at - (now if self.waits_since is None else self.waits_since)
+        return max(0.0, remaining if self.follower is None else min(remaining, FOLLOW_INTERVAL_S))
+
+    def advance(self, timeout_s: float) -> bool:
+        """Take in what has arrived, or arrives within the time-out. True when the launch is over: to be finished."""
+        for key, _ in self.selector.select(timeout_s):
+            if key.data is self.channel:
+                for event in self.channel.read(key.fileobj):
+                    self._heed(event)
+                if self.channel.lost():
+                    self._stop_within(CRASH_GRACE_S)
+                if self._needs_no_more():
+                    return True
+            elif (ended := self.running.poll()) is not None:
+                self.ended = ended
+                return True
+        if self.follower is not None:
+            self.follower.poll()
+        if self.waits_since is None and time.monotonic() >= self.stop_at:
+            self.timed_out = not self.channel.held() and not self.channel.lost()
+            return True
+        return False
+
+    def finish(self) -> None:
+        """End what still runs. To be called once nothing more is waited for; later calls do nothing."""
+        if self.finished_at is not None:
+            return
         try:
-            ended = self._wait() if self.plan.attached is None else self._wait_attached(self.plan.attached)
+            if self.ended is None:
+                self.ended = self._end()
         finally:
-            if ended is None:
-                ended = self._end()
             self.channel.drain()
             processes.kill_groups(self.channel.pids().values())
             processes.kill(self.launcher.leftovers())
-        return self._record(ended)
+            self.finished_at = time.monotonic()
 
-    def _wait(self) -> Exit | None:
-        """Listen until all ranks have ended or one must not go on; None means that they have to be ended."""
-        while True:
-            remaining = self.stop_at - time.monotonic()
-            if remaining <= 0:
-                self.timed_out = not self.channel.held() and not self.channel.lost()
-                return None
-            if self.follower is not None:
-                self.follower.poll()
-                remaining = min(remaining, FOLLOW_INTERVAL_S)
-            for key, _ in self.selector.select(remaining):
-                if key.data is self.channel:
-                    for event in self.channel.read(key.fileobj):
-                        self._heed(event)
-                    if self.channel.lost():
-                        self._stop_within(CRASH_GRACE_S)
-                    if self._needs_no_more():
-                        return None
-                elif (ended := self.running.poll()) is not None:
-                    return ended
+    def give_turn(self) -> None:
+        """Let the ranks, which all wait, go on; their limit is later by the time they waited."""
+        if self.waits_since is not None:
+            self.stop_at += time.monotonic() - self.waits_since
+            self.waits_since = None
+        asked, self.asking = self.asking, set()
+        for rank in asked:
+            self.channel.ask(rank, TURN_REQUEST)
 
-    def _wait_attached(self, rank: int) -> Exit | None:
-        """As :meth:`_wait`; Ctrl-C, which the terminal sends to pytest, belongs to the debugger of that rank."""
+    def _wait_attached(self, rank: int) -> None:
+        """Listen to the end; Ctrl-C, which the terminal sends to pytest, belongs to the debugger of that rank."""
         last = float("-inf")
         while True:
             try:
-                return self._wait()
+                return self._listen()
             except KeyboardInterrupt:
                 now, pid = time.monotonic(), self.channel.pids().get(rank)
                 if pid is None or now - last < TWICE_S:
@@ -156,6 +213,11 @@ class _Launch:
                 self.stop_at = self.up_at + self.plan.timeout_s
             case "progress":
                 self.on_progress(event.text)
+            case "turn" if self.waits_since is None and not self.channel.lost() and not self.channel.held():
+                self.asking.add(event.rank)
+                if len(self.asking) == self.plan.world_size:
+                    self.waits_since = time.monotonic()
+                    self.on_ready(self)
             case "failed":
                 self._stop_within(VICTIM_GRACE_S)
             case "skipped":
@@ -164,6 +226,7 @@ class _Launch:
                 self._stop_within(TEARDOWN_S)
 
     def _stop_within(self, seconds: float) -> None:
+        self.waits_since = None
         self.stop_at = min(self.stop_at, time.monotonic() + seconds)
 
     def _needs_no_more(self) -> bool:
@@ -175,6 +238,7 @@ class _Launch:
         pids = self.channel.pids() | self.running.pids()
         alive = {rank for rank, pid in pids.items() if processes.is_alive(pid)}
         self.ended_by_us = frozenset(alive)
+        self.left = frozenset(alive & self.channel.lost())
         self.ended_at = time.monotonic()
         undecided = {rank for rank in alive if rank not in self.channel.concluded() or self.timed_out}
         stacks.collect(plan_path(self.plan).parent, self.channel, undecided=undecided, held=alive - undecided)
@@ -189,15 +253,18 @@ class _Launch:
         self.running.abandon()
         return Exit(trouble="the launcher did not notice the end of its ranks, and was ended")
 
-    def _record(self, ended: Exit) -> LaunchRecord:
-        finished_at = time.monotonic()
-        plan = self.plan
+    def record(self) -> LaunchRecord:
+        """What happened, once the launch is finished."""
+        plan, ended, finished_at = self.plan, self.ended, self.finished_at
+        assert ended is not None
+        assert finished_at is not None
         # A signal may wake what hung: what a rank says after we have begun to end it is not what happened.
         reports = {rank: r for rank, r in read_reports(plan).items() if r.phases.get("end", 0.0) <= self.ended_at}
         ending = Ending(
             exit=ended,
             timed_out=self.timed_out,
             ended_by_us=self.ended_by_us,
+            left=self.left,
             oom_kills=processes.oom_kills() - self.oom_kills_before,
         )
         fates = tell_fates(plan, reports, self.channel, ending)
@@ -223,6 +290,9 @@ class _Launch:
             timed_out=is_hang(fates),
             fates=fates,
             measurements=measurements,
+            fingerprints=merge_fingerprints(list(reports.values())) if outcome == "passed" else {},
+            late_s=late_s(list(reports.values())) if outcome == "passed" else {},
+            peak_memory_bytes=max((r.peak_memory_bytes for r in reports.values()), default=0),
             foreign_cores=foreign_cores(list(reports.values())),
             software=reports[0].software if 0 in reports else {},
             logs=plan.directory,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -48,7 +47,9 @@ class TorchrunLauncher:
         """Nothing can be prepared."""
 
     def start(self, plan: LaunchPlan) -> RunningLaunch:
+        lifeline, theirs = os.pipe()
         command = [
+            sys.executable, "-m", "pytest_distbench.launch.guardian", str(lifeline), plan.directory,
             sys.executable, "-m", "torch.distributed.run",
             f"--rdzv-backend={LOOPBACK_RENDEZVOUS}",
             "--rdzv-endpoint=127.0.0.1:0",
@@ -68,9 +69,11 @@ class TorchrunLauncher:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
+                pass_fds=[lifeline],
                 start_new_session=True,
             )
-        return _TorchrunLaunch(process, self.session, Path(plan.directory) / "launcher.log")
+        os.close(lifeline)
+        return _TorchrunLaunch(process, theirs, self.session, Path(plan.directory) / "launcher.log")
 
     def leftovers(self) -> list[psutil.Process]:
         return processes.marked(SESSION_VARIABLE, self.session)
@@ -80,11 +83,23 @@ class TorchrunLauncher:
 
 
 class _TorchrunLaunch:
-    def __init__(self, process: subprocess.Popen[bytes], session: str, log: Path) -> None:
+    """A guardian (see there) and the torchrun below it.
+
+    Args:
+        process: the guardian; it ends as torchrun ended.
+        lifeline: descriptor that keeps it alive.
+        session: cookie of all it started.
+        log: of both.
+    """
+
+    def __init__(self, process: subprocess.Popen[bytes], lifeline: int, session: str, log: Path) -> None:
         self._process = process
         self._log = log
         self._session = session
         self._handle = os.pidfd_open(process.pid)
+        self._open = contextlib.ExitStack()
+        for descriptor in (self._handle, lifeline):
+            self._open.callback(os.close, descriptor)
 
     def fileno(self) -> int:
         return self._handle
@@ -93,8 +108,7 @@ class _TorchrunLaunch:
         code = self._process.poll()
         if code is None:
             return None
-        with contextlib.suppress(OSError):
-            os.close(self._handle)
+        self._open.close()
         log = tail(self._log, lines=200)
         trouble = "" if code == 0 else f"torchrun {processes.ending(code)}"
         return Exit(codes=exit_codes(log), trouble=trouble, died=code < 0)
@@ -104,10 +118,9 @@ class _TorchrunLaunch:
         return {}
 
     def abandon(self) -> None:
-        with contextlib.suppress(OSError):
-            self._process.send_signal(signal.SIGTERM)
+        self._open.close()
         with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(timeout=1)
+            self._process.wait(timeout=5)
         processes.kill(processes.marked(SESSION_VARIABLE, self._session))
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(timeout=5)

@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
@@ -17,7 +18,7 @@ import psutil
 
 from pytest_distbench.errors import BackendUnavailable, LauncherError
 from pytest_distbench.launch import processes
-from pytest_distbench.launch.agent import SOCKETS_FOLDER, Reply, Request
+from pytest_distbench.launch.agent import Reply, Request, sockets_folder
 from pytest_distbench.launch.contract import (
     NO_REVERSE_DNS,
     SESSION_VARIABLE,
@@ -43,14 +44,26 @@ class WarmLauncher:
         directory: private directory of the session, for the agent's log.
         session: cookie that marks the agent and all it starts.
         preload: modules to import once, in the forkserver, besides torch.
+        interpreter: the Python that runs agent and ranks; None: this one.
+        python_path: where that one finds this package, and whatever else it should; None: as here.
     """
 
     name = "warm"
 
-    def __init__(self, directory: Path, session: str, preload: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        session: str,
+        preload: tuple[str, ...] = (),
+        *,
+        interpreter: Path | None = None,
+        python_path: Sequence[str] | None = None,
+    ) -> None:
         self._directory = directory
         self.session = session
         self._preload = preload
+        self._interpreter = str(interpreter or sys.executable)
+        self._python_path = python_path
         self._agent: _Agent | None = None
 
     def prepare(self, variables: dict[str, str]) -> None:
@@ -58,8 +71,9 @@ class WarmLauncher:
         if self._agent is not None and self._agent.is_usable(fingerprint):
             return
         self.close()
-        inherited = {**variables, SESSION_VARIABLE: self.session}
-        self._agent = _Agent(self._directory, inherited, fingerprint, list(self._preload))
+        path = sys.path if self._python_path is None else self._python_path
+        inherited = {**variables, SESSION_VARIABLE: self.session, "PYTHONPATH": os.pathsep.join(p for p in path if p)}
+        self._agent = _Agent(self._interpreter, self._directory, inherited, fingerprint, list(self._preload))
 
     def start(self, plan: LaunchPlan) -> RunningLaunch:
         for attempt in (1, 2):
@@ -78,36 +92,43 @@ class WarmLauncher:
         raise AssertionError("unreachable")
 
     def leftovers(self) -> list[psutil.Process]:
-        """All that carries the session's mark and is not the agent, its forkserver or its resource tracker."""
-        kept = self._agent.own_pids() if self._agent is not None else set()
-        return [p for p in processes.marked(SESSION_VARIABLE, self.session) if p.pid not in kept]
+        """All that carries the session's mark or descends from the agent, and is not one of its own helpers."""
+        found = {p.pid: p for p in processes.marked(SESSION_VARIABLE, self.session)}
+        if self._agent is None:
+            return list(found.values())
+        found |= {p.pid: p for p in processes.family([self._agent.pid])}
+        return [p for pid, p in found.items() if pid not in self._agent.kept]
 
     def close(self) -> None:
         if self._agent is not None:
             self._agent.end()
             self._agent = None
             processes.kill(self.leftovers())
-            shutil.rmtree(self._directory / SOCKETS_FOLDER, ignore_errors=True)
+            shutil.rmtree(sockets_folder(self._directory, self.session), ignore_errors=True)
 
 
 class _Agent:
     """The agent process and its end of the socket pair."""
 
     def __init__(
-        self, directory: Path, variables: dict[str, str], fingerprint: dict[str, str], preload: list[str]
+        self,
+        interpreter: str,
+        directory: Path,
+        variables: dict[str, str],
+        fingerprint: dict[str, str],
+        preload: list[str],
     ) -> None:
         self.fingerprint = fingerprint
         self.is_broken = False
-        self._log = directory / "agent.log"
+        self._log = directory / f"agent-{variables[SESSION_VARIABLE][:8]}.log"
         self._link, theirs = socket.socketpair()
         code = (
             f"from pytest_distbench.launch.agent import main; main({theirs.fileno()}, {str(directory)!r}, {preload!r})"
         )
         environment = {**variables, "OMP_NUM_THREADS": "1", **NO_REVERSE_DNS}  # ranks have their own variables
-        environment["PYTHONPATH"] = os.pathsep.join(p for p in sys.path if p)
         with open(self._log, "ab") as log:
             self._process = subprocess.Popen(
-                [sys.executable, "-c", code],
+                [interpreter, "-c", code],
                 env=environment,
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
@@ -118,6 +139,8 @@ class _Agent:
         theirs.close()
         self._buffer = b""
         self._backends: dict[str, bool] | None = None
+        self.pid = self._process.pid
+        self.kept: set[int] = {self.pid}
 
     def is_usable(self, fingerprint: dict[str, str]) -> bool:
         return not self.is_broken and self._process.poll() is None and self.fingerprint == fingerprint
@@ -127,7 +150,7 @@ class _Agent:
         deadline = time.monotonic() + _START_TIMEOUT_S
         while self._backends is None:
             for reply in self.read(timeout_s=max(0.0, deadline - time.monotonic())):
-                self._backends = reply.backends
+                self._backends, self.kept = reply.backends, set(reply.kept)
             if time.monotonic() > deadline:
                 raise LauncherError(
                     f"the agent did not start within {_START_TIMEOUT_S:.0f} s; its log: {self._log_tail()}"
@@ -166,11 +189,6 @@ class _Agent:
 
     def fileno(self) -> int:
         return self._link.fileno()
-
-    def own_pids(self) -> set[int]:
-        """The agent and its direct children; ranks are the forkserver's."""
-        own = processes.children(self._process.pid)
-        return {self._process.pid, *own}
 
     def end(self) -> None:
         """Ask the agent to end, and make sure of it and of all it started."""

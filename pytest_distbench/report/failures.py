@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections.abc import Sequence
 
-from pytest_distbench.records import CaseResult, LaunchRecord, RankFate, Verdict
+from pytest_distbench.records import CONVERGENCE, CaseResult, LaunchRecord, RankFate, Verdict
+from pytest_distbench.report.causes import cause_lines
 from pytest_distbench.report.tables import case_table, change, limit, quantity
+from pytest_distbench.software import software_changes
 from pytest_distbench.units import format_bytes
 
 _FEW_LINES = 30
@@ -17,7 +19,6 @@ _LONGEST_TEXT = 8000
 
 def regression_text(result: CaseResult, *, update_command: str) -> str:
     """Explain a regression: what moved, by how much, against what, and how to accept it."""
-    slow = _straggler(result)
     return "\n".join(
         [
             regression_headline(result),
@@ -25,18 +26,49 @@ def regression_text(result: CaseResult, *, update_command: str) -> str:
             *case_table(result, show_all=False),
             "",
             *_reasons(result),
+            *cause_lines(result),
             *comparison_lines(result),
-            *([slow] if slow else []),
             "",
             f"If this change is intended:  {update_command}",
         ]
     )
 
 
+def unaccepted_text(result: CaseResult, unaccepted: Sequence[Verdict], *, update_command: str) -> str:
+    """Explain verdicts that fail only because the run was told so: which, why, and how to accept them."""
+    return "\n".join(
+        [
+            unaccepted_headline(unaccepted),
+            "",
+            *case_table(result, show_all=False),
+            "",
+            *[f"{v.metric}: {v.reason}" for v in unaccepted if v.reason][:8],
+            *comparison_lines(result),
+            "",
+            f"If what was measured is right:  {update_command}",
+        ]
+    )
+
+
+def unaccepted_headline(unaccepted: Sequence[Verdict]) -> str:
+    """One line: the first metric, its verdict, why, how many, and the option that makes it fail."""
+    first = unaccepted[0]
+    option = "--distbench-fail-on-improvement" if first.kind == "improved" else "--distbench-strict"
+    more = f" (and {len(unaccepted) - 1} more)" if len(unaccepted) > 1 else ""
+    return f"{first.metric}: {first.kind}: {first.reason or change(first)}{more}; {option}"
+
+
 def regression_headline(result: CaseResult) -> str:
-    """One line: metric, change, where, limit, how many."""
-    failed = [v for v in result.verdicts if v.is_failure]
-    worst = max(failed, key=_severity)
+    """One line: metric, change, where, limit, how many; and whether the fingerprint changed with it."""
+    changed = next((f"fingerprint changed: {v.reason}" for v in result.verdicts if v.kind == "changed"), "")
+    failed = [v for v in result.verdicts if v.kind == "regressed"]
+    if not failed:
+        return changed
+    return _moved(result, failed) + ("; the fingerprint changed" if changed else "")
+
+
+def _moved(result: CaseResult, failed: list[Verdict]) -> str:
+    worst = max(failed, key=lambda v: (v.better == "curve", _severity(v)))  # a curve is the earliest to go
     same = [v for v in result.verdicts if v.metric.partition("[")[0] == worst.metric.partition("[")[0]]
     hits = sum(v.is_failure for v in same)
     where = f" at {format_bytes(int(worst.at['message_bytes']))}" if "message_bytes" in worst.at else ""
@@ -50,6 +82,8 @@ def regression_headline(result: CaseResult) -> str:
     name = worst.metric.partition("[")[0] if where else worst.metric
     if worst.current is None:
         return f"{name}{where}: no value ({worst.reason}), baseline {quantity(worst.baseline, worst.unit)}{of}"
+    if worst.better in CONVERGENCE and worst.reason:
+        return f"{name}: {worst.reason.partition(';')[0]}{of}"
     if worst.better == "exact":
         now, then = quantity(worst.current, worst.unit), quantity(worst.baseline, worst.unit)
         return f"{name}{where}: {now}, baseline {then} (exact){of}"
@@ -60,11 +94,9 @@ def comparison_lines(result: CaseResult) -> list[str]:
     """Which baseline, which software, and what differs."""
     current = result.launches[0].software if result.launches else {}
     stored = result.baseline_software
-    differing = sorted(k for k in {*stored, *current} if stored.get(k) != current.get(k)) if stored else []
     lines = [f"baseline  {result.environment.platform}  {_versions(stored)}  {result.baseline_path}"]
     lines.append(f"this run  {result.environment.platform}  {_versions(current)}")
-    lines += [f"differs   {name}: {stored.get(name, '-')} -> {current.get(name, '-')}" for name in differing]
-    return lines
+    return lines + ([f"differs   {change}" for change in software_changes(stored, current)] if stored else [])
 
 
 def launch_text(result: CaseResult, *, rerun_command: str) -> str:
@@ -103,27 +135,11 @@ def _severity(verdict: Verdict) -> float:
 
 
 def _reasons(result: CaseResult) -> list[str]:
-    return [f"{v.metric}: {v.reason}" for v in result.verdicts if v.is_failure and v.reason][:8]
+    return [f"{v.metric}: {v.reason}" for v in result.verdicts if v.kind == "regressed" and v.reason][:8]
 
 
 def _versions(software: dict[str, str]) -> str:
     return ", ".join(f"{k} {software[k]}" for k in ("torch", "cuda", "nccl", "python") if k in software)
-
-
-def _straggler(result: CaseResult) -> str:
-    """Name a rank that was the slowest in most iterations of most failed metrics."""
-    failed = {v.metric for v in result.verdicts if v.is_failure}
-    votes: Counter[int] = Counter()
-    total = 0
-    for launch in result.launches:
-        for m in launch.measurements:
-            if m.key in failed and m.summary is not None and m.summary.slowest_rank is not None:
-                total += 1
-                votes[m.summary.slowest_rank] += m.summary.slowest_share > 0.9
-    if not total or not votes:
-        return ""
-    rank, times = votes.most_common(1)[0]
-    return f"rank {rank} was the slowest in over 90 % of the iterations" if times > 0.7 * total else ""
 
 
 def _first_line(launch: LaunchRecord) -> str:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 from pytest_distbench.records import CaseResult, Verdict, VerdictKind
+from pytest_distbench.report import pairs
 from pytest_distbench.report.escape import printable
-from pytest_distbench.report.failures import regression_headline
+from pytest_distbench.report.failures import regression_headline, unaccepted_headline
 from pytest_distbench.report.tables import change, limit, quantity
 
 MAX_SUMMARY_BYTES = 900 * 1024
@@ -16,7 +17,16 @@ MAX_SUMMARY_BYTES = 900 * 1024
 MAX_ANNOTATIONS = 9
 """GitHub shows ten of a kind per step; the tenth says how many more there are."""
 
-_ORDER: tuple[VerdictKind, ...] = ("regressed", "inconclusive", "incomparable", "missing", "improved", "unchanged")
+_ORDER: tuple[VerdictKind, ...] = (
+    "regressed",
+    "changed",
+    "inconclusive",
+    "incomparable",
+    "missing",
+    "drifted",
+    "improved",
+    "unchanged",
+)
 
 
 def runs_here(variables: Mapping[str, str]) -> bool:
@@ -36,10 +46,10 @@ def summary(results: Sequence[CaseResult], *, max_bytes: int) -> str:
     rows = sorted(
         ((r, v) for r in results for v in r.verdicts if v.better != "info"), key=lambda pair: _ORDER.index(pair[1].kind)
     )
-    failed = sum(v.kind == "regressed" for _, v in rows)
+    failed = sum(v.is_failure for _, v in rows)
     device = f"{results[0].environment.device}, {results[0].environment.platform}" if results else "nothing measured"
     lines = [
-        f"### distbench: {failed} regressed of {len(rows)} metrics",
+        f"### distbench: {failed} of {len(rows)} metrics failed",
         "",
         escape(device),
         "",
@@ -57,16 +67,29 @@ def summary(results: Sequence[CaseResult], *, max_bytes: int) -> str:
     return "\n".join(lines) + "\n\n"
 
 
-def workflow_commands(results: Sequence[CaseResult]) -> list[str]:
-    """Workflow commands: an error per regressed test, a warning per test without a clear verdict."""
+def workflow_commands(
+    results: Sequence[CaseResult], *, also_failing: Collection[VerdictKind] = frozenset()
+) -> list[str]:
+    """Workflow commands: an error per test that failed by its verdicts, a warning per test without a clear one.
+
+    Args:
+        results: of the run; those of an update are passed over, expected regressions are warnings.
+        also_failing: verdict kinds that fail a test besides those that always do.
+    """
     errors, warnings = [], []
-    for result in results:
+    for result in (r for r in results if not r.update):
         kinds = {v.kind for v in result.verdicts if v.better != "info"}
         file = result.nodeid.partition("::")[0]
         title = result.nodeid.rpartition("::")[2]
-        if "regressed" in kinds:
-            errors.append(_command("error", file, title, regression_headline(result)))
-        elif unclear := kinds & {"inconclusive", "incomparable", "missing"}:
+        failing = [v for v in result.verdicts if v.better != "info" and (v.is_failure or v.kind in also_failing)]
+        if failing and result.xfail_perf and any(v.is_failure for v in failing):
+            warnings.append(_command("warning", file, title, f"expected: {result.xfail_perf}"))
+        elif failing and not any(v.is_failure for v in failing):
+            errors.append(_command("error", file, title, unaccepted_headline(failing)))
+        elif failing:
+            headline = pairs.headline(result) if result.against else regression_headline(result)
+            errors.append(_command("error", file, title, headline))
+        elif unclear := kinds & {"drifted", "inconclusive", "incomparable", "missing"}:
             first = next(v for v in result.verdicts if v.kind in unclear)
             warnings.append(_command("warning", file, title, f"{first.kind}: {first.metric} {first.reason}"))
     return [*_capped(errors, "error"), *_capped(warnings, "warning")]

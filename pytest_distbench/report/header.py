@@ -18,16 +18,20 @@ def header_lines(
     backend: str,
     launcher: str,
     update: str,
+    against: str,
 ) -> list[str]:
-    """Two lines; three in an update. ``num_gpus`` is 0 for a CPU run, ``update`` empty without an update."""
+    """Two lines; three in an update. ``num_gpus`` is 0 for a CPU run, ``update`` and ``against`` may be empty."""
     sizes = ", ".join(map(str, world_sizes))
     devices = f"{num_gpus} GPUs" if num_gpus else f"{environment.cores} CPU cores"
-    files = sum(1 for _ in store.files())
+    entries = sum(1 for _ in store.files())
     torch = environment.software["torch"]
     where = f"{backend}, {devices} ({environment.device}), torch {torch}, {launcher} launcher"
+    first = f"distbench {__version__}: world size {sizes}, {where}"
+    if against:
+        return [first, f"distbench: against {against}, in turns; stored baselines are not read"]
     lines = [
-        f"distbench {__version__}: world size {sizes}, {where}",
-        f"distbench: baselines {store.folder / store.platform} ({files} file{'s' * (files != 1)})",
+        first,
+        f"distbench: baselines {store.folder / store.platform} ({entries} {'entry' if entries == 1 else 'entries'})",
     ]
     if update:
         lines.append(f"distbench: update={update}; baselines will be written")

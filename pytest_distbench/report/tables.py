@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pytest_distbench.records import CaseResult, Verdict, VerdictKind
+from pytest_distbench.records import CONVERGENCE, CaseResult, Verdict, VerdictKind
 from pytest_distbench.units import GIGABYTE, format_bytes, format_change, format_quantity
 
 MARKS: dict[VerdictKind, str] = {
     "regressed": "!",
+    "changed": "!",
     "improved": "+",
     "unchanged": " ",
+    "drifted": "~",
     "inconclusive": "?",
     "incomparable": "x",
     "missing": "N",
@@ -67,6 +69,8 @@ def quantity(value: float | None, unit: str) -> str:
 
 def change(verdict: Verdict) -> str:
     """The change against the baseline, signed, as the metric itself moves."""
+    if verdict.kind == "changed":
+        return "changed"
     return "" if verdict.ratio is None or verdict.better == "info" else format_change(verdict.ratio)
 
 
@@ -74,8 +78,17 @@ def limit(verdict: Verdict) -> str:
     """The largest accepted change towards worse."""
     if verdict.limit is None or verdict.better == "info":
         return ""
-    if verdict.better == "exact":
+    if verdict.better == "exact" or (verdict.better in CONVERGENCE and verdict.limit == 0.0):
         return "exact"
+    match verdict.better:
+        case "curve":
+            return f"{verdict.limit:.0e}"
+        case "same":
+            return f"±{verdict.limit:.1%}"
+        case "steps":
+            return f"+{verdict.limit:.1%}"
+        case "floor":
+            return f"-{verdict.limit:.1%}"
     return f"-{(1 - 1 / (1 + verdict.limit)):.0%}" if verdict.better == "higher" else f"+{verdict.limit:.0%}"
 
 
@@ -113,4 +126,6 @@ def _sweep_table(result: CaseResult, *, show_all: bool) -> list[str]:
         )
     header = ("", "size", "time us", "algbw GB/s", "busbw GB/s", "#wrong", "baseline us", "change", "limit", "n")
     lines = layout(header, rows) if rows else []
-    return lines + ([f"  {hidden} sizes within their limits not shown (-v shows all)"] if hidden else [])
+    return lines + (
+        [f"  {hidden} size{'s' * (hidden != 1)} within their limits not shown (-v shows all)"] if hidden else []
+    )

@@ -6,46 +6,83 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from pytest_distbench.records import CaseResult, Verdict, VerdictKind
+from pytest_distbench.records import CaseResult, EntryName, Verdict, VerdictKind
+from pytest_distbench.report.pairs import overview, pair_table
 from pytest_distbench.report.tables import MARKS, case_table, change, is_sweep, layout, limit, quantity
+from pytest_distbench.software import software_changes
 from pytest_distbench.units import format_bytes
+from pytest_distbench.updating import FEWEST_LAUNCHES
 
 _KINDS: dict[VerdictKind, str] = {
     "regressed": "regressed",
+    "changed": "with another fingerprint",
     "improved": "better than the baseline",
     "unchanged": "within limits",
+    "drifted": "drifted (same curve, other digits)",
     "inconclusive": "inconclusive (too noisy)",
     "incomparable": "not comparable",
     "missing": "without a baseline",
 }
+_PAIRED_KINDS = {**_KINDS, "improved": "better than the reference", "missing": "not in the reference"}
 _SHOWN_CASES = 20
+_SHOWN_NAMES = 10
 
 
 def summary_lines(results: Sequence[CaseResult], *, verbosity: int, record_command: str, folder: Path) -> list[str]:
     """Everything below the section's title."""
     compared = [r for r in results if not r.update and r.verdicts]
+    paired = [r for r in compared if r.against]
     failed = sum(r.launches[-1].outcome == "failed" for r in results)
     updated = [r for r in results if r.update]
     lines: list[str] = []
     if verbosity > 0:
         for result in results:
-            lines += [_title(result), *case_table(result, show_all=True), ""]
+            table = pair_table if result.against else case_table
+            lines += [_title(result), *table(result, show_all=True), ""]
     elif verbosity == 0:
-        lines += [*_overview(results), ""]
+        lines += [*(overview(paired) if paired else _overview(results)), ""]
     if compared:
         lines += _counts(compared)
     lines += _inconclusive(compared)
+    lines += _drift(results)
     if updated:
         lines += _updates(updated, folder)
     if failed:
         lines.append(f"{failed} {_cases(failed)} failed in a rank: nothing judged, nothing stored")
-    missing = [r for r in compared if {v.kind for v in r.verdicts if v.better != "info"} == {"missing"}]
+    stored = [r for r in compared if not r.against]
+    missing = [r for r in stored if {v.kind for v in r.verdicts if v.better != "info"} == {"missing"}]
     if missing:
         platform = missing[0].environment.platform
         count = f"{len(missing)} of {len(compared)} {_cases(len(compared))}"
         lines.append(f"no baseline for {count} on {platform}: measured, not judged")
         lines.append(f"record them:  {record_command}")
     return lines
+
+
+def unused_lines(unused: Sequence[EntryName], *, pruned: bool) -> list[str]:
+    """The stored entries that no test used, by name: all of them where they were deleted."""
+    if not unused:
+        return []
+    count = f"{len(unused)} stored {'entry was' if len(unused) == 1 else 'entries were'} not used"
+    shown = unused if pruned else unused[:_SHOWN_NAMES]
+    more = [f"  and {len(unused) - len(shown)} more"] if len(shown) < len(unused) else []
+    return [
+        f"{count}{', and deleted' if pruned else '; --distbench-prune deletes them'}:",
+        *(f"  {n}" for n in shown),
+        *more,
+    ]
+
+
+def _drift(results: Sequence[CaseResult]) -> list[str]:
+    """What software changed since the baselines were taken; once for all cases."""
+    found = Counter(
+        what
+        for r in results
+        if r.baseline_software
+        for what in software_changes(r.baseline_software, r.environment.software)
+    )
+    cases = [f"{what} ({number} {_cases(number)})" for what, number in found.items()]
+    return [f"software differs from the baselines': {', '.join(cases)}"] if cases else []
 
 
 def _title(result: CaseResult) -> str:
@@ -84,7 +121,7 @@ def _overview(results: Sequence[CaseResult]) -> list[str]:
 
 
 def _telling(result: CaseResult) -> Iterable[Verdict]:
-    judged = [v for v in result.verdicts if v.better != "info" and v.current is not None]
+    judged = [v for v in result.verdicts if v.better != "info" and (v.current is not None or v.kind == "changed")]
     if not is_sweep(result):
         return judged
     times = sorted((v for v in judged if v.unit == "s"), key=lambda v: int(v.at.get("message_bytes", 0)))
@@ -92,14 +129,15 @@ def _telling(result: CaseResult) -> Iterable[Verdict]:
         return judged[:3]
     largest_change = max(times, key=lambda v: abs((v.ratio or 1.0) - 1.0))
     chosen = {times[0].metric, largest_change.metric, times[-1].metric}
-    return [v for v in times if v.metric in chosen]
+    return [v for v in judged if v.metric in chosen or v.kind == "changed"]
 
 
 def _counts(results: Sequence[CaseResult]) -> list[str]:
     counts = Counter(v.kind for r in results for v in r.verdicts if v.better != "info")
     total = sum(counts.values())
-    parts = [f"{counts[kind]} {text}" for kind, text in _KINDS.items() if counts[kind]]
-    launches = sum(len(r.launches) for r in results)
+    kinds = _PAIRED_KINDS if any(r.against for r in results) else _KINDS
+    parts = [f"{counts[kind]} {text}" for kind, text in kinds.items() if counts[kind]]
+    launches = sum(len(r.launches) + len(r.reference_launches) for r in results)
     counted = f"{total} metric{'s' * (total != 1)} of {len(results)} {_cases(len(results))}"
     return [f"{counted} in {launches} launch{'es' * (launches != 1)}: {', '.join(parts) or 'nothing judged'}"]
 
@@ -111,7 +149,8 @@ def _cases(number: int) -> str:
 def _inconclusive(results: Sequence[CaseResult]) -> list[str]:
     lines = []
     for result in results:
-        found = [v for v in result.verdicts if v.kind in ("inconclusive", "incomparable")]
+        unclear = {"drifted", "inconclusive", "incomparable"} | ({"missing"} if result.against else set())
+        found = [v for v in result.verdicts if v.kind in unclear]
         if found:
             name = f"{result.case.test.rpartition('::')[2]}[{result.case.case_id}]"
             more = f" and {len(found) - 1} more" if len(found) > 1 else ""
@@ -131,7 +170,7 @@ def _updates(results: Sequence[CaseResult], folder: Path) -> list[str]:
         name = f"{result.case.test.rpartition('::')[2]}[{result.case.case_id}]"
         for verdict in _telling(result):
             old = result.previous.get(verdict.metric)
-            note = "new" if old is None else "regression accepted" if verdict.kind == "regressed" else ""
+            note = "new" if old is None else "regression accepted" if verdict.is_failure else ""
             metric = verdict.metric
             rows.append(
                 (
@@ -147,4 +186,16 @@ def _updates(results: Sequence[CaseResult], folder: Path) -> list[str]:
             name = ""
     if rows:
         lines += ["  " + line for line in layout(("test", "metric", "old", "", "new", "change", ""), rows, left=2)]
-    return [*lines, f"review with: git diff {folder}"]
+    few = [
+        r
+        for r in results
+        if r.update != "kept"
+        and len(r.launches) < FEWEST_LAUNCHES
+        and any(v.better in ("lower", "higher") for v in r.verdicts)
+    ]
+    if few:
+        lines.append(
+            f"? {len(few)} {_cases(len(few))} stored with fewer than {FEWEST_LAUNCHES} launches: "
+            "their noise is not known, later runs can hardly judge against them"
+        )
+    return [*lines, f"review with: distbench baseline diff --baselines {folder}"]

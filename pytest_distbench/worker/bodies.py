@@ -13,11 +13,12 @@ import sys
 from collections.abc import Callable
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
-from types import CodeType, ModuleType
-from typing import TYPE_CHECKING
+from types import CodeType, ModuleType, SimpleNamespace
+from typing import TYPE_CHECKING, Any
 
-from pytest_distbench.errors import BodyError
-from pytest_distbench.records import BodyReference
+from pytest_distbench.errors import BodyError, ForeignModuleError
+from pytest_distbench.interpreter import is_installed_here
+from pytest_distbench.records import BodyReference, LaunchPlan
 
 if TYPE_CHECKING:
     from pytest_distbench.worker.context import RankContext
@@ -40,6 +41,36 @@ def load(reference: BodyReference) -> Callable[[RankContext], object]:
     if not callable(found):
         raise BodyError(f"{reference.file}::{reference.function} is a {type(found).__name__}, not a function")
     return found
+
+
+def check_origin(plan: LaunchPlan) -> None:
+    """Make sure that no module came from another tree than the one this group measures.
+
+    A project installed as editable may be found by an import hook, which leads to the working tree whatever sys.path
+    says: both groups would then run the same code.
+
+    Raises:
+        ForeignModuleError: one did; the message names it.
+    """
+    if not plan.tree:
+        return
+    allowed = [Path(plan.tree).resolve(), Path(__file__).resolve().parents[1]]
+    for name, module in list(sys.modules.items()):
+        file = getattr(module, "__file__", None)
+        path = Path(file).resolve() if isinstance(file, str) and Path(file).is_absolute() else None
+        if path is None or not path.is_relative_to(plan.foreign_tree):
+            continue
+        if (
+            any(path.is_relative_to(folder) for folder in allowed)
+            or is_installed_here(str(path))
+            or is_installed_here(str(file))
+        ):
+            continue
+        raise ForeignModuleError(
+            f"module {name} was imported from {file}, in the working tree, by the group that measures another "
+            "revision; does an editable install lead there? Put its folder on sys.path instead: pythonpath = src in "
+            "the ini file, or pip install -e . --config-settings editable_mode=compat"
+        )
 
 
 def _module(reference: BodyReference) -> ModuleType:
@@ -73,7 +104,28 @@ class _RewritingLoader(SourceFileLoader):
             rewritten = ast.parse(source, filename=path)
             rewrite_asserts(rewritten, source, path)
             tree = rewritten
+            _explain_comparisons()
         return compile(tree, path, "exec", dont_inherit=True)
+
+
+def _explain_comparisons() -> None:
+    """Have a failing ``assert a == b`` say where the two differ, by pytest's own hook; it wants a configuration."""
+    from _pytest.assertion import pytest_assertrepr_compare, util
+
+    defaults: Any = SimpleNamespace(
+        get_verbosity=lambda kind=None: 0,
+        getini={"assertion_text_diff_style": "ndiff"}.get,
+        get_terminal_writer=lambda: SimpleNamespace(_highlight=lambda source, lexer="python": source),
+        pluginmanager=SimpleNamespace(has_plugin=lambda name: False),
+    )
+
+    def explain(operation: str, left: object, right: object) -> str | None:
+        with contextlib.suppress(Exception):
+            lines = list(pytest_assertrepr_compare(defaults, operation, left, right) or [])
+            return "\n~".join(line.replace("\n", "\\n") for line in lines).replace("%", "%%") or None
+        return None
+
+    util._reprcompare = explain
 
 
 def _leads_to(name: str, path: Path) -> bool:

@@ -14,11 +14,33 @@ import torch
 import torch.distributed as dist
 
 from pytest_distbench.errors import RecordingError
-from pytest_distbench.records import Better, LaunchPlan, Observation, Reduce, Scalar, metric_key
+from pytest_distbench.records import (
+    CONVERGENCE,
+    PHASE,
+    Better,
+    LaunchPlan,
+    Observation,
+    Reduce,
+    Scalar,
+    metric_key,
+    replaced,
+)
+from pytest_distbench.worker.blocks import block_length
 from pytest_distbench.worker.control import ControlLine
+from pytest_distbench.worker.fingerprint import Watch
 from pytest_distbench.worker.goal import Goal
+from pytest_distbench.worker.meter import Meter
 
-_DEFAULT_REDUCE: dict[str, Reduce] = {"lower": "max", "higher": "min", "exact": "all", "info": "rank0"}
+_DEFAULT_REDUCE: dict[str, Reduce] = {
+    "lower": "max",
+    "higher": "min",
+    "exact": "all",
+    "info": "rank0",
+    "curve": "mean",
+    "same": "mean",
+    "steps": "all",
+    "floor": "all",
+}
 
 
 class RankContext:
@@ -35,6 +57,7 @@ class RankContext:
         seed: for random number generators; the same in every rank and every launch.
         launch: index of this launch in its case.
         data_dir: directory shared by the launches of this run.
+        watch: takes the fingerprints.
     """
 
     def __init__(self, plan: LaunchPlan, control: ControlLine) -> None:
@@ -51,12 +74,15 @@ class RankContext:
         self.launch = plan.index
         self.data_dir = Path(plan.data_dir)
         self.observations: list[Observation] = []
+        self.watch = Watch(is_on=plan.backend != "fake")
         self._only = frozenset(plan.only)
         self._control = control
         self._phases: list[str] = []
         self._common_at: dict[str, Scalar] = {}
         self._side_group: dist.ProcessGroup | None = None
         self._unfinished: list[str] = []
+        self._takes_turns = plan.takes_turns
+        self._waited_s = 0.0
 
     def timed(
         self,
@@ -71,7 +97,8 @@ class RankContext:
 
         Each iteration begins with an untimed barrier. On a CPU the clock is read before and after the loop body;
         on CUDA, events are recorded around it on the current stream and synchronised. The iteration's time is the
-        maximum over ranks, the launch's value the 25th percentile of these.
+        maximum over ranks, the launch's value the 25th percentile of these. The last warm-up iteration gives the
+        fingerprint: a loop without warm-up has none.
 
         Args:
             name: of the metric, in seconds, lower is better.
@@ -89,10 +116,18 @@ class RankContext:
         self._unfinished.append(label)
         for i in range(-warmup, 0):
             self.barrier()
+            if i == -1:
+                self.watch.begin(label)
             yield i
+            self.watch.end(ahead=iterations)
         times = []
+        meter = Meter()
+        block = block_length(iterations)
         for i in range(iterations):
+            if i % block == 0:
+                self.take_turn()
             self.barrier()
+            meter.start()
             if self.device.type == "cuda":
                 begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
                 begin.record()
@@ -104,8 +139,9 @@ class RankContext:
                 start = time.perf_counter()
                 yield i
                 times.append(time.perf_counter() - start)
+            meter.stop()
         self._unfinished.remove(label)
-        self.record(name, times, unit="s", better="lower", reduce="max", at=at, facts=facts)
+        self.record_times(name, times, meter, at=at, facts=facts)
 
     def record(
         self,
@@ -126,11 +162,15 @@ class RankContext:
                 the steps to a goal that was never reached.
             unit: ``s`` and ``B`` are scaled where printed, any other text is shown as it is.
             better: ``higher`` and ``lower`` are judged with their noise, ``exact`` must be equal, ``info`` is
-                shown and not judged.
+                shown and not judged. For seeded trainings: ``curve`` (a series, such as the first losses) must follow
+                the baseline's step by step, ``same`` may neither rise nor fall, ``steps`` (to a goal) may not rise,
+                ``floor`` (a quality at the end) may not fall; see docs/convergence.md.
             reduce: over the ranks that recorded it. Default: the worst rank (``max`` for lower, ``min`` for
-                higher), rank 0 for info; for exact ``all``: the ranks must agree.
+                higher), rank 0 for info, ``mean`` for curve and same; for exact, steps and floor ``all``: the ranks
+                must agree.
             at: the point measured; part of the metric's identity.
-            facts: stored beside the numbers.
+            facts: stored beside the numbers. For the kinds of seeded trainings they define the number: it is not
+                compared with one of other facts.
 
         Raises:
             RecordingError: not a number, an empty series, or a name recorded twice.
@@ -153,6 +193,8 @@ class RankContext:
             raise RecordingError(
                 f"record({key!r}): {next(v for v in values if not math.isfinite(v))} is not a finite number"
             )
+        if better in CONVERGENCE:
+            _check_convergence(f"record({key!r}, better={better!r})", better, values, facts or {}, is_series=is_series)
         self.observations.append(
             Observation(
                 name=name,
@@ -165,6 +207,23 @@ class RankContext:
                 facts=dict(facts or {}),
             )
         )
+
+    def record_times(
+        self,
+        name: str,
+        seconds: list[float],
+        meter: Meter,
+        *,
+        at: Mapping[str, Scalar] | None = None,
+        facts: Mapping[str, Scalar] | None = None,
+    ) -> None:
+        """Record a clock's series with the CPU time and the waits of the same iterations."""
+        self.record(name, seconds, unit="s", better="lower", reduce="max", at=at, facts=facts)
+        self.observations[-1] = replaced(self.observations[-1], companions={"cpu_s": meter.cpu_s, "waits": meter.waits})
+
+    def point_key(self, name: str) -> str:
+        """The key of a metric at the current point."""
+        return metric_key(name, self._common_at)
 
     def wants(self, name: str, at: Mapping[str, Scalar] | None = None) -> bool:
         """Whether this launch needs the metric.
@@ -180,17 +239,38 @@ class RankContext:
         self._phases.append(name)
         path = "/".join(self._phases)
         self._synchronize()
-        start = time.perf_counter()
+        start = self.own_clock()
         try:
             yield
         finally:
             self._synchronize()
             self._phases.pop()
-        self.record(f"phase/{path}", time.perf_counter() - start, unit="s", better="info", reduce="max")
+        self.record(f"{PHASE}{path}", self.own_clock() - start, unit="s", better="info", reduce="max")
 
-    def goal(self, metric: str, *, target: float, every: int, max_steps: int, better: Better = "higher") -> Goal:
+    def goal(
+        self,
+        metric: str,
+        *,
+        target: float,
+        every: int,
+        max_steps: int,
+        better: Better = "higher",
+        min_steps: int = 25,
+        curve_steps: int = 10,
+        evaluation_samples: int | None = None,
+    ) -> Goal:
         """Start a training towards ``metric`` >= ``target`` (<= with ``better="lower"``). See :class:`Goal`."""
-        return Goal(self, metric, target=target, every=every, max_steps=max_steps, better=better)
+        return Goal(
+            self,
+            metric,
+            target=target,
+            every=every,
+            max_steps=max_steps,
+            better=better,
+            min_steps=min_steps,
+            curve_steps=curve_steps,
+            evaluation_samples=evaluation_samples,
+        )
 
     @contextlib.contextmanager
     def point(self, **at: Scalar) -> Iterator[None]:
@@ -210,14 +290,16 @@ class RankContext:
     def barrier(self) -> None:
         """Wait for all ranks, without touching the device."""
         if self.backend != "fake":
-            dist.barrier(group=self.side_group)
+            with self.watch.apart():
+                dist.barrier(group=self.side_group)
 
     def agree(self, value: float) -> float:
         """Rank 0's value in every rank. A collective call."""
         if self.backend == "fake":
             return value
         box = torch.tensor([value], dtype=torch.float64)
-        dist.broadcast(box, src=0, group=self.side_group)
+        with self.watch.apart():
+            dist.broadcast(box, src=0, group=self.side_group)
         return float(box.item())
 
     def sum_over_ranks(self, value: float) -> float:
@@ -225,7 +307,8 @@ class RankContext:
         if self.backend == "fake":
             return value
         box = torch.tensor([value], dtype=torch.float64)
-        dist.all_reduce(box, group=self.side_group)
+        with self.watch.apart():
+            dist.all_reduce(box, group=self.side_group)
         return float(box.item())
 
     @property
@@ -240,6 +323,20 @@ class RankContext:
             self._side_group = group
         return self._side_group
 
+    def take_turn(self) -> None:
+        """Where two groups run block by block in turns (``--distbench-against``), wait for this group's turn.
+
+        Not a collective call, so that no collective is pending, and none times out, while the other group runs.
+        """
+        if self._takes_turns:
+            start = time.perf_counter()
+            self._control.take_turn()
+            self._waited_s += time.perf_counter() - start
+
+    def own_clock(self) -> float:
+        """Seconds on a clock that stands still while another group has its turn."""
+        return time.perf_counter() - self._waited_s
+
     def check_complete(self) -> None:
         """Raise RecordingError if a ``timed`` loop was left early: its times would be missing silently."""
         if self._unfinished:
@@ -250,3 +347,22 @@ class RankContext:
     def _synchronize(self) -> None:
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
+
+
+def _check_convergence(
+    call: str, better: Better, values: list[float], facts: Mapping[str, Scalar], *, is_series: bool
+) -> None:
+    """Refuse what the rules for trainings could not judge later, while the rank can still say where it came from."""
+    if is_series != (better == "curve"):
+        wanted, got = ("a series, one value per step", "one number") if not is_series else ("one number", "a series")
+        raise RecordingError(f"{call}: wanted {wanted}, got {got}")
+    if better == "steps":
+        every = facts.get("every", 1)
+        if isinstance(every, (bool, str)) or not every > 0:
+            raise RecordingError(f"{call}: every={every!r} in facts; wanted the steps between evaluations, above 0")
+    if better == "floor" and "evaluation_samples" in facts:
+        samples = facts["evaluation_samples"]
+        if isinstance(samples, bool) or not isinstance(samples, int) or samples < 1:
+            raise RecordingError(f"{call}: evaluation_samples={samples!r} in facts; wanted a whole number, at least 1")
+        if any(not 0 <= v <= 1 for v in values):
+            raise RecordingError(f"{call}: {values[0]:g} is no share of {samples} samples; wanted 0 to 1")

@@ -13,8 +13,11 @@ from pathlib import Path
 import msgspec
 
 from pytest_distbench.records import Phase
-from pytest_distbench.wire import FLIGHT_REQUEST, PLAN_NAME, SOCKET_NAME, EventKind, RankEvent, short_address
+from pytest_distbench.wire import ALL_UP, FLIGHT_REQUEST, SOCKET_NAME, TURN_REQUEST, EventKind, RankEvent, short_address
 from pytest_distbench.worker import flight
+
+_START_S = 120.0
+"""How long ranks wait for one that does not come up; pytest's own limit is the launch's time longer."""
 
 PROGRESS_INTERVAL_S = 0.2
 
@@ -30,16 +33,18 @@ class ControlLine:
     def __init__(self, directory: Path, rank: int, *, reports_progress: bool, is_attached: bool = False) -> None:
         self._rank = rank
         self._flight = directory / f"flight{rank}.json"
+        self._groups = directory / f"groups{rank}.json"
         self._reports_progress = reports_progress
         self._last_progress = 0.0
         self._lock = threading.Lock()
-        self._directory = directory
+        self._turn = threading.Semaphore(0)
+        self._all_up = threading.Event()
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             with short_address(directory / SOCKET_NAME) as address:
                 self._socket.connect(address)
         except OSError:  # pytest died before this rank had started
-            self._die()
+            _kill_own_group()
         self.send("hello")
         if is_attached:
             _, terminal, _, _ = socket.recv_fds(self._socket, 1, 3)
@@ -65,21 +70,29 @@ class ControlLine:
             self._last_progress = now
             self.send("progress", text[:500])
 
+    def wait_for_the_others(self) -> None:
+        """Wait until every rank is up. A time-out counted from here does not count how long the slowest one starts."""
+        self._all_up.wait(_START_S)
+
+    def take_turn(self) -> None:
+        """Wait until it is this group's turn. No limit: pytest bounds the other group, and the lifeline this rank."""
+        self.send("turn")
+        self._turn.acquire()
+
     def _die_with_pytest(self) -> None:
         with contextlib.suppress(OSError):
             while request := self._socket.recv(1):
                 if request == FLIGHT_REQUEST:
-                    flight.dump(self._flight)
-        self._die()
-
-    def _die(self) -> None:
-        """Remove what pytest can no longer remove, then SIGKILL this process, and its group where it leads one."""
-        for name in (SOCKET_NAME, PLAN_NAME):
-            (self._directory / name).unlink(missing_ok=True)
+                    flight.dump(self._flight, self._groups)
+                elif request == ALL_UP:
+                    self._all_up.set()
+                elif request == TURN_REQUEST:
+                    self._turn.release()
         _kill_own_group()
 
 
 def _kill_own_group() -> None:
+    """SIGKILL this process, and its group where it leads one."""
     with contextlib.suppress(OSError):
         if os.getpgid(0) == os.getpid():
             os.killpg(0, signal.SIGKILL)

@@ -6,6 +6,7 @@ included. The time of the steps alone is kept apart, so that throughput and conv
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
@@ -14,9 +15,15 @@ import torch
 
 from pytest_distbench.errors import RecordingError
 from pytest_distbench.records import Better
+from pytest_distbench.worker.blocks import block_length
+from pytest_distbench.worker.meter import Meter
 
 if TYPE_CHECKING:
     from pytest_distbench.worker.context import RankContext
+
+
+STEADY_STEP = 3
+"""The step whose collectives are the fingerprint: DDP forms its buckets anew in the second."""
 
 
 class Goal:
@@ -29,50 +36,107 @@ class Goal:
             loss = train_one_step()
             goal.check(lambda: accuracy(model), loss=loss)
 
-    Records, when the loop ends: ``steps_to_<metric>`` (no value if the target was missed) and ``final_<metric>``, both
-    exact, because a seeded training repeats itself under the same software; ``time_to_<metric>`` (s) and
-    ``step_time`` (s, series), judged with their noise; ``samples_per_second``, ``loss`` and more for information.
+    Records, when the loop ends, numbers of the seed (``docs/convergence.md`` says how they are judged):
+    ``loss_curve`` (the first ``curve_steps`` losses), ``mean_loss`` (over the first ``min_steps``),
+    ``steps_to_<metric>`` (no value if the target was missed) and ``final_<metric>`` (of the last evaluation, which
+    means something where ``min_steps`` goes well beyond the target). And numbers of the clock: ``time_to_<metric>``
+    (s, if the target was met) and ``step_time`` (s, series); ``samples_per_second``, ``loss`` and more for information.
     A collective object: every rank runs the same steps.
     """
 
     def __init__(
-        self, rank: RankContext, metric: str, *, target: float, every: int, max_steps: int, better: Better = "higher"
+        self,
+        rank: RankContext,
+        metric: str,
+        *,
+        target: float,
+        every: int,
+        max_steps: int,
+        better: Better,
+        min_steps: int,
+        curve_steps: int,
+        evaluation_samples: int | None,
     ) -> None:
+        """Prepare a training.
+
+        Args:
+            rank: where it runs.
+            metric: name of what is evaluated.
+            target: value that ends the training.
+            every: steps between evaluations; the resolution of ``steps_to_<metric>``.
+            max_steps: the target counts as missed after these.
+            better: ``higher`` or ``lower``, of the metric.
+            min_steps: the training goes on for so many steps even if it meets the target earlier.
+            curve_steps: length of the golden curve; at least 1.
+            evaluation_samples: size of the test set, if the metric is a share of it (an accuracy, 0 to 1). It bounds
+                what chance alone does to that share.
+
+        Raises:
+            RecordingError: numbers that make no training.
+        """
         if every < 1 or max_steps < every:
             raise RecordingError(
                 f"goal({metric!r}): every={every}, max_steps={max_steps}; wanted 1 <= every <= max_steps"
             )
+        if min_steps < 0 or curve_steps < 1:
+            raise RecordingError(
+                f"goal({metric!r}): min_steps={min_steps}, curve_steps={curve_steps}; wanted >= 0 and >= 1"
+            )
+        if evaluation_samples is not None and evaluation_samples < 1:
+            raise RecordingError(f"goal({metric!r}): evaluation_samples={evaluation_samples}; wanted >= 1 or None")
+        if better not in ("higher", "lower"):
+            raise RecordingError(f"goal({metric!r}): better={better!r}; wanted higher or lower")
         self.metric = metric
         self.target = target
         self.every = every
         self.max_steps = max_steps
         self.better = better
+        self.min_steps = min(max(min_steps, curve_steps), max_steps)
+        self.curve_steps = min(curve_steps, max_steps)
+        self.evaluation_samples = evaluation_samples
         self.reached_at: int | None = None
+        self._start = 0.0
+        self._reached_s = 0.0
         self._rank = rank
         self._step = 0
         self._step_times: list[float] = []
+        self._meter = Meter()
         self._evaluation_s = 0.0
         self._values: list[float] = []
         self._losses: list[torch.Tensor] = []
 
     def steps(self, *, samples_per_step: int) -> Iterator[int]:
-        """Yield 1, 2, ... until the target is met or ``max_steps`` are done; then record.
+        """Yield 1, 2, ... until the target is met and ``min_steps`` are done, or ``max_steps``; then record.
 
         Args:
             samples_per_step: samples all ranks together use in one step.
         """
+        watch = self._rank.watch
         self._rank.barrier()
-        start = time.perf_counter()
+        watch.since_mark(self._rank.point_key("training_start"))
+        watch.read()
+        self._start = self._rank.own_clock()
+        block = block_length(self.max_steps)
         for step in range(1, self.max_steps + 1):
+            if step % block == 0:
+                self._rank.take_turn()
             self._step = step
             evaluated_before = self._evaluation_s
+            if step <= STEADY_STEP:
+                self._start += _seconds(lambda: watch.begin(self._rank.point_key("step_time")))
+            self._meter.start()
             step_start = time.perf_counter()
             yield step
             self._synchronize()
             self._step_times.append(time.perf_counter() - step_start - (self._evaluation_s - evaluated_before))
-            if self.reached_at is not None:
+            self._meter.stop()
+            self._start += _seconds(watch.end)
+            if step == STEADY_STEP:
+                self._start += _seconds(watch.read)
+            if self.reached_at is not None and step >= self.min_steps:
                 break
-        total_s = time.perf_counter() - start
+        total_s = self._rank.own_clock() - self._start
+        watch.mark()
         if not self._values:
             raise RecordingError(f"goal({self.metric!r}): the loop never called goal.check(...)")
         self._record(total_s, samples_per_step)
@@ -85,7 +149,7 @@ class Goal:
             loss: of this rank and step; kept on its device until the end.
 
         Returns:
-            Whether the target is met; the loop then ends by itself.
+            Whether this evaluation meets the target; the loop ends by itself.
         """
         if loss is not None:
             self._losses.append(loss.detach())
@@ -93,24 +157,34 @@ class Goal:
             return False
         self._synchronize()
         start = time.perf_counter()
-        value = self._rank.agree(float(evaluate()))
-        self._synchronize()
+        with self._rank.watch.apart():
+            value = self._rank.agree(float(evaluate()))
+            self._synchronize()
         self._evaluation_s += time.perf_counter() - start
         self._values.append(value)
         self._rank.progress(
             f"step {self._step}/{self.max_steps}", **{self.metric: f"{value:.3f} (target {self.target:g})"}
         )
-        if value <= self.target if self.better == "lower" else value >= self.target:
+        is_met = value <= self.target if self.better == "lower" else value >= self.target
+        if is_met and self.reached_at is None:
             self.reached_at = self._step
-        return self.reached_at is not None
+            self._reached_s = self._rank.own_clock() - self._start
+        return is_met
 
     def _record(self, total_s: float, samples_per_step: int) -> None:
         rank, metric = self._rank, self.metric
-        facts = {"target": self.target, "every": self.every, "max_steps": self.max_steps}
-        rank.record(f"steps_to_{metric}", self.reached_at, unit="steps", better="exact", facts=facts)
-        rank.record(f"time_to_{metric}", total_s if self.reached_at else None, unit="s", better="lower", facts=facts)
-        rank.record("step_time", self._step_times, unit="s", better="lower")
-        rank.record(f"final_{metric}", self._values[-1], better="exact", facts=facts)
+        goal = {"target": self.target, "every": self.every}
+        rank.record(f"steps_to_{metric}", self.reached_at, unit="steps", better="steps", facts=goal)
+        if self.reached_at is not None:  # a miss is one finding, that of the steps, not two
+            rank.record(f"time_to_{metric}", self._reached_s, unit="s", better="lower", facts=goal)
+        rank.record_times("step_time", self._step_times, self._meter)
+        samples = {} if self.evaluation_samples is None else {"evaluation_samples": self.evaluation_samples}
+        rank.record(
+            f"final_{metric}",
+            self._values[-1],
+            better="floor" if self.better == "higher" else "same",
+            facts={"min_steps": self.min_steps, **goal, **samples},
+        )
         rank.record(f"best_{metric}", (min if self.better == "lower" else max)(self._values), better="info")
         rank.record(
             "samples_per_second",
@@ -120,8 +194,25 @@ class Goal:
         )
         rank.record("evaluation_time", self._evaluation_s, unit="s", reduce="max")
         if self._losses:
-            rank.record("loss", torch.stack(self._losses).float().cpu().tolist(), better="info", reduce="mean")
+            self._record_losses()
+
+    def _record_losses(self) -> None:
+        losses = torch.stack(self._losses).float().cpu().tolist()
+        wrong = next((i for i, loss in enumerate(losses) if not math.isfinite(loss)), None)
+        if wrong is not None:
+            raise RecordingError(f"goal({self.metric!r}): the loss is {losses[wrong]} at step {wrong + 1}: it diverged")
+        first = losses[: self.min_steps]
+        self._rank.record("loss_curve", first[: self.curve_steps], better="curve")
+        self._rank.record("mean_loss", math.fsum(first) / len(first), better="same", facts={"steps": len(first)})
+        self._rank.record("loss", losses, better="info", reduce="mean")
 
     def _synchronize(self) -> None:
         if self._rank.device.type == "cuda":
             torch.cuda.synchronize(self._rank.device)
+
+
+def _seconds(work: Callable[[], None]) -> float:
+    """How long our own work took, to be left out of the training's time."""
+    start = time.perf_counter()
+    work()
+    return time.perf_counter() - start

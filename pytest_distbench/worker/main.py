@@ -5,6 +5,7 @@ Both launchers end up in :func:`run_rank`; ``python -m pytest_distbench.worker P
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import ctypes
 import faulthandler
@@ -30,7 +31,7 @@ import torch.distributed as dist
 from torch.distributed.rendezvous import rendezvous
 
 from pytest_distbench.records import ErrorReport, LaunchPlan, Outcome, Phase, RankReport
-from pytest_distbench.wire import STACKS_SIGNAL, variables_from_wire
+from pytest_distbench.wire import LONGEST_SOCKETS_FOLDER, SOCKETS_FOLDER, STACKS_SIGNAL, XFAILED, variables_from_wire
 from pytest_distbench.worker import bodies
 from pytest_distbench.worker.context import RankContext
 from pytest_distbench.worker.control import ControlLine
@@ -50,9 +51,11 @@ GROUP_SHARE = 0.8
 HOLD_S = 120.0
 """How long a rank that did not pass waits to be ended by pytest, which looks at its peers first."""
 
+_MACHINERY = (contextlib.__file__, runpy.__file__, ast.__file__)
+_REWRITING = "/_pytest/assertion/"
+"""Frames in these files stand between ours and the user's."""
+
 _LONGEST_TEXT = 8_000
-_LONGEST_FOLDER = 70
-"""A Unix socket's address holds 107 bytes; multiprocessing adds up to 30."""
 
 
 def run_rank(plan_path: str) -> bool:
@@ -94,7 +97,7 @@ class _Life:
         except BaseException as raised:  # noqa: BLE001 a rank reports whatever ended it, KeyboardInterrupt and SystemExit included
             outcome, reason, error = _classify(raised)
             if self.plan.post_mortem and self.rank == self.plan.attached and outcome == "failed":
-                pdb.post_mortem(_user_frames(raised))
+                pdb.post_mortem(_user_frames(raised) or raised.__traceback__)
         if os.getpid() != pid:
             os._exit(0)  # a child the body forked and let run on: the rank is its parent
         _flush_output()
@@ -117,20 +120,31 @@ class _Life:
         if plan.set_threads is not None:
             torch.set_num_threads(plan.set_threads)
         if not plan.body.function:
-            with self.phase("body"), self._resources():
+            with self._turn(), self.phase("body"), self._resources():
                 _run_script(plan)
             self.context.record("wall_time", self.body_s, unit="s", better="lower", reduce="max")
             return
         with self.phase("import"):
             body = bodies.load(plan.body)
         with self.phase("rendezvous"):
+            self.control.wait_for_the_others()
             _join_group(plan, self.context)
-        with self.phase("body"), self._resources():
+        with self._turn(), self.phase("body"), self._resources():
             for seed in plan.seeds:
                 self.context.seed = seed
+                self.context.watch.is_on &= seed == plan.seeds[0]  # the others run the same code
                 with self.context.point(seed=seed) if len(plan.seeds) > 1 else contextlib.nullcontext():
                     body(self.context)
         self.context.check_complete()
+        self.context.watch.read()
+
+    @contextlib.contextmanager
+    def _turn(self) -> Iterator[None]:
+        """Begin when it is this group's turn, and go on to the end when it is again: an exit disturbs the other."""
+        self.context.take_turn()
+        yield
+        bodies.check_origin(self.plan)
+        self.context.take_turn()
 
     @contextlib.contextmanager
     def phase(self, phase: Phase) -> Iterator[None]:
@@ -164,6 +178,8 @@ class _Life:
             reason=reason,
             error=error,
             observations=self.context.observations,
+            fingerprints=self.context.watch.found,
+            peak_memory_bytes=_peak_memory_bytes(self.plan),
             body_s=self.body_s,
             cpu_s=self.cpu_s,
             busy_s=self.busy_s,
@@ -201,8 +217,8 @@ def _take_environment(plan: LaunchPlan) -> None:
     sys.path[:] = plan.python_path
     os.chdir(plan.working_dir)
     multiprocessing.set_start_method(None, force=True)  # a forked rank would hand on the forkserver's to DataLoaders
-    sockets = Path(plan.directory) / "sockets"
-    if len(os.fsencode(sockets)) <= _LONGEST_FOLDER:
+    sockets = Path(plan.directory) / SOCKETS_FOLDER
+    if len(os.fsencode(sockets)) <= LONGEST_SOCKETS_FOLDER:
         sockets.mkdir(mode=0o700, exist_ok=True)
         multiprocessing.current_process()._config["tempdir"] = str(sockets)  # type: ignore[attr-defined] # no public way
 
@@ -304,19 +320,45 @@ def _run_script(plan: LaunchPlan) -> None:
 
 
 def _classify(raised: BaseException) -> tuple[Outcome, str, ErrorReport]:
-    """Tell a skip (of pytest or unittest, neither imported here) from a failure."""
+    """Tell a skip or xfail (of pytest or unittest, neither imported here) from a failure."""
     kind = type(raised)
-    skipped = kind.__name__ in ("Skipped", "SkipTest") and kind.__module__ in (
+    skipped = kind.__name__ in ("Skipped", "SkipTest", XFAILED) and kind.__module__ in (
         "builtins",
         "_pytest.outcomes",
         "unittest.case",
     )
-    text = _text_of(raised)
+    chain = _chain(raised)
+    # A ``finally`` that meets a collective raises on top of what went wrong: that is what must be told.
+    told = chain[-1] if _is_torchs(raised) and not _is_torchs(chain[-1]) else raised
+    text = _text_of(told)
     trace = "".join(traceback.format_exception(kind, raised, _user_frames(raised)))
     with contextlib.suppress(Exception):  # a full disk, a stream the body has closed
         sys.stderr.write(trace)
-    report = ErrorReport(kind=kind.__name__, message=_cut(text), traceback=_cut(trace), raised_at=time.monotonic())
+    report = ErrorReport(
+        kind=type(told).__name__,
+        message=_cut(text),
+        traceback=_cut(trace),
+        raised_at=time.monotonic(),
+        torch_errors=[_cut(f"{type(e).__name__}: {_text_of(e)}") for e in chain if _is_torchs(e)],
+        began_in_torch=_is_torchs(chain[-1]),
+    )
     return ("skipped" if skipped else "failed"), _cut(text) if skipped else "", report
+
+
+def _chain(raised: BaseException) -> list[BaseException]:
+    """An exception, what it came from, and so on to the first."""
+    found = [raised]
+    while (before := found[-1].__cause__ or found[-1].__context__) is not None and before not in found:
+        found.append(before)
+    return found
+
+
+def _is_torchs(raised: BaseException) -> bool:
+    """Whether torch raised it: by its class, or by the file it was raised in."""
+    trace, file = raised.__traceback__, ""
+    while trace is not None:
+        file, trace = trace.tb_frame.f_code.co_filename, trace.tb_next
+    return type(raised).__module__.partition(".")[0] == "torch" or "/torch/" in file
 
 
 def _text_of(raised: BaseException) -> str:
@@ -339,21 +381,28 @@ def _cut(text: str) -> str:
 
 
 def _user_frames(raised: BaseException) -> TracebackType | None:
-    """The traceback from the first frame that is not ours."""
+    """The traceback from the first frame that is not ours; none for a body's file that could not even be compiled."""
     trace = raised.__traceback__
     here = str(Path(__file__).parent)
     first = trace
     while trace is not None:
         name = trace.tb_frame.f_code.co_filename
-        if not name.startswith((here, "<frozen ", contextlib.__file__, runpy.__file__)):
+        if not name.startswith((here, "<frozen ", *_MACHINERY)) and _REWRITING not in name:
             return trace
         trace = trace.tb_next
-    return first
+    return None if isinstance(raised, SyntaxError) else first
 
 
 def _own_cpu_s() -> float:
     own, children = resource.getrusage(resource.RUSAGE_SELF), resource.getrusage(resource.RUSAGE_CHILDREN)
     return own.ru_utime + own.ru_stime + children.ru_utime + children.ru_stime
+
+
+def _peak_memory_bytes(plan: LaunchPlan) -> int:
+    """On CUDA the most its allocator handed out; else the largest resident size, which repeats to half a per cent."""
+    if plan.device == "cuda" and torch.cuda.is_initialized():
+        return torch.cuda.max_memory_allocated()
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
 def _machine_busy_s() -> float:

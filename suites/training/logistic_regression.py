@@ -55,7 +55,14 @@ def train(rank: RankContext) -> None:
     optimizer = torch.optim.SGD(model.parameters(), lr=4.0)
     schedule = scaled_warmup(optimizer, world_size=rank.world_size, warmup_steps=10)
     batches = sharded_batches(rank, samples=len(rows), batch=128)
-    goal = rank.goal("accuracy", target=rank.params["goal"], every=10, max_steps=rank.params["max_steps"])
+    goal = rank.goal(
+        "accuracy",
+        target=rank.params["goal"],
+        every=10,
+        max_steps=rank.params["max_steps"],
+        min_steps=150,
+        evaluation_samples=len(test_rows),
+    )
     for _ in goal.steps(samples_per_step=128 * rank.world_size):
         chosen = next(batches)
         loss = F.binary_cross_entropy_with_logits(model(rows[chosen]), labels[chosen])

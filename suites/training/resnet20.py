@@ -84,7 +84,14 @@ def train(rank: RankContext) -> None:
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, nesterov=True, weight_decay=1e-4)
     schedule = scaled_warmup(optimizer, world_size=rank.world_size, warmup_steps=20)
     batches = sharded_batches(rank, samples=len(images), batch=64)
-    goal = rank.goal("accuracy", target=rank.params["goal"], every=5, max_steps=rank.params["max_steps"])
+    goal = rank.goal(
+        "accuracy",
+        target=rank.params["goal"],
+        every=5,
+        max_steps=rank.params["max_steps"],
+        min_steps=50,
+        evaluation_samples=len(test_images),
+    )
     for _ in goal.steps(samples_per_step=64 * rank.world_size):
         chosen = next(batches)
         loss = F.cross_entropy(model(images[chosen]), labels[chosen])

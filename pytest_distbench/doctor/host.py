@@ -1,7 +1,4 @@
-"""Is this machine fit to measure? Each check says what it found and, where that is not good, what to do.
-
-Reads /proc, /sys and the NVIDIA driver; imports no torch (that is tried in a process of its own). Linux.
-"""
+"""Checks of the host and its software: /proc, /sys, and torch in a process of its own, never in this one. Linux."""
 
 from __future__ import annotations
 
@@ -17,20 +14,18 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import psutil
 
 from pytest_distbench import __version__, environment
+from pytest_distbench.doctor.finding import Finding
 from pytest_distbench.launch import processes
 from pytest_distbench.launch.contract import SESSION_VARIABLE
 from pytest_distbench.launch.stacks import py_spy
 from pytest_distbench.units import format_bytes
-
-Level = Literal["ok", "note", "warn", "fail"]
 
 WATCH_S = 1.0
 """How long other processes and the hypervisor are watched."""
@@ -43,71 +38,6 @@ FEW_FREE_BYTES = 2**30
 LOOKUP_S = 1.0
 _IMPORT_TIMEOUT_S = 300.0
 _CLOCKS = frozenset({"tsc", "kvm-clock", "arch_sys_counter", "hyperv_clocksource_tsc_page", "xen"})
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """One line of the report.
-
-    Attributes:
-        level: ``ok``; ``note``: worth knowing; ``warn``: numbers will be noisier or a feature is missing; ``fail``:
-            tests cannot run.
-        subject: what was looked at.
-        found: what was found.
-        advice: what to do; empty where all is well.
-    """
-
-    level: Level
-    subject: str
-    found: str
-    advice: str = ""
-
-
-def examine(root: Path = Path("/"), variables: Mapping[str, str] = os.environ) -> Iterator[Finding]:
-    """Run every check, in the order of the report.
-
-    Args:
-        root: where /proc and /sys are, for the checks that read files.
-        variables: the environment.
-    """
-    checks: tuple[Callable[[], Iterator[Finding]], ...] = (
-        processor,
-        lambda: other_work(psutil.cpu_times, _foreign_shares),
-        lambda: governor(root),
-        lambda: clock_source(root),
-        lambda: container_limits(root),
-        memory,
-        open_files,
-        lambda: shared_memory(root / "dev/shm"),
-        run_directory,
-        loopback,
-        reverse_look_up,
-        lambda: gpus(variables),
-        versions,
-        torch_import,
-        debugging,
-        lambda: user_namespaces(root),
-        leftovers,
-    )
-    for check in checks:
-        yield from check()
-
-
-def report(findings: Iterator[Finding]) -> Iterator[str]:
-    """The findings as lines, and a last line that counts them."""
-    counts: dict[Level, int] = {"ok": 0, "note": 0, "warn": 0, "fail": 0}
-    for finding in findings:
-        counts[finding.level] += 1
-        yield f"{finding.level:<5} {finding.subject:<17} {finding.found}"
-        if finding.advice:
-            yield f"{'':<23} -> {finding.advice}"
-    yield ""
-    if counts["fail"]:
-        yield f"{counts['fail']} failed: tests cannot run here as it is; {counts['warn']} warnings"
-    elif counts["warn"]:
-        yield f"{counts['warn']} warnings: tests run, and their numbers are noisier than they need to be"
-    else:
-        yield "fit to measure"
 
 
 def processor() -> Iterator[Finding]:
@@ -272,29 +202,6 @@ def reverse_look_up() -> Iterator[Finding]:
         yield Finding("ok", "name look-up", f"the name of 127.0.0.1 takes {answer[0] * 1e3:.0f} ms")
 
 
-def gpus(variables: Mapping[str, str]) -> Iterator[Finding]:
-    """Driver, devices, who uses them, and what holds their clocks down."""
-    import pynvml as nvml
-
-    try:
-        nvml.nvmlInit()
-    except nvml.NVMLError as error:
-        yield Finding("note", "GPU", f"none: {error}", "--gpu cannot run here; everything else runs on the CPU")
-        return
-    try:
-        yield Finding("ok", "NVIDIA driver", str(nvml.nvmlSystemGetDriverVersion()))
-        uuids = [str(nvml.nvmlDeviceGetUUID(_handle(nvml, i))) for i in range(nvml.nvmlDeviceGetCount())]
-        setting = variables.get("CUDA_VISIBLE_DEVICES")
-        visible = environment.visible_devices(setting, uuids)
-        if len(visible) < len(uuids):
-            found = f"{len(visible)} of {len(uuids)}, CUDA_VISIBLE_DEVICES={setting!r}"
-            yield Finding("note" if visible else "warn", "visible GPUs", found)
-        for index in visible:
-            yield from _gpu(nvml, index)
-    finally:
-        nvml.nvmlShutdown()
-
-
 def versions() -> Iterator[Finding]:
     """What decides a result besides the hardware."""
     names = ("torch", "numpy", "pytest", "pytest-benchmark", "msgspec", "psutil", "filelock", "nvidia-ml-py")
@@ -360,40 +267,7 @@ def leftovers() -> Iterator[Finding]:
         yield Finding("ok", "leftovers", "no process of an earlier run")
 
 
-def _gpu(nvml: Any, index: int) -> Iterator[Finding]:
-    handle = _handle(nvml, index)
-    subject = f"GPU {index}"
-    used = nvml.nvmlDeviceGetMemoryInfo(handle)
-    text = f"{nvml.nvmlDeviceGetName(handle)}, {format_bytes(used.used)} of {format_bytes(used.total)} in use"
-    with contextlib.suppress(nvml.NVMLError):
-        text += f", {nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU)} C"
-    yield Finding("ok", subject, text)
-    with contextlib.suppress(nvml.NVMLError):
-        if pids := [p.pid for p in nvml.nvmlDeviceGetComputeRunningProcesses(handle)]:
-            yield Finding("warn", subject, f"in use by pid {', '.join(map(str, pids))}", "end them, or use another GPU")
-    with contextlib.suppress(nvml.NVMLError, AttributeError):
-        reasons = nvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle)
-        if held := [name for bit, name in _throttles(nvml) if reasons & bit]:
-            yield Finding("warn", subject, f"clocks held down: {', '.join(held)}", "let it cool; check power and fans")
-    with contextlib.suppress(nvml.NVMLError):
-        if nvml.nvmlDeviceGetPersistenceMode(handle) == nvml.NVML_FEATURE_DISABLED:
-            yield Finding("note", subject, "persistence mode off: the first launch waits", "sudo nvidia-smi -pm 1")
-
-
-def _throttles(nvml: Any) -> list[tuple[int, str]]:
-    return [
-        (nvml.nvmlClocksThrottleReasonSwThermalSlowdown, "temperature (software)"),
-        (nvml.nvmlClocksThrottleReasonHwThermalSlowdown, "temperature (hardware)"),
-        (nvml.nvmlClocksThrottleReasonHwPowerBrakeSlowdown, "power brake"),
-        (nvml.nvmlClocksThrottleReasonSwPowerCap, "power cap"),
-    ]
-
-
-def _handle(nvml: Any, index: int) -> Any:
-    return nvml.nvmlDeviceGetHandleByIndex(index)
-
-
-def _foreign_shares() -> list[tuple[float, str, int]]:
+def foreign_shares() -> list[tuple[float, str, int]]:
     """(cores used, name, pid) of all other processes, over WATCH_S, the busiest first."""
     watched = [p for p in psutil.process_iter(["name"]) if p.pid != os.getpid()]
     for process in watched:

@@ -1,0 +1,16 @@
+"""What a user may choose, and what happens unless told otherwise: shared by pytest's options and the commands."""
+
+from __future__ import annotations
+
+from typing import Literal, get_args
+
+Update = Literal["new", "failed", "changed", "all"]
+"""Which entries an update writes."""
+
+UPDATES: tuple[Update, ...] = get_args(Update)
+
+BASELINE_LAUNCHES = 10
+"""Launches an update measures: with fewer the noise between launches is not known well enough to judge by."""
+
+RUN_LAUNCHES = 10
+"""Launches of a case at most, while its answer is open."""

@@ -1,0 +1,66 @@
+"""What commands share: how they say no, and the options that choose entries of a store."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+
+from pytest_distbench.baselines import BaselineFile, BaselineStore
+from pytest_distbench.errors import DistbenchError
+from pytest_distbench.selection import selection
+
+Adder = Callable[..., argparse.ArgumentParser]
+"""``add_parser`` of a group of commands."""
+
+
+class NegativeError(Exception):
+    """The answer is no: unfit, regressed, refused. The command has said why; its exit code is 1."""
+
+
+def choose_entries(parser: argparse.ArgumentParser) -> None:
+    """Add the options that choose entries: which store, which platform, which names."""
+    parser.add_argument(
+        "--baselines", metavar="DIR", type=Path, default=Path("baselines"), help="the store (default: baselines)"
+    )
+    parser.add_argument("--platform", metavar="NAME", default="", help="only this hardware class")
+    parser.add_argument(
+        "-k",
+        dest="expression",
+        metavar="EXPR",
+        default="",
+        help="only entries whose name matches, as pytest -k: 'test_a and not ws4', or a whole name or node id",
+    )
+
+
+def folder_of(options: argparse.Namespace) -> Path:
+    """The store's folder, which must exist.
+
+    Raises:
+        DistbenchError: it does not.
+    """
+    folder: Path = options.baselines
+    if not folder.is_dir():
+        raise DistbenchError(f"{folder} is not a folder: run where your baselines are, or give --baselines DIR")
+    return folder
+
+
+def chosen(options: argparse.Namespace) -> Iterator[BaselineFile]:
+    """The chosen entries, one at a time, sorted by platform and path.
+
+    Raises:
+        DistbenchError: no such folder or platform, or a file of it is no baseline.
+    """
+    folder = folder_of(options)
+    choice = selection(options.expression)
+    platforms = BaselineStore(folder, "").platforms()
+    if options.platform and options.platform not in platforms:
+        raise DistbenchError(
+            f"no baselines of the hardware class {options.platform!r} in {folder}; there are {_listed(platforms)}"
+        )
+    for platform in [options.platform] if options.platform else platforms:
+        yield from (file for file in BaselineStore(folder, platform).read_all() if choice(file.name))
+
+
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(names) or "none"

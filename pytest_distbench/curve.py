@@ -1,0 +1,101 @@
+"""Golden curves: where a series of the same seed leaves the stored one, by how much, and what that suggests.
+
+A seeded training repeats its losses bit for bit under the same software, world size and thread count. Other
+instruction sets and thread counts round otherwise: up to 1e-6 in the first 25 steps, while a gross fault moves the loss
+by 8e-3 or more at step 10. Both numbers were measured on trainings of 60 to 120 steps, see docs/convergence.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+RTOL = 1e-3
+"""Accepted relative deviation: a thousand times other hardware's rounding, an eighth of the weakest gross fault."""
+
+ROUNDING = 1e-5
+"""Deviations up to this may be other rounding: they do not tell at which step a training went another way."""
+
+DIGITS = 9
+"""Significant digits that tell any two float32 apart; curves are stored and compared with so many."""
+
+
+@dataclass(frozen=True, slots=True)
+class Departure:
+    """How a curve differs from the stored one.
+
+    Attributes:
+        starts_at: the first step, from 1, that differs by more than rounding; None where none does.
+        exceeds_at: the first step beyond the tolerance; None where none is.
+        largest: largest relative deviation.
+        at_end: relative deviation of the last step.
+        is_identical: equal in every stored digit.
+    """
+
+    starts_at: int | None
+    exceeds_at: int | None
+    largest: float
+    at_end: float
+    is_identical: bool
+
+    @property
+    def what(self) -> str:
+        """One clause: where and by how much."""
+        return f"departs at step {self.starts_at or self.exceeds_at}, deviates by up to {self.largest:.1e}"
+
+    @property
+    def suggestion(self) -> str:
+        """What a departure at this step usually comes from: the loss of step n has seen n - 1 updates."""
+        match self.starts_at or self.exceeds_at:
+            case None:
+                return ""
+            case 1:
+                return "before any update: initialisation or its broadcast, data and sharding, or the forward pass"
+            case 2:
+                return "by the first update: gradient averaging or synchronisation, learning rate or weight decay"
+            case 3:
+                return "by the second update: momentum or other optimizer state, or the learning rate's schedule"
+            case _:
+                return "after updates that agreed: a schedule, a later batch, clipping, or a change too small to see"
+
+
+def rounded(value: float) -> float:
+    """The value as it is stored, with :data:`DIGITS` significant digits."""
+    return float(f"{value:.{DIGITS}g}")
+
+
+def deviations(stored: Sequence[float], current: Sequence[float]) -> list[float]:
+    """Relative deviation per step, ``|current - stored| / |stored|``.
+
+    A stored value below a millionth of the largest counts as that millionth: a curve that touches zero has no ratio
+    there.
+    """
+    peak = max(map(abs, [*stored, *current]))
+    return [
+        0.0 if rounded(a) == rounded(b) else abs(b / peak - a / peak) / max(abs(a / peak), 1e-6)
+        for a, b in zip(stored, current, strict=True)
+    ]
+
+
+def compare(stored: Sequence[float], current: Sequence[float], *, rtol: float, rounding: float) -> Departure:
+    """Compare a curve with the stored one of the same seed.
+
+    Args:
+        stored: golden curve.
+        current: as many values.
+        rtol: accepted relative deviation of each step.
+        rounding: deviations up to this do not mark the step where the departure starts; 0 where the curve is known
+            to repeat bit for bit.
+    """
+    found = deviations(stored, current)
+    return Departure(
+        starts_at=_first_beyond(found, rounding),
+        exceeds_at=_first_beyond(found, rtol),
+        largest=max(found),
+        at_end=found[-1],
+        is_identical=max(found) == 0.0,
+    )
+
+
+def _first_beyond(found: Sequence[float], limit: float) -> int | None:
+    return next((step for step, deviation in enumerate(found, 1) if deviation > limit), None)

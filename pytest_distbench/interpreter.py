@@ -1,0 +1,116 @@
+"""Another Python: what it has, and what it needs to run ranks."""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import re
+import site
+import subprocess
+import sysconfig
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from pytest_distbench.errors import ConfigurationError
+
+NEEDED = ("torch", "numpy", "msgspec", "psutil")
+"""What a rank imports; of this package itself the code that runs here is used."""
+
+OLDEST = (3, 11)
+OLDEST_TORCH = (2, 6)
+
+_PROBE_TIMEOUT_S = 60.0
+_PROBE = """
+import json, sys
+from importlib import metadata
+found = {}
+for name in %r:
+    try:
+        found[name] = metadata.version(name)
+    except metadata.PackageNotFoundError:
+        pass
+print(json.dumps([list(sys.version_info[:3]), found, sys.path]))
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Interpreter:
+    """A Python executable that can run ranks.
+
+    Attributes:
+        executable: its path.
+        versions: of python and the packages in :data:`NEEDED`.
+        path: its own ``sys.path``.
+    """
+
+    executable: Path
+    versions: Mapping[str, str]
+    path: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return f"torch {self.versions['torch']}, python {self.versions['python']}"
+
+
+def find_interpreter(given: str, folder: Path) -> Interpreter:
+    """Ask a Python what it has, without importing any of it.
+
+    Args:
+        given: path of the executable.
+        folder: what a relative path is relative to.
+
+    Raises:
+        ConfigurationError: it is no Python, too old, or lacks a package.
+    """
+    option = f"--distbench-against-python {given}"
+    executable = folder / Path(given).expanduser()
+    if executable.is_dir():
+        raise ConfigurationError(f"{option}: that is a folder; give the executable, for example {given}/bin/python")
+    variables = {k: v for k, v in os.environ.items() if k not in ("PYTHONHOME", "PYTHONPATH")}
+    try:
+        done = subprocess.run(
+            [executable, "-c", _PROBE % (NEEDED,)],
+            env=variables,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=_PROBE_TIMEOUT_S,
+            check=False,
+        )
+        version, found, path = json.loads(done.stdout)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise ConfigurationError(f"{option}: cannot be run: {error}") from None
+    except (ValueError, TypeError):
+        said = (done.stderr.strip() or done.stdout.strip() or f"exit code {done.returncode}").splitlines()[-1]
+        raise ConfigurationError(f"{option}: does not answer as a Python 3 does: {said[:200]}") from None
+    if tuple(version[:2]) < OLDEST:
+        raise ConfigurationError(
+            f"{option}: Python {'.'.join(map(str, version))}; ranks need {'.'.join(map(str, OLDEST))} or later"
+        )
+    missing = [name for name in NEEDED if name not in found]
+    if missing:
+        raise ConfigurationError(
+            f"{option}: it lacks {', '.join(missing)}; {executable} -m pip install {' '.join(missing)}"
+        )
+    torch = tuple(map(int, re.findall(r"\d+", found["torch"])[:2]))
+    if torch < OLDEST_TORCH:
+        raise ConfigurationError(
+            f"{option}: torch {found['torch']}; ranks need {'.'.join(map(str, OLDEST_TORCH))} or later"
+        )
+    versions = {"python": ".".join(map(str, version)), **found}
+    return Interpreter(executable, versions, tuple(p for p in path if p))
+
+
+def is_installed_here(path: str) -> bool:
+    """Whether a path belongs to the running Python or its installed packages, not to the user's own code."""
+    return any(Path(path).is_relative_to(folder) for folder in _installation())
+
+
+@functools.cache
+def _installation() -> frozenset[str]:
+    names = ("stdlib", "platstdlib", "purelib", "platlib")
+    folders = {sysconfig.get_path(name) for name in names}
+    folders |= {str(Path(os.__file__).parent), *site.getsitepackages(), site.getusersitepackages()}
+    return frozenset(folders)

@@ -1,0 +1,58 @@
+"""The parent of one torchrun: nothing that torchrun starts outlives it, nor pytest, whatever happens to either.
+
+``python -m pytest_distbench.launch.guardian LIFELINE DIRECTORY COMMAND...`` runs the command and ends as it ends. It
+adopts every orphan among its descendants, so that a child with a session and an environment of its own is found too.
+LIFELINE is a descriptor whose other end pytest holds: when that closes, all of this ends.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import fcntl
+import os
+import resource
+import selectors
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from pytest_distbench.launch import processes
+from pytest_distbench.wire import PLAN_NAME, SOCKET_NAME, SOCKETS_FOLDER
+
+_PR_SET_CHILD_SUBREAPER = 36
+
+
+def adopt_orphans() -> None:
+    """Make this process the parent of all its descendants whose own parent ends (Linux, prctl(2))."""
+    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def remove_traces(launch: Path) -> None:
+    """Remove a launch's sockets, and its plan, which holds secrets of the environment."""
+    for name in (SOCKET_NAME, PLAN_NAME):
+        (launch / name).unlink(missing_ok=True)
+    shutil.rmtree(launch / SOCKETS_FOLDER, ignore_errors=True)
+
+
+def main(lifeline: int, directory: Path, command: list[str]) -> None:
+    """Run the command until it or pytest ends; then end all its descendants, and this process."""
+    adopt_orphans()
+    fcntl.fcntl(lifeline, fcntl.F_SETFD, fcntl.FD_CLOEXEC)
+    child = subprocess.Popen(command, start_new_session=True)
+    with selectors.DefaultSelector() as selector:
+        selector.register(os.pidfd_open(child.pid), selectors.EVENT_READ)
+        selector.register(lifeline, selectors.EVENT_READ)
+        ended = {key.fd for key, _ in selector.select()}
+    processes.kill_descendants()
+    code = child.wait()
+    if lifeline in ended:
+        remove_traces(directory)
+    if code >= 0:
+        os._exit(code)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    os.kill(os.getpid(), -code)
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), Path(sys.argv[2]), sys.argv[3:])

@@ -1,0 +1,57 @@
+"""Two launches held open together, whose bodies run in turns."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import selectors
+from collections.abc import Callable
+
+from pytest_distbench.launch.contract import Launcher
+from pytest_distbench.launch.supervise import Supervised, opened
+from pytest_distbench.launch.turns import Turnstile
+from pytest_distbench.records import LaunchPlan, LaunchRecord
+
+
+def supervise_pair(
+    first: tuple[Launcher, LaunchPlan],
+    second: tuple[Launcher, LaunchPlan],
+    *,
+    on_progress: Callable[[str], None] = lambda text: None,
+    on_output: Callable[[int, str], None] | None = None,
+) -> tuple[LaunchRecord | None, LaunchRecord | None]:
+    """Run two launches side by side, whose bodies take turns, block by block. Nothing of either outlives the call.
+
+    A launch that does not pass ends the other at once, which then has no record: what it measured alone is no
+    comparison. A launch's limit stands still while it waits for its turn: the other one's limit bounds that wait.
+
+    Args:
+        first: launcher and plan of one; each launcher has a session of its own, so that the end of one launch is not
+            the end of the other.
+        second: the same of the other.
+        on_progress: gets lines of progress of both.
+        on_output: gets (rank, line) of what the ranks of the second print.
+
+    Raises:
+        LauncherError: one launcher could not start ranks at all.
+        KeyboardInterrupt: as it came; the ranks are gone by then.
+    """
+    with contextlib.ExitStack() as stack, selectors.DefaultSelector() as both:
+        launches = [
+            stack.enter_context(opened(*first, on_progress, None)),
+            stack.enter_context(opened(*second, on_progress, on_output)),
+        ]
+        turnstile = Turnstile(launches, random.SystemRandom().shuffle)
+        for launch in launches:
+            both.register(launch.selector, selectors.EVENT_READ)  # type: ignore[arg-type] # an epoll has a fileno
+            launch.on_ready = turnstile.ask
+        records: dict[Supervised, LaunchRecord] = {}
+        while len(records) < len(launches) and all(r.outcome == "passed" for r in records.values()):
+            running = [launch for launch in launches if launch not in records]
+            both.select(min(launch.patience() for launch in running))
+            for launch in [launch for launch in running if launch.advance(0.0)]:
+                both.unregister(launch.selector)  # type: ignore[arg-type]
+                launch.finish()
+                records[launch] = launch.record()
+                turnstile.leave(launch)
+    return records.get(launches[0]), records.get(launches[1])

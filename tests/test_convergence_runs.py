@@ -1,0 +1,106 @@
+"""What a user sees of a training's verdicts. Ranks are made up by fake_launcher; FAKE_FACTOR bends the curve."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+
+import pytest
+
+from pytest_distbench.frames import read_run
+
+TEST = """
+    def body(rank):
+        pass
+
+    def test_train(distbench):
+        distbench.run(body, params={"fake": {"loss!curve": [[2.3, 2.1, 1.9]]}})
+"""
+
+
+def run(project: pytest.Pytester, *arguments: str) -> pytest.RunResult:
+    return project.runpytest_inprocess("-p", "no:sugar", "-p", "no:cacheprovider", *arguments)
+
+
+@pytest.fixture
+def recorded(project: Callable[[str], pytest.Pytester]) -> pytest.Pytester:
+    made = project(TEST)
+    assert run(made, "--distbench-update").ret == 0
+    return made
+
+
+def test_a_golden_curve_is_stored_once_with_nine_digits(recorded: pytest.Pytester) -> None:
+    [path] = recorded.path.rglob("baselines/**/*.json")
+    entry = json.loads(path.read_text())["entry"]
+
+    assert entry["metrics"]["loss"]["curve"] == [2.3, 2.1, 1.9]
+    assert "[2.3, 2.1, 1.9]" in path.read_text()
+
+
+def test_the_same_curve_passes(recorded: pytest.Pytester) -> None:
+    assert run(recorded).ret == 0
+
+
+def test_other_digits_under_the_same_software_pass_as_drifted_until_they_are_recorded(
+    recorded: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FAKE_FACTOR", "1.0000001")
+    drifted = run(recorded)
+    updated = run(recorded, "--distbench-update")
+    after = run(recorded)
+
+    drifted.stdout.fnmatch_lines(["~ test_train?ws2? loss: departs at step 1, deviates by up to 1.0e-07; within the *"])
+    updated.stdout.fnmatch_lines(["baselines in *: 1 changed, 0 new, 0 kept *"])
+    after.stdout.no_fnmatch_line("~ *")
+    assert (drifted.ret, updated.ret, after.ret) == (0, 0, 0)
+
+
+def test_other_digits_under_other_software_pass(recorded: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FAKE_FACTOR", "1.0000001")
+    monkeypatch.setenv("FAKE_SOFTWARE", "torch=9.9")
+    result = run(recorded)
+
+    result.stdout.fnmatch_lines(["1 metric of 1 case in 1 launch: 1 within limits"])
+    assert result.ret == 0
+
+
+def test_a_departed_curve_fails_with_step_size_and_what_to_look_at(
+    recorded: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FAKE_FACTOR", "0.98")
+    result = run(recorded)
+
+    result.stdout.fnmatch_lines(
+        [
+            "loss: departs at step 1, deviates by up to 2.0e-02",
+            "!  loss *1.862 *1.9 *-2.0 % *1e-03 *1",
+            "loss: departs at step 1, *; before any update: initialisation or its broadcast, data and sharding, *",
+            "If this change is intended:  pytest *--distbench-update",
+        ]
+    )
+    assert result.ret == 1
+
+
+def test_all_seeds_share_a_verdict_that_names_the_one_that_departed(
+    project: Callable[[str], pytest.Pytester], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = project(TEST.replace('"loss!curve": [[2.3, 2.1, 1.9]]', '"loss@0!curve": [[2.3]], "loss@7!curve": [[2.2]]'))
+    assert run(made, "--distbench-update").ret == 0
+    monkeypatch.setenv("FAKE_FACTOR", "0.98")
+    result = run(made, "--distbench-json=run.json")
+
+    result.stdout.fnmatch_lines(["loss: departs at step 1, deviates by up to 2.0e-02 (seed 7)"])
+    assert read_run(made.path / "run.json").verdict.tolist() == ["regressed", "regressed"]
+
+
+def test_kinds_of_a_seeded_training_are_not_for_derived_numbers(project: Callable[[str], pytest.Pytester]) -> None:
+    made = project(
+        """
+        def test_derived(distbench):
+            distbench.judge("loss", [0.5], better="same")
+        """
+    )
+    result = run(made)
+
+    result.stdout.fnmatch_lines(["*judge('loss'): better='same'; wanted higher, lower, exact or info.*"])
+    assert result.ret == 1
