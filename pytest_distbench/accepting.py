@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pytest_distbench.entry import make_entry
 from pytest_distbench.errors import DistbenchError
 from pytest_distbench.records import BaselineEntry, BaselineMetric, CaseResult, replaced
-from pytest_distbench.updating import FEWEST_LAUNCHES, few_launches, is_storable, is_wanted
+from pytest_distbench.updating import FEWEST_LAUNCHES, few_launches, is_wanted, why_not_storable
 
 _MOVED = frozenset({"regressed", "improved", "drifted"})
 
@@ -36,8 +36,8 @@ def accepted(result: CaseResult, stored: BaselineEntry | None, *, mode: str, for
         return None
     if mode == "new" and stored is not None:
         return None
-    if not is_storable(result.launches):
-        raise NotABaseline("a launch has no value for a metric: a baseline must have reached its goal")
+    if why := why_not_storable(result.launches):
+        raise NotABaseline(why)
     made = make_entry(result.case, result.launches, result.environment.software, before=stored)
     kept = stored.metrics if stored is not None and stored.workload == made.workload else {}
     if force:

@@ -13,7 +13,7 @@ from pytest_distbench.bodies import json_able, locate
 from pytest_distbench.environment import scrubbed, scrubbed_arguments
 from pytest_distbench.errors import BackendUnavailable, BodyError, DistbenchError
 from pytest_distbench.markers import Requirement, requirement
-from pytest_distbench.outcomes import LaunchFailed, MissingBaseline, Misuse, Regression, Unaccepted
+from pytest_distbench.outcomes import LaunchFailed, MissingBaseline, Misuse, NotStored, Regression, Unaccepted
 from pytest_distbench.records import (
     Better,
     BodyReference,
@@ -308,7 +308,7 @@ class Distbench:
             raise Misuse(str(error)) from None
 
     def _conclude(self, result: CaseResult) -> None:
-        if result.update or self._session.settings.attach is not None:
+        if result.update in ("new", "changed", "kept") or self._session.settings.attach is not None:
             return
         judged = [v for v in result.verdicts if v.better != "info"]
         if not judged:
@@ -317,6 +317,8 @@ class Distbench:
                 f"nothing was measured that can be judged: the body recorded {shown}; give what matters to rank.record "
                 "with better='lower', 'higher' or 'exact', or use rank.timed"
             )
+        if result.update == "refused":
+            raise NotStored(failures.refused_text(result))
         update = f"{self._command} --distbench-update"
         if any(v.is_failure for v in judged):
             if result.xfail_perf:

@@ -22,6 +22,10 @@ class Unaccepted(_Failure):
     """Nothing regressed, but --distbench-strict or --distbench-fail-on-improvement does not accept a verdict."""
 
 
+class NotStored(_Failure):
+    """What an update measured is not fit to be a baseline."""
+
+
 class MissingBaseline(_Failure):
     """There is no baseline, and the policy is to fail then."""
 
@@ -34,5 +38,5 @@ class Misuse(_Failure):
     """The test asks for something that cannot be done: a body that cannot be imported, parameters that are not JSON."""
 
 
-for _kind in (Regression, Unaccepted, MissingBaseline, LaunchFailed, Misuse):
+for _kind in (Regression, Unaccepted, NotStored, MissingBaseline, LaunchFailed, Misuse):
     _kind.__module__ = "builtins"  # pytest prints "Regression: ...", not the module's path, in its summary

@@ -317,7 +317,7 @@ def _stored(config: pytest.Config, report: pytest.TestReport, cases: list[CaseRe
         report.outcome = "failed"
         report.longrepr = f"the baseline was not written: {error}"
     session.pending.clear()
-    return [replaced(case, update="") for case in cases]
+    return [case if case.update == "refused" else replaced(case, update="") for case in cases]
 
 
 def _properties(cases: list[CaseResult]) -> list[tuple[str, object]]:

@@ -419,7 +419,7 @@ class CaseResult(Record, frozen=True, kw_only=True):
     baseline_software: dict[str, str] = {}
     baseline_peak_memory_bytes: int | None = None
     baseline_phases: dict[str, float] = {}
-    update: Literal["", "new", "changed", "kept"] = ""
+    update: Literal["", "new", "changed", "kept", "refused"] = ""
     previous: dict[str, float | None] = {}
     """Old baseline values of the metrics an update rewrote; None where there was none."""
     xfail_perf: str = ""

@@ -38,7 +38,7 @@ from pytest_distbench.records import (
 from pytest_distbench.request import MeasureRequest
 from pytest_distbench.run_directory import RunDirectory
 from pytest_distbench.settings import Settings
-from pytest_distbench.updating import is_storable, is_wanted, only_judges
+from pytest_distbench.updating import is_wanted, only_judges, why_not_storable
 from pytest_distbench.verdict import Judgement
 
 _ONE_HOST = {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo", "RES_OPTIONS": "timeout:1 attempts:1"}
@@ -300,8 +300,8 @@ class Session:
         """Prepare the entry if the update mode wants it; an entry that did not move is not rewritten."""
         verdicts = self._verdicts_of_all(request, launches, entry)
         result = self._result(request, launches, verdicts, entry)
-        if not is_storable(launches):
-            return result
+        if why_not_storable(launches):
+            return replaced(result, update="refused")
         if not is_wanted(self.settings.update, verdicts, is_new=entry is None):
             return replaced(result, update="kept")
         made = make_entry(request.case, launches, launches[0].software, before=entry)

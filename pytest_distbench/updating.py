@@ -33,14 +33,21 @@ def is_wanted(mode: str | None, verdicts: Sequence[Verdict], *, is_new: bool) ->
             return is_new or bool(kinds & {"regressed", "changed", "improved", "drifted", "incomparable", "missing"})
 
 
-def is_storable(launches: Sequence[LaunchRecord]) -> bool:
-    """An entry needs at least one judged metric, and a value for each in every launch.
+def why_not_storable(launches: Sequence[LaunchRecord]) -> str:
+    """What these launches lack to be a baseline; empty if nothing.
 
-    Of the seeds of a training some may miss the goal: that counts, as a number of steps beyond all others.
+    An entry needs at least one judged metric, and a value for each in every launch. Of the seeds of a training some may
+    miss the goal: that counts, as a number of steps beyond all others.
     """
     judged = [m for launch in launches for m in launch.measurements if m.better != "info"]
+    if not judged:
+        return "nothing was measured that can be judged"
     reached = {m.name for m in judged if m.value is not None}
-    return bool(judged) and all(m.value is not None or (m.better == "steps" and m.name in reached) for m in judged)
+    lacking = [m.key for m in judged if m.value is None and not (m.better == "steps" and m.name in reached)]
+    if not lacking:
+        return ""
+    missed = f"{lacking.count(lacking[0])} of {len(launches)} launches"
+    return f"{lacking[0]} has no value in {missed}: a baseline must have reached its goal in each"
 
 
 def few_launches(metrics: Mapping[str, BaselineMetric]) -> dict[str, int]:

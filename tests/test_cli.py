@@ -291,7 +291,10 @@ class TestAccept:
                 {"launches": result(0.004).launches},
                 "step is new or moved, and has 1 of the 5 launches .* or give --force",
             ),
-            ({"launches": result(*[0.004] * 4, None).launches}, "has no value for a metric"),
+            (
+                {"launches": result(*[0.004] * 4, None).launches},
+                "step has no value in 1 of 5 launches: a baseline must",
+            ),
             ({"verdicts": []}, "nothing was judged"),
         ],
     )

@@ -34,6 +34,20 @@ def test_the_governor(tmp_path: Path, names: list[str], level: str) -> None:
     assert only(host.governor(tmp_path)).level == level
 
 
+@pytest.mark.parametrize(
+    ("slowed", "level", "text"),
+    [(["0", "3"], "ok", "never"), (["0", "71000"], "warn", "for 71 s"), (["?"], "note", ""), ([], "note", "")],
+)
+def test_the_temperature(tmp_path: Path, slowed: list[str], level: str, text: str) -> None:
+    for i, milliseconds in enumerate(slowed):
+        folder = f"sys/devices/system/cpu/cpu{i}/thermal_throttle"
+        put(tmp_path, f"{folder}/core_throttle_total_time_ms", milliseconds)
+    found = only(host.heat(tmp_path))
+
+    assert found.level == level
+    assert text in found.found
+
+
 @pytest.mark.parametrize(("name", "level"), [("tsc", "ok"), ("hpet", "warn"), ("", "ok")])
 def test_the_clock(tmp_path: Path, name: str, level: str) -> None:
     if name:

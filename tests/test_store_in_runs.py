@@ -241,3 +241,16 @@ def test_a_store_with_a_broken_file_fails_the_run_that_looks_for_unused_entries(
 
     result.stdout.fnmatch_lines(["distbench: *ws2.gloo.warm.json: not a baseline file: *"])
     assert result.ret == 1
+
+
+def test_what_has_no_value_is_not_stored_and_the_entry_stays(recorded: pytest.Pytester) -> None:
+    before = {path: path.read_bytes() for path in recorded.path.rglob("*.gloo.warm.json")}
+    edit(recorded, "0.0198]", "None]")
+    result = run(recorded, "--distbench-update=all", "--distbench-launches=5")
+
+    result.assert_outcomes(failed=3, passed=1)
+    result.stdout.fnmatch_lines([
+        "not stored: step has no value in 1 of 5 launches: a baseline must have reached its goal in each",
+        "baselines in *: 0 changed, 0 new, 0 kept (did not move), 3 not stored (without a value)",
+    ])  # fmt: skip
+    assert {path: path.read_bytes() for path in recorded.path.rglob("*.gloo.warm.json")} == before

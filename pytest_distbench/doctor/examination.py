@@ -23,6 +23,7 @@ def examine(root: Path = Path("/"), variables: Mapping[str, str] = os.environ) -
         host.processor,
         lambda: host.other_work(psutil.cpu_times, host.foreign_shares),
         lambda: host.governor(root),
+        lambda: host.heat(root),
         lambda: host.clock_source(root),
         lambda: host.container_limits(root),
         host.memory,

@@ -32,6 +32,7 @@ WATCH_S = 1.0
 BUSY_CORES = 0.2
 """Other work above this many cores disturbs a measurement on a small machine."""
 STEAL_SHARE = 0.01
+HOT_MS = 1000
 FEW_FILES = 4096
 SMALL_SHM_BYTES = 64 * 2**20
 FEW_FREE_BYTES = 2**30
@@ -87,6 +88,20 @@ def governor(root: Path) -> Iterator[Finding]:
             f"governor {', '.join(found)}: the clock follows the load",
             "sudo cpupower frequency-set -g performance",
         )
+
+
+def heat(root: Path) -> Iterator[Finding]:
+    """How long the hottest core has been slowed for its temperature since the machine started (x86 counters)."""
+    files = root.glob("sys/devices/system/cpu/cpu[0-9]*/thermal_throttle/*_throttle_total_time_ms")
+    slowed = [int(text) for path in files if (text := _text(path)).isdecimal()]
+    if not slowed:
+        yield Finding("note", "CPU temperature", "no throttle counters visible, as in most virtual machines")
+    elif max(slowed) < HOT_MS:
+        yield Finding("ok", "CPU temperature", "never throttled")
+    else:
+        advice = "look at its cooling; watch /sys/devices/system/cpu/cpu*/thermal_throttle while you measure"
+        text = f"a core was throttled for {max(slowed) / 1000:.0f} s since the machine started"
+        yield Finding("warn", "CPU temperature", text, advice)
 
 
 def clock_source(root: Path) -> Iterator[Finding]:

@@ -9,6 +9,7 @@ from pytest_distbench.report.causes import cause_lines
 from pytest_distbench.report.tables import case_table, change, limit, quantity
 from pytest_distbench.software import software_changes
 from pytest_distbench.units import format_bytes
+from pytest_distbench.updating import why_not_storable
 
 _FEW_LINES = 30
 _FEW_LOGS = 4
@@ -30,6 +31,19 @@ def regression_text(result: CaseResult, *, update_command: str) -> str:
             *comparison_lines(result),
             "",
             f"If this change is intended:  {update_command}",
+        ]
+    )
+
+
+def refused_text(result: CaseResult) -> str:
+    """Explain why an update did not store what it measured."""
+    return "\n".join(
+        [
+            f"not stored: {why_not_storable(result.launches)}",
+            "",
+            *case_table(result, show_all=False),
+            "",
+            "what was stored before is unchanged; give it more steps or a nearer goal, and record it again",
         ]
     )
 

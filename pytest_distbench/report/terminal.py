@@ -162,11 +162,12 @@ def _updates(results: Sequence[CaseResult], folder: Path) -> list[str]:
     counts = Counter(r.update for r in results)
     platform = results[0].environment.platform
     written = f"{counts['changed']} changed, {counts['new']} new, {counts['kept']} kept (did not move)"
+    if refused := counts["refused"]:
+        written += f", {refused} not stored (without a value)"
     lines = [f"baselines in {folder / platform}: {written}"]
     rows = []
-    for result in results:
-        if result.update == "kept":
-            continue
+    stored = [r for r in results if r.update in ("new", "changed")]
+    for result in stored:
         name = f"{result.case.test.rpartition('::')[2]}[{result.case.case_id}]"
         for verdict in _telling(result):
             old = result.previous.get(verdict.metric)
@@ -188,10 +189,8 @@ def _updates(results: Sequence[CaseResult], folder: Path) -> list[str]:
         lines += ["  " + line for line in layout(("test", "metric", "old", "", "new", "change", ""), rows, left=2)]
     few = [
         r
-        for r in results
-        if r.update != "kept"
-        and len(r.launches) < FEWEST_LAUNCHES
-        and any(v.better in ("lower", "higher") for v in r.verdicts)
+        for r in stored
+        if len(r.launches) < FEWEST_LAUNCHES and any(v.better in ("lower", "higher") for v in r.verdicts)
     ]
     if few:
         lines.append(
