@@ -81,7 +81,7 @@ BARRIER = Collective("barrier", "", 0, "default", 1)
         (
             of(parameters=10, optimizer_steps=1),
             of(parameters=10, optimizer_steps=2),
-            ["2 optimizer steps of all ranks became 4"],
+            ["1 optimizer step of all ranks became 2"],
         ),
         (of(parameters=1000), of(parameters=2000), ["1,000 parameters in the optimizers of all ranks became 2,000"]),
     ],

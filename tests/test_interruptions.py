@@ -67,6 +67,7 @@ def start(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Iterato
     """Start pytest in the test's folder, with run directories there too; stop it if the test has not."""
     (pytester.path / "tmp").mkdir()
     monkeypatch.setenv("TMPDIR", str(pytester.path / "tmp"))
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job inherits it ignored
     started: list[subprocess.Popen[str]] = []
 
     def run(*arguments: str) -> subprocess.Popen[str]:
@@ -75,6 +76,7 @@ def start(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Iterato
         return started[-1]
 
     yield run
+    signal.signal(signal.SIGINT, before)
     for process in started:
         with contextlib.suppress(OSError):
             process.kill()
