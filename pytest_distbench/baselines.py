@@ -43,7 +43,10 @@ _LONGEST_NAME = 200
 _LONGEST_PATH = 2000
 """Bytes of the names below a platform; the kernel takes 4096 with the store's own place."""
 
-_RESTORE = "Restore it from version control, or delete it and record it again with --distbench-update"
+_RESTORE = (
+    "If you edited it, correct that; else restore it from version control, or delete it and record it again with "
+    "--distbench-update"
+)
 _PLATFORM = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _ITEM = rb'(?:-?[\d.eE+-]+|null|"(?:[^"\\\n]|\\.)*")'
 _FLAT_LIST = re.compile(rb"\[\n\s+(%b(?:,\n\s+%b)*)\n\s*\]" % (_ITEM, _ITEM))
@@ -232,8 +235,8 @@ def read_bytes(path: Path) -> bytes:
         raise StoredFileError(path, f"cannot read: {error.strerror or error}", "Check its permissions") from error
 
 
-def parse(data: bytes, path: Path) -> BaselineFile:
-    """Decode one file of a store, strictly; ``path`` is for the error.
+def parse(data: bytes, path: Path, *, next_step: str = _RESTORE) -> BaselineFile:
+    """Decode one file of a store, strictly; ``path`` and ``next_step`` are for the error.
 
     Raises:
         StoredFileError: not JSON, wrong fields, or of a later schema.
@@ -246,7 +249,7 @@ def parse(data: bytes, path: Path) -> BaselineFile:
             )
         return msgspec.json.decode(data, type=BaselineFile)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise StoredFileError(path, f"not a baseline file: {error}", _RESTORE) from error
+        raise StoredFileError(path, f"not a baseline file: {error}", next_step) from error
 
 
 def render(content: BaselineFile) -> bytes:

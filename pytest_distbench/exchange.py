@@ -13,6 +13,8 @@ import msgspec
 from pytest_distbench.baselines import MAX_FILE_BYTES, BaselineFile, BaselineStore, parse
 from pytest_distbench.errors import DistbenchError, StoredFileError
 
+_WANTED = "Give what 'distbench baseline export --format json' wrote, or the folder of a store"
+
 FORMATS = ("json", "csv", "parquet")
 
 _COLUMNS = {
@@ -81,11 +83,9 @@ def entries_of(source: Path) -> Iterator[BaselineFile]:
             number = 0
             while line := lines.readline(MAX_FILE_BYTES + 1):
                 number += 1
-                yield parse(line, Path(f"{source}:{number}"))
+                yield parse(line, Path(f"{source}:{number}"), next_step=_WANTED)
     except OSError as error:
-        raise StoredFileError(
-            source, f"cannot read: {error.strerror or error}", "Give a file of 'distbench baseline export', or a folder"
-        ) from error
+        raise StoredFileError(source, f"cannot read: {error.strerror or error}", _WANTED) from error
 
 
 def _rows(file: BaselineFile) -> Iterator[tuple[object, ...]]:

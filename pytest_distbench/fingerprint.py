@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from pytest_distbench.records import Collective, Fingerprint, Verdict, VerdictKind
-from pytest_distbench.units import format_bytes
+from pytest_distbench.units import distinguished, format_bytes
 
 METRIC = "fingerprint"
 """Name of the verdict; a ``metrics=`` that lists others leaves it unjudged."""
@@ -77,7 +77,7 @@ def judge_fingerprints(
     if told:
         kind: VerdictKind = "changed"
         lines = _attributed(told)
-        more = f" and {len(lines) - 1} more" if len(lines) > 1 else ""
+        more = f", and {len(lines) - 1} more difference{'s' * (len(lines) > 2)}" if len(lines) > 1 else ""
         reason = f"{lines[0]}{more}" + (f" (and the software: {drift})" if drift else "")
         return _verdict(kind, reason, launches, differences=lines)
     if unknown:
@@ -142,7 +142,7 @@ def _changes(before: Sequence[Collective], after: Sequence[Collective]) -> list[
         where = "" if group == "default" else f" in {group}"
         for was, now in _by_dtype(old.get((op, group), {}), new.get((op, group), {})):
             sentences.append(_became(was, now, op, where))
-    sent, sends = format_bytes(payload_bytes(before)), format_bytes(payload_bytes(after))
+    sent, sends = distinguished(payload_bytes(before), payload_bytes(after))
     if sent != sends:
         sentences.append(f"{sent} sent per rank became {sends}")
     return sentences
@@ -154,7 +154,11 @@ def _became(old: Mapping[Collective, int], new: Mapping[Collective, int], op: st
     if not old:
         return f"{_told(new, op)}{where} {'was' if sum(new.values()) == 1 else 'were'} added"
     retyped = {c.dtype for c in old} != {c.dtype for c in new}
-    return f"{_told(old, op, typed=retyped)}{where} became {_told(new, '', typed=retyped)}"
+    was, now = _told(old, "", typed=retyped), _told(new, "", typed=retyped)
+    if was == now:  # rounded
+        was, now = _told(old, "", typed=retyped, rounded=False), _told(new, "", typed=retyped, rounded=False)
+    number, _, rest = was.partition(" ")
+    return f"{number} {op} {rest}".rstrip() + f"{where} became {now}"
 
 
 def _families(counts: Mapping[Collective, int]) -> dict[tuple[str, str], dict[Collective, int]]:
@@ -185,12 +189,13 @@ def _counted(collectives: Iterable[Collective]) -> Counter[Collective]:
     return counts
 
 
-def _told(counts: Mapping[Collective, int], op: str, *, typed: bool = True) -> str:
+def _told(counts: Mapping[Collective, int], op: str, *, typed: bool = True, rounded: bool = True) -> str:
     """``214 all_reduce of 4 KiB to 100 KiB float32``."""
+    size = format_bytes if rounded else "{:,} B".format
     sizes = sorted({c.message_bytes for c in counts})
     words = [str(sum(counts.values())), *([op] if op else [])]
     if sizes[-1]:
-        span = format_bytes(sizes[0]) if len(sizes) == 1 else f"{format_bytes(sizes[0])} to {format_bytes(sizes[-1])}"
+        span = size(sizes[0]) if len(sizes) == 1 else f"{size(sizes[0])} to {size(sizes[-1])}"
         words += ["of", span]
     if typed and (kinds := sorted({c.dtype for c in counts} - {""})):
         words.append(" and ".join(kinds))

@@ -6,6 +6,7 @@ import functools
 import json
 import os
 import re
+import shutil
 import site
 import subprocess
 import sysconfig
@@ -57,7 +58,7 @@ def find_interpreter(given: str, folder: Path) -> Interpreter:
     """Ask a Python what it has, without importing any of it.
 
     Args:
-        given: path of the executable.
+        given: path of the executable, or its name where it is on the PATH.
         folder: what a relative path is relative to.
 
     Raises:
@@ -65,6 +66,8 @@ def find_interpreter(given: str, folder: Path) -> Interpreter:
     """
     option = f"--distbench-against-python {given}"
     executable = folder / Path(given).expanduser()
+    if os.sep not in given and not executable.exists() and (on_path := shutil.which(given)):
+        executable = Path(on_path)
     if executable.is_dir():
         raise ConfigurationError(f"{option}: that is a folder; give the executable, for example {given}/bin/python")
     variables = {k: v for k, v in os.environ.items() if k not in ("PYTHONHOME", "PYTHONPATH")}
@@ -80,8 +83,12 @@ def find_interpreter(given: str, folder: Path) -> Interpreter:
             check=False,
         )
         version, found, path = json.loads(done.stdout)
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise ConfigurationError(f"{option}: cannot be run: {error}") from None
+    except OSError as error:
+        raise ConfigurationError(f"{option}: cannot run {executable}: {error.strerror or error}") from None
+    except subprocess.TimeoutExpired:
+        raise ConfigurationError(
+            f"{option}: {executable} did not answer for {_PROBE_TIMEOUT_S:g} s; is it a Python?"
+        ) from None
     except (ValueError, TypeError):
         said = (done.stderr.strip() or done.stdout.strip() or f"exit code {done.returncode}").splitlines()[-1]
         raise ConfigurationError(f"{option}: does not answer as a Python 3 does: {said[:200]}") from None

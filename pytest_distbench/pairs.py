@@ -1,7 +1,8 @@
 """The decision rule for pairs: launches of two revisions that ran in turns, one metric in, a verdict out. Pure, no I/O.
 
 One pair of launches is one sample, its value ``d`` the logarithm of this tree's value over the reference's, with
-"worse" positive. What slows the machine slows both, and cancels. Judged after 5, 10 and 20 pairs (:func:`looks`):
+"worse" positive. What slows the machine slows both, and cancels. Judged after 5, 7, 10, 14 and 20 pairs
+(:func:`looks`):
 
 1. The limit is the larger of the tolerance and what the noise allows, ``t(1 - alpha, n - 1) * s / sqrt(n)``;
    ``alpha`` is the run's error rate divided by its comparisons, and shared over the looks, the later the more.
@@ -20,6 +21,7 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from pytest_distbench.comparison import NO_RATIO
 from pytest_distbench.records import Measurement, Verdict, VerdictKind
 from pytest_distbench.stats import BLIND_LIMIT, shared_error_rate, student_t_quantile
 from pytest_distbench.units import format_values
@@ -72,10 +74,10 @@ class PairRule:
 
 
 def looks(first: int, most: int) -> tuple[int, ...]:
-    """Numbers of pairs after which is judged: the first, doubled up to the most."""
+    """Numbers of pairs after which is judged: the first, and two fifths more each time, up to the most."""
     found = [max(first, FEWEST_PAIRS)]
     while found[-1] < most:
-        found.append(min(2 * found[-1], most))
+        found.append(min(math.ceil(found[-1] * 7 / 5), most))
     return tuple(found)
 
 
@@ -100,6 +102,8 @@ def judge_pairs(pairs: Sequence[tuple[Measurement | None, Measurement | None]], 
         return draft.settle("incomparable", "recorded by the reference, not by this tree")
     if reference[0].better != draft.first.better:
         return draft.settle("incomparable", f"the reference records it as {reference[0].better!r}")
+    if reference[0].unit != draft.first.unit:
+        return draft.settle("incomparable", f"the reference records it in {reference[0].unit!r}")
     old, new = [m.value for m in reference], [m.value for m in current]
     if None in new and None not in old:
         return draft.settle("regressed", f"no value in {new.count(None)} of {len(new)} launches")
@@ -113,7 +117,9 @@ def judge_pairs(pairs: Sequence[tuple[Measurement | None, Measurement | None]], 
     if len(values) < len(pairs):
         return draft.settle("incomparable", f"no value in {len(pairs) - len(values)} of {len(pairs)} pairs")
     if min(v for pair in values for v in pair) <= 0:
-        return draft.settle("incomparable", "a value is zero or negative: it has no ratio")
+        if len({v for pair in values for v in pair}) == 1:
+            return draft.settle("unchanged", "equal in every launch")
+        return draft.settle("incomparable", NO_RATIO)
     sign = -1.0 if draft.first.better == "higher" else 1.0
     return _judge_noisy(draft, [sign * math.log(b / a) for a, b in values], rule)
 

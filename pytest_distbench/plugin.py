@@ -241,7 +241,7 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 def _is_mentioned(config: pytest.Config) -> bool:
     """Whether an option of ours was given: then it is checked even if no test of ours is collected."""
     options = [value for name, value in vars(config.option).items() if name.startswith("distbench_")]
-    return any(value not in (None, False, "") for value in options)
+    return any(value not in (None, False) for value in options)
 
 
 def _is_measured(item: pytest.Item) -> bool:

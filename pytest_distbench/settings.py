@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import pytest
 
-from pytest_distbench.choices import BASELINE_LAUNCHES, RUN_LAUNCHES, UPDATES, Update
+from pytest_distbench.choices import BASELINE_LAUNCHES, NOTHING, RUN_LAUNCHES, UPDATES, Update
 from pytest_distbench.errors import ConfigurationError
 from pytest_distbench.units import parse_bytes
 
@@ -215,7 +215,7 @@ def read_settings(config: pytest.Config) -> Settings:
         backend=backend,
         launcher=_choice(config, "launcher", LAUNCHERS, "warm"),
         launches=launches,
-        max_launches=max(launches, _integer(config, "max_launches", RUN_LAUNCHES, least=1)),
+        max_launches=_most(config, launches, RUN_LAUNCHES),
         update_launches=launches if given_launches else BASELINE_LAUNCHES,
         timeout_s=_number(config, "timeout", 300.0, least=0.1),
         baselines=_folder(config),
@@ -323,29 +323,45 @@ def _integer(config: pytest.Config, name: str, default: int, *, least: int) -> i
     return value
 
 
+def _most(config: pytest.Config, first: int, default: int) -> int:
+    """The most launches there may be."""
+    if not _text(config, "max_launches"):
+        return max(first, default)
+    most = _integer(config, "max_launches", default, least=1)
+    if most < first and _text(config, "launches"):
+        raise ConfigurationError(f"{_spelled('max_launches')}: {most} is less than the {first} of --distbench-launches")
+    return max(first, most)
+
+
 def _against(config: pytest.Config) -> Reference | None:
     """What to compare with; says at once what cannot be."""
-    revision, interpreter = _text(config, "against"), _text(config, "against_python")
+    for name in ("against", "against_python"):
+        if _option(config, name) is not None and not _text(config, name):
+            raise ConfigurationError(f"{_spelled(name)} is empty: is the variable it comes from set?")
+    given = (_text(config, name) for name in ("against", "against_python"))
+    revision, interpreter = ("" if text == NOTHING else text for text in given)
     if not revision and not interpreter:
         return None
-    given = "--distbench-against" if revision else "--distbench-against-python"
+    option = "--distbench-against" if revision else "--distbench-against-python"
     if _text(config, "update"):
-        raise ConfigurationError(f"{given} reads and writes no baseline; leave out --distbench-update")
+        raise ConfigurationError(f"{option} reads and writes no baseline; leave out --distbench-update")
     if _text(config, "launcher") == "torchrun":
-        raise ConfigurationError(f"{given} holds two groups open at once, which only the warm launcher does")
+        raise ConfigurationError(f"{option} holds two groups open at once, which only the warm launcher does")
     if _option(config, "share_gpu"):
-        raise ConfigurationError(f"{given}: with --distbench-share-gpu nothing is judged; leave out one of them")
+        raise ConfigurationError(f"{option}: with --distbench-share-gpu nothing is judged; leave out one of them")
     from pytest_distbench.against import Reference
     from pytest_distbench.interpreter import find_interpreter
     from pytest_distbench.pairs import FEWEST_PAIRS, FIRST_LOOK, LAST_LOOK, TOLERANCE, looks
     from pytest_distbench.worktree import find_revision
 
-    first = _integer(config, "launches", FIRST_LOOK, least=FEWEST_PAIRS)
+    first = _integer(config, "launches", FIRST_LOOK, least=1)
+    if first < FEWEST_PAIRS:
+        raise ConfigurationError(f"{_spelled('launches')}: {option} needs at least {FEWEST_PAIRS} pairs of launches")
     return Reference(
         revision=find_revision(revision, config.rootpath) if revision else None,
         interpreter=find_interpreter(interpreter, config.invocation_params.dir) if interpreter else None,
         tolerance=_number(config, "against_tolerance", TOLERANCE, least=0.0),
-        looks=looks(first, _integer(config, "max_launches", max(first, LAST_LOOK), least=1)),
+        looks=looks(first, _most(config, first, LAST_LOOK)),
     )
 
 

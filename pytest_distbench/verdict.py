@@ -12,7 +12,7 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pytest_distbench.comparison import Comparison
+from pytest_distbench.comparison import NO_RATIO, Comparison
 from pytest_distbench.records import BaselineMetric, Measurement, Verdict, VerdictKind
 from pytest_distbench.stats import shared_error_rate
 from pytest_distbench.units import format_values
@@ -81,13 +81,17 @@ def judge(current: Sequence[Measurement], baseline: BaselineMetric | None, rule:
         return draft.settle(
             "incomparable", f"the baseline is of kind {baseline.better!r}, this measurement of kind {first.better!r}"
         )
+    if baseline.unit != first.unit:
+        return draft.settle("incomparable", f"the unit was {baseline.unit!r}, now it is {first.unit!r}")
     stored = [v for v in baseline.launches if v is not None]
     if not stored or not known:
         return draft.settle("incomparable", "the baseline holds no value")
     if first.better == "exact":
         return _judge_exact(draft, values, baseline, rule)
     if min(*known, *stored, math.inf) <= 0:
-        return draft.settle("incomparable", "a value is zero or negative: it has no ratio")
+        if len({*known, *stored}) == 1:
+            return draft.settle("unchanged", "equal in every launch")
+        return draft.settle("incomparable", NO_RATIO)
     if len(stored) < 2:
         return draft.settle("incomparable", "the baseline has one launch: its noise is unknown")
     return _judge_noisy(draft, current, baseline, rule)

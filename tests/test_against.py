@@ -162,10 +162,16 @@ def test_a_file_that_the_revision_lacks_is_missing_and_the_policy_decides(commit
         (["--distbench-against=--help"], "*has no commit of that name*"),
         (["--distbench-against", "HEAD", "--distbench-update"], "*leave out --distbench-update*"),
         (["--distbench-against", "HEAD", "--distbench-launcher", "torchrun"], "*only the warm launcher does*"),
-        (["--distbench-against", "HEAD", "--distbench-launches", "2"], "*2 is less than 3*"),
+        (["--distbench-against", "HEAD", "--distbench-launches", "2"], "*needs at least 3 pairs*"),
+        (
+            ["--distbench-against", "HEAD", "--distbench-launches=9", "--distbench-max-launches=5"],
+            "*5 is less than the 9*",
+        ),
+        (["--distbench-against", ""], "*--distbench-against (ini: *) is empty: is the variable it comes from set?*"),
+        (["--distbench-against-python", ""], "*is empty: is the variable it comes from set?*"),
         (["--distbench-against-python", "tmp"], "*that is a folder; give the executable*"),
-        (["--distbench-against-python", "nowhere"], "*cannot be run: *No such file*"),
-        (["--distbench-against-python", "test_it.py"], "*cannot be run: *Permission denied*"),
+        (["--distbench-against-python", "nowhere"], "*cannot run *nowhere: No such file*"),
+        (["--distbench-against-python", "test_it.py"], "*cannot run *: Permission denied*"),
     ],
 )
 def test_what_cannot_be_compared_with_is_refused_before_anything_runs(

@@ -380,6 +380,14 @@ class TestExchange:
 
         assert BaselineStore(store.folder, "gpu").entry(TEST, KEY) == entry(1.0)
 
+    def test_what_holds_nothing_that_was_asked_for_is_an_error(self, run: Run, tmp_path: Path) -> None:
+        run("export", "-o", str(tmp_path / "all.json"))
+
+        for arguments in ([str(tmp_path / "all.json"), "--platform", "other"], [str(tmp_path / "nothing")]):
+            (tmp_path / "nothing").mkdir(exist_ok=True)
+            code, text = run("import", *arguments)
+            assert (code, "nothing imported" in text) == (2, True)
+
     def test_a_broken_line_is_named_and_those_before_it_are_in(
         self, run: Run, store: BaselineStore, tmp_path: Path
     ) -> None:
@@ -390,6 +398,7 @@ class TestExchange:
         code, text = run("import", str(tmp_path / "all.json"))
 
         assert (code, "all.json:2: not a baseline file" in text) == (2, True)
+        assert "Give what 'distbench baseline export --format json' wrote" in text
         assert store.entry(TEST, KEY) is not None
 
     def test_tables_hold_every_value_of_every_launch(self, run: Run, tmp_path: Path) -> None:

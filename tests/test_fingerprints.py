@@ -64,6 +64,14 @@ BARRIER = Collective("barrier", "", 0, "default", 1)
         ),
         (of(reduce(4096)), of(reduce(4096), BARRIER), ["1 barrier was added"]),
         (
+            of(reduce(40_000_000)),
+            of(reduce(40_000_004)),
+            [
+                "1 all_reduce of 40,000,000 B became 1 of 40,000,004 B",
+                "40,000,000 B sent per rank became 40,000,004 B",
+            ],
+        ),
+        (
             of(reduce(4096), reduce(1024)),
             of(),
             ["2 all_reduce of 1 KiB to 4 KiB float32 are gone", "5 KiB sent per rank became 0 B"],

@@ -10,7 +10,7 @@ import pytest
 from scipy import stats
 
 from pytest_distbench.pairs import PairRule, detectable, judge_pairs, looks, power
-from pytest_distbench.records import Better, Measurement, Verdict
+from pytest_distbench.records import Better, Measurement, Verdict, replaced
 
 QUIET = (1.00, 1.01, 0.99, 1.005, 0.995)
 
@@ -41,9 +41,9 @@ def simulated(rng: random.Random, slowdown: float, sigma: float) -> str:
     return verdict.kind
 
 
-def test_looks_double_from_the_first_to_the_most() -> None:
-    assert looks(5, 20) == (5, 10, 20)
-    assert looks(5, 12) == (5, 10, 12)
+def test_looks_grow_from_the_first_to_the_most() -> None:
+    assert looks(5, 20) == (5, 7, 10, 14, 20)
+    assert looks(5, 12) == (5, 7, 10, 12)
     assert looks(8, 4) == (8,)
 
 
@@ -95,6 +95,13 @@ def test_no_value_on_either_side_is_incomparable() -> None:
 
 def test_values_without_a_ratio_are_incomparable() -> None:
     assert judge_pairs([(metric(1.0), metric(0.0))] * 5, rule())[0].kind == "incomparable"
+    assert judge_pairs([(metric(0.0), metric(0.0))] * 5, rule())[0].kind == "unchanged"
+
+
+def test_another_unit_is_incomparable() -> None:
+    verdict = judge_pairs([(metric(1.0), replaced(metric(1.0), unit="ms"))] * 5, rule())[0]
+
+    assert (verdict.kind, verdict.reason) == ("incomparable", "the reference records it in 's'")
 
 
 def test_a_metric_the_reference_does_not_record_is_missing() -> None:

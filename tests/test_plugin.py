@@ -429,7 +429,7 @@ def test_a_bad_marker_is_a_usage_error(project: Project, marker: str, message: s
     ("damage", "message"),
     [
         ('{"schema": 2}', "*schema 2, this version reads up to 1*Upgrade*"),
-        ("not json", "*not a baseline file*Restore it*"),
+        ("not json", "*not a baseline file*restore it*"),
     ],
 )
 def test_an_unreadable_baseline_stops_the_run_before_it_measures(

@@ -180,6 +180,12 @@ def test_software_that_changed_is_told_once(recorded: pytest.Pytester, monkeypat
     run(recorded).stdout.fnmatch_lines(["software differs from the baselines': torch 2.13.0 -> 2.14.0 (3 cases)"])
 
 
+def test_an_expectation_that_is_no_longer_needed_is_named(recorded: pytest.Pytester) -> None:
+    edit(recorded, '"workload"', '"xfail_perf": "bug 12",\n    "workload"', "*.gloo.warm.json")
+
+    run(recorded).stdout.fnmatch_lines(["xfail_perf of test_other[[]ws2] is no longer needed: * (bug 12)"])
+
+
 def test_an_update_with_few_launches_is_warned_of(project: Project) -> None:
     result = run(project(TEST), "--distbench-update", "--distbench-launches=2")
 
@@ -251,6 +257,6 @@ def test_what_has_no_value_is_not_stored_and_the_entry_stays(recorded: pytest.Py
     result.assert_outcomes(failed=3, passed=1)
     result.stdout.fnmatch_lines([
         "not stored: step has no value in 1 of 5 launches: a baseline must have reached its goal in each",
-        "baselines in *: 0 changed, 0 new, 0 kept (did not move), 3 not stored (without a value)",
+        "baselines in *: 0 changed, 0 new, 0 kept, 3 not stored",
     ])  # fmt: skip
     assert {path: path.read_bytes() for path in recorded.path.rglob("*.gloo.warm.json")} == before

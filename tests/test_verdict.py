@@ -154,6 +154,17 @@ def test_values_without_a_ratio_are_incomparable(value: float) -> None:
     assert kind([value], STORED) == "incomparable"
 
 
+def test_what_stays_zero_is_unchanged() -> None:
+    assert kind([0.0], [0.0] * 5) == "unchanged"
+    assert kind([0.0, 1.0], [0.0] * 5) == "incomparable"
+
+
+def test_another_unit_is_incomparable() -> None:
+    verdict = judge([replaced(metric(1.0), unit="ms")], baseline(STORED), rule()).verdict
+
+    assert (verdict.kind, verdict.reason) == ("incomparable", "the unit was 's', now it is 'ms'")
+
+
 def test_info_is_never_judged() -> None:
     assert judge([metric(99.0, "info")], baseline(STORED), rule()).verdict.kind == "unchanged"
 

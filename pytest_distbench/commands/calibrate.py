@@ -16,6 +16,7 @@ from pathlib import Path
 import msgspec
 
 from pytest_distbench import __version__, noise
+from pytest_distbench.choices import NOTHING
 from pytest_distbench.commands.contract import Adder
 from pytest_distbench.errors import DistbenchError, StoredFileError
 from pytest_distbench.records import Calibration, CaseResult
@@ -34,8 +35,8 @@ ROUND_LAUNCHES = 5
 FEWEST_ROUNDS = 2
 WANTED_TOLERANCE = 0.1
 
-_CLEARED = ("update", "against", "against-python", "attach")
-"""Given as empty: that goes before ini files, ``addopts`` and PYTEST_ADDOPTS."""
+_CLEARED = {"update": "", "against": NOTHING, "against-python": NOTHING, "attach": ""}
+"""Given last: that goes before ini files, ``addopts`` and PYTEST_ADDOPTS."""
 
 _OURS = (
     *_CLEARED, "against-tolerance", "prune", "share-gpu", "launches", "max-launches", "json", "baselines", "missing",
@@ -170,7 +171,7 @@ def _measure(folder: Path, arguments: Sequence[str], launches: int) -> tuple[lis
     command = [
         sys.executable, "-m", "pytest", *arguments, f"--distbench-launches={launches}",
         f"--distbench-max-launches={launches}", f"--distbench-baselines={empty}", "--distbench-missing=warn",
-        f"--distbench-json={record}", *(f"--distbench-{name}=" for name in _CLEARED), "--color=no",
+        f"--distbench-json={record}", *(f"--distbench-{name}={text}" for name, text in _CLEARED.items()), "--color=no",
     ]  # fmt: skip
     with log.open("wb") as output:
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from pytest_distbench.baselines import BaselineStore
 from pytest_distbench.commands.contract import Adder, choose_entries, chosen
-from pytest_distbench.errors import ConfigurationError, StoredFileError
+from pytest_distbench.errors import ConfigurationError, DistbenchError, StoredFileError
 from pytest_distbench.exchange import FORMATS, entries_of, write_csv, write_json, write_parquet
 from pytest_distbench.selection import selection
 
@@ -69,4 +69,7 @@ def _import(options: argparse.Namespace) -> Iterator[str]:
             store.write(file.test, file.key, file.entry, sync=False)
             yield f"{done}  {file.platform}  {file.name}"
         counts[done] += 1
+    if not sum(counts.values()):
+        of = f" of platform {options.platform}" if options.platform else ""
+        raise DistbenchError(f"{options.source} holds no entry{of} that was asked for: nothing imported")
     yield ", ".join(f"{number} {what}" for what, number in counts.items())

@@ -49,7 +49,7 @@ def _compare(options: argparse.Namespace) -> Iterator[str]:
             yield str(name)
             yield from layout(METRIC_HEADER, [metric_row(v) for v in moved], left=2)
             reasons = Counter(v.reason for v in moved if v.reason)
-            yield from (f"   {reason} ({number} metrics)" for reason, number in reasons.items())
+            yield from (f"   {reason} ({number} metric{'s' * (number != 1)})" for reason, number in reasons.items())
             yield ""
     yield from (f"failed in {options.new}: {name}" for name in comparison.failed)
     yield from (f"only in {options.old}: {name}" for name in comparison.lost)

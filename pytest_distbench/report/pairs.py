@@ -11,6 +11,7 @@ from pytest_distbench.report.tables import MARKS, change, layout, limit, quantit
 from pytest_distbench.units import format_bytes
 
 HEADER = ("", "metric", "this tree", "reference", "change", "limit", "finds", "pairs")
+FINDS = "finds: the smallest slowdown called regressed in nine of ten runs, with as many pairs as a run makes at most"
 _SHOWN_CASES = 20
 _SHOWN_METRICS = 6
 
@@ -38,14 +39,18 @@ def overview(results: Sequence[CaseResult]) -> list[str]:
     lines = layout(("", "test", *HEADER[1:]), rows, left=3) if rows else []
     if len(results) > _SHOWN_CASES:
         lines.append(f"  {len(results) - _SHOWN_CASES} more cases (-v shows all)")
-    return [*lines, "finds: the smallest slowdown that is called regressed in nine of ten runs, at the noise seen"]
+    return [*lines, FINDS]
 
 
 def headline(result: CaseResult) -> str:
-    """One line: metric, change, against what, limit, how many."""
-    failed = [v for v in result.verdicts if v.is_failure]
-    worst = max(failed, key=lambda v: (v.kind == "changed", v.better == "curve", abs((v.ratio or 1.0) - 1.0)))
+    """One line: metric, change, against what, limit, how many; and whether the fingerprint changed with it."""
+    changed = next((v.reason for v in result.verdicts if v.kind == "changed"), "")
+    failed = [v for v in result.verdicts if v.kind == "regressed"]
+    if not failed:
+        return f"fingerprint changed against {result.against}: {changed}"
+    worst = max(failed, key=lambda v: (v.better == "curve", abs((v.ratio or 1.0) - 1.0)))
     of = f", {len(failed)} of {len(result.verdicts)} metrics" if len(failed) > 1 else ""
+    of += "; the fingerprint changed" if changed else ""
     is_noisy = worst.better in ("lower", "higher")
     moved = change(worst) if is_noisy and worst.ratio is not None else worst.reason
     limits = f" (limit {limit(worst)})" if is_noisy and worst.limit is not None else ""

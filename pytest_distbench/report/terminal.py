@@ -44,6 +44,7 @@ def summary_lines(results: Sequence[CaseResult], *, verbosity: int, record_comma
     if compared:
         lines += _counts(compared)
     lines += _inconclusive(compared)
+    lines += _needless(compared)
     lines += _drift(results)
     if updated:
         lines += _updates(updated, folder)
@@ -158,12 +159,22 @@ def _inconclusive(results: Sequence[CaseResult]) -> list[str]:
     return lines
 
 
+def _needless(compared: Sequence[CaseResult]) -> list[str]:
+    """Cases whose regression was expected and did not come."""
+    return [
+        f"xfail_perf of {r.case.test.rpartition('::')[2]}[{r.case.case_id}] is no longer needed: nothing regressed "
+        f"({r.xfail_perf})"
+        for r in compared
+        if r.xfail_perf and all(v.kind in ("unchanged", "improved") for v in r.verdicts if v.better != "info")
+    ][:_SHOWN_NAMES]
+
+
 def _updates(results: Sequence[CaseResult], folder: Path) -> list[str]:
     counts = Counter(r.update for r in results)
     platform = results[0].environment.platform
-    written = f"{counts['changed']} changed, {counts['new']} new, {counts['kept']} kept (did not move)"
+    written = f"{counts['changed']} changed, {counts['new']} new, {counts['kept']} kept"
     if refused := counts["refused"]:
-        written += f", {refused} not stored (without a value)"
+        written += f", {refused} not stored"
     lines = [f"baselines in {folder / platform}: {written}"]
     rows = []
     stored = [r for r in results if r.update in ("new", "changed")]
