@@ -47,7 +47,7 @@ def body(rank):
         x = torch.zeros(size // 4)
         calls = []
         wait = 0.0
-        for i in rank.timed("all_reduce", warmup=40, iterations=400, at=at):
+        for i in rank.timed("all_reduce", warmup=20, iterations=200, at=at):
             start = time.perf_counter()
             while time.perf_counter() < start + wait:
                 pass

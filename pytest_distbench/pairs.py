@@ -1,7 +1,7 @@
 """The decision rule for pairs: launches of two revisions that ran in turns, one metric in, a verdict out. Pure, no I/O.
 
 One pair of launches is one sample, its value ``d`` the logarithm of this tree's value over the reference's, with
-"worse" positive. What slows the machine slows both, and cancels. Judged after 5, 7, 10, 14 and 20 pairs
+"worse" positive. What slows the machine slows both, and cancels. Judged after 5, 7, 10, 14, 20 and 28 pairs
 (:func:`looks`):
 
 1. The limit is the larger of the tolerance and what the noise allows, ``t(1 - alpha, n - 1) * s / sqrt(n)``;
@@ -30,7 +30,7 @@ TOLERANCE = 0.05
 """A slowdown below this is not worth a red test: two runs of the same code differ by some per cent in their memory
 layout, which pairs do not cancel. Tolerances of stored baselines, which allow for the machine's drift, do not apply."""
 
-FIRST_LOOK, LAST_LOOK = 5, 20
+FIRST_LOOK, LAST_LOOK = 5, 28
 """Pairs."""
 
 FEWEST_PAIRS = 3

@@ -9,7 +9,7 @@ import statistics
 import pytest
 from scipy import stats
 
-from pytest_distbench.pairs import PairRule, detectable, judge_pairs, looks, power
+from pytest_distbench.pairs import FIRST_LOOK, LAST_LOOK, PairRule, detectable, judge_pairs, looks, power
 from pytest_distbench.records import Better, Measurement, Verdict, replaced
 
 QUIET = (1.00, 1.01, 0.99, 1.005, 0.995)
@@ -42,7 +42,7 @@ def simulated(rng: random.Random, slowdown: float, sigma: float) -> str:
 
 
 def test_looks_grow_from_the_first_to_the_most() -> None:
-    assert looks(5, 20) == (5, 7, 10, 14, 20)
+    assert looks(FIRST_LOOK, LAST_LOOK) == (5, 7, 10, 14, 20, 28)
     assert looks(5, 12) == (5, 7, 10, 12)
     assert looks(8, 4) == (8,)
 
