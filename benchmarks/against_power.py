@@ -6,9 +6,9 @@ Makes a small git repository with a test of all_reduce at 4 KiB and 1 MiB on two
 ``pytest --distbench-against HEAD`` in it, alternately with the tree as committed and with every timed call slowed: each
 rank first waits, busily, for that fraction of what its calls have taken so far (25th percentile).
 
-Printed per point: how many runs were red; the power the runs themselves predicted for this slowdown from their noise
-(mean over the runs of ``pairs.power``); the smallest slowdown they said they could find; the change they saw; and pairs
-and seconds.
+Printed per point: how many runs were red, and how many their own noise predicts for the change that all of them
+together saw (mean over the runs of ``pairs.power``; waiting before a call also delays the other rank, so this is more
+than what was planted); the smallest slowdown they said they could find; noise between pairs; pairs and seconds.
 """
 
 from __future__ import annotations
@@ -73,13 +73,15 @@ class Point:
     change: float
     pairs: int
     noise: float
-    predicted: float
     finds: float
     seconds: float
 
 
-def run(folder: Path, *, slowdown: float, assumed: float) -> list[Point]:
-    """One run of pytest; ``assumed`` is the slowdown whose power is predicted."""
+RULE = PairRule(tolerance=TOLERANCE, comparisons=2, looks=looks(FIRST_LOOK, LAST_LOOK))
+
+
+def run(folder: Path, *, slowdown: float) -> list[Point]:
+    """One run of pytest, on a tree slowed by this fraction."""
     (folder / "test_all_reduce.py").write_text(TEST.replace("SLOWDOWN = 0.0", f"SLOWDOWN = {slowdown}"))
     record = folder / "run.json"
     start = time.monotonic()
@@ -94,7 +96,6 @@ def run(folder: Path, *, slowdown: float, assumed: float) -> list[Point]:
     if done.returncode not in (0, 1):
         raise SystemExit(f"pytest ended with {done.returncode}:\n{done.stdout}{done.stderr}")
     result = read_run_record(record).results[0]
-    rule = PairRule(tolerance=TOLERANCE, comparisons=2, looks=looks(FIRST_LOOK, LAST_LOOK))
     tree = f"slowed by {slowdown:.0%}" if slowdown else "unchanged"
     points = []
     for verdict in (v for v in result.verdicts if v.better == "lower"):  # not the fingerprint
@@ -107,7 +108,6 @@ def run(folder: Path, *, slowdown: float, assumed: float) -> list[Point]:
                 change=(verdict.ratio or math.nan) - 1,
                 pairs=verdict.launches,
                 noise=noise,
-                predicted=power(assumed, noise, rule),
                 finds=verdict.detectable or math.nan,
                 seconds=seconds,
             )
@@ -131,14 +131,16 @@ def print_table(points: Sequence[Point]) -> None:
     for tree, metric in dict.fromkeys((p.tree, p.metric) for p in points):
         found = [p for p in points if (p.tree, p.metric) == (tree, metric)]
         red = sum(p.kind == "regressed" for p in found)
-        predicted = f"{statistics.fmean(p.predicted for p in found):.0%}" if tree != "unchanged" else "-"
+        change = math.expm1(statistics.fmean(math.log1p(p.change) for p in found))
+        predicted = (
+            f"{statistics.fmean(power(change, p.noise, RULE) for p in found):.0%}" if tree != "unchanged" else "-"
+        )
         middle = {
-            name: statistics.median(getattr(p, name) for p in found)
-            for name in ("finds", "change", "noise", "pairs", "seconds")
+            name: statistics.median(getattr(p, name) for p in found) for name in ("finds", "noise", "pairs", "seconds")
         }
         print(
             f"{tree:<16}{metric:<36}{f'{red}/{len(found)}':>8}{predicted:>11}{middle['finds']:>+8.1%}"
-            f"{middle['change']:>+9.1%}{middle['noise']:>8.3f}{middle['pairs']:>7.0f}{middle['seconds']:>9.1f}"
+            f"{change:>+9.1%}{middle['noise']:>8.3f}{middle['pairs']:>7.0f}{middle['seconds']:>9.1f}"
             f"{max(p.seconds for p in found):>9.1f}"
         )
 
@@ -160,7 +162,7 @@ def main() -> None:
             subprocess.run(["git", *command], cwd=folder, check=True, env={**os.environ, "GIT_CONFIG_NOSYSTEM": "1"})
         for done in range(options.runs):
             for slowdown in (0.0, options.slowdown):
-                points += run(folder, slowdown=slowdown, assumed=options.slowdown)
+                points += run(folder, slowdown=slowdown)
                 last = ", ".join(f"{p.kind} {p.change:+.1%} in {p.pairs}" for p in points[-2:])
                 print(f"run {done + 1}/{options.runs} {points[-1].tree}: {last}", file=sys.stderr)
             if options.json:

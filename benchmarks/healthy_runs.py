@@ -2,8 +2,8 @@
 
     python benchmarks/healthy_runs.py [--runs 20] [--record] [SUITES ...]
 
-Printed per run: seconds, launches per case, how many metrics got which verdict, and every test that failed. The baseline
-is the repository's own for this hardware class; ``--record`` measures one first, into a temporary folder.
+Printed per run: seconds, launches per case, how many metrics got which verdict, and every test that failed. The
+baseline is the repository's own for this hardware class; ``--record`` measures one first, into a temporary folder.
 """
 
 from __future__ import annotations
