@@ -18,11 +18,20 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from pytest_distbench.records import CaseResult
+from pytest_distbench.records import CaseResult, VerdictKind
 from pytest_distbench.report.run_record import read_run_record
 
 ROOT = Path(__file__).parent.parent
-KINDS = ("regressed", "changed", "drifted", "inconclusive", "incomparable", "missing", "improved", "unchanged")
+KINDS: tuple[VerdictKind, ...] = (
+    "regressed",
+    "changed",
+    "drifted",
+    "inconclusive",
+    "incomparable",
+    "missing",
+    "improved",
+    "unchanged",
+)
 
 
 def run(suites: Sequence[str], folder: Path, *options: str) -> tuple[list[CaseResult], int, float]:
