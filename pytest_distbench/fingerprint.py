@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from pytest_distbench.records import Collective, Fingerprint, Verdict, VerdictKind
-from pytest_distbench.units import distinguished, format_bytes
+from pytest_distbench.units import format_bytes
 
 METRIC = "fingerprint"
 """Name of the verdict; a ``metrics=`` that lists others leaves it unjudged."""
@@ -142,7 +142,7 @@ def _changes(before: Sequence[Collective], after: Sequence[Collective]) -> list[
         where = "" if group == "default" else f" in {group}"
         for was, now in _by_dtype(old.get((op, group), {}), new.get((op, group), {})):
             sentences.append(_became(was, now, op, where))
-    sent, sends = distinguished(payload_bytes(before), payload_bytes(after))
+    sent, sends = format_bytes(payload_bytes(before)), format_bytes(payload_bytes(after))
     if sent != sends:
         sentences.append(f"{sent} sent per rank became {sends}")
     return sentences

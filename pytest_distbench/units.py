@@ -53,12 +53,6 @@ def format_quantity(value: float, unit: str) -> str:
     return f"{digits} {unit}".rstrip()
 
 
-def distinguished(a: float, b: float) -> tuple[str, str]:
-    """Write two numbers of bytes so that different ones look different: in bytes where rounding hides it."""
-    texts = format_bytes(a), format_bytes(b)
-    return texts if a == b or texts[0] != texts[1] else (f"{a:,.0f} B", f"{b:,.0f} B")
-
-
 def format_values(values: Iterable[float | None], unit: str) -> str:
     """Write the first four different values of a metric; None is ``none``."""
     distinct = list(dict.fromkeys(values))
