@@ -132,7 +132,8 @@ def test_a_second_ctrl_c_leaves_nothing_either(pytester: pytest.Pytester, start:
     time.sleep(0.05)
     process.send_signal(signal.SIGINT)
 
-    assert process.wait(30) == pytest.ExitCode.INTERRUPTED
+    # The second one may find pytest past its own handling of the first: then Python dies of it.
+    assert process.wait(30) in (pytest.ExitCode.INTERRUPTED, -signal.SIGINT)
 
 
 def test_an_agent_killed_between_launches_is_replaced(pytester: pytest.Pytester, start: Pytest) -> None:
