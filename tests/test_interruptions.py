@@ -134,6 +134,8 @@ def test_a_second_ctrl_c_leaves_nothing_either(pytester: pytest.Pytester, start:
 
     # The second one may find pytest past its own handling of the first: then Python dies of it.
     assert process.wait(30) in (pytest.ExitCode.INTERRUPTED, -signal.SIGINT)
+    wait_for(lambda: not [p for p in pytester.path.rglob("*") if p.is_socket() or p.name == "plan.json"])
+    wait_for(lambda: not working_in(pytester.path))
 
 
 def test_an_agent_killed_between_launches_is_replaced(pytester: pytest.Pytester, start: Pytest) -> None:
