@@ -32,6 +32,9 @@ TURN_REQUEST = b"g"
 ALL_UP = b"u"
 """Byte from pytest on the socket: every rank has said hello, so that waiting for one another begins now."""
 
+ALL_JOINED = b"j"
+"""Byte from pytest on the socket: every rank has begun its body, so that none needs the others to join its group."""
+
 FLIGHT_REQUEST = b"f"
 """Byte from pytest on the socket: write the flight recorder's last collectives to ``flight<rank>.json``."""
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 
-from pytest_distbench.wire import ALL_UP, SOCKET_NAME, RankEvent, short_address
+from pytest_distbench.wire import ALL_JOINED, ALL_UP, SOCKET_NAME, RankEvent, short_address
 
 _READ_BYTES = 65536
 LONGEST_LINE_BYTES = 2**20
@@ -140,12 +140,18 @@ class ControlChannel:
                 self._watch(event.pid, connection)
                 if event.rank == self._attached:
                     socket.send_fds(connection, [b"t"], [0, 1, 2])
-        was_up = len(self.pids()) == self._world_size
         self.events += fresh
-        if not was_up and len(pids := self.pids()) == self._world_size:
-            for rank in pids:
-                self.ask(rank, ALL_UP)
+        if any(event.kind == "hello" for event in fresh):
+            self._tell_all(ALL_UP, once={event.rank for event in self.events if event.kind == "hello"})
+        if any(_begins_body(event) for event in fresh):
+            self._tell_all(ALL_JOINED, once={event.rank for event in self.events if _begins_body(event)})
         return fresh
+
+    def _tell_all(self, message: bytes, *, once: set[int]) -> None:
+        """Send a byte to every rank when the last of them has come to where the others are."""
+        if len(once) == self._world_size:
+            for rank in once:
+                self.ask(rank, message)
 
     def _watch(self, pid: int, connection: socket.socket) -> None:
         with contextlib.suppress(OSError):  # gone already: the end of its connection says so, or nobody can
@@ -177,3 +183,7 @@ class ControlChannel:
         del self._lines[connection]
         if connection in self._ranks:
             self.closed_at[self._ranks[connection]] = time.monotonic()
+
+
+def _begins_body(event: RankEvent) -> bool:
+    return event.kind == "phase" and event.text == "body"

@@ -13,7 +13,16 @@ from pathlib import Path
 import msgspec
 
 from pytest_distbench.records import Phase
-from pytest_distbench.wire import ALL_UP, FLIGHT_REQUEST, SOCKET_NAME, TURN_REQUEST, EventKind, RankEvent, short_address
+from pytest_distbench.wire import (
+    ALL_JOINED,
+    ALL_UP,
+    FLIGHT_REQUEST,
+    SOCKET_NAME,
+    TURN_REQUEST,
+    EventKind,
+    RankEvent,
+    short_address,
+)
 from pytest_distbench.worker import flight
 
 _START_S = 120.0
@@ -39,6 +48,7 @@ class ControlLine:
         self._lock = threading.Lock()
         self._turn = threading.Semaphore(0)
         self._all_up = threading.Event()
+        self._all_joined = threading.Event()
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             with short_address(directory / SOCKET_NAME) as address:
@@ -74,6 +84,13 @@ class ControlLine:
         """Wait until every rank is up. A time-out counted from here does not count how long the slowest one starts."""
         self._all_up.wait(_START_S)
 
+    def wait_until_all_joined(self) -> None:
+        """Wait until every rank has joined the group.
+
+        One that ended sooner would break the others: gloo lets one rank go while another still connects to it.
+        """
+        self._all_joined.wait(_START_S)
+
     def take_turn(self) -> None:
         """Wait until it is this group's turn. No limit: pytest bounds the other group, and the lifeline this rank."""
         self.send("turn")
@@ -86,6 +103,8 @@ class ControlLine:
                     flight.dump(self._flight, self._groups)
                 elif request == ALL_UP:
                     self._all_up.set()
+                elif request == ALL_JOINED:
+                    self._all_joined.set()
                 elif request == TURN_REQUEST:
                     self._turn.release()
         _kill_own_group()

@@ -109,6 +109,7 @@ class _Life:
             return False
         self.control.send("done")
         with self.phase("teardown"):
+            self.control.wait_until_all_joined()
             self._leave_group()
         self.control.phase("exit")
         return True
