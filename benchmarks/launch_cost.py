@@ -14,7 +14,6 @@ import json
 import multiprocessing
 import os
 import statistics
-import sys
 import tempfile
 import time
 import uuid
@@ -22,12 +21,12 @@ from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 
+from measuring import launched
+
 from pytest_distbench.launch.agent import PRELOAD
 from pytest_distbench.launch.contract import Launcher
-from pytest_distbench.launch.supervise import supervise
 from pytest_distbench.launch.torchrun import TorchrunLauncher
 from pytest_distbench.launch.warm import WarmLauncher
-from pytest_distbench.records import BodyReference, LaunchPlan
 
 PHASES = ("launcher", "process_start", "import", "rendezvous", "body", "exit")
 
@@ -60,29 +59,9 @@ def measure_floor(world_size: int) -> dict[str, float]:
 
 def measure_launcher(launcher: Launcher, world_size: int, folder: Path) -> dict[str, float]:
     """Seconds of one launch, in total and by phase."""
-    directory = folder / uuid.uuid4().hex
-    directory.mkdir()
-    plan = LaunchPlan(
-        index=0,
-        world_size=world_size,
-        backend="gloo",
-        device="cpu",
-        body=BodyReference(file=str(Path(__file__).resolve().parent / "bodies.py"), function="barrier"),
-        params={},
-        seeds=[0],
-        timeout_s=120.0,
-        directory=str(directory),
-        data_dir=str(folder),
-        working_dir=os.getcwd(),
-        python_path=[str(Path(__file__).resolve().parent), *sys.path],
-        variables={**os.environ, "OMP_NUM_THREADS": "1"},
-        set_threads=1,
-    )
     start = time.perf_counter()
-    record = supervise(launcher, plan)
+    record = launched(launcher, folder, "barrier", world_size=world_size)
     total = time.perf_counter() - start
-    if record.outcome != "passed":
-        raise SystemExit(f"{launcher.name}: {record.reason}")
     return {"total": total, **record.phases}
 
 

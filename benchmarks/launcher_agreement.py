@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import os
 import random
 import statistics
 import sys
@@ -21,39 +20,17 @@ import tempfile
 import uuid
 from pathlib import Path
 
+from measuring import launched
+
 from pytest_distbench.launch.contract import Launcher
-from pytest_distbench.launch.supervise import supervise
 from pytest_distbench.launch.torchrun import TorchrunLauncher
 from pytest_distbench.launch.warm import WarmLauncher
-from pytest_distbench.records import BodyReference, LaunchPlan
 from pytest_distbench.units import format_seconds
-
-BODIES = Path(__file__).resolve().parent / "bodies.py"
 
 
 def launch(launcher: Launcher, folder: Path) -> dict[str, float]:
     """Seconds per point of one launch of ``bodies.points``."""
-    directory = folder / uuid.uuid4().hex
-    directory.mkdir()
-    plan = LaunchPlan(
-        index=0,
-        world_size=2,
-        backend="gloo",
-        device="cpu",
-        body=BodyReference(file=str(BODIES), function="points"),
-        params={},
-        seeds=[0],
-        timeout_s=300.0,
-        directory=str(directory),
-        data_dir=str(folder),
-        working_dir=os.getcwd(),
-        python_path=sys.path,
-        variables={**os.environ, "OMP_NUM_THREADS": "1"},
-        set_threads=1 if launcher.name == "warm" else None,
-    )
-    record = supervise(launcher, plan)
-    if record.outcome != "passed":
-        raise SystemExit(f"{launcher.name}: {record.reason}")
+    record = launched(launcher, folder, "points")
     return {m.key: m.value for m in record.measurements if m.value is not None}
 
 

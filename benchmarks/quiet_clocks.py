@@ -14,7 +14,6 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import os
 import statistics
 import subprocess
 import sys
@@ -23,37 +22,15 @@ import uuid
 from collections.abc import Sequence
 from pathlib import Path
 
-from pytest_distbench.launch.supervise import supervise
-from pytest_distbench.launch.warm import WarmLauncher
-from pytest_distbench.records import BodyReference, LaunchPlan
-from pytest_distbench.units import format_quantity
+from measuring import launched
 
-BODIES = Path(__file__).resolve().parent / "bodies.py"
+from pytest_distbench.launch.warm import WarmLauncher
+from pytest_distbench.units import format_quantity
 
 
 def launch(launcher: WarmLauncher, folder: Path) -> dict[str, float]:
     """The number of each point and quantity in one launch of ``bodies.clocks``."""
-    directory = folder / uuid.uuid4().hex
-    directory.mkdir()
-    plan = LaunchPlan(
-        index=0,
-        world_size=2,
-        backend="gloo",
-        device="cpu",
-        body=BodyReference(file=str(BODIES), function="clocks"),
-        params={},
-        seeds=[0],
-        timeout_s=300.0,
-        directory=str(directory),
-        data_dir=str(folder),
-        working_dir=os.getcwd(),
-        python_path=sys.path,
-        variables={**os.environ, "OMP_NUM_THREADS": "1"},
-        set_threads=1,
-    )
-    record = supervise(launcher, plan)
-    if record.outcome != "passed":
-        raise SystemExit(record.reason)
+    record = launched(launcher, folder, "clocks")
     numbers = {}
     for m in record.measurements:
         is_count = m.name in ("waits", "preemptions")

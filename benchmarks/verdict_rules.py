@@ -23,7 +23,6 @@ import argparse
 import functools
 import json
 import math
-import os
 import random
 import sys
 import tempfile
@@ -35,13 +34,13 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from measuring import launched
 from numpy.typing import NDArray
 from scipy.special import ndtr
 
 from pytest_distbench.devices import alone_on_this_host
-from pytest_distbench.launch.supervise import supervise
 from pytest_distbench.launch.warm import WarmLauncher
-from pytest_distbench.records import BaselineMetric, BodyReference, LaunchPlan, Measurement, Summary
+from pytest_distbench.records import BaselineMetric, Measurement, Summary
 from pytest_distbench.report.tables import layout
 from pytest_distbench.stats import nearest_rank
 from pytest_distbench.verdict import Rule, judge
@@ -56,7 +55,6 @@ TOLERANCE = 0.1
 SLOWDOWNS = (1.05, 1.10, 1.20, 1.50, 2.00)
 COLUMNS = ("tag", "launch", "W", "op", "size", "block", "it", "t")
 LIVE_LAUNCHES, LIVE_SLOWED = 30, 12
-BODIES = Path(__file__).resolve().parent / "bodies.py"
 
 Array = NDArray[np.float64]
 
@@ -391,27 +389,7 @@ def measure(progress: Callable[[str], None]) -> tuple[Launches, dict[float, Laun
 
 
 def _launch(launcher: WarmLauncher, folder: Path, factor: float) -> Launch:
-    directory = folder / uuid.uuid4().hex
-    directory.mkdir()
-    plan = LaunchPlan(
-        index=0,
-        world_size=2,
-        backend="gloo",
-        device="cpu",
-        body=BodyReference(file=str(BODIES), function="slowed_all_reduce"),
-        params={"factor": factor},
-        seeds=[0],
-        timeout_s=300.0,
-        directory=str(directory),
-        data_dir=str(folder),
-        working_dir=os.getcwd(),
-        python_path=sys.path,
-        variables={**os.environ, "OMP_NUM_THREADS": "1"},
-        set_threads=1,
-    )
-    record = supervise(launcher, plan)
-    if record.outcome != "passed":
-        raise SystemExit(f"a launch failed: {record.reason}")
+    record = launched(launcher, folder, "slowed_all_reduce", params={"factor": factor})
     [series] = [m.series for m in record.measurements if m.name == "iterations"]
     return Launch(np.array(series))
 

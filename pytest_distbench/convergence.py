@@ -92,6 +92,8 @@ def _difference(family: Family) -> str:
     for key, stored in family.stored.items():
         if stored.better != first.better:
             return f"the baseline is of kind {stored.better!r}, this measurement of kind {first.better!r}"
+        if stored.unit != first.unit:
+            return f"the unit was {stored.unit!r}, now it is {first.unit!r}"
         facts = family.current[key][0].facts
         changed = [name for name in sorted({*stored.facts, *facts}) if stored.facts.get(name) != facts.get(name)]
         if changed:

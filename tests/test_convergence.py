@@ -333,6 +333,14 @@ def test_another_kind_is_incomparable() -> None:
     assert judge_family(Family(current={"m": [now]}, stored={"m": stored}, same_software=True)).kind == "incomparable"
 
 
+def test_another_unit_is_incomparable() -> None:
+    now = Measurement(name="m", unit="epochs", better="steps", value=50.0)
+    stored = BaselineMetric(better="steps", unit="steps", launches=[50.0])
+    verdict = judge_family(Family(current={"m": [now]}, stored={"m": stored}, same_software=True))
+
+    assert (verdict.kind, verdict.reason) == ("incomparable", "the unit was 'steps', now it is 'epochs'")
+
+
 def test_no_value_is_a_regression() -> None:
     assert judged("floor", [0.9, None], [0.9, 0.9]).kind == "regressed"
 

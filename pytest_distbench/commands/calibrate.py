@@ -181,6 +181,8 @@ def _measure(folder: Path, arguments: Sequence[str], launches: int) -> tuple[lis
         with suppress(subprocess.TimeoutExpired):
             process.wait(_SETTLE_S)  # Ctrl-C reached pytest too: it ends its ranks
         process.terminate()
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(_SETTLE_S)
         raise DistbenchError("interrupted: nothing was calibrated") from None
     lines = log.read_text(errors="replace").splitlines()
     if code not in (0, 1) or not record.exists():

@@ -59,7 +59,7 @@ def headline(result: CaseResult) -> str:
 
 def regression_text(result: CaseResult, *, rerun_command: str) -> str:
     """Explain a regression against a reference."""
-    reasons = [f"{_name(v)}: {v.reason}" for v in result.verdicts if v.is_failure and v.reason][:8]
+    reasons = [f"{_name(v)}: {v.reason}" for v in result.verdicts if v.kind == "regressed" and v.reason][:8]
     table = pair_table(result, show_all=False)
     causes = cause_lines(result)
     return "\n".join(

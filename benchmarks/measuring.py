@@ -1,0 +1,59 @@
+"""One launch of a function in ``bodies.py``, for the benchmarks that need no pytest run around it."""
+
+from __future__ import annotations
+
+import os
+import sys
+import uuid
+from collections.abc import Mapping
+from pathlib import Path
+
+from pytest_distbench.launch.contract import Launcher
+from pytest_distbench.launch.supervise import supervise
+from pytest_distbench.records import BodyReference, LaunchPlan, LaunchRecord
+
+BODIES = Path(__file__).resolve().parent / "bodies.py"
+
+
+def launched(
+    launcher: Launcher,
+    folder: Path,
+    function: str,
+    *,
+    world_size: int = 2,
+    params: Mapping[str, object] | None = None,
+) -> LaunchRecord:
+    """Launch a body on gloo ranks of one thread each.
+
+    Args:
+        launcher: starts the ranks.
+        folder: for the launch's own folder and the ranks' data.
+        function: of ``bodies.py``.
+        world_size: ranks.
+        params: of the body.
+
+    Raises:
+        SystemExit: the launch did not pass.
+    """
+    directory = folder / uuid.uuid4().hex
+    directory.mkdir()
+    plan = LaunchPlan(
+        index=0,
+        world_size=world_size,
+        backend="gloo",
+        device="cpu",
+        body=BodyReference(file=str(BODIES), function=function),
+        params=dict(params or {}),
+        seeds=[0],
+        timeout_s=300.0,
+        directory=str(directory),
+        data_dir=str(folder),
+        working_dir=os.getcwd(),
+        python_path=sys.path,
+        variables={**os.environ, "OMP_NUM_THREADS": "1"},
+        set_threads=1 if launcher.name == "warm" else None,
+    )
+    record = supervise(launcher, plan)
+    if record.outcome != "passed":
+        raise SystemExit(f"{launcher.name}: {record.reason}")
+    return record
