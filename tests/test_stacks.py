@@ -45,3 +45,9 @@ def test_a_dump_is_whole_once_it_shows_where_the_rank_began(tmp_path: Path) -> N
     for end in range(len(DUMP)):
         path.write_text(DUMP + DUMP[:end])
         assert stacks._is_whole(path, len(DUMP)) == (end >= whole)
+
+
+def test_a_second_dump_cut_anywhere_does_not_hide_the_first() -> None:
+    for end in range(len(DUMP)):
+        assert trimmed(DUMP + DUMP[:end]) == trimmed(DUMP)
+        assert waits_at(DUMP + DUMP[:end]) == waits_at(DUMP)

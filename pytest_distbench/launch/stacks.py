@@ -8,7 +8,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import TypeVar
 
@@ -100,18 +100,11 @@ def collect(directory: Path, channel: ControlChannel, *, undecided: Collection[i
     answering = {rank: pid for rank, pid in at_work.items() if processes.catches(pid, STACKS_SIGNAL)}
     before = {rank: _size(stacks_path(directory, rank)) for rank in answering}
     processes.send(answering.values(), STACKS_SIGNAL)
-    for rank in (*answering, *held):
+    _wait_until(lambda: all(_is_whole(stacks_path(directory, rank), before[rank]) for rank in answering))
+    asked = (*answering, *held)  # only now: a thread that works while its frames are read may show nonsense
+    for rank in asked:
         channel.ask(rank, FLIGHT_REQUEST)
-    deadline = time.monotonic() + _WAIT_S
-    waiting = {*answering, *held}
-    while waiting and time.monotonic() < deadline:
-        time.sleep(_LOOK_AGAIN_S)
-        waiting = {
-            rank
-            for rank in waiting
-            if not flight_path(directory, rank).exists()
-            or (rank in answering and not _is_whole(stacks_path(directory, rank), before[rank]))
-        }
+    _wait_until(lambda: all(flight_path(directory, rank).exists() for rank in asked))
     for rank, pid in at_work.items():
         if _size(stacks_path(directory, rank)) == before.get(rank, 0):
             _ask_py_spy(pid, stacks_path(directory, rank))
@@ -189,7 +182,15 @@ def waits_at(text: str) -> str:
 
 
 def _last_dump(text: str) -> str:
-    return _NEXT_DUMP.split(text)[-1]
+    """The last whole one: the elastic agent may ask a rank once more while we end it, and be left half an answer."""
+    dumps = _NEXT_DUMP.split(text)
+    return next((dump for dump in reversed(dumps) if _OUTERMOST.search(dump)), dumps[-1])
+
+
+def _wait_until(is_so: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + _WAIT_S
+    while not is_so() and time.monotonic() < deadline:
+        time.sleep(_LOOK_AGAIN_S)
 
 
 def _is_whole(path: Path, start: int) -> bool:
