@@ -137,6 +137,7 @@ class Comparison:
         alpha: float,
         most: int,
         noise_floor: float,
+        drift: float = DRIFT,
     ) -> Comparison:
         """From records whose values are positive, at least two of them stored; launches without a value do not count.
 
@@ -147,6 +148,7 @@ class Comparison:
             alpha: one-sided error rate of this comparison.
             most: the most launches of this run there may be.
             noise_floor: the noise is not believed to be less.
+            drift: see :data:`DRIFT`.
         """
         timed = bool(baseline.minimum) and are_timed(current)
         old, new = _stored_side(baseline, timed=timed), Side.measured(current, timed=timed)
@@ -159,8 +161,8 @@ class Comparison:
             most=most,
             sigma=sigma,
             wanted=math.log1p(tolerance),
-            noise=noise_limit(sigma, stored, most, alpha, drift=DRIFT),
-            detectable=detectable_slowdown(sigma, stored, most, alpha, drift=DRIFT, tolerance=tolerance),
+            noise=noise_limit(sigma, stored, most, alpha, drift=drift),
+            detectable=detectable_slowdown(sigma, stored, most, alpha, drift=drift, tolerance=tolerance),
         )
 
     @property

@@ -12,7 +12,7 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pytest_distbench.comparison import NO_RATIO, Comparison
+from pytest_distbench.comparison import DRIFT, NO_RATIO, Comparison
 from pytest_distbench.records import BaselineMetric, Measurement, Verdict, VerdictKind
 from pytest_distbench.stats import shared_error_rate
 from pytest_distbench.units import format_values
@@ -34,6 +34,8 @@ class Rule:
         same_software: whether stored and new launches ran the same software on the same device model.
         busier_cores: how many more cores other processes used now than when the baseline was taken.
         cores: cores of the machine.
+        drift: reserve for what the machine drifts between the baseline and this run, see
+            :data:`~pytest_distbench.comparison.DRIFT`.
     """
 
     tolerance: float
@@ -43,6 +45,7 @@ class Rule:
     same_software: bool = True
     busier_cores: float = 0.0
     cores: int = 1
+    drift: float = DRIFT
 
     @property
     def alpha(self) -> float:
@@ -173,6 +176,7 @@ def _judge_noisy(draft: _Draft, current: Sequence[Measurement], baseline: Baseli
         alpha=rule.alpha,
         most=rule.max_launches,
         noise_floor=rule.noise_floor,
+        drift=rule.drift,
     )
     answer = found.answer
     kind, reason = answer.kind, answer.reason

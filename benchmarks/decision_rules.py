@@ -1,0 +1,198 @@
+"""The decision rule of the plugin and those of its peers, each as a function of recorded launches.
+
+The peers' rules are re-created from their sources and documentation.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import ndtr
+
+from pytest_distbench.comparison import DRIFT
+from pytest_distbench.records import BaselineMetric, Measurement, Summary
+from pytest_distbench.stats import nearest_rank
+from pytest_distbench.verdict import Rule, judge
+
+COMPARISONS = 50
+"""Tests of a run: they share its error rate, and the chance of a red run is told for as many."""
+
+TOLERANCE = 0.1
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class Launch:
+    """Seconds of each iteration of one launch, in order."""
+
+    iterations: Array
+
+    @functools.cached_property
+    def summary(self) -> Summary:
+        t = self.iterations
+        p25, median, p99 = np.quantile(t, (0.25, 0.5, 0.99))
+        return Summary(
+            n=len(t),
+            minimum=float(t.min()),
+            p25=float(p25),
+            median=float(median),
+            p95=float(nearest_rank(t.tolist(), 0.95)),
+            p99=float(p99),
+            mean=float(t.mean()),
+            stdev=float(t.std()),
+        )
+
+    @functools.cached_property
+    def measurement(self) -> Measurement:
+        """As the plugin would have recorded it."""
+        return Measurement(name="t", unit="s", better="lower", value=self.summary.p25, summary=self.summary)
+
+    @functools.cache  # noqa: B019 # launches live as long as the program
+    def slowed(self, factor: float) -> Launch:
+        return Launch(self.iterations * factor)
+
+
+Launches = Sequence[Launch]
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a rule says: the change it judges (minus infinity: not significant), and how many launches it looked at."""
+
+    change: float
+    launches: int = 1
+
+
+@dataclass(frozen=True)
+class DecisionRule:
+    """A rule, and the smallest change that is an alarm."""
+
+    name: str
+    judge: Callable[[Launches, Launches], Answer]
+    least: float
+
+
+def distbench(stored: Launches, new: Launches, *, drift: float = DRIFT) -> Answer:
+    """Ours, in the loop of the plugin: launches are added while the answer is open. An alarm is a change of 1.
+
+    Args:
+        stored: of the baseline.
+        new: of the run.
+        drift: the reserve for it, see :mod:`~pytest_distbench.comparison`.
+    """
+    summaries = [launch.summary for launch in stored]
+    baseline = BaselineMetric(
+        better="lower",
+        unit="s",
+        launches=[s.p25 for s in summaries],
+        minimum=[s.minimum for s in summaries],
+        p95=[s.p95 for s in summaries],
+    )
+    rule = Rule(tolerance=TOLERANCE, comparisons=COMPARISONS, max_launches=len(new), drift=drift)
+    measurements = [launch.measurement for launch in new]
+    count = 1
+    while (judgement := judge(measurements[:count], baseline, rule)).is_open:
+        count += 1
+    return Answer(float(judgement.verdict.kind == "regressed"), count)
+
+
+def pytest_benchmark(statistic: str) -> Callable[[Launches, Launches], Answer]:
+    """``--benchmark-compare-fail=min:5%``: one run against the last stored one (pytest_benchmark/utils.py)."""
+
+    def rule(stored: Launches, new: Launches) -> Answer:
+        then, now = (getattr(side.summary, statistic) for side in (stored[-1], new[0]))
+        return Answer(now / then - 1)
+
+    return rule
+
+
+def asv(stored: Launches, new: Launches) -> Answer:
+    """``asv continuous``: factor 1.1, and Mann-Whitney p < 0.002 on the samples of two processes (asv/_stats.py)."""
+    then, now = _iterations(stored[-2:]), _iterations(new[:2])
+    change = np.median(now) / np.median(then) - 1
+    return Answer(float(change) if _mann_whitney(then, now) < 0.002 else -math.inf, 2)
+
+
+def benchstat(stored: Launches, new: Launches) -> Answer:
+    """``benchstat``: medians over runs, each run its mean, and Mann-Whitney p < 0.05 (golang.org/x/perf/benchmath)."""
+    then, now = (np.array([launch.summary.mean for launch in side]) for side in (stored, new))
+    change = np.median(now) / np.median(then) - 1
+    return Answer(float(change) if _mann_whitney(then, now) < 0.05 else -math.inf, len(new))
+
+
+def criterion(stored: Launches, new: Launches, *, resamples: int = 200) -> Answer:
+    """Criterion.rs: bootstrap t-test p < 0.05, and the 95 % interval of the change of the mean is beyond 1 %.
+
+    One run against the last (src/analysis/compare.rs, src/report.rs). Criterion.rs draws 100,000 resamples, we fewer.
+    """
+    then, now = stored[-1].iterations, new[0].iterations
+    t = (now.mean() - then.mean()) / math.sqrt(then.var(ddof=1) / len(then) + now.var(ddof=1) / len(now))
+    dice = np.random.default_rng(0)
+    both = np.concatenate([then, now])
+    null = dice.choice(both, (resamples, len(both)))
+    left, right = null[:, : len(then)], null[:, len(then) :]
+    error = np.sqrt(left.var(axis=1, ddof=1) / len(then) + right.var(axis=1, ddof=1) / len(now))
+    p = np.mean(np.abs((right.mean(axis=1) - left.mean(axis=1)) / error) >= abs(t))
+    means = [dice.choice(side, (resamples, len(side))).mean(axis=1) for side in (now, then)]
+    low = np.quantile(means[0] / means[1] - 1, 0.025)
+    return Answer(float(low) if p < 0.05 else -math.inf)
+
+
+def megatron(stored: Launches, new: Launches) -> Answer:
+    """Megatron-LM's golden values: median of the steady steps within 5 % of one stored value, either way."""
+    then, now = (float(np.median(side.iterations[len(side.iterations) // 4 :])) for side in (stored[-1], new[0]))
+    return Answer(abs(now / then - 1))
+
+
+def github_action_benchmark(stored: Launches, new: Launches) -> Answer:
+    """github-action-benchmark: more than ``alert-threshold`` 200 % of the previous value, here the mean."""
+    return Answer(new[0].summary.mean / stored[-1].summary.mean - 1)
+
+
+RULES: dict[str, DecisionRule] = {
+    "distbench": DecisionRule("distbench", distbench, 0.5),
+    "pytest-benchmark min 5 %": DecisionRule("pytest-benchmark min", pytest_benchmark("minimum"), 0.05),
+    "pytest-benchmark mean 10 %": DecisionRule("pytest-benchmark mean", pytest_benchmark("mean"), 0.10),
+    "asv 1.1, p < .002": DecisionRule("asv", asv, 0.10),
+    "benchstat p < .05": DecisionRule("benchstat", benchstat, 0.0),
+    "Criterion.rs 1 %": DecisionRule("Criterion.rs", criterion, 0.01),
+    "Megatron-LM 5 %": DecisionRule("Megatron-LM", megatron, 0.05),
+    "github-action-benchmark 200 %": DecisionRule("github-action-benchmark", github_action_benchmark, 1.0),
+}
+
+
+def _iterations(launches: Launches) -> Array:
+    return np.concatenate([launch.iterations for launch in launches])
+
+
+def _mann_whitney(then: Array, now: Array) -> float:
+    """Two-sided p: exact for a few values, else the normal approximation with continuity correction, without ties.
+
+    As ``scipy.stats.mannwhitneyu`` has it, and thirty times faster.
+    """
+    n, m = len(then), len(now)
+    u = float(np.searchsorted(np.sort(now), then).sum())
+    u = min(u, n * m - u)
+    if n * m <= 400:
+        return min(1.0, 2 * float(_share_up_to(n, m)[math.floor(u)]))
+    return min(1.0, 2 * float(ndtr((u + 0.5 - n * m / 2) / math.sqrt(n * m * (n + m + 1) / 12))))
+
+
+@functools.cache
+def _share_up_to(n: int, m: int) -> Array:
+    """Cumulative distribution of U: the coefficients of the Gaussian binomial (n + m over n)."""
+    counts = np.zeros(n * m + 1)
+    counts[0] = 1
+    for i in range(1, n + 1):
+        for j in range(m + i, len(counts)):  # times 1 - q^(m + i)
+            counts[len(counts) - 1 - (j - m - i)] -= counts[len(counts) - 1 - j]
+        for j in range(i, len(counts)):  # over 1 - q^i
+            counts[j] += counts[j - i]
+    share: Array = counts.cumsum() / counts.sum()
+    return share
