@@ -50,18 +50,18 @@ _BENCHMARK_OPTIONS = tuple(
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add the options and ini keys."""
-    from pytest_distbench import settings
+    from pytest_distbench import options
 
-    settings.add_options(parser)
+    options.add_options(parser)
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_load_initial_conftests(early_config: pytest.Config, parser: pytest.Parser) -> Generator[None]:
     """Add --world-size and --gpu after the conftests, which may have options of these names: theirs stay theirs."""
-    from pytest_distbench import settings
+    from pytest_distbench import options
 
     yield
-    early_config.stash[_STATE] = _State(taken_options=settings.add_short_options(parser))
+    early_config.stash[_STATE] = _State(taken_options=options.add_short_options(parser))
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -135,7 +135,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
         _session(config).count_comparisons(test_and_id(item) for item in running)
     except DistbenchError as error:
         raise pytest.UsageError(str(error)) from None
-    _session(config).prepare()
+    _session(config).launching.prepare()
 
 
 def pytest_report_collectionfinish(config: pytest.Config, items: list[pytest.Item]) -> list[str]:
@@ -234,7 +234,7 @@ def pytest_unconfigure(config: pytest.Config) -> None:
     """End the launcher; nothing of ours outlives the run."""
     state = config.stash.get(_STATE, None)
     if state is not None and state.session is not None:
-        state.session.close()
+        state.session.launching.close()
         state.session = None
 
 
@@ -264,18 +264,20 @@ def _settings(config: pytest.Config) -> Settings:
 def _session(config: pytest.Config) -> Session:
     state = config.stash[_STATE]
     if state.session is None:
+        from pytest_distbench.launching import Launching
         from pytest_distbench.report.progress import Progress
         from pytest_distbench.session import Session
 
         settings = _settings(config)
         state.progress = Progress(config)
-        state.session = Session(
+        launching = Launching(
             settings,
             on_progress=state.progress.show,
             reports_progress=state.progress.wants_events,
             on_output=state.progress.show_output if config.getoption("capture") == "no" else None,
             post_mortem=bool(config.getoption("usepdb")),
         )
+        state.session = Session(launching)
         if state.results is not None:
             state.results.session = state.session
         if settings.against is not None:

@@ -7,81 +7,51 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import shutil
 import sys
-import uuid
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from pytest_distbench import environment
-from pytest_distbench.against import Reference, ReferenceSide, make_launcher, outside
 from pytest_distbench.baselines import BaselineStore
 from pytest_distbench.devices import alone_on_this_host, leased
 from pytest_distbench.entry import make_entry, peak_memory_of, phases_of
-from pytest_distbench.errors import BodyError, LauncherError
+from pytest_distbench.errors import BodyError
 from pytest_distbench.judging import judge_launches
-from pytest_distbench.launch.contract import Launcher
-from pytest_distbench.launch.supervise import supervise
-from pytest_distbench.launch.torchrun import TorchrunLauncher
-from pytest_distbench.launch.warm import WarmLauncher
+from pytest_distbench.launching import Launching
 from pytest_distbench.paired import judge_paired, not_there
 from pytest_distbench.records import (
     BaselineEntry,
     CaseResult,
     Environment,
-    LaunchPlan,
     LaunchRecord,
     Verdict,
     replaced,
 )
 from pytest_distbench.request import MeasureRequest
-from pytest_distbench.run_directory import RunDirectory
 from pytest_distbench.settings import Settings
 from pytest_distbench.updating import is_wanted, only_judges, why_not_storable
 from pytest_distbench.verdict import Judgement
 
-_ONE_HOST = {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo", "RES_OPTIONS": "timeout:1 attempts:1"}
-"""Set in ranks unless the user has: sockets of a group on one host are not for others to see, and one reverse look-up
-of 127.0.0.1 (where /etc/hosts lacks it) costs a second, not ten."""
-
-ATTACHED_TIMEOUT_S = 7 * 86400.0
-"""For a rank in a debugger: nobody waits for it but its user."""
-
-_TORCHRUN_VARIABLES = (
-    "RANK", "LOCAL_RANK", "GROUP_RANK", "ROLE_RANK", "ROLE_NAME", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_WORLD_SIZE",
-    "ROLE_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT",
-)  # fmt: skip
-_TORCHRUN_PREFIXES = ("TORCHELASTIC_", "PET_")
-
 
 @dataclass
 class Session:
-    """One pytest run: its settings, its launcher, its private directory, and the store.
+    """One pytest run: what was asked for, its launches, and the store.
 
     Attributes:
-        settings: what the user asked for.
+        launching: starts the ranks.
         comparisons: noisy comparisons this run may make; the error rate is shared over them.
-        on_progress: shows one line while ranks run.
-        reports_progress: whether ranks should say what they are doing.
-        on_output: gets (rank, line) of what ranks print, while they run; None leaves it in their logs.
-        post_mortem: an attached rank starts pdb where its body raised.
-        cookie: marks every process this session starts, in its environment.
         pending: entries of an update (test, key, entry) that wait for their test to pass.
     """
 
-    settings: Settings
+    launching: Launching
     comparisons: int = 1
-    on_progress: Callable[[str], None] = lambda text: None
-    reports_progress: bool = False
-    on_output: Callable[[int, str], None] | None = None
-    post_mortem: bool = False
-    cookie: str = field(default_factory=lambda: uuid.uuid4().hex)
     pending: list[tuple[str, str, BaselineEntry]] = field(default_factory=list)
-    _directory: RunDirectory | None = None
-    _launcher: Launcher | None = None
-    _reference: ReferenceSide | None = None
-    _failed_launches: int = 0
+
+    @property
+    def settings(self) -> Settings:
+        """What the user asked for."""
+        return self.launching.settings
 
     @property
     def platform(self) -> str:
@@ -92,20 +62,6 @@ class Session:
     def store(self) -> BaselineStore:
         """Baselines of this platform."""
         return BaselineStore(self.settings.baselines, self.platform)
-
-    @property
-    def directory(self) -> RunDirectory:
-        """Private directory of this session, made at its first use.
-
-        Raises:
-            LauncherError: there is no place for it.
-        """
-        if self._directory is None:
-            try:
-                self._directory = RunDirectory()
-            except OSError as error:
-                raise _no_room(error) from error
-        return self._directory
 
     def environment(self, software: dict[str, str]) -> Environment:
         """Hardware and software, with the versions the ranks reported."""
@@ -138,38 +94,6 @@ class Session:
                     count += sum(m.better in ("lower", "higher") for m in entry.metrics.values())
         self.comparisons = max(1, count)
 
-    def prepare(self) -> None:
-        """Let the launchers warm up in the background."""
-        self.launcher.prepare(self._variables(2))
-        if self.settings.against is not None:
-            self.reference.launcher.prepare(self._variables(2))
-
-    @property
-    def launcher(self) -> Launcher:
-        """The launcher the settings ask for."""
-        if self._launcher is None:
-            self._launcher = LAUNCHERS[self.settings.launcher](self)
-        return self._launcher
-
-    @property
-    def reference(self) -> ReferenceSide:
-        """The side that this tree is compared with; only where the settings name one."""
-        if self._reference is None:
-            self._reference = ReferenceSide(self.against, self.directory.path, LAUNCHERS["reference"](self))
-        return self._reference
-
-    @property
-    def against(self) -> Reference:
-        """What this tree is compared with; only where the settings name something."""
-        assert self.settings.against is not None
-        return self.settings.against
-
-    @property
-    def preload(self) -> tuple[str, ...]:
-        """Modules to import once for all ranks, whatever tree they measure."""
-        against = self.settings.against
-        return self.settings.preload if against is None else outside(self.settings.preload, against)
-
     def run(self, request: MeasureRequest) -> CaseResult:
         """Measure a case, judge it, and in an update store it.
 
@@ -184,9 +108,9 @@ class Session:
         if is_measured and not is_paired:
             entry = self.store.entry(request.case.test, request.case.entry_key)
         gpus = [gpu.uuid for gpu in self.settings.gpus[: request.case.world_size]]
-        with alone_on_this_host(on_wait=self.on_progress), leased(gpus, on_wait=self.on_progress):
+        with alone_on_this_host(on_wait=self.launching.on_progress), leased(gpus, on_wait=self.launching.on_progress):
             if self.settings.attach is not None:
-                return self._result(request, [self._launch(request, 0)], [], None)
+                return self._result(request, [self.launching.launch(request, 0)], [], None)
             if self.settings.update and request.judged:
                 return self._update(request, entry)
             if is_paired:
@@ -218,25 +142,11 @@ class Session:
         for test, key, entry in pending:
             self.store.write(test, key, entry)
 
-    def close(self) -> None:
-        """End the launchers and remove the worktree; the run directory stays if a launch failed."""
-        reference, self._reference = self._reference, None
-        launcher, self._launcher = self._launcher, None
-        try:
-            if reference is not None:
-                reference.close()
-        finally:
-            if launcher is not None:
-                launcher.close()
-        if self._directory is not None:
-            self._directory.close(keep=self._failed_launches > 0)
-            self._directory = None
-
     def _compare(self, request: MeasureRequest, entry: BaselineEntry | None) -> CaseResult:
         launches: list[LaunchRecord] = []
         open_metrics: list[str] = []
         while True:
-            launches.append(self._launch(request, len(launches), only=open_metrics))
+            launches.append(self.launching.launch(request, len(launches), only=open_metrics))
             if launches[-1].outcome != "passed":
                 return self._result(request, launches, [], entry)
             if len(launches) < request.launches:
@@ -248,18 +158,17 @@ class Session:
 
     def _compare_in_pairs(self, request: MeasureRequest) -> CaseResult:
         """Launch this tree and the reference side by side until every answer is clear."""
-        if not self.reference.has(request.body):
+        if not self.launching.reference.has(request.body):
             return self._measure_alone(request)
         launches: list[LaunchRecord] = []
         references: list[LaunchRecord] = []
         verdicts: list[Verdict] = []
         open_metrics: list[str] = []
-        for look in self.against.looks:
+        for look in self.launching.against.looks:
             while len(launches) < look:
-                reference, current = self._launch_pair(request, len(launches), only=open_metrics)
+                reference, current = self.launching.launch_pair(request, len(launches), only=open_metrics)
                 if reference is not None and reference.outcome == "failed" and _has_no_body(reference):
-                    self._failed_launches -= 1  # nothing that its logs could explain
-                    shutil.rmtree(reference.logs, ignore_errors=True)
+                    self.launching.forget(reference)
                     return self._measure_alone(request)
                 for record in (current, reference):
                     if record is not None and record.outcome != "passed":
@@ -272,8 +181,8 @@ class Session:
                 request,
                 references,
                 launches,
-                tolerance=self.against.tolerance,
-                looks=self.against.looks,
+                tolerance=self.launching.against.tolerance,
+                looks=self.launching.against.looks,
                 cases=self.comparisons,
             )
             if not open_metrics:
@@ -282,8 +191,8 @@ class Session:
 
     def _measure_alone(self, request: MeasureRequest) -> CaseResult:
         """A test that the reference does not have is run once: it has to work, and shows its numbers."""
-        launch = self._launch(request, 0)
-        reason = f"the test does not exist in {self.against}"
+        launch = self.launching.launch(request, 0)
+        reason = f"the test does not exist in {self.launching.against}"
         return self._result(request, [launch], not_there(request, launch, reason), None)
 
     def _update(self, request: MeasureRequest, entry: BaselineEntry | None) -> CaseResult:
@@ -291,7 +200,7 @@ class Session:
             return self._compare(request, entry)
         launches: list[LaunchRecord] = []
         while len(launches) < max(request.launches, self.settings.update_launches):
-            launches.append(self._launch(request, len(launches)))
+            launches.append(self.launching.launch(request, len(launches)))
             if launches[-1].outcome != "passed":
                 return self._result(request, launches, [], entry)
         return self._store(request, launches, entry)
@@ -328,86 +237,6 @@ class Session:
             for j in judgements
         ]
 
-    def _launch(self, request: MeasureRequest, index: int, *, only: Sequence[str] = ()) -> LaunchRecord:
-        try:
-            return self._launch_in(self.directory.next_launch(), request, index, only=only)
-        except OSError as error:
-            raise _no_room(error) from error
-
-    def _launch_in(self, directory: Path, request: MeasureRequest, index: int, *, only: Sequence[str]) -> LaunchRecord:
-        plan = self._plan(directory, request, index, only=only)
-        self.on_progress(f"launch {index + 1}")
-        record = supervise(self.launcher, plan, on_progress=self.on_progress, on_output=self.on_output)
-        self._tidy(record)
-        return record
-
-    def _launch_pair(
-        self, request: MeasureRequest, index: int, *, only: Sequence[str]
-    ) -> tuple[LaunchRecord | None, LaunchRecord | None]:
-        """The reference's record and this tree's; None for the one that was ended because the other failed."""
-        self.on_progress(f"pair {index + 1}")
-        try:
-            ours, theirs = (self._plan(self.directory.next_launch(), request, index, only=only) for _ in range(2))
-            records = self.reference.launch(
-                self.launcher, ours, theirs, on_progress=self.on_progress, on_output=self.on_output
-            )
-        except OSError as error:
-            raise _no_room(error) from error
-        for record, plan in zip(records, (theirs, ours), strict=True):
-            if record is None:
-                shutil.rmtree(plan.directory, ignore_errors=True)
-            else:
-                self._tidy(record)
-        return records
-
-    def _plan(self, directory: Path, request: MeasureRequest, index: int, *, only: Sequence[str]) -> LaunchPlan:
-        variables = self._variables(request.case.world_size)
-        return LaunchPlan(
-            index=index,
-            world_size=request.case.world_size,
-            backend=request.case.backend,
-            device=request.case.device,
-            body=request.body,
-            params=request.params,
-            seeds=list(request.seeds),
-            timeout_s=request.timeout_s if self.settings.attach is None else ATTACHED_TIMEOUT_S,
-            directory=str(directory),
-            data_dir=str(self.directory.data),
-            working_dir=str(Path.cwd()),
-            python_path=[p or str(Path.cwd()) for p in sys.path],
-            variables=variables,
-            devices=self._devices(request.case.world_size),
-            shares_gpu=self.settings.shares_gpu,
-            attached=self.settings.attach,
-            post_mortem=self.post_mortem,
-            only=list(only),
-            reports_progress=self.reports_progress,
-            set_threads=_threads(variables) if self.settings.launcher == "warm" else None,
-        )
-
-    def _tidy(self, record: LaunchRecord) -> None:
-        """The folder of a launch that failed is kept for reading."""
-        if record.outcome == "failed":
-            self._failed_launches += 1
-        else:
-            shutil.rmtree(record.logs, ignore_errors=True)
-
-    def _devices(self, world_size: int) -> list[int]:
-        """CUDA device of each rank: one of its own, or shared evenly."""
-        count = len(self.settings.gpus)
-        return [rank % count for rank in range(world_size)] if count else []
-
-    def _variables(self, world_size: int) -> dict[str, str]:
-        """Pytest's environment as it is, without an outer torchrun's, plus what torchrun would add and _ONE_HOST."""
-        variables = {
-            k: v for k, v in os.environ.items() if k not in _TORCHRUN_VARIABLES and not k.startswith(_TORCHRUN_PREFIXES)
-        }
-        if world_size > 1:
-            variables.setdefault("OMP_NUM_THREADS", "1")
-        for name, value in _ONE_HOST.items():
-            variables.setdefault(name, value)
-        return variables
-
     def _result(
         self,
         request: MeasureRequest,
@@ -435,30 +264,6 @@ class Session:
 
     def _place(self, request: MeasureRequest) -> Path:
         return self.store.path(request.case.test, request.case.entry_key)
-
-
-LAUNCHERS: dict[str, Callable[[Session], Launcher]] = {
-    "warm": lambda session: WarmLauncher(session.directory.path, session.cookie, session.preload),
-    "torchrun": lambda session: TorchrunLauncher(session.cookie),
-    "reference": lambda session: make_launcher(
-        session.against, session.directory.path, uuid.uuid4().hex, session.preload
-    ),
-}
-"""How to make the launcher of each name."""
-
-
-def _threads(variables: Mapping[str, str]) -> int:
-    """Intra-op threads, as OpenMP reads its variable: a list is one number per nesting level."""
-    first = variables.get("OMP_NUM_THREADS", "").partition(",")[0].strip()
-    return int(first) if first.isdecimal() and int(first) > 0 else environment.cores()
-
-
-def _no_room(error: OSError) -> LauncherError:
-    where = f": {error.filename}" if error.filename else ""
-    return LauncherError(
-        f"cannot start ranks: {error.strerror or error}{where}. The run directory is below TMPDIR, which must be "
-        "writable and have free space"
-    )
 
 
 def _has_no_body(launch: LaunchRecord) -> bool:

@@ -111,6 +111,6 @@ def _fingerprints(text: str) -> dict[str, RankFingerprint]:
 
 def install() -> None:
     """Put the fake in the place of the warm launcher, for this process."""
-    importlib.import_module("pytest_distbench.session").LAUNCHERS.update(
-        warm=lambda session: FakeLauncher(), reference=lambda session: FakeLauncher()
+    importlib.import_module("pytest_distbench.launching").LAUNCHERS.update(
+        warm=lambda launching: FakeLauncher(), reference=lambda launching: FakeLauncher()
     )

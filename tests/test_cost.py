@@ -20,6 +20,6 @@ print(sorted(m for m in sys.modules if m.startswith("pytest_distbench.")))
     assert ours == str(
         [
             f"pytest_distbench.{name}"
-            for name in ("choices", "errors", "markers", "plugin", "results", "settings", "units")
+            for name in ("choices", "errors", "markers", "options", "plugin", "results", "settings", "units")
         ]
     )
