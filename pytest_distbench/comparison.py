@@ -33,7 +33,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from pytest_distbench.records import BaselineMetric, Measurement, VerdictKind
-from pytest_distbench.stats import BLIND_LIMIT, detectable_slowdown, noise_limit, pooled_stdev, worse_pairs
+from pytest_distbench.stats import (
+    BLIND_LIMIT,
+    LARGEST_EXPONENT,
+    detectable_slowdown,
+    noise_limit,
+    pooled_stdev,
+    worse_pairs,
+)
 
 DRIFT = 0.4
 """Variance between the baseline's stretch of time and today's, in units of the variance between launches of one
@@ -108,6 +115,7 @@ class Comparison:
     """Both sides of a metric, and what their noise allows. Differences are of logarithms, towards worse positive.
 
     Attributes:
+        is_timed: whether launches have iterations, and so a fast side.
         old: the stored launches, at least two.
         new: the launches of this run, at least one.
         sign: 1 where a larger number is worse, else -1.
@@ -118,6 +126,7 @@ class Comparison:
         detectable: smallest slowdown found with 90 % power, as a fraction.
     """
 
+    is_timed: bool
     old: Side
     new: Side
     sign: float
@@ -155,6 +164,7 @@ class Comparison:
         sigma = max(pooled_stdev(old.fast, new.fast), noise_floor)
         stored, most = len(old.fast), max(most, len(new.fast))
         return cls(
+            is_timed=timed,
             old=old,
             new=new,
             sign=-1.0 if baseline.better == "higher" else 1.0,
@@ -169,6 +179,11 @@ class Comparison:
     def worse_by(self) -> float:
         """``d``."""
         return self.sign * (statistics.fmean(self.new.fast) - statistics.fmean(self.old.fast))
+
+    @property
+    def ratio(self) -> float | None:
+        """New over stored, of the fast side; None where there is none: the values say it as well."""
+        return math.exp(min(self.sign * self.worse_by, LARGEST_EXPONENT)) if self.is_timed else None
 
     @property
     def limit(self) -> float:

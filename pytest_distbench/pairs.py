@@ -23,7 +23,7 @@ from dataclasses import dataclass
 
 from pytest_distbench.comparison import NO_RATIO
 from pytest_distbench.records import Measurement, Verdict, VerdictKind
-from pytest_distbench.stats import BLIND_LIMIT, shared_error_rate, student_t_quantile
+from pytest_distbench.stats import BLIND_LIMIT, LARGEST_EXPONENT, shared_error_rate, student_t_quantile
 from pytest_distbench.units import format_values
 
 TOLERANCE = 0.05
@@ -243,7 +243,7 @@ def _judge_noisy(draft: _Draft, worse_by: list[float], rule: PairRule) -> tuple[
         reason = f"not clear after {n} pairs: the smallest slowdown we could have seen is {size}"
     is_open = kind == "inconclusive" and n < rule.looks[-1]
     return draft.settle(
-        kind, reason, ratio=ratio, limit=math.expm1(min(limit, 700.0)), detectable=seen, is_open=is_open
+        kind, reason, ratio=ratio, limit=math.expm1(min(limit, LARGEST_EXPONENT)), detectable=seen, is_open=is_open
     )
 
 

@@ -386,7 +386,7 @@ class Verdict(Record, frozen=True, kw_only=True):
     """Median over launches; of a convergence metric the mean over seeds."""
     baseline: float | None = None
     ratio: float | None = None
-    """current / baseline; None where one of them is missing."""
+    """current / baseline, of a clock that of the fast sides, which are judged; None where one of them is missing."""
     limit: float | None = None
     """The largest change towards worse that is not called a regression, as a fraction."""
     detectable: float | None = None

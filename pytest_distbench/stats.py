@@ -17,6 +17,9 @@ RUN_ERROR_RATE = 0.02
 BLIND_LIMIT = 1.0
 """Noise that allows more than +100 % is no judgement: it hides a doubling."""
 
+LARGEST_EXPONENT = 700.0
+"""``exp`` of more is no float any more."""
+
 
 def shared_error_rate(comparisons: int) -> float:
     """The one-sided error rate of one comparison in a run of so many."""
@@ -137,4 +140,4 @@ def detectable_slowdown(
     if noise > limit:
         limit = noise
         scatter += noise**2 / (2 * (stored + new - 2))
-    return math.expm1(min(limit + normal_quantile(power) * math.sqrt(scatter), 700.0))
+    return math.expm1(min(limit + normal_quantile(power) * math.sqrt(scatter), LARGEST_EXPONENT))

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from pytest_distbench.comparison import DRIFT, NO_RATIO, Comparison
 from pytest_distbench.records import BaselineMetric, Measurement, Verdict, VerdictKind
-from pytest_distbench.stats import shared_error_rate
+from pytest_distbench.stats import LARGEST_EXPONENT, shared_error_rate
 from pytest_distbench.units import format_values
 
 BUSIER_SHARE = 0.15
@@ -128,6 +128,7 @@ class _Draft:
         kind: VerdictKind,
         reason: str = "",
         *,
+        ratio: float | None = None,
         limit: float | None = None,
         detectable: float | None = None,
         is_open: bool = False,
@@ -142,7 +143,7 @@ class _Draft:
             better=self.first.better,
             current=now,
             baseline=then,
-            ratio=now / then if now is not None and then else None,
+            ratio=ratio if ratio is not None else now / then if now is not None and then else None,
             limit=limit,
             detectable=detectable,
             launches=self.launches,
@@ -183,5 +184,7 @@ def _judge_noisy(draft: _Draft, current: Sequence[Measurement], baseline: Baseli
     if kind == "regressed" and rule.busier_cores > BUSIER_SHARE * rule.cores:
         kind = "inconclusive"
         reason = f"slower, but other processes used {rule.busier_cores:.1f} cores more than when the baseline was taken"
-    limit = math.expm1(min(found.limit, 700.0))
-    return draft.settle(kind, reason, limit=limit, detectable=found.detectable, is_open=answer.is_open)
+    limit = math.expm1(min(found.limit, LARGEST_EXPONENT))
+    return draft.settle(
+        kind, reason, ratio=found.ratio, limit=limit, detectable=found.detectable, is_open=answer.is_open
+    )

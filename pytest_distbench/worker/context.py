@@ -98,7 +98,7 @@ class RankContext:
         Each iteration begins with an untimed barrier. On a CPU the clock is read before and after the loop body;
         on CUDA, events are recorded around it on the current stream and synchronised. The iteration's time is the
         maximum over ranks, the launch's value the 25th percentile of these. The last warm-up iteration gives the
-        fingerprint: a loop without warm-up has none.
+        fingerprint; without warm-up the first timed one.
 
         Args:
             name: of the metric, in seconds, lower is better.
@@ -126,6 +126,8 @@ class RankContext:
         for i in range(iterations):
             if i % block == 0:
                 self.take_turn()
+            if i == 0 and not warmup:
+                self.watch.begin(label)
             self.barrier()
             meter.start()
             if self.device.type == "cuda":
@@ -140,6 +142,7 @@ class RankContext:
                 yield i
                 times.append(time.perf_counter() - start)
             meter.stop()
+            self.watch.end(ahead=iterations - 1 - i)
         self._unfinished.remove(label)
         self.record_times(name, times, meter, at=at, facts=facts)
 
