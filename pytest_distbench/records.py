@@ -339,6 +339,9 @@ class BaselineMetric(Record, frozen=True, kw_only=True, omit_defaults=True):
             lengths = (len(self.launches), len(self.minimum), len(self.p95))
             if len(set(lengths)) > 1 or None in self.launches:
                 raise ValueError(f"launches, minimum and p95 must have one number per launch, found {lengths}")
+            for low, value, high in zip(self.minimum, self.launches, self.p95, strict=True):
+                if not low <= value <= high:  # type: ignore[operator] # none is None
+                    raise ValueError(f"a launch of {value} cannot have minimum {low} and p95 {high}")
 
 
 class BaselineEntry(Record, frozen=True, kw_only=True, omit_defaults=True):

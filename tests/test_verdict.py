@@ -255,11 +255,16 @@ def test_a_baseline_keeps_the_ends_of_a_series_and_nothing_of_a_number() -> None
     assert (stored["one"].minimum, stored["one"].p95) == ([], [])
 
 
-def test_ends_that_do_not_belong_to_the_launches_are_refused_where_the_file_is_read() -> None:
-    with pytest.raises(msgspec.ValidationError, match=r"one number per launch, found \(2, 1, 2\)"):
-        msgspec.json.decode(
-            '{"better": "lower", "unit": "s", "launches": [1, 2], "minimum": [1], "p95": [1, 2]}', type=BaselineMetric
-        )
+@pytest.mark.parametrize(
+    ("ends", "message"),
+    [
+        ('"minimum": [1], "p95": [1, 2]', r"one number per launch, found \(2, 1, 2\)"),
+        ('"minimum": [1, 2.5], "p95": [1, 3]', r"a launch of 2\.0 cannot have minimum 2\.5 and p95 3\.0"),
+    ],
+)
+def test_ends_that_do_not_belong_to_the_launches_are_refused_where_the_file_is_read(ends: str, message: str) -> None:
+    with pytest.raises(msgspec.ValidationError, match=message):
+        msgspec.json.decode(f'{{"better": "lower", "unit": "s", "launches": [1, 2], {ends}}}', type=BaselineMetric)
 
 
 @pytest.mark.parametrize("better", ["lower", "higher"])
