@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
@@ -282,6 +283,29 @@ def hangs_in_a_group_of_its_own(rank: RankContext) -> None:
         dist.all_reduce(torch.ones(8, device=rank.device), group=group)
 
 
+def hangs_while_another_receives(rank: RankContext) -> None:
+    """Torch records neither send nor recv, and their group has half an hour."""
+    import torch
+    import torch.distributed as dist
+
+    group = dist.new_group([0, CULPRIT])
+    _wait(rank)
+    if rank.rank == CULPRIT:
+        time.sleep(FOREVER_S)
+    if rank.rank == 0:
+        dist.recv(torch.ones(8, device=rank.device), src=CULPRIT, group=group)
+
+
+def hangs_before_a_monitored_barrier(rank: RankContext) -> None:
+    """Rank 0 looks out for half an hour, the others wait for its answer."""
+    import torch.distributed as dist
+
+    _wait(rank)
+    if rank.rank == CULPRIT:
+        time.sleep(FOREVER_S)
+    dist.monitored_barrier(timeout=timedelta(minutes=30))
+
+
 def hangs_and_peers_say_it_in_their_words(rank: RankContext) -> None:
     """The usual shapes of a training's main function: what torch raised is only what it began with."""
     if rank.rank == CULPRIT:
@@ -397,6 +421,16 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         hangs_in_a_group_of_its_own,
         r"hung in body, .*: rank 1 at faults\.py:\d+ in hangs_in_a_.*; rank 0 waits in all_reduce .* in group pair",
+        is_hang=True,
+    ),
+    Fault(
+        hangs_while_another_receives,
+        r"hung in body, .*: rank 1 at faults\.py:\d+ in hangs_while_another_receives; rank 0 waits in recv",
+        is_hang=True,
+    ),
+    Fault(
+        hangs_before_a_monitored_barrier,
+        r"hung in body, .*: rank 1 at faults\.py:\d+ in hangs_before_a_mon\w*; rank 0 waits in monitored_barrier",
         is_hang=True,
     ),
     Fault(

@@ -256,6 +256,10 @@ class RankFate(Record, frozen=True, kw_only=True):
     """The last collective it entered, from torch's flight recorder: ``all_reduce of float[1000]``."""
     collective_number: int | None = None
     """Number of that collective in its group, from 1; 0: it entered none."""
+    collective_is_over: bool = False
+    """It has ended, or was given up: the rank waits elsewhere, if it waits."""
+    is_elsewhere: bool = False
+    """It hung in code that called nothing of torch, so that others may wait for it. Not known of a GPU's host side."""
     entered: dict[str, int] = {}
     """Group's name -> number of the last collective it entered there."""
     groups: dict[str, list[int]] = {}

@@ -14,7 +14,7 @@ import msgspec
 from pytest_distbench.launch import processes
 from pytest_distbench.launch.contract import Exit
 from pytest_distbench.launch.control import ControlChannel
-from pytest_distbench.launch.stacks import entered, stacks_path, trimmed, waits_at
+from pytest_distbench.launch.stacks import entered, is_in_torch, stacks_path, trimmed, waits_at
 from pytest_distbench.records import ErrorReport, LaunchPlan, Outcome, Phase, RankFate, RankReport, replaced
 
 LOG_TAIL_LINES = 30
@@ -35,6 +35,9 @@ _WAITED_IN_VAIN = re.compile(
     re.IGNORECASE,
 )
 """Texts of errors that a rank gets because another rank did not come: that one is the culprit."""
+
+_UNRECORDED = re.compile(r'/torch/distributed/.*", line \d+, in (send|recv|monitored_barrier)$', re.MULTILINE)
+"""What torch's flight recorder does not know, in a traceback."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -186,7 +189,13 @@ def _fate(
     if how != "hung" and not fate.is_victim:
         return fate
     stacks = tail(stacks_path(directory, rank), _STACKS_LINES)
-    return replaced(fate, stacks=trimmed(stacks), waits_at=waits_at(stacks), **_collective(directory, rank))
+    return replaced(
+        fate,
+        stacks=trimmed(stacks),
+        waits_at=waits_at(stacks),
+        is_elsewhere=plan.device == "cpu" and is_in_torch(stacks) is False,
+        **_collective(directory, rank),
+    )
 
 
 def _collective(directory: Path, rank: int) -> dict[str, Any]:
@@ -196,6 +205,7 @@ def _collective(directory: Path, rank: int) -> dict[str, Any]:
     return {
         "collective": found.what,
         "collective_number": found.number,
+        "collective_is_over": found.is_over,
         "entered": found.numbers,
         "groups": found.members,
     }
@@ -251,10 +261,19 @@ def _tell_hang(failed: Sequence[RankFate], after_s: float) -> str:
 
 
 def _place(fate: RankFate) -> str:
-    """Where a rank waits: its collective, or its phase."""
-    if fate.phase == "body" and fate.collective_number:
+    """Where a rank waits: its collective, or the function of torch that records none, or its phase."""
+    if fate.phase != "body":
+        return fate.phase
+    if fate.error is not None:  # its collective is over in any case: given up
+        unrecorded = _UNRECORDED.findall(fate.error.traceback)
+        is_over = bool(unrecorded)
+        called = unrecorded[-1] if unrecorded else ""
+    else:
+        is_over = fate.collective_is_over
+        called = fate.waits_at.rpartition(", in ")[2]
+    if fate.collective_number and not is_over:
         return f"{fate.collective}, number {fate.collective_number}"
-    return fate.phase
+    return called or fate.phase
 
 
 def _tell_deadlock(waiting: Sequence[RankFate], passed: Sequence[RankFate]) -> str:
@@ -280,12 +299,18 @@ def _in_vain(fate: RankFate) -> bool:
 
 
 def _missing(hung: Sequence[RankFate]) -> list[RankFate]:
-    """Of ranks that hang, those that others wait for: in an earlier phase, or behind in the collectives of a group."""
+    """Of ranks that hang, those that others wait for.
+
+    In an earlier phase, or behind in the collectives of a group. Where torch records nothing, as of ``send``, ``recv``
+    and ``monitored_barrier``, those that are in code of their own while others are in torch.
+    """
     phases: tuple[Phase, ...] = get_args(Phase)
     furthest = max((phases.index(f.phase) for f in hung), default=0)
     behind = [f for f in hung if phases.index(f.phase) < furthest]
     if not behind:
         behind = [f for f in hung if any(_waits_for(other, f.rank, f.entered) for other in hung)]
+    if not behind and furthest == phases.index("body"):
+        behind = [f for f in hung if f.is_elsewhere]
     return behind if len(behind) < len(hung) else []
 
 

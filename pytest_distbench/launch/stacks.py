@@ -31,6 +31,7 @@ _ENTRY = re.compile(
 _OUTERMOST = re.compile(r'pytest_distbench/worker/main\.py", line \d+ in run_rank$', re.MULTILINE)
 """Our frame at the bottom of the main thread, which comes last: a dump that shows it is whole."""
 _LIBRARY = re.compile(r"/site-packages/|/pytest_distbench/|/lib/python3|^<")
+_TORCH = "/torch/"
 _LOGGING_WRAPPER = "wrapper"  # around every collective in torch
 _FRAME = re.compile(r'File "(.+)", line (\d+) in (\S+)')
 _NEXT_DUMP = re.compile(r"(?<=\S\n)(?=(?:Current thread|Thread|Stack) )")
@@ -54,7 +55,7 @@ class _Thread(msgspec.Struct):
 
 
 class _Entry(msgspec.Struct):
-    """One collective in the flight recorder; the fields we read."""
+    """One collective in the flight recorder; the fields we read. ``retired``: it is over, or was given up."""
 
     profiling_name: str = ""
     collective_seq_id: int = 0
@@ -62,6 +63,7 @@ class _Entry(msgspec.Struct):
     """Its name, and its description."""
     time_created_ns: int = 0
     is_p2p: bool = False
+    retired: bool = False
     input_dtypes: list[str] = []
     input_sizes: list[list[int]] = []
 
@@ -76,12 +78,14 @@ class Entered(msgspec.Struct, frozen=True):
     Attributes:
         number: of the last one in its group, from 1; 0: none.
         what: it was, ``all_reduce of float[8]``.
+        is_over: it has ended, or was given up.
         numbers: group's name -> number of the last one there.
         members: group's name -> its ranks; of the groups this rank belongs to.
     """
 
     number: int
     what: str
+    is_over: bool
     numbers: dict[str, int]
     members: dict[str, list[int]]
 
@@ -132,7 +136,7 @@ def entered(directory: Path, rank: int) -> Entered | None:
         group = entry.process_group[0]
         numbers[group] = max(entry.collective_seq_id, numbers.get(group, 0))
     if not found:
-        return Entered(0, "none", numbers, members)
+        return Entered(0, "none", is_over=True, numbers=numbers, members=members)
     last = max(found, key=lambda e: (e.time_created_ns, e.collective_seq_id))
     what = last.profiling_name.rpartition(":")[2] or "collective"
     if of := [f"{kind.lower()}{size}" for kind, size in zip(last.input_dtypes, last.input_sizes, strict=False)]:
@@ -140,7 +144,7 @@ def entered(directory: Path, rank: int) -> Entered | None:
     name, description, *_ = (*last.process_group, "")
     if description != _DEFAULT_GROUP:
         what += f" in group {name if description in ('', 'undefined') else description}"
-    return Entered(last.collective_seq_id, what, numbers, members)
+    return Entered(last.collective_seq_id, what, is_over=last.retired, numbers=numbers, members=members)
 
 
 def _read(path: Path, kind: type[_Content]) -> _Content | None:
@@ -171,14 +175,26 @@ def trimmed(text: str) -> str:
 
 def waits_at(text: str) -> str:
     """The main thread's innermost user frame as ``file.py:7 in function``, and what it called; empty if unknown."""
+    called, (file, line, function) = _innermost(text)
+    if not file:
+        return ""
+    within = next((f", in {name}" for _, _, name in reversed(called) if name != _LOGGING_WRAPPER), "")
+    return f"{file.rpartition('/')[2]}:{line} in {function}{within}"
+
+
+def is_in_torch(text: str) -> bool | None:
+    """Whether the main thread's innermost user frame has called something of torch; None where no such frame is."""
+    called, (file, _, _) = _innermost(text)
+    return any(_TORCH in library for library, _, _ in called) if file else None
+
+
+def _innermost(text: str) -> tuple[list[tuple[str, str, str]], tuple[str, str, str]]:
+    """The main thread's innermost user frame, and before it the frames of what it called, innermost first."""
     blocks = re.split(r"\n\s*\n", _last_dump(text).strip())
     main = next((block for block in blocks if _ENTRY.search(block)), blocks[-1])
     frames = _FRAME.findall(main)
-    for i, (file, line, function) in enumerate(frames):
-        if not _LIBRARY.search(file):
-            called = next((f", in {name}" for _, _, name in reversed(frames[:i]) if name != _LOGGING_WRAPPER), "")
-            return f"{file.rpartition('/')[2]}:{line} in {function}{called}"
-    return ""
+    first = next((i for i, (file, _, _) in enumerate(frames) if not _LIBRARY.search(file)), None)
+    return (frames, ("", "", "")) if first is None else (frames[:first], frames[first])
 
 
 def _last_dump(text: str) -> str:
