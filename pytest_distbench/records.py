@@ -259,7 +259,7 @@ class RankFate(Record, frozen=True, kw_only=True):
     collective_is_over: bool = False
     """It has ended, or was given up: the rank waits elsewhere, if it waits."""
     is_elsewhere: bool = False
-    """It hung in code that called nothing of torch, so that others may wait for it. Not known of a GPU's host side."""
+    """It hung in code of its own, where others may wait for it. Unknown with a GPU: to wait for that looks the same."""
     entered: dict[str, int] = {}
     """Group's name -> number of the last collective it entered there."""
     groups: dict[str, list[int]] = {}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from pytest_distbench.launch import stacks
-from pytest_distbench.launch.stacks import is_in_torch, trimmed, waits_at
+from pytest_distbench.launch.stacks import is_in_own_code, trimmed, waits_at
 
 DUMP = """Thread 0x01 (most recent call first):
   File "/x/site-packages/pytest_distbench/worker/control.py", line 58 in _die_with_pytest
@@ -33,16 +33,18 @@ def test_the_users_line_and_what_it_called_are_named() -> None:
     assert waits_at(DUMP) == "test_h.py:8 in hangs, in barrier"
 
 
-def test_a_rank_that_sleeps_in_code_of_its_own_is_not_in_torch() -> None:
+def test_a_rank_that_sleeps_in_code_of_its_own_waits_for_nobody() -> None:
     call = next(line for line in DUMP.splitlines(keepends=True) if "distributed_c10d" in line)
+    ours = '  File "/x/site-packages/pytest_distbench/worker/context.py", line 8 in take_turn\n'
 
-    assert is_in_torch(DUMP) is True
-    assert is_in_torch(DUMP.replace(call, "")) is False
-    assert is_in_torch(DUMP.replace("/home/me/", "/x/site-packages/")) is None
+    assert is_in_own_code(DUMP.replace(call, ""))
+    assert not is_in_own_code(DUMP)
+    assert not is_in_own_code(DUMP.replace(call, ours))
+    assert not is_in_own_code(DUMP.replace("/home/me/", "/x/site-packages/"))
 
 
 def test_nothing_is_made_of_nothing() -> None:
-    assert (trimmed(""), waits_at(""), is_in_torch("")) == ("", "", None)
+    assert (trimmed(""), waits_at(""), is_in_own_code("")) == ("", "", False)
 
 
 def test_a_dump_is_whole_once_it_shows_where_the_rank_began(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ import msgspec
 from pytest_distbench.launch import processes
 from pytest_distbench.launch.contract import Exit
 from pytest_distbench.launch.control import ControlChannel
-from pytest_distbench.launch.stacks import entered, is_in_torch, stacks_path, trimmed, waits_at
+from pytest_distbench.launch.stacks import entered, is_in_own_code, stacks_path, trimmed, waits_at
 from pytest_distbench.records import ErrorReport, LaunchPlan, Outcome, Phase, RankFate, RankReport, replaced
 
 LOG_TAIL_LINES = 30
@@ -193,7 +193,7 @@ def _fate(
         fate,
         stacks=trimmed(stacks),
         waits_at=waits_at(stacks),
-        is_elsewhere=plan.device == "cpu" and is_in_torch(stacks) is False,
+        is_elsewhere=plan.device == "cpu" and is_in_own_code(stacks),
         **_collective(directory, rank),
     )
 

@@ -31,7 +31,7 @@ _ENTRY = re.compile(
 _OUTERMOST = re.compile(r'pytest_distbench/worker/main\.py", line \d+ in run_rank$', re.MULTILINE)
 """Our frame at the bottom of the main thread, which comes last: a dump that shows it is whole."""
 _LIBRARY = re.compile(r"/site-packages/|/pytest_distbench/|/lib/python3|^<")
-_TORCH = "/torch/"
+_WAITS = re.compile(r"/torch/|/pytest_distbench/")
 _LOGGING_WRAPPER = "wrapper"  # around every collective in torch
 _FRAME = re.compile(r'File "(.+)", line (\d+) in (\S+)')
 _NEXT_DUMP = re.compile(r"(?<=\S\n)(?=(?:Current thread|Thread|Stack) )")
@@ -182,10 +182,10 @@ def waits_at(text: str) -> str:
     return f"{file.rpartition('/')[2]}:{line} in {function}{within}"
 
 
-def is_in_torch(text: str) -> bool | None:
-    """Whether the main thread's innermost user frame has called something of torch; None where no such frame is."""
+def is_in_own_code(text: str) -> bool:
+    """Whether the main thread's innermost user frame has called neither torch nor us, which wait for others."""
     called, (file, _, _) = _innermost(text)
-    return any(_TORCH in library for library, _, _ in called) if file else None
+    return bool(file) and not any(_WAITS.search(library) for library, _, _ in called)
 
 
 def _innermost(text: str) -> tuple[list[tuple[str, str, str]], tuple[str, str, str]]:
