@@ -1,0 +1,107 @@
+"""What a rank makes of its process before anything of the user's runs: environment, output, signals, terminal."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import faulthandler
+import multiprocessing
+import os
+import signal
+import sys
+from pathlib import Path
+
+from pytest_distbench.records import LaunchPlan
+from pytest_distbench.wire import LONGEST_SOCKETS_FOLDER, SOCKETS_FOLDER, STACKS_SIGNAL, variables_from_wire
+
+CONTRACT = (
+    "RANK", "LOCAL_RANK", "GROUP_RANK", "ROLE_RANK", "ROLE_NAME", "WORLD_SIZE", "LOCAL_WORLD_SIZE",
+    "GROUP_WORLD_SIZE", "ROLE_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RESTART_COUNT",
+    "TORCHELASTIC_MAX_RESTARTS", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_USE_AGENT_STORE", "TORCHELASTIC_ERROR_FILE",
+    "TORCH_NCCL_ASYNC_ERROR_HANDLING",
+)  # fmt: skip
+"""The environment variables torchrun gives a rank; an inherited one must never reach a body."""
+
+
+def take_environment(plan: LaunchPlan) -> None:
+    """Make the plan's variables, path, folder and sockets those of this process; the launcher's contract stays."""
+    contract = {name: os.environ[name] for name in CONTRACT if name in os.environ}
+    os.environ.clear()
+    os.environ.update(variables_from_wire(plan.variables))
+    os.environ.update(contract)
+    if plan.device == "cuda":
+        _arm_nccl(plan)
+    sys.path[:] = plan.python_path
+    os.chdir(plan.working_dir)
+    multiprocessing.set_start_method(None, force=True)  # a forked rank would hand on the forkserver's to DataLoaders
+    sockets = Path(plan.directory) / SOCKETS_FOLDER
+    if len(os.fsencode(sockets)) <= LONGEST_SOCKETS_FOLDER:
+        sockets.mkdir(mode=0o700, exist_ok=True)
+        multiprocessing.current_process()._config["tempdir"] = str(sockets)  # type: ignore[attr-defined] # no public way
+
+
+def _arm_nccl(plan: LaunchPlan) -> None:
+    """Let NCCL leave evidence of a hang, and several ranks on one GPU pose as hosts of their own (NCCL_HOSTID)."""
+    record = str(Path(plan.directory) / "nccl-flight-")
+    settings = {"TORCH_FR_BUFFER_SIZE": "2000", "TORCH_NCCL_TRACE_BUFFER_SIZE": "2000"}  # the latter before torch 2.9
+    settings |= {"TORCH_NCCL_DUMP_ON_TIMEOUT": "1"}
+    settings |= {"TORCH_FR_DUMP_TEMP_FILE": record, "TORCH_NCCL_DEBUG_INFO_TEMP_FILE": record}
+    if plan.shares_gpu:
+        settings |= {"NCCL_HOSTID": f"distbench-{os.environ['RANK']}", "NCCL_SOCKET_IFNAME": "lo"}
+        settings |= {"NCCL_IB_DISABLE": "1", "NCCL_MAX_CTAS": "2"}
+    for name, value in settings.items():
+        os.environ.setdefault(name, value)
+
+
+def take_output(path: Path) -> None:
+    """Send stdout and stderr, of Python and of C, to the rank's log."""
+    log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    os.dup2(log, 1)
+    os.dup2(log, 2)
+    os.close(log)
+    sys.stdout = os.fdopen(1, "w", buffering=1, errors="backslashreplace", closefd=False)
+    sys.stderr = os.fdopen(2, "w", buffering=1, errors="backslashreplace", closefd=False)
+
+
+def flush_output() -> None:
+    """Ranks end without finalising: what Python and C still hold would be lost."""
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(Exception):  # closed or replaced by the body
+            stream.flush()
+    ctypes.CDLL(None).fflush(None)
+
+
+def take_terminal() -> None:
+    """Use the terminal that the control line has handed over, and let its Ctrl-C reach a debugger."""
+    sys.stdin = os.fdopen(0, "r", closefd=False)
+    sys.stdout = os.fdopen(1, "w", buffering=1, errors="backslashreplace", closefd=False)
+    sys.stderr = os.fdopen(2, "w", buffering=1, errors="backslashreplace", closefd=False)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def forbid_breakpoints(rank: int, attached: int | None) -> None:
+    """Without a terminal pdb reads an empty file and quits: say what to do, or pass over it for the attached rank."""
+
+    def hook(*args: object, **options: object) -> None:
+        del args, options
+        if attached is None:
+            raise RuntimeError(
+                f"breakpoint() in rank {rank}, which has no terminal: run it again with --distbench-attach {rank}"
+            )
+
+    sys.breakpointhook = hook
+
+
+def take_signals(stacks: Path) -> None:
+    """Lead a process group of our own, die by default on the usual signals, show the stacks when asked and at SIGTERM.
+
+    SIGTERM comes from the elastic agent when another rank has died: what this one was waiting for explains it.
+    """
+    if os.getpgid(0) != os.getpid():
+        os.setpgid(0, 0)
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT):
+        signal.signal(number, signal.SIG_DFL)
+    faulthandler.enable(all_threads=True)
+    file = open(stacks, "w")  # noqa: SIM115 open for life
+    faulthandler.register(STACKS_SIGNAL, file=file, all_threads=True)
+    faulthandler.register(signal.SIGTERM, file=file, all_threads=True, chain=True)

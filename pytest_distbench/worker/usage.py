@@ -1,0 +1,52 @@
+"""What a rank used: its CPU time and memory, the machine's busy time, and the software it ran."""
+
+from __future__ import annotations
+
+import platform
+import resource
+
+import numpy
+import psutil
+import torch
+
+from pytest_distbench.records import LaunchPlan
+
+
+def own_cpu_s() -> float:
+    """Seconds this process, its threads and its children that have ended have computed."""
+    own, children = resource.getrusage(resource.RUSAGE_SELF), resource.getrusage(resource.RUSAGE_CHILDREN)
+    return own.ru_utime + own.ru_stime + children.ru_utime + children.ru_stime
+
+
+def peak_memory_bytes(plan: LaunchPlan) -> int:
+    """On CUDA the most its allocator handed out; else the largest resident size, which repeats to half a per cent."""
+    if plan.device == "cuda" and torch.cuda.is_initialized():
+        return torch.cuda.max_memory_allocated()
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def machine_busy_s() -> float:
+    """Seconds all cores of this machine have been busy since it started."""
+    times = psutil.cpu_times()
+    return float(
+        sum(times)
+        - times.idle
+        - getattr(times, "iowait", 0.0)
+        - getattr(times, "guest", 0.0)
+        - getattr(times, "guest_nice", 0.0)
+    )
+
+
+def software() -> dict[str, str]:
+    """Versions, and what decides which arithmetic runs."""
+    found = {
+        "python": platform.python_version(),
+        "torch": str(torch.__version__),
+        "numpy": numpy.__version__,
+        "cpu_capability": torch.backends.cpu.get_cpu_capability(),
+        "threads": str(torch.get_num_threads()),
+    }
+    if torch.cuda.is_available() and torch.cuda.is_initialized():
+        found["cuda"] = str(torch.version.cuda)
+        found["nccl"] = ".".join(map(str, torch.cuda.nccl.version()))
+    return found
