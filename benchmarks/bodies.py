@@ -102,3 +102,14 @@ def clocks(rank: RankContext) -> None:
         rank.record("waits", waits, better="lower", reduce="sum", at=at)
         rank.record("preemptions", preemptions, better="lower", reduce="sum", at=at)
         rank.record("peak_rss", resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024, unit="B", at=at)
+
+
+def short_loops(rank: RankContext) -> None:
+    """What a hasty test measures: twenty iterations of a small and of a middle all_reduce."""
+    import torch
+    import torch.distributed as dist
+
+    for size in (4000, 2**20):
+        x = torch.zeros(size // 4)
+        for _ in rank.timed("all_reduce", warmup=2, iterations=20, at={"message_bytes": size}):
+            dist.all_reduce(x)

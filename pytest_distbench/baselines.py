@@ -15,18 +15,14 @@ import os
 import re
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path, PurePosixPath
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 import msgspec
 
 from pytest_distbench.errors import StoredFileError
-from pytest_distbench.records import (
-    BaselineEntry,
-    EntryName,
-    Record,
-)
+from pytest_distbench.records import BaselineEntry, BaselineMetric, EntryName, Fingerprint, Record
 
 SCHEMA = 1
 """Version of the file format. 1: first."""
@@ -47,6 +43,7 @@ _RESTORE = (
     "If you edited it, correct that; else restore it from version control, or delete it and record it again with "
     "--distbench-update"
 )
+_TAKE_A_SIDE = "Take one side (git checkout --ours or --theirs FILE), or record it again with --distbench-update"
 _PLATFORM = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _ITEM = rb'(?:-?[\d.eE+-]+|null|"(?:[^"\\\n]|\\.)*")'
 _FLAT_LIST = re.compile(rb"\[\n\s+(%b(?:,\n\s+%b)*)\n\s*\]" % (_ITEM, _ITEM))
@@ -105,14 +102,19 @@ class BaselineStore:
         path = self.path(test, key)
         return self._read(path).entry if path.is_file() else None
 
-    def entries(self, test: str) -> dict[str, BaselineEntry]:
+    def entries(self, test: str, *, wanted: Callable[[str], bool] = lambda key: True) -> dict[str, BaselineEntry]:
         """Entries of a test by key; empty where there is none.
+
+        Args:
+            test: path and function.
+            wanted: whether the entry of a key is; files of others are not read.
 
         Raises:
             StoredFileError: a file cannot be read, is no baseline, or is of a later schema.
         """
-        files = [self._read(path) for path in sorted(self._place(test).glob("*.json"))]
-        return {file.key: file.entry for file in files}
+        paths = sorted(self._place(test).glob("*.json"))
+        files = [self._read(path) for path in paths if _is_cut(path.stem) or wanted(unquote(path.stem))]
+        return {file.key: file.entry for file in files if wanted(file.key)}
 
     def write(self, test: str, key: str, entry: BaselineEntry, *, sync: bool = True) -> Path:
         """Put ``entry`` in the place of the one stored for this case, if any.
@@ -232,7 +234,8 @@ def read_bytes(path: Path) -> bytes:
                 raise StoredFileError(path, f"larger than {MAX_FILE_BYTES // 2**20} MiB", _RESTORE)
             return file.read(size + 1)
     except OSError as error:
-        raise StoredFileError(path, f"cannot read: {error.strerror or error}", "Check its permissions") from error
+        next_step = "Check its permissions" if isinstance(error, PermissionError) else _RESTORE
+        raise StoredFileError(path, f"cannot read: {error.strerror or error}", next_step) from error
 
 
 def parse(data: bytes, path: Path, *, next_step: str = _RESTORE) -> BaselineFile:
@@ -249,7 +252,29 @@ def parse(data: bytes, path: Path, *, next_step: str = _RESTORE) -> BaselineFile
             )
         return msgspec.json.decode(data, type=BaselineFile)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise StoredFileError(path, f"not a baseline file: {error}", next_step) from error
+        if data.lstrip().startswith(b"<<<<<<<") or b"\n<<<<<<< " in data:
+            raise StoredFileError(path, "has the marks of a merge conflict", _TAKE_A_SIDE) from error
+        raise StoredFileError(path, f"not a baseline file: {_with_key(str(error), data)}", next_step) from error
+
+
+def _with_key(problem: str, data: bytes) -> str:
+    """The decoder says ``[...]`` for whatever key of a mapping: name the one that it stumbled over."""
+    with contextlib.suppress(msgspec.DecodeError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
+        entry = msgspec.json.decode(data)["entry"]
+        kinds: dict[str, type[msgspec.Struct]] = {"metrics": BaselineMetric, "fingerprints": Fingerprint}
+        for field, kind in kinds.items():
+            for key, value in entry.get(field, {}).items():
+                if f".{field}[...]" in problem and not _is_valid(value, kind):
+                    return problem.replace("[...]", f"[{key}]", 1)
+    return problem
+
+
+def _is_valid(value: object, kind: type[msgspec.Struct]) -> bool:
+    try:
+        msgspec.convert(value, kind)
+    except msgspec.ValidationError:
+        return False
+    return True
 
 
 def render(content: BaselineFile) -> bytes:
@@ -286,6 +311,10 @@ def _file_name(key: str) -> str:
     if len(name) > _LONGEST_NAME:
         name = f"{name[: _LONGEST_NAME - 20]}~{hashlib.sha256(key.encode()).hexdigest()[:16]}"
     return f"{name}.json"
+
+
+def _is_cut(name: str) -> bool:
+    return len(name) == _LONGEST_NAME - 3 and name[-17] == "~"
 
 
 def _replace(path: Path, data: bytes, *, sync: bool) -> None:

@@ -61,6 +61,9 @@ LOAD_SHARE = 0.5
 OBVIOUS_LAUNCHES, OBVIOUS_LIMITS = 3, 2.0
 """After this many launches a change of this many limits needs no more."""
 
+LAST_DIGIT = 5e-4
+"""What four stored digits hide: half a unit of the last one, of a number that begins with 1."""
+
 FEWEST_SIBLINGS = 5
 """Fewer metrics of one name do not say what noise is typical."""
 
@@ -121,7 +124,7 @@ class Comparison:
         sign: 1 where a larger number is worse, else -1.
         most: the most launches of this run there may be.
         sigma: noise between launches.
-        wanted: the user's tolerance.
+        wanted: the user's tolerance, or what the stored digits hide.
         noise: what the noise allows with the most launches.
         detectable: smallest slowdown found with 90 % power, as a fraction.
     """
@@ -170,7 +173,7 @@ class Comparison:
             sign=-1.0 if baseline.better == "higher" else 1.0,
             most=most,
             sigma=sigma,
-            wanted=math.log1p(tolerance),
+            wanted=max(math.log1p(tolerance), LAST_DIGIT),
             noise=noise_limit(sigma, stored, most, alpha, drift=drift),
             detectable=detectable_slowdown(sigma, stored, most, alpha, drift=drift, tolerance=tolerance),
         )

@@ -88,7 +88,7 @@ def _metric(found: Sequence[Measurement], *, tolerance: float | None) -> Baselin
         launches=[_stored(m.value, exact=repeats_exactly) for m in found],
         minimum=[_rounded(s.minimum) for s in summaries] if is_timed else [],
         p95=[_rounded(s.p95) for s in summaries] if is_timed else [],
-        tolerance=tolerance,
+        tolerance=None if better == "exact" else tolerance,
         facts=found[0].facts if better in CONVERGENCE else {},
         companions=_companions(found),
     )

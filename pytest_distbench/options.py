@@ -20,7 +20,7 @@ _OPTIONS: tuple[tuple[str, str, str], ...] = (
         "warm: start ranks from a process that has torch loaded (default); torchrun: the command line tool",
     ),
     ("launches", "N", "launches of each case judged first (default: 1; of an update 10, of pairs 5)"),
-    ("max-launches", "N", "the most launches of a case, while its answer is open (default: 10; of pairs 20)"),
+    ("max-launches", "N", "the most launches of a case, while its answer is open (default: 10; of pairs 28)"),
     ("timeout", "S", "seconds one launch may take, from when its ranks are up (default: 300)"),
     ("baselines", "DIR", "folder of stored baselines (default: baselines/ beside the ini file)"),
     ("platform", "NAME", "hardware class of this machine, in place of the one found"),

@@ -339,6 +339,8 @@ class BaselineMetric(Record, frozen=True, kw_only=True, omit_defaults=True):
     """Medians over launches; they explain a regression and are not judged."""
 
     def __post_init__(self) -> None:
+        if self.better == "exact" and self.tolerance is not None:
+            raise ValueError("an exact metric has no tolerance: take it out, or record the number as lower or higher")
         if self.minimum or self.p95:
             lengths = (len(self.launches), len(self.minimum), len(self.p95))
             if len(set(lengths)) > 1 or None in self.launches:
@@ -352,7 +354,7 @@ class BaselineEntry(Record, frozen=True, kw_only=True, omit_defaults=True):
     """Stored values of one case."""
 
     workload: str
-    world_size: int
+    world_size: Annotated[int, msgspec.Meta(ge=1)]
     backend: str
     launcher: str
     software: dict[str, str]

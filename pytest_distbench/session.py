@@ -6,13 +6,15 @@ Joins the three strangers launch, verdict and baselines. Knows nothing of pytest
 from __future__ import annotations
 
 import dataclasses
+import functools
 import os
 import sys
+import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from pytest_distbench import environment
+from pytest_distbench import environment, pacing
 from pytest_distbench.baselines import BaselineStore
 from pytest_distbench.devices import alone_on_this_host, leased
 from pytest_distbench.entry import make_entry, peak_memory_of, phases_of
@@ -42,11 +44,13 @@ class Session:
         launching: starts the ranks.
         comparisons: noisy comparisons this run may make; the error rate is shared over them.
         pending: entries of an update (test, key, entry) that wait for their test to pass.
+        began_at: when the last launch began; CLOCK_MONOTONIC seconds.
     """
 
     launching: Launching
     comparisons: int = 1
     pending: list[tuple[str, str, BaselineEntry]] = field(default_factory=list)
+    began_at: float = 0.0
 
     @property
     def settings(self) -> Settings:
@@ -83,15 +87,19 @@ class Session:
         if self.settings.against is not None:
             self.comparisons = sum(1 for _ in cases)  # cases: what each compares is known when it has run
             return
+        of_test: dict[str, set[str]] = {}
+        for test, case_id in cases:
+            of_test.setdefault(test, set()).add(case_id)
+
+        def is_one_of(case_ids: set[str], key: str) -> bool:
+            case = key.removesuffix(suffix)
+            return case != key and any(case == case_id or case.startswith(f"{case_id}:") for case_id in case_ids)
+
         count = 0
         store = self.store
-        read: dict[str, dict[str, BaselineEntry]] = {}
-        for test, case_id in cases:
-            if test not in read:
-                read[test] = store.entries(test)
-            for key, entry in read[test].items():
-                if key == case_id + suffix or (key.startswith(f"{case_id}:") and key.endswith(suffix)):
-                    count += sum(m.better in ("lower", "higher") for m in entry.metrics.values())
+        for test, case_ids in of_test.items():
+            for entry in store.entries(test, wanted=functools.partial(is_one_of, case_ids)).values():
+                count += sum(m.better in ("lower", "higher") for m in entry.metrics.values())
         self.comparisons = max(1, count)
 
     def run(self, request: MeasureRequest) -> CaseResult:
@@ -146,7 +154,7 @@ class Session:
         launches: list[LaunchRecord] = []
         open_metrics: list[str] = []
         while True:
-            launches.append(self.launching.launch(request, len(launches), only=open_metrics))
+            self._launch_again(request, launches, only=open_metrics)
             if launches[-1].outcome != "passed":
                 return self._result(request, launches, [], entry)
             if len(launches) < request.launches:
@@ -189,6 +197,12 @@ class Session:
                 break
         return self._result(request, launches, verdicts, None, references=references)
 
+    def _launch_again(self, request: MeasureRequest, launches: list[LaunchRecord], *, only: Sequence[str] = ()) -> None:
+        """Add a launch of this tree to those of the case, not in one breath with the last (see ``pacing``)."""
+        pacing.wait_for_next(launches[-1] if launches else None, self.began_at)
+        self.began_at = time.monotonic()
+        launches.append(self.launching.launch(request, len(launches), only=only))
+
     def _measure_alone(self, request: MeasureRequest) -> CaseResult:
         """A test that the reference does not have is run once: it has to work, and shows its numbers."""
         launch = self.launching.launch(request, 0)
@@ -200,7 +214,7 @@ class Session:
             return self._compare(request, entry)
         launches: list[LaunchRecord] = []
         while len(launches) < max(request.launches, self.settings.update_launches):
-            launches.append(self.launching.launch(request, len(launches)))
+            self._launch_again(request, launches)
             if launches[-1].outcome != "passed":
                 return self._result(request, launches, [], entry)
         return self._store(request, launches, entry)

@@ -230,6 +230,8 @@ def _against(config: pytest.Config) -> Reference | None:
     option = "--distbench-against" if revision else "--distbench-against-python"
     if _text(config, "update"):
         raise ConfigurationError(f"{option} reads and writes no baseline; leave out --distbench-update")
+    if _option(config, "prune"):
+        raise ConfigurationError(f"{option} uses no stored entry, so none is unused; leave out --distbench-prune")
     if _text(config, "launcher") == "torchrun":
         raise ConfigurationError(f"{option} holds two groups open at once, which only the warm launcher does")
     if _option(config, "share_gpu"):

@@ -14,6 +14,10 @@ from functools import lru_cache
 RUN_ERROR_RATE = 0.02
 """Chance that a run on unchanged code has any false regression: shared over its comparisons."""
 
+BASELINE_ERROR_RATE = 0.001
+"""Chance that one comparison with a stored baseline is a false regression, however few a run makes: a test that is red
+once in fifty runs for nothing is not believed the next time."""
+
 BLIND_LIMIT = 1.0
 """Noise that allows more than +100 % is no judgement: it hides a doubling."""
 
@@ -24,6 +28,11 @@ LARGEST_EXPONENT = 700.0
 def shared_error_rate(comparisons: int) -> float:
     """The one-sided error rate of one comparison in a run of so many."""
     return RUN_ERROR_RATE / max(1, comparisons)
+
+
+def baseline_error_rate(comparisons: int) -> float:
+    """The same of a comparison with a stored baseline."""
+    return min(BASELINE_ERROR_RATE, shared_error_rate(comparisons))
 
 
 def quantile(values: Sequence[float], q: float) -> float:

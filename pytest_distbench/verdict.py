@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from pytest_distbench.comparison import DRIFT, NO_RATIO, Comparison
 from pytest_distbench.records import BaselineMetric, Measurement, Verdict, VerdictKind
-from pytest_distbench.stats import LARGEST_EXPONENT, shared_error_rate
+from pytest_distbench.stats import LARGEST_EXPONENT, baseline_error_rate
 from pytest_distbench.units import format_values
 
 BUSIER_SHARE = 0.15
@@ -50,7 +50,7 @@ class Rule:
     @property
     def alpha(self) -> float:
         """One-sided error rate of a single comparison."""
-        return shared_error_rate(self.comparisons)
+        return baseline_error_rate(self.comparisons)
 
 
 @dataclass(frozen=True, slots=True)

@@ -110,7 +110,8 @@ def _fingerprints(text: str) -> dict[str, RankFingerprint]:
 
 
 def install() -> None:
-    """Put the fake in the place of the warm launcher, for this process."""
+    """Put the fake in the place of the warm launcher, for this process; nobody has to wait for a machine."""
+    importlib.import_module("pytest_distbench.pacing").SPACING_S = 0.0
     importlib.import_module("pytest_distbench.launching").LAUNCHERS.update(
         warm=lambda launching: FakeLauncher(), reference=lambda launching: FakeLauncher()
     )

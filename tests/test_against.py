@@ -161,6 +161,7 @@ def test_a_file_that_the_revision_lacks_is_missing_and_the_policy_decides(commit
         (["--distbench-against", "nowhere"], "*has no commit of that name*git branch -a*"),
         (["--distbench-against=--help"], "*has no commit of that name*"),
         (["--distbench-against", "HEAD", "--distbench-update"], "*leave out --distbench-update*"),
+        (["--distbench-against", "HEAD", "--distbench-prune"], "*leave out --distbench-prune*"),
         (["--distbench-against", "HEAD", "--distbench-launcher", "torchrun"], "*only the warm launcher does*"),
         (["--distbench-against", "HEAD", "--distbench-launches", "2"], "*needs at least 3 pairs*"),
         (

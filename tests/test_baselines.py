@@ -141,6 +141,42 @@ def test_a_path_cannot_leave_the_store(store: BaselineStore, test: str) -> None:
         store.write(test, KEY, entry(1.0))
 
 
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ('"launches": [1.0, 2.0]', '"launches": ["a"]', r"\$\.entry\.metrics\[latency\]\.launches"),
+        ('"launches": [1.0, 2.0]', '"launches": [1.0], "minimum": [2.0], "p95": [3.0]', r"metrics\[latency\]"),
+        ('"better": "lower"', '"better": "exact", "tolerance": 0.5', "an exact metric has no tolerance"),
+        ('"world_size": 2', '"world_size": 0', r"\$\.entry\.world_size"),
+        ('  "schema"', '<<<<<<< HEAD\n  "schema"', r"marks of a merge conflict.*--ours"),
+    ],
+)
+def test_what_is_wrong_in_a_file_is_named(store: BaselineStore, old: str, new: str, said: str) -> None:
+    path = store.write(TEST, KEY, entry(1.0, 2.0))
+    text = path.read_text()
+    assert old in text
+    path.write_text(text.replace(old, new))
+
+    with pytest.raises(StoredFileError, match=said):
+        read_file(path)
+
+
+def test_a_folder_in_the_place_of_a_file_is_not_a_matter_of_permissions(store: BaselineStore) -> None:
+    path = store.write(TEST, KEY, entry(1.0))
+    path.unlink()
+    path.mkdir()
+
+    with pytest.raises(StoredFileError, match=r"Is a directory.*restore it"):
+        read_file(path)
+
+
+def test_files_of_other_cases_are_not_read(store: BaselineStore) -> None:
+    store.write(TEST, KEY, entry(1.0))
+    store.write(TEST, "ws4.gloo.warm", entry(1.0)).write_text("{")
+
+    assert set(store.entries(TEST, wanted=lambda key: key == KEY)) == {KEY}
+
+
 def test_truncation_at_any_offset_is_a_clear_error(store: BaselineStore) -> None:
     path = store.write(TEST, KEY, entry(1.0, 2.0))
     data = path.read_bytes()

@@ -257,7 +257,7 @@ def test_a_quiet_machine_holds_the_tolerance() -> None:
 
 
 def test_a_noisy_machine_says_how_many_launches_would_hold_it() -> None:
-    found = calibration(drawn(4, 5, sigma=0.1), tolerance=0.2)
+    found = calibration(drawn(4, 5, sigma=0.07), tolerance=0.2)
     needed = found.cases[0].metrics[0].launches_needed
     text = "\n".join(calibration_lines(found, show_all=False))
 
@@ -351,7 +351,7 @@ def test_the_command_measures_in_rounds_and_writes_its_findings(
     assert "round 1 of 2: 5 launches of every case ..." in out
     assert "  FAILED test_it.py::test_wrong - assert False" in out
     assert "test_it.py::test_step[ws2]  5+5 launches" in out
-    assert "proposed: @pytest.mark.distbench(tolerance=0.02)" in out
+    assert "proposed: @pytest.mark.distbench(tolerance=0.03)" in out
     written = json.loads((made.path / "out" / "found.json").read_text())
     assert written["cases"][0]["metrics"][0]["sigma"] == pytest.approx(0.0075, rel=0.05)
     assert not (made.path / "baselines").exists()

@@ -201,6 +201,13 @@ def test_a_late_rank_and_more_memory_are_told_beside_a_regression() -> None:
     ]
 
 
+def test_a_rank_that_is_late_in_one_launch_of_two_is_not_accused() -> None:
+    result = slower(cpu_s=0.02, late=[0.0001, 0.01])
+    other = replaced(result.launches[0], late_s={"m": [0.01, 0.0001]})
+
+    assert len(cause_lines(replaced(result, launches=[*result.launches, other]))) == 2
+
+
 def test_ranks_that_come_together_and_the_usual_memory_are_no_cause() -> None:
     assert len(cause_lines(slower(cpu_s=0.02, late=[0.001, 0.0], memory=102))) == 2
 

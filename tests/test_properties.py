@@ -49,12 +49,15 @@ documents = st.recursive(
     scalars, lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(texts, inner, max_size=3))
 )
 finite = st.floats(allow_nan=False, allow_infinity=False)
+tolerances = st.none() | st.floats(0, 1e9)
+kinds = st.tuples(st.just("exact"), st.none()) | st.tuples(
+    st.sampled_from(["lower", "higher", "curve", "same", "steps", "floor"]), tolerances
+)
 metrics = st.builds(
-    BaselineMetric,
-    better=st.sampled_from(["lower", "higher", "exact", "curve", "same", "steps", "floor"]),
+    lambda kind, **rest: BaselineMetric(better=kind[0], tolerance=kind[1], **rest),
+    kinds,
     unit=texts,
     launches=st.lists(st.none() | finite, min_size=1, max_size=4),
-    tolerance=st.none() | st.floats(0, 1e9),
     curve=st.lists(finite, max_size=3),
     spread=finite,
     facts=st.dictionaries(texts, st.booleans() | st.integers(-(2**63), 2**63 - 1) | finite | texts, max_size=2),
@@ -67,7 +70,7 @@ entries = st.builds(
     launcher=texts,
     software=st.dictionaries(texts, texts, max_size=2),
     metrics=st.dictionaries(texts, metrics, max_size=3),
-    tolerance=st.none() | st.floats(0, 1e9),
+    tolerance=tolerances,
     xfail_perf=texts,
 )
 

@@ -67,6 +67,18 @@ def test_for_throughput_less_is_worse() -> None:
     assert kind([1.5] * 5, STORED, "higher") == "improved"
 
 
+def test_what_the_stored_digits_hide_is_no_change() -> None:
+    """A number that never moves is stored as 1.234."""
+    settled = judge([metric(1.2344449)], baseline([1.234] * 5), rule(tolerance=0.0, max_launches=1))
+
+    assert settled.verdict.kind == "unchanged"
+
+
+def test_a_run_of_one_comparison_is_not_red_for_nothing_more_often_than_one_of_many() -> None:
+    assert rule(comparisons=1).alpha == rule(comparisons=20).alpha == 0.001
+    assert rule(comparisons=50).alpha == pytest.approx(0.0004)
+
+
 def test_a_change_within_the_tolerance_is_unchanged() -> None:
     assert kind([1.08] * 5, STORED) == "unchanged"
 

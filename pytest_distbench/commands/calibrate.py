@@ -22,7 +22,7 @@ from pytest_distbench.errors import DistbenchError, StoredFileError
 from pytest_distbench.records import Calibration, CaseResult
 from pytest_distbench.report.calibration import calibration_lines
 from pytest_distbench.report.run_record import read_run_record
-from pytest_distbench.stats import shared_error_rate
+from pytest_distbench.stats import baseline_error_rate
 from pytest_distbench.updating import FEWEST_LAUNCHES
 
 SCHEMA = 1
@@ -133,7 +133,7 @@ def analyse(rounds: Sequence[Sequence[CaseResult]], *, tolerance: float, duratio
             f"Give tests that measure one, and at least --launches {FEWEST_LAUNCHES}"
         )
     comparisons = sum(len(noise.noisy_metrics(results)) for results in noisy.values())
-    alpha = shared_error_rate(comparisons)
+    alpha = baseline_error_rate(comparisons)
     environment = next(iter(noisy.values()))[0].environment
     return Calibration(
         schema=SCHEMA,
@@ -214,8 +214,9 @@ def _write(path: Path, found: Calibration) -> None:
 
 
 def _launches(text: str) -> int:
-    if not text.isdecimal() or not FEWEST_LAUNCHES <= int(text) <= noise.MOST_LAUNCHES * 10:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least {FEWEST_LAUNCHES}")
+    most = 10 * noise.MOST_LAUNCHES
+    if not text.isdecimal() or not FEWEST_LAUNCHES <= int(text) <= most:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from {FEWEST_LAUNCHES} to {most}")
     return int(text)
 
 

@@ -22,7 +22,7 @@ def calibration_lines(found: Calibration, *, show_all: bool) -> list[str]:
     cases = sorted(found.cases, key=lambda case: -case.metrics[0].detectable[first])
     torch = found.software.get("torch", "?")
     measured = f"{len(metrics)} {_plural('metric', len(metrics))} of {len(cases)} {_plural('case', len(cases))}"
-    error_rate = f"false alarms: {found.alpha * len(metrics):.0%} a run, {found.alpha:.2g} a metric"
+    error_rate = f"false alarms: {found.alpha * len(metrics):.1%} a run, {found.alpha:.2g} a metric"
     lines = [
         f"{found.platform}, torch {torch}: {measured} in {found.duration_s:.0f} s",
         f"columns like 10+10: smallest slowdown found nine times in ten, by launches stored + new; {error_rate}",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from pytest_distbench import sizes
 from pytest_distbench.entry import phases_of
@@ -14,6 +14,8 @@ from pytest_distbench.units import format_bytes, format_change, format_seconds
 _MOST_DIFFERENCES = 8
 _LATE_SHARE = 0.1
 """A rank that comes later than the others by this share of the iteration holds them up."""
+_LATE_LAUNCHES = 0.8
+"""... in this share of the launches: in one of them anything may have happened."""
 _MEMORY_CHANGE = 0.03
 """Resident memory repeats to about half a per cent; below this nothing is said."""
 _PHASE_CHANGE = 0.1
@@ -116,12 +118,11 @@ def _straggler(result: CaseResult) -> Iterator[str]:
         late = [launch.late_s[verdict.metric] for launch in result.launches if verdict.metric in launch.late_s]
         if not late or verdict.current is None or verdict.unit != "s":
             continue
-        typical = [statistics.median(column) for column in zip(*late, strict=True)]
-        rank = max(range(len(typical)), key=typical.__getitem__)
-        others = max(t for r, t in enumerate(typical) if r != rank)
-        if typical[rank] - others > _LATE_SHARE * verdict.current:
+        rank, times = Counter(_latest(launch, _LATE_SHARE * verdict.current) for launch in late).most_common(1)[0]
+        if rank is not None and times >= _LATE_LAUNCHES * len(late):
+            typical = statistics.median(launch[rank] for launch in late)
             yield (
-                f"rank {rank} comes {format_seconds(typical[rank])} late to the collectives of {verdict.metric}, "
+                f"rank {rank} comes {format_seconds(typical)} late to the collectives of {verdict.metric}, "
                 "the others wait for it"
             )
             return
@@ -136,6 +137,13 @@ def _straggler(result: CaseResult) -> Iterator[str]:
     for rank, times in votes.most_common(1):
         if times > 0.7 * total:
             yield f"rank {rank} was the slowest in over 90 % of the iterations"
+
+
+def _latest(late_s: Sequence[float], margin_s: float) -> int | None:
+    """The rank that came later than all others by a margin, in one launch."""
+    rank = max(range(len(late_s)), key=late_s.__getitem__)
+    others = max((t for r, t in enumerate(late_s) if r != rank), default=late_s[rank])
+    return rank if late_s[rank] - others > margin_s else None
 
 
 def _memory_line(result: CaseResult) -> Iterator[str]:

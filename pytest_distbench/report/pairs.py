@@ -11,6 +11,7 @@ from pytest_distbench.report.tables import MARKS, change, layout, limit, quantit
 from pytest_distbench.units import format_bytes
 
 HEADER = ("", "metric", "this tree", "reference", "change", "limit", "finds", "pairs")
+CHANGE = "change: mean over pairs, which is what is judged"
 FINDS = "finds: the smallest slowdown called regressed in nine of ten runs, with as many pairs as a run makes at most"
 _SHOWN_CASES = 20
 _SHOWN_METRICS = 6
@@ -39,7 +40,7 @@ def overview(results: Sequence[CaseResult]) -> list[str]:
     lines = layout(("", "test", *HEADER[1:]), rows, left=3) if rows else []
     if len(results) > _SHOWN_CASES:
         lines.append(f"  {len(results) - _SHOWN_CASES} more cases (-v shows all)")
-    return [*lines, FINDS]
+    return [*lines, CHANGE, FINDS]
 
 
 def headline(result: CaseResult) -> str:

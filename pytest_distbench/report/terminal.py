@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from pytest_distbench.fingerprint import METRIC as FINGERPRINT
 from pytest_distbench.records import CaseResult, EntryName, Verdict, VerdictKind
 from pytest_distbench.report.pairs import overview, pair_table
 from pytest_distbench.report.tables import MARKS, case_table, change, is_sweep, layout, limit, quantity
@@ -24,6 +26,9 @@ _KINDS: dict[VerdictKind, str] = {
     "missing": "without a baseline",
 }
 _PAIRED_KINDS = {**_KINDS, "improved": "better than the reference", "missing": "not in the reference"}
+_NUMBER = re.compile(r"[+-]?[\d.,]+(e[+-]?\d+)?")
+_NOTICEABLE = 0.01
+FAST_SIDE = "change: of the fast side of the launches, which is what is judged"
 _SHOWN_CASES = 20
 _SHOWN_NAMES = 10
 
@@ -116,9 +121,18 @@ def _overview(results: Sequence[CaseResult]) -> list[str]:
             )
             name = ""
     lines = layout(("", "test", "metric", "this run", "baseline", "change", "limit", "n"), rows, left=3) if rows else []
+    if any(_is_of_the_fast_side(v) for result in results[:_SHOWN_CASES] for v in _telling(result)):
+        lines.append(FAST_SIDE)
     if len(results) > _SHOWN_CASES:
         lines.append(f"  {len(results) - _SHOWN_CASES} more cases (-v shows all)")
     return lines
+
+
+def _is_of_the_fast_side(verdict: Verdict) -> bool:
+    """Whether the change shown is clearly not that of the two values beside it."""
+    if verdict.ratio is None or verdict.current is None or not verdict.baseline:
+        return False
+    return abs(verdict.ratio - verdict.current / verdict.baseline) > _NOTICEABLE
 
 
 def _telling(result: CaseResult) -> Iterable[Verdict]:
@@ -134,7 +148,7 @@ def _telling(result: CaseResult) -> Iterable[Verdict]:
 
 
 def _counts(results: Sequence[CaseResult]) -> list[str]:
-    counts = Counter(v.kind for r in results for v in r.verdicts if v.better != "info")
+    counts = Counter(v.kind for r in results for v in _counted(r))
     total = sum(counts.values())
     kinds = _PAIRED_KINDS if any(r.against for r in results) else _KINDS
     parts = [f"{counts[kind]} {text}" for kind, text in kinds.items() if counts[kind]]
@@ -143,17 +157,28 @@ def _counts(results: Sequence[CaseResult]) -> list[str]:
     return [f"{counted} in {launches} launch{'es' * (launches != 1)}: {', '.join(parts) or 'nothing judged'}"]
 
 
+def _counted(result: CaseResult) -> list[Verdict]:
+    """The verdicts that the tables tell too: of a fingerprint only what is not as it should be."""
+    judged = [v for v in result.verdicts if v.better != "info"]
+    as_it_should = {"unchanged", "missing"} if all(v.kind == "missing" for v in judged) else {"unchanged"}
+    return [v for v in judged if v.metric != FINGERPRINT or v.kind not in as_it_should]
+
+
 def _cases(number: int) -> str:
     return "case" if number == 1 else "cases"
 
 
 def _inconclusive(results: Sequence[CaseResult]) -> list[str]:
+    """What was not judged and why: a line per case and reason, numbers aside."""
     lines = []
     for result in results:
         unclear = {"drifted", "inconclusive", "incomparable"} | ({"missing"} if result.against else set())
-        found = [v for v in result.verdicts if v.kind in unclear]
-        if found:
-            name = f"{result.case.test.rpartition('::')[2]}[{result.case.case_id}]"
+        groups: dict[tuple[VerdictKind, str], list[Verdict]] = {}
+        for verdict in result.verdicts:
+            if verdict.kind in unclear:
+                groups.setdefault((verdict.kind, _NUMBER.sub("", verdict.reason)), []).append(verdict)
+        name = f"{result.case.test.rpartition('::')[2]}[{result.case.case_id}]"
+        for found in groups.values():
             more = f" and {len(found) - 1} more" if len(found) > 1 else ""
             lines.append(f"{MARKS[found[0].kind]} {name} {found[0].metric}{more}: {found[0].reason}")
     return lines

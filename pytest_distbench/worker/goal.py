@@ -141,18 +141,18 @@ class Goal:
             raise RecordingError(f"goal({self.metric!r}): the loop never called goal.check(...)")
         self._record(total_s, samples_per_step)
 
-    def check(self, evaluate: Callable[[], float], *, loss: torch.Tensor | None = None) -> bool:
+    def check(self, evaluate: Callable[[], float], *, loss: torch.Tensor | float | None = None) -> bool:
         """Note the step's loss; every ``every`` steps evaluate and compare with the target.
 
         Args:
             evaluate: returns the metric; rank 0's value counts. Its time is not part of the step's.
-            loss: of this rank and step; kept on its device until the end.
+            loss: of this rank and step, a number or a tensor of one element; that is kept on its device until the end.
 
         Returns:
             Whether this evaluation meets the target; the loop ends by itself.
         """
         if loss is not None:
-            self._losses.append(loss.detach())
+            self._losses.append(self._scalar(loss))
         if self._step % self.every:
             return False
         self._synchronize()
@@ -205,6 +205,16 @@ class Goal:
         self._rank.record("loss_curve", first[: self.curve_steps], better="curve")
         self._rank.record("mean_loss", math.fsum(first) / len(first), better="same", facts={"steps": len(first)})
         self._rank.record("loss", losses, better="info", reduce="mean")
+
+    def _scalar(self, loss: torch.Tensor | float) -> torch.Tensor:
+        if not isinstance(loss, torch.Tensor):
+            return torch.tensor(float(loss))
+        if loss.numel() != 1:
+            raise RecordingError(
+                f"goal({self.metric!r}): check(loss=) wants a number or a tensor of one element, found one of shape "
+                f"{list(loss.shape)}: take its mean"
+            )
+        return loss.detach().reshape(())
 
     def _synchronize(self) -> None:
         if self._rank.device.type == "cuda":
