@@ -136,7 +136,7 @@ def test_a_goal_records_what_its_seed_computed_and_a_rank_refuses_what_no_rule_c
             for step in goal.steps(samples_per_step=1):
                 goal.check(lambda: step / 20, loss=torch.tensor([1 / step]) if step % 2 else 1 / step)
             several = rank.goal("accuracy", target=1, every=1, max_steps=2)
-            with rank.point(run="several"), pytest.raises(Exception, match="one element, found one of shape .2., take"):
+            with rank.point(run="several"), pytest.raises(Exception, match="one element, found one of shape .2.: take"):
                 for step in several.steps(samples_per_step=1):
                     several.check(lambda: 0.0, loss=torch.ones(2))
             for wrong in (
