@@ -7,9 +7,9 @@ typical for the sibling metrics of the case (ten launches may look quiet by luck
 
 1. ``d`` = mean of the new launches - mean of the stored ones.
 2. The *limit* is the larger of the user's tolerance and what the noise allows for the most launches there may be:
-   ``t(1 - alpha) * s * sqrt(1/stored + 1/most + drift)``. ``alpha`` is the run's error rate divided by its comparisons.
-   ``drift`` is there because launches of one stretch of time agree better with each other than with those of another;
-   no number of launches averages that out.
+   ``t(1 - alpha) * s * sqrt(1/stored + 1/most + drift)``. ``alpha`` is the run's error rate divided by its
+   comparisons, at most 0.1 %. ``drift`` is there because launches of one stretch of time agree better with each other
+   than with those of another; no number of launches averages that out.
 3. *First stage.* While ``d`` is two standard errors below the limit, ``limit - 2 s sqrt(1/stored + 1/new)``, a change
    as large as the limit would have shown: no further launch is needed. Otherwise, or when better than the limit, the
    answer is open, and another launch is asked for, up to the most.
