@@ -101,7 +101,8 @@ def collect(directory: Path, channel: ControlChannel, *, undecided: Collection[i
     pids = channel.pids()
     at_work = {rank: pids[rank] for rank in undecided if rank in pids}
     # One without the handler would die of the signal: it has not come that far, or the body took the handler away.
-    answering = {rank: pid for rank, pid in at_work.items() if processes.catches(pid, STACKS_SIGNAL)}
+    able = {rank: pid for rank, pid in at_work.items() if not processes.is_stopped(pid)}
+    answering = {rank: pid for rank, pid in able.items() if processes.catches(pid, STACKS_SIGNAL)}
     before = {rank: _size(stacks_path(directory, rank)) for rank in answering}
     processes.send(answering.values(), STACKS_SIGNAL)
     _wait_until(lambda: all(_is_whole(stacks_path(directory, rank), before[rank]) for rank in answering))
