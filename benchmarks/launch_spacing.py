@@ -55,9 +55,9 @@ def record(seconds: float) -> list[Recorded]:
     load = threading.Thread(target=_come_and_go, args=(over,))
     with tempfile.TemporaryDirectory(prefix="distbench-") as name:
         launcher = WarmLauncher(Path(name), uuid.uuid4().hex)
+        load.start()
         try:
             launched(launcher, Path(name), "short_loops")  # its agent is up now
-            load.start()
             end = time.monotonic() + seconds
             while (at := time.monotonic()) < end:
                 made = launched(launcher, Path(name), "short_loops")
@@ -124,10 +124,8 @@ def _slowed(measurement: Measurement, factor: float) -> Measurement:
     summary = measurement.summary
     assert summary is not None
     assert measurement.value is not None
-    ends = {
-        name: getattr(summary, name) * factor for name in ("minimum", "p25", "median", "p95", "p99", "mean", "stdev")
-    }
-    return replaced(measurement, value=measurement.value * factor, summary=replaced(summary, **ends))
+    judged = replaced(summary, minimum=summary.minimum * factor, p25=summary.p25 * factor, p95=summary.p95 * factor)
+    return replaced(measurement, value=measurement.value * factor, summary=judged)
 
 
 def _come_and_go(over: threading.Event) -> None:

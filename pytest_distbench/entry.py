@@ -16,6 +16,7 @@ from pytest_distbench.records import (
     Fingerprint,
     LaunchRecord,
     Measurement,
+    Summary,
     replaced,
 )
 
@@ -80,7 +81,7 @@ def _metric(found: Sequence[Measurement], *, tolerance: float | None) -> Baselin
     """What is stored of one metric's measurements, one per launch."""
     better = found[0].better
     repeats_exactly = better in ("exact", *CONVERGENCE)
-    summaries = [m.summary for m in found if m.summary is not None and m.summary.minimum > 0]
+    summaries = [m.summary for m in found if m.summary is not None and _encloses(m.summary, m.value)]
     is_timed = better == "lower" and len(summaries) == len(found)
     made = BaselineMetric(
         better=better,
@@ -93,6 +94,11 @@ def _metric(found: Sequence[Measurement], *, tolerance: float | None) -> Baselin
         companions=_companions(found),
     )
     return _with_curve(made, [m.series for m in found]) if better == "curve" else made
+
+
+def _encloses(summary: Summary, value: float | None) -> bool:
+    """Whether the ends of a series can be stored beside its value: a run record of others may say anything."""
+    return value is not None and 0 < summary.minimum <= value <= summary.p95
 
 
 def _with_curve(made: BaselineMetric, series: Sequence[Sequence[float]]) -> BaselineMetric:

@@ -257,7 +257,14 @@ def test_a_baseline_without_iterations_is_compared_by_its_values() -> None:
 def test_a_baseline_keeps_the_ends_of_a_series_and_nothing_of_a_number() -> None:
     launches = [
         LaunchRecord(
-            index=0, outcome="passed", wall_s=1.0, measurements=[timed(1.0), replaced(metric(2.0), name="one")]
+            index=0,
+            outcome="passed",
+            wall_s=1.0,
+            measurements=[
+                timed(1.0),
+                replaced(metric(2.0), name="one"),
+                replaced(timed(1.0), name="foreign", value=9.0),
+            ],
         )
     ]
     case = Case(test="t.py::t", case_id="", world_size=2, backend="gloo", device="cpu", launcher="warm")
@@ -265,6 +272,7 @@ def test_a_baseline_keeps_the_ends_of_a_series_and_nothing_of_a_number() -> None
 
     assert (stored["latency"].minimum, stored["latency"].p95) == ([0.9], [1.2])
     assert (stored["one"].minimum, stored["one"].p95) == ([], [])
+    assert (stored["foreign"].launches, stored["foreign"].minimum) == ([9.0], [])
 
 
 @pytest.mark.parametrize(
