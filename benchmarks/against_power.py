@@ -26,9 +26,9 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from pytest_distbench.pairs import FIRST_LOOK, LAST_LOOK, TOLERANCE, PairRule, looks, power
-from pytest_distbench.records import CaseResult
-from pytest_distbench.report.run_record import read_run_record
+from pytest_distbench.judging.pair_rule import FIRST_LOOK, LAST_LOOK, TOLERANCE, PairRule, looks, power
+from pytest_distbench.records.run import CaseResult
+from pytest_distbench.store.run_record import read_run_record
 
 TEST = """
 import time

@@ -14,10 +14,11 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import ndtr
 
-from pytest_distbench.comparison import DRIFT
-from pytest_distbench.records import BaselineMetric, Measurement, Summary
-from pytest_distbench.stats import nearest_rank
-from pytest_distbench.verdict import Rule, judge
+from pytest_distbench.judging.metric import Rule, judge
+from pytest_distbench.judging.stats import nearest_rank
+from pytest_distbench.judging.stored_rule import DRIFT
+from pytest_distbench.records.baseline import BaselineMetric
+from pytest_distbench.records.metric import Measurement, Summary
 
 COMPARISONS = 50
 """Tests of a run: they share its error rate, and the chance of a red run is told for as many."""
@@ -84,7 +85,7 @@ def distbench(stored: Launches, new: Launches, *, drift: float = DRIFT) -> Answe
     Args:
         stored: of the baseline.
         new: of the run.
-        drift: the reserve for it, see :mod:`~pytest_distbench.comparison`.
+        drift: the reserve for it, see :mod:`~pytest_distbench.judging.stored_rule`.
     """
     summaries = [launch.summary for launch in stored]
     baseline = BaselineMetric(

@@ -18,8 +18,9 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from pytest_distbench.records import CaseResult, VerdictKind
-from pytest_distbench.report.run_record import read_run_record
+from pytest_distbench.records.kinds import VerdictKind
+from pytest_distbench.records.run import CaseResult
+from pytest_distbench.store.run_record import read_run_record
 
 ROOT = Path(__file__).parent.parent
 KINDS: tuple[VerdictKind, ...] = (

@@ -28,11 +28,13 @@ from pathlib import Path
 
 from measuring import launched
 
-from pytest_distbench.comparison import Comparison
+from pytest_distbench.judging.stats import BASELINE_ERROR_RATE, RUN_ERROR_RATE
+from pytest_distbench.judging.stored_rule import Comparison
 from pytest_distbench.launch.warm import WarmLauncher
-from pytest_distbench.records import BaselineMetric, Measurement, replaced
+from pytest_distbench.records.baseline import BaselineMetric
+from pytest_distbench.records.metric import Measurement
+from pytest_distbench.records.record import replaced
 from pytest_distbench.report.tables import layout
-from pytest_distbench.stats import BASELINE_ERROR_RATE, RUN_ERROR_RATE
 
 LAUNCHES = 10
 SPACINGS_S = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0)

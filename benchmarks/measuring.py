@@ -10,7 +10,8 @@ from pathlib import Path
 
 from pytest_distbench.launch.contract import Launcher
 from pytest_distbench.launch.supervise import supervise
-from pytest_distbench.records import BodyReference, LaunchPlan, LaunchRecord
+from pytest_distbench.records.launch import LaunchRecord
+from pytest_distbench.records.plan import BodyReference, LaunchPlan
 
 BODIES = Path(__file__).resolve().parent / "bodies.py"
 

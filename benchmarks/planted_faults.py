@@ -21,11 +21,12 @@ from pathlib import Path
 
 import planted
 
-from pytest_distbench import curve
-from pytest_distbench.baselines import BaselineStore, read_file
-from pytest_distbench.records import BaselineEntry, CaseResult
-from pytest_distbench.report.run_record import read_run_record
+from pytest_distbench.judging import golden_curve
+from pytest_distbench.records.baseline import BaselineEntry
+from pytest_distbench.records.run import CaseResult
 from pytest_distbench.report.tables import layout
+from pytest_distbench.store.baselines import BaselineStore, read_file
+from pytest_distbench.store.run_record import read_run_record
 
 CASES = (*planted.FAULTS, *planted.BEYOND, *planted.HARMLESS)
 HEADER = ("fault", "departs at", "deviation", "to", "curve", "mean loss", "steps to 93 %", "accuracy")
@@ -79,7 +80,7 @@ def main() -> int:
     print("\n".join(layout(HEADER, [row.cells for row in rows])))
     if options.json:
         options.json.write_text(json.dumps([asdict(row) for row in rows], indent=1))
-    missed = [row.fault for row in rows[: len(planted.FAULTS)] if row.smallest <= curve.RTOL]
+    missed = [row.fault for row in rows[: len(planted.FAULTS)] if row.smallest <= golden_curve.RTOL]
     blamed = [row.fault for row in rows[-len(planted.HARMLESS) :] if "regressed" in row.verdicts.values()]
     print(f"\nmissed by the curve: {', '.join(missed) or 'none'}; blamed without fault: {', '.join(blamed) or 'none'}")
     return 1 if missed or blamed else 0
@@ -114,7 +115,7 @@ def row_of(fault: str, result: CaseResult, entry: BaselineEntry) -> Row:
     """Compare the curves of every seed, beside the verdicts of the run itself."""
     [launch] = result.launches
     departures = [
-        curve.compare(entry.metrics[m.key].curve, m.series, rtol=curve.RTOL, rounding=0.0)
+        golden_curve.compare(entry.metrics[m.key].curve, m.series, rtol=golden_curve.RTOL, rounding=0.0)
         for m in launch.measurements
         if m.better == "curve"
     ]

@@ -29,12 +29,12 @@ import faults
 import msgspec
 import psutil
 
-from pytest_distbench.baselines import read_file
 from pytest_distbench.errors import StoredFileError
 from pytest_distbench.launch import processes
-from pytest_distbench.records import CaseResult
-from pytest_distbench.report.run_record import read_run_record
+from pytest_distbench.records.run import CaseResult
 from pytest_distbench.report.tables import layout
+from pytest_distbench.store.baselines import read_file
+from pytest_distbench.store.run_record import read_run_record
 
 MARK = "DISTBENCH_SOAK"
 SETTLE_S = 10.0

@@ -21,22 +21,18 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from pytest_distbench.baselines import SCHEMA as BASELINE_SCHEMA
-from pytest_distbench.baselines import BaselineFile, BaselineStore
-from pytest_distbench.cli import main as distbench
-from pytest_distbench.exchange import write_json
-from pytest_distbench.records import (
-    BaselineEntry,
-    BaselineMetric,
-    Case,
-    CaseResult,
-    Environment,
-    LaunchRecord,
-    Measurement,
-    RunRecord,
-    Verdict,
-)
-from pytest_distbench.report.run_record import SCHEMA, write_run_record
+from pytest_distbench.commands.cli import main as distbench
+from pytest_distbench.records.baseline import BaselineEntry, BaselineMetric
+from pytest_distbench.records.case import Case
+from pytest_distbench.records.environment import Environment
+from pytest_distbench.records.launch import LaunchRecord
+from pytest_distbench.records.metric import Measurement
+from pytest_distbench.records.run import CaseResult, RunRecord
+from pytest_distbench.records.verdict import Verdict
+from pytest_distbench.store.baselines import SCHEMA as BASELINE_SCHEMA
+from pytest_distbench.store.baselines import BaselineFile, BaselineStore
+from pytest_distbench.store.exchange import write_json
+from pytest_distbench.store.run_record import SCHEMA, write_run_record
 
 PLATFORM = "cpu-synthetic-2c"
 CASES_PER_TEST = 10

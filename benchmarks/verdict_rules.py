@@ -39,9 +39,9 @@ import pandas as pd
 from decision_rules import COMPARISONS, RULES, Answer, DecisionRule, Launch, Launches, distbench
 from measuring import launched
 
-from pytest_distbench.comparison import DRIFT
-from pytest_distbench.devices import alone_on_this_host
+from pytest_distbench.judging.stored_rule import DRIFT
 from pytest_distbench.launch.warm import WarmLauncher
+from pytest_distbench.machine.locks import alone_on_this_host
 from pytest_distbench.report.tables import layout
 
 STORED = 10

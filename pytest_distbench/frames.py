@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pandas as pd
 
-from pytest_distbench.records import CaseResult, LaunchRecord, Measurement, metric_key
-from pytest_distbench.report.run_record import read_run_record
+from pytest_distbench.records.launch import LaunchRecord
+from pytest_distbench.records.metric import Measurement, metric_key
+from pytest_distbench.records.run import CaseResult
+from pytest_distbench.store.run_record import read_run_record
 
 COLUMNS = (
     "test",

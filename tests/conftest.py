@@ -14,13 +14,13 @@ from pathlib import Path
 import hypothesis
 import psutil
 import pytest
+from support.processes import MARK, marked_processes
 
 # Imported here so that the many plugin runs inside this process find them loaded.
-import pytest_distbench.fixtures
+import pytest_distbench.plugin.fixtures
+import pytest_distbench.plugin.progress
 import pytest_distbench.report.github
 import pytest_distbench.report.header
-import pytest_distbench.report.progress
-import pytest_distbench.report.run_record
 import pytest_distbench.report.terminal  # noqa: F401
 from pytest_distbench.launch import processes
 from pytest_distbench.launch.contract import SESSION_VARIABLE, Launcher
@@ -30,51 +30,14 @@ from pytest_distbench.launch.warm import WarmLauncher
 hypothesis.settings.register_profile("repository", deadline=None, derandomize=True)  # no clock, no surprise in CI
 hypothesis.settings.load_profile("repository")
 
-_MARK = "DISTBENCH_TEST"
 _SETTLE_S = 10.0
 
 FAKE_CONFTEST = f"""
 import sys
 sys.path.insert(0, {str(Path(__file__).parent)!r})
-import fake_launcher
+from support import fake_launcher
 fake_launcher.install()
 """
-
-
-def marked_processes(value: str) -> list[str]:
-    """Live processes that inherited our mark, by command line."""
-    found = []
-    for process in psutil.process_iter():
-        try:
-            if (
-                process.environ().get(_MARK) == value
-                and process.status() != psutil.STATUS_ZOMBIE
-                and process.pid != os.getpid()
-            ):
-                found.append(f"{process.pid} {' '.join(process.cmdline())[:200]}")
-        except (psutil.Error, OSError):
-            continue
-    return found
-
-
-def wait_for(is_so: Callable[[], bool], process: subprocess.Popen[str] | None = None, *, limit_s: float = 90.0) -> None:
-    """Wait until something is so, as long as ``process`` lives."""
-    deadline = time.monotonic() + limit_s
-    while not is_so():
-        assert process is None or process.poll() is None, process.communicate()[0]
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-
-
-def working_in(folder: Path) -> list[psutil.Process]:
-    """Live processes whose working directory this is, whatever their environment says; not the test's own."""
-    found = []
-    for process in psutil.process_iter():
-        with contextlib.suppress(psutil.Error):
-            is_ours = process.pid != os.getpid() and process.cwd() == str(folder)
-            if is_ours and process.status() != psutil.STATUS_ZOMBIE:
-                found.append(process)
-    return found
 
 
 @pytest.fixture(autouse=True)
@@ -91,7 +54,7 @@ def no_process_left(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPa
         yield  # a launcher outlives a test: such a test looks for its own launch's processes
         return
     value = uuid.uuid4().hex
-    monkeypatch.setenv(_MARK, value)
+    monkeypatch.setenv(MARK, value)
     yield
     deadline = time.monotonic() + _SETTLE_S
     while (left := marked_processes(value)) and time.monotonic() < deadline:

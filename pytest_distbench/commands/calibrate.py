@@ -15,15 +15,17 @@ from pathlib import Path
 
 import msgspec
 
-from pytest_distbench import __version__, noise
-from pytest_distbench.choices import NOTHING
+from pytest_distbench import __version__
 from pytest_distbench.commands.contract import Adder
 from pytest_distbench.errors import DistbenchError, StoredFileError
-from pytest_distbench.records import Calibration, CaseResult
+from pytest_distbench.judging import noise
+from pytest_distbench.judging.stats import baseline_error_rate
+from pytest_distbench.judging.update_policy import FEWEST_LAUNCHES
+from pytest_distbench.records.calibration import Calibration
+from pytest_distbench.records.choices import NOTHING
+from pytest_distbench.records.run import CaseResult
 from pytest_distbench.report.calibration import calibration_lines
-from pytest_distbench.report.run_record import read_run_record
-from pytest_distbench.stats import baseline_error_rate
-from pytest_distbench.updating import FEWEST_LAUNCHES
+from pytest_distbench.store.run_record import read_run_record
 
 SCHEMA = 1
 """Version of the file ``--json`` writes. 1: first."""

@@ -6,9 +6,9 @@ import argparse
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
-from pytest_distbench.baselines import BaselineFile, BaselineStore
 from pytest_distbench.errors import DistbenchError
-from pytest_distbench.selection import selection
+from pytest_distbench.store.baselines import BaselineFile, BaselineStore
+from pytest_distbench.store.names import selection
 
 Adder = Callable[..., argparse.ArgumentParser]
 """``add_parser`` of a group of commands."""

@@ -12,13 +12,14 @@ from pathlib import Path
 
 import msgspec
 
-from pytest_distbench.baselines import BaselineFile, BaselineStore
-from pytest_distbench.choices import UPDATES
 from pytest_distbench.commands.contract import Adder, choose_entries, chosen, folder_of
 from pytest_distbench.errors import ConfigurationError, DistbenchError
-from pytest_distbench.records import BaselineEntry, EntryName
-from pytest_distbench.report.run_record import read_run_record
+from pytest_distbench.records.baseline import BaselineEntry
+from pytest_distbench.records.case import EntryName
+from pytest_distbench.records.choices import UPDATES
 from pytest_distbench.report.tables import layout, quantity
+from pytest_distbench.store.baselines import BaselineFile, BaselineStore
+from pytest_distbench.store.run_record import read_run_record
 
 
 def add(add_parser: Adder) -> None:

@@ -16,8 +16,8 @@ def add(add_parser: Adder) -> None:
 
 def _doctor(options: argparse.Namespace) -> Iterator[str]:
     del options
-    from pytest_distbench.doctor.examination import examine
-    from pytest_distbench.doctor.finding import Finding, report
+    from pytest_distbench.commands.doctor.examination import examine
+    from pytest_distbench.commands.doctor.finding import Finding, report
 
     failed = False
 

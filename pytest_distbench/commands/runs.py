@@ -8,12 +8,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from pytest_distbench.commands.contract import Adder, NegativeError
-from pytest_distbench.comparing import compared
 from pytest_distbench.errors import DistbenchError
-from pytest_distbench.report.run_record import read_run_record
+from pytest_distbench.judging.runs import compared
+from pytest_distbench.judging.update_policy import FEWEST_LAUNCHES
 from pytest_distbench.report.tables import METRIC_HEADER, layout, metric_row
 from pytest_distbench.report.terminal import summary_lines
-from pytest_distbench.updating import FEWEST_LAUNCHES
+from pytest_distbench.store.run_record import read_run_record
 
 
 def add(add_parser: Adder) -> None:

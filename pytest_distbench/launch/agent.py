@@ -24,8 +24,8 @@ import msgspec
 from pytest_distbench.launch import processes
 from pytest_distbench.launch.contract import SESSION_VARIABLE
 from pytest_distbench.launch.guardian import adopt_orphans, remove_traces
-from pytest_distbench.records import Record
-from pytest_distbench.wire import LONGEST_SOCKETS_FOLDER, SOCKETS_FOLDER
+from pytest_distbench.records.record import Record
+from pytest_distbench.records.wire import LONGEST_SOCKETS_FOLDER, SOCKETS_FOLDER
 
 _LOST = 255
 """multiprocessing's exit code for a process whose forkserver has died."""
@@ -111,7 +111,7 @@ class _Agent:
             self.send(self._run(self._requests.get()))
 
     def _run(self, request: Request) -> Reply:
-        from pytest_distbench.launch.elastic import Group
+        from pytest_distbench.launch.group import Group
 
         def on_start(pids: list[int]) -> None:
             self.send(Reply(kind="started", pids=pids))

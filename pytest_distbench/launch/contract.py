@@ -8,8 +8,8 @@ from typing import Protocol
 
 import psutil
 
-from pytest_distbench.records import LaunchPlan
-from pytest_distbench.wire import PLAN_NAME
+from pytest_distbench.records.plan import LaunchPlan
+from pytest_distbench.records.wire import PLAN_NAME
 
 SESSION_VARIABLE = "DISTBENCH_SESSION"
 """In the environment of every process any launcher of this pytest session starts."""

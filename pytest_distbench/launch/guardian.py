@@ -18,7 +18,7 @@ import sys
 from pathlib import Path
 
 from pytest_distbench.launch import processes
-from pytest_distbench.wire import PLAN_NAME, SOCKET_NAME, SOCKETS_FOLDER
+from pytest_distbench.records.wire import PLAN_NAME, SOCKET_NAME, SOCKETS_FOLDER
 
 _PR_SET_CHILD_SUBREAPER = 36
 

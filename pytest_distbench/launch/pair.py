@@ -10,7 +10,8 @@ from collections.abc import Callable
 from pytest_distbench.launch.contract import Launcher
 from pytest_distbench.launch.supervise import Supervised, opened
 from pytest_distbench.launch.turns import Turnstile
-from pytest_distbench.records import LaunchPlan, LaunchRecord
+from pytest_distbench.records.launch import LaunchRecord
+from pytest_distbench.records.plan import LaunchPlan
 
 
 def supervise_pair(

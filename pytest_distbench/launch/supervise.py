@@ -12,14 +12,18 @@ from collections.abc import Callable, Iterator
 import msgspec
 
 from pytest_distbench.errors import RecordingError
-from pytest_distbench.launch import processes, stacks
+from pytest_distbench.launch import processes
+from pytest_distbench.launch.channel import ControlChannel
 from pytest_distbench.launch.contract import SESSION_VARIABLE, Exit, Launcher, RunningLaunch, plan_path
-from pytest_distbench.launch.control import ControlChannel
-from pytest_distbench.launch.fates import Ending, is_hang, merge_outcomes, read_reports, tail, tell_fates
-from pytest_distbench.launch.follow import LogFollower
-from pytest_distbench.launch.merge import foreign_cores, late_s, merge, merge_fingerprints
-from pytest_distbench.records import LaunchPlan, LaunchRecord, RankReport, replaced
-from pytest_distbench.wire import SOCKETS_FOLDER, TURN_REQUEST, RankEvent, variables_to_wire
+from pytest_distbench.launch.diagnosis import stacks
+from pytest_distbench.launch.diagnosis.fates import Ending, is_hang, merge_outcomes, read_reports, tail, tell_fates
+from pytest_distbench.launch.logs import LogFollower
+from pytest_distbench.launch.reduce import foreign_cores, late_s, merge, merge_fingerprints
+from pytest_distbench.records.launch import LaunchRecord
+from pytest_distbench.records.plan import LaunchPlan
+from pytest_distbench.records.rank import RankReport
+from pytest_distbench.records.record import replaced
+from pytest_distbench.records.wire import SOCKETS_FOLDER, TURN_REQUEST, RankEvent, variables_to_wire
 
 VICTIM_GRACE_S = 0.5
 """How long the other ranks may still report after one has failed."""

@@ -13,15 +13,9 @@ from pathlib import Path
 import psutil
 
 from pytest_distbench.launch import processes
-from pytest_distbench.launch.contract import (
-    NO_REVERSE_DNS,
-    SESSION_VARIABLE,
-    Exit,
-    RunningLaunch,
-    plan_path,
-)
-from pytest_distbench.launch.fates import tail
-from pytest_distbench.records import LaunchPlan
+from pytest_distbench.launch.contract import NO_REVERSE_DNS, SESSION_VARIABLE, Exit, RunningLaunch, plan_path
+from pytest_distbench.launch.diagnosis.fates import tail
+from pytest_distbench.records.plan import LaunchPlan
 
 LOOPBACK_RENDEZVOUS = "distbench-loopback"
 """Name of our rendezvous for torchrun, an entry point of this package: its store listens on 127.0.0.1 only, where
@@ -134,7 +128,7 @@ def rendezvous_handler() -> Callable[[object], object]:
 
     def make(parameters: object) -> object:
         del parameters
-        from pytest_distbench.launch.elastic import LoopbackRendezvous
+        from pytest_distbench.launch.group import LoopbackRendezvous
 
         return LoopbackRendezvous()
 

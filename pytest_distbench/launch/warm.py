@@ -19,14 +19,8 @@ import psutil
 from pytest_distbench.errors import BackendUnavailable, LauncherError
 from pytest_distbench.launch import processes
 from pytest_distbench.launch.agent import Reply, Request, sockets_folder
-from pytest_distbench.launch.contract import (
-    NO_REVERSE_DNS,
-    SESSION_VARIABLE,
-    Exit,
-    RunningLaunch,
-    plan_path,
-)
-from pytest_distbench.records import LaunchPlan
+from pytest_distbench.launch.contract import NO_REVERSE_DNS, SESSION_VARIABLE, Exit, RunningLaunch, plan_path
+from pytest_distbench.records.plan import LaunchPlan
 
 _START_TIMEOUT_S = 120.0
 _READ_BYTES = 65536

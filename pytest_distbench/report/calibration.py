@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from pytest_distbench.records import Calibration, CaseNoise, MetricNoise
+from pytest_distbench.judging.stats import BLIND_LIMIT
+from pytest_distbench.records.calibration import Calibration, CaseNoise, MetricNoise
 from pytest_distbench.report.tables import layout, quantity
-from pytest_distbench.stats import BLIND_LIMIT
 
 _SHOWN_METRICS = 5
 _FROM_ITERATIONS = 0.3

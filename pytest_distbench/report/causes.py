@@ -6,9 +6,10 @@ import statistics
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 
-from pytest_distbench import sizes
-from pytest_distbench.entry import phases_of
-from pytest_distbench.records import CaseResult, Verdict
+from pytest_distbench.judging import size_model
+from pytest_distbench.judging.entry import phases_of
+from pytest_distbench.records.run import CaseResult
+from pytest_distbench.records.verdict import Verdict
 from pytest_distbench.units import format_bytes, format_change, format_seconds
 
 _MOST_DIFFERENCES = 8
@@ -55,11 +56,11 @@ def _size_lines(result: CaseResult) -> Iterator[str]:
             sweeps.setdefault(verdict.metric.partition("[")[0], []).append(verdict)
     for name, verdicts in sweeps.items():
         hit = [_size(v) for v in verdicts if v.kind == "regressed"]
-        if not hit or len(verdicts) < sizes.FEWEST_SIZES:
+        if not hit or len(verdicts) < size_model.FEWEST_SIZES:
             continue
-        then = sizes.fit({_size(v): v.baseline or 0.0 for v in verdicts})
-        now = sizes.fit({_size(v): v.current or 0.0 for v in verdicts})
-        yield f"{name} is slower {sizes.which(hit, [_size(v) for v in verdicts])}"
+        then = size_model.fit({_size(v): v.baseline or 0.0 for v in verdicts})
+        now = size_model.fit({_size(v): v.current or 0.0 for v in verdicts})
+        yield f"{name} is slower {size_model.which(hit, [_size(v) for v in verdicts])}"
         yield (
             f"  latency term {_moved(then.latency_s, now.latency_s, format_seconds)}, "
             f"bandwidth term {_moved(then.s_per_byte, now.s_per_byte, lambda rate: f'{rate * 1e9:.3g} s/GB')}"

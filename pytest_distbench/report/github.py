@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
-from pytest_distbench.records import CaseResult, Verdict, VerdictKind
-from pytest_distbench.report import pairs
+from pytest_distbench.records.kinds import VerdictKind
+from pytest_distbench.records.run import CaseResult
+from pytest_distbench.records.verdict import Verdict
+from pytest_distbench.report import pair_text
+from pytest_distbench.report.case_text import regression_headline, unaccepted_headline
 from pytest_distbench.report.escape import printable
-from pytest_distbench.report.failures import regression_headline, unaccepted_headline
 from pytest_distbench.report.tables import change, limit, quantity
 
 MAX_SUMMARY_BYTES = 900 * 1024
@@ -87,7 +89,7 @@ def workflow_commands(
         elif failing and not any(v.is_failure for v in failing):
             errors.append(_command("error", file, title, unaccepted_headline(failing)))
         elif failing:
-            headline = pairs.headline(result) if result.against else regression_headline(result)
+            headline = pair_text.headline(result) if result.against else regression_headline(result)
             errors.append(_command("error", file, title, headline))
         elif unclear := kinds & {"drifted", "inconclusive", "incomparable", "missing"}:
             first = next(v for v in result.verdicts if v.kind in unclear)

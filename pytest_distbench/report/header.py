@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from pytest_distbench import __version__
-from pytest_distbench.baselines import BaselineStore
-from pytest_distbench.records import Environment
+from pytest_distbench.records.environment import Environment
+from pytest_distbench.store.baselines import BaselineStore
 
 
 def header_lines(

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pytest_distbench.records import CONVERGENCE, CaseResult, Verdict, VerdictKind
+from pytest_distbench.records.kinds import CONVERGENCE, VerdictKind
+from pytest_distbench.records.run import CaseResult
+from pytest_distbench.records.verdict import Verdict
 from pytest_distbench.units import GIGABYTE, format_bytes, format_change, format_quantity
 
 MARKS: dict[VerdictKind, str] = {

@@ -7,13 +7,16 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from pytest_distbench.fingerprint import METRIC as FINGERPRINT
-from pytest_distbench.records import CaseResult, EntryName, Verdict, VerdictKind
-from pytest_distbench.report.pairs import overview, pair_table
+from pytest_distbench.judging.fingerprint_rule import METRIC as FINGERPRINT
+from pytest_distbench.judging.software import software_changes
+from pytest_distbench.judging.update_policy import FEWEST_LAUNCHES
+from pytest_distbench.records.case import EntryName
+from pytest_distbench.records.kinds import VerdictKind
+from pytest_distbench.records.run import CaseResult
+from pytest_distbench.records.verdict import Verdict
+from pytest_distbench.report.pair_text import overview, pair_table
 from pytest_distbench.report.tables import MARKS, case_table, change, is_sweep, layout, limit, quantity
-from pytest_distbench.software import software_changes
 from pytest_distbench.units import format_bytes
-from pytest_distbench.updating import FEWEST_LAUNCHES
 
 _KINDS: dict[VerdictKind, str] = {
     "regressed": "regressed",

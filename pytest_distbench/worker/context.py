@@ -14,17 +14,10 @@ import torch
 import torch.distributed as dist
 
 from pytest_distbench.errors import RecordingError
-from pytest_distbench.records import (
-    CONVERGENCE,
-    PHASE,
-    Better,
-    LaunchPlan,
-    Observation,
-    Reduce,
-    Scalar,
-    metric_key,
-    replaced,
-)
+from pytest_distbench.records.kinds import CONVERGENCE, Better, Reduce
+from pytest_distbench.records.metric import PHASE, Observation, Scalar, metric_key
+from pytest_distbench.records.plan import LaunchPlan
+from pytest_distbench.records.record import replaced
 from pytest_distbench.worker.blocks import block_length
 from pytest_distbench.worker.control import ControlLine
 from pytest_distbench.worker.fingerprint import Watch

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import msgspec
 
-from pytest_distbench.records import Phase
-from pytest_distbench.wire import (
+from pytest_distbench.records.rank import Phase
+from pytest_distbench.records.wire import (
     ALL_JOINED,
     ALL_UP,
     FLIGHT_REQUEST,
@@ -23,7 +23,7 @@ from pytest_distbench.wire import (
     RankEvent,
     short_address,
 )
-from pytest_distbench.worker import flight
+from pytest_distbench.worker import recorder
 
 _START_S = 120.0
 """How long ranks wait for one that does not come up; pytest's own limit is the launch's time longer."""
@@ -100,7 +100,7 @@ class ControlLine:
         with contextlib.suppress(OSError):
             while request := self._socket.recv(1):
                 if request == FLIGHT_REQUEST:
-                    flight.dump(self._flight, self._groups)
+                    recorder.dump(self._flight, self._groups)
                 elif request == ALL_UP:
                     self._all_up.set()
                 elif request == ALL_JOINED:

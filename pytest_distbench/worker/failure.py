@@ -11,8 +11,8 @@ import traceback
 from pathlib import Path
 from types import TracebackType
 
-from pytest_distbench.records import ErrorReport, Outcome
-from pytest_distbench.wire import XFAILED
+from pytest_distbench.records.rank import ErrorReport, Outcome
+from pytest_distbench.records.wire import XFAILED
 
 _MACHINERY = (contextlib.__file__, runpy.__file__, ast.__file__)
 _REWRITING = "/_pytest/assertion/"

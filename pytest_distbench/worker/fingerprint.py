@@ -17,7 +17,8 @@ import msgspec
 import torch
 from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook
 
-from pytest_distbench.records import Collective, RankFingerprint, replaced
+from pytest_distbench.records.fingerprint import Collective, RankFingerprint
+from pytest_distbench.records.record import replaced
 
 _DEFAULT_CAPACITY = 2000
 _MOST_STAMPS = 300

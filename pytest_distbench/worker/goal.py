@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from pytest_distbench.errors import RecordingError
-from pytest_distbench.records import Better
+from pytest_distbench.records.kinds import Better
 from pytest_distbench.worker.blocks import block_length
 from pytest_distbench.worker.meter import Meter
 

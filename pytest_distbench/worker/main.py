@@ -21,7 +21,8 @@ import torch
 import torch.distributed as dist
 from torch.distributed.rendezvous import rendezvous
 
-from pytest_distbench.records import ErrorReport, LaunchPlan, Outcome, Phase, RankReport
+from pytest_distbench.records.plan import LaunchPlan
+from pytest_distbench.records.rank import ErrorReport, Outcome, Phase, RankReport
 from pytest_distbench.worker import bodies, usage
 from pytest_distbench.worker.context import RankContext
 from pytest_distbench.worker.control import ControlLine

@@ -11,8 +11,8 @@ import signal
 import sys
 from pathlib import Path
 
-from pytest_distbench.records import LaunchPlan
-from pytest_distbench.wire import LONGEST_SOCKETS_FOLDER, SOCKETS_FOLDER, STACKS_SIGNAL, variables_from_wire
+from pytest_distbench.records.plan import LaunchPlan
+from pytest_distbench.records.wire import LONGEST_SOCKETS_FOLDER, SOCKETS_FOLDER, STACKS_SIGNAL, variables_from_wire
 
 CONTRACT = (
     "RANK", "LOCAL_RANK", "GROUP_RANK", "ROLE_RANK", "ROLE_NAME", "WORLD_SIZE", "LOCAL_WORLD_SIZE",

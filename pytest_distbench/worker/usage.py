@@ -9,7 +9,7 @@ import numpy
 import psutil
 import torch
 
-from pytest_distbench.records import LaunchPlan
+from pytest_distbench.records.plan import LaunchPlan
 
 
 def own_cpu_s() -> float:

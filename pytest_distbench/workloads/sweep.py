@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import torch
 import torch.distributed as dist
 
-from pytest_distbench.collectives import collective
+from pytest_distbench.workloads.collectives import collective
 
 if TYPE_CHECKING:
     from pytest_distbench.worker.context import RankContext

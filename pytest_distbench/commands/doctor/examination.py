@@ -1,0 +1,43 @@
+"""Every check, in the order of the report."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+import psutil
+
+from pytest_distbench.commands.doctor import gpus, host
+from pytest_distbench.commands.doctor.finding import Finding
+
+
+def examine(root: Path = Path("/"), variables: Mapping[str, str] = os.environ) -> Iterator[Finding]:
+    """Run every check, in the order of the report.
+
+    Args:
+        root: where /proc and /sys are, for the checks that read files.
+        variables: the environment.
+    """
+    checks: tuple[Callable[[], Iterator[Finding]], ...] = (
+        host.processor,
+        lambda: host.other_work(psutil.cpu_times, host.foreign_shares),
+        lambda: host.governor(root),
+        lambda: host.heat(root),
+        lambda: host.clock_source(root),
+        lambda: host.container_limits(root),
+        host.memory,
+        host.open_files,
+        lambda: host.shared_memory(root / "dev/shm"),
+        host.run_directory,
+        host.loopback,
+        host.reverse_look_up,
+        lambda: gpus.gpus(variables),
+        host.versions,
+        host.torch_import,
+        host.debugging,
+        lambda: host.user_namespaces(root),
+        host.leftovers,
+    )
+    for check in checks:
+        yield from check()

@@ -1,0 +1,313 @@
+"""Checks of the host and its software: /proc, /sys, and torch in a process of its own, never in this one. Linux."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import os
+import platform
+import resource
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from pytest_distbench import __version__
+from pytest_distbench.commands.doctor.finding import Finding
+from pytest_distbench.launch import processes
+from pytest_distbench.launch.contract import SESSION_VARIABLE
+from pytest_distbench.launch.diagnosis.stacks import py_spy
+from pytest_distbench.machine import hardware
+from pytest_distbench.units import format_bytes
+
+WATCH_S = 1.0
+"""How long other processes and the hypervisor are watched."""
+BUSY_CORES = 0.2
+"""Other work above this many cores disturbs a measurement on a small machine."""
+STEAL_SHARE = 0.01
+HOT_MS = 1000
+FEW_FILES = 4096
+SMALL_SHM_BYTES = 64 * 2**20
+FEW_FREE_BYTES = 2**30
+LOOKUP_S = 1.0
+_IMPORT_TIMEOUT_S = 300.0
+_CLOCKS = frozenset({"tsc", "kvm-clock", "arch_sys_counter", "hyperv_clocksource_tsc_page", "xen"})
+
+
+def processor() -> Iterator[Finding]:
+    """Name of the CPU, and how many of its cores are ours."""
+    mine, all_cores = hardware.cores(), os.cpu_count() or 1
+    share = f"{mine} of {all_cores} cores may be used" if mine < all_cores else f"{mine} cores"
+    yield Finding("ok", "processor", f"{hardware.cpu_name()}, {share}")
+
+
+def other_work(
+    cpu_times: Callable[[], Any], foreign_shares: Callable[[], list[tuple[float, str, int]]]
+) -> Iterator[Finding]:
+    """CPU time that other processes, and other guests of the host, take right now."""
+    before = cpu_times()
+    shares = foreign_shares()
+    after = cpu_times()
+    busy = sum(share for share, _, _ in shares)
+    cores = hardware.cores()
+    top = ", ".join(f"{name} (pid {pid}) {share:.2f}" for share, name, pid in shares[:3] if share > 0.02)
+    if busy > BUSY_CORES:
+        advice = "end them, or expect inconclusive verdicts; more launches help: --distbench-launches 3"
+        yield Finding("warn", "other processes", f"{busy:.2f} of {cores} cores busy: {top}", advice)
+    else:
+        yield Finding("ok", "other processes", f"{busy:.2f} of {cores} cores busy")
+    total = sum(after) - sum(before)
+    stolen = (getattr(after, "steal", 0.0) - getattr(before, "steal", 0.0)) / total if total > 0 else 0.0
+    if stolen > STEAL_SHARE:
+        yield Finding(
+            "warn",
+            "hypervisor",
+            f"{stolen:.0%} of the CPU time went to other guests (steal)",
+            "use a machine with dedicated cores; A/B runs on the spot suffer less than stored baselines",
+        )
+
+
+def governor(root: Path) -> Iterator[Finding]:
+    """Whether the CPU's frequency follows the load."""
+    found = sorted({_text(p) for p in root.glob("sys/devices/system/cpu/cpu[0-9]*/cpufreq/scaling_governor")} - {""})
+    if not found:
+        yield Finding("note", "CPU frequency", "no governor visible, as in most virtual machines")
+    elif found == ["performance"]:
+        yield Finding("ok", "CPU frequency", "governor performance")
+    else:
+        yield Finding(
+            "warn",
+            "CPU frequency",
+            f"governor {', '.join(found)}: the clock follows the load",
+            "sudo cpupower frequency-set -g performance",
+        )
+
+
+def heat(root: Path) -> Iterator[Finding]:
+    """How long the hottest core has been slowed for its temperature since the machine started (x86 counters)."""
+    files = root.glob("sys/devices/system/cpu/cpu[0-9]*/thermal_throttle/*_throttle_total_time_ms")
+    slowed = [int(text) for path in files if (text := _text(path)).isdecimal()]
+    if not slowed:
+        yield Finding("note", "CPU temperature", "no throttle counters visible, as in most virtual machines")
+    elif max(slowed) < HOT_MS:
+        yield Finding("ok", "CPU temperature", "never throttled")
+    else:
+        advice = "look at its cooling; watch /sys/devices/system/cpu/cpu*/thermal_throttle while you measure"
+        text = f"a core was throttled for {max(slowed) / 1000:.0f} s since the machine started"
+        yield Finding("warn", "CPU temperature", text, advice)
+
+
+def clock_source(root: Path) -> Iterator[Finding]:
+    """Whether reading the clock is cheap."""
+    name = _text(root / "sys/devices/system/clocksource/clocksource0/current_clocksource")
+    if name and name not in _CLOCKS:
+        advice = "reading it costs microseconds: boot with clocksource=tsc where the hardware allows"
+        yield Finding("warn", "clock", f"clock source {name}", advice)
+    else:
+        yield Finding("ok", "clock", f"clock source {name or 'unknown'}")
+
+
+def container_limits(root: Path) -> Iterator[Finding]:
+    """CPU quota and memory limit of the control group, versions 1 and 2."""
+    quota = _cpu_quota(root)
+    cores = hardware.cores()
+    if quota is not None and quota < cores:
+        yield Finding(
+            "warn",
+            "CPU quota",
+            f"{quota:g} CPUs of {cores} visible cores: ranks are stopped for a part of every 100 ms",
+            "give the container whole cores (docker run --cpuset-cpus=0-3), not a quota (--cpus)",
+        )
+    else:
+        yield Finding("ok", "CPU quota", "none" if quota is None else f"{quota:g} CPUs")
+
+
+def memory() -> Iterator[Finding]:
+    """Free memory, and swap in use."""
+    now = psutil.virtual_memory()
+    text = f"{format_bytes(now.available)} of {format_bytes(now.total)} available"
+    if now.available < 0.1 * now.total:
+        yield Finding("warn", "memory", text, "end what uses it: a rank that swaps or is killed measures nothing")
+    else:
+        yield Finding("ok", "memory", text)
+
+
+def open_files() -> Iterator[Finding]:
+    """RLIMIT_NOFILE: a store needs a descriptor per rank, and ranks one per peer."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft < FEW_FILES:
+        advice = f"ulimit -n {min(hard, 65536) if hard > 0 else 65536}; with too few a large group fails to connect"
+        yield Finding("warn", "open files", f"limit {soft} (RLIMIT_NOFILE)", advice)
+    else:
+        yield Finding("ok", "open files", f"limit {soft}")
+
+
+def shared_memory(path: Path) -> Iterator[Finding]:
+    """/dev/shm, which NCCL and DataLoader workers use."""
+    try:
+        space = shutil.disk_usage(path)
+    except OSError:
+        yield Finding("warn", "shared memory", f"there is no {path}", "mount a tmpfs there; docker run --shm-size=1g")
+        return
+    text = f"{format_bytes(space.free)} free in {path}"
+    if space.free <= SMALL_SHM_BYTES:
+        yield Finding("warn", "shared memory", text, "NCCL and DataLoader workers need more: docker run --shm-size=1g")
+    else:
+        yield Finding("ok", "shared memory", text)
+
+
+def run_directory() -> Iterator[Finding]:
+    """The place for logs, rank reports and sockets."""
+    folder = tempfile.gettempdir()
+    try:
+        with tempfile.TemporaryDirectory(prefix="distbench-doctor-") as made, socket.socket(socket.AF_UNIX) as probe:
+            probe.bind(f"{made}/s")
+        free = shutil.disk_usage(folder).free
+    except OSError as error:
+        yield Finding("fail", "run directory", f"{folder}: {error.strerror or error}", "set TMPDIR to a local folder")
+        return
+    if free < FEW_FREE_BYTES:
+        yield Finding("warn", "run directory", f"{folder}: {format_bytes(free)} free", "make room, or set TMPDIR")
+    else:
+        yield Finding("ok", "run directory", f"{folder}: {format_bytes(free)} free")
+
+
+def loopback() -> Iterator[Finding]:
+    """Whether ranks can talk over 127.0.0.1."""
+    try:
+        with (
+            socket.create_server(("127.0.0.1", 0)) as server,
+            socket.create_connection(server.getsockname(), timeout=5),
+        ):
+            pass
+    except OSError as error:
+        yield Finding("fail", "loopback", f"127.0.0.1: {error.strerror or error}", "ip link set lo up")
+        return
+    yield Finding("ok", "loopback", "127.0.0.1 accepts connections")
+
+
+def reverse_look_up() -> Iterator[Finding]:
+    """How long the name of 127.0.0.1 takes: torch's store asks for it at every connection."""
+    answer: list[float] = []
+
+    def ask() -> None:
+        start = time.monotonic()
+        with contextlib.suppress(OSError):
+            socket.getnameinfo(("127.0.0.1", 80), 0)
+        answer.append(time.monotonic() - start)
+
+    thread = threading.Thread(target=ask, daemon=True)
+    thread.start()
+    thread.join(LOOKUP_S)
+    if not answer:
+        yield Finding(
+            "warn",
+            "name look-up",
+            f"the name of 127.0.0.1 takes over {LOOKUP_S:.0f} s: DNS is asked and does not answer",
+            "add '127.0.0.1 localhost' to /etc/hosts",
+        )
+    else:
+        yield Finding("ok", "name look-up", f"the name of 127.0.0.1 takes {answer[0] * 1e3:.0f} ms")
+
+
+def versions() -> Iterator[Finding]:
+    """What decides a result besides the hardware."""
+    names = ("torch", "numpy", "pytest", "pytest-benchmark", "msgspec", "psutil", "filelock", "nvidia-ml-py")
+    found = ", ".join(f"{name} {hardware.installed_version(name)}" for name in names)
+    yield Finding("ok", "versions", f"distbench {__version__}, python {platform.python_version()}, {found}")
+
+
+def torch_import() -> Iterator[Finding]:
+    """Whether torch can be imported, in a process of its own, and which backends it has."""
+    code = (
+        "import torch, torch.distributed as d\n"
+        "names = ('gloo', 'nccl', 'mpi', 'ucc', 'xccl')\n"
+        "have = [n for n in names if getattr(d, f'is_{n}_available', lambda: False)()]\n"
+        "nccl = '.'.join(map(str, torch.cuda.nccl.version())) if 'nccl' in have else '-'\n"
+        'print(f\'{torch.__version__}, CUDA {torch.version.cuda or "-"}, NCCL {nccl}, backends {", ".join(have)}\')\n'
+    )
+    try:
+        done = subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, timeout=_IMPORT_TIMEOUT_S, check=False
+        )
+    except subprocess.TimeoutExpired:
+        text = f"import torch did not end within {_IMPORT_TIMEOUT_S:.0f} s"
+        yield Finding(
+            "fail", "torch", text, "a slow or hanging file system? try python -X importtime -c 'import torch'"
+        )
+        return
+    if done.returncode:
+        last = (done.stderr.strip().splitlines() or ["no message"])[-1]
+        yield Finding("fail", "torch", f"cannot be imported: {last}", "pip install torch, in this environment")
+    else:
+        yield Finding("ok", "torch", done.stdout.strip())
+
+
+def debugging() -> Iterator[Finding]:
+    """py-spy, which shows the stacks of ranks that cannot show them themselves."""
+    if py_spy() is not None:
+        yield Finding("ok", "py-spy", "installed: a second source for the stacks of hung ranks")
+    else:
+        advice = "optional: pip install py-spy shows ranks that hang before they can answer a signal"
+        yield Finding("note", "py-spy", "not installed", advice)
+    if importlib.util.find_spec("xdist") is not None:
+        yield Finding("note", "pytest-xdist", "installed: measurements still run one at a time on this host")
+
+
+def user_namespaces(root: Path) -> Iterator[Finding]:
+    """Whether a user may make network namespaces, which emulate several hosts."""
+    most = _text(root / "proc/sys/user/max_user_namespaces")
+    unprivileged = _text(root / "proc/sys/kernel/unprivileged_userns_clone")
+    if most == "0" or unprivileged == "0":
+        advice = "sysctl user.max_user_namespaces=15000; only tests that emulate a network need them"
+        yield Finding("note", "user namespaces", "switched off", advice)
+    else:
+        yield Finding("ok", "user namespaces", f"allowed{f', at most {most}' if most else ''}")
+
+
+def leftovers() -> Iterator[Finding]:
+    """Processes that a run of ours left behind: there should never be one."""
+    found = [p for p in processes.carrying(SESSION_VARIABLE) if p.ppid() == 1]
+    if found:
+        pids = " ".join(str(p.pid) for p in found)
+        yield Finding("warn", "leftovers", f"{len(found)} processes of a run that has ended", f"kill -9 {pids}")
+    else:
+        yield Finding("ok", "leftovers", "no process of an earlier run")
+
+
+def foreign_shares() -> list[tuple[float, str, int]]:
+    """(cores used, name, pid) of all other processes, over WATCH_S, the busiest first."""
+    watched = [p for p in psutil.process_iter(["name"]) if p.pid != os.getpid()]
+    for process in watched:
+        with contextlib.suppress(psutil.Error):
+            process.cpu_percent()
+    time.sleep(WATCH_S)
+    shares = []
+    for process in watched:
+        with contextlib.suppress(psutil.Error):
+            shares.append((process.cpu_percent() / 100, str(process.info["name"]), process.pid))
+    return sorted(shares, reverse=True)
+
+
+def _cpu_quota(root: Path) -> float | None:
+    for path in root.glob("sys/fs/cgroup/cpu.max"):
+        quota, _, period = _text(path).partition(" ")
+        if quota.isdigit() and period.isdigit():
+            return int(quota) / int(period)
+    quota, period = (_text(root / f"sys/fs/cgroup/cpu/cpu.cfs_{name}_us") for name in ("quota", "period"))
+    return int(quota) / int(period) if quota.isdigit() and period.isdigit() and int(period) else None
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text().strip()
+    except OSError:
+        return ""

@@ -1,0 +1,75 @@
+"""``distbench baseline export / import``: the store as one file, and back."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from pytest_distbench.commands.contract import Adder, choose_entries, chosen
+from pytest_distbench.errors import ConfigurationError, DistbenchError, StoredFileError
+from pytest_distbench.store.baselines import BaselineStore
+from pytest_distbench.store.exchange import FORMATS, entries_of, write_csv, write_json, write_parquet
+from pytest_distbench.store.names import selection
+
+
+def add(add_parser: Adder) -> None:
+    """Add these commands to the group ``baseline``."""
+    export = add_parser("export", help="all values of all launches in one file")
+    export.add_argument(
+        "--format",
+        choices=FORMATS,
+        default="json",
+        help="json: one entry a line, whole, can be imported (default); csv, parquet: one value a row, for analysis",
+    )
+    export.add_argument("-o", "--output", metavar="FILE", type=Path, help="default: standard output")
+    choose_entries(export)
+    export.set_defaults(command=_export)
+    importing = add_parser("import", help="add the entries of an exported file, or of another store")
+    importing.add_argument("source", metavar="FILE|DIR", type=Path, help="of export --format json, or a store's folder")
+    importing.add_argument(
+        "--existing", choices=("keep", "replace"), default="keep", help="entries that are here already (default: keep)"
+    )
+    choose_entries(importing)
+    importing.set_defaults(command=_import)
+
+
+def _export(options: argparse.Namespace) -> Iterator[str]:
+    files = chosen(options)
+    write = write_csv if options.format == "csv" else write_json
+    if options.output is None:
+        if options.format == "parquet":
+            raise ConfigurationError("export --format parquet is no text: give -o FILE")
+        write(files, sys.stdout)
+        return
+    try:
+        if options.format == "parquet":
+            number = write_parquet(files, options.output)
+        else:
+            with options.output.open("w", encoding="utf-8", newline="") as out:
+                number = write(files, out)
+    except OSError as error:
+        raise StoredFileError(
+            options.output, f"cannot write: {error.strerror or error}", "Give -o a writable place"
+        ) from error
+    yield f"{number} {'entry' if number == 1 else 'entries'} written to {options.output}"
+
+
+def _import(options: argparse.Namespace) -> Iterator[str]:
+    choice = selection(options.expression)
+    counts = {"new": 0, "replaced": 0, "kept": 0}
+    for file in entries_of(options.source):
+        if not choice(file.name) or options.platform not in ("", file.platform):
+            continue
+        store = BaselineStore(options.baselines, file.platform)
+        stored = store.entry(file.test, file.key)
+        done = "new" if stored is None else "kept" if stored == file.entry or options.existing == "keep" else "replaced"
+        if done != "kept":
+            store.write(file.test, file.key, file.entry, sync=False)
+            yield f"{done}  {file.platform}  {file.name}"
+        counts[done] += 1
+    if not sum(counts.values()):
+        of = f" of platform {options.platform}" if options.platform else ""
+        raise DistbenchError(f"{options.source} holds no entry{of} that was asked for: nothing imported")
+    yield ", ".join(f"{number} {what}" for what, number in counts.items())

@@ -1,0 +1,1 @@
+"""Launches in, verdicts out. Pure: no clock, no file, no machine."""

@@ -1,0 +1,185 @@
+"""From the launches of a case and its baseline entry to one judgement per metric. The rule itself is in ``verdict``."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+
+from pytest_distbench.judging.entry import fingerprints_of
+from pytest_distbench.judging.family import Family
+from pytest_distbench.judging.fingerprint_rule import METRIC, judge_fingerprints
+from pytest_distbench.judging.metric import Judgement, Rule, judge, not_measured
+from pytest_distbench.judging.software import software_changes
+from pytest_distbench.judging.stored_rule import typical_noise
+from pytest_distbench.judging.training_rule import judge_family
+from pytest_distbench.machine import hardware
+from pytest_distbench.records.baseline import BaselineEntry, BaselineMetric
+from pytest_distbench.records.fingerprint import Fingerprint
+from pytest_distbench.records.kinds import CONVERGENCE
+from pytest_distbench.records.launch import LaunchRecord
+from pytest_distbench.records.metric import Measurement, metric_key
+from pytest_distbench.records.record import replaced
+from pytest_distbench.records.verdict import Verdict
+from pytest_distbench.run.request import MeasureRequest
+
+_STALE = "the workload's definition changed since the baseline; --distbench-update records it anew"
+
+
+def judge_launches(
+    request: MeasureRequest, launches: Sequence[LaunchRecord], entry: BaselineEntry | None, *, comparisons: int
+) -> list[Judgement]:
+    """Judge what the launches measured, and name what the baseline has and they did not measure.
+
+    Args:
+        request: tolerances, metrics, and the most launches there may be.
+        launches: that passed, at least one.
+        entry: of the baseline; None where there is none.
+        comparisons: noisy comparisons in the whole run, which share the error rate.
+    """
+    stale = entry is not None and entry.workload != request.case.workload
+    stored = entry.metrics if entry is not None and not stale else {}
+    noise = typical_noise(stored)
+    changed = ", ".join(software_changes(entry.software, launches[0].software)) if entry is not None else ""
+    same = entry is not None and not changed
+    found = _by_metric(launches)
+    judgements = []
+    for key, measurements in found.items():
+        if not _is_wanted(request, measurements[0].name):
+            found[key] = measurements = [_as_info(m) for m in measurements]
+        if measurements[0].better in CONVERGENCE:
+            continue
+        rule = Rule(
+            tolerance=_tolerance_of(request, entry, measurements[0].name),
+            comparisons=comparisons,
+            max_launches=request.max_launches,
+            noise_floor=noise.get(measurements[0].name, 0.0),
+            same_software=same,
+            busier_cores=_busier(entry, launches),
+            cores=hardware.cores(),
+        )
+        judgement = judge(measurements, stored.get(key), rule)
+        verdict = accompanied(judgement.verdict, stored.get(key), measurements)
+        judgements.append(Judgement(verdict, judgement.is_open))
+    by_hand = entry.tolerance if entry is not None else None
+    trainings = judge_trainings(request, found, stored, same_software=same, tolerance=by_hand)
+    judgements = [Judgement(verdict, is_open=False) for verdict in trainings] + judgements
+    known = entry.fingerprints if entry is not None and not stale else {}
+    if (fingerprint := judge_fingerprint(request, launches, known, changed=changed)) is not None:
+        judgements.append(Judgement(fingerprint, is_open=False))
+    if stale:
+        judgements = [_as_stale(j) for j in judgements]
+    unseen = [key for key in stored if key not in found and _is_wanted(request, key.partition("[")[0])]
+    return judgements + [Judgement(not_measured(key, stored[key]), is_open=False) for key in unseen]
+
+
+def judge_fingerprint(
+    request: MeasureRequest, launches: Sequence[LaunchRecord], stored: Mapping[str, Fingerprint], *, changed: str
+) -> Verdict | None:
+    """The verdict on all fingerprints; None where there are none, now and before.
+
+    Args:
+        request: which metrics are judged.
+        launches: of this run.
+        stored: what they are compared with.
+        changed: what differs in the software, as text.
+    """
+    current = fingerprints_of(launches)
+    if not current and not stored:
+        return None
+    verdict = judge_fingerprints(stored, current, launches=len(launches), drift=changed)
+    if not _is_wanted(request, METRIC):
+        return replaced(verdict, kind="unchanged", better="info")
+    return verdict
+
+
+def accompanied(verdict: Verdict, stored: BaselineMetric | None, measurements: Sequence[Measurement]) -> Verdict:
+    """With the quieter witnesses of the clock beside it, before and now."""
+    names = measurements[0].companions if measurements else {}
+    now = {name: statistics.median(m.companions.get(name, 0.0) for m in measurements) for name in names}
+    then = stored.companions if stored is not None else {}
+    both = {name: (then[name], value) for name, value in now.items() if name in then}
+    return replaced(verdict, companions=both) if both else verdict
+
+
+def judge_trainings(
+    request: MeasureRequest,
+    found: Mapping[str, list[Measurement]],
+    stored: Mapping[str, BaselineMetric],
+    *,
+    same_software: bool,
+    tolerance: float | None = None,
+) -> list[Verdict]:
+    """One verdict per convergence metric, over its seeds; curves first, as they tell whether the arithmetic changed.
+
+    Args:
+        request: tolerances.
+        found: every metric's measurement in each launch; those of other kinds are passed over.
+        stored: what they are compared with, by key.
+        same_software: whether that ran the same software.
+        tolerance: set by hand for the whole case.
+    """
+    families: dict[tuple[bool, str, str], dict[str, list[Measurement]]] = {}
+    for key, measurements in found.items():
+        first = measurements[0]
+        if first.better in CONVERGENCE:
+            training = metric_key("", {name: value for name, value in first.at.items() if name != "seed"})
+            families.setdefault((first.better != "curve", training, first.name), {})[key] = measurements
+    asked = request.tolerance if isinstance(request.tolerance, Mapping) else {}
+    verdicts = []
+    departed: set[str] = set()
+    for (_, training, name), current in sorted(families.items(), key=lambda item: item[0][0]):
+        family = Family(
+            current=current,
+            stored={key: stored[key] for key in current if key in stored},
+            same_software=same_software,
+            same_arithmetic=training not in departed,
+            tolerance=tolerance if tolerance is not None else asked.get(name),
+        )
+        verdict = judge_family(family)
+        if verdict.better == "curve" and verdict.kind in ("drifted", "regressed"):
+            departed.add(training)
+        verdicts.append(verdict)
+    return verdicts
+
+
+def _as_stale(judgement: Judgement) -> Judgement:
+    if judgement.verdict.kind != "missing":
+        return judgement
+    return Judgement(replaced(judgement.verdict, kind="incomparable", reason=_STALE), is_open=False)
+
+
+def _by_metric(launches: Sequence[LaunchRecord]) -> dict[str, list[Measurement]]:
+    """Metric key -> its measurement in each launch; one that a full launch lacks counts as without value."""
+    found: dict[str, list[Measurement]] = {}
+    for launch in launches:
+        for measurement in launch.measurements:
+            found.setdefault(measurement.key, []).append(measurement)
+    full = sum(not launch.only for launch in launches)
+    for key, measurements in found.items():
+        found[key] = measurements + [replaced(measurements[0], value=None)] * (full - len(measurements))
+    return found
+
+
+def _tolerance_of(request: MeasureRequest, entry: BaselineEntry | None, name: str) -> float:
+    """What the baseline file says for the case goes before markers and options, as what it says for one metric does."""
+    if entry is not None and entry.tolerance is not None:
+        return entry.tolerance
+    if isinstance(request.tolerance, Mapping):
+        return request.tolerance.get(name, request.default_tolerance)
+    return request.tolerance
+
+
+def _busier(entry: BaselineEntry | None, launches: Sequence[LaunchRecord]) -> float:
+    """How many more cores other processes used in the median launch than when the baseline was taken."""
+    now = [f.foreign_cores for f in launches if f.foreign_cores is not None]
+    if entry is None or entry.foreign_cores is None or not now:
+        return 0.0
+    return statistics.median(now) - entry.foreign_cores
+
+
+def _is_wanted(request: MeasureRequest, name: str) -> bool:
+    return request.metrics is None or name in request.metrics
+
+
+def _as_info(measurement: Measurement) -> Measurement:
+    return replaced(measurement, better="info")

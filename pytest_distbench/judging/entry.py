@@ -1,0 +1,122 @@
+"""From the launches of a case to the entry that stores what they measured."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+
+from pytest_distbench.judging import golden_curve
+from pytest_distbench.judging.fingerprint_rule import agreed
+from pytest_distbench.records.baseline import BaselineEntry, BaselineMetric
+from pytest_distbench.records.case import Case
+from pytest_distbench.records.fingerprint import Fingerprint
+from pytest_distbench.records.kinds import CONVERGENCE
+from pytest_distbench.records.launch import LaunchRecord
+from pytest_distbench.records.metric import PHASE, Measurement, Summary
+from pytest_distbench.records.record import replaced
+
+
+def make_entry(
+    case: Case, launches: Sequence[LaunchRecord], software: dict[str, str], *, before: BaselineEntry | None = None
+) -> BaselineEntry:
+    """The entry that stores what ``launches`` measured, without info metrics; what ``before`` has by hand is kept."""
+    kept = before.metrics if before is not None else {}
+    metrics: dict[str, BaselineMetric] = {}
+    measured: dict[str, list[Measurement]] = {}
+    for launch in launches:
+        for measurement in launch.measurements:
+            measured.setdefault(measurement.key, []).append(measurement)
+    for key, found in measured.items():
+        if found[0].better != "info":
+            metrics[key] = _metric(found, tolerance=kept[key].tolerance if key in kept else None)
+    foreign = sorted(f.foreign_cores for f in launches if f.foreign_cores is not None)
+    return BaselineEntry(
+        workload=case.workload,
+        world_size=case.world_size,
+        backend=case.backend,
+        launcher=case.launcher,
+        params=case.params,
+        software=software,
+        metrics=metrics,
+        foreign_cores=round(foreign[len(foreign) // 2], 2) if foreign else None,
+        fingerprints=fingerprints_of(launches),
+        phases={name: _rounded(seconds) for name, seconds in phases_of(launches).items()},
+        peak_memory_bytes=peak_memory_of(launches),
+        tolerance=before.tolerance if before is not None else None,
+        xfail_perf=before.xfail_perf if before is not None else "",
+    )
+
+
+def fingerprints_of(launches: Sequence[LaunchRecord]) -> dict[str, Fingerprint]:
+    """The fingerprints on which the launches agree, by key; one that differs between them says so."""
+    found: dict[str, list[Fingerprint]] = {}
+    for launch in launches:
+        for key, fingerprint in launch.fingerprints.items():
+            found.setdefault(key, []).append(fingerprint)
+    return {key: agreed(fingerprints) for key, fingerprints in found.items()}
+
+
+def peak_memory_of(launches: Sequence[LaunchRecord]) -> int | None:
+    """Bytes the hungriest rank used at most, of the median launch; None where that is not known."""
+    found = [launch.peak_memory_bytes for launch in launches if launch.peak_memory_bytes]
+    return int(_rounded(statistics.median(found))) if found else None
+
+
+def phases_of(launches: Sequence[LaunchRecord]) -> dict[str, float]:
+    """Seconds in each phase that bodies named (``rank.phase``): the median over launches."""
+    found: dict[str, list[float]] = {}
+    for launch in launches:
+        for m in launch.measurements:
+            if m.name.startswith(PHASE) and m.value is not None:
+                found.setdefault(m.key.removeprefix(PHASE), []).append(m.value)
+    return {name: statistics.median(values) for name, values in found.items()}
+
+
+def _metric(found: Sequence[Measurement], *, tolerance: float | None) -> BaselineMetric:
+    """What is stored of one metric's measurements, one per launch."""
+    better = found[0].better
+    repeats_exactly = better in ("exact", *CONVERGENCE)
+    summaries = [m.summary for m in found if m.summary is not None and _encloses(m.summary, m.value)]
+    is_timed = better == "lower" and len(summaries) == len(found)
+    made = BaselineMetric(
+        better=better,
+        unit=found[0].unit,
+        launches=[_stored(m.value, exact=repeats_exactly) for m in found],
+        minimum=[_rounded(s.minimum) for s in summaries] if is_timed else [],
+        p95=[_rounded(s.p95) for s in summaries] if is_timed else [],
+        tolerance=None if better == "exact" else tolerance,
+        facts=found[0].facts if better in CONVERGENCE else {},
+        companions=_companions(found),
+    )
+    return _with_curve(made, [m.series for m in found]) if better == "curve" else made
+
+
+def _encloses(summary: Summary, value: float | None) -> bool:
+    """Whether the ends of a series can be stored beside its value: a run record of others may say anything."""
+    return value is not None and 0 < summary.minimum <= value <= summary.p95
+
+
+def _with_curve(made: BaselineMetric, series: Sequence[Sequence[float]]) -> BaselineMetric:
+    """The curve of the first launch, and how far the others leave it."""
+    steps = min(map(len, series))
+    golden = [golden_curve.rounded(v) for v in series[0][:steps]]
+    spread = max(max(golden_curve.deviations(golden, values[:steps])) for values in series)
+    return replaced(made, launches=[golden_curve.rounded(values[-1]) for values in series], curve=golden, spread=spread)
+
+
+def _companions(measurements: Sequence[Measurement]) -> dict[str, float]:
+    names = measurements[0].companions
+    return {name: _rounded(statistics.median(m.companions.get(name, 0.0) for m in measurements)) for name in names}
+
+
+def _stored(value: float | None, *, exact: bool) -> float | None:
+    """Four significant digits of a measured value; an exact one whole, and as an integer where it is one."""
+    if value is None:
+        return None
+    if exact:
+        return int(value) if value.is_integer() else value
+    return _rounded(value)
+
+
+def _rounded(value: float) -> float:
+    return float(f"{value:.4g}")

@@ -1,0 +1,59 @@
+"""Family: one metric of a training with all its seeds, now and in the baseline."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from pytest_distbench.records.baseline import BaselineMetric
+from pytest_distbench.records.metric import Measurement
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Family:
+    """One metric of a training with all its seeds.
+
+    Attributes:
+        current: key -> the measurement in each launch; one key per seed.
+        stored: the baseline's metrics, by the same keys.
+        same_software: whether both ran the same software.
+        same_arithmetic: whether nothing shows that the arithmetic changed; the golden curve of the training does.
+        tolerance: accepted relative change that was set for this metric by name; None: the rule's own.
+    """
+
+    current: Mapping[str, Sequence[Measurement]]
+    stored: Mapping[str, BaselineMetric]
+    same_software: bool
+    same_arithmetic: bool = True
+    tolerance: float | None = None
+
+    @property
+    def first(self) -> Measurement:
+        """Any measurement: name, unit, kind and facts are the same in all."""
+        return next(iter(self.current.values()))[0]
+
+    @property
+    def new(self) -> list[float | None]:
+        """A value per seed: the mean over launches, None if a launch has none."""
+        return [_mean([m.value for m in launches]) for launches in self.current.values()]
+
+    @property
+    def old(self) -> list[float | None]:
+        """The same of the baseline, in the same order."""
+        return [_mean(self.stored[key].launches) for key in self.current if key in self.stored]
+
+    def accepted(self, default: float) -> float:
+        """The tolerance: the baseline file's, else the one given by name, else the rule's."""
+        by_hand = [m.tolerance for m in self.stored.values() if m.tolerance is not None]
+        return by_hand[0] if by_hand else default if self.tolerance is None else self.tolerance
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    found = known(values)
+    return statistics.fmean(found) if len(found) == len(values) else None
+
+
+def known(values: Sequence[float | None]) -> list[float]:
+    """The values there are."""
+    return [v for v in values if v is not None]

@@ -1,0 +1,235 @@
+"""Two fingerprints -> what differs, in sentences, and the verdict. Pure, exact, no tolerance."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from pytest_distbench.records.fingerprint import Collective, Fingerprint
+from pytest_distbench.records.kinds import VerdictKind
+from pytest_distbench.records.verdict import Verdict
+from pytest_distbench.units import format_bytes
+
+METRIC = "fingerprint"
+"""Name of the verdict; a ``metrics=`` that lists others leaves it unjudged."""
+
+DIFFERS = "differs between launches of the same code"
+
+ALL = "all"
+"""Key of the collectives that every rank has."""
+
+
+def differences(stored: Fingerprint, current: Fingerprint) -> list[str]:
+    """How ``current`` differs from ``stored``: one sentence each, none if they are equal.
+
+    Collectives that both have are passed over; those of one operation and group that are left are told together:
+    ``2 all_reduce of 25 MiB became 214 of 102.4 KiB``.
+    """
+    told: dict[tuple[str, ...], list[int]] = {}
+    ranks = _named_ranks([*stored.collectives, *current.collectives])
+    for rank in ranks or [0]:
+        before, after = _of_rank(stored.collectives, rank), _of_rank(current.collectives, rank)
+        told.setdefault(tuple(_changes(before, after)), []).append(rank)
+    lines = []
+    for sentences, who in told.items():
+        whose = "" if len(told) == 1 else f"rank{'s' * (len(who) > 1)} {rank_ranges(who)}: "
+        lines += [whose + sentence for sentence in sentences]
+    if stored.parameters != current.parameters:
+        lines.append(f"{stored.parameters:,} parameters in the optimizers of all ranks became {current.parameters:,}")
+    if stored.optimizer_steps != current.optimizer_steps:
+        plural = "s" * (stored.optimizer_steps != 1)
+        lines.append(f"{stored.optimizer_steps} optimizer step{plural} of all ranks became {current.optimizer_steps}")
+    return lines
+
+
+def agreed(fingerprints: Sequence[Fingerprint]) -> Fingerprint:
+    """The fingerprint of several launches: theirs if they are equal."""
+    if any(f != fingerprints[0] for f in fingerprints):
+        return Fingerprint(missing=DIFFERS)
+    return fingerprints[0]
+
+
+def judge_fingerprints(
+    stored: Mapping[str, Fingerprint], current: Mapping[str, Fingerprint], *, launches: int, drift: str = ""
+) -> Verdict:
+    """One verdict for all fingerprints of a case.
+
+    *changed* where any differs, also under other software: then it says so, because the collectives are what the
+    network has to carry either way. *missing* where the baseline has none.
+
+    Args:
+        stored: of the baseline, by key.
+        current: of this run, by key.
+        launches: that showed them.
+        drift: what differs in the software, as text; empty: nothing that matters.
+    """
+    told: dict[str, list[str]] = {}
+    unknown, without, undecided = "", "", ""
+    for key, now in current.items():
+        then = stored.get(key)
+        if then is not None and then.missing == DIFFERS:
+            undecided = undecided or f"{key}: {DIFFERS}"
+        elif then is None or (then.missing and not now.missing):
+            without = without or key
+        elif now.missing and not then.missing:
+            unknown = unknown or f"{key}: {now.missing}"
+        elif lines := differences(then, now):
+            told[key] = lines
+    lost = next((key for key in stored if key not in current), "")
+    if told:
+        kind: VerdictKind = "changed"
+        lines = _attributed(told)
+        more = f", and {len(lines) - 1} more difference{'s' * (len(lines) > 2)}" if len(lines) > 1 else ""
+        reason = f"{lines[0]}{more}" + (f" (and the software: {drift})" if drift else "")
+        return _verdict(kind, reason, launches, differences=lines)
+    if unknown:
+        return _verdict("incomparable", unknown, launches)
+    if lost:
+        return _verdict("incomparable", f"the baseline has a fingerprint of {lost}, this run has none", launches)
+    if without:
+        return _verdict("missing", f"the baseline has no fingerprint of {without}", launches)
+    reason = undecided or next((f"{k}: {f.missing}" for k, f in current.items() if f.missing), "")
+    return _verdict("unchanged", reason, launches)
+
+
+def _verdict(kind: VerdictKind, reason: str, launches: int, *, differences: Sequence[str] = ()) -> Verdict:
+    return Verdict(
+        metric=METRIC,
+        kind=kind,
+        unit="",
+        better="exact",
+        limit=0.0,
+        launches=launches,
+        reason=reason,
+        differences=list(differences),
+    )
+
+
+def _attributed(told: Mapping[str, Sequence[str]]) -> list[str]:
+    """Sentences with the keys they hold for, the same ones once."""
+    keys: dict[str, list[str]] = {}
+    for key, lines in told.items():
+        for line in lines:
+            keys.setdefault(line, []).append(key)
+    return [f"{who[0]}{f' and {len(who) - 1} more' if len(who) > 1 else ''}: {line}" for line, who in keys.items()]
+
+
+def rank_ranges(ranks: Sequence[int], world_size: int | None = None) -> str:
+    """Ranks as text: ``0,2-3``; ``all`` where they are the whole world."""
+    if len(ranks) == world_size:
+        return ALL
+    runs: list[list[int]] = []
+    for rank in sorted(ranks):
+        if runs and rank == runs[-1][-1] + 1:
+            runs[-1].append(rank)
+        else:
+            runs.append([rank])
+    return ",".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
+
+
+def payload_bytes(collectives: Iterable[Collective]) -> int:
+    """Bytes one rank puts into these collectives."""
+    return sum(c.message_bytes * c.count for c in collectives)
+
+
+def _changes(before: Sequence[Collective], after: Sequence[Collective]) -> list[str]:
+    gone, come = _counted(before), _counted(after)
+    common = gone & come
+    gone, come = gone - common, come - common
+    if not gone and not come:
+        return _reordered(before, after)
+    sentences = []
+    old, new = _families(gone), _families(come)
+    for op, group in dict.fromkeys((*old, *new)):
+        where = "" if group == "default" else f" in {group}"
+        for was, now in _by_dtype(old.get((op, group), {}), new.get((op, group), {})):
+            sentences.append(_became(was, now, op, where))
+    sent, sends = format_bytes(payload_bytes(before)), format_bytes(payload_bytes(after))
+    if sent != sends:
+        sentences.append(f"{sent} sent per rank became {sends}")
+    return sentences
+
+
+def _became(old: Mapping[Collective, int], new: Mapping[Collective, int], op: str, where: str) -> str:
+    if not new:
+        return f"{_told(old, op)}{where} {'is' if sum(old.values()) == 1 else 'are'} gone"
+    if not old:
+        return f"{_told(new, op)}{where} {'was' if sum(new.values()) == 1 else 'were'} added"
+    retyped = {c.dtype for c in old} != {c.dtype for c in new}
+    was, now = _told(old, "", typed=retyped), _told(new, "", typed=retyped)
+    if was == now:  # rounded
+        was, now = _told(old, "", typed=retyped, rounded=False), _told(new, "", typed=retyped, rounded=False)
+    number, _, rest = was.partition(" ")
+    return f"{number} {op} {rest}".rstrip() + f"{where} became {now}"
+
+
+def _families(counts: Mapping[Collective, int]) -> dict[tuple[str, str], dict[Collective, int]]:
+    """Counts by operation and group."""
+    found: dict[tuple[str, str], dict[Collective, int]] = {}
+    for c, number in counts.items():
+        found.setdefault((c.op, c.group), {})[c] = number
+    return found
+
+
+def _by_dtype(
+    old: Mapping[Collective, int], new: Mapping[Collective, int]
+) -> Iterator[tuple[dict[Collective, int], dict[Collective, int]]]:
+    """What has a dtype that is old and new, and the rest: that may have been converted, or have come or gone."""
+    lasting = {c.dtype for c in old} & {c.dtype for c in new}
+    for is_lasting in (True, False):
+        was = {c: n for c, n in old.items() if (c.dtype in lasting) == is_lasting}
+        now = {c: n for c, n in new.items() if (c.dtype in lasting) == is_lasting}
+        if was or now:
+            yield was, now
+
+
+def _counted(collectives: Iterable[Collective]) -> Counter[Collective]:
+    """Collective (counted once) -> how often it occurs, wherever."""
+    counts: Counter[Collective] = Counter()
+    for c in collectives:
+        counts[Collective(c.op, c.dtype, c.message_bytes, c.group, 1)] += c.count
+    return counts
+
+
+def _told(counts: Mapping[Collective, int], op: str, *, typed: bool = True, rounded: bool = True) -> str:
+    """``214 all_reduce of 4 KiB to 100 KiB float32``."""
+    size = format_bytes if rounded else "{:,} B".format
+    sizes = sorted({c.message_bytes for c in counts})
+    words = [str(sum(counts.values())), *([op] if op else [])]
+    if sizes[-1]:
+        span = size(sizes[0]) if len(sizes) == 1 else f"{size(sizes[0])} to {size(sizes[-1])}"
+        words += ["of", span]
+    if typed and (kinds := sorted({c.dtype for c in counts} - {""})):
+        words.append(" and ".join(kinds))
+    return " ".join(words)
+
+
+def _reordered(before: Sequence[Collective], after: Sequence[Collective]) -> list[str]:
+    """Where two sequences of the same collectives part; nothing if they do not."""
+    for number, (old, new) in enumerate(zip(_one_by_one(before), _one_by_one(after), strict=True), 1):
+        if old != new:
+            was, now = (_told({c: 1}, c.op).removeprefix("1 ") for c in (old, new))
+            return [f"the same collectives in another order: number {number} was {was}, is {now}"]
+    return []
+
+
+def _one_by_one(collectives: Iterable[Collective]) -> Iterator[Collective]:
+    for c in collectives:
+        yield from [Collective(c.op, c.dtype, c.message_bytes, c.group, 1)] * c.count
+
+
+def _of_rank(collectives: Mapping[str, list[Collective]], rank: int) -> list[Collective]:
+    for who, rows in collectives.items():
+        if who == ALL or rank in _named_ranks([who]):
+            return rows
+    return []
+
+
+def _named_ranks(keys: Iterable[str]) -> list[int]:
+    """The ranks that keys such as ``0,2-3`` name; ``all`` names none."""
+    found = set()
+    for key in keys:
+        for run in key.split(",") if key != ALL else ():
+            first, _, last = run.partition("-")
+            found |= set(range(int(first), int(last or first) + 1))
+    return sorted(found)

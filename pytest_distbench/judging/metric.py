@@ -1,0 +1,193 @@
+"""From the measurements of one metric and its baseline to a verdict. Pure, no I/O.
+
+Numbers that do not depend on the clock (``exact``) are compared exactly while the software is the same. The others are
+noisy, and ``comparison`` has the rule for them. A regression seen while other processes kept the machine much busier
+than when the baseline was taken is *inconclusive*: the clock cannot tell the two apart.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pytest_distbench.judging.stats import LARGEST_EXPONENT, baseline_error_rate
+from pytest_distbench.judging.stored_rule import DRIFT, NO_RATIO, Comparison
+from pytest_distbench.records.baseline import BaselineMetric
+from pytest_distbench.records.kinds import VerdictKind
+from pytest_distbench.records.metric import Measurement
+from pytest_distbench.records.verdict import Verdict
+from pytest_distbench.units import format_values
+
+BUSIER_SHARE = 0.15
+"""A machine is *busier than the baseline's* when other processes use this share of its cores more."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rule:
+    """What a verdict depends on besides the samples.
+
+    Attributes:
+        tolerance: the user's tolerance as a fraction, 0.1 is 10 %.
+        comparisons: noisy comparisons in this run; the error rate is shared over them.
+        max_launches: the most launches an open answer may ask for.
+        noise_floor: standard deviation of the logarithm that is typical for this metric's siblings, see
+            :func:`~pytest_distbench.judging.stored_rule.typical_noise`.
+        same_software: whether stored and new launches ran the same software on the same device model.
+        busier_cores: how many more cores other processes used now than when the baseline was taken.
+        cores: cores of the machine.
+        drift: reserve for what the machine drifts between the baseline and this run, see
+            :data:`~pytest_distbench.judging.stored_rule.DRIFT`.
+    """
+
+    tolerance: float
+    comparisons: int
+    max_launches: int
+    noise_floor: float = 0.0
+    same_software: bool = True
+    busier_cores: float = 0.0
+    cores: int = 1
+    drift: float = DRIFT
+
+    @property
+    def alpha(self) -> float:
+        """One-sided error rate of a single comparison."""
+        return baseline_error_rate(self.comparisons)
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """A verdict, and whether more launches could still change it."""
+
+    verdict: Verdict
+    is_open: bool
+
+
+def judge(current: Sequence[Measurement], baseline: BaselineMetric | None, rule: Rule) -> Judgement:
+    """Judge one metric.
+
+    Args:
+        current: the metric's measurement in each launch of this run, at least one.
+        baseline: its stored values, or None.
+        rule: tolerance, error rate and circumstances.
+    """
+    first = current[0]
+    values = [m.value for m in current]
+    known = [v for v in values if v is not None]
+    draft = _Draft(first, known, baseline, len(values))
+    if first.better == "info":
+        return draft.settle("unchanged", "recorded, not judged")
+    if len(known) < len(values) and (baseline is None or None not in baseline.launches):
+        missed = len(values) - len(known)
+        return draft.settle("regressed", f"no value in {missed} of {len(values)} launches")
+    if baseline is None:
+        return draft.settle("missing", "no baseline for this metric")
+    if baseline.better != first.better:
+        return draft.settle(
+            "incomparable", f"the baseline is of kind {baseline.better!r}, this measurement of kind {first.better!r}"
+        )
+    if baseline.unit != first.unit:
+        return draft.settle("incomparable", f"the unit was {baseline.unit!r}, now it is {first.unit!r}")
+    stored = [v for v in baseline.launches if v is not None]
+    if not stored or not known:
+        return draft.settle("incomparable", "the baseline holds no value")
+    if first.better == "exact":
+        return _judge_exact(draft, values, baseline, rule)
+    if min(*known, *stored, math.inf) <= 0:
+        if len({*known, *stored}) == 1:
+            return draft.settle("unchanged", "equal in every launch")
+        return draft.settle("incomparable", NO_RATIO)
+    if len(stored) < 2:
+        return draft.settle("incomparable", "the baseline has one launch: its noise is unknown")
+    return _judge_noisy(draft, current, baseline, rule)
+
+
+def not_measured(key: str, baseline: BaselineMetric) -> Verdict:
+    """The verdict for a stored metric that this run did not produce."""
+    stored = [v for v in baseline.launches if v is not None]
+    return Verdict(
+        metric=key,
+        kind="incomparable",
+        unit=baseline.unit,
+        better=baseline.better,
+        baseline=statistics.median(stored) if stored else None,
+        baseline_launches=len(baseline.launches),
+        reason="in the baseline, but not measured by this run",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Draft:
+    """The parts of a verdict that every branch shares."""
+
+    first: Measurement
+    known: list[float]
+    baseline: BaselineMetric | None
+    launches: int
+
+    def settle(
+        self,
+        kind: VerdictKind,
+        reason: str = "",
+        *,
+        ratio: float | None = None,
+        limit: float | None = None,
+        detectable: float | None = None,
+        is_open: bool = False,
+    ) -> Judgement:
+        stored = [v for v in self.baseline.launches if v is not None] if self.baseline else []
+        now = statistics.median(self.known) if self.known else None
+        then = statistics.median(stored) if stored else None
+        verdict = Verdict(
+            metric=self.first.key,
+            kind=kind,
+            unit=self.first.unit,
+            better=self.first.better,
+            current=now,
+            baseline=then,
+            ratio=ratio if ratio is not None else now / then if now is not None and then else None,
+            limit=limit,
+            detectable=detectable,
+            launches=self.launches,
+            baseline_launches=len(self.baseline.launches) if self.baseline else 0,
+            reason=reason,
+            at=self.first.at,
+            facts=self.first.facts,
+        )
+        return Judgement(verdict, is_open)
+
+
+def _judge_exact(draft: _Draft, values: Sequence[float | None], baseline: BaselineMetric, rule: Rule) -> Judgement:
+    if len(set(values)) > 1:
+        if len(set(baseline.launches)) > 1:
+            return draft.settle("incomparable", "differs between launches, now and in the baseline: not exact")
+        now = format_values(values, draft.first.unit)
+        return draft.settle("regressed", f"differs between launches of this run: {now}")
+    if set(values) == set(baseline.launches):
+        return draft.settle("unchanged", limit=0.0)
+    if not rule.same_software:
+        return draft.settle("incomparable", "the number changed, and so did the software", limit=0.0)
+    then = format_values(baseline.launches, draft.first.unit)
+    return draft.settle("regressed", f"exact: {then} -> {format_values(values, draft.first.unit)}", limit=0.0)
+
+
+def _judge_noisy(draft: _Draft, current: Sequence[Measurement], baseline: BaselineMetric, rule: Rule) -> Judgement:
+    found = Comparison.of(
+        [m for m in current if m.value is not None],
+        baseline,
+        tolerance=rule.tolerance if baseline.tolerance is None else baseline.tolerance,
+        alpha=rule.alpha,
+        most=rule.max_launches,
+        noise_floor=rule.noise_floor,
+        drift=rule.drift,
+    )
+    answer = found.answer
+    kind, reason = answer.kind, answer.reason
+    if kind == "regressed" and rule.busier_cores > BUSIER_SHARE * rule.cores:
+        kind = "inconclusive"
+        reason = f"slower, but other processes used {rule.busier_cores:.1f} cores more than when the baseline was taken"
+    limit = math.expm1(min(found.limit, LARGEST_EXPONENT))
+    return draft.settle(
+        kind, reason, ratio=found.ratio, limit=limit, detectable=found.detectable, is_open=answer.is_open
+    )

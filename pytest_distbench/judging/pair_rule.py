@@ -1,0 +1,266 @@
+"""The decision rule for pairs: launches of two revisions that ran in turns, one metric in, a verdict out. Pure, no I/O.
+
+One pair of launches is one sample, its value ``d`` the logarithm of this tree's value over the reference's, with
+"worse" positive. What slows the machine slows both, and cancels. Judged after 5, 7, 10, 14, 20 and 28 pairs
+(:func:`looks`):
+
+1. The limit is the larger of the tolerance and what the noise allows, ``t(1 - alpha, n - 1) * s / sqrt(n)``;
+   ``alpha`` is the run's error rate divided by its comparisons, and shared over the looks, the later the more.
+2. Mean of ``d`` over the limit: *regressed*; below minus the limit: *improved*. Both end the question.
+3. The upper 95 % bound of ``d`` below the tolerance: *unchanged*: a slowdown of that size is ruled out.
+4. Otherwise more pairs; at the last look *inconclusive*.
+
+``detectable`` is the smallest slowdown that is found at the last look in nine of ten runs, for the noise seen.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pytest_distbench.judging.stats import BLIND_LIMIT, LARGEST_EXPONENT, shared_error_rate, student_t_quantile
+from pytest_distbench.judging.stored_rule import NO_RATIO
+from pytest_distbench.records.kinds import VerdictKind
+from pytest_distbench.records.metric import Measurement
+from pytest_distbench.records.verdict import Verdict
+from pytest_distbench.units import format_values
+
+TOLERANCE = 0.05
+"""A slowdown below this is not worth a red test: two runs of the same code differ by some per cent in their memory
+layout, which pairs do not cancel. Tolerances of stored baselines, which allow for the machine's drift, do not apply."""
+
+FIRST_LOOK, LAST_LOOK = 5, 28
+"""Pairs."""
+
+FEWEST_PAIRS = 3
+"""With fewer the noise between pairs is not known."""
+
+CONFIDENCE = 0.95
+POWER = 0.9
+
+_STEPS = 60
+_HALVINGS = 18
+_BEYOND = 20.0
+"""As a logarithm."""
+_WIDEST = 4.0
+"""Sample standard deviations beyond four times the true one do not happen."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PairRule:
+    """What a verdict depends on besides the pairs.
+
+    Attributes:
+        tolerance: smallest slowdown that counts, as a fraction.
+        comparisons: noisy comparisons in the run; the error rate is shared over them.
+        looks: numbers of pairs after which is judged, ascending.
+        same_software: whether both arms ran the same Python and torch.
+    """
+
+    tolerance: float
+    comparisons: int
+    looks: tuple[int, ...]
+    same_software: bool = True
+
+    def alpha(self, pairs: int) -> float:
+        """One-sided error rate of one comparison at the look after so many pairs.
+
+        Spent in proportion to the square of the pairs: the noise of five pairs looks small by luck too easily for the
+        first look to have an equal share.
+        """
+        share = pairs**2 / sum(n**2 for n in self.looks)
+        return shared_error_rate(self.comparisons) * share
+
+
+def looks(first: int, most: int) -> tuple[int, ...]:
+    """Numbers of pairs after which is judged: the first, and two fifths more each time, up to the most."""
+    found = [max(first, FEWEST_PAIRS)]
+    while found[-1] < most:
+        found.append(min(math.ceil(found[-1] * 7 / 5), most))
+    return tuple(found)
+
+
+def judge_pairs(pairs: Sequence[tuple[Measurement | None, Measurement | None]], rule: PairRule) -> tuple[Verdict, bool]:
+    """Judge one metric at a look.
+
+    Args:
+        pairs: per pair of launches what the reference and this tree measured; None where one did not record it.
+        rule: tolerance, error rate and looks.
+
+    Returns:
+        The verdict, and whether more pairs could still change it.
+    """
+    reference = [a for a, _ in pairs if a is not None]
+    current = [b for _, b in pairs if b is not None]
+    draft = _Draft(reference, current, len(pairs))
+    if draft.first.better == "info":
+        return draft.settle("unchanged", "recorded, not judged")
+    if not reference:
+        return draft.settle("missing", "the reference does not record this metric")
+    if not current:
+        return draft.settle("incomparable", "recorded by the reference, not by this tree")
+    if reference[0].better != draft.first.better:
+        return draft.settle("incomparable", f"the reference records it as {reference[0].better!r}")
+    if reference[0].unit != draft.first.unit:
+        return draft.settle("incomparable", f"the reference records it in {reference[0].unit!r}")
+    old, new = [m.value for m in reference], [m.value for m in current]
+    if None in new and None not in old:
+        return draft.settle("regressed", f"no value in {new.count(None)} of {len(new)} launches")
+    if draft.first.better == "exact":
+        return _judge_exact(draft, old, new, rule)
+    values = [
+        (a.value, b.value)
+        for a, b in pairs
+        if a is not None and b is not None and a.value is not None and b.value is not None
+    ]
+    if len(values) < len(pairs):
+        return draft.settle("incomparable", f"no value in {len(pairs) - len(values)} of {len(pairs)} pairs")
+    if min(v for pair in values for v in pair) <= 0:
+        if len({v for pair in values for v in pair}) == 1:
+            return draft.settle("unchanged", "equal in every launch")
+        return draft.settle("incomparable", NO_RATIO)
+    sign = -1.0 if draft.first.better == "higher" else 1.0
+    return _judge_noisy(draft, [sign * math.log(b / a) for a, b in values], rule)
+
+
+def power(slowdown: float, sigma: float, rule: PairRule) -> float:
+    """Chance that a true slowdown, as a fraction, is called a regression at the last look.
+
+    The mean of n normal differences has to exceed ``max(log(1 + tolerance), t s / sqrt(n))``, where the sample's
+    ``s`` is itself random: integrated over its distribution (chi with n - 1 degrees of freedom).
+
+    Args:
+        slowdown: the true one, 0.1 is 10 %.
+        sigma: true standard deviation of a pair's logarithm.
+        rule: tolerance, error rate and looks.
+    """
+    n = rule.looks[-1]
+    df = n - 1
+    error = sigma / math.sqrt(n)
+    shift, least = math.log1p(slowdown), math.log1p(rule.tolerance)
+    if error == 0:
+        return float(shift > least)
+    critical = student_t_quantile(1 - rule.alpha(n), df)
+    return sum(
+        weight * _normal_cdf((shift - max(least, critical * u * error)) / error) for u, weight in _sample_stdevs(df)
+    )
+
+
+def detectable(sigma: float, rule: PairRule) -> float:
+    """Smallest slowdown, as a fraction, whose :func:`power` is :data:`POWER`; inf where that is beyond all measure."""
+    error = sigma / math.sqrt(rule.looks[-1])
+    critical = student_t_quantile(1 - rule.alpha(rule.looks[-1]), rule.looks[-1] - 1)
+    low = math.log1p(rule.tolerance)
+    high = low + (_WIDEST * critical + _WIDEST) * error
+    if high > _BEYOND:
+        return math.inf
+    for _ in range(_HALVINGS):
+        middle = (low + high) / 2
+        if power(math.expm1(middle), sigma, rule) < POWER:
+            low = middle
+        else:
+            high = middle
+    return math.expm1(high)
+
+
+@dataclass(frozen=True, slots=True)
+class _Draft:
+    """The parts of a verdict that every branch shares."""
+
+    reference: list[Measurement]
+    current: list[Measurement]
+    pairs: int
+
+    @property
+    def first(self) -> Measurement:
+        return (self.current or self.reference)[0]
+
+    def settle(
+        self,
+        kind: VerdictKind,
+        reason: str = "",
+        *,
+        ratio: float | None = None,
+        limit: float | None = None,
+        detectable: float | None = None,
+        is_open: bool = False,
+    ) -> tuple[Verdict, bool]:
+        now, then = _median(self.current), _median(self.reference)
+        verdict = Verdict(
+            metric=self.first.key,
+            kind=kind,
+            unit=self.first.unit,
+            better=self.first.better,
+            current=now,
+            baseline=then,
+            ratio=ratio if ratio is not None else now / then if now is not None and then else None,
+            limit=limit,
+            launches=len(self.current),
+            baseline_launches=len(self.reference),
+            reason=reason,
+            at=self.first.at,
+            facts=self.first.facts,
+            detectable=detectable,
+        )
+        return verdict, is_open
+
+
+def _judge_exact(
+    draft: _Draft, old: list[float | None], new: list[float | None], rule: PairRule
+) -> tuple[Verdict, bool]:
+    if set(old) == set(new):
+        return draft.settle("unchanged", limit=0.0)
+    then, now = (format_values(values, draft.first.unit) for values in (old, new))
+    if len(set(old)) > 1:
+        return draft.settle("incomparable", f"differs between launches of the reference ({then}): not exact")
+    if not rule.same_software:
+        return draft.settle("incomparable", f"{then} -> {now}, and the software differs", limit=0.0)
+    return draft.settle("regressed", f"exact: {then} -> {now}", limit=0.0)
+
+
+def _judge_noisy(draft: _Draft, worse_by: list[float], rule: PairRule) -> tuple[Verdict, bool]:
+    n = len(worse_by)
+    mean = statistics.fmean(worse_by)
+    ratio = math.exp(-mean if draft.first.better == "higher" else mean)
+    sigma = statistics.stdev(worse_by)
+    error = sigma / math.sqrt(n)
+    wanted = math.log1p(rule.tolerance)
+    limit = max(wanted, student_t_quantile(1 - rule.alpha(n), n - 1) * error)
+    seen = detectable(sigma, rule)
+    kind: VerdictKind = "inconclusive"
+    reason = ""
+    if mean > limit:
+        kind = "regressed"
+    elif mean < -limit:
+        kind = "improved"
+    elif mean + student_t_quantile(CONFIDENCE, n - 1) * error < wanted:
+        kind = "unchanged"
+    elif n < rule.looks[-1]:
+        reason = "more pairs are needed"
+    else:
+        size = f"+{seen:.0%}" if seen <= BLIND_LIMIT else "more than a doubling"
+        reason = f"not clear after {n} pairs: the smallest slowdown we could have seen is {size}"
+    is_open = kind == "inconclusive" and n < rule.looks[-1]
+    return draft.settle(
+        kind, reason, ratio=ratio, limit=math.expm1(min(limit, LARGEST_EXPONENT)), detectable=seen, is_open=is_open
+    )
+
+
+@functools.cache
+def _sample_stdevs(df: int) -> list[tuple[float, float]]:
+    """Standard deviations of samples from a distribution whose own is 1, and the chance of each."""
+    points = [(i + 0.5) * _WIDEST / _STEPS for i in range(_STEPS)]
+    density = [math.exp((df - 1) * math.log(u) - df * (u * u - 1) / 2) for u in points]
+    return [(u, d / sum(density)) for u, d in zip(points, density, strict=True)]
+
+
+def _median(measurements: Sequence[Measurement]) -> float | None:
+    known = [m.value for m in measurements if m.value is not None]
+    return statistics.median(known) if known else None
+
+
+def _normal_cdf(z: float) -> float:
+    return 0.5 * math.erfc(-z / math.sqrt(2))

@@ -1,0 +1,92 @@
+"""One run judged against another: the older one's launches in the place of stored baselines."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from pytest_distbench.judging.case import judge_launches
+from pytest_distbench.judging.entry import make_entry
+from pytest_distbench.judging.update_policy import few_launches
+from pytest_distbench.records.case import EntryName
+from pytest_distbench.records.plan import BodyReference
+from pytest_distbench.records.run import CaseResult, RunRecord
+from pytest_distbench.records.verdict import Verdict
+from pytest_distbench.run.request import MeasureRequest
+
+
+@dataclass(frozen=True, slots=True)
+class RunComparison:
+    """Verdicts per case both runs have, and the names of the others.
+
+    Attributes:
+        verdicts: of the newer run's launches against the older one's.
+        failed: passed in the older run, and failed in the newer.
+        lost: only in the older run.
+        added: only in the newer run, or failed in the older.
+        few: cases of the older run with too few launches to know their noise.
+    """
+
+    verdicts: dict[EntryName, list[Verdict]] = field(default_factory=dict)
+    failed: list[EntryName] = field(default_factory=list)
+    lost: list[EntryName] = field(default_factory=list)
+    added: list[EntryName] = field(default_factory=list)
+    few: int = 0
+
+
+def compared(old: RunRecord, new: RunRecord, *, tolerance: float) -> RunComparison:
+    """Judge every case that both runs measured.
+
+    Args:
+        old: takes the baseline's place.
+        new: is judged.
+        tolerance: accepted change towards worse, as a fraction.
+    """
+    before = {name: result for name, result in _judged(old).items() if _passed(result)}
+    after = _judged(new)
+    entries = {
+        name: make_entry(result.case, result.launches, result.environment.software) for name, result in before.items()
+    }
+    found = RunComparison(
+        lost=sorted(before.keys() - after.keys()),
+        added=sorted(after.keys() - before.keys()),
+        few=sum(bool(few_launches(entry.metrics)) for entry in entries.values()),
+    )
+    both = [name for name in after if name in before]
+    comparisons = sum(m.better in ("lower", "higher") for name in both for m in entries[name].metrics.values())
+    for name in both:
+        result = after[name]
+        if not _passed(result):
+            found.failed.append(name)
+            continue
+        request = _request(result, tolerance)
+        judgements = judge_launches(request, result.launches, entries[name], comparisons=max(1, comparisons))
+        found.verdicts[name] = [j.verdict for j in judgements]
+    return found
+
+
+def _judged(record: RunRecord) -> dict[EntryName, CaseResult]:
+    return {
+        EntryName(platform=r.environment.platform, test=r.case.test, key=r.case.entry_key): r
+        for r in record.results
+        if r.baseline_path and r.launches
+    }
+
+
+def _passed(result: CaseResult) -> bool:
+    return all(launch.outcome == "passed" for launch in result.launches)
+
+
+def _request(result: CaseResult, tolerance: float) -> MeasureRequest:
+    """As if the newer run had been asked for exactly the launches it has: no answer stays open."""
+    return MeasureRequest(
+        nodeid=result.nodeid,
+        case=result.case,
+        params=result.case.params,
+        body=BodyReference(file=""),
+        seeds=(),
+        launches=len(result.launches),
+        max_launches=1,
+        timeout_s=0.0,
+        tolerance=tolerance,
+        default_tolerance=tolerance,
+    )

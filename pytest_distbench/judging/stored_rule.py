@@ -1,0 +1,280 @@
+"""The decision rule for noisy metrics: is the new side slower than the stored one? Pure, no I/O.
+
+One launch is one sample. What is judged of it is its *fast side*: the geometric mean of the fastest iteration and the
+25th percentile of the maximum over ranks; of a metric without iterations, its value. On logarithms, with "worse"
+positive, and ``s`` the standard deviation between launches, pooled over stored and new ones but no less than what is
+typical for the sibling metrics of the case (ten launches may look quiet by luck):
+
+1. ``d`` = mean of the new launches - mean of the stored ones.
+2. The *limit* is the larger of the user's tolerance and what the noise allows for the most launches there may be:
+   ``t(1 - alpha) * s * sqrt(1/stored + 1/most + drift)``. ``alpha`` is the run's error rate divided by its
+   comparisons, at most 0.1 %. ``drift`` is there because launches of one stretch of time agree better with each other
+   than with those of another; no number of launches averages that out.
+3. *First stage.* While ``d`` is two standard errors below the limit, ``limit - 2 s sqrt(1/stored + 1/new)``, a change
+   as large as the limit would have shown: no further launch is needed. Otherwise, or when better than the limit, the
+   answer is open, and another launch is asked for, up to the most.
+4. *Second stage.* A machine that became busy is slower too, but that also stretches the slow side of a launch, which
+   slower code moves by the same factor as the fast side. So what ``log(p95 / p25)`` grew by, beyond half its standard
+   error, is taken off ``d``, though half of ``d`` at most. What remains must exceed the limit, *and* the order of the
+   launches must confirm it: in 95 % of all pairs of a new and a stored launch the new one is worse. Then the metric
+   *regressed*. Twice the limit and every pair settle it after three launches already.
+5. The same in the other direction: *improved*. Otherwise ``d`` within the tolerance, or within two standard errors, is
+   *unchanged*, and all else is *inconclusive*, with the smallest slowdown that would have been found nine times in ten.
+   So is a comparison whose noise hides a doubling.
+
+How often the rule errs, and what it finds, is in docs/verdicts.md; benchmarks/verdict_rules.py measures it.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from pytest_distbench.judging.stats import (
+    BLIND_LIMIT,
+    LARGEST_EXPONENT,
+    detectable_slowdown,
+    noise_limit,
+    pooled_stdev,
+    worse_pairs,
+)
+from pytest_distbench.records.baseline import BaselineMetric
+from pytest_distbench.records.kinds import VerdictKind
+from pytest_distbench.records.metric import Measurement
+
+DRIFT = 0.4
+"""Variance between the baseline's stretch of time and today's, in units of the variance between launches of one
+stretch. Chosen so that changing load raises few false alarms (benchmarks/verdict_rules.py)."""
+
+STANDARD_ERRORS = 2.0
+"""What lies this far below the limit needs no further launch; what lies this close to no change is none."""
+
+CONFIRMING_PAIRS = 0.95
+"""Share of the pairs of a new and a stored launch that must be worse: a Mann-Whitney test, said in words."""
+
+LOAD_ERRORS = 0.5
+"""Standard errors by which the stretch of a launch may grow before that is put down to load."""
+
+LOAD_SHARE = 0.5
+"""No more of a slowdown is put down to load: a doubling is a doubling, however it is spread."""
+
+OBVIOUS_LAUNCHES, OBVIOUS_LIMITS = 3, 2.0
+"""After this many launches a change of this many limits needs no more."""
+
+LAST_DIGIT = 5e-4
+"""What four stored digits hide: half a unit of the last one, of a number that begins with 1."""
+
+FEWEST_SIBLINGS = 5
+"""Fewer metrics of one name do not say what noise is typical."""
+
+NO_RATIO = "a value is zero or negative: it has no ratio; record a count with better='exact'"
+"""Why two values cannot be compared on logarithms."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What the rule says; ``is_open``: one more launch could change it."""
+
+    kind: VerdictKind
+    reason: str = ""
+    is_open: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """What is judged of some launches, as logarithms.
+
+    Attributes:
+        fast: the fast side of each launch.
+        stretch: ``log(p95 / p25)`` of each; 0 where there are no iterations.
+    """
+
+    fast: list[float]
+    stretch: list[float]
+
+    @classmethod
+    def of(cls, launches: Iterable[tuple[float, float, float]]) -> Side:
+        """From value (p25), minimum and p95 of each launch."""
+        known = list(launches)
+        return cls(
+            fast=[(math.log(value) + math.log(low)) / 2 for value, low, _ in known],
+            stretch=[math.log(high / value) for value, _, high in known],
+        )
+
+    @classmethod
+    def measured(cls, launches: Iterable[Measurement], *, timed: bool) -> Side:
+        """Of the launches that have a value.
+
+        Args:
+            launches: one metric in each.
+            timed: by their iterations, which all of them have, see :func:`are_timed`; else by their values.
+        """
+        rows = [(m.value, m.summary if timed else None) for m in launches if m.value is not None]
+        return cls.of((value, s.minimum, s.p95) if s is not None else (value, value, value) for value, s in rows)
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Both sides of a metric, and what their noise allows. Differences are of logarithms, towards worse positive.
+
+    Attributes:
+        is_timed: whether launches have iterations, and so a fast side.
+        old: the stored launches, at least two.
+        new: the launches of this run, at least one.
+        sign: 1 where a larger number is worse, else -1.
+        most: the most launches of this run there may be.
+        sigma: noise between launches.
+        wanted: the user's tolerance, or what the stored digits hide.
+        noise: what the noise allows with the most launches.
+        detectable: smallest slowdown found with 90 % power, as a fraction.
+    """
+
+    is_timed: bool
+    old: Side
+    new: Side
+    sign: float
+    most: int
+    sigma: float
+    wanted: float
+    noise: float
+    detectable: float
+
+    @classmethod
+    def of(
+        cls,
+        current: Sequence[Measurement],
+        baseline: BaselineMetric,
+        *,
+        tolerance: float,
+        alpha: float,
+        most: int,
+        noise_floor: float,
+        drift: float = DRIFT,
+    ) -> Comparison:
+        """From records whose values are positive, at least two of them stored; launches without a value do not count.
+
+        Args:
+            current: the metric in each launch of this run.
+            baseline: its stored values.
+            tolerance: as a fraction.
+            alpha: one-sided error rate of this comparison.
+            most: the most launches of this run there may be.
+            noise_floor: the noise is not believed to be less.
+            drift: see :data:`DRIFT`.
+        """
+        timed = bool(baseline.minimum) and are_timed(current)
+        old, new = _stored_side(baseline, timed=timed), Side.measured(current, timed=timed)
+        sigma = max(pooled_stdev(old.fast, new.fast), noise_floor)
+        stored, most = len(old.fast), max(most, len(new.fast))
+        return cls(
+            is_timed=timed,
+            old=old,
+            new=new,
+            sign=-1.0 if baseline.better == "higher" else 1.0,
+            most=most,
+            sigma=sigma,
+            wanted=max(math.log1p(tolerance), LAST_DIGIT),
+            noise=noise_limit(sigma, stored, most, alpha, drift=drift),
+            detectable=detectable_slowdown(sigma, stored, most, alpha, drift=drift, tolerance=tolerance),
+        )
+
+    @property
+    def worse_by(self) -> float:
+        """``d``."""
+        return self.sign * (statistics.fmean(self.new.fast) - statistics.fmean(self.old.fast))
+
+    @property
+    def ratio(self) -> float | None:
+        """New over stored, of the fast side; None where there is none: the values say it as well."""
+        return math.exp(min(self.sign * self.worse_by, LARGEST_EXPONENT)) if self.is_timed else None
+
+    @property
+    def limit(self) -> float:
+        """The largest change that is not called a regression."""
+        return max(self.wanted, self.noise)
+
+    @property
+    def answer(self) -> Answer:
+        """The rule."""
+        is_last = len(self.new.fast) >= self.most
+        if is_last or len(self.new.fast) >= OBVIOUS_LAUNCHES:
+            limits, pairs = (1.0, CONFIRMING_PAIRS) if is_last else (OBVIOUS_LIMITS, 1.0)
+            if self._is_clear(1.0, limits, pairs):
+                return Answer("regressed")
+            if self._is_clear(-1.0, limits, pairs):
+                return Answer("improved")
+        if self._needs_more and not is_last:
+            return Answer("inconclusive", "more launches are needed", is_open=True)
+        if self.noise > max(self.wanted, math.log1p(BLIND_LIMIT)):
+            return self._too_noisy
+        if self.worse_by <= max(self.wanted, STANDARD_ERRORS * self._error):
+            return Answer("unchanged")
+        if self.worse_by > self.limit >= self._unexplained(1.0):
+            return Answer("inconclusive", "slower, but its slow iterations grew as they do on a busy machine")
+        return self._too_noisy
+
+    @property
+    def _error(self) -> float:
+        """Of ``d``, by the noise between launches alone."""
+        return self.sigma * math.sqrt(1 / len(self.old.fast) + 1 / len(self.new.fast))
+
+    @property
+    def _needs_more(self) -> bool:
+        return self.worse_by > max(0.0, self.limit - STANDARD_ERRORS * self._error) or self.worse_by < -self.limit
+
+    def _unexplained(self, direction: float) -> float:
+        """The change towards worse (1) or better (-1), less what a change of load explains."""
+        change = direction * self.worse_by
+        old, new = self.old.stretch, self.new.stretch
+        error = LOAD_ERRORS * statistics.stdev(old) * math.sqrt(1 / len(old) + 1 / len(new))
+        stretched = direction * (statistics.fmean(new) - statistics.fmean(old)) - error
+        return change - min(max(0.0, stretched), max(0.0, LOAD_SHARE * change))
+
+    def _is_clear(self, direction: float, limits: float, pairs: float) -> bool:
+        confirming = worse_pairs(self.old.fast, self.new.fast, direction * self.sign)
+        return self._unexplained(direction) > limits * self.limit and confirming >= pairs
+
+    @property
+    def _too_noisy(self) -> Answer:
+        size = f"+{self.detectable:.0%}" if self.detectable <= BLIND_LIMIT else "more than a doubling"
+        return Answer("inconclusive", f"too noisy: the smallest slowdown we could have seen is {size}")
+
+
+def are_timed(launches: Sequence[Measurement]) -> bool:
+    """Whether all of them say how their iterations were spread."""
+    return all(m.summary is not None and m.summary.minimum > 0 for m in launches)
+
+
+def typical_noise(metrics: Mapping[str, BaselineMetric]) -> dict[str, float]:
+    """The median noise of sibling metrics, by their common name: ``latency`` of a sweep over sizes.
+
+    The standard deviation of ten launches is itself uncertain by a quarter, and launches taken in one stretch agree
+    too well. Points of one sweep run on the same machine at the same time, so none is believed to be much quieter than
+    half of them. Names with fewer than :data:`FEWEST_SIBLINGS` metrics have no typical noise.
+
+    Returns:
+        name without point -> median over its metrics of the standard deviation of the launches' logarithms.
+    """
+    noise = {}
+    for key, metric in metrics.items():
+        known = [v for v in metric.launches if v is not None]
+        if metric.better in ("lower", "higher") and len(known) >= 2 and min(known) > 0:
+            noise[key] = statistics.stdev(_stored_side(metric, timed=bool(metric.minimum)).fast)
+    return typical_of_siblings(noise)
+
+
+def typical_of_siblings(noise: Mapping[str, float]) -> dict[str, float]:
+    """Name without point -> median noise of its metrics; from the noise by key, see :func:`typical_noise`."""
+    found: dict[str, list[float]] = {}
+    for key, sigma in noise.items():
+        found.setdefault(key.partition("[")[0], []).append(sigma)
+    return {name: statistics.median(known) for name, known in found.items() if len(known) >= FEWEST_SIBLINGS}
+
+
+def _stored_side(baseline: BaselineMetric, *, timed: bool) -> Side:
+    if not timed:
+        return Side.of((v, v, v) for v in baseline.launches if v is not None)
+    rows = zip(baseline.launches, baseline.minimum, baseline.p95, strict=True)
+    return Side.of((value, low, high) for value, low, high in rows if value is not None)

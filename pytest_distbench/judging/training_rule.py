@@ -1,0 +1,296 @@
+"""Verdicts on what a seeded training computed: one per metric, over all its seeds. Pure, no I/O.
+
+The same seed under the same software repeats every number exactly, so exactly it must come: any other value means that
+the code computes something else. That holds until the software changed, or the golden curve shows that the arithmetic
+did; then chance has a part in every number that follows, and each kind is judged by its own rule:
+
+``curve``
+    the first losses of each seed, step by step: beyond a relative tolerance (1e-3) *regressed*, within it but with
+    other digits under the same software *drifted*.
+``same``
+    a number that may neither rise nor fall, such as the mean training loss: two-sided paired t-test over the seeds at
+    1 %, differences below 1e-3 ignored. Pairing takes out what the seeds differ by, about twenty times of what is left.
+``steps``
+    steps to a goal: one-sided pooled t-test at 5 % of the olympic means (fastest and slowest seed dropped), as MLPerf's
+    reference convergence points, but with Winsorised variance (Yuen, Biometrika 1974): the standard deviation of what
+    is left after dropping is too small, and calls 18 % of unchanged trainings with 5 seeds worse, not 5 %. One seed of
+    five or more may miss the goal, as the dropped slowest; more *regressed*. Nothing is seen below the interval between
+    evaluations.
+``floor``
+    a quality at the end, such as the final accuracy: one-sided pooled t-test at 1 %, and never below what chance does
+    to a share of N test samples, ``sqrt(p (1 - p) / N)``.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+
+from pytest_distbench.judging import golden_curve
+from pytest_distbench.judging.family import Family, known
+from pytest_distbench.judging.stats import BLIND_LIMIT, noise_limit, normal_quantile, pooled_stdev, student_t_quantile
+from pytest_distbench.records.kinds import VerdictKind
+from pytest_distbench.records.metric import Measurement, Scalar, metric_key
+from pytest_distbench.records.verdict import Verdict
+
+STEPS_ALPHA = 0.05
+"""Error rate of the test of steps to a goal, that of MLPerf's reference convergence points."""
+
+ALPHA = 0.01
+"""Error rate of the other tests."""
+
+SAME_TOLERANCE = 1e-3
+"""A relative change of a ``same`` metric below this is no change: what rounding does to a mean loss in a few epochs."""
+
+FEWEST_OLYMPIC = 5
+"""With fewer seeds none is dropped, and none may miss the goal."""
+
+
+def judge_family(family: Family) -> Verdict:
+    """Judge one metric of a training over its seeds."""
+    try:
+        return _judge(family)
+    except OverflowError:
+        return _verdict(family, "incomparable", "a number is too large to compute with", means=(None, None))
+
+
+def _judge(family: Family) -> Verdict:
+    first = family.first
+    missed = family.new.count(None)
+    if missed and (not family.stored or first.better != "steps"):
+        seeds = f"{len(family.new)} seed{'s' * (len(family.new) > 1)}"
+        return _settle(family, "regressed", f"no value in {missed} of {seeds}")
+    if not family.stored:
+        return _settle(family, "missing", "no baseline for this metric")
+    why_not = _difference(family)
+    if why_not:
+        return _settle(family, "incomparable", why_not)
+    if first.better == "curve":
+        return _judge_curve(family)
+    if family.same_software and family.same_arithmetic and _repeats(family):
+        return _judge_exact(family)
+    return _RULES[first.better](family)
+
+
+def olympic(values: Sequence[float | None]) -> tuple[float, float, int]:
+    """Mean, Winsorised sum of squares and number of the values left after the lowest and the highest were dropped.
+
+    None is above every number. Fewer than :data:`FEWEST_OLYMPIC` values are all kept.
+    """
+    ordered = sorted(math.inf if v is None else v for v in values)
+    kept = ordered[1:-1] if len(ordered) >= FEWEST_OLYMPIC else ordered
+    winsorised = [kept[0], *kept, kept[-1]] if len(kept) < len(ordered) else kept
+    middle = statistics.fmean(winsorised)
+    return statistics.fmean(kept), sum((v - middle) ** 2 for v in winsorised), len(kept)
+
+
+def _difference(family: Family) -> str:
+    """Why the baseline's number is not the one measured now; empty where it is."""
+    first = family.first
+    lacking = [key for key in family.current if key not in family.stored]
+    if lacking:
+        return f"the baseline has no {lacking[0]}: the seeds are not the same"
+    for key, stored in family.stored.items():
+        if stored.better != first.better:
+            return f"the baseline is of kind {stored.better!r}, this measurement of kind {first.better!r}"
+        if stored.unit != first.unit:
+            return f"the unit was {stored.unit!r}, now it is {first.unit!r}"
+        facts = family.current[key][0].facts
+        changed = [name for name in sorted({*stored.facts, *facts}) if stored.facts.get(name) != facts.get(name)]
+        if changed:
+            name = changed[0]
+            return f"{name} was {stored.facts.get(name, 'not given')}, now {facts.get(name, 'not given')}"
+    return ""
+
+
+def _repeats(family: Family) -> bool:
+    """Whether the baseline's launches agreed exactly."""
+    return all(len(set(stored.launches)) == 1 for stored in family.stored.values())
+
+
+def _judge_exact(family: Family) -> Verdict:
+    changes = []
+    for key, launches in family.current.items():
+        then, now = family.stored[key].launches[0], list(dict.fromkeys(m.value for m in launches))
+        if now != [then]:
+            changes.append(f"{_quantity(then)} -> {', '.join(map(_quantity, now))}{_seed_of(launches[0])}")
+    if not changes:
+        return _settle(family, "unchanged", limit=0.0)
+    more = f" and {len(changes) - 2} more" if len(changes) > 2 else ""
+    reason = f"exact under the same software: {'; '.join(changes[:2])}{more}"
+    return _settle(family, "regressed", reason, limit=0.0)
+
+
+def _judge_curve(family: Family) -> Verdict:
+    rtol = family.accepted(golden_curve.RTOL)
+    worst: tuple[golden_curve.Departure, Measurement, bool] | None = None
+    for key, launches in family.current.items():
+        stored = family.stored[key]
+        other = next((len(m.series) for m in launches if len(m.series) != len(stored.curve)), None)
+        if other is not None:
+            reason = f"the baseline's curve has {len(stored.curve)} steps, this one {other}"
+            return _settle(family, "incomparable", reason)
+        if stored.spread > rtol:
+            reason = f"the baseline's own launches differ by {stored.spread:.1e}: seed them, or it is no golden curve"
+            return _settle(family, "incomparable", reason, limit=rtol)
+        repeats = family.same_software and stored.spread == 0.0
+        rounding = 0.0 if repeats else max(golden_curve.ROUNDING, stored.spread)
+        for launch in launches:
+            departure = golden_curve.compare(stored.curve, launch.series, rtol=rtol, rounding=rounding)
+            if worst is None or departure.largest > worst[0].largest:
+                worst = departure, launch, repeats
+    assert worst is not None
+    departure, launch, repeats = worst
+    facts: dict[str, Scalar] = {"deviation": departure.largest}
+    if departure.starts_at is not None:
+        facts["departs_at_step"] = departure.starts_at
+    what = f"{departure.what}{_seed_of(launch)}"
+    if departure.exceeds_at is not None:
+        return _settle(family, "regressed", f"{what}; {departure.suggestion}", limit=rtol, facts=facts)
+    if departure.is_identical:
+        return _settle(family, "unchanged", "equal in every digit", limit=rtol, facts=facts)
+    if repeats:
+        reason = f"{what}; within the tolerance, but the same software computed other digits before"
+        return _settle(family, "drifted", reason, limit=rtol, facts=facts)
+    return _settle(family, "unchanged", f"deviates by up to {departure.largest:.1e}", limit=rtol, facts=facts)
+
+
+def _judge_same(family: Family) -> Verdict:
+    old, new = known(family.old), known(family.new)
+    if len(old) < len(new):
+        return _settle(family, "incomparable", "the baseline holds no value")
+    scale = abs(statistics.fmean(old))
+    accepted = family.accepted(SAME_TOLERANCE) * scale
+    shifts = [b - a for a, b in zip(old, new, strict=True)]
+    shift = statistics.fmean(shifts)
+    if abs(shift) <= accepted:
+        return _settle(family, "unchanged", limit=_share(accepted, scale))
+    if len(shifts) < 2:
+        return _settle(family, "inconclusive", _one_seed(shift, scale), limit=_share(accepted, scale))
+    noise = student_t_quantile(1 - ALPHA / 2, len(shifts) - 1) * statistics.stdev(shifts) / math.sqrt(len(shifts))
+    limit = max(accepted, noise)
+    if abs(shift) > limit:
+        reason = f"moved {'up' if shift > 0 else 'down'} over {len(shifts)} seeds, where it should stay the same"
+        return _settle(family, "regressed", reason, limit=_share(limit, scale))
+    return _within(family, limit, scale)
+
+
+def _judge_steps(family: Family) -> Verdict:
+    old, new = family.old, family.new
+    missed, missed_before = new.count(None), old.count(None)
+    if missed_before > (len(old) >= FEWEST_OLYMPIC):
+        return _settle(family, "incomparable", f"the baseline missed its goal in {missed_before} of {len(old)} seeds")
+    if missed > (len(new) >= FEWEST_OLYMPIC):
+        return _settle(family, "regressed", f"goal missed in {missed} of {len(new)} seeds")
+    before, squares_old, n_old = olympic(old)
+    now, squares_new, n_new = olympic(new)
+    resolution = float(family.first.facts.get("every", 1))
+    accepted = max(resolution, family.accepted(0.0) * before)
+    note = f"goal missed in 1 of {len(new)} seeds, counted as the slowest" if missed else ""
+    if n_old + n_new < 3:
+        if abs(now - before) <= accepted:
+            return _settle(family, "unchanged", "within the resolution", limit=_share(accepted, before))
+        return _settle(family, "inconclusive", _one_seed(now - before, before), limit=_share(accepted, before))
+    stdev = math.sqrt((squares_old + squares_new) / (n_old + n_new - 2))
+    limit = max(accepted, noise_limit(stdev, n_old, n_new, STEPS_ALPHA))
+    if now - before > limit:
+        return _settle(family, "regressed", note, limit=_share(limit, before))
+    if before - now > limit:
+        return _settle(family, "improved", note, limit=_share(limit, before))
+    return _within(family, limit, before, note)
+
+
+def _judge_floor(family: Family) -> Verdict:
+    old, new = known(family.old), known(family.new)
+    if len(old) < len(new):
+        return _settle(family, "incomparable", "the baseline holds no value")
+    before, now = statistics.fmean(old), statistics.fmean(new)
+    is_share = 0 <= before <= 1
+    samples = family.first.facts.get("evaluation_samples") if is_share else None
+    bounds = [family.accepted(0.0) * abs(before)]
+    if isinstance(samples, int):
+        p = (before * samples + 1) / (samples + 2)  # Laplace's: a test set without an error has chance too
+        each = math.sqrt(p * (1 - p) / samples)
+        bounds.append(normal_quantile(1 - ALPHA) * each * math.sqrt(1 / len(old) + 1 / len(new)))
+    if len(old) > 1:
+        bounds.append(noise_limit(pooled_stdev(old, new), len(old), len(new), ALPHA))
+    limit = max(bounds)
+    if len(old) == 1 and samples is None and now < before - limit:
+        return _settle(family, "inconclusive", _one_seed(now - before, before) + ", or evaluation_samples=")
+    if before - now > limit:
+        return _settle(family, "regressed", limit=_share(limit, before))
+    if now - before > limit and len(bounds) > 1:
+        return _settle(family, "improved", limit=_share(limit, before))
+    return _within(family, limit, before)
+
+
+_RULES = {"same": _judge_same, "steps": _judge_steps, "floor": _judge_floor}
+
+
+def _within(family: Family, limit: float, scale: float, reason: str = "") -> Verdict:
+    share = _share(limit, scale)
+    if share > BLIND_LIMIT:
+        return _settle(family, "inconclusive", "too noisy: it hides a doubling; give more seeds", limit=share)
+    return _settle(family, "unchanged", reason, limit=share)
+
+
+def _settle(
+    family: Family,
+    kind: VerdictKind,
+    reason: str = "",
+    *,
+    limit: float | None = None,
+    facts: Mapping[str, Scalar] | None = None,
+) -> Verdict:
+    now, then = known(family.new), known(family.old)
+    means = (statistics.fmean(now) if now else None, statistics.fmean(then) if then else None)
+    return _verdict(family, kind, reason, means=means, limit=limit, facts=facts)
+
+
+def _verdict(
+    family: Family,
+    kind: VerdictKind,
+    reason: str,
+    *,
+    means: tuple[float | None, float | None],
+    limit: float | None = None,
+    facts: Mapping[str, Scalar] | None = None,
+) -> Verdict:
+    first = family.first
+    now, then = means
+    seeds = {"seeds": len(family.current)} if len(family.current) > 1 else {}
+    at = {name: value for name, value in first.at.items() if name != "seed" or not seeds}
+    return Verdict(
+        metric=metric_key(first.name, at),
+        kind=kind,
+        unit=first.unit,
+        better=first.better,
+        current=now,
+        baseline=then,
+        ratio=now / then if now is not None and then else None,
+        limit=limit,
+        launches=len(next(iter(family.current.values()))),
+        baseline_launches=max((len(m.launches) for m in family.stored.values()), default=0),
+        reason=reason,
+        at=at,
+        facts={**first.facts, **seeds, **(facts or {})},
+    )
+
+
+def _one_seed(change: float, scale: float) -> str:
+    share = f"by {abs(change / scale):.1%}" if scale else f"by {abs(change):.4g}"
+    return f"one seed moved {share}: that may be chance; give seeds=range(5)"
+
+
+def _share(limit: float, scale: float) -> float:
+    """A limit as a fraction of the baseline; of a baseline of zero, the limit itself."""
+    return limit / abs(scale) if scale else limit
+
+
+def _seed_of(measurement: Measurement) -> str:
+    return f" (seed {measurement.at['seed']})" if "seed" in measurement.at else ""
+
+
+def _quantity(value: float | None) -> str:
+    return "none" if value is None else f"{value:.{golden_curve.DIGITS}g}"

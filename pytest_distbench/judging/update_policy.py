@@ -1,0 +1,61 @@
+"""What an update writes: which cases it measures anew, which entries it replaces, and what is fit to be a baseline."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from pytest_distbench.records.baseline import BaselineEntry, BaselineMetric
+from pytest_distbench.records.launch import LaunchRecord
+from pytest_distbench.records.verdict import Verdict
+
+FEWEST_LAUNCHES = 5
+"""With fewer, the noise between launches is a guess: the verdicts against such an entry are *inconclusive* or blind."""
+
+
+def only_judges(mode: str | None, entry: BaselineEntry | None) -> bool:
+    """Whether an update in this mode leaves a case with this stored entry to the ordinary comparison."""
+    return (mode == "new" and entry is not None) or (mode == "failed" and entry is None)
+
+
+def is_wanted(mode: str | None, verdicts: Sequence[Verdict], *, is_new: bool) -> bool:
+    """Whether an update in this mode rewrites an entry with these verdicts.
+
+    ``all``: always; ``new``: where there is none; ``failed``: where a metric regressed; ``changed``: where any metric
+    moved either way, cannot be compared, or has no baseline.
+    """
+    kinds = {v.kind for v in verdicts if v.better != "info"}
+    match mode:
+        case "all":
+            return True
+        case "new":
+            return is_new
+        case "failed":
+            return bool(kinds & {"regressed", "changed"})
+        case _:
+            return is_new or bool(kinds & {"regressed", "changed", "improved", "drifted", "incomparable", "missing"})
+
+
+def why_not_storable(launches: Sequence[LaunchRecord]) -> str:
+    """What these launches lack to be a baseline; empty if nothing.
+
+    An entry needs at least one judged metric, and a value for each in every launch. Of the seeds of a training some may
+    miss the goal: that counts, as a number of steps beyond all others.
+    """
+    judged = [m for launch in launches for m in launch.measurements if m.better != "info"]
+    if not judged:
+        return "nothing was measured that can be judged"
+    reached = {m.name for m in judged if m.value is not None}
+    lacking = [m.key for m in judged if m.value is None and not (m.better == "steps" and m.name in reached)]
+    if not lacking:
+        return ""
+    missed = f"{lacking.count(lacking[0])} of {len(launches)} launches"
+    return f"{lacking[0]} has no value in {missed}: a baseline must have reached its goal in each"
+
+
+def few_launches(metrics: Mapping[str, BaselineMetric]) -> dict[str, int]:
+    """The metrics that may scatter and have fewer than :data:`FEWEST_LAUNCHES` values, and how many they have."""
+    return {
+        key: len(metric.launches)
+        for key, metric in metrics.items()
+        if metric.better != "exact" and len(metric.launches) < FEWEST_LAUNCHES
+    }

@@ -1,0 +1,189 @@
+"""pytest's end of the ranks' control lines: a Unix socket in the launch's private directory."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import selectors
+import socket
+import time
+from pathlib import Path
+
+import msgspec
+
+from pytest_distbench.records.wire import ALL_JOINED, ALL_UP, SOCKET_NAME, RankEvent, short_address
+
+_READ_BYTES = 65536
+LONGEST_LINE_BYTES = 2**20
+"""A longer event is dropped: a body got hold of the socket."""
+
+
+class ControlChannel:
+    """Listens for the ranks of one launch, and for their ends. Closing it ends every rank that is still connected.
+
+    Args:
+        directory: of the launch.
+        selector: where connections are registered.
+        world_size: events of ranks beyond it are ignored.
+        attached: the rank that is given this process's stdin, stdout and stderr when it says hello.
+    """
+
+    def __init__(
+        self, directory: Path, selector: selectors.BaseSelector, *, world_size: int, attached: int | None = None
+    ) -> None:
+        self._world_size = world_size
+        self._attached = attached
+        self.events: list[RankEvent] = []
+        self.closed_at: dict[int, float] = {}
+        """rank -> CLOCK_MONOTONIC seconds at which its connection ended."""
+        self._selector = selector
+        self._path = directory / SOCKET_NAME
+        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._listener.settimeout(0)
+        with short_address(self._path) as address:
+            self._listener.bind(address)
+        self._listener.listen(1024)
+        self._lines: dict[socket.socket, bytes] = {}
+        self._ranks: dict[socket.socket, int] = {}
+        self._handles: dict[int, socket.socket] = {}
+        """pidfd of a rank -> its connection, which a child it forked may hold open after its end."""
+        selector.register(self._listener, selectors.EVENT_READ, self)
+
+    def read(self, source: object) -> list[RankEvent]:
+        """Take in what made ``source``, a file object of this channel, readable."""
+        if source is self._listener:
+            with contextlib.suppress(BlockingIOError):
+                connection, _ = self._listener.accept()
+                connection.settimeout(0)
+                self._lines[connection] = b""
+                self._selector.register(connection, selectors.EVENT_READ, self)
+            return []
+        if isinstance(source, int):
+            return self._rank_ended(source)
+        assert isinstance(source, socket.socket)
+        with contextlib.suppress(BlockingIOError):
+            return self._read_rank(source)
+        return []
+
+    def drain(self) -> list[RankEvent]:
+        """Take in all that has arrived by now."""
+        fresh: list[RankEvent] = []
+        while ready := [key for key, _ in self._selector.select(0) if key.data is self]:
+            for key in ready:
+                fresh += self.read(key.fileobj)
+        return fresh
+
+    def ask(self, rank: int, request: bytes) -> None:
+        """Send one byte to a rank that is still connected."""
+        for connection, its_rank in self._ranks.items():
+            if its_rank == rank and connection in self._lines:
+                with contextlib.suppress(OSError):
+                    connection.send(request)
+
+    def pids(self) -> dict[int, int]:
+        """Rank -> process id, of the ranks that have said hello."""
+        return {event.rank: event.pid for event in self.events if event.kind == "hello"}
+
+    def concluded(self) -> set[int]:
+        """Ranks that have said how they ended."""
+        return {event.rank for event in self.events if event.kind in ("failed", "skipped", "done")}
+
+    def lost(self) -> set[int]:
+        """Ranks whose connection ended before they said how they ended: they have died."""
+        return set(self.closed_at) - self.concluded()
+
+    def said(self, rank: int) -> str:
+        """What a rank that failed said on the line; empty where it left a report instead."""
+        return next((e.text for e in self.events if e.rank == rank and e.kind == "failed" and e.text), "")
+
+    def held(self) -> bool:
+        """Whether a rank has not passed, and so waits to be ended."""
+        return any(event.kind in ("failed", "skipped") for event in self.events)
+
+    def last_phase(self, rank: int) -> str:
+        """The phase a rank said it entered last."""
+        phases = [event.text for event in self.events if event.rank == rank and event.kind == "phase"]
+        return phases[-1] if phases else "start"
+
+    def close(self) -> None:
+        """Close the listener, every connection, and remove the socket."""
+        for connection in [*self._lines, self._listener]:
+            with contextlib.suppress(KeyError, ValueError):
+                self._selector.unregister(connection)
+            connection.close()
+        for handle in list(self._handles):
+            self._forget(handle)
+        self._lines.clear()
+        self._path.unlink(missing_ok=True)
+
+    def _read_rank(self, connection: socket.socket) -> list[RankEvent]:
+        try:
+            data = connection.recv(_READ_BYTES)
+        except BlockingIOError:
+            raise
+        except OSError:
+            data = b""
+        if not data:
+            self._close(connection)
+            return []
+        *lines, rest = (self._lines[connection] + data).split(b"\n")
+        self._lines[connection] = rest if len(rest) <= LONGEST_LINE_BYTES else b""  # no rank of ours writes such a line
+        fresh = []
+        for line in lines:
+            with contextlib.suppress(msgspec.DecodeError):  # a killed rank may leave half a line
+                event = msgspec.json.decode(line, type=RankEvent)
+                if 0 <= event.rank < self._world_size:
+                    fresh.append(event)
+        for event in fresh:
+            self._ranks[connection] = event.rank
+            if event.kind == "hello":
+                self._watch(event.pid, connection)
+                if event.rank == self._attached:
+                    socket.send_fds(connection, [b"t"], [0, 1, 2])
+        self.events += fresh
+        if any(event.kind == "hello" for event in fresh):
+            self._tell_all(ALL_UP, once={event.rank for event in self.events if event.kind == "hello"})
+        if any(_begins_body(event) for event in fresh):
+            self._tell_all(ALL_JOINED, once={event.rank for event in self.events if _begins_body(event)})
+        return fresh
+
+    def _tell_all(self, message: bytes, *, once: set[int]) -> None:
+        """Send a byte to every rank when the last of them has come to where the others are."""
+        if len(once) == self._world_size:
+            for rank in once:
+                self.ask(rank, message)
+
+    def _watch(self, pid: int, connection: socket.socket) -> None:
+        with contextlib.suppress(OSError):  # gone already: the end of its connection says so, or nobody can
+            handle = os.pidfd_open(pid)
+            self._handles[handle] = connection
+            self._selector.register(handle, selectors.EVENT_READ, self)
+
+    def _rank_ended(self, handle: int) -> list[RankEvent]:
+        """Take in a rank's last words and close its connection, whoever else holds the other end."""
+        connection = self._handles[handle]
+        self._forget(handle)
+        fresh: list[RankEvent] = []
+        with contextlib.suppress(BlockingIOError):
+            while connection in self._lines:
+                fresh += self._read_rank(connection)
+        self._close(connection)
+        return fresh
+
+    def _forget(self, handle: int) -> None:
+        self._selector.unregister(handle)
+        os.close(handle)
+        del self._handles[handle]
+
+    def _close(self, connection: socket.socket) -> None:
+        if connection not in self._lines:
+            return
+        self._selector.unregister(connection)
+        connection.close()
+        del self._lines[connection]
+        if connection in self._ranks:
+            self.closed_at[self._ranks[connection]] = time.monotonic()
+
+
+def _begins_body(event: RankEvent) -> bool:
+    return event.kind == "phase" and event.text == "body"

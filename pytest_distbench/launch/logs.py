@@ -1,0 +1,56 @@
+"""What ranks print, line by line while they run: read from their logs, so that nothing stands between them."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+from pytest_distbench.records.plan import LaunchPlan
+
+_READ_BYTES = 2**20
+_LONGEST_LINE_BYTES = 2**16
+_LINE_END = re.compile(rb"\r\n|\n|\r")
+
+
+class LogFollower:
+    """Reads the logs of one launch as they grow.
+
+    Args:
+        plan: whose logs.
+        on_line: gets (rank, line), without the line's end.
+    """
+
+    def __init__(self, plan: LaunchPlan, on_line: Callable[[int, str], None]) -> None:
+        self._paths = {rank: Path(plan.directory) / f"rank{rank}.log" for rank in range(plan.world_size)}
+        self._read: dict[int, int] = dict.fromkeys(self._paths, 0)
+        self._rest: dict[int, bytes] = dict.fromkeys(self._paths, b"")
+        self._on_line = on_line
+
+    def poll(self) -> None:
+        """Hand over the lines that have come since the last call."""
+        for rank in self._paths:
+            self._take(rank)
+
+    def finish(self) -> None:
+        """Hand over all that is left, an unfinished last line included."""
+        for rank in self._paths:
+            while self._take(rank):
+                pass
+            if self._rest[rank]:
+                self._on_line(rank, self._rest[rank].decode(errors="replace"))
+
+    def _take(self, rank: int) -> bool:
+        data = b""
+        with contextlib.suppress(OSError), self._paths[rank].open("rb") as file:
+            file.seek(self._read[rank])
+            data = file.read(_READ_BYTES)
+        self._read[rank] += len(data)
+        *lines, self._rest[rank] = _LINE_END.split(self._rest[rank] + data)
+        if len(self._rest[rank]) > _LONGEST_LINE_BYTES:  # searched again for its end with every read
+            lines.append(self._rest[rank])
+            self._rest[rank] = b""
+        for line in lines:
+            self._on_line(rank, line.decode(errors="replace"))
+        return bool(data)

@@ -1,0 +1,178 @@
+"""From what each rank recorded to one measurement per metric: reduction over ranks, element by element."""
+
+from __future__ import annotations
+
+import statistics
+from collections import Counter
+from collections.abc import Sequence
+
+from pytest_distbench.errors import RecordingError
+from pytest_distbench.judging.fingerprint_rule import rank_ranges
+from pytest_distbench.judging.stats import nearest_rank, quantile
+from pytest_distbench.records.fingerprint import Collective, Fingerprint
+from pytest_distbench.records.metric import Measurement, Observation, Summary
+from pytest_distbench.records.rank import RankReport
+
+SHORTEST_BODY_S = 0.5
+"""Below this the 10 ms ticks of the system's CPU accounting say nothing about other processes."""
+
+FAST_SIDE = 0.25
+"""A launch's value is the 25th percentile on the fast side: it settles first and ignores the scheduler's spikes."""
+
+
+def merge(reports: Sequence[RankReport]) -> list[Measurement]:
+    """Reduce the observations of all ranks of a launch, in the order they were first recorded.
+
+    Raises:
+        RecordingError: ranks recorded different things under one name.
+    """
+    by_key: dict[str, list[tuple[int, Observation]]] = {}
+    for report in sorted(reports, key=lambda r: r.rank):
+        for observation in report.observations:
+            key = Measurement(name=observation.name, unit="", better="info", value=None, at=observation.at).key
+            by_key.setdefault(key, []).append((report.rank, observation))
+    return [_reduce(key, seen) for key, seen in by_key.items()]
+
+
+def foreign_cores(reports: Sequence[RankReport]) -> float | None:
+    """Cores that processes outside the launch kept busy while rank 0's body ran; None if it was too short."""
+    by_rank = {r.rank: r for r in reports}
+    if 0 not in by_rank or by_rank[0].body_s < SHORTEST_BODY_S:
+        return None
+    own = sum(r.cpu_s for r in reports)
+    return max(0.0, (by_rank[0].busy_s - own) / by_rank[0].body_s)
+
+
+def merge_fingerprints(reports: Sequence[RankReport]) -> dict[str, Fingerprint]:
+    """The ranks' fingerprints by key, equal ones told once."""
+    ranks = sorted(reports, key=lambda r: r.rank)
+    found = {}
+    for key in dict.fromkeys(key for r in ranks for key in r.fingerprints):
+        prints = {r.rank: r.fingerprints[key] for r in ranks if key in r.fingerprints}
+        missing = next((p.missing for p in prints.values() if p.missing), "")
+        same: dict[tuple[Collective, ...], list[int]] = {}
+        for rank, fingerprint in prints.items():
+            same.setdefault(tuple(fingerprint.collectives), []).append(rank)
+        found[key] = (
+            Fingerprint(missing=missing)
+            if missing
+            else Fingerprint(
+                collectives={rank_ranges(who, len(reports)): list(rows) for rows, who in same.items()},
+                parameters=sum(p.parameters for p in prints.values()),
+                optimizer_steps=sum(p.optimizer_steps for p in prints.values()),
+            )
+        )
+    return found
+
+
+def late_s(reports: Sequence[RankReport]) -> dict[str, list[float]]:
+    """How long after the first rank each entered the same collectives, mean seconds, by key and rank.
+
+    Only for ranks of one host, whose clock is one, and where all entered equally many.
+    """
+    ranks = sorted(reports, key=lambda r: r.rank)
+    found = {}
+    for key in ranks[0].fingerprints if ranks else ():
+        prints = [r.fingerprints.get(key) for r in ranks]
+        stamps = [[p.began + at for at in p.entered] for p in prints if p is not None and p.entered]
+        if len(stamps) < max(2, len(ranks)) or len({len(s) for s in stamps}) > 1:
+            continue
+        firsts = [min(column) for column in zip(*stamps, strict=True)]
+        late = [statistics.fmean(at - first for at, first in zip(s, firsts, strict=True)) for s in stamps]
+        found[key] = [round(seconds, 7) for seconds in late]
+    return found
+
+
+def _reduce(key: str, seen: list[tuple[int, Observation]]) -> Measurement:
+    first = seen[0][1]
+    if any(
+        (o.unit, o.better, o.reduce, o.is_series) != (first.unit, first.better, first.reduce, first.is_series)
+        for _, o in seen
+    ):
+        raise RecordingError(f"{key!r}: ranks disagree about its unit, direction, reduction or shape")
+    lengths = {len(o.values) for _, o in seen}
+    if len(lengths) > 1:
+        raise RecordingError(f"{key!r}: ranks recorded {sorted(lengths)} values; all must record equally many")
+    if first.reduce == "rank0":
+        seen = [pair for pair in seen if pair[0] == 0] or seen[:1]
+    rows = [o.values for _, o in seen]
+    if first.reduce == "all" and any(row != rows[0] for row in rows):
+        found = ", ".join(f"rank {rank}: {_shorten(o.values)}" for rank, o in seen)
+        raise RecordingError(f"{key!r}: ranks disagree on a value that must be equal ({found})")
+    values = [_combine(column, first) for column in zip(*rows, strict=True)]
+    summary = _summarise(values, rows, [rank for rank, _ in seen], first) if first.is_series else None
+    return Measurement(
+        name=first.name,
+        unit=first.unit,
+        better=first.better,
+        value=_launch_value(values, first),
+        at=first.at,
+        facts=first.facts,
+        series=values if first.is_series and first.better in ("exact", "info", "curve") else [],
+        summary=summary,
+        companions=_companions([o for _, o in seen]),
+    )
+
+
+def _companions(observations: Sequence[Observation]) -> dict[str, float]:
+    """Summed over ranks: their noise is independent, so the sum is quieter than the largest."""
+    found = {}
+    for name in observations[0].companions:
+        sums = [sum(column) for column in zip(*(o.companions.get(name, []) for o in observations), strict=True)]
+        if sums:
+            found[name] = quantile(sums, FAST_SIDE) if name.endswith("_s") else statistics.fmean(sums)
+    return found
+
+
+def _combine(column: tuple[float, ...], observation: Observation) -> float:
+    match observation.reduce:
+        case "max":
+            return max(column)
+        case "min":
+            return min(column)
+        case "mean":
+            return statistics.fmean(column)
+        case "sum":
+            return sum(column)
+        case "rank0" | "all":
+            return column[0]
+
+
+def _launch_value(values: list[float], observation: Observation) -> float | None:
+    if not values:
+        return None
+    if not observation.is_series:
+        return values[0]
+    match observation.better:
+        case "lower":
+            return quantile(values, FAST_SIDE)
+        case "higher":
+            return quantile(values, 1 - FAST_SIDE)
+        case _:
+            return values[-1]
+
+
+def _summarise(values: list[float], rows: list[list[float]], ranks: list[int], observation: Observation) -> Summary:
+    slowest: int | None = None
+    share = 0.0
+    if len(rows) > 1 and observation.reduce == "max":
+        winners = Counter(ranks[max(range(len(rows)), key=column.__getitem__)] for column in zip(*rows, strict=True))
+        slowest, times = winners.most_common(1)[0]
+        share = times / len(values)
+    return Summary(
+        n=len(values),
+        minimum=min(values),
+        p25=quantile(values, 0.25),
+        median=statistics.median(values),
+        p95=nearest_rank(values, 0.95),
+        p99=nearest_rank(values, 0.99),
+        mean=statistics.fmean(values),
+        stdev=statistics.stdev(values) if len(values) > 1 else 0.0,
+        slowest_rank=slowest,
+        slowest_share=share,
+    )
+
+
+def _shorten(values: list[float]) -> str:
+    text = ", ".join(f"{v:g}" for v in values[:3])
+    return text + (", ..." if len(values) > 3 else "") if values else "none"

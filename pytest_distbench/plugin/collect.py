@@ -1,0 +1,214 @@
+"""Collects the cases out of the test reports and tells them at the end: summary, run record, GitHub.
+
+Reads reports, not the session, so that it works in a pytest-xdist controller, which measures nothing itself.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import shlex
+import time
+from collections.abc import Callable, Generator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from pytest_distbench.plugin.settings import Settings
+    from pytest_distbench.records.case import EntryName
+    from pytest_distbench.records.run import CaseResult
+    from pytest_distbench.run.loop import Session
+
+REPORT_ATTRIBUTE = "distbench_cases"
+"""Attribute of a test report: its cases as JSON texts."""
+
+TEST_ATTRIBUTE = "distbench_test"
+"""Attribute of a report of a test of ours: its name and its case id."""
+
+_DESELECTED = "distbench_deselected"
+"""What a pytest-xdist worker tells its controller: how many collected tests it will not run."""
+
+
+class ResultsPlugin:
+    """Registered as a pytest plugin of its own, because its hooks need the run's state.
+
+    Args:
+        config: pytest's.
+        settings_if: the run's settings, given whether anything was measured; None if nothing of ours is in use.
+
+    Attributes:
+        session: of this process, once it measures something.
+    """
+
+    def __init__(self, config: pytest.Config, settings_if: Callable[[bool], Settings | None]) -> None:
+        self.session: Session | None = None
+        self._settings_if = settings_if
+        self._config = config
+        self._started = time.time()
+        self._texts: list[str] = []  # as the reports hold them: one copy, however long the run
+        self._trouble: list[str] = []
+        self._deselected = 0
+        self._reported: set[str] = set()
+        self._seen: dict[tuple[str, str], bool] = {}
+        self._unused: list[EntryName] | None = None
+        self._pruned = False
+        self._why_not_pruned = ""
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> Generator[None]:
+        before = len(items)
+        yield
+        self._deselected = before - len(items)  # whoever took them out, whether he said so or not
+        if hasattr(self._config, "workeroutput"):
+            self._config.workeroutput[_DESELECTED] = self._deselected
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_testnodedown(self, node: Any) -> None:
+        self._deselected += getattr(node, "workeroutput", {}).get(_DESELECTED, 0)
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        self._texts += getattr(report, REPORT_ATTRIBUTE, None) or []
+        self._reported.add(report.nodeid.partition("::")[0])
+        if name := getattr(report, TEST_ATTRIBUTE, None):
+            test, case_id = name
+            self._seen[test, case_id] = self._seen.get((test, case_id), True) and not report.skipped
+
+    @functools.cached_property
+    def _results(self) -> list[CaseResult]:
+        """All cases; asked for when no more can come."""
+        import msgspec
+
+        from pytest_distbench.records.run import CaseResult
+
+        return [msgspec.json.decode(text, type=CaseResult) for text in self._texts]
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        if hasattr(self._config, "workerinput"):
+            return
+        settings = self._settings()
+        if settings is None or self._config.option.collectonly:
+            return
+        if settings.gpu and not self._results and session.exitstatus == pytest.ExitCode.OK:
+            self._trouble.append(
+                "--gpu was given and nothing was measured: every test was skipped, deselected or not ours"
+            )
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+        self._find_unused(settings, session)
+        if settings.json is not None:
+            self._write_record(settings, session)
+        if "GITHUB_STEP_SUMMARY" in os.environ and self._results:
+            self._append_summary()
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        config = self._config
+        if not self._results and not self._trouble:
+            return
+        from pytest_distbench.report import github
+        from pytest_distbench.report.escape import printable
+        from pytest_distbench.report.terminal import summary_lines, unused_lines
+
+        settings = self._settings()
+        assert settings is not None
+        verbosity = config.get_verbosity()
+        terminalreporter.section("distbench", sep="-")
+        for line in summary_lines(
+            self._results,
+            verbosity=verbosity,
+            record_command=self._record_command(),
+            folder=_shown(settings.baselines, config),
+        ):
+            terminalreporter.write_line(printable(line), red=line.startswith("!"), yellow=line.startswith(("?", "x")))
+        for line in unused_lines(self._unused or [], pruned=self._pruned):
+            terminalreporter.write_line(printable(line), yellow=True)
+        if settings.prune and self._why_not_pruned:
+            terminalreporter.write_line(f"nothing was pruned: {self._why_not_pruned}", yellow=True)
+        if settings.json is not None and not self._trouble:
+            terminalreporter.write_line(f"run record: {_shown(settings.json, config)}")
+        if settings.attach is not None:
+            terminalreporter.write_line(f"rank {settings.attach} had the terminal: nothing was judged or stored")
+        for line in self._trouble:
+            terminalreporter.write_line(f"distbench: {line}", red=True)
+        if github.runs_here(os.environ):
+            for line in github.workflow_commands(self._results, also_failing=settings.also_failing):
+                terminalreporter.write_line(line)
+
+    def _settings(self) -> Settings | None:
+        """The run's settings, as far as anything of ours was asked for."""
+        if self.session is not None:
+            return self.session.settings
+        return self._settings_if(bool(self._texts))
+
+    def _find_unused(self, settings: Settings, session: pytest.Session) -> None:
+        """Know the entries that no test used, if this run can tell; delete them if it was asked to."""
+        from pytest_distbench.errors import StoredFileError
+        from pytest_distbench.store.baselines import BaselineStore
+        from pytest_distbench.store.unused import unused_entries, why_partial
+
+        self._why_not_pruned = why_partial(self._config, session, deselected=self._deselected) or (
+            "" if self._results else "nothing was measured"
+        )
+        if self._why_not_pruned:
+            return
+        store = BaselineStore(settings.baselines, self._results[0].environment.platform)
+        try:
+            self._unused = unused_entries(store, self._results, self._reported, self._seen, self._config)
+            if settings.prune:
+                for name in self._unused:
+                    store.delete(name.test, name.key)
+                self._pruned = True
+        except StoredFileError as error:
+            self._trouble.append(str(error))
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+    def _write_record(self, settings: Settings, session: pytest.Session) -> None:
+        from datetime import UTC, datetime
+
+        from pytest_distbench import __version__
+        from pytest_distbench.errors import StoredFileError
+        from pytest_distbench.records.run import RunRecord
+        from pytest_distbench.store.run_record import SCHEMA, write_run_record
+
+        assert settings.json is not None
+        record = RunRecord(
+            schema=SCHEMA,
+            distbench=__version__,
+            started=datetime.fromtimestamp(self._started, UTC).isoformat(timespec="seconds"),
+            duration_s=time.time() - self._started,
+            world_sizes=list(settings.world_sizes),
+            gpu=settings.gpu,
+            results=self._results,
+            unused=self._unused,
+        )
+        try:
+            write_run_record(settings.json, record)
+        except StoredFileError as error:
+            self._trouble.append(str(error))
+            if session.exitstatus == pytest.ExitCode.OK:
+                session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+    def _append_summary(self) -> None:
+        from pytest_distbench.report.github import append_summary
+
+        try:
+            append_summary(Path(os.environ["GITHUB_STEP_SUMMARY"]), self._results)
+        except OSError as error:
+            self._trouble.append(f"cannot write GITHUB_STEP_SUMMARY: {error}")
+
+    def _record_command(self) -> str:
+        arguments = [
+            str(a)
+            for a in self._config.invocation_params.args
+            if not str(a).startswith(("--distbench-update", "--distbench-launches=", "--distbench-prune"))
+        ]
+        return shlex.join(["pytest", *arguments, "--distbench-update=new"])
+
+
+def _shown(path: Path, config: pytest.Config) -> Path:
+    """A path as the user would write it from where pytest was started."""
+    try:
+        return path.relative_to(config.invocation_params.dir)
+    except ValueError:
+        return path

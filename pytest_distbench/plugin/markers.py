@@ -1,0 +1,174 @@
+"""The markers ``world_size``, ``gpu`` and ``distbench``, read into one requirement per test."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+import pytest
+
+from pytest_distbench.errors import ConfigurationError
+from pytest_distbench.plugin.settings import Settings
+
+DECLARATIONS = (
+    "world_size(*sizes, min=, max=): process-group sizes this test runs at; without it the largest given",
+    "gpu: this test needs CUDA; not run without --gpu",
+    "distbench(timeout=, launches=, tolerance=, metrics=, xfail_perf=): how this test is measured and judged",
+)
+_KEYWORDS = {
+    "world_size": ("min", "max"),
+    "gpu": (),
+    "distbench": ("timeout", "launches", "tolerance", "metrics", "xfail_perf"),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Requirement:
+    """What a test's markers ask for. None: the run's setting applies.
+
+    Attributes:
+        timeout_s: for one launch.
+        launches: judged first.
+        tolerance: fraction, or one per metric name.
+        metrics: names of the metrics that are judged; the others are only shown.
+        xfail_perf: reason why a regression is expected.
+    """
+
+    timeout_s: float | None = None
+    launches: int | None = None
+    tolerance: float | Mapping[str, float] | None = None
+    metrics: tuple[str, ...] | None = None
+    xfail_perf: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """One world size of a test, and why it does not run, if it does not."""
+
+    ranks: int
+    not_run: str = ""
+
+
+def sizes(markers: Iterable[pytest.Mark], settings: Settings) -> list[Size]:
+    """The world sizes a test runs at, and those it would have run at with more ranks.
+
+    Raises:
+        ConfigurationError: a marker's arguments cannot be used.
+    """
+    marks = list(markers)
+    wanted, least, most = _world_size(marks)
+    not_run = "" if settings.gpu or not any(m.name == "gpu" for m in marks) else "not run: needs a GPU: give --gpu"
+    given = settings.world_sizes
+    if wanted:
+        if not any(least <= n <= most for n in wanted):
+            raise ConfigurationError(f"@pytest.mark.world_size: none of {_list(wanted)} lies within min and max")
+        return [Size(n, not_run or _obstacle(n, settings)) for n in wanted if least <= n <= most]
+    fitting = [n for n in given if least <= n <= most]
+    if settings.only_these_sizes:
+        return [Size(n, not_run) for n in fitting] or [
+            Size(given[-1], f"not run: wants {_range(least, most)} ranks, {_list(given)} given")
+        ]
+    if settings.largest < least:
+        return [Size(int(least), f"not run: needs {int(least)} ranks, {settings.largest} given")]
+    return [Size(int(min(settings.largest, most)), not_run)]
+
+
+def requirement(markers: Iterable[pytest.Mark]) -> Requirement:
+    """The ``distbench`` marker of a test; of several, the closest one wins keyword by keyword.
+
+    Raises:
+        ConfigurationError: unknown keyword or unusable value.
+    """
+    options: dict[str, object] = {}
+    for mark in markers:
+        _check_keywords(mark)
+        if mark.name == "distbench":
+            if mark.args:
+                raise ConfigurationError(f"@pytest.mark.distbench takes keywords only, found {mark.args!r}")
+            options = {**mark.kwargs, **options}
+    return Requirement(
+        timeout_s=_number(options, "timeout", above=0),
+        launches=None if options.get("launches") is None else int(_number(options, "launches", above=0) or 0),
+        tolerance=_tolerance(options.get("tolerance")),
+        metrics=_metrics(options.get("metrics")),
+        xfail_perf=_reason(options.get("xfail_perf")),
+    )
+
+
+def _check_keywords(mark: pytest.Mark) -> None:
+    known = _KEYWORDS.get(mark.name)
+    unknown = sorted(set(mark.kwargs) - set(known or ())) if known is not None else []
+    if mark.name == "gpu" and mark.args:
+        raise ConfigurationError(f"@pytest.mark.gpu takes no arguments, found {mark.args!r}")
+    if unknown:
+        allowed = ", ".join(known or ()) or "none"
+        raise ConfigurationError(
+            f"@pytest.mark.{mark.name}: unknown keyword {', '.join(unknown)}; known are: {allowed}"
+        )
+
+
+def _world_size(marks: list[pytest.Mark]) -> tuple[tuple[int, ...], float, float]:
+    for mark in marks:
+        if mark.name != "world_size":
+            continue
+        _check_keywords(mark)
+        least, most = mark.kwargs.get("min", 1), mark.kwargs.get("max", float("inf"))
+        numbers = [*mark.args, *mark.kwargs.values()]
+        if not numbers or not all(isinstance(n, int) and not isinstance(n, bool) and n >= 1 for n in numbers):
+            raise ConfigurationError(
+                f"@pytest.mark.world_size: wants numbers of ranks, found {(*mark.args, *mark.kwargs.items())!r}"
+            )
+        if least > most:
+            raise ConfigurationError(f"@pytest.mark.world_size: min={least} is more than max={most}")
+        return tuple(dict.fromkeys(mark.args)), least, most
+    return (), 1, float("inf")
+
+
+def _obstacle(ranks: int, settings: Settings) -> str:
+    if settings.only_these_sizes and ranks not in settings.world_sizes:
+        return f"not run: {ranks} ranks are not among the given {_list(settings.world_sizes)}"
+    if ranks > settings.largest:
+        return f"not run: needs {ranks} ranks, {settings.largest} given"
+    return ""
+
+
+def _number(options: Mapping[str, object], name: str, *, above: float) -> float | None:
+    value = options.get(name)
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not above < value < float("inf"):
+        raise ConfigurationError(f"@pytest.mark.distbench: {name}={value!r}; wanted a number above {above:g}")
+    return float(value)
+
+
+def _tolerance(value: object) -> float | Mapping[str, float] | None:
+    values = list(value.values()) if isinstance(value, Mapping) else [value]
+    if value is None or all(
+        isinstance(v, (int, float)) and not isinstance(v, bool) and 0 <= v < float("inf") for v in values
+    ):
+        return value  # type: ignore[return-value] # just checked
+    raise ConfigurationError(
+        f"@pytest.mark.distbench: tolerance={value!r}; wanted a fraction such as 0.05, or one per metric name"
+    )
+
+
+def _metrics(value: object) -> tuple[str, ...] | None:
+    if value is None:
+        return None
+    if not isinstance(value, (list, tuple)) or not value or not all(isinstance(v, str) for v in value):
+        raise ConfigurationError(f"@pytest.mark.distbench: metrics={value!r}; wanted a list of metric names")
+    return tuple(value)
+
+
+def _reason(value: object) -> str | None:
+    if value is None or (isinstance(value, str) and value):
+        return value
+    raise ConfigurationError(f"@pytest.mark.distbench: xfail_perf={value!r}; wanted the reason as text")
+
+
+def _range(least: float, most: float) -> str:
+    return f"at least {least:g}" if most == float("inf") else f"{least:g} to {most:g}"
+
+
+def _list(numbers: Iterable[int]) -> str:
+    return ", ".join(map(str, numbers))

@@ -1,0 +1,213 @@
+"""Hands a run's times to pytest-benchmark, for its table, its JSON, its saved runs and its comparisons.
+
+Registered only when an option of pytest-benchmark asks for something. The verdict of a test never depends on it: what
+goes over is measured and judged already. Each time becomes one benchmark, made as pytest-benchmark makes its own:
+``BenchmarkFixture.pedantic`` with a clock that replays the launches, so that a round is a launch.
+"""
+
+from __future__ import annotations
+
+import itertools
+import statistics
+from collections.abc import Callable, Generator, Iterator, Sequence
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pytest
+
+from pytest_distbench.plugin.collect import REPORT_ATTRIBUTE
+from pytest_distbench.records.metric import Measurement
+from pytest_distbench.records.run import CaseResult
+from pytest_distbench.records.verdict import Verdict
+from pytest_distbench.units import GIGABYTE
+
+if TYPE_CHECKING:
+    from pytest_benchmark.session import BenchmarkSession
+
+_ITS_FIXTURE = "benchmark"
+
+
+class PytestBenchmarkPlugin:
+    """Registered as a pytest plugin of its own, because most runs do without it.
+
+    Args:
+        fixture: tests that use it are ours.
+    """
+
+    def __init__(self, fixture: str) -> None:
+        self._fixture = fixture
+        self._texts: list[str] = []
+        self._trouble = ""
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> Generator[None]:
+        """Our tests are benchmarks: ``--benchmark-only`` runs them, ``--benchmark-skip`` does not.
+
+        pytest-benchmark knows a benchmark by the name of its fixture. Ours do not need the fixture itself, so they have
+        the name while it looks.
+        """
+        found: list[list[str]] = []
+        if _receiver(config) is not None:
+            found = [getattr(item, "fixturenames", []) for item in items]
+        ours = [names for names in found if self._fixture in names and _ITS_FIXTURE not in names]
+        lists = {id(names): names for names in ours}  # the cases of a parametrized test share one
+        for names in lists.values():
+            names.append(_ITS_FIXTURE)
+        try:
+            return (yield)
+        finally:
+            for names in lists.values():
+                names.remove(_ITS_FIXTURE)
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        self._texts += getattr(report, REPORT_ATTRIBUTE, None) or []
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_sessionfinish(self, session: pytest.Session) -> Generator[None]:
+        """Outermost, because pytest-benchmark saves and compares in a wrapper of this hook too."""
+        receiver = _receiver(session.config)
+        if receiver is not None and not receiver.disabled:  # by --benchmark-disable or -n
+            results = [msgspec.json.decode(text, type=CaseResult) for text in self._texts]
+            try:
+                hand_over(results, receiver)
+            except (AttributeError, TypeError, ImportError) as error:
+                self._trouble = f"pytest-benchmark did not take our results, its interface changed: {error}"
+        return (yield)
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        if self._trouble:
+            terminalreporter.write_line(f"distbench: {self._trouble}", red=True)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Benchmark:
+    """One time of one case, as pytest-benchmark sees it.
+
+    Attributes:
+        name: the test's function and id, and the metric: ``test_a[ws2]:latency[message_bytes=4096]``.
+        fullname: the same with the test's path; comparisons go by it.
+        group: the case, so that a sweep is one table.
+        param: id and metric.
+        params: what ``--benchmark-group-by=param:NAME`` can use.
+        rounds_s: the value of each launch.
+        extra_info: what else is known, JSON-able.
+    """
+
+    name: str
+    fullname: str
+    group: str
+    param: str
+    params: dict[str, Any]
+    rounds_s: list[float]
+    extra_info: dict[str, Any]
+
+
+def benchmarks(results: Sequence[CaseResult]) -> Iterator[Benchmark]:
+    """Every judged time of every case, except of cases whose ranks failed: those measured only a part."""
+    for result in results:
+        if result.launches[-1].outcome != "passed":
+            continue
+        measured: dict[str, list[Measurement]] = {}
+        for launch in result.launches:
+            for measurement in launch.measurements:
+                if measurement.value is not None and measurement.value > 0:
+                    measured.setdefault(measurement.key, []).append(measurement)
+        for verdict in result.verdicts:
+            if verdict.unit == "s" and verdict.better == "lower" and verdict.metric in measured:
+                yield _benchmark(result, verdict, measured[verdict.metric])
+
+
+def hand_over(results: Sequence[CaseResult], receiver: BenchmarkSession) -> None:
+    """Add our benchmarks to those of pytest-benchmark's session; of a test that ran twice, the last run counts.
+
+    Raises:
+        AttributeError, TypeError, ImportError: its interface is not the one of versions 5.2 to 5.3.
+    """
+    from pytest_benchmark.fixture import BenchmarkFixture
+
+    for made in {b.fullname: b for b in benchmarks(results)}.values():
+        node = SimpleNamespace(
+            name=made.name,
+            nodeid=made.fullname,
+            _nodeid=made.fullname,  # version 5.2 reads this one
+            callspec=SimpleNamespace(id=made.param, params=made.params),
+        )
+        options = {**receiver.options, "timer": SimpleNamespace(target=_replay(made.rounds_s)), "cprofile": False}
+        fixture = BenchmarkFixture(
+            node,
+            add_stats=receiver.benchmarks.append,
+            logger=receiver.logger,
+            warner=None,
+            disabled=False,
+            group=made.group,
+            **options,
+        )
+        fixture.extra_info.update(made.extra_info)
+        fixture.pedantic(lambda: None, rounds=len(made.rounds_s))
+
+
+def _receiver(config: pytest.Config) -> BenchmarkSession | None:
+    """The run's session of pytest-benchmark; None where it is not loaded, or blocked as by ``--codspeed``."""
+    return config.pluginmanager.get_plugin("pytest-benchmark")
+
+
+def _replay(rounds_s: Sequence[float]) -> Callable[[], float]:
+    """A clock that is read before and after each round. It starts at 0.0 each time, so no digit is lost."""
+    readings = itertools.chain.from_iterable((0.0, value) for value in rounds_s)
+
+    def distbench_launches() -> float:
+        return next(readings)
+
+    return distbench_launches
+
+
+def _benchmark(result: CaseResult, verdict: Verdict, measured: Sequence[Measurement]) -> Benchmark:
+    case, environment = result.case, result.environment
+    test = f"{case.test}[{case.case_id}]" if case.case_id else case.test
+    fullname = f"{test}:{verdict.metric}"
+    rounds_s = [m.value for m in measured if m.value is not None]
+    scalars = {name: value for name, value in case.params.items() if isinstance(value, bool | int | float | str)}
+    return Benchmark(
+        name=fullname.rpartition("::")[2],
+        fullname=fullname,
+        group=test,
+        param=f"{case.case_id}:{verdict.metric}",
+        params={**scalars, **verdict.at, "world_size": case.world_size, "metric": verdict.metric.partition("[")[0]},
+        rounds_s=rounds_s,
+        extra_info={
+            "world_size": case.world_size,
+            "backend": case.backend,
+            "launcher": case.launcher,
+            "device": environment.device,
+            "platform": environment.platform,
+            "software": environment.software,
+            "verdict": verdict.kind,
+            **verdict.at,
+            **_bandwidths(verdict, statistics.median(rounds_s)),
+            **_inside(measured),
+        },
+    )
+
+
+def _bandwidths(verdict: Verdict, median_s: float) -> dict[str, float]:
+    """GB/s (1e9 bytes) as nccl-tests defines them, for points with a message size."""
+    size, factor = verdict.at.get("message_bytes"), verdict.facts.get("busbw_factor")
+    if not isinstance(size, int | float):
+        return {}
+    found = {"algbw_gb_per_s": size / median_s / GIGABYTE}
+    return {**found, "busbw_gb_per_s": found["algbw_gb_per_s"] * factor} if isinstance(factor, int | float) else found
+
+
+def _inside(measured: Sequence[Measurement]) -> dict[str, list[float]]:
+    """What happened inside each launch, over its iterations; nothing where a launch is a single number."""
+    summaries = [m.summary for m in measured if m.summary is not None]
+    if len(summaries) < len(measured):
+        return {}
+    return {
+        "iterations": [s.n for s in summaries],
+        "median_s": [s.median for s in summaries],
+        "p95_s": [s.p95 for s in summaries],
+        "p99_s": [s.p99 for s in summaries],
+    }

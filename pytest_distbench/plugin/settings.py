@@ -1,0 +1,315 @@
+"""Command line and ini file, read and checked once into one frozen record. ``options`` declares them."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, get_args
+
+import pytest
+
+from pytest_distbench.errors import ConfigurationError
+from pytest_distbench.plugin.options import BACKENDS, LAUNCHERS, POLICIES
+from pytest_distbench.records.choices import BASELINE_LAUNCHES, NOTHING, RUN_LAUNCHES, UPDATES, Update
+from pytest_distbench.units import parse_bytes
+
+if TYPE_CHECKING:
+    from pytest_distbench.machine.hardware import Gpu
+    from pytest_distbench.records.kinds import VerdictKind
+    from pytest_distbench.run.against import Reference
+
+Missing = Literal["warn", "fail", "skip"]
+
+MOST_RANKS_PER_CORE = 32
+"""More ranks than this on one CPU core is a typing error, not a test."""
+
+_MOST_DIGITS = 9
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """What the user asked for, checked.
+
+    Attributes:
+        world_sizes: process-group sizes given, ascending.
+        only_these_sizes: True when a list was given: exactly those run. Else the one number is an upper bound.
+        gpu: CUDA is required.
+        gpus: the visible GPUs; empty without ``gpu``.
+        shares_gpu: several ranks may run on one GPU; nothing is judged or stored then.
+        attach: the rank that gets the terminal, or None.
+        backend: of the process groups.
+        launcher: ``warm`` or ``torchrun``.
+        launches: launches judged first.
+        max_launches: the most launches of one case, while its answer is open.
+        update_launches: launches of an update.
+        timeout_s: for one launch.
+        baselines: folder of the store.
+        platform: hardware class given by the user, or None.
+        update: update mode, or None.
+        prune: delete the stored entries that a whole, green run did not use.
+        missing: what to do without a baseline.
+        also_failing: verdict kinds that fail a test besides those that always do.
+        tolerance: default tolerance as a fraction.
+        json: where to write the run record, or None.
+        max_message_bytes: collective sweeps leave out larger messages; None: no limit.
+        preload: modules to import once for all ranks.
+        against: what this tree is compared with in place of stored baselines, or None.
+    """
+
+    world_sizes: tuple[int, ...]
+    only_these_sizes: bool
+    gpu: bool
+    gpus: tuple[Gpu, ...]
+    shares_gpu: bool
+    attach: int | None
+    backend: str
+    launcher: str
+    launches: int
+    max_launches: int
+    update_launches: int
+    timeout_s: float
+    baselines: Path
+    platform: str | None
+    update: Update | None
+    prune: bool
+    missing: Missing
+    also_failing: frozenset[VerdictKind]
+    tolerance: float
+    json: Path | None
+    max_message_bytes: int | None
+    preload: tuple[str, ...]
+    against: Reference | None = None
+
+    @property
+    def largest(self) -> int:
+        """The largest process group that may run."""
+        return self.world_sizes[-1]
+
+
+def read_settings(config: pytest.Config) -> Settings:
+    """Read and check everything.
+
+    Raises:
+        ConfigurationError: a value cannot be used; the message names the option and what was found.
+    """
+    from pytest_distbench.machine import hardware  # late: a plain pytest run must not pay for it
+
+    gpu = bool(_option(config, "gpu") or _option(config, "short_gpu") or config.getini("distbench_gpu"))
+    visible = tuple(hardware.gpus(os.environ)) if gpu else ()
+    shares_gpu = bool(_option(config, "share_gpu"))
+    if shares_gpu and not gpu:
+        raise ConfigurationError("--distbench-share-gpu puts several ranks on one GPU: give --gpu too")
+    sizes_text = _option(config, "short_world_size") or _text(config, "world_size")
+    sizes = _world_sizes(sizes_text, gpu=gpu, gpus=visible, shares_gpu=shares_gpu)
+    launches = _integer(config, "launches", 1, least=1)
+    given_launches = bool(_text(config, "launches"))
+    update = _choice(config, "update", UPDATES, "") or None
+    backend = _choice(config, "backend", BACKENDS, "nccl" if gpu else "gloo")
+    if backend == "fake" and update:
+        raise ConfigurationError(
+            "--distbench-backend fake moves no data: it is never a baseline; leave out --distbench-update"
+        )
+    if shares_gpu and update:
+        raise ConfigurationError(
+            "--distbench-share-gpu measures nothing that could be a baseline; leave out --distbench-update"
+        )
+    platform = _text(config, "platform")
+    return Settings(
+        world_sizes=sizes,
+        only_these_sizes="," in sizes_text,
+        gpu=gpu,
+        gpus=visible,
+        shares_gpu=shares_gpu,
+        attach=_attach(config, sizes[-1], is_update=bool(update)),
+        backend=backend,
+        launcher=_choice(config, "launcher", LAUNCHERS, "warm"),
+        launches=launches,
+        max_launches=_most(config, launches, RUN_LAUNCHES),
+        update_launches=launches if given_launches else BASELINE_LAUNCHES,
+        timeout_s=_number(config, "timeout", 300.0, least=0.1),
+        baselines=_folder(config),
+        platform=hardware.check_platform_name(platform) if platform else None,
+        prune=bool(_option(config, "prune")),
+        update=update,  # type: ignore[arg-type] # checked by _choice
+        missing=_choice(config, "missing", get_args(Missing), "warn"),  # type: ignore[arg-type] # checked by _choice
+        also_failing=_also_failing(config),
+        tolerance=_number(config, "tolerance", 0.1, least=0.0),
+        json=_json_path(config),
+        max_message_bytes=_size(config, "max_message"),
+        preload=tuple(config.getini("distbench_preload")),
+        against=_against(config),
+    )
+
+
+def _also_failing(config: pytest.Config) -> frozenset[VerdictKind]:
+    names = [(name.replace("-", "_"), kinds) for name, kinds, _ in POLICIES]
+    chosen = [kinds for name, kinds in names if _option(config, name) or config.getini(f"distbench_{name}")]
+    return frozenset().union(*chosen)
+
+
+def _option(config: pytest.Config, name: str) -> Any:
+    return config.getoption(f"distbench_{name}", None)
+
+
+def _text(config: pytest.Config, name: str) -> str:
+    given = _option(config, name)
+    return str(given if given is not None else config.getini(f"distbench_{name}")).strip()
+
+
+def _spelled(name: str) -> str:
+    return f"--distbench-{name.replace('_', '-')} (ini: distbench_{name})"
+
+
+def _choice(config: pytest.Config, name: str, allowed: tuple[str, ...], default: str) -> str:
+    text = _text(config, name) or default
+    if text and text not in allowed:
+        raise ConfigurationError(
+            f"{_spelled(name)}: unknown {'policy' if name == 'missing' else name} {text!r}; "
+            f"known are {', '.join(allowed)}"
+        )
+    return text
+
+
+def _number(config: pytest.Config, name: str, default: float, *, least: float) -> float:
+    text = _text(config, name)
+    try:
+        value = float(text) if text else default
+    except ValueError:
+        value = float("nan")
+    if not least <= value < float("inf"):
+        raise ConfigurationError(f"{_spelled(name)}: {text!r} is not a number of at least {least:g}")
+    return value
+
+
+def _size(config: pytest.Config, name: str) -> int | None:
+    text = _text(config, name)
+    try:
+        return parse_bytes(text) if text else None
+    except ConfigurationError as error:
+        raise ConfigurationError(f"{_spelled(name)}: {error}") from None
+
+
+def _json_path(config: pytest.Config) -> Path | None:
+    text = _text(config, "json")
+    path = Path(config.invocation_params.dir, text)
+    if text and path.is_dir():
+        raise ConfigurationError(f"{_spelled('json')}: {path} is a folder; give a file")
+    return path if text else None
+
+
+def _integer(config: pytest.Config, name: str, default: int, *, least: int) -> int:
+    text = _text(config, name)
+    if text and not (text.isdecimal() and len(text) <= _MOST_DIGITS):
+        raise ConfigurationError(f"{_spelled(name)}: {text!r} is not a whole number of at least {least}")
+    value = int(text) if text else default
+    if value < least:
+        raise ConfigurationError(f"{_spelled(name)}: {value} is less than {least}")
+    return value
+
+
+def _most(config: pytest.Config, first: int, default: int) -> int:
+    """The most launches there may be."""
+    if not _text(config, "max_launches"):
+        return max(first, default)
+    most = _integer(config, "max_launches", default, least=1)
+    if most < first and _text(config, "launches"):
+        raise ConfigurationError(f"{_spelled('max_launches')}: {most} is less than the {first} of --distbench-launches")
+    return max(first, most)
+
+
+def _against(config: pytest.Config) -> Reference | None:
+    """What to compare with; says at once what cannot be."""
+    for name in ("against", "against_python"):
+        if _option(config, name) is not None and not _text(config, name):
+            raise ConfigurationError(f"{_spelled(name)} is empty: is the variable it comes from set?")
+    given = (_text(config, name) for name in ("against", "against_python"))
+    revision, interpreter = ("" if text == NOTHING else text for text in given)
+    if not revision and not interpreter:
+        return None
+    option = "--distbench-against" if revision else "--distbench-against-python"
+    if _text(config, "update"):
+        raise ConfigurationError(f"{option} reads and writes no baseline; leave out --distbench-update")
+    if _option(config, "prune"):
+        raise ConfigurationError(f"{option} uses no stored entry, so none is unused; leave out --distbench-prune")
+    if _text(config, "launcher") == "torchrun":
+        raise ConfigurationError(f"{option} holds two groups open at once, which only the warm launcher does")
+    if _option(config, "share_gpu"):
+        raise ConfigurationError(f"{option}: with --distbench-share-gpu nothing is judged; leave out one of them")
+    from pytest_distbench.judging.pair_rule import FEWEST_PAIRS, FIRST_LOOK, LAST_LOOK, TOLERANCE, looks
+    from pytest_distbench.machine.interpreters import find_interpreter
+    from pytest_distbench.run.against import Reference
+    from pytest_distbench.run.worktree import find_revision
+
+    first = _integer(config, "launches", FIRST_LOOK, least=1)
+    if first < FEWEST_PAIRS:
+        raise ConfigurationError(f"{_spelled('launches')}: {option} needs at least {FEWEST_PAIRS} pairs of launches")
+    return Reference(
+        revision=find_revision(revision, config.rootpath) if revision else None,
+        interpreter=find_interpreter(interpreter, config.invocation_params.dir) if interpreter else None,
+        tolerance=_number(config, "against_tolerance", TOLERANCE, least=0.0),
+        looks=looks(first, _most(config, first, LAST_LOOK)),
+    )
+
+
+def _attach(config: pytest.Config, largest: int, *, is_update: bool) -> int | None:
+    if not _text(config, "attach"):
+        return None
+    rank = _integer(config, "attach", 0, least=0)
+    if rank >= largest:
+        raise ConfigurationError(
+            f"{_spelled('attach')}: there is no rank {rank}: the largest group has {largest} ranks"
+        )
+    if is_update:
+        raise ConfigurationError(f"{_spelled('attach')}: nothing is measured then; leave out --distbench-update")
+    if hasattr(config, "workerinput") or getattr(config.option, "numprocesses", None):
+        raise ConfigurationError(f"{_spelled('attach')}: with -n nobody has the terminal; leave out -n")
+    return rank
+
+
+def parse_world_sizes(text: str) -> tuple[int, ...]:
+    """Read ``"4"`` or ``"2,4,8"``: sizes, ascending, each once.
+
+    Raises:
+        ConfigurationError: not a list of positive numbers.
+    """
+    parts = [part.strip() for part in text.split(",")]
+    if not all(len(part) <= _MOST_DIGITS and part.isdecimal() and int(part) >= 1 for part in parts):
+        raise ConfigurationError(f"--world-size: {text!r} is not a number of ranks: write for example 4, or 2,4,8")
+    return tuple(sorted({int(part) for part in parts}))
+
+
+def _world_sizes(text: str, *, gpu: bool, gpus: tuple[Gpu, ...], shares_gpu: bool) -> tuple[int, ...]:
+    from pytest_distbench.machine import hardware
+
+    variable = os.environ.get("CUDA_VISIBLE_DEVICES")
+    found = f"{len(gpus)} visible (CUDA_VISIBLE_DEVICES is {'not set' if variable is None else repr(variable)})"
+    if gpu and not gpus:
+        raise ConfigurationError(
+            f"--gpu: no GPU: {found}. Run on a machine with NVIDIA GPUs and their driver, or without --gpu"
+        )
+    sizes = parse_world_sizes(text) if text else (len(gpus) if gpu and not shares_gpu else 2,)
+    if gpu and not shares_gpu and sizes[-1] > len(gpus):
+        raise ConfigurationError(
+            f"--world-size {text} with --gpu needs {sizes[-1]} GPUs, one per rank; {found}. "
+            f"Ask for at most {len(gpus)}, or add --distbench-share-gpu to test without measuring"
+        )
+    most = MOST_RANKS_PER_CORE * hardware.cores()
+    if not gpu and sizes[-1] > most:
+        raise ConfigurationError(
+            f"--world-size {text}: {sizes[-1]} ranks on {hardware.cores()} CPU cores; at most {most} "
+            f"({MOST_RANKS_PER_CORE} a core) can run here"
+        )
+    return sizes
+
+
+def _folder(config: pytest.Config) -> Path:
+    given = _option(config, "baselines")
+    if given:
+        folder = Path(config.invocation_params.dir, str(given))
+    else:
+        beside = config.inipath.parent if config.inipath else config.rootpath
+        folder = beside / (str(config.getini("distbench_baselines")) or "baselines")
+    if folder.exists() and not folder.is_dir():
+        raise ConfigurationError(f"{_spelled('baselines')}: {folder} is not a folder")
+    return folder

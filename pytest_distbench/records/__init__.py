@@ -1,0 +1,1 @@
+"""The nouns: frozen records, the tables of kinds, and what travels on wires and in files."""

@@ -1,0 +1,68 @@
+"""What the store keeps of a case."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import msgspec
+
+from pytest_distbench.records.fingerprint import Fingerprint
+from pytest_distbench.records.kinds import Better
+from pytest_distbench.records.metric import Scalar
+from pytest_distbench.records.record import Record, Tolerance
+
+
+class BaselineMetric(Record, frozen=True, kw_only=True, omit_defaults=True):
+    """Stored values of one metric, one per launch."""
+
+    better: Better
+    unit: str
+    launches: Annotated[list[float | None], msgspec.Meta(min_length=1)]
+    tolerance: Tolerance | None = None
+    """Set by hand in the file, as a fraction; goes before the entry's. An update keeps it."""
+    minimum: list[Annotated[float, msgspec.Meta(gt=0)]] = []
+    """Fastest iteration of each launch; empty where launches have no iterations."""
+    p95: list[Annotated[float, msgspec.Meta(gt=0)]] = []
+    """95th percentile of each launch; empty where launches have no iterations."""
+    curve: list[float] = []
+    """A golden curve, nine significant digits: that of the first launch."""
+    spread: float = 0.0
+    """Largest relative deviation of the other launches from that curve; 0: they repeat it bit for bit."""
+    facts: dict[str, Scalar] = {}
+    """Of a convergence metric: what defines the number, such as the target and the evaluation interval."""
+    companions: dict[str, float] = {}
+    """Medians over launches; they explain a regression and are not judged."""
+
+    def __post_init__(self) -> None:
+        if self.better == "exact" and self.tolerance is not None:
+            raise ValueError("an exact metric has no tolerance: take it out, or record the number as lower or higher")
+        if self.minimum or self.p95:
+            lengths = (len(self.launches), len(self.minimum), len(self.p95))
+            if len(set(lengths)) > 1 or None in self.launches:
+                raise ValueError(f"launches, minimum and p95 must have one number per launch, found {lengths}")
+            for low, value, high in zip(self.minimum, self.launches, self.p95, strict=True):
+                if not low <= value <= high:  # type: ignore[operator] # none is None
+                    raise ValueError(f"a launch of {value} cannot have minimum {low} and p95 {high}")
+
+
+class BaselineEntry(Record, frozen=True, kw_only=True, omit_defaults=True):
+    """Stored values of one case."""
+
+    workload: str
+    world_size: Annotated[int, msgspec.Meta(ge=1)]
+    backend: str
+    launcher: str
+    software: dict[str, str]
+    metrics: dict[str, BaselineMetric]
+    params: dict[str, Any] = {}
+    foreign_cores: float | None = None
+    """Cores that other processes used in the median launch; None where the body was too short to tell."""
+    tolerance: Tolerance | None = None
+    """Set by hand in the file, for all metrics of this case; goes before markers and options. An update keeps it."""
+    xfail_perf: str = ""
+    """Set by hand in the file: why a regression of this case is expected. An update keeps it."""
+    fingerprints: dict[str, Fingerprint] = {}
+    phases: dict[str, float] = {}
+    """Seconds in each phase the body named, of the median launch; they explain, and are not judged."""
+    peak_memory_bytes: int | None = None
+    """Of the median launch, four digits; explains, is not judged."""

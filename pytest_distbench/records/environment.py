@@ -1,0 +1,22 @@
+"""What hardware and software a launch ran on."""
+
+from __future__ import annotations
+
+from pytest_distbench.records.record import Record
+
+
+class Environment(Record, frozen=True, kw_only=True):
+    """What hardware and software a launch ran on. Holds no host name and no secret."""
+
+    platform: str
+    """Hardware class, the key of baselines."""
+    device: str
+    """Product name of the GPU, or of the CPU."""
+    cores: int
+    """CPU cores this process may use."""
+    software: dict[str, str]
+    """Versions that can change a result: python, torch, numpy, and for GPUs cuda and nccl."""
+    variables: dict[str, str] = {}
+    """Environment variables on the allow-list."""
+    shares_gpu: bool = False
+    """Several ranks ran on one GPU: the numbers say nothing about the hardware, and are compared with none."""

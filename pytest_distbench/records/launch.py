@@ -1,0 +1,34 @@
+"""One process group from start to exit."""
+
+from __future__ import annotations
+
+from pytest_distbench.records.fingerprint import Fingerprint
+from pytest_distbench.records.metric import Measurement
+from pytest_distbench.records.rank import Outcome, RankFate
+from pytest_distbench.records.record import Record
+
+
+class LaunchRecord(Record, frozen=True, kw_only=True):
+    """One process group from start to exit."""
+
+    index: int
+    outcome: Outcome
+    wall_s: float
+    only: list[str] = []
+    """The metrics a further launch was started for; empty: all."""
+    phases: dict[str, float] = {}
+    """Seconds of the slowest rank in each phase."""
+    reason: str = ""
+    timed_out: bool = False
+    fates: list[RankFate] = []
+    measurements: list[Measurement] = []
+    fingerprints: dict[str, Fingerprint] = {}
+    """By the metric whose iteration it describes; ``training_start`` is what came before a training's first step."""
+    late_s: dict[str, list[float]] = {}
+    """By the same keys: how long after the first rank each rank entered the collectives, mean seconds, by rank."""
+    peak_memory_bytes: int = 0
+    """Of the rank that used most."""
+    foreign_cores: float | None = None
+    """Cores kept busy by other processes during the body; None where it was too short to tell."""
+    software: dict[str, str] = {}
+    logs: str = ""

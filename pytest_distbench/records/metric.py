@@ -1,0 +1,73 @@
+"""What was measured under one name: as a rank saw it, and as a launch has it."""
+
+from __future__ import annotations
+
+from pytest_distbench.records.kinds import Better, Reduce
+from pytest_distbench.records.record import Record
+
+Scalar = bool | int | float | str
+
+
+PHASE = "phase/"
+"""What the names of phases begin with among the metrics."""
+
+
+class Observation(Record, frozen=True, kw_only=True):
+    """What one rank recorded under one name: a value or a series, before reduction over ranks."""
+
+    name: str
+    unit: str
+    better: Better
+    reduce: Reduce
+    values: list[float]
+    is_series: bool
+    at: dict[str, Scalar] = {}
+    facts: dict[str, Scalar] = {}
+    companions: dict[str, list[float]] = {}
+    """Quieter witnesses of a clock, one value per iteration: ``cpu_s``, ``waits``."""
+
+
+class Summary(Record, frozen=True, kw_only=True):
+    """Spread of a series inside one launch, after reduction over ranks."""
+
+    n: int
+    minimum: float
+    p25: float
+    median: float
+    p95: float
+    p99: float
+    mean: float
+    stdev: float
+    slowest_rank: int | None = None
+    """The rank that was slowest most often; None where ranks were not compared."""
+    slowest_share: float = 0.0
+    """Share of the iterations in which that rank was the slowest, 0 to 1."""
+
+
+class Measurement(Record, frozen=True, kw_only=True):
+    """One metric of one launch, reduced over ranks: the sample a verdict is made of."""
+
+    name: str
+    unit: str
+    better: Better
+    value: float | None
+    """The launch's value; None says it has none (a goal never reached)."""
+    at: dict[str, Scalar] = {}
+    facts: dict[str, Scalar] = {}
+    series: list[float] = []
+    """Kept for exact, info and curve series only."""
+    summary: Summary | None = None
+    companions: dict[str, float] = {}
+    """Of one iteration, summed over ranks: ``cpu_s`` (25th percentile), ``waits`` (mean)."""
+
+    @property
+    def key(self) -> str:
+        """Name and point: ``latency[message_bytes=4096]``."""
+        return metric_key(self.name, self.at)
+
+
+def metric_key(name: str, at: dict[str, Scalar]) -> str:
+    """Join a metric's name and its point into the key used in files and tables."""
+    if not at:
+        return name
+    return f"{name}[{','.join(f'{k}={v}' for k, v in sorted(at.items()))}]"

@@ -1,0 +1,81 @@
+"""How one rank fared: the report it leaves behind, and its fate as told with or without that."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pytest_distbench.records.fingerprint import RankFingerprint
+from pytest_distbench.records.metric import Observation
+from pytest_distbench.records.record import Record
+
+Outcome = Literal["passed", "failed", "skipped"]
+
+
+Phase = Literal["start", "import", "rendezvous", "body", "teardown", "exit"]
+
+
+class ErrorReport(Record, frozen=True, kw_only=True):
+    """An exception as one rank saw it."""
+
+    kind: str
+    message: str
+    traceback: str
+    raised_at: float
+    """CLOCK_MONOTONIC seconds: comparable between the ranks of one host."""
+    torch_errors: list[str] = []
+    """``kind: message`` of each exception that torch raised, among this one, its causes and contexts."""
+    began_in_torch: bool = False
+    """Whether the first of them all was torch's: then nothing of the rank's own came before it."""
+
+
+class RankReport(Record, frozen=True, kw_only=True):
+    """The file a rank leaves behind."""
+
+    rank: int
+    pid: int
+    outcome: Outcome
+    phase: Phase
+    phases: dict[str, float]
+    """Seconds spent in each phase; ``begin`` and ``end`` are CLOCK_MONOTONIC stamps."""
+    reason: str = ""
+    error: ErrorReport | None = None
+    observations: list[Observation] = []
+    fingerprints: dict[str, RankFingerprint] = {}
+    peak_memory_bytes: int = 0
+    """Of the device's allocator on CUDA, else the largest resident size of the process."""
+    body_s: float = 0.0
+    cpu_s: float = 0.0
+    """CPU seconds of this rank and its children during the body."""
+    busy_s: float = 0.0
+    """CPU seconds of the whole machine during the body of this rank."""
+    software: dict[str, str] = {}
+
+
+class RankFate(Record, frozen=True, kw_only=True):
+    """How one rank ended, told with or without its own report."""
+
+    rank: int
+    outcome: Outcome
+    phase: Phase
+    how: str
+    """In words: ``passed``, ``raised ValueError``, ``exit code 3``, ``killed by SIGKILL``."""
+    is_victim: bool = False
+    """True where the failure followed from another rank's."""
+    error: ErrorReport | None = None
+    log_tail: str = ""
+    stacks: str = ""
+    """Python stacks of a rank that hung, or was waiting when another failed."""
+    waits_at: str = ""
+    """The user's line it hung or waited at: ``file.py:7 in function``."""
+    collective: str = ""
+    """The last collective it entered, from torch's flight recorder: ``all_reduce of float[1000]``."""
+    collective_number: int | None = None
+    """Number of that collective in its group, from 1; 0: it entered none."""
+    collective_is_over: bool = False
+    """It has ended, or was given up: the rank waits elsewhere, if it waits."""
+    is_elsewhere: bool = False
+    """It hung in code of its own, where others may wait for it. Unknown with a GPU: to wait for that looks the same."""
+    entered: dict[str, int] = {}
+    """Group's name -> number of the last collective it entered there."""
+    groups: dict[str, list[int]] = {}
+    """Ranks of the groups it belongs to, by name."""

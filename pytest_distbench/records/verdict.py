@@ -1,0 +1,39 @@
+"""The answer for one metric of one case."""
+
+from __future__ import annotations
+
+from pytest_distbench.records.kinds import Better, VerdictKind
+from pytest_distbench.records.metric import Scalar
+from pytest_distbench.records.record import Record
+
+
+class Verdict(Record, frozen=True, kw_only=True):
+    """The answer for one metric of one case."""
+
+    metric: str
+    kind: VerdictKind
+    unit: str
+    better: Better
+    current: float | None = None
+    """Median over launches; of a convergence metric the mean over seeds."""
+    baseline: float | None = None
+    ratio: float | None = None
+    """current / baseline, of a clock that of the fast sides, which are judged; None where one of them is missing."""
+    limit: float | None = None
+    """The largest change towards worse that is not called a regression, as a fraction."""
+    detectable: float | None = None
+    """Smallest slowdown this comparison finds with 90 % power, as a fraction; None where nothing is estimated."""
+    launches: int = 0
+    baseline_launches: int = 0
+    reason: str = ""
+    at: dict[str, Scalar] = {}
+    facts: dict[str, Scalar] = {}
+    differences: list[str] = []
+    """How a fingerprint changed, one sentence each."""
+    companions: dict[str, tuple[float, float]] = {}
+    """Quieter witnesses of the clock: (baseline, this run)."""
+
+    @property
+    def is_failure(self) -> bool:
+        """Whether this verdict alone fails a test under the default policy."""
+        return self.kind in ("regressed", "changed")

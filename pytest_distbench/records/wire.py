@@ -1,0 +1,84 @@
+"""What a rank and pytest say to each other: one Unix socket per launch, a JSON line per event, requests of a byte."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Literal
+
+from pytest_distbench.records.record import Record
+
+SOCKET_NAME = "control"
+"""The socket's name in the launch's directory."""
+
+PLAN_NAME = "plan.json"
+"""The plan's name there. It holds the whole environment, secrets included, and goes when the launch ends."""
+
+SOCKETS_FOLDER = "sockets"
+"""Folder for the sockets of Python's multiprocessing, in the launch's directory and in the run's."""
+
+LONGEST_SOCKETS_FOLDER = 70
+"""Bytes: a Unix socket's address holds 107, and multiprocessing adds up to 30."""
+
+STACKS_SIGNAL = signal.SIGUSR1
+"""Makes a rank write the Python stacks of its threads to ``stacks<rank>.txt``, also while blocked in a collective."""
+
+TURN_REQUEST = b"g"
+"""Byte from pytest on the socket: it is your group's turn; the answer to the event ``turn``."""
+
+ALL_UP = b"u"
+"""Byte from pytest on the socket: every rank has said hello, so that waiting for one another begins now."""
+
+ALL_JOINED = b"j"
+"""Byte from pytest on the socket: every rank has begun its body, so that none needs the others to join its group."""
+
+FLIGHT_REQUEST = b"f"
+"""Byte from pytest on the socket: write the flight recorder's last collectives to ``flight<rank>.json``."""
+
+XFAILED = "XFailed"
+"""Name of the exception pytest.xfail raises; a rank that does so stands down, as one that skips."""
+
+_LONGEST_ADDRESS = 100
+
+EventKind = Literal["hello", "phase", "progress", "failed", "skipped", "done", "turn"]
+
+
+class RankEvent(Record, frozen=True, kw_only=True):
+    """One line from a rank."""
+
+    kind: EventKind
+    rank: int
+    pid: int
+    at: float
+    """CLOCK_MONOTONIC seconds."""
+    text: str = ""
+    """The phase, or what to show as progress."""
+
+
+def variables_to_wire(variables: Mapping[str, str]) -> dict[str, str]:
+    """Environment variables as text that JSON can hold: they are bytes, and need not be UTF-8."""
+    return {os.fsencode(k).decode("latin-1"): os.fsencode(v).decode("latin-1") for k, v in variables.items()}
+
+
+def variables_from_wire(variables: Mapping[str, str]) -> dict[str, str]:
+    """The inverse of :func:`variables_to_wire`."""
+    return {os.fsdecode(k.encode("latin-1")): os.fsdecode(v.encode("latin-1")) for k, v in variables.items()}
+
+
+@contextlib.contextmanager
+def short_address(path: Path) -> Iterator[str]:
+    """A Unix socket's address, which holds 107 bytes, for a path of any length.
+
+    Longer paths go through an open descriptor of the folder (Linux).
+    """
+    if len(os.fsencode(path)) <= _LONGEST_ADDRESS:
+        yield str(path)
+        return
+    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        yield f"/proc/self/fd/{folder}/{path.name}"
+    finally:
+        os.close(folder)

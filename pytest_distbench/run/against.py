@@ -1,0 +1,204 @@
+"""The other side of an A/B comparison: another revision of the repository, another Python, or both."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import random
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest_distbench
+from pytest_distbench.launch.contract import Launcher
+from pytest_distbench.launch.pair import supervise_pair
+from pytest_distbench.launch.warm import WarmLauncher
+from pytest_distbench.machine.interpreters import Interpreter, is_installed_here
+from pytest_distbench.records.launch import LaunchRecord
+from pytest_distbench.records.plan import BodyReference, LaunchPlan
+from pytest_distbench.records.record import replaced
+from pytest_distbench.run.worktree import Revision, checked_out
+
+PACKAGE = Path(pytest_distbench.__file__).resolve().parent
+"""This package: its code is the running one on both sides, also where the repository is its own."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reference:
+    """What this tree is compared with.
+
+    Attributes:
+        revision: where bodies, and what they import, come from; None: the working tree.
+        interpreter: the Python that runs them; None: the running one.
+        tolerance: smallest slowdown that counts, as a fraction.
+        looks: numbers of pairs of launches after which is judged, ascending.
+    """
+
+    revision: Revision | None
+    interpreter: Interpreter | None
+    tolerance: float
+    looks: tuple[int, ...]
+
+    def __str__(self) -> str:
+        parts = [str(part) for part in (self.revision, self.interpreter) if part is not None]
+        return " with ".join(parts)
+
+
+class ReferenceSide:
+    """A :class:`Reference` made ready: its launcher, its worktree, and the plans for this tree made plans for it.
+
+    Args:
+        reference: what is compared with.
+        directory: of the run; holds the worktree from its first use until :meth:`close`.
+        launcher: of the reference's ranks, with a session of its own: what ends on one side must not end on the other.
+    """
+
+    def __init__(self, reference: Reference, directory: Path, launcher: Launcher) -> None:
+        self.reference = reference
+        self.launcher = launcher
+        self._directory = directory
+        self._stack = contextlib.ExitStack()
+        self._is_swapped = random.random() < 0.5
+
+    def has(self, body: BodyReference) -> bool:
+        """Whether the file of a body exists on this side."""
+        return Path(self._there(body.file)).is_file()
+
+    def launch(
+        self,
+        launcher: Launcher,
+        ours: LaunchPlan,
+        theirs: LaunchPlan,
+        *,
+        on_progress: Callable[[str], None],
+        on_output: Callable[[int, str], None] | None,
+    ) -> tuple[LaunchRecord | None, LaunchRecord | None]:
+        """Run a pair of launches in turns.
+
+        Ranks inherit the memory layout of the process they are forked from, which can make some per cent of
+        difference. Where both sides run the same Python, the launchers are exchanged from pair to pair, and this
+        difference becomes noise that the statistics see.
+
+        Args:
+            launcher: of this tree's ranks.
+            ours: plan for this tree.
+            theirs: the same plan in another directory.
+            on_progress: gets lines of progress.
+            on_output: gets (rank, line) of what this tree's ranks print.
+
+        Returns:
+            The reference's record and this tree's; None for one that was ended because the other did not pass.
+
+        Raises:
+            LauncherError: ranks could not be started, or git could not make the worktree.
+        """
+        here, there = launcher, self.launcher
+        if self.reference.interpreter is None:
+            self._is_swapped = not self._is_swapped
+            here, there = (there, here) if self._is_swapped else (here, there)
+        second, first = replaced(ours, takes_turns=True), self._plan(replaced(theirs, takes_turns=True))
+        pair = supervise_pair((there, first), (here, second), on_progress=on_progress, on_output=on_output)
+        # To each group the other one is foreign work, which says nothing about the machine.
+        reference, current = (record and replaced(record, foreign_cores=None) for record in pair)
+        if reference is not None and reference.outcome != "passed":
+            reference = replaced(reference, reason=f"in {self.reference}: {reference.reason}")
+        return reference, current
+
+    def _plan(self, plan: LaunchPlan) -> LaunchPlan:
+        """Every path below the repository leads into the worktree."""
+        path = [self._there(entry) for entry in plan.python_path]
+        interpreter = self.reference.interpreter
+        if interpreter is not None:
+            path = [*python_path(interpreter, self._directory, path)]
+        variables = dict(plan.variables)
+        if "PYTHONPATH" in variables:
+            variables["PYTHONPATH"] = os.pathsep.join(map(self._there, variables["PYTHONPATH"].split(os.pathsep)))
+        data_dir = self._directory / "reference-data"  # what one revision has prepared is not for the other
+        data_dir.mkdir(exist_ok=True)
+        working_dir = self._there(plan.working_dir)
+        if not Path(working_dir).is_dir():  # pytest was started in a folder that the reference does not have
+            working_dir = str(self._tree)
+        return replaced(
+            plan,
+            body=replaced(plan.body, file=self._there(plan.body.file)),
+            data_dir=str(data_dir),
+            working_dir=working_dir,
+            python_path=path,
+            variables=variables,
+            tree=str(self._tree or ""),
+            foreign_tree=str(self.reference.revision.root) if self.reference.revision else "",
+        )
+
+    def close(self) -> None:
+        """End the launcher and remove the worktree."""
+        try:
+            self.launcher.close()
+        finally:
+            self._stack.close()
+
+    @functools.cached_property
+    def _tree(self) -> Path | None:
+        revision = self.reference.revision
+        return self._stack.enter_context(checked_out(revision, self._directory)) if revision is not None else None
+
+    def _there(self, path: str) -> str:
+        revision = self.reference.revision
+        if revision is None or not path or is_installed_here(path):
+            return path
+        for spelling in (Path(path), Path(path).resolve()):
+            if spelling.is_relative_to(revision.root) and not spelling.is_relative_to(PACKAGE):
+                return str(self._tree / spelling.relative_to(revision.root))  # type: ignore[operator] # there is one
+        return path
+
+
+def make_launcher(reference: Reference, directory: Path, session: str, preload: Sequence[str]) -> WarmLauncher:
+    """The launcher of the reference's ranks.
+
+    Args:
+        reference: what is compared with.
+        directory: of the run.
+        session: cookie of its own: what ends on one side must not end on the other.
+        preload: modules to import once for all ranks.
+    """
+    interpreter = reference.interpreter
+    if interpreter is None:
+        return WarmLauncher(directory, session, tuple(preload))
+    return WarmLauncher(
+        directory,
+        session,
+        tuple(preload),
+        interpreter=interpreter.executable,
+        python_path=python_path(interpreter, directory, []),
+    )
+
+
+def outside(modules: Sequence[str], reference: Reference) -> tuple[str, ...]:
+    """The modules that are not the repository's: those may be imported once for both sides."""
+    if reference.revision is None:
+        return tuple(modules)
+    return tuple(name for name in modules if not _is_below(name.partition(".")[0], reference.revision.root))
+
+
+def python_path(interpreter: Interpreter, directory: Path, entries: Sequence[str]) -> list[str]:
+    """``sys.path`` for another Python: this package, what the user put on ours, then its own.
+
+    This package is reached through a link in a folder of its own: the folder it is installed in holds our torch.
+    """
+    folder = directory / "package"
+    folder.mkdir(exist_ok=True)
+    with contextlib.suppress(FileExistsError):
+        (folder / PACKAGE.name).symlink_to(PACKAGE)
+    return [str(folder), *(e for e in entries if e and not is_installed_here(e)), *interpreter.path]
+
+
+def _is_below(name: str, root: Path) -> bool:
+    """Whether a top-level module would come from below a folder. Imports nothing."""
+    found = [Path(entry, name) for entry in sys.path]
+    return any(
+        (path.is_dir() or path.with_suffix(".py").is_file())
+        and path.resolve().is_relative_to(root)
+        and not is_installed_here(str(path))
+        for path in found
+    )

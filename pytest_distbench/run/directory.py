@@ -1,0 +1,83 @@
+"""The private folder of one pytest run: logs, rank reports, sockets. Removed when all went well, else kept for reading.
+
+Kept folders do not pile up: a new run removes all but the newest few, and never one that is in use.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from filelock import FileLock, Timeout
+
+from pytest_distbench.launch.guardian import remove_traces
+from pytest_distbench.records.wire import SOCKETS_FOLDER
+
+KEPT = 3
+"""Folders of earlier runs that stay, the newest ones."""
+
+_PREFIX = "distbench-"
+_LOCK = "in-use.lock"
+
+
+class RunDirectory:
+    """A folder below the system's place for temporary files that only this user can enter.
+
+    Raises:
+        OSError: there is no place to write to.
+    """
+
+    def __init__(self) -> None:
+        self.path = Path(tempfile.mkdtemp(prefix=_PREFIX))  # mode 0700
+        self.data = self.path / "data"
+        self.data.mkdir()
+        self._lock = FileLock(self.path / _LOCK)
+        self._lock.acquire()
+        self._launches = 0
+        _sweep(self.path)
+
+    def next_launch(self) -> Path:
+        """Make the folder of the next launch."""
+        self._launches += 1
+        directory = self.path / f"launch{self._launches}"
+        directory.mkdir(mode=0o700)
+        return directory
+
+    def close(self, *, keep: bool) -> None:
+        """Let go of the folder; remove it unless somebody may want to read it."""
+        self._lock.release()
+        if not keep:
+            shutil.rmtree(self.path, ignore_errors=True)
+
+
+def _sweep(own: Path) -> None:
+    ended = sorted(_ended(own), key=lambda path: path.stat().st_mtime, reverse=True)
+    for path in ended[KEPT:]:
+        shutil.rmtree(path, ignore_errors=True)
+    for path in ended[:KEPT]:  # one whose every process was killed at once left sockets, and a plan with secrets
+        for launch in path.glob("launch*/"):
+            remove_traces(launch)
+        for sockets in path.glob(f"{SOCKETS_FOLDER}*/"):
+            shutil.rmtree(sockets, ignore_errors=True)
+
+
+def is_of_an_ended_run(path: Path) -> bool:
+    """Whether a folder is, or was, of a run of this user that has ended; a killed run's lock went with it."""
+    if not path.name.startswith(_PREFIX):
+        return False
+    if not path.exists():
+        return True
+    try:
+        if path.stat().st_uid != os.getuid() or not (path / _LOCK).exists():
+            return False
+        with FileLock(path / _LOCK, timeout=0):
+            return True
+    except (OSError, Timeout):
+        return False
+
+
+def _ended(own: Path) -> Iterator[Path]:
+    return (path for path in own.parent.glob(f"{_PREFIX}*/") if path != own and is_of_an_ended_run(path))

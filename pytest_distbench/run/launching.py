@@ -1,0 +1,246 @@
+"""What a run needs to start ranks: its private directory, its launchers, and the plan of each launch."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from pytest_distbench.errors import LauncherError
+from pytest_distbench.launch.contract import Launcher
+from pytest_distbench.launch.supervise import supervise
+from pytest_distbench.launch.torchrun import TorchrunLauncher
+from pytest_distbench.launch.warm import WarmLauncher
+from pytest_distbench.machine import hardware
+from pytest_distbench.plugin.settings import Settings
+from pytest_distbench.records.launch import LaunchRecord
+from pytest_distbench.records.plan import LaunchPlan
+from pytest_distbench.run.against import Reference, ReferenceSide, make_launcher, outside
+from pytest_distbench.run.directory import RunDirectory
+from pytest_distbench.run.request import MeasureRequest
+
+_ONE_HOST = {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo", "RES_OPTIONS": "timeout:1 attempts:1"}
+"""Set in ranks unless the user has: sockets of a group on one host are not for others to see, and one reverse look-up
+of 127.0.0.1 (where /etc/hosts lacks it) costs a second, not ten."""
+
+ATTACHED_TIMEOUT_S = 7 * 86400.0
+"""For a rank in a debugger: nobody waits for it but its user."""
+
+_TORCHRUN_VARIABLES = (
+    "RANK", "LOCAL_RANK", "GROUP_RANK", "ROLE_RANK", "ROLE_NAME", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_WORLD_SIZE",
+    "ROLE_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT",
+)  # fmt: skip
+_TORCHRUN_PREFIXES = ("TORCHELASTIC_", "PET_")
+
+
+@dataclass
+class Launching:
+    """The launches of one pytest run.
+
+    Attributes:
+        settings: what the user asked for.
+        on_progress: shows one line while ranks run.
+        reports_progress: whether ranks should say what they are doing.
+        on_output: gets (rank, line) of what ranks print, while they run; None leaves it in their logs.
+        post_mortem: an attached rank starts pdb where its body raised.
+        cookie: marks every process this run starts, in its environment.
+    """
+
+    settings: Settings
+    on_progress: Callable[[str], None] = lambda text: None
+    reports_progress: bool = False
+    on_output: Callable[[int, str], None] | None = None
+    post_mortem: bool = False
+    cookie: str = field(default_factory=lambda: uuid.uuid4().hex)
+    _directory: RunDirectory | None = None
+    _launcher: Launcher | None = None
+    _reference: ReferenceSide | None = None
+    _failed_launches: int = 0
+
+    @property
+    def directory(self) -> RunDirectory:
+        """Private directory of this run, made at its first use.
+
+        Raises:
+            LauncherError: there is no place for it.
+        """
+        if self._directory is None:
+            try:
+                self._directory = RunDirectory()
+            except OSError as error:
+                raise _no_room(error) from error
+        return self._directory
+
+    def prepare(self) -> None:
+        """Let the launchers warm up in the background."""
+        self.launcher.prepare(self._variables(2))
+        if self.settings.against is not None:
+            self.reference.launcher.prepare(self._variables(2))
+
+    @property
+    def launcher(self) -> Launcher:
+        """The launcher the settings ask for."""
+        if self._launcher is None:
+            self._launcher = LAUNCHERS[self.settings.launcher](self)
+        return self._launcher
+
+    @property
+    def reference(self) -> ReferenceSide:
+        """The side that this tree is compared with; only where the settings name one."""
+        if self._reference is None:
+            self._reference = ReferenceSide(self.against, self.directory.path, LAUNCHERS["reference"](self))
+        return self._reference
+
+    @property
+    def against(self) -> Reference:
+        """What this tree is compared with; only where the settings name something."""
+        assert self.settings.against is not None
+        return self.settings.against
+
+    @property
+    def preload(self) -> tuple[str, ...]:
+        """Modules to import once for all ranks, whatever tree they measure."""
+        against = self.settings.against
+        return self.settings.preload if against is None else outside(self.settings.preload, against)
+
+    def launch(self, request: MeasureRequest, index: int, *, only: Sequence[str] = ()) -> LaunchRecord:
+        """Launch a case once.
+
+        Args:
+            request: what to measure.
+            index: of this launch, from 0.
+            only: the metrics that are still needed; none: all.
+
+        Raises:
+            BackendUnavailable: this torch cannot run the backend.
+            LauncherError: no ranks could be started.
+        """
+        try:
+            return self._launch_in(self.directory.next_launch(), request, index, only=only)
+        except OSError as error:
+            raise _no_room(error) from error
+
+    def _launch_in(self, directory: Path, request: MeasureRequest, index: int, *, only: Sequence[str]) -> LaunchRecord:
+        plan = self._plan(directory, request, index, only=only)
+        self.on_progress(f"launch {index + 1}")
+        record = supervise(self.launcher, plan, on_progress=self.on_progress, on_output=self.on_output)
+        self._tidy(record)
+        return record
+
+    def launch_pair(
+        self, request: MeasureRequest, index: int, *, only: Sequence[str]
+    ) -> tuple[LaunchRecord | None, LaunchRecord | None]:
+        """Launch the reference and this tree side by side, with the arguments and errors of :meth:`launch`.
+
+        Returns:
+            The reference's record and this tree's; None for the one that was ended because the other failed.
+        """
+        self.on_progress(f"pair {index + 1}")
+        try:
+            ours, theirs = (self._plan(self.directory.next_launch(), request, index, only=only) for _ in range(2))
+            records = self.reference.launch(
+                self.launcher, ours, theirs, on_progress=self.on_progress, on_output=self.on_output
+            )
+        except OSError as error:
+            raise _no_room(error) from error
+        for record, plan in zip(records, (theirs, ours), strict=True):
+            if record is None:
+                shutil.rmtree(plan.directory, ignore_errors=True)
+            else:
+                self._tidy(record)
+        return records
+
+    def _plan(self, directory: Path, request: MeasureRequest, index: int, *, only: Sequence[str]) -> LaunchPlan:
+        variables = self._variables(request.case.world_size)
+        return LaunchPlan(
+            index=index,
+            world_size=request.case.world_size,
+            backend=request.case.backend,
+            device=request.case.device,
+            body=request.body,
+            params=request.params,
+            seeds=list(request.seeds),
+            timeout_s=request.timeout_s if self.settings.attach is None else ATTACHED_TIMEOUT_S,
+            directory=str(directory),
+            data_dir=str(self.directory.data),
+            working_dir=str(Path.cwd()),
+            python_path=[p or str(Path.cwd()) for p in sys.path],
+            variables=variables,
+            devices=self._devices(request.case.world_size),
+            shares_gpu=self.settings.shares_gpu,
+            attached=self.settings.attach,
+            post_mortem=self.post_mortem,
+            only=list(only),
+            reports_progress=self.reports_progress,
+            set_threads=_threads(variables) if self.settings.launcher == "warm" else None,
+        )
+
+    def forget(self, record: LaunchRecord) -> None:
+        """A launch that failed is of no interest, and need not be kept for reading."""
+        self._failed_launches -= 1
+        shutil.rmtree(record.logs, ignore_errors=True)
+
+    def _tidy(self, record: LaunchRecord) -> None:
+        """The folder of a launch that failed is kept for reading."""
+        if record.outcome == "failed":
+            self._failed_launches += 1
+        else:
+            shutil.rmtree(record.logs, ignore_errors=True)
+
+    def _devices(self, world_size: int) -> list[int]:
+        """CUDA device of each rank: one of its own, or shared evenly."""
+        count = len(self.settings.gpus)
+        return [rank % count for rank in range(world_size)] if count else []
+
+    def _variables(self, world_size: int) -> dict[str, str]:
+        """Pytest's environment as it is, without an outer torchrun's, plus what torchrun would add and _ONE_HOST."""
+        variables = {
+            k: v for k, v in os.environ.items() if k not in _TORCHRUN_VARIABLES and not k.startswith(_TORCHRUN_PREFIXES)
+        }
+        if world_size > 1:
+            variables.setdefault("OMP_NUM_THREADS", "1")
+        for name, value in _ONE_HOST.items():
+            variables.setdefault(name, value)
+        return variables
+
+    def close(self) -> None:
+        """End the launchers and remove the worktree; the run directory stays if a launch failed."""
+        reference, self._reference = self._reference, None
+        launcher, self._launcher = self._launcher, None
+        try:
+            if reference is not None:
+                reference.close()
+        finally:
+            if launcher is not None:
+                launcher.close()
+        if self._directory is not None:
+            self._directory.close(keep=self._failed_launches > 0)
+            self._directory = None
+
+
+LAUNCHERS: dict[str, Callable[[Launching], Launcher]] = {
+    "warm": lambda launching: WarmLauncher(launching.directory.path, launching.cookie, launching.preload),
+    "torchrun": lambda launching: TorchrunLauncher(launching.cookie),
+    "reference": lambda launching: make_launcher(
+        launching.against, launching.directory.path, uuid.uuid4().hex, launching.preload
+    ),
+}
+"""How to make the launcher of each name."""
+
+
+def _threads(variables: Mapping[str, str]) -> int:
+    """Intra-op threads, as OpenMP reads its variable: a list is one number per nesting level."""
+    first = variables.get("OMP_NUM_THREADS", "").partition(",")[0].strip()
+    return int(first) if first.isdecimal() and int(first) > 0 else hardware.cores()
+
+
+def _no_room(error: OSError) -> LauncherError:
+    where = f": {error.filename}" if error.filename else ""
+    return LauncherError(
+        f"cannot start ranks: {error.strerror or error}{where}. The run directory is below TMPDIR, which must be "
+        "writable and have free space"
+    )

@@ -1,0 +1,119 @@
+"""A git worktree: another revision of the repository, checked out beside it for as long as a run needs it."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from pytest_distbench import git
+from pytest_distbench.errors import ConfigurationError, LauncherError
+from pytest_distbench.run.directory import is_of_an_ended_run
+
+FOLDER = "reference"
+"""Of the worktree, in the run directory."""
+
+_GIT_TIMEOUT_S = 300.0
+_SHORT = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Revision:
+    """A commit of the repository that pytest's root folder belongs to.
+
+    Attributes:
+        name: as the user gave it.
+        commit: its full hash.
+        root: top folder of the working tree.
+    """
+
+    name: str
+    commit: str
+    root: Path
+
+    def __str__(self) -> str:
+        short = self.commit[:_SHORT]
+        return short if self.commit.startswith(self.name) else f"{self.name} ({short})"
+
+
+def find_revision(name: str, inside: Path) -> Revision:
+    """Find a revision by any name git knows.
+
+    Raises:
+        ConfigurationError: no git, no repository, or no such commit.
+    """
+    if shutil.which("git") is None:
+        raise ConfigurationError(f"--distbench-against {name}: there is no git on PATH")
+    top = _git(inside, "rev-parse", "--show-toplevel")
+    if top.returncode:
+        raise ConfigurationError(f"--distbench-against {name}: {inside} is in no git working tree ({_said(top)})")
+    found = _git(inside, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{name}^{{commit}}")
+    if found.returncode:
+        raise ConfigurationError(
+            f"--distbench-against {name}: the repository {top.stdout.strip()} has no commit of that name; see "
+            "'git branch -a' and 'git tag'. A clone made by CI may be shallow: fetch the commit first"
+        )
+    return Revision(name, found.stdout.strip(), Path(top.stdout.strip()).resolve())
+
+
+@contextlib.contextmanager
+def checked_out(revision: Revision, run_directory: Path) -> Iterator[Path]:
+    """Have a revision in a folder of the run directory; afterwards neither the folder nor git's note of it is left.
+
+    The working tree and its index are not touched, and no hook runs. What a run that was killed has left goes first.
+
+    Raises:
+        LauncherError: git could not make the worktree.
+    """
+    _remove_stale(revision.root)
+    tree = run_directory / FOLDER
+    try:
+        made = _git(revision.root, "worktree", "add", "--quiet", "--detach", "--force", str(tree), revision.commit)
+        if made.returncode:
+            raise LauncherError(f"git could not check out {revision} beside the working tree: {_said(made)}")
+        yield tree
+    finally:
+        _remove(revision.root, tree)
+
+
+def _remove_stale(root: Path) -> None:
+    """Forget the worktrees of runs that were killed, known by their place; nobody else's are touched."""
+    for line in _git(root, "worktree", "list", "--porcelain").stdout.splitlines():
+        key, _, value = line.partition(" ")
+        tree = Path(value)
+        # A folder that is not here may be in a container that shares this checkout: git forgets it, some day later.
+        if key == "worktree" and tree.name == FOLDER and tree.exists() and is_of_an_ended_run(tree.parent):
+            _remove(root, tree)
+    _git(root, "worktree", "prune", "--expire=1.day.ago")
+
+
+def _remove(root: Path, tree: Path) -> None:
+    """Whatever state it is in: files that a rank left there, or a folder that is gone already."""
+    if _git(root, "worktree", "remove", "--force", "--force", str(tree)).returncode:
+        shutil.rmtree(tree, ignore_errors=True)
+        _git(root, "worktree", "remove", "--force", "--force", str(tree))
+
+
+def _git(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = git.command(folder, *arguments)
+    try:
+        return subprocess.run(
+            command,
+            env=git.variables(),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=_GIT_TIMEOUT_S,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return subprocess.CompletedProcess(command, 1, "", str(error))
+
+
+def _said(done: subprocess.CompletedProcess[str]) -> str:
+    lines = done.stderr.strip().splitlines()
+    return lines[-1] if lines else f"git ended with exit code {done.returncode}"

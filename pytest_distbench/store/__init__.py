@@ -1,0 +1,1 @@
+"""Results on disk: baselines, run records, and what is done with them."""

@@ -1,0 +1,79 @@
+"""From a case in a run record to the entry it proposes for the store; or why it must not become a baseline."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from pytest_distbench.errors import DistbenchError
+from pytest_distbench.judging.entry import make_entry
+from pytest_distbench.judging.update_policy import FEWEST_LAUNCHES, few_launches, is_wanted, why_not_storable
+from pytest_distbench.records.baseline import BaselineEntry, BaselineMetric
+from pytest_distbench.records.record import replaced
+from pytest_distbench.records.run import CaseResult
+
+_MOVED = frozenset({"regressed", "improved", "drifted"})
+
+
+class NotABaseline(DistbenchError):
+    """These numbers must not be stored; the text says why and what to do."""
+
+
+def accepted(result: CaseResult, stored: BaselineEntry | None, *, mode: str, force: bool) -> BaselineEntry | None:
+    """The entry that takes the place of ``stored``; None where the mode does not want this case.
+
+    A run adds launches only for the metrics that are open, so of one case some metrics have five values and others
+    one. Those with too few keep what is stored if they did not move, and are refused if they did.
+
+    Args:
+        result: a case of a run record.
+        stored: its entry in the store, or None.
+        mode: new, failed, changed or all, as of an update.
+        force: take metrics with too few launches too.
+
+    Raises:
+        NotABaseline: the numbers are not fit to be compared with.
+    """
+    _check_origin(result)
+    if not result.baseline_path or not is_wanted(mode, result.verdicts, is_new=stored is None):
+        return None
+    if mode == "new" and stored is not None:
+        return None
+    if why := why_not_storable(result.launches):
+        raise NotABaseline(why)
+    made = make_entry(result.case, result.launches, result.environment.software, before=stored)
+    kept = stored.metrics if stored is not None and stored.workload == made.workload else {}
+    if force:
+        return made
+    moved = {v.metric for v in result.verdicts if v.kind in _MOVED}
+    merged = _merged(made.metrics, {key: metric for key, metric in kept.items() if key not in moved})
+    known = stored.fingerprints if stored is not None and kept else {}
+    unsure = {key: f for key, f in known.items() if f.missing and len(result.launches) < FEWEST_LAUNCHES}
+    return replaced(made, metrics=merged, fingerprints=made.fingerprints | unsure)
+
+
+def _check_origin(result: CaseResult) -> None:
+    if result.case.backend == "fake":
+        raise NotABaseline("the fake backend moves no data: measure with a real one")
+    if result.environment.shares_gpu:
+        raise NotABaseline("ranks shared a GPU: measure with one GPU per rank")
+    for launch in result.launches:
+        if launch.outcome != "passed":
+            reason = f": {launch.reason}" if launch.reason else ""
+            raise NotABaseline(f"launch {launch.index + 1} {launch.outcome}{reason}; measure again once it passes")
+    if not result.launches:
+        raise NotABaseline("nothing was launched")
+    if result.baseline_path and not result.verdicts:
+        raise NotABaseline("nothing was judged: --distbench-attach measures nothing")
+
+
+def _merged(made: Mapping[str, BaselineMetric], kept: Mapping[str, BaselineMetric]) -> dict[str, BaselineMetric]:
+    few = few_launches(made)
+    lost = {key: number for key, number in few.items() if key not in kept}
+    if lost:
+        key, number = next(iter(lost.items()))
+        more = f" (and {len(lost) - 1} more)" if len(lost) > 1 else ""
+        raise NotABaseline(
+            f"{key}{more} is new or moved, and has {number} of the {FEWEST_LAUNCHES} launches its noise takes to know: "
+            f"measure with --distbench-launches {FEWEST_LAUNCHES}, or give --force"
+        )
+    return {key: kept[key] if key in few else metric for key, metric in made.items()}

@@ -1,0 +1,341 @@
+"""The baseline store: one small JSON file per case, made for reading diffs and merging.
+
+``<folder>/<platform>/<suite path>/<test function>/<case>.json``: keys sorted, one list a line, four significant digits,
+no time stamps. A file of its own per case is what makes the store safe without a lock: two runs, or two git branches,
+that record different cases never touch the same file, and each file is replaced whole by one rename.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import glob
+import hashlib
+import os
+import re
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path, PurePosixPath
+from urllib.parse import quote, unquote
+
+import msgspec
+
+from pytest_distbench.errors import StoredFileError
+from pytest_distbench.records.baseline import BaselineEntry, BaselineMetric
+from pytest_distbench.records.case import EntryName
+from pytest_distbench.records.fingerprint import Fingerprint
+from pytest_distbench.records.record import Record
+
+SCHEMA = 1
+"""Version of the file format. 1: first."""
+
+MAX_FILE_BYTES = 16 * 2**20
+"""A larger file is not a baseline: it is refused before it is read, and never written."""
+
+_ABANDONED_S = 600.0
+"""A draft older than this is of a writer that was killed: writing one file takes milliseconds."""
+
+_LONGEST_NAME = 200
+"""Bytes of one name; file systems take 255, and a draft's name is longer."""
+
+_LONGEST_PATH = 2000
+"""Bytes of the names below a platform; the kernel takes 4096 with the store's own place."""
+
+_RESTORE = (
+    "If you edited it, correct that; else restore it from version control, or delete it and record it again with "
+    "--distbench-update"
+)
+_TAKE_A_SIDE = "Take one side (git checkout --ours or --theirs FILE), or record it again with --distbench-update"
+_PLATFORM = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+_ITEM = rb'(?:-?[\d.eE+-]+|null|"(?:[^"\\\n]|\\.)*")'
+_FLAT_LIST = re.compile(rb"\[\n\s+(%b(?:,\n\s+%b)*)\n\s*\]" % (_ITEM, _ITEM))
+_LIST_OF_ONE = re.compile(rb"\[\n\s+(\[[^\n]*\])\n\s*\]")
+_LINE_END = re.compile(rb",\n\s+")
+
+
+class BaselineFile(Record, frozen=True, kw_only=True):
+    """One file of the store."""
+
+    schema: int
+    platform: str
+    test: str
+    key: str
+    """Case, backend and launcher: ``float32-ws2.gloo.warm``."""
+    entry: BaselineEntry
+
+    @property
+    def name(self) -> EntryName:
+        """What the store knows this entry by."""
+        return EntryName(platform=self.platform, test=self.test, key=self.key)
+
+
+class _Head(msgspec.Struct):
+    schema: int
+
+
+class BaselineStore:
+    """Baselines of one hardware class below one folder.
+
+    Args:
+        folder: the store's root, for example ``baselines/``. Need not exist.
+        platform: the hardware class, one folder below it.
+    """
+
+    def __init__(self, folder: Path, platform: str) -> None:
+        self.folder = folder
+        self.platform = platform
+
+    def path(self, test: str, key: str) -> Path:
+        """The file of one case of a test named ``suites/a/test_b.py::TestC::test_d``; never outside the store.
+
+        Raises:
+            StoredFileError: the test's path would leave the store.
+        """
+        if not _is_text(key):
+            raise StoredFileError(self.folder, f"the case {key!r} is not text", "Give it another id")
+        return self._place(test) / _file_name(key)
+
+    def entry(self, test: str, key: str) -> BaselineEntry | None:
+        """The stored entry of one case, None where there is none.
+
+        Raises:
+            StoredFileError: the file cannot be read, is no baseline, or is of a later schema.
+        """
+        path = self.path(test, key)
+        return self._read(path).entry if path.is_file() else None
+
+    def entries(self, test: str, *, wanted: Callable[[str], bool] = lambda key: True) -> dict[str, BaselineEntry]:
+        """Entries of a test by key; empty where there is none.
+
+        Args:
+            test: path and function.
+            wanted: whether the entry of a key is; files of others are not read.
+
+        Raises:
+            StoredFileError: a file cannot be read, is no baseline, or is of a later schema.
+        """
+        paths = sorted(self._place(test).glob("*.json"))
+        files = [self._read(path) for path in paths if _is_cut(path.stem) or wanted(unquote(path.stem))]
+        return {file.key: file.entry for file in files if wanted(file.key)}
+
+    def write(self, test: str, key: str, entry: BaselineEntry, *, sync: bool = True) -> Path:
+        """Put ``entry`` in the place of the one stored for this case, if any.
+
+        Args:
+            test: path and function.
+            key: of the case.
+            entry: to store.
+            sync: wait until the disk has it. Without, a power failure (no mere ``kill -9``) may leave an empty file:
+                for thousands of entries that can be written again from a file at hand.
+
+        Raises:
+            StoredFileError: the file could not be written; it is as it was before.
+        """
+        path = self.path(test, key)
+        data = render(BaselineFile(schema=SCHEMA, platform=self.platform, test=test, key=key, entry=entry))
+        if len(data) > MAX_FILE_BYTES:
+            problem = f"an entry of {len(data)} bytes is no baseline; at most {MAX_FILE_BYTES}"
+            raise StoredFileError(path, problem, "Record fewer metrics, or shorter parameters")
+        if path.is_file():
+            self._read(path)  # what we cannot read, a later schema for one, we do not overwrite
+        try:
+            _replace(path, data, sync=sync)
+        except OSError as error:
+            raise StoredFileError(
+                path, f"cannot write: {error.strerror or error}", "The stored baseline is unchanged"
+            ) from error
+        return path
+
+    def delete(self, test: str, key: str) -> bool:
+        """Remove an entry; False where there is none.
+
+        Raises:
+            StoredFileError: the file could not be removed.
+        """
+        path = self.path(test, key)
+        try:
+            path.unlink()
+        except FileNotFoundError:
+            return False
+        except OSError as error:
+            raise StoredFileError(
+                path, f"cannot delete: {error.strerror or error}", "Check the permissions of its folder"
+            ) from error
+        return True
+
+    def files(self) -> Iterator[Path]:
+        """Every file of this platform, sorted by path."""
+        for folder, folders, files in os.walk(self.folder / self.platform):
+            folders.sort()
+            for name in sorted(files):
+                if name.endswith(".json"):
+                    yield Path(folder, name)
+
+    def read_all(self) -> Iterator[BaselineFile]:
+        """Every entry of this platform, one at a time, sorted by path.
+
+        Raises:
+            StoredFileError: a file cannot be read, is no baseline, or is of a later schema.
+        """
+        for path in self.files():
+            yield self._read(path)
+
+    def platforms(self) -> list[str]:
+        """Hardware classes that have baselines in this store."""
+        if not self.folder.is_dir():
+            return []
+        folders = [path for path in self.folder.iterdir() if _PLATFORM.fullmatch(path.name) and path.is_dir()]
+        return sorted(path.name for path in folders if next(path.rglob("*.json"), None))
+
+    def _place(self, test: str) -> Path:
+        """The folder of a test's cases, unless a link on its way leads out of the store."""
+        below = _below_platform(test)
+        if not below or not _PLATFORM.fullmatch(self.platform):
+            raise StoredFileError(
+                self.folder,
+                f"the test {test!r} of platform {self.platform!r} has no place below the baseline folder",
+                "Run pytest from the root directory of the suites, and keep names below 200 bytes",
+            )
+        place = self.folder / self.platform / below
+        if not place.resolve().is_relative_to(self.folder.resolve()):
+            raise StoredFileError(
+                place, f"a link leads to {place.resolve()}, outside the baseline folder", "Replace the link by a folder"
+            )
+        return place
+
+    def _read(self, path: Path) -> BaselineFile:
+        """Read a file, and check that it lies where its own fields say: a copy would be taken for another case."""
+        file = read_file(path)
+        place = f"{file.platform}/{_below_platform(file.test)}/{_file_name(file.key)}"
+        if path != self.folder / place:
+            raise StoredFileError(
+                path, f"holds {file.name}, whose place is {place}", "Move it there, or correct its test and key"
+            )
+        return file
+
+
+def read_file(path: Path) -> BaselineFile:
+    """Read one file of a store, strictly.
+
+    Raises:
+        StoredFileError: unreadable, too large, not JSON, wrong fields, or of a later schema.
+    """
+    return parse(read_bytes(path), path)
+
+
+def read_bytes(path: Path) -> bytes:
+    """The content of one file of a store.
+
+    Raises:
+        StoredFileError: unreadable, or too large to be a baseline.
+    """
+    try:
+        with path.open("rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            if size > MAX_FILE_BYTES:
+                raise StoredFileError(path, f"larger than {MAX_FILE_BYTES // 2**20} MiB", _RESTORE)
+            return file.read(size + 1)
+    except OSError as error:
+        next_step = "Check its permissions" if isinstance(error, PermissionError) else _RESTORE
+        raise StoredFileError(path, f"cannot read: {error.strerror or error}", next_step) from error
+
+
+def parse(data: bytes, path: Path, *, next_step: str = _RESTORE) -> BaselineFile:
+    """Decode one file of a store, strictly; ``path`` and ``next_step`` are for the error.
+
+    Raises:
+        StoredFileError: not JSON, wrong fields, or of a later schema.
+    """
+    try:
+        schema = msgspec.json.decode(data, type=_Head).schema
+        if schema > SCHEMA:
+            raise StoredFileError(
+                path, f"written in schema {schema}, this version reads up to {SCHEMA}", "Upgrade pytest-distbench"
+            )
+        return msgspec.json.decode(data, type=BaselineFile)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        if data.lstrip().startswith(b"<<<<<<<") or b"\n<<<<<<< " in data:
+            raise StoredFileError(path, "has the marks of a merge conflict", _TAKE_A_SIDE) from error
+        raise StoredFileError(path, f"not a baseline file: {_with_key(str(error), data)}", next_step) from error
+
+
+def _with_key(problem: str, data: bytes) -> str:
+    """The decoder says ``[...]`` for whatever key of a mapping: name the one that it stumbled over."""
+    with contextlib.suppress(msgspec.DecodeError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
+        entry = msgspec.json.decode(data)["entry"]
+        kinds: dict[str, type[msgspec.Struct]] = {"metrics": BaselineMetric, "fingerprints": Fingerprint}
+        for field, kind in kinds.items():
+            for key, value in entry.get(field, {}).items():
+                if f".{field}[...]" in problem and not _is_valid(value, kind):
+                    return problem.replace("[...]", f"[{key}]", 1)
+    return problem
+
+
+def _is_valid(value: object, kind: type[msgspec.Struct]) -> bool:
+    try:
+        msgspec.convert(value, kind)
+    except msgspec.ValidationError:
+        return False
+    return True
+
+
+def render(content: BaselineFile) -> bytes:
+    """The file's text: sorted keys, two spaces, lists of numbers and texts on one line, a final newline."""
+    text = msgspec.json.format(msgspec.json.encode(content, order="sorted"), indent=2)
+    one_line = _FLAT_LIST.sub(lambda m: b"[" + _LINE_END.sub(b", ", m[1]) + b"]", text)
+    return _LIST_OF_ONE.sub(rb"[\1]", one_line) + b"\n"
+
+
+@functools.lru_cache(maxsize=1024)
+def _below_platform(test: str) -> str:
+    """The folder of a test's cases, below the platform's; empty if it would be elsewhere."""
+    file, _, function = test.partition("::")
+    path = PurePosixPath(file)
+    is_place = bool(path.name) and not path.is_absolute() and ".." not in path.parts and "\0" not in file
+    if not is_place or not re.fullmatch(r"[\w:-][\w.:-]*", function):
+        return ""
+    place = path.with_suffix("") / function.replace("::", ".")
+    names = [name.encode(errors="replace") for name in place.parts]
+    fits = max(map(len, names)) <= _LONGEST_NAME and sum(map(len, names)) <= _LONGEST_PATH
+    return str(place) if fits and _is_text(test) else ""
+
+
+def _is_text(name: str) -> bool:
+    """Whether it can be written in UTF-8, as JSON is: a file name that is not even text cannot."""
+    return not any("\ud800" <= character <= "\udfff" for character in name)
+
+
+def _file_name(key: str) -> str:
+    """The file of a case: the key where every file system takes it, else percent-encoded, and cut if too long."""
+    name = quote(key, safe=" ,=+@[]()")
+    if name.startswith("."):
+        name = "%2E" + name[1:]
+    if len(name) > _LONGEST_NAME:
+        name = f"{name[: _LONGEST_NAME - 20]}~{hashlib.sha256(key.encode()).hexdigest()[:16]}"
+    return f"{name}.json"
+
+
+def _is_cut(name: str) -> bool:
+    return len(name) == _LONGEST_NAME - 3 and name[-17] == "~"
+
+
+def _replace(path: Path, data: bytes, *, sync: bool) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    for draft in path.parent.glob(f".{glob.escape(path.name)}.*"):
+        with contextlib.suppress(OSError):  # another writer may be faster
+            if time.time() - draft.stat().st_mtime > _ABANDONED_S:
+                draft.unlink()
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
+            file.flush()
+            if sync:
+                os.fsync(file.fileno())
+        os.chmod(name, 0o644)
+        os.replace(name, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(name)
+        raise

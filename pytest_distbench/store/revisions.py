@@ -1,0 +1,141 @@
+"""Two versions of a store, to be compared: the files of a folder, and the files of a git revision."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Protocol
+
+from pytest_distbench import git
+from pytest_distbench.errors import DistbenchError
+from pytest_distbench.store.baselines import BaselineFile, BaselineStore, parse, read_bytes
+from pytest_distbench.store.changes import EntryChange, entry_change
+from pytest_distbench.store.names import Choice
+
+
+class Version(Protocol):
+    """Files of a store at one point in time, by path below it."""
+
+    def paths(self) -> set[str]:
+        """Every ``.json`` file, with ``/``."""
+
+    def read(self, path: str) -> bytes:
+        """The content of one of them."""
+
+
+class FolderVersion:
+    """The store as it lies in a folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def paths(self) -> set[str]:
+        stores = [BaselineStore(self._folder, platform) for platform in BaselineStore(self._folder, "").platforms()]
+        start = len(str(self._folder / "x")) - 1
+        return {str(path)[start:] for store in stores for path in store.files()}
+
+    def read(self, path: str) -> bytes:
+        return read_bytes(self._folder / path)
+
+
+class RevisionVersion:
+    """The store as it was at a git revision. One ``git cat-file`` serves all files.
+
+    Args:
+        folder: the store's folder in the work tree.
+        revision: anything git takes for a commit.
+
+    Raises:
+        DistbenchError: no git, no repository, or no such revision.
+    """
+
+    def __init__(self, folder: Path, revision: str) -> None:
+        self._folder = folder
+        commit = self._git("rev-parse", "--verify", "--quiet", "--end-of-options", f"{revision}^{{commit}}")
+        if commit is None:
+            raise DistbenchError(
+                f"{revision!r} is neither a folder nor a git revision known in {folder}: give a branch, tag or commit "
+                "(fetch it first?), or the folder of another store"
+            )
+        prefix = self._git("rev-parse", "--show-prefix") or ""
+        tree = self._git("rev-parse", "--verify", "--quiet", "--end-of-options", f"{commit}:{prefix.rstrip('/')}")
+        listing = self._git("ls-tree", "-r", "-z", "--full-tree", tree) if tree else ""
+        rows = [row.partition("\t") for row in (listing or "").split("\0") if row]
+        self._objects = {path: facts.split()[2] for facts, _, path in rows if path.endswith(".json")}
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def paths(self) -> set[str]:
+        return set(self._objects)
+
+    def read(self, path: str) -> bytes:
+        if self._process is None:
+            command = git.command(self._folder, "cat-file", "--batch")
+            self._process = subprocess.Popen(
+                command, env=git.variables(), stdin=subprocess.PIPE, stdout=subprocess.PIPE
+            )
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(f"{self._objects[path]}\n".encode())
+        self._process.stdin.flush()
+        facts = self._process.stdout.readline().split()
+        if len(facts) != 3:  # a partial clone that cannot fetch it
+            raise DistbenchError(f"git has no content for {path} ({facts!r}): fetch the revision whole")
+        return self._process.stdout.read(int(facts[2]) + 1)[:-1]
+
+    def close(self) -> None:
+        """End git."""
+        if self._process is not None:
+            self._process.communicate()
+
+    def _git(self, *arguments: str) -> str | None:
+        """Its output; None where git says no."""
+        try:
+            command = git.command(self._folder, *arguments)
+            done = subprocess.run(command, env=git.variables(), capture_output=True, check=False)
+        except OSError as error:
+            raise DistbenchError(f"cannot run git: {error.strerror or error}; diff against a folder instead") from error
+        return os.fsdecode(done.stdout).removesuffix("\n") if done.returncode == 0 else None
+
+
+class VersionChanges:
+    """The changes between two versions, found one entry at a time.
+
+    Attributes:
+        unchanged: entries that are the same in both, as far as iterated.
+    """
+
+    def __init__(self, old: Version, new: Version, choice: Choice, *, platform: str = "") -> None:
+        self._old = old
+        self._new = new
+        self._choice = choice
+        self._platform = platform
+        self.unchanged = 0
+
+    def __iter__(self) -> Iterator[EntryChange]:
+        """Every changed, new or removed entry.
+
+        Raises:
+            StoredFileError: a file of either version is no baseline.
+        """
+        before, after = self._old.paths(), self._new.paths()
+        for path in sorted(before | after):
+            if self._platform and not path.startswith(f"{self._platform}/"):
+                continue
+            old = self._old.read(path) if path in before else None
+            new = self._new.read(path) if path in after else None
+            then = _parsed(old, path)
+            now = then if old == new else _parsed(new, path)
+            known = now or then
+            if known is None or not self._choice(known.name):
+                continue
+            change = entry_change(known.name, then.entry if then else None, now.entry if now else None)
+            if change is None:
+                self.unchanged += 1
+            else:
+                yield change
+
+
+def _parsed(data: bytes | None, path: str) -> BaselineFile | None:
+    return None if data is None else parse(data, Path(path))

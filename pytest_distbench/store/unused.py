@@ -1,0 +1,94 @@
+"""Stored entries that a run did not use, and whether the run was whole enough to say so.
+
+Careful by design, because ``--distbench-prune`` deletes what is found here: an entry counts as unused only if its test
+was there to use it, or is certainly gone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from pathlib import Path, PurePosixPath
+
+import pytest
+
+from pytest_distbench.records.case import EntryName
+from pytest_distbench.records.run import CaseResult
+from pytest_distbench.store.baselines import BaselineStore, read_file
+
+_SELECTING = (
+    ("keyword", "-k"), ("markexpr", "-m"), ("deselect", "--deselect"), ("ignore", "--ignore"),
+    ("ignore_glob", "--ignore-glob"), ("lf", "--last-failed"), ("stepwise", "--stepwise"), ("pyargs", "--pyargs"),
+    ("distbench_attach", "--distbench-attach"),
+)  # fmt: skip
+
+
+def why_partial(config: pytest.Config, session: pytest.Session, *, deselected: int) -> str:
+    """Why this run cannot tell what is unused: a selection, a failure, an early end. Empty if it can."""
+    for name, option in _SELECTING:
+        if config.getoption(name, None):
+            return f"{option} was given"
+    if any("::" in str(argument) for argument in config.args):
+        return "single tests were named"
+    if deselected:
+        return f"{deselected} tests were deselected"
+    if session.exitstatus != pytest.ExitCode.OK or session.testsfailed:
+        return f"{session.testsfailed} tests failed" if session.testsfailed else "the run did not end well"
+    if session.shouldstop or session.shouldfail:
+        return "the run was stopped early"
+    return ""
+
+
+def unused_entries(
+    store: BaselineStore,
+    results: Iterable[CaseResult],
+    reported: Collection[str],
+    seen: Mapping[tuple[str, str], bool],
+    config: pytest.Config,
+) -> list[EntryName]:
+    """Entries of this platform, backend and launcher that belong to no test of a whole, green run.
+
+    Such an entry's test is one of:
+
+    - a file that is gone from the folders this run was given;
+    - a function that is gone from a file whose other tests ran;
+    - a function that ran at the entry's world size, without this case.
+
+    Args:
+        store: of this platform.
+        results: every case measured.
+        reported: test files that had any test, as node ids.
+        seen: (test, case id) of every test of ours -> whether it ran to its end, rather than being skipped.
+        config: pytest's, for the folders given.
+
+    Raises:
+        StoredFileError: a file of the store cannot be read.
+    """
+    measured = list(results)
+    if not measured:
+        return []
+    used = {store.path(r.case.test, r.case.entry_key) for r in measured}
+    kind = {(r.case.backend, r.case.launcher) for r in measured}
+    sizes: dict[str, set[int]] = {}
+    for result in measured:
+        sizes.setdefault(result.case.test, set()).add(result.case.world_size)
+    skipped = {name for name, ran in seen.items() if not ran}
+    tests = {test for test, _ in seen}
+    roots = [Path(config.invocation_params.dir, str(argument)).resolve() for argument in config.args]
+    found = []
+    for path in store.files():
+        if path in used:
+            continue
+        file = read_file(path)
+        entry, test_file = file.entry, file.test.partition("::")[0]
+        whole = (config.rootpath / PurePosixPath(test_file)).resolve()
+        if (entry.backend, entry.launcher) not in kind or not any(whole.is_relative_to(root) for root in roots):
+            continue
+        case = file.key.removesuffix(f".{entry.backend}.{entry.launcher}")
+        if file.test in tests:
+            was_skipped = any(file.test == t and (case == i or case.startswith(f"{i}:")) for t, i in skipped)
+            is_unused = entry.world_size in sizes.get(file.test, ()) and not was_skipped
+        else:
+            is_unused = test_file in reported or not whole.exists()
+        if is_unused:
+            found.append(file.name)
+    return found

@@ -1,0 +1,170 @@
+"""What the doctor makes of a machine."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from pytest_distbench.commands.cli import main
+from pytest_distbench.commands.doctor import examination, gpus, host
+from pytest_distbench.commands.doctor.finding import Finding, report
+
+
+def put(root: Path, name: str, text: str) -> None:
+    path = root / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text + "\n")
+
+
+def only(findings: Iterator[Finding]) -> Finding:
+    (found,) = findings
+    return found
+
+
+@pytest.mark.parametrize(
+    ("names", "level"), [(["performance"], "ok"), (["powersave", "performance"], "warn"), ([], "note")]
+)
+def test_the_governor(tmp_path: Path, names: list[str], level: str) -> None:
+    for i, name in enumerate(names):
+        put(tmp_path, f"sys/devices/system/cpu/cpu{i}/cpufreq/scaling_governor", name)
+
+    assert only(host.governor(tmp_path)).level == level
+
+
+@pytest.mark.parametrize(
+    ("slowed", "level", "text"),
+    [(["0", "3"], "ok", "never"), (["0", "71000"], "warn", "for 71 s"), (["?"], "note", ""), ([], "note", "")],
+)
+def test_the_temperature(tmp_path: Path, slowed: list[str], level: str, text: str) -> None:
+    for i, milliseconds in enumerate(slowed):
+        folder = f"sys/devices/system/cpu/cpu{i}/thermal_throttle"
+        put(tmp_path, f"{folder}/core_throttle_total_time_ms", milliseconds)
+    found = only(host.heat(tmp_path))
+
+    assert found.level == level
+    assert text in found.found
+
+
+@pytest.mark.parametrize(("name", "level"), [("tsc", "ok"), ("hpet", "warn"), ("", "ok")])
+def test_the_clock(tmp_path: Path, name: str, level: str) -> None:
+    if name:
+        put(tmp_path, "sys/devices/system/clocksource/clocksource0/current_clocksource", name)
+
+    assert only(host.clock_source(tmp_path)).level == level
+
+
+@pytest.mark.parametrize(
+    ("files", "level", "text"),
+    [
+        ({"cpu.max": "50000 100000"}, "warn", "0.5 CPUs of"),
+        ({"cpu.max": "max 100000"}, "ok", "none"),
+        ({"cpu/cpu.cfs_quota_us": "50000", "cpu/cpu.cfs_period_us": "100000"}, "warn", "0.5 CPUs of"),
+        ({"cpu/cpu.cfs_quota_us": "-1", "cpu/cpu.cfs_period_us": "100000"}, "ok", "none"),
+        ({"cpu.max": "nonsense"}, "ok", "none"),
+        ({}, "ok", "none"),
+    ],
+)
+def test_the_quota_of_the_container(tmp_path: Path, files: dict[str, str], level: str, text: str) -> None:
+    for name, content in files.items():
+        put(tmp_path, f"sys/fs/cgroup/{name}", content)
+    found = only(host.container_limits(tmp_path))
+
+    assert found.level == level
+    assert text in found.found
+
+
+def test_other_processes_and_other_guests_are_named() -> None:
+    times = iter([_Times(10.0, 0.0), _Times(10.0, 1.0)])
+    found = list(host.other_work(lambda: next(times), lambda: [(1.5, "train.py", 42), (0.1, "sshd", 7)]))
+
+    assert [f.level for f in found] == ["warn", "warn"]
+    assert "1.60 of" in found[0].found
+    assert "train.py (pid 42) 1.50" in found[0].found
+    assert "100%" in found[1].found
+
+
+def test_a_quiet_machine_is_well() -> None:
+    times = iter([_Times(10.0, 0.0), _Times(12.0, 0.0)])
+
+    assert only(host.other_work(lambda: next(times), lambda: [(0.05, "sshd", 7)])).level == "ok"
+
+
+def test_without_shared_memory_there_is_advice(tmp_path: Path) -> None:
+    assert only(host.shared_memory(tmp_path / "none")).level == "warn"
+
+
+def test_without_user_namespaces_there_is_a_note(tmp_path: Path) -> None:
+    put(tmp_path, "proc/sys/user/max_user_namespaces", "0")
+
+    assert only(host.user_namespaces(tmp_path)).level == "note"
+
+
+def test_a_gpu_with_other_processes_and_held_clocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By NVIDIA's binding with a device made up: there is none here."""
+    import pynvml
+
+    answers = {
+        "Init": None,
+        "Shutdown": None,
+        "SystemGetDriverVersion": "570.1",
+        "DeviceGetCount": 1,
+        "DeviceGetHandleByIndex": "handle",
+        "DeviceGetUUID": "GPU-0",
+        "DeviceGetName": "NVIDIA H200",
+        "DeviceGetMemoryInfo": SimpleNamespace(used=2**30, total=2**37),
+        "DeviceGetTemperature": 88,
+        "DeviceGetComputeRunningProcesses": [SimpleNamespace(pid=4711)],
+        "DeviceGetCurrentClocksThrottleReasons": pynvml.nvmlClocksThrottleReasonHwThermalSlowdown,
+        "DeviceGetMaxMigDeviceCount": 0,
+        "DeviceGetPersistenceMode": pynvml.NVML_FEATURE_ENABLED,
+    }
+    for name, answer in answers.items():
+        monkeypatch.setattr(pynvml, f"nvml{name}", lambda *arguments, answer=answer: answer)
+    found = list(gpus.gpus({}))
+
+    assert [f.level for f in found] == ["ok", "ok", "warn", "warn"]
+    assert "NVIDIA H200, 1 GiB of 128 GiB in use, 88 C" in found[1].found
+    assert "pid 4711" in found[2].found
+    assert "temperature (hardware)" in found[3].found
+
+
+def test_the_report_counts_and_gives_advice() -> None:
+    lines = list(report(iter([Finding("ok", "clock", "tsc"), Finding("warn", "memory", "little", "buy more")])))
+
+    assert lines[0].split() == ["ok", "clock", "tsc"]
+    assert lines[2].strip() == "-> buy more"
+    assert lines[-1].startswith("1 warnings")
+
+
+@pytest.mark.spawn
+def test_this_machine_is_examined(capsys: pytest.CaptureFixture[str]) -> None:
+    code = main(["doctor"])
+    output = capsys.readouterr().out
+
+    for subject in ("processor", "other processes", "open files", "loopback", "versions", "torch", "leftovers"):
+        assert f" {subject} " in output
+    assert code == 0
+
+
+def test_a_machine_that_cannot_run_tests_is_exit_code_one(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    finding = Finding("fail", "loopback", "down\x1b[2J", "ip link set lo up")
+    monkeypatch.setattr(examination, "examine", lambda: iter([finding]))
+
+    assert main(["doctor"]) == 1
+    assert "down\\x1b[2J" in capsys.readouterr().out
+
+
+class _Times(tuple[float, float]):
+    """As psutil.cpu_times(): a tuple with names."""
+
+    def __new__(cls, user: float, steal: float) -> _Times:
+        return super().__new__(cls, (user, steal))
+
+    @property
+    def steal(self) -> float:
+        return self[1]

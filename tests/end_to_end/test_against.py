@@ -1,0 +1,248 @@
+"""A/B with real process groups: turns never overlap, each side runs its own tree's code, and nothing is left behind."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import signal
+import subprocess
+import sys
+import sysconfig
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from support.processes import wait_for
+
+from pytest_distbench.launch import processes
+from pytest_distbench.launch.contract import SESSION_VARIABLE
+from pytest_distbench.launch.pair import supervise_pair
+from pytest_distbench.launch.warm import WarmLauncher
+from pytest_distbench.records.launch import LaunchRecord
+from pytest_distbench.records.plan import BodyReference, LaunchPlan
+
+pytestmark = [pytest.mark.spawn, pytest.mark.timeout(400)]  # each run starts two agents
+
+BODIES = """
+import time
+
+def intervals(rank):
+    begin, end = [], []
+    for i in rank.timed("step", warmup=0, iterations=40):
+        if i % 10 == 0:
+            begin.append(time.monotonic())
+        time.sleep(0.05)
+        if i % 10 == 9:
+            end.append(time.monotonic())
+    rank.record("begin", begin)
+    rank.record("end", end)
+
+def at_once(rank):
+    rank.record("one", 1, better="exact")
+
+def raises(rank):
+    for i in rank.timed("step", warmup=0, iterations=40):
+        assert i < 15, "enough"
+
+def dies(rank):
+    import os
+    for i in rank.timed("step", warmup=0, iterations=40):
+        if i == 15 and rank.rank == 1:
+            os._exit(3)
+
+def hangs(rank):
+    for i in rank.timed("step", warmup=0, iterations=40):
+        if i == 15 and rank.rank == 1:
+            time.sleep(100)
+
+def endless(rank):
+    for _ in rank.timed("step", warmup=0, iterations=600):
+        time.sleep(0.01)
+"""
+
+SUITE = """
+    import answers
+
+    def value(rank):
+        rank.record("value", answers.VALUE, better="exact")
+        rank.record("where", len(answers.__file__))
+
+    def new(rank):
+        rank.record("one", 1, better="exact")
+
+    def test_value(distbench):
+        distbench.run(value)
+
+    def test_new(distbench):
+        distbench.run(new)
+"""
+
+Pair = Callable[..., tuple[LaunchRecord | None, LaunchRecord | None]]
+
+
+@pytest.fixture(scope="module")
+def launchers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[WarmLauncher, WarmLauncher]]:
+    """Two, kept over the tests of the module: what happens to one pair must not harm the next."""
+    directory = tmp_path_factory.mktemp("agents")
+    made = WarmLauncher(directory, uuid.uuid4().hex), WarmLauncher(directory, uuid.uuid4().hex)
+    for launcher in made:
+        launcher.prepare(variables())
+    yield made
+    for launcher in made:
+        launcher.close()
+        assert processes.marked(SESSION_VARIABLE, launcher.session) == []
+    assert [path for path in directory.rglob("*") if path.is_socket()] == []
+
+
+@pytest.fixture
+def pair(launchers: tuple[WarmLauncher, WarmLauncher], tmp_path: Path) -> Pair:
+    (tmp_path / "turn_bodies.py").write_text(BODIES)
+
+    def run(first: str, second: str, *, timeout_s: float = 30.0) -> tuple[LaunchRecord | None, LaunchRecord | None]:
+        plans = [plan(tmp_path, function, timeout_s) for function in (first, second)]
+        records = supervise_pair((launchers[0], plans[0]), (launchers[1], plans[1]))
+        assert [launcher.leftovers() for launcher in launchers] == [[], []]
+        return records
+
+    return run
+
+
+def variables() -> dict[str, str]:
+    return {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
+
+
+def plan(folder: Path, function: str, timeout_s: float) -> LaunchPlan:
+    directory = folder / uuid.uuid4().hex[:6]
+    directory.mkdir(mode=0o700)
+    return LaunchPlan(
+        index=0,
+        world_size=2,
+        backend="gloo",
+        device="cpu",
+        body=BodyReference(file=str(folder / "turn_bodies.py"), function=function, module="turn_bodies"),
+        params={},
+        seeds=[0],
+        timeout_s=timeout_s,
+        directory=str(directory),
+        data_dir=str(folder),
+        working_dir=str(folder),
+        python_path=sys.path,
+        variables=variables(),
+        set_threads=1,
+        takes_turns=True,
+    )
+
+
+def series(record: LaunchRecord | None, name: str) -> list[float]:
+    assert record is not None
+    return next(m.series for m in record.measurements if m.name == name)
+
+
+def test_blocks_alternate_and_never_overlap_and_waiting_is_not_counted(pair: Pair) -> None:
+    """Each side needs 2 s of its own, is given 3.5 s, and waits for 2 s more."""
+    first, second = pair("intervals", "intervals", timeout_s=3.5)
+
+    blocks = sorted(
+        (begin, end, side)
+        for side, record in enumerate((first, second))
+        for begin, end in zip(series(record, "begin"), series(record, "end"), strict=True)
+    )
+    assert len(blocks) == 8
+    assert all(before[1] <= after[0] for before, after in itertools.pairwise(blocks))
+    assert all({a[2], b[2]} == {0, 1} for a, b in zip(blocks[::2], blocks[1::2], strict=True))
+
+
+def test_bodies_of_different_length_and_without_blocks_get_along(pair: Pair) -> None:
+    assert [r and r.outcome for r in pair("at_once", "intervals")] == ["passed", "passed"]
+
+
+@pytest.mark.parametrize("function", ["raises", "dies", "hangs"])
+def test_a_side_that_does_not_pass_ends_the_other_at_once_and_is_told_as_ever(pair: Pair, function: str) -> None:
+    first, second = pair(function, "endless", timeout_s=2.0)
+
+    assert second is None
+    assert first is not None
+    assert first.outcome == "failed"
+    assert first.wall_s < 20
+    how = {fate.rank: fate.how for fate in first.fates if not fate.is_victim}
+    assert {"raises": "AssertionError", "dies": "exit code 3", "hangs": "hung"}[function] in str(how)
+
+
+@pytest.fixture
+def repository(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytest.Pytester:
+    """A module and a test at one revision; another value, and another test, in the working tree."""
+    monkeypatch.setenv("GIT_CONFIG_GLOBAL", os.devnull)
+    pytester.makeini("[pytest]\n")
+    (pytester.path / ".gitignore").write_text("tmp/\n__pycache__/\nup*\n")
+    (pytester.path / "tmp").mkdir()
+    monkeypatch.setenv("TMPDIR", str(pytester.path / "tmp"))
+    pytester.makepyfile(answers="VALUE = 1", test_it=SUITE.replace("new", "old"))
+    for command in (["init", "-q"], ["add", "-A"], ["-c", "user.name=a", "-c", "user.email=a@b", "commit", "-qm", "x"]):
+        subprocess.run(["git", *command], cwd=pytester.path, check=True)
+    pytester.makepyfile(answers="VALUE = 2", test_it=SUITE)
+    return pytester
+
+
+def run(pytester: pytest.Pytester, *arguments: str) -> pytest.RunResult:
+    options = ["-p", "no:sugar", "-p", "no:cacheprovider", "--distbench-launches=3", "--distbench-max-launches=3"]
+    return pytester.runpytest_subprocess(*options, "test_it.py", *arguments)
+
+
+def worktrees(folder: Path) -> int:
+    done = subprocess.run(["git", "worktree", "list"], cwd=folder, check=True, capture_output=True, text=True)
+    return len(done.stdout.splitlines())
+
+
+def test_each_side_runs_the_code_of_its_own_tree(repository: pytest.Pytester) -> None:
+    result = run(repository, "--distbench-against", "HEAD", "-rA")
+
+    result.stdout.fnmatch_lines(["value exact: 1 -> 2 against HEAD (*)", "*the test does not exist in HEAD (*"])
+    result.assert_outcomes(failed=1, passed=1)
+    assert worktrees(repository.path) == 1
+
+
+def test_another_python_needs_no_copy_of_the_plugin(repository: pytest.Pytester) -> None:
+    """A virtual environment that has what ranks need, by a path file, and not this package's folder."""
+    other = repository.path / "tmp" / "other"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", other], check=True)
+    site = next(other.glob("lib/python*/site-packages"))
+    (site / "needed.pth").write_text(sysconfig.get_path("purelib"))
+    python = other / "bin" / "python"
+    result = run(repository, "--distbench-against-python", str(python), "-k", "test_value")
+
+    result.stdout.fnmatch_lines(["distbench: against torch *, python *, in turns*", "*value*2*2*exact*3"])
+    result.assert_outcomes(passed=1, deselected=1)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_a_run_ended_from_outside_leaves_no_process_and_its_worktree_not_for_long(
+    repository: pytest.Pytester, number: signal.Signals
+) -> None:
+    """The fixture no_process_left looks for processes of both sides; SIGKILL leaves the worktree to the next run."""
+    body = """
+        import os, time
+
+        def value(rank):
+            open(os.environ["UP"] + str(os.getpid()), "w").close()
+            for _ in rank.timed("step", warmup=0, iterations=100000):
+                time.sleep(0.01)
+
+        def test_value(distbench):
+            distbench.run(value)
+    """
+    repository.makepyfile(test_it=body)
+    for command in (["add", "-A"], ["-c", "user.name=a", "-c", "user.email=a@b", "commit", "-qm", "y"]):
+        subprocess.run(["git", *command], cwd=repository.path, check=True)
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "test_it.py", "--distbench-against=HEAD"]
+    environment = {**os.environ, "UP": str(repository.path / "up")}
+    process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    wait_for(lambda: len(list(repository.path.glob("up*"))) == 4, process)
+    process.send_signal(number)
+    process.communicate(timeout=60)
+
+    if number == signal.SIGKILL:
+        assert worktrees(repository.path) == 2
+        repository.makepyfile(test_it=SUITE)
+        run(repository, "--distbench-against", "HEAD", "-k", "nothing or test_new")
+    assert worktrees(repository.path) == 1

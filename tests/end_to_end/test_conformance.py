@@ -1,0 +1,46 @@
+"""Whatever happens in a rank, the launch ends, says what it was and leaves nothing: a fault a test, both launchers."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+
+import faults
+import pytest
+from support.launching import Launch
+
+from pytest_distbench.launch.contract import Launcher
+
+pytestmark = pytest.mark.spawn
+
+HANG_S = 4.0
+"""The time-out of launches that are to reach it; it begins when all ranks are up."""
+
+
+@pytest.fixture
+def launch(launcher: Launcher, tmp_path: Path) -> Launch:
+    return Launch(launcher, tmp_path, Path(faults.__file__))
+
+
+@pytest.mark.parametrize("fault", faults.FAULTS, ids=lambda fault: fault.name)
+def test_a_fault_is_detected_and_attributed_and_the_next_launch_is_well(launch: Launch, fault: faults.Fault) -> None:
+    variables = {faults.PHASE_VARIABLE: fault.phase} if fault.phase else {}
+    record = launch(
+        fault.body.__name__, timeout_s=HANG_S if fault.is_hang or fault.waits else 90.0, variables=variables
+    )
+
+    assert record.outcome == ("failed" if fault.reason else "passed"), record.reason
+    assert re.match(fault.reason, record.reason)
+    if fault.reason and fault.root_cause is not None:
+        assert record.fates[0].rank == fault.root_cause
+    assert record.timed_out == fault.is_hang
+
+
+@pytest.mark.parametrize("world_size", [1, 2, 4, 8, 16])
+def test_a_group_of_any_size_passes(launch: Launch, world_size: int) -> None:
+    record = launch("healthy", world_size=world_size, timeout_s=180)
+
+    assert (record.outcome, record.reason) == ("passed", "")
+    assert len(record.fates) == world_size
+    assert [m.value for m in record.measurements] == [42.0]

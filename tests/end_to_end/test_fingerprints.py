@@ -1,0 +1,570 @@
+"""Fingerprints: what differs is told in a sentence, nothing else is, and planted defects are caught in one launch."""
+
+from __future__ import annotations
+
+import textwrap
+import uuid
+from collections.abc import Callable, Iterator
+
+import msgspec
+import pytest
+from support.launching import Launch
+
+from pytest_distbench.judging.entry import make_entry
+from pytest_distbench.judging.fingerprint_rule import DIFFERS, differences, judge_fingerprints, rank_ranges
+from pytest_distbench.launch.reduce import late_s, merge, merge_fingerprints
+from pytest_distbench.launch.warm import WarmLauncher
+from pytest_distbench.records.case import Case
+from pytest_distbench.records.environment import Environment
+from pytest_distbench.records.fingerprint import Collective, Fingerprint, RankFingerprint
+from pytest_distbench.records.launch import LaunchRecord
+from pytest_distbench.records.metric import Measurement, Observation
+from pytest_distbench.records.rank import RankReport
+from pytest_distbench.records.record import replaced
+from pytest_distbench.records.run import CaseResult
+from pytest_distbench.records.verdict import Verdict
+from pytest_distbench.report.causes import cause_lines
+
+MIB = 2**20
+
+
+def of(*rows: Collective, **facts: int) -> Fingerprint:
+    return Fingerprint(collectives={"all": list(rows)}, **facts)
+
+
+def reduce(size: int, count: int = 1, dtype: str = "float32", group: str = "default") -> Collective:
+    return Collective("all_reduce", dtype, size, group, count)
+
+
+BARRIER_OF_ONE = Collective("barrier", "", 0, "group 2", 1)
+BARRIER = Collective("barrier", "", 0, "default", 1)
+
+
+@pytest.mark.parametrize(
+    ("stored", "current", "told"),
+    [
+        (of(reduce(25 * MIB, 2)), of(reduce(25 * MIB, 2)), []),
+        (
+            of(reduce(25 * MIB, 2)),
+            of(reduce(104858, 214)),
+            ["2 all_reduce of 25 MiB became 214 of 102.4 KiB", "50 MiB sent per rank became 21.4 MiB"],
+        ),
+        (
+            of(reduce(4096)),
+            of(reduce(2048, dtype="bfloat16")),
+            [
+                "1 all_reduce of 4 KiB float32 became 1 of 2 KiB bfloat16",
+                "4 KiB sent per rank became 2 KiB",
+            ],
+        ),
+        (of(reduce(4096)), of(reduce(4096), BARRIER), ["1 barrier was added"]),
+        (
+            of(reduce(40_000_000)),
+            of(reduce(40_000_004)),
+            ["1 all_reduce of 40,000,000 B became 1 of 40,000,004 B"],
+        ),
+        (
+            of(reduce(4096), reduce(1024)),
+            of(),
+            ["2 all_reduce of 1 KiB to 4 KiB float32 are gone", "5 KiB sent per rank became 0 B"],
+        ),
+        (
+            of(reduce(4096), BARRIER),
+            of(BARRIER, reduce(4096)),
+            ["the same collectives in another order: number 1 was all_reduce of 4 KiB float32, is barrier"],
+        ),
+        (
+            of(reduce(8, group="mesh_tp")),
+            of(reduce(16, group="mesh_tp")),
+            ["1 all_reduce of 8 B in mesh_tp became 1 of 16 B", "8 B sent per rank became 16 B"],
+        ),
+        (
+            of(parameters=10, optimizer_steps=1),
+            of(parameters=10, optimizer_steps=2),
+            ["1 optimizer step of all ranks became 2"],
+        ),
+        (of(parameters=1000), of(parameters=2000), ["1,000 parameters in the optimizers of all ranks became 2,000"]),
+    ],
+)
+def test_a_difference_is_told_in_a_sentence(stored: Fingerprint, current: Fingerprint, told: list[str]) -> None:
+    assert differences(stored, current) == told
+
+
+def test_a_rank_that_alone_does_something_else_is_named() -> None:
+    current = Fingerprint(collectives={"0,2-3": [reduce(8)], "1": [reduce(8), BARRIER]})
+
+    assert differences(of(reduce(8)), current) == ["rank 1: 1 barrier was added"]
+
+
+def test_the_same_per_rank_told_otherwise_is_no_difference() -> None:
+    assert differences(Fingerprint(collectives={"0": [reduce(8)], "1": [reduce(8)]}), of(reduce(8))) == []
+
+
+def test_a_run_cut_in_two_is_the_same_sequence() -> None:
+    assert differences(of(reduce(8, 2)), of(reduce(8), reduce(8))) == []
+
+
+def test_ranks_are_told_in_ranges() -> None:
+    assert [rank_ranges([0, 2, 3]), rank_ranges([0, 1], 2), rank_ranges([0, 1], 3)] == ["0,2-3", "all", "0-1"]
+
+
+@pytest.mark.parametrize(
+    ("stored", "current", "kind", "reason"),
+    [
+        ({"a": of(BARRIER)}, {"a": of(BARRIER)}, "unchanged", ""),
+        ({"a": of(BARRIER)}, {"a": of()}, "changed", "a: 1 barrier is gone (and the software: torch 1 -> 2)"),
+        ({}, {"a": of()}, "missing", "the baseline has no fingerprint of a"),
+        ({"a": of()}, {}, "incomparable", "the baseline has a fingerprint of a, this run has none"),
+        ({"a": of()}, {"a": Fingerprint(missing="off")}, "incomparable", "a: off"),
+        ({"a": Fingerprint(missing="off")}, {"a": of()}, "missing", "the baseline has no fingerprint of a"),
+        ({"a": Fingerprint(missing="off")}, {"a": Fingerprint(missing="off")}, "unchanged", "a: off"),
+        ({"a": Fingerprint(missing=DIFFERS)}, {"a": of()}, "unchanged", f"a: {DIFFERS}"),
+        (
+            {"a": of(BARRIER), "b": of(BARRIER)},
+            {"a": of(), "b": of()},
+            "changed",
+            "a and 1 more: 1 barrier is gone (and the software: torch 1 -> 2)",
+        ),
+    ],
+)
+def test_the_verdict_on_all_fingerprints_of_a_case(
+    stored: dict[str, Fingerprint], current: dict[str, Fingerprint], kind: str, reason: str
+) -> None:
+    verdict = judge_fingerprints(stored, current, launches=1, drift="torch 1 -> 2")
+
+    assert (verdict.kind, verdict.reason) == (kind, reason)
+    assert verdict.is_failure == (kind == "changed")
+
+
+def report(rank: int, *rows: Collective, entered: tuple[float, ...] = (), missing: str = "") -> RankReport:
+    fingerprint = RankFingerprint(collectives=list(rows), entered=list(entered), missing=missing)
+    return RankReport(rank=rank, pid=1, outcome="passed", phase="body", phases={}, fingerprints={"m": fingerprint})
+
+
+def test_equal_ranks_are_stored_once_and_others_apart() -> None:
+    found = merge_fingerprints([report(1, BARRIER), report(0, BARRIER), report(2)])["m"]
+
+    assert found.collectives == {"0-1": [BARRIER], "2": []}
+
+
+def test_a_rank_without_a_fingerprint_leaves_the_launch_without() -> None:
+    assert merge_fingerprints([report(0, BARRIER), report(1, missing="off")])["m"] == Fingerprint(missing="off")
+
+
+def test_the_rank_that_comes_last_is_late_by_the_mean_over_collectives() -> None:
+    late = late_s([report(0, entered=(0.0, 1.0)), report(1, entered=(0.5, 1.1))])
+
+    assert late["m"] == pytest.approx([0.0, 0.3])
+
+
+def slower(*, cpu_s: float, late: list[float], memory: int = 100) -> CaseResult:
+    """A step of 20 ms that takes 30 ms now, on 2 ranks that computed 20 ms in all."""
+    companions = {"cpu_s": (0.02, cpu_s)}
+    verdict = Verdict(metric="m", kind="regressed", unit="s", better="lower", current=0.03, baseline=0.02, ratio=1.5)
+    launch = LaunchRecord(index=0, outcome="passed", wall_s=1.0, late_s={"m": late}, peak_memory_bytes=memory)
+    return CaseResult(
+        nodeid="t",
+        case=Case(test="t", case_id="ws2", world_size=2, backend="gloo", device="cpu", launcher="warm"),
+        environment=Environment(platform="p", device="d", cores=2, software={}),
+        launches=[launch],
+        verdicts=[replaced(verdict, companions=companions)],
+        baseline_peak_memory_bytes=100,
+    )
+
+
+@pytest.mark.parametrize(
+    ("cpu_s", "change", "what"),
+    [
+        (0.04, "40 ms (+100.0 %)", "computing"),
+        (0.03, "30 ms (+50.0 %)", "partly computing, partly waiting"),
+        (0.021, "21 ms (+5.0 %)", "waiting"),
+    ],
+)
+def test_cpu_time_tells_computing_from_waiting(cpu_s: float, change: str, what: str) -> None:
+    told = f"CPU time of all ranks per iteration of m: 20 ms -> {change}: the added time is {what}"
+
+    assert cause_lines(slower(cpu_s=cpu_s, late=[0.0, 0.0])) == [told, ""]
+
+
+def test_a_late_rank_and_more_memory_are_told_beside_a_regression() -> None:
+    _, *lines = cause_lines(slower(cpu_s=0.02, late=[0.0001, 0.01], memory=150))
+
+    assert lines == [
+        "rank 1 comes 10 ms late to the collectives of m, the others wait for it",
+        "peak memory: 100 B -> 150 B (+50.0 %)",
+        "",
+    ]
+
+
+def test_a_rank_that_is_late_in_one_launch_of_two_is_not_accused() -> None:
+    result = slower(cpu_s=0.02, late=[0.0001, 0.01])
+    other = replaced(result.launches[0], late_s={"m": [0.01, 0.0001]})
+
+    assert len(cause_lines(replaced(result, launches=[*result.launches, other]))) == 2
+
+
+def test_ranks_that_come_together_and_the_usual_memory_are_no_cause() -> None:
+    assert len(cause_lines(slower(cpu_s=0.02, late=[0.001, 0.0], memory=102))) == 2
+
+
+def test_a_baseline_keeps_what_launches_agree_on_and_says_where_they_do_not() -> None:
+    case = slower(cpu_s=0.0, late=[]).case
+    measured = Measurement(name="m", unit="s", better="lower", value=1.0)
+    launches = [
+        LaunchRecord(
+            index=i,
+            outcome="passed",
+            wall_s=1.0,
+            measurements=[replaced(measured, companions={"cpu_s": seconds, "waits": 3.0})],
+            fingerprints={"m": of(BARRIER), "wild": of(reduce(4 * i))},
+            peak_memory_bytes=123456789,
+        )
+        for i, seconds in enumerate([0.1, 0.5, 0.123456])
+    ]
+    entry = make_entry(case, launches, {})
+
+    assert entry.fingerprints["m"] == of(BARRIER)
+    assert entry.fingerprints["wild"] == Fingerprint(missing="differs between launches of the same code")
+    assert entry.metrics["m"].companions == {"cpu_s": 0.1235, "waits": 3.0}
+    assert entry.peak_memory_bytes == 123500000
+
+
+def test_cpu_time_and_waits_are_summed_over_ranks() -> None:
+    times = [1.0, 1.0, 1.0, 9.0]
+    reports = [
+        RankReport(
+            rank=rank,
+            pid=1,
+            outcome="passed",
+            phase="body",
+            phases={},
+            observations=[
+                Observation(
+                    name="m",
+                    unit="s",
+                    better="lower",
+                    reduce="max",
+                    values=times,
+                    is_series=True,
+                    companions={"cpu_s": times, "waits": times},
+                )
+            ],
+        )
+        for rank in range(2)
+    ]
+    [measurement] = merge(reports)
+
+    assert measurement.companions == {"cpu_s": 2.0, "waits": 6.0}
+
+
+BODIES = """
+    import time
+
+    import torch
+    import torch.distributed as dist
+    from pytest_distbench.worker import fingerprint
+    from torch.nn.parallel import DistributedDataParallel
+
+    def bf16_hook(_, bucket):  # torch's own refuses gloo
+        work = dist.all_reduce(bucket.buffer().bfloat16() / dist.get_world_size(), async_op=True)
+        return work.get_future().then(lambda done: done.value()[0].to(bucket.buffer().dtype))
+
+    def train(rank, fault):
+        torch.manual_seed(0)
+        widths = [64, 400, 400, 400, 400, 400, 10]
+        net = torch.nn.Sequential(*(torch.nn.Linear(a, b) for a, b in zip(widths, widths[1:])))
+        if fault == "dtype":
+            net = net.double()
+        if fault == "layer not synced":
+            DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(net, ["2.weight", "2.bias"])
+        options = {"bucket_cap_mb": 0.1} if fault == "buckets" else {}
+        options |= {"find_unused_parameters": True} if fault == "unused" else {}
+        options |= {"init_sync": False} if fault == "no broadcast" else {}
+        model = net if fault == "no sync" else DistributedDataParallel(net, **options)
+        if fault == "bf16":
+            model.register_comm_hook(None, bf16_hook)
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        goal = rank.goal("accuracy", target=2.0, every=3, max_steps=3)
+        for _ in goal.steps(samples_per_step=8):
+            x = torch.ones(4, 64, dtype=torch.float64 if fault == "dtype" else torch.float32)
+            loss = model(x).square().mean()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            if fault == "second step":
+                optimizer.step()
+            if fault == "extra all_reduce":
+                dist.all_reduce(loss.detach())
+            if fault == "extra barrier":
+                dist.barrier()
+            goal.check(lambda: rank.sum_over_ranks(0.0))
+
+    def trainings(rank):
+        for fault in rank.params["faults"]:
+            with rank.point(fault=fault):
+                train(rank, fault)
+
+    def loops(rank):
+        x = torch.ones(16)
+        for _ in rank.timed("latency", warmup=2, iterations=3):
+            dist.all_reduce(x)
+            rank.barrier()
+            rank.agree(1.0)
+            rank.sum_over_ranks(1.0)
+        for i in rank.timed("long", warmup=1, iterations=1):
+            for _ in range(12 if i < 0 else 1):
+                dist.all_reduce(x)
+        for _ in rank.timed("late", warmup=1, iterations=1):
+            time.sleep(0.03 * rank.rank)
+            dist.all_reduce(x)
+        alone = [dist.new_group([member]) for member in range(2)][rank.rank]
+        for _ in rank.timed("uneven", warmup=1, iterations=1):
+            dist.all_reduce(x[:1])
+            dist.all_reduce(x[:2])
+            if rank.rank == 1:
+                dist.barrier(alone)
+        for i in rank.timed("cold", warmup=0, iterations=3):
+            for _ in range(i + 1):
+                dist.all_reduce(x)
+        rank.watch.read()
+        for i in rank.timed("endless", warmup=1, iterations=1):
+            for _ in range(2001 if i < 0 else 1):
+                dist.all_reduce(x)
+        rank.watch.read()
+        fingerprint._RECORDERS = ()
+        for _ in rank.timed("blind", warmup=1, iterations=1):
+            dist.all_reduce(x)
+"""
+
+BUCKETS = "2 all_reduce of 1.239 MiB to 1.323 MiB"
+FAULTS = {
+    "no sync": [f"{BUCKETS} float32 are gone", "2.562 MiB sent per rank became 0 B"],
+    "layer not synced": ["1 all_reduce of 1.323 MiB became 1 of 728.1 KiB", "2.562 MiB sent per rank became 1.95 MiB"],
+    "buckets": [f"{BUCKETS} became 5 of 101.6 KiB to 642.2 KiB"],
+    "unused": [f"{BUCKETS} became 2 of 1.241 MiB to 1.321 MiB", "1 all_reduce of 48 B int32 was added"],
+    "extra all_reduce": ["1 all_reduce of 4 B float32 was added"],
+    "extra barrier": ["1 barrier was added"],
+    "bf16": [
+        f"{BUCKETS} float32 became 2 of 634.4 KiB to 677.3 KiB bfloat16",
+        "2.562 MiB sent per rank became 1.281 MiB",
+    ],
+    "dtype": [
+        f"{BUCKETS} float32 became 2 of 1.254 MiB to 3.87 MiB float64",
+        "2.562 MiB sent per rank became 5.124 MiB",
+    ],
+    "second step": ["2 optimizer steps of all ranks became 4"],
+}
+"""Defects of a training step, and how they are told."""
+
+
+@pytest.fixture(scope="module")
+def launcher(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WarmLauncher]:
+    made = WarmLauncher(tmp_path_factory.mktemp("agent"), uuid.uuid4().hex)
+    yield made
+    made.close()
+
+
+@pytest.fixture(scope="module")
+def launch(launcher: WarmLauncher, tmp_path_factory: pytest.TempPathFactory) -> Launch:
+    folder = tmp_path_factory.mktemp("fingerprints")
+    (folder / "bodies.py").write_text(textwrap.dedent(BODIES))
+    return Launch(launcher, folder, folder / "bodies.py")
+
+
+@pytest.fixture(scope="module")
+def trainings(launch: Launch) -> dict[str, Fingerprint]:
+    """Fingerprints of one launch: a healthy training twice, and one with each fault."""
+    record = launch("trainings", params={"faults": ["none", *FAULTS, "no broadcast", "none again"]})
+    assert record.outcome == "passed", record.reason
+    return record.fingerprints
+
+
+@pytest.mark.spawn
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_fault_of_the_training_step_is_caught_in_one_launch(trainings: dict[str, Fingerprint], fault: str) -> None:
+    assert differences(trainings["step_time[fault=none]"], trainings[f"step_time[fault={fault}]"]) == FAULTS[fault]
+
+
+@pytest.mark.spawn
+def test_parameters_that_are_not_broadcast_at_the_start_are_caught(trainings: dict[str, Fingerprint]) -> None:
+    told = differences(trainings["training_start[fault=none]"], trainings["training_start[fault=no broadcast]"])
+
+    assert told[1] == "2 broadcast of 288 B to 2.562 MiB float32 and int64 are gone"
+
+
+@pytest.mark.spawn
+@pytest.mark.parametrize("key", ["step_time", "training_start"])
+def test_the_same_training_has_the_same_fingerprint(trainings: dict[str, Fingerprint], key: str) -> None:
+    healthy = trainings[f"{key}[fault=none]"]
+
+    assert healthy == trainings[f"{key}[fault=none again]"]
+    assert healthy.collectives["all"]
+
+
+@pytest.fixture(scope="module")
+def looped(launch: Launch) -> LaunchRecord:
+    record = launch("loops")
+    assert record.outcome == "passed", record.reason
+    return record
+
+
+@pytest.mark.spawn
+def test_an_iteration_shows_its_own_collectives_and_not_the_plugins(looped: LaunchRecord) -> None:
+    assert looped.fingerprints["latency"] == of(reduce(64))
+    assert looped.fingerprints["long"] == of(reduce(64, 12))
+
+
+@pytest.mark.spawn
+def test_ranks_that_differ_are_told_apart(looped: LaunchRecord) -> None:
+    ranks = looped.fingerprints["uneven"].collectives
+
+    assert [ranks["0"], ranks["1"]] == [[reduce(4), reduce(8)], [reduce(4), reduce(8), BARRIER_OF_ONE]]
+
+
+@pytest.mark.spawn
+def test_without_warm_up_the_first_timed_iteration_is_described(looped: LaunchRecord) -> None:
+    assert looped.fingerprints["cold"] == of(reduce(64))
+
+
+@pytest.mark.spawn
+def test_the_rank_that_comes_late_is_seen(looped: LaunchRecord) -> None:
+    first, second = looped.late_s["late"]
+
+    assert second - first > 0.02
+
+
+@pytest.mark.spawn
+def test_beside_the_clock_are_cpu_time_waits_and_peak_memory(looped: LaunchRecord) -> None:
+    [latency, *_] = looped.measurements
+
+    assert latency.companions["cpu_s"] > 0
+    assert latency.companions["waits"] > 0
+    assert looped.peak_memory_bytes > 0
+
+
+@pytest.mark.spawn
+def test_more_collectives_than_torch_remembers_are_no_fingerprint(looped: LaunchRecord) -> None:
+    assert looped.fingerprints["endless"].missing == (
+        "more than the 2000 collectives torch remembers (TORCH_FR_BUFFER_SIZE)"
+    )
+
+
+@pytest.mark.spawn
+def test_a_torch_that_records_nothing_is_no_fingerprint(looped: LaunchRecord) -> None:
+    assert "records no collectives" in looped.fingerprints["blind"].missing
+
+
+def test_a_record_of_ranks_that_are_no_ranks_is_refused() -> None:
+    with pytest.raises(msgspec.ValidationError, match=r"\$\.collectives"):
+        msgspec.json.decode(b'{"collectives": {"1-x": []}}', type=Fingerprint)
+
+
+TEST = """
+    def body(rank):
+        pass
+
+    def test_step(distbench):
+        distbench.run(body, params={"fake": {"step": [0.0200, 0.0201, 0.0199, 0.0202, 0.0198]}})
+"""
+
+
+def run(project: pytest.Pytester, *arguments: str) -> pytest.RunResult:
+    return project.runpytest_inprocess("-p", "no:sugar", "-p", "no:cacheprovider", *arguments)
+
+
+@pytest.fixture
+def recorded(project: Callable[[str], pytest.Pytester], monkeypatch: pytest.MonkeyPatch) -> pytest.Pytester:
+    """The test above with a baseline: two all_reduce of 25 MiB."""
+    monkeypatch.setenv("FAKE_COLLECTIVES", f"2x{25 * MIB}")
+    made = project(TEST)
+    assert run(made, "--distbench-update").ret == 0
+    return made
+
+
+def stored_text(project: pytest.Pytester) -> str:
+    [path] = (project.path / "baselines").rglob("*.json")
+    return path.read_text()
+
+
+def test_a_fingerprint_is_one_line_of_the_baseline(recorded: pytest.Pytester) -> None:
+    assert '          "all": [["all_reduce", "float32", 26214400, "default", 2]]\n' in stored_text(recorded)
+    assert run(recorded).ret == 0
+
+
+def test_a_changed_fingerprint_fails_and_says_how(recorded: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FAKE_COLLECTIVES", "214x104858")
+    monkeypatch.setenv("FAKE_SOFTWARE", "torch=2.14.0")
+    result = run(recorded)
+
+    assert result.ret == 1
+    result.stdout.fnmatch_lines(
+        [
+            "fingerprint changed: step: 2 all_reduce of 25 MiB became 214 * and 1 more * torch 2.13.0 -> 2.14.0)",
+            "!  fingerprint * changed *",
+            "what an iteration does changed",
+            "  step: 2 all_reduce of 25 MiB became 214 of 102.4 KiB",
+            "  step: 50 MiB sent per rank became 21.4 MiB",
+            "2 metrics of 1 case in 1 launch: 1 with another fingerprint, 1 within limits",
+        ]
+    )
+
+
+def test_beside_a_slowdown_the_changed_fingerprint_is_the_likely_cause(
+    recorded: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FAKE_COLLECTIVES", "214x104858")
+    monkeypatch.setenv("FAKE_FACTOR", "1.5")
+
+    run(recorded).stdout.fnmatch_lines(
+        [
+            "step +50.* % (limit +10%); the fingerprint changed",
+            "likely cause: what an iteration does changed",
+            "  step: 2 all_reduce of 25 MiB became 214 of 102.4 KiB",
+        ]
+    )
+
+
+@pytest.mark.parametrize("mode", ["changed", "failed", "all"])
+def test_an_update_takes_the_changed_fingerprint(
+    recorded: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, mode: str
+) -> None:
+    monkeypatch.setenv("FAKE_COLLECTIVES", "214x104858")
+
+    assert run(recorded, f"--distbench-update={mode}").ret == 0
+    assert '["all_reduce", "float32", 104858, "default", 214]' in stored_text(recorded)
+    assert run(recorded).ret == 0
+
+
+def test_a_baseline_without_fingerprint_says_so_and_passes(
+    project: Callable[[str], pytest.Pytester], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = project(TEST)
+    run(made, "--distbench-update")
+    monkeypatch.setenv("FAKE_COLLECTIVES", "1x4")
+    result = run(made)
+
+    result.stdout.fnmatch_lines(["2 metrics of 1 case in 1 launch: 1 within limits, 1 without a baseline"])
+    assert result.ret == 0
+
+
+def test_other_parameters_are_another_workload_and_no_changed_fingerprint(
+    recorded: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FAKE_COLLECTIVES", "1x4")
+    (recorded.path / "test_it.py").write_text(textwrap.dedent(TEST).replace("0.0198]", "0.0198, 0.02]"))
+    result = run(recorded)
+
+    result.stdout.fnmatch_lines(["x test_step* the workload's definition changed since the baseline*"])
+    assert result.ret == 0
+
+
+def test_a_marker_that_lists_other_metrics_leaves_the_fingerprint_unjudged(
+    recorded: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FAKE_COLLECTIVES", "1x4")
+    marked = "import pytest\n" + textwrap.dedent(TEST).replace(
+        "def test_", "@pytest.mark.distbench(metrics=['step'])\ndef test_"
+    )
+    (recorded.path / "test_it.py").write_text(marked)
+
+    assert run(recorded).ret == 0

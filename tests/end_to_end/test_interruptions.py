@@ -1,0 +1,367 @@
+"""Runs that are killed, interrupted, starved of disk or crowded: nothing is left behind and nothing stored is lost."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+from support.processes import wait_for, working_in
+
+from pytest_distbench.store.baselines import read_file
+
+pytestmark = pytest.mark.spawn
+
+LONG = """
+    import time
+
+    def body(rank):
+        open(f"up{rank.rank}", "w").close()
+        time.sleep(1000)
+
+    def test_long(distbench):
+        distbench.run(body)
+"""
+
+ESCAPES = """
+    import os, signal, subprocess, sys, time
+
+    def body(rank):
+        sleeper = [sys.executable, "-c", "import time; time.sleep(1000)"]
+        subprocess.Popen(sleeper, env={}, start_new_session=True)
+        if os.fork() == 0:
+            os.setsid()
+            time.sleep(1000)
+        open(f"up{rank.rank}", "w").close()
+        os.closerange(3, 1000)
+        os.kill(os.getpid(), signal.SIGSTOP)
+
+    def test_long(distbench):
+        distbench.run(body)
+"""
+
+STORES = """
+    import pytest
+
+    def body(rank):
+        rank.record("answer", 42, better="exact")
+
+    @pytest.mark.parametrize("case", range(3))
+    def test_{name}(distbench, case):
+        distbench.run(body, params={{"case": case}})
+"""
+
+Pytest = Callable[..., "subprocess.Popen[str]"]
+
+
+@pytest.fixture
+def start(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pytest]:
+    """Start pytest in the test's folder, with run directories there too; stop it if the test has not."""
+    (pytester.path / "tmp").mkdir()
+    monkeypatch.setenv("TMPDIR", str(pytester.path / "tmp"))
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job inherits it ignored
+    started: list[subprocess.Popen[str]] = []
+
+    def run(*arguments: str) -> subprocess.Popen[str]:
+        command = [sys.executable, "-m", "pytest", "-p", "no:sugar", "-p", "no:cacheprovider", *arguments]
+        started.append(subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True))
+        return started[-1]
+
+    yield run
+    signal.signal(signal.SIGINT, before)
+    for process in started:
+        with contextlib.suppress(OSError):
+            process.kill()
+        process.communicate()
+
+
+@pytest.fixture
+def tiny_disk(tmp_path: Path) -> Iterator[Callable[[str], Path]]:
+    """Make a file system of its own, of one MiB or read-only."""
+    mounted: list[Path] = []
+
+    def mount(options: str) -> Path:
+        path = tmp_path / f"disk{len(mounted)}"
+        path.mkdir()
+        done = subprocess.run(
+            ["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(path)], capture_output=True, text=True, check=False
+        )
+        if done.returncode:
+            pytest.skip(f"this user may not mount a tmpfs: {done.stderr.strip()}")
+        mounted.append(path)
+        return path
+
+    yield mount
+    for path in mounted:
+        subprocess.run(["umount", "-l", str(path)], check=True)
+
+
+def both_up(folder: Path) -> bool:
+    return all((folder / f"up{rank}").exists() for rank in (0, 1))
+
+
+@pytest.mark.parametrize("launcher", ["warm", "torchrun"])
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM])
+def test_a_run_ended_from_outside_leaves_no_process_socket_or_plan(
+    pytester: pytest.Pytester, start: Pytest, number: signal.Signals, launcher: str
+) -> None:
+    """Not even where ranks are stopped, have closed their files, and have children of other sessions."""
+    pytester.makepyfile(test_long=ESCAPES)
+    process = start("--distbench-launcher", launcher)
+    wait_for(lambda: both_up(pytester.path), process)
+    process.send_signal(number)
+
+    assert process.wait(30) != 0
+    wait_for(lambda: not [p for p in pytester.path.rglob("*") if p.is_socket() or p.name == "plan.json"])
+    wait_for(lambda: not working_in(pytester.path))
+
+
+def test_a_second_ctrl_c_leaves_nothing_either(pytester: pytest.Pytester, start: Pytest) -> None:
+    pytester.makepyfile(test_long=LONG)
+    process = start()
+    wait_for(lambda: both_up(pytester.path), process)
+    process.send_signal(signal.SIGINT)
+    time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+
+    # The second one may find pytest past its own handling of the first: then Python dies of it.
+    assert process.wait(30) in (pytest.ExitCode.INTERRUPTED, -signal.SIGINT)
+    wait_for(lambda: not [p for p in pytester.path.rglob("*") if p.is_socket() or p.name == "plan.json"])
+    wait_for(lambda: not working_in(pytester.path))
+
+
+def test_an_agent_killed_between_launches_is_replaced(pytester: pytest.Pytester, start: Pytest) -> None:
+    pytester.makepyfile(
+        """
+        import psutil
+
+        def body(rank):
+            rank.record("one", 1, better="exact")
+
+        def test_first(distbench):
+            distbench.run(body)
+
+        def test_second(distbench):
+            agents = [p for p in psutil.Process().children() if "launch.agent" in " ".join(p.cmdline())]
+            assert len(agents) == 1
+            agents[0].kill()
+            agents[0].wait()
+            distbench.run(body)
+        """
+    )
+    output, _ = start().communicate(timeout=120)
+
+    assert "2 passed" in output
+
+
+def test_a_full_disk_under_the_run_directory_is_told(
+    pytester: pytest.Pytester, start: Pytest, tiny_disk: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk = tiny_disk("size=1m")
+    monkeypatch.setenv("TMPDIR", str(disk))
+    pytester.makepyfile(
+        """
+        def fills(rank):
+            rank.barrier()
+            if rank.rank == 1:
+                with open(rank.data_dir / "fill", "wb", buffering=0) as file:
+                    while True:
+                        file.write(bytes(4096))
+
+        def body(rank):
+            rank.record("one", 1, better="exact")
+
+        def test_fills(distbench):
+            distbench.run(fills)
+
+        def test_after(distbench):
+            distbench.run(body)
+        """
+    )
+    output, _ = start().communicate(timeout=120)
+
+    assert re.search(r"launch 1 on 2 ranks: rank [01] (raised|failed: ).*No space left on device", output), output
+    assert "2 failed" in output
+    assert "INTERNALERROR" not in output
+
+
+@pytest.mark.parametrize(("options", "text"), [("ro", "Read-only file system"), ("size=4k", "No space left on device")])
+def test_baselines_that_cannot_be_written_fail_the_update_and_stay_as_they_are(
+    pytester: pytest.Pytester, start: Pytest, tiny_disk: Callable[[str], Path], options: str, text: str
+) -> None:
+    disk = tiny_disk(options)
+    pytester.makepyfile(test_stores=STORES.format(name="stores"))
+    process = start("--distbench-update", "--distbench-launches=1", "--distbench-baselines", str(disk))
+    output, _ = process.communicate(timeout=120)
+
+    assert process.returncode == 1
+    assert text in output
+    assert "the baseline was not written" in output
+    assert all(read_file(path).entry.metrics for path in disk.rglob("*.json"))  # what fitted is whole
+
+
+def test_two_runs_update_one_folder_at_once(pytester: pytest.Pytester, start: Pytest) -> None:
+    pytester.makepyfile(test_stores=STORES.format(name="stores"))
+    options = ["--distbench-update", "--distbench-launches=1"]
+    first, second = start(*options, "-k", "0 or 1"), start(*options, "-k", "1 or 2")
+    outputs = [process.communicate(timeout=180)[0] for process in (first, second)]
+    after = start("--distbench-missing=fail")
+    output, _ = after.communicate(timeout=120)
+
+    assert (first.returncode, second.returncode) == (0, 0), outputs
+    assert "3 passed" in output
+
+
+def test_fifty_tests_on_two_xdist_workers(pytester: pytest.Pytester, start: Pytest) -> None:
+    pytester.makepyfile(test_stores=STORES.format(name="stores").replace("range(3)", "range(50)"))
+    output, _ = start("-n", "2", "--distbench-json=run.json").communicate(timeout=170)
+
+    assert "50 passed" in output
+
+
+def test_options_from_the_environment_reach_the_run_and_not_the_ranks(
+    pytester: pytest.Pytester, start: Pytest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTEST_ADDOPTS", "-n 1 --world-size 1")
+    pytester.makepyfile(test_stores=STORES.format(name="stores"))
+    output, _ = start("-v").communicate(timeout=120)
+
+    assert "3 passed" in output
+    assert "ws1" in output
+
+
+def test_a_clock_that_jumps_ends_no_launch(pytester: pytest.Pytester, start: Pytest) -> None:
+    """time.time() goes back and forth by a day in pytest and in every rank; CLOCK_MONOTONIC does not."""
+    jump = """
+        import itertools, time
+        real, days = time.time, itertools.cycle((0, -86400, 86400))
+        time.time = lambda: real() + next(days)
+    """
+    pytester.makeconftest(jump)
+    pytester.makepyfile(jump=jump, test_stores="    import jump\n" + STORES.format(name="stores"))
+    output, _ = start("--distbench-timeout=60").communicate(timeout=120)
+
+    assert "3 passed" in output
+
+
+def test_a_rank_gets_the_terminal(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(
+        """
+        def body(rank):
+            answer = 41 + rank.rank
+            breakpoint()
+            rank.barrier()
+
+        def test_it(distbench):
+            distbench.run(body)
+        """
+    )
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "--distbench-attach", "1"]
+    done = subprocess.run(command, input="p answer\nc\n", capture_output=True, text=True, timeout=120, check=False)
+
+    assert "(Pdb) 42" in done.stdout
+    assert "rank 1 had the terminal: nothing was judged or stored" in done.stdout
+    assert done.returncode == 0
+
+
+def test_a_breakpoint_without_a_terminal_says_what_to_do(pytester: pytest.Pytester, start: Pytest) -> None:
+    pytester.makepyfile(
+        """
+        def body(rank):
+            if rank.rank == 1:
+                breakpoint()
+
+        def test_it(distbench):
+            distbench.run(body)
+        """
+    )
+    output, _ = start().communicate(timeout=120)
+
+    assert "breakpoint() in rank 1, which has no terminal: run it again with --distbench-attach 1" in output
+
+
+def test_output_is_streamed_with_the_rank_in_front(pytester: pytest.Pytester, start: Pytest) -> None:
+    pytester.makepyfile(
+        r"""
+        import time
+
+        def body(rank):
+            print("first line\x1b[2J")
+            print("no line end", end="")
+            rank.record("one", 1, better="exact")
+
+        def test_it(distbench):
+            distbench.run(body)
+        """
+    )
+    output, _ = start("-s").communicate(timeout=120)
+
+    for rank in (0, 1):
+        assert f"[rank {rank}] first line\\x1b[2J\n" in output
+        assert f"[rank {rank}] no line end\n" in output
+
+
+def test_run_directories_are_private_and_do_not_pile_up(pytester: pytest.Pytester, start: Pytest) -> None:
+    pytester.makepyfile(
+        """
+        import os, stat
+
+        def body(rank):
+            run = rank.data_dir.parent
+            modes = [stat.S_IMODE(os.stat(path).st_mode) for path in (run, run / "launch1")]
+            assert modes == [0o700, 0o700]
+            raise ValueError("keep the logs")
+
+        def test_it(distbench):
+            distbench.run(body)
+        """
+    )
+    for _ in range(5):
+        output, _ = start().communicate(timeout=120)
+        assert "keep the logs" in output
+
+    assert len(list((pytester.path / "tmp").glob("distbench-*/"))) == 4  # the last one's, and three before it
+
+
+def test_stores_and_sockets_listen_on_loopback_only(pytester: pytest.Pytester, start: Pytest) -> None:
+    pytester.makepyfile(
+        """
+        import pytest
+
+        def body(rank):
+            import psutil
+            rank.barrier()
+            group = {p.pid for p in psutil.Process().parent().parent().children(recursive=True)}
+            group |= {p.pid for p in psutil.Process().parents()}
+            found = {c.laddr.ip for c in psutil.net_connections("inet") if c.status == "LISTEN" and c.pid in group}
+            rank.barrier()
+            assert found == {"127.0.0.1"}
+
+        def test_it(distbench):
+            distbench.measure(body)
+        """
+    )
+    for launcher in ("warm", "torchrun"):
+        output, _ = start("--distbench-launcher", launcher).communicate(timeout=120)
+        assert "1 passed" in output
+
+
+def test_memory_of_a_killed_agents_children_is_given_back(pytester: pytest.Pytester, start: Pytest) -> None:
+    """A rank may not survive its agent and its pytest, even when both are killed at once."""
+    pytester.makepyfile(test_long=LONG)
+    process = start()
+    wait_for(lambda: both_up(pytester.path), process)
+    tree = psutil.Process(process.pid).children(recursive=True)
+    for victim in (p for p in tree if "launch.agent" in " ".join(p.cmdline())):
+        victim.kill()
+    os.kill(process.pid, signal.SIGKILL)
+
+    process.wait(30)

@@ -1,0 +1,376 @@
+"""Whatever is in a file, on a socket or in an option: a clear error or the right content, never a crash."""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import os
+import random
+import selectors
+import signal
+import socket
+import time
+import unicodedata
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytest_distbench.errors import ConfigurationError, DistbenchError, StoredFileError
+from pytest_distbench.launch.channel import LONGEST_LINE_BYTES, ControlChannel
+from pytest_distbench.launch.diagnosis import stacks
+from pytest_distbench.launch.diagnosis.fates import read_reports, tail
+from pytest_distbench.launch.logs import LogFollower
+from pytest_distbench.launch.torchrun import exit_codes
+from pytest_distbench.machine import hardware
+from pytest_distbench.plugin.settings import parse_world_sizes
+from pytest_distbench.records.baseline import BaselineEntry, BaselineMetric
+from pytest_distbench.records.plan import BodyReference, LaunchPlan
+from pytest_distbench.records.rank import RankReport
+from pytest_distbench.records.run import RunRecord
+from pytest_distbench.records.wire import RankEvent, short_address
+from pytest_distbench.report.escape import printable
+from pytest_distbench.store.baselines import BaselineStore, read_file, render
+from pytest_distbench.store.run_record import read_run_record, write_run_record
+from pytest_distbench.units import parse_bytes
+
+TEST = "suites/test_a.py::test_b"
+texts = st.text(max_size=60)
+scalars = st.one_of(st.none(), st.booleans(), st.integers(), st.floats(allow_nan=False), texts)
+documents = st.recursive(
+    scalars, lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(texts, inner, max_size=3))
+)
+finite = st.floats(allow_nan=False, allow_infinity=False)
+tolerances = st.none() | st.floats(0, 1e9)
+kinds = st.tuples(st.just("exact"), st.none()) | st.tuples(
+    st.sampled_from(["lower", "higher", "curve", "same", "steps", "floor"]), tolerances
+)
+metrics = st.builds(
+    lambda kind, **rest: BaselineMetric(better=kind[0], tolerance=kind[1], **rest),
+    kinds,
+    unit=texts,
+    launches=st.lists(st.none() | finite, min_size=1, max_size=4),
+    curve=st.lists(finite, max_size=3),
+    spread=finite,
+    facts=st.dictionaries(texts, st.booleans() | st.integers(-(2**63), 2**63 - 1) | finite | texts, max_size=2),
+)
+entries = st.builds(
+    BaselineEntry,
+    workload=texts,
+    world_size=st.integers(1, 4096),
+    backend=texts,
+    launcher=texts,
+    software=st.dictionaries(texts, texts, max_size=2),
+    metrics=st.dictionaries(texts, metrics, max_size=3),
+    tolerance=tolerances,
+    xfail_perf=texts,
+)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("properties")
+
+
+def plan(directory: Path, world_size: int = 2) -> LaunchPlan:
+    return LaunchPlan(
+        index=0,
+        world_size=world_size,
+        backend="gloo",
+        device="cpu",
+        body=BodyReference(file="x.py"),
+        params={},
+        seeds=[0],
+        timeout_s=1.0,
+        directory=str(directory),
+        data_dir=str(directory),
+        working_dir=str(directory),
+        python_path=[],
+        variables={},
+    )
+
+
+class TestBaselines:
+    @given(st.dictionaries(texts, entries, max_size=4))
+    def test_what_is_written_is_read(self, folder: Path, content: dict[str, BaselineEntry]) -> None:
+        store = BaselineStore(folder / "written", "cpu")
+        for key in store.entries(TEST):
+            assert store.delete(TEST, key)
+        for key, entry in content.items():
+            store.write(TEST, key, entry)
+
+        assert store.entries(TEST) == content
+        assert {key: store.entry(TEST, key) for key in content} == content
+        assert {file.key: file.entry for file in store.read_all()} == content
+
+    @given(documents)
+    def test_any_document_is_refused_or_read(self, folder: Path, document: object) -> None:
+        path = folder / "document.json"
+        path.write_bytes(msgspec.json.encode(document))
+        with pytest.raises(StoredFileError, match=r"document\.json"):
+            read_file(path)
+
+    @given(st.text(max_size=80))
+    def test_no_name_of_a_test_leads_out_of_the_store(self, folder: Path, name: str) -> None:
+        store = BaselineStore(folder / "names", "cpu")
+        for test in (name, f"{name}::test", f"a.py::{name}"):
+            try:
+                path = store.path(test, name)
+                assert store.entry(test, name) is None
+                assert store.entries(test) == {}
+            except DistbenchError:
+                continue
+            assert path.resolve().is_relative_to(store.folder.resolve())
+
+    def test_a_link_that_leads_out_of_the_store_is_refused(self, tmp_path: Path) -> None:
+        elsewhere = tmp_path / "elsewhere"
+        elsewhere.mkdir()
+        (tmp_path / "baselines" / "cpu").mkdir(parents=True)
+        (tmp_path / "baselines" / "cpu" / "suites").symlink_to(elsewhere)
+        store = BaselineStore(tmp_path / "baselines", "cpu")
+
+        with pytest.raises(StoredFileError, match="outside the baseline folder"):
+            store.write(TEST, "a", _entry())
+        assert list(elsewhere.iterdir()) == []
+
+    def test_a_writer_killed_at_any_moment_leaves_a_whole_file(self, tmp_path: Path) -> None:
+        store = BaselineStore(tmp_path, "cpu")
+        dice = random.Random(0)
+        for _ in range(15):
+            writer = multiprocessing.get_context("fork").Process(target=_write_for_ever, args=(str(tmp_path),))
+            writer.start()
+            time.sleep(dice.uniform(0, 0.05))
+            os.kill(writer.pid or 0, signal.SIGKILL)
+            writer.join()
+            assert set(store.entries(TEST)) <= {"a", "b"}
+
+    def test_what_a_killed_writer_left_is_removed_by_a_later_one_and_a_living_writers_is_not(
+        self, tmp_path: Path
+    ) -> None:
+        store = BaselineStore(tmp_path, "cpu")
+        path = store.write(TEST, "a", _entry())
+        abandoned, living = (path.with_name(f".{path.name}.{name}") for name in ("abandoned", "living"))
+        for draft in (abandoned, living):
+            draft.write_bytes(b"{")
+        os.utime(abandoned, (0, 0))
+        store.write(TEST, "a", _entry())
+
+        assert sorted(path.parent.iterdir()) == sorted([path, living])
+
+
+class TestRunRecords:
+    @given(st.one_of(st.binary(max_size=100), documents.map(msgspec.json.encode)))
+    def test_anything_else_is_refused(self, folder: Path, data: bytes) -> None:
+        path = folder / "run.json"
+        path.write_bytes(data)
+        with pytest.raises(StoredFileError, match=r"run\.json"):
+            read_run_record(path)
+
+    def test_truncation_at_any_offset_is_a_clear_error(self, tmp_path: Path) -> None:
+        path = tmp_path / "run.json"
+        record = RunRecord(
+            schema=1, distbench="0", started="now", duration_s=1.0, world_sizes=[2], gpu=False, results=[]
+        )
+        write_run_record(path, record)
+        whole = path.read_bytes()
+        assert read_run_record(path) == record
+        for length in range(len(whole.rstrip())):
+            path.write_bytes(whole[:length])
+            with pytest.raises(StoredFileError):
+                read_run_record(path)
+
+    def test_a_later_schema_is_refused(self, tmp_path: Path) -> None:
+        path = tmp_path / "run.json"
+        path.write_text('{"schema": 99, "new": true}')
+        with pytest.raises(StoredFileError, match=r"schema 99.*Upgrade pytest-distbench"):
+            read_run_record(path)
+
+
+class TestRankFiles:
+    @given(st.one_of(st.binary(max_size=200), documents.map(msgspec.json.encode)))
+    def test_a_damaged_report_is_none(self, folder: Path, data: bytes) -> None:
+        (folder / "rank0.json").write_bytes(data)
+        (folder / "rank1.json").unlink(missing_ok=True)
+
+        assert read_reports(plan(folder)) == {}
+
+    def test_a_truncated_report_is_none(self, tmp_path: Path) -> None:
+        report = RankReport(rank=0, pid=1, outcome="passed", phase="body", phases={"begin": 1.0})
+        whole = msgspec.json.encode(report)
+        for length in range(len(whole)):
+            (tmp_path / "rank0.json").write_bytes(whole[:length])
+            assert read_reports(plan(tmp_path)) == {}
+
+    def test_a_report_of_another_rank_is_none(self, tmp_path: Path) -> None:
+        report = RankReport(rank=1, pid=1, outcome="passed", phase="body", phases={})
+        (tmp_path / "rank0.json").write_bytes(msgspec.json.encode(report))
+
+        assert read_reports(plan(tmp_path)) == {}
+
+    @given(st.one_of(st.binary(max_size=200), documents.map(msgspec.json.encode)))
+    def test_a_damaged_flight_recorder_says_nothing(self, folder: Path, data: bytes) -> None:
+        for name in ("flight0.json", "groups0.json"):
+            (folder / name).write_bytes(data)
+        found = stacks.entered(folder, 0)
+
+        assert found is None or found.number >= 0
+
+    @given(st.text(max_size=400))
+    def test_any_text_may_stand_for_stacks(self, text: str) -> None:
+        for dump in (text, f"Current thread 0x1 (most recent call first):\n{text}", f'  File "{text}", line 3 in f\n'):
+            assert isinstance(stacks.trimmed(dump), str)
+            assert isinstance(stacks.waits_at(dump), str)
+
+    @given(st.binary(max_size=500), st.integers(1, 40))
+    def test_a_tail_is_at_most_that_long(self, folder: Path, data: bytes, lines: int) -> None:
+        (folder / "log").write_bytes(data)
+
+        assert len(tail(folder / "log", lines).splitlines()) <= lines
+
+    @given(st.lists(st.binary(max_size=30), max_size=8))
+    def test_a_followed_log_loses_nothing_however_it_is_cut(self, folder: Path, chunks: list[bytes]) -> None:
+        log = folder / "rank0.log"
+        log.write_bytes(b"")
+        seen: list[str] = []
+        follower = LogFollower(plan(folder, 1), lambda rank, line: seen.append(line))
+        for chunk in chunks:
+            with log.open("ab") as file:
+                file.write(chunk)
+            follower.poll()
+        follower.finish()
+        whole = b"".join(chunks).decode(errors="replace")
+
+        assert [line for line in seen if line] == [
+            line for part in whole.split("\n") for line in part.split("\r") if line
+        ]
+
+    @given(st.text(max_size=300))
+    def test_any_text_may_stand_for_torchruns_table(self, text: str) -> None:
+        assert isinstance(exit_codes(text), dict)
+
+
+class TestControlLine:
+    @given(st.lists(st.binary(max_size=200), max_size=5))
+    def test_any_bytes_from_a_rank_are_survived(self, folder: Path, chunks: list[bytes]) -> None:
+        with selectors.DefaultSelector() as selector:
+            channel = ControlChannel(folder, selector, world_size=2)
+            with socket.socket(socket.AF_UNIX) as rank:
+                with short_address(folder / "control") as address:
+                    rank.connect(address)
+                for chunk in chunks:
+                    rank.sendall(chunk + b"\n")
+                event = RankEvent(kind="hello", rank=1, pid=42, at=0.0)
+                rank.sendall(b"\n" + msgspec.json.encode(event) + b"\n")
+                while not channel.pids():
+                    channel.drain()
+            channel.close()
+
+            assert channel.pids() == {1: 42}
+
+    def test_events_of_ranks_there_are_not_are_ignored(self, tmp_path: Path) -> None:
+        with selectors.DefaultSelector() as selector:
+            channel = ControlChannel(tmp_path, selector, world_size=2)
+            with socket.socket(socket.AF_UNIX) as rank, short_address(tmp_path / "control") as address:
+                rank.connect(address)
+                for number in (-1, 2, 10**9, 0):
+                    rank.sendall(msgspec.json.encode(RankEvent(kind="hello", rank=number, pid=1, at=0.0)) + b"\n")
+                while not channel.pids():
+                    channel.drain()
+            channel.close()
+
+            assert channel.pids() == {0: 1}
+
+    def test_an_endless_line_is_dropped_and_the_next_one_understood(self, tmp_path: Path) -> None:
+        with selectors.DefaultSelector() as selector:
+            channel = ControlChannel(tmp_path, selector, world_size=2)
+            with socket.socket(socket.AF_UNIX) as rank, short_address(tmp_path / "control") as address:
+                rank.connect(address)
+                rank.setblocking(False)
+                event = msgspec.json.encode(RankEvent(kind="hello", rank=1, pid=1, at=0.0))
+                waiting = b"x" * 4 * LONGEST_LINE_BYTES + b"\n" + event + b"\n"
+                while waiting or not channel.pids():
+                    with contextlib.suppress(BlockingIOError):
+                        waiting = waiting[rank.send(waiting[:65536]) :]
+                    channel.drain()
+            channel.close()
+
+            assert channel.pids() == {1: 1}
+
+
+class TestOptions:
+    @given(st.one_of(texts, st.from_regex(r"[0-9,. kKMGibB]{0,400}", fullmatch=True)))
+    def test_a_size_is_a_number_or_a_clear_error(self, text: str) -> None:
+        size = accepted(parse_bytes, text, "is not a size")
+
+        assert size is None or size >= 0
+
+    @given(st.one_of(texts, st.from_regex(r"[0-9, ]{1,30}", fullmatch=True), st.just("9" * 5000)))
+    def test_world_sizes_are_numbers_or_a_clear_error(self, text: str) -> None:
+        sizes = accepted(parse_world_sizes, text, "--world-size")
+
+        assert sizes is None or (sizes == tuple(sorted(set(sizes))) and sizes[0] >= 1)
+
+    @given(st.one_of(st.none(), texts, st.from_regex(r"[0-9,GPU-]{0,30}", fullmatch=True)))
+    def test_visible_devices_are_indices(self, setting: str | None) -> None:
+        uuids = ["GPU-00", "GPU-01", "GPU-10"]
+
+        assert set(hardware.visible_devices(setting, uuids)) <= {0, 1, 2}
+
+    @given(texts)
+    def test_a_platform_is_one_folder_or_a_clear_error(self, name: str) -> None:
+        checked = accepted(hardware.check_platform_name, name, "--distbench-platform")
+
+        assert checked is None or Path("a", checked).parent == Path("a")
+
+
+@given(st.text())
+def test_printable_text_has_no_control_characters(text: str) -> None:
+    shown = printable(text)
+
+    assert all(c in "\n\t" or unicodedata.category(c) not in ("Cc", "Cf", "Cs", "Zl", "Zp") for c in shown)
+    assert printable(shown) == shown
+
+
+@given(st.dictionaries(st.sampled_from(["NCCL_DEBUG", "NCCL_TOKEN", "OMP_SECRET", "PATH", "TORCH_PROXY"]), texts))
+def test_recorded_variables_hold_no_secret(variables: dict[str, str]) -> None:
+    values = {name: f"https://me:pw@host/{value}" for name, value in variables.items()}
+    found = hardware.recordable(values)
+
+    assert set(found) <= {"NCCL_DEBUG", "TORCH_PROXY"}
+    assert not any("me:pw" in value for value in found.values())
+
+
+def test_a_rendered_file_is_the_same_each_time() -> None:
+    from pytest_distbench.store.baselines import BaselineFile
+
+    content = BaselineFile(schema=1, test=TEST, platform="cpu", key="a", entry=_entry())
+
+    assert render(content) == render(content)
+
+
+def accepted(parse: Callable[[str], Any], text: str, complaint: str) -> Any:
+    """What the parser makes of a text; None if it refuses it in the words it should."""
+    try:
+        return parse(text)
+    except ConfigurationError as error:
+        if complaint not in str(error):
+            raise
+        return None
+
+
+def _entry() -> BaselineEntry:
+    metric = BaselineMetric(better="lower", unit="s", launches=[1.0, 2.0])
+    return BaselineEntry(
+        workload="x", world_size=2, backend="gloo", launcher="warm", software={}, metrics={"m": metric}
+    )
+
+
+def _write_for_ever(folder: str) -> None:
+    store = BaselineStore(Path(folder), "cpu")
+    while True:
+        store.write(TEST, "a", _entry())
+        store.write(TEST, "b", _entry())

@@ -1,0 +1,21 @@
+"""The soak that ships as a benchmark, in small: faults drawn at random, and runs killed at random moments."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SOAK = Path(__file__).parents[2] / "benchmarks" / "soak.py"
+
+
+@pytest.mark.spawn
+@pytest.mark.timeout(600)
+def test_every_fault_is_attributed_and_nothing_is_left_or_damaged() -> None:
+    command = [sys.executable, str(SOAK), "--launches=44", "--kills=4", "--seed=1"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "leftover processes: 0, leftover sockets: 0, baselines damaged: 0" in done.stdout

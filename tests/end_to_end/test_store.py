@@ -1,0 +1,262 @@
+"""What a run does with its store: unused entries, pruning, software drift, and what was set by hand in a file."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from pytest_distbench.commands.cli import main
+from pytest_distbench.store.baselines import read_file
+
+Project = Callable[[str], pytest.Pytester]
+
+TEST = """
+    import os
+    import pytest
+
+    def body(rank):
+        pass
+
+    PARAMS = {"fake": {"step": [0.0200, 0.0201, 0.0199, 0.0202, 0.0198]}}
+
+    @pytest.mark.parametrize("dtype", ["f16", "f32"])
+    def test_step(distbench, dtype):
+        distbench.run(body, params=PARAMS)
+
+    def test_other(distbench):
+        distbench.run(body, params=PARAMS)
+
+    def test_plain():
+        assert not os.environ.get("BROKEN")
+"""
+ALL = {"test_step[f16-ws2]", "test_step[f32-ws2]", "test_other[ws2]"}
+
+
+def run(project: pytest.Pytester, *arguments: str) -> pytest.RunResult:
+    return project.runpytest_inprocess("-p", "no:sugar", "-p", "no:cacheprovider", *arguments)
+
+
+def names(project: pytest.Pytester) -> set[str]:
+    """Entries of the store: ``test_step[f16-ws2]``."""
+    files = [read_file(path) for path in (project.path / "baselines").rglob("*.json")]
+    return {f"{f.test.rpartition('::')[2]}[{f.key.removesuffix('.gloo.warm')}]" for f in files}
+
+
+def edit(project: pytest.Pytester, old: str, new: str, pattern: str = "test_it.py") -> None:
+    for path in project.path.rglob(pattern):
+        path.write_text(path.read_text().replace(old, new))
+
+
+@pytest.fixture
+def recorded(project: Project) -> pytest.Pytester:
+    made = project(TEST)
+    assert run(made, "--distbench-update", "--distbench-launches=5").ret == 0
+    assert names(made) == ALL
+    return made
+
+
+@pytest.fixture
+def renamed(recorded: pytest.Pytester) -> pytest.Pytester:
+    """A case and a test have other names than in the store."""
+    edit(recorded, '"f16"', '"half"')
+    edit(recorded, "test_other", "test_new")
+    return recorded
+
+
+def test_a_whole_green_run_names_what_it_did_not_use(renamed: pytest.Pytester) -> None:
+    result = run(renamed, "--distbench-json=run.json")
+
+    result.stdout.fnmatch_lines(
+        [
+            "2 stored entries were not used; --distbench-prune deletes them:",
+            "  test_it.py::test_other?ws2.gloo.warm?",
+            "  test_it.py::test_step?f16-ws2.gloo.warm?",
+        ]
+    )
+    unused = json.loads((renamed.path / "run.json").read_text())["unused"]
+    assert [name["key"] for name in unused] == ["ws2.gloo.warm", "f16-ws2.gloo.warm"]
+    assert names(renamed) == ALL
+
+
+def test_prune_deletes_what_a_whole_green_run_did_not_use(renamed: pytest.Pytester) -> None:
+    result = run(renamed, "--distbench-prune")
+
+    result.stdout.fnmatch_lines(["2 stored entries were not used, and deleted:", "  test_it.py::test_other?ws2*"])
+    assert names(renamed) == {"test_step[f32-ws2]"}
+
+
+def test_a_file_that_is_gone_is_pruned(recorded: pytest.Pytester) -> None:
+    (recorded.path / "test_it.py").rename(recorded.path / "test_moved.py")
+    run(recorded, "--distbench-update")
+    assert len(names(recorded)) == len(list((recorded.path / "baselines").rglob("*.json"))) - 3
+    run(recorded, "--distbench-prune")
+
+    assert {path.parts[-3] for path in (recorded.path / "baselines").rglob("*.json")} == {"test_moved"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        (["-k", "step"], "-k was given"),
+        (["--deselect", "test_it.py::test_plain"], "--deselect was given"),
+        (["test_it.py::test_step"], "single tests were named"),
+        (["-m", "not slow"], "-m was given"),
+    ],
+)
+def test_a_partial_run_prunes_nothing_and_says_why(renamed: pytest.Pytester, arguments: list[str], reason: str) -> None:
+    edit(renamed, "[pytest]", "[pytest]\nmarkers = slow", "tox.ini")
+    result = run(renamed, "--distbench-prune", *arguments)
+
+    result.stdout.fnmatch_lines([f"nothing was pruned: {reason}"])
+    assert names(renamed) == ALL
+
+
+def test_a_run_with_a_failure_prunes_nothing(renamed: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BROKEN", "1")
+    result = run(renamed, "--distbench-prune")
+
+    result.stdout.fnmatch_lines(["nothing was pruned: 1 tests failed"])
+    assert names(renamed) == ALL
+
+
+def test_tests_that_a_conftest_takes_out_prune_nothing(renamed: pytest.Pytester) -> None:
+    with (renamed.path / "conftest.py").open("a") as file:
+        file.write("\ndef pytest_collection_modifyitems(items):\n    del items[0]\n")
+    result = run(renamed, "--distbench-prune")
+
+    result.stdout.fnmatch_lines(["nothing was pruned: 1 tests were deselected"])
+    assert names(renamed) == ALL
+
+
+def test_skipped_tests_skipped_files_other_folders_sizes_and_backends_are_not_unused(
+    recorded: pytest.Pytester,
+) -> None:
+    run(recorded, "--world-size=3", "--distbench-update")
+    (recorded.path / "suites").mkdir()
+    (recorded.path / "test_it.py").rename(recorded.path / "suites" / "test_skipped.py")
+    recorded.makepyfile(test_it=(recorded.path / "suites" / "test_skipped.py").read_text())
+    run(recorded, "--distbench-update=new", "suites")
+    before = names(recorded)
+    edit(recorded, "import os", "import os, pytest\npytest.skip('no', allow_module_level=True)", "test_skipped.py")
+    edit(recorded, "def test_other(distbench):", "def test_other(distbench):\n    pytest.skip('not today')")
+    run(recorded, "--distbench-prune")
+    run(recorded, "--distbench-prune", "test_it.py")
+
+    assert names(recorded) == before
+
+
+def test_workers_of_xdist_find_the_same_unused_entries(renamed: pytest.Pytester) -> None:
+    result = renamed.runpytest_subprocess("-p", "no:sugar", "-p", "no:cacheprovider", "-n2", "--distbench-prune")
+
+    result.stdout.fnmatch_lines(["2 stored entries were not used, and deleted:"])
+    assert names(renamed) == {"test_step[f32-ws2]"}
+
+
+def test_the_shell_prunes_what_a_run_record_names(
+    renamed: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run(renamed, "--distbench-json=run.json")
+    run(renamed, "--distbench-json=partial.json", "-k", "step")
+    capsys.readouterr()
+
+    assert main(["baseline", "prune", "partial.json", "--delete"]) == 2
+    assert "not whole or not green" in capsys.readouterr().err
+    assert main(["baseline", "prune", "run.json"]) == 0
+    assert "2 entries to delete: --delete does it" in capsys.readouterr().out
+    assert names(renamed) == ALL
+    assert main(["baseline", "prune", "--gone", "--delete"]) == 0
+    assert names(renamed) == ALL - {"test_other[ws2]"}
+    assert main(["baseline", "prune", "run.json", "--delete"]) == 0
+    assert "deleted  cpu-" in capsys.readouterr().out
+    assert names(renamed) == {"test_step[f32-ws2]"}
+
+
+def test_software_that_changed_is_told_once(recorded: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FAKE_SOFTWARE", "torch=2.14.0")
+
+    run(recorded).stdout.fnmatch_lines(["software differs from the baselines': torch 2.13.0 -> 2.14.0 (3 cases)"])
+
+
+def test_an_expectation_that_is_no_longer_needed_is_named(recorded: pytest.Pytester) -> None:
+    edit(recorded, '"workload"', '"xfail_perf": "bug 12",\n    "workload"', "*.gloo.warm.json")
+
+    run(recorded).stdout.fnmatch_lines(["xfail_perf of test_other[[]ws2] is no longer needed: * (bug 12)"])
+
+
+def test_an_update_with_few_launches_is_warned_of(project: Project) -> None:
+    result = run(project(TEST), "--distbench-update", "--distbench-launches=2")
+
+    result.stdout.fnmatch_lines(["[?] 3 cases stored with fewer than 5 launches: their noise is not known*"])
+    assert result.ret == 0
+
+
+@pytest.mark.parametrize(
+    ("by_hand", "outcome"),
+    [
+        ('"tolerance": 0.6,\n    "workload"', {"passed": 4}),
+        ('"xfail_perf": "bug 12",\n    "workload"', {"xfailed": 3, "passed": 1}),
+        ('"workload"', {"failed": 3, "passed": 1}),
+    ],
+)
+def test_what_a_file_says_by_hand_counts_and_survives_an_update(
+    recorded: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, by_hand: str, outcome: dict[str, int]
+) -> None:
+    edit(recorded, '"workload"', by_hand, "*.gloo.warm.json")
+    monkeypatch.setenv("FAKE_FACTOR", "1.5")
+
+    run(recorded).assert_outcomes(**outcome)
+    run(recorded, "--distbench-update=all", "--distbench-launches=2")
+    files = [path.read_text() for path in (recorded.path / "baselines").rglob("*.json")]
+    assert all(by_hand.split(",")[0] in text and "0.03" in text for text in files)
+
+
+@pytest.mark.parametrize(("mode", "fails"), [("new", True), ("failed", False), ("changed", False)])
+def test_a_derived_metric_is_judged_by_an_update_that_leaves_it_alone(
+    project: Project, monkeypatch: pytest.MonkeyPatch, mode: str, fails: bool
+) -> None:
+    made = project(
+        """
+        import os
+
+        def test_efficiency(distbench):
+            distbench.judge("efficiency", [float(os.environ["EFF"]) + x / 100 for x in range(5)], better="higher")
+        """
+    )
+    monkeypatch.setenv("EFF", "0.9")
+    run(made, "--distbench-update")
+    monkeypatch.setenv("EFF", "0.5")
+
+    assert (run(made, f"--distbench-update={mode}").ret == 1) is fails
+    assert (run(made).ret == 1) is fails
+
+
+def test_update_failed_leaves_a_case_without_baseline_alone(project: Project) -> None:
+    made = project(TEST)
+    result = run(made, "--distbench-update=failed")
+
+    result.stdout.fnmatch_lines(["no baseline for 3 of 3 cases*"])
+    assert names(made) == set()
+
+
+def test_a_store_with_a_broken_file_fails_the_run_that_looks_for_unused_entries(renamed: pytest.Pytester) -> None:
+    next(Path(renamed.path / "baselines").rglob("test_other/*.json")).write_text("{")
+    result = run(renamed, "--distbench-prune")
+
+    result.stdout.fnmatch_lines(["distbench: *ws2.gloo.warm.json: not a baseline file: *"])
+    assert result.ret == 1
+
+
+def test_what_has_no_value_is_not_stored_and_the_entry_stays(recorded: pytest.Pytester) -> None:
+    before = {path: path.read_bytes() for path in recorded.path.rglob("*.gloo.warm.json")}
+    edit(recorded, "0.0198]", "None]")
+    result = run(recorded, "--distbench-update=all", "--distbench-launches=5")
+
+    result.assert_outcomes(failed=3, passed=1)
+    result.stdout.fnmatch_lines([
+        "not stored: step has no value in 1 of 5 launches: a baseline must have reached its goal in each",
+        "baselines in *: 0 changed, 0 new, 0 kept, 3 not stored",
+    ])  # fmt: skip
+    assert {path: path.read_bytes() for path in recorded.path.rglob("*.gloo.warm.json")} == before

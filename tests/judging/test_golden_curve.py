@@ -1,0 +1,69 @@
+"""Golden curves: where they part, by how much, and what that says."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytest_distbench.judging.golden_curve import RTOL, Departure, compare, deviations, rounded
+
+GOLDEN = [2.3, 2.1, 1.9, 1.8, 1.7]
+
+
+def departure(*factors: float, rounding: float = 0.0, rtol: float = RTOL) -> Departure:
+    return compare(GOLDEN, [a * f for a, f in zip(GOLDEN, factors, strict=True)], rtol=rtol, rounding=rounding)
+
+
+def test_equal_curves_are_identical() -> None:
+    found = departure(1, 1, 1, 1, 1)
+
+    assert found == Departure(starts_at=None, exceeds_at=None, largest=0.0, at_end=0.0, is_identical=True)
+    assert found.suggestion == ""
+
+
+def test_the_step_where_it_starts_is_not_the_step_where_it_is_too_much() -> None:
+    found = departure(1, 1 + 1e-6, 1 + 1e-4, 1.01, 1.02)
+
+    assert (found.starts_at, found.exceeds_at) == (2, 4)
+    assert found.largest == pytest.approx(0.02)
+
+
+def test_rounding_of_other_software_does_not_mark_the_start() -> None:
+    assert departure(1 + 1e-7, 1 + 1e-6, 1.01, 1, 1, rounding=1e-5).starts_at == 3
+
+
+@pytest.mark.parametrize(
+    ("step", "cause"),
+    [(1, "initialisation"), (2, "gradient"), (3, "momentum"), (4, "schedule"), (5, "schedule")],
+)
+def test_the_first_step_that_differs_suggests_the_cause(step: int, cause: str) -> None:
+    factors = [1.0] * (step - 1) + [1.5] * (6 - step)
+
+    assert cause in departure(*factors).suggestion
+
+
+def test_nine_digits_tell_neighbouring_float32_apart() -> None:
+    """The float32 after 1.0 is 1 + 2**-23."""
+    assert rounded(1.0) != rounded(1.0 + 2**-23)
+    assert not compare([1.0], [1.0 + 2**-23], rtol=RTOL, rounding=0.0).is_identical
+
+
+def test_a_curve_that_touches_zero_has_finite_deviations() -> None:
+    assert deviations([1.0, 0.0], [1.0, 1e-9]) == [0.0, pytest.approx(1e-3)]
+    assert deviations([0.0, 0.0], [0.0, 0.0]) == [0.0, 0.0]
+
+
+FLOATS = st.floats(allow_nan=False, allow_infinity=False, allow_subnormal=True) | st.sampled_from(
+    [0.0, 5e-324, 1.7e308]
+)
+
+
+@given(st.lists(st.tuples(FLOATS, FLOATS), min_size=1, max_size=20))
+def test_any_two_curves_can_be_compared(pairs: list[tuple[float, float]]) -> None:
+    stored, current = [a for a, _ in pairs], [b for _, b in pairs]
+    found = compare(stored, current, rtol=RTOL, rounding=0.0)
+
+    assert 0.0 <= found.largest < float("inf")
+    assert found.is_identical == ([rounded(a) for a in stored] == [rounded(b) for b in current])
+    assert compare(stored, stored, rtol=0.0, rounding=0.0).is_identical

@@ -1,0 +1,83 @@
+"""The plain-Python statistics agree with SciPy and numpy."""
+
+from __future__ import annotations
+
+import numpy
+import pytest
+import scipy.stats
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytest_distbench.judging.stats import (
+    detectable_slowdown,
+    nearest_rank,
+    noise_limit,
+    normal_quantile,
+    pooled_stdev,
+    quantile,
+    student_t_cdf,
+    student_t_quantile,
+    worse_pairs,
+)
+
+finite = st.floats(-1e6, 1e6)
+
+
+@given(st.lists(finite, min_size=1, max_size=40), st.floats(0, 1))
+def test_quantile_is_numpys(values: list[float], q: float) -> None:
+    assert quantile(values, q) == pytest.approx(numpy.quantile(values, q), rel=1e-9, abs=1e-6)
+
+
+def test_nearest_rank_is_an_observed_value() -> None:
+    assert nearest_rank([5, 1, 3], 0.5) == 3
+    assert nearest_rank([5, 1, 3], 0.99) == 5
+
+
+@given(st.floats(-50, 50), st.integers(1, 60))
+def test_student_t_cdf_is_scipys(t: float, df: int) -> None:
+    assert student_t_cdf(t, df) == pytest.approx(scipy.stats.t.cdf(t, df), abs=1e-12)
+
+
+@pytest.mark.parametrize("df", [1, 2, 3, 8, 9, 13, 18, 40])
+@pytest.mark.parametrize("p", [0.5, 0.9, 0.975, 0.9996, 0.99999])
+def test_student_t_quantile_is_scipys(p: float, df: int) -> None:
+    assert student_t_quantile(p, df) == pytest.approx(scipy.stats.t.ppf(p, df), rel=1e-6, abs=1e-9)
+
+
+def test_normal_quantile_is_scipys() -> None:
+    assert normal_quantile(0.9) == pytest.approx(scipy.stats.norm.ppf(0.9))
+
+
+def test_pooled_stdev_weighs_by_degrees_of_freedom() -> None:
+    a, b = [1.0, 2.0, 3.0, 4.0], [10.0, 12.0]
+    expected = ((3 * numpy.var(a, ddof=1) + numpy.var(b, ddof=1)) / 4) ** 0.5
+
+    assert pooled_stdev(a, b) == pytest.approx(expected)
+
+
+def test_the_noise_limit_is_where_students_test_turns() -> None:
+    a, b = [1.0, 2.0, 3.0, 4.0], [3.0, 5.0, 4.0]
+    shift = noise_limit(pooled_stdev(a, b), 4, 3, 0.01) - (numpy.mean(b) - numpy.mean(a))
+
+    p = scipy.stats.ttest_ind([x + shift for x in b], a, alternative="greater").pvalue
+    assert p == pytest.approx(0.01)
+
+
+def test_worse_pairs_is_mann_whitneys_u() -> None:
+    a, b = [1.0, 2.5, 3.0, 4.0], [3.5, 5.0, 2.0]
+
+    assert worse_pairs(a, b) * 12 == scipy.stats.mannwhitneyu(b, a).statistic
+    assert worse_pairs(a, b, -1.0) * 12 == scipy.stats.mannwhitneyu(a, b).statistic
+
+
+@pytest.mark.parametrize(("stored", "new"), [(10, 3), (10, 5), (10, 10), (20, 20)])
+def test_the_detectable_slowdown_has_the_power_that_the_noncentral_t_distribution_gives(stored: int, new: int) -> None:
+    sigma, alpha, df = 0.1, 0.0004, stored + new - 2
+    shift = numpy.log1p(detectable_slowdown(sigma, stored, new, alpha)) / (sigma * (1 / stored + 1 / new) ** 0.5)
+
+    power = 1 - scipy.stats.nct.cdf(scipy.stats.t.ppf(1 - alpha, df), df, shift)
+    assert power == pytest.approx(0.9, abs=0.015)
+
+
+def test_less_than_the_tolerance_is_never_detectable() -> None:
+    assert detectable_slowdown(0.0, 10, 5, 0.0004, tolerance=0.3) == pytest.approx(0.3)

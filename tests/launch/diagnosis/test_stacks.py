@@ -1,0 +1,63 @@
+"""What is made of a hung rank's stacks."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pytest_distbench.launch.diagnosis import stacks
+from pytest_distbench.launch.diagnosis.stacks import is_in_own_code, trimmed, waits_at
+
+DUMP = """Thread 0x01 (most recent call first):
+  File "/x/site-packages/pytest_distbench/worker/control.py", line 58 in _die_with_pytest
+  File "/usr/lib/python3.11/threading.py", line 982 in run
+
+Current thread 0x02 (most recent call first):
+  File "/x/site-packages/torch/distributed/distributed_c10d.py", line 5356 in barrier
+  File "/home/me/test_h.py", line 8 in hangs
+  File "/x/site-packages/pytest_distbench/worker/main.py", line 106 in _measure
+  File "/x/site-packages/pytest_distbench/worker/main.py", line 75 in run
+  File "/x/site-packages/pytest_distbench/worker/main.py", line 60 in run_rank
+  File "<string>", line 1 in <module>
+"""
+
+
+def test_our_own_frames_and_threads_are_left_out() -> None:
+    assert trimmed(DUMP).splitlines() == [
+        "Current thread 0x02 (most recent call first):",
+        '  File "/x/site-packages/torch/distributed/distributed_c10d.py", line 5356 in barrier',
+        '  File "/home/me/test_h.py", line 8 in hangs',
+    ]
+
+
+def test_the_users_line_and_what_it_called_are_named() -> None:
+    assert waits_at(DUMP) == "test_h.py:8 in hangs, in barrier"
+
+
+def test_a_rank_that_sleeps_in_code_of_its_own_waits_for_nobody() -> None:
+    call = next(line for line in DUMP.splitlines(keepends=True) if "distributed_c10d" in line)
+    ours = '  File "/x/site-packages/pytest_distbench/worker/context.py", line 8 in take_turn\n'
+
+    assert is_in_own_code(DUMP.replace(call, ""))
+    assert not is_in_own_code(DUMP)
+    assert not is_in_own_code(DUMP.replace(call, ours))
+    assert not is_in_own_code(DUMP.replace("/home/me/", "/x/site-packages/"))
+
+
+def test_nothing_is_made_of_nothing() -> None:
+    assert (trimmed(""), waits_at(""), is_in_own_code("")) == ("", "", False)
+
+
+def test_a_dump_is_whole_once_it_shows_where_the_rank_began(tmp_path: Path) -> None:
+    path = tmp_path / "stacks0.txt"
+    assert not stacks._is_whole(path, 0)
+    path.write_text(DUMP)
+    whole = DUMP.index("run_rank") + len("run_rank")
+    for end in range(len(DUMP)):
+        path.write_text(DUMP + DUMP[:end])
+        assert stacks._is_whole(path, len(DUMP)) == (end >= whole)
+
+
+def test_a_second_dump_cut_anywhere_does_not_hide_the_first() -> None:
+    for end in range(len(DUMP)):
+        assert trimmed(DUMP + DUMP[:end]) == trimmed(DUMP)
+        assert waits_at(DUMP + DUMP[:end]) == waits_at(DUMP)

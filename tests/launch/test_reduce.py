@@ -1,0 +1,60 @@
+"""From what ranks recorded to one measurement: reduction over ranks, per element."""
+
+from __future__ import annotations
+
+import pytest
+
+from pytest_distbench.errors import RecordingError
+from pytest_distbench.launch.reduce import foreign_cores, merge
+from pytest_distbench.records.kinds import Better, Reduce
+from pytest_distbench.records.metric import Observation
+from pytest_distbench.records.rank import RankReport
+
+
+def report(
+    rank: int, *values: float, better: Better = "lower", reduce: Reduce = "max", series: bool = True, **times: float
+) -> RankReport:
+    observation = Observation(name="m", unit="s", better=better, reduce=reduce, values=list(values), is_series=series)
+    return RankReport(rank=rank, pid=1, outcome="passed", phase="body", phases={}, observations=[observation], **times)
+
+
+def test_an_iteration_takes_as_long_as_its_slowest_rank() -> None:
+    [measurement] = merge([report(0, 1.0, 5.0, 1.0, 1.0), report(1, 2.0, 2.0, 2.0, 2.0)])
+
+    assert measurement.value == 2.0
+    assert measurement.summary is not None
+    assert (measurement.summary.n, measurement.summary.minimum, measurement.summary.p99) == (4, 2.0, 5.0)
+    assert (measurement.summary.slowest_rank, measurement.summary.slowest_share) == (1, 0.75)
+
+
+@pytest.mark.parametrize(("reduce", "value"), [("max", 3.0), ("min", 1.0), ("mean", 2.0), ("sum", 4.0), ("rank0", 1.0)])
+def test_reductions(reduce: Reduce, value: float) -> None:
+    [measurement] = merge([report(0, 1.0, reduce=reduce, series=False), report(1, 3.0, reduce=reduce, series=False)])
+
+    assert measurement.value == value
+
+
+def test_throughput_takes_the_75th_percentile() -> None:
+    [measurement] = merge([report(0, 1.0, 2.0, 3.0, 4.0, 5.0, better="higher", reduce="min")])
+
+    assert measurement.value == 4.0
+
+
+def test_ranks_that_must_agree_and_do_not_are_an_error_that_shows_both() -> None:
+    with pytest.raises(RecordingError, match="rank 0: 1, rank 1: 2"):
+        merge([report(0, 1.0, better="exact", reduce="all"), report(1, 2.0, better="exact", reduce="all")])
+
+
+def test_series_of_different_length_are_an_error() -> None:
+    with pytest.raises(RecordingError, match=r"\[1, 2\] values"):
+        merge([report(0, 1.0), report(1, 1.0, 2.0)])
+
+
+def test_foreign_cores_are_what_the_ranks_did_not_use_themselves() -> None:
+    reports = [report(0, 1.0, body_s=2.0, cpu_s=1.0, busy_s=4.0), report(1, 1.0, body_s=2.0, cpu_s=1.0, busy_s=4.0)]
+
+    assert foreign_cores(reports) == 1.0
+
+
+def test_a_short_body_says_nothing_about_others() -> None:
+    assert foreign_cores([report(0, 1.0, body_s=0.1, cpu_s=0.1, busy_s=0.2)]) is None

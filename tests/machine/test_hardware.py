@@ -1,0 +1,117 @@
+"""The hardware class, visible devices, and what of the environment may be stored."""
+
+from __future__ import annotations
+
+import pytest
+
+from pytest_distbench.errors import ConfigurationError
+from pytest_distbench.machine import hardware
+
+UUIDS = ["GPU-aaaa", "GPU-bbbb", "GPU-cccc", "MIG-dddd", "MIG-eeee"]
+
+
+@pytest.mark.parametrize(
+    ("setting", "visible"),
+    [
+        (None, [0, 1, 2]),
+        ("", []),
+        ("2,0", [2, 0]),
+        ("GPU-bb", [1]),
+        ("0,7,1", [0]),
+        ("-1", []),
+        ("0,-1,1", [0]),
+        ("3", []),
+        ("MIG-ee", [4]),
+        ("MIG-dddd,MIG-eeee", [3]),
+    ],
+)
+def test_visible_devices_are_cudas(setting: str | None, visible: list[int]) -> None:
+    assert hardware.visible_devices(setting, UUIDS) == visible
+
+
+def test_a_gpu_class_is_its_product_and_a_cpu_class_has_its_cores() -> None:
+    assert hardware.platform_key("NVIDIA H200", gpu=True) == "nvidia-h200"
+    assert hardware.platform_key("AMD EPYC f25m1", gpu=False) == f"cpu-amd-epyc-f25m1-{hardware.cores()}c"
+
+
+def test_the_cpus_name_has_no_clock_reading() -> None:
+    assert "@" not in hardware.cpu_name()
+    assert "GHz" not in hardware.cpu_name()
+
+
+@pytest.mark.parametrize("name", ["", "..", "a/b", ".hidden", "a b"])
+def test_a_platform_name_is_one_folder(name: str) -> None:
+    with pytest.raises(ConfigurationError, match="not a usable name"):
+        hardware.check_platform_name(name)
+
+
+def test_only_allowed_variables_are_recorded_and_no_secret() -> None:
+    recorded = hardware.recordable(
+        {
+            "NCCL_DEBUG": "INFO",
+            "OMP_NUM_THREADS": "1",
+            "CUDA_VISIBLE_DEVICES": "0,1",
+            "TORCH_AUTH_TOKEN": "s3cret",
+            "GLOO_PROXY": "http://user:hunter2@host/",
+            "AWS_SECRET_ACCESS_KEY": "s3cret",
+            "HOME": "/home/me",
+        }
+    )
+
+    assert recorded == {
+        "CUDA_VISIBLE_DEVICES": "0,1",
+        "GLOO_PROXY": "http://host/",
+        "NCCL_DEBUG": "INFO",
+        "OMP_NUM_THREADS": "1",
+    }
+
+
+def test_stored_parameters_hold_no_secret() -> None:
+    given = {
+        "api_key": "abc",
+        "hf": {"token": "abc", "max_tokens": 512},
+        "password": ["abc"],
+        "key": 5,
+        "url": "https://me:abc@host/x",
+        "dtype": "float32",
+        "monkey_wrench": "kept",
+        "authToken": "abc",
+        "password1": "abc",
+        "token_file": "abc",
+        "keys": ["abc"],
+        "tok": {"secret": {"value": "abc"}},
+        "slash": "https://me:a/bc@host",
+    }
+
+    assert hardware.scrubbed(given) == {
+        "api_key": "***",
+        "hf": {"token": "***", "max_tokens": 512},
+        "password": ["***"],
+        "key": 5,
+        "url": "https://host/x",
+        "dtype": "float32",
+        "monkey_wrench": "kept",
+        "authToken": "***",
+        "password1": "***",
+        "token_file": "***",
+        "keys": ["***"],
+        "tok": {"secret": {"value": "***"}},
+        "slash": "https://host",
+    }
+
+
+def test_stored_command_lines_hold_no_secret() -> None:
+    given = [
+        "--steps",
+        "5",
+        "--api-key",
+        "-abc",
+        "--token=abc",
+        "hydra.auth.token=abc",
+        "--data=https://me:abc@host",
+        "x",
+    ]
+
+    assert hardware.scrubbed_arguments(given) == [
+        "--steps", "5", "--api-key", "***", "--token=***", "hydra.auth.token=***", "--data=https://host", "x",
+    ]  # fmt: skip

@@ -1,0 +1,271 @@
+"""Our results in pytest-benchmark: its options, its table, its files. Ranks are made up by fake_launcher."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from pytest_distbench.plugin.pytest_benchmark import benchmarks
+from pytest_distbench.records.case import Case
+from pytest_distbench.records.environment import Environment
+from pytest_distbench.records.launch import LaunchRecord
+from pytest_distbench.records.metric import Measurement, Summary
+from pytest_distbench.records.record import replaced
+from pytest_distbench.records.run import CaseResult
+from pytest_distbench.records.verdict import Verdict
+
+Project = Callable[[str], pytest.Pytester]
+
+TEST = """
+    import pytest
+
+    def body(rank):
+        pass
+
+    @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+    def test_step(distbench, dtype):
+        fake = {"step": [0.0201, 0.0203, 0.0199], "wait": 0.001, "count!exact": 7}
+        distbench.run(body, params={"dtype": dtype, "list": [1], "fake": fake}, launches=3)
+
+    def test_plain():
+        pass
+"""
+EXIT_FAILED = 1
+
+
+def run(project: pytest.Pytester, *arguments: str) -> pytest.RunResult:
+    return project.runpytest_inprocess("-p", "no:sugar", "-p", "no:cacheprovider", "-p", "no:codspeed", *arguments)
+
+
+def entries(text: str) -> dict[str, dict[str, Any]]:
+    return {entry["fullname"]: entry for entry in json.loads(text)["benchmarks"]}
+
+
+def result_of(values: list[float | None], *, unit: str = "s", better: str = "lower") -> CaseResult:
+    """A case of a sweep with one point, one launch per value."""
+    at = {"message_bytes": 4000}
+    facts = {"busbw_factor": 1.5}
+    summary = Summary(n=50, minimum=1.0, p25=1.0, median=1.5, p95=2.0, p99=3.0, mean=1.5, stdev=0.1)
+    launches = [
+        LaunchRecord(
+            index=i,
+            outcome="passed",
+            wall_s=1.0,
+            measurements=[
+                Measurement(
+                    name="latency",
+                    unit=unit,
+                    better=better,
+                    value=value,
+                    at=at,
+                    facts=facts,
+                    summary=summary,  # type: ignore[arg-type]
+                )
+            ],
+        )
+        for i, value in enumerate(values)
+    ]
+    verdict = Verdict(
+        metric="latency[message_bytes=4000]",
+        kind="unchanged",
+        unit=unit,
+        better=better,
+        at=at,
+        facts=facts,  # type: ignore[arg-type]
+    )
+    return CaseResult(
+        nodeid="a/test_a.py::test_a[ws4]",
+        case=Case(
+            test="a/test_a.py::test_a", case_id="ws4", world_size=4, backend="gloo", device="cpu", launcher="warm"
+        ),
+        environment=Environment(platform="cpu-x-2c", device="x", cores=2, software={"torch": "2.13.0"}),
+        launches=launches,
+        verdicts=[verdict],
+    )
+
+
+def test_a_round_is_a_launch_and_the_entry_says_what_was_measured_where() -> None:
+    (made,) = benchmarks([result_of([4e-6, 8e-6])])
+
+    assert made.fullname == "a/test_a.py::test_a[ws4]:latency[message_bytes=4000]"
+    assert made.name == "test_a[ws4]:latency[message_bytes=4000]"
+    assert made.group == "a/test_a.py::test_a[ws4]"
+    assert made.rounds_s == [4e-6, 8e-6]
+    assert made.params == {"message_bytes": 4000, "world_size": 4, "metric": "latency"}
+    assert made.extra_info == {
+        "world_size": 4,
+        "backend": "gloo",
+        "launcher": "warm",
+        "device": "x",
+        "platform": "cpu-x-2c",
+        "software": {"torch": "2.13.0"},
+        "verdict": "unchanged",
+        "message_bytes": 4000,
+        "algbw_gb_per_s": pytest.approx(4000 / 6e-6 / 1e9),
+        "busbw_gb_per_s": pytest.approx(1.5 * 4000 / 6e-6 / 1e9),
+        "iterations": [50, 50],
+        "median_s": [1.5, 1.5],
+        "p95_s": [2.0, 2.0],
+        "p99_s": [3.0, 3.0],
+    }
+
+
+@pytest.mark.parametrize(
+    "result",
+    [
+        result_of([1.0], unit="GB/s", better="higher"),
+        result_of([1.0], better="info"),
+        result_of([None]),
+        result_of([0.0]),
+        replaced(result_of([1.0]), verdicts=[]),
+    ],
+    ids=["not a time", "not judged", "no value", "no time at all", "measured for a derived number"],
+)
+def test_only_judged_times_are_benchmarks(result: CaseResult) -> None:
+    assert list(benchmarks([result])) == []
+
+
+def test_launches_without_a_value_are_no_rounds() -> None:
+    assert [made.rounds_s for made in benchmarks([result_of([None, 2.0])])] == [[2.0]]
+
+
+def test_a_case_whose_ranks_failed_is_no_benchmark() -> None:
+    result = result_of([1.0, 2.0])
+    failed = replaced(result.launches[1], outcome="failed")
+
+    assert list(benchmarks([replaced(result, launches=[result.launches[0], failed])])) == []
+
+
+def test_json_has_an_entry_per_case_and_time_with_exact_values(project: Project) -> None:
+    made = project(TEST)
+    result = run(made, "--benchmark-json=out.json")
+
+    found = entries((made.path / "out.json").read_text())
+    assert set(found) == {
+        f"test_it.py::test_step[{d}-ws2]:{m}" for d in ("float32", "bfloat16") for m in ("step", "wait")
+    }
+    step = found["test_it.py::test_step[float32-ws2]:step"]
+    assert step["stats"]["data"] == [0.0201, 0.0203, 0.0199]
+    assert (step["stats"]["rounds"], step["stats"]["iterations"]) == (3, 1)
+    assert step["params"] == {"dtype": "float32", "world_size": 2, "metric": "step"}
+    result.stdout.fnmatch_lines(["*benchmark 'test_it.py::test_step?float32-ws2?': 2 tests*"])
+    assert result.ret == 0
+
+
+def test_a_saved_run_is_compared_with_and_compare_fail_fails_the_run_not_the_tests(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = project(TEST)
+    assert run(made, "--benchmark-autosave").ret == 0
+    same = run(made, "--benchmark-compare", "--benchmark-compare-fail=median:10%", "--benchmark-columns=median")
+    monkeypatch.setenv("FAKE_FACTOR", "1.5")
+    slower = run(made, "--benchmark-compare", "--benchmark-compare-fail=median:10%")
+
+    same.stdout.fnmatch_lines(
+        ["test_step?float32-ws2?:step (0001_*)*20.1000*", "test_step?float32-ws2?:step (NOW)*20.1000*"]
+    )
+    assert same.ret == 0
+    assert slower.ret != 0
+    slower.stderr.fnmatch_lines(
+        ["*test_step?float32-ws2?:step (0001_*) - Field 'median' has failed *50.000000000 > 10.000000000*"]
+    )
+    assert "FAILED" not in slower.stdout.str()
+
+
+def test_without_an_option_that_asks_pytest_benchmark_shows_and_stores_nothing_of_ours(project: Project) -> None:
+    made = project(TEST)
+    result = run(made, "--benchmark-columns=median")
+
+    result.assert_outcomes(passed=3)
+    result.stdout.no_fnmatch_line("*benchmark 'test_it*")
+
+
+@pytest.mark.parametrize(
+    ("option", "outcomes"),
+    [
+        ("--benchmark-only", {"passed": 2, "skipped": 1}),
+        ("--benchmark-skip", {"passed": 1, "skipped": 2}),
+        ("--benchmark-disable", {"passed": 3}),
+    ],
+)
+def test_our_tests_are_benchmarks_to_only_and_skip(project: Project, option: str, outcomes: dict[str, int]) -> None:
+    run(project(TEST), option).assert_outcomes(**outcomes)
+
+
+def test_disabled_writes_nothing_and_judges_all_the_same(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = project(TEST)
+    assert run(made, "--distbench-update").ret == 0
+    monkeypatch.setenv("FAKE_FACTOR", "1.5")
+    result = run(made, "--benchmark-disable", "--benchmark-json=out.json")
+
+    result.assert_outcomes(passed=1, failed=2)
+    assert not (made.path / "out.json").exists()
+
+
+def test_a_regressed_test_is_in_the_json_with_its_verdict(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = project(TEST)
+    assert run(made, "--distbench-update").ret == 0
+    monkeypatch.setenv("FAKE_FACTOR", "1.5")
+    result = run(made, "--benchmark-json=out.json")
+
+    assert result.ret == EXIT_FAILED
+    found = entries((made.path / "out.json").read_text())
+    assert found["test_it.py::test_step[float32-ws2]:step"]["extra_info"]["verdict"] == "regressed"
+
+
+def test_without_pytest_benchmark_our_tests_run(project: Project) -> None:
+    run(project(TEST), "-p", "no:benchmark").assert_outcomes(passed=3)
+
+
+def test_under_xdist_it_disables_itself_and_our_tests_pass_with_warnings_as_errors(project: Project) -> None:
+    made = project(TEST)
+    result = run(made, "-n1", "--benchmark-json=out.json", "-W", "error")
+
+    result.assert_outcomes(passed=3)
+    assert not (made.path / "out.json").exists()
+    assert result.ret == 0
+
+
+def test_a_plugin_that_blocks_pytest_benchmark_as_codspeed_does_leaves_ours_alone(project: Project) -> None:
+    made = project(TEST)
+    conftest = made.path / "conftest.py"
+    conftest.write_text(
+        conftest.read_text()
+        + """
+def pytest_configure(config):
+    config.option.benchmark_disable = True
+    config.pluginmanager.set_blocked("pytest-benchmark")
+"""
+    )
+
+    run(made, "--benchmark-json=out.json").assert_outcomes(passed=3)
+
+
+def test_an_interface_that_changed_is_told_and_fails_nothing(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    import pytest_benchmark.fixture
+
+    monkeypatch.delattr(pytest_benchmark.fixture.BenchmarkFixture, "pedantic")
+    result = run(project(TEST), "--benchmark-only")
+
+    result.stdout.fnmatch_lines(
+        ["distbench: pytest-benchmark did not take our results, its interface changed: *pedantic*"]
+    )
+    assert result.ret == 0
+
+
+def test_a_test_that_uses_both_fixtures_has_both_benchmarks(project: Project) -> None:
+    made = project(
+        TEST
+        + """
+    def test_both(distbench, benchmark):
+        distbench.run(body, params={"fake": {"step": 1.0}})
+        benchmark.pedantic(len, args=((),))
+"""
+    )
+    assert run(made, "--benchmark-json=out.json", "-k", "both").ret == 0
+
+    found = entries((made.path / "out.json").read_text())
+    assert set(found) == {"test_it.py::test_both[ws2]", "test_it.py::test_both[ws2]:step"}

@@ -1,0 +1,51 @@
+"""When the next launch of a case may begin."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from pytest_distbench.records.launch import LaunchRecord
+from pytest_distbench.records.metric import Measurement, Summary
+from pytest_distbench.run import pacing
+
+
+def launch(*, p95: float | None, better: str = "lower") -> LaunchRecord:
+    summary = None
+    if p95 is not None:
+        summary = Summary(n=9, minimum=1.0, p25=1.0, median=1.0, p95=p95, p99=p95, mean=1.0, stdev=0.1)
+    measurement = Measurement(name="m", unit="s", better=better, value=1.0, summary=summary)  # type: ignore[arg-type]
+    return LaunchRecord(index=0, outcome="passed", wall_s=1.0, measurements=[measurement])
+
+
+@pytest.fixture
+def waited(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The seconds that were waited; nobody does."""
+    found: list[float] = []
+    monkeypatch.setattr(pacing.time, "sleep", found.append)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("before", "waits"),
+    [
+        (None, False),
+        (launch(p95=1.05), False),
+        (launch(p95=1.5), True),
+        (launch(p95=None), True),
+        (launch(p95=None, better="exact"), False),
+    ],
+)
+def test_only_a_noisy_launch_is_not_followed_at_once(
+    waited: list[float], before: LaunchRecord | None, *, waits: bool
+) -> None:
+    pacing.wait_for_next(before, time.monotonic())
+
+    assert bool(waited) == waits
+
+
+def test_a_launch_that_took_longer_than_the_spacing_is_followed_at_once(waited: list[float]) -> None:
+    pacing.wait_for_next(launch(p95=2.0), time.monotonic() - pacing.SPACING_S)
+
+    assert waited == [0.0]

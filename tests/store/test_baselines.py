@@ -1,0 +1,283 @@
+"""The store: what is written, what is read back, and what is refused."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from pytest_distbench.errors import StoredFileError
+from pytest_distbench.judging.entry import make_entry
+from pytest_distbench.records.baseline import BaselineEntry, BaselineMetric
+from pytest_distbench.records.case import Case
+from pytest_distbench.records.launch import LaunchRecord
+from pytest_distbench.records.metric import Measurement
+from pytest_distbench.records.record import replaced
+from pytest_distbench.store.baselines import SCHEMA, BaselineStore, read_file
+
+TEST = "suites/collectives/test_all_reduce.py::test_all_reduce"
+KEY = "ws2.gloo.warm"
+
+
+def entry(*values: float) -> BaselineEntry:
+    return BaselineEntry(
+        workload="12345678",
+        world_size=2,
+        backend="gloo",
+        launcher="warm",
+        software={"torch": "2.13.0"},
+        metrics={"latency": BaselineMetric(better="lower", unit="s", launches=list(values))},
+    )
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> BaselineStore:
+    return BaselineStore(tmp_path / "baselines", "cpu-test-2c")
+
+
+def test_what_is_written_is_read_back(store: BaselineStore) -> None:
+    store.write(TEST, KEY, entry(1.0, 2.0))
+
+    assert store.entry(TEST, KEY) == entry(1.0, 2.0)
+    assert store.entries(TEST) == {KEY: entry(1.0, 2.0)}
+
+
+def test_a_file_lies_below_platform_suite_and_test(store: BaselineStore) -> None:
+    path = store.write(TEST, KEY, entry(1.0))
+
+    folder = store.folder / "cpu-test-2c" / "suites" / "collectives" / "test_all_reduce" / "test_all_reduce"
+    assert path == folder / "ws2.gloo.warm.json"
+
+
+@pytest.mark.parametrize(
+    ("key", "name"),
+    [
+        ("float32-1024-ws2.gloo.warm", "float32-1024-ws2.gloo.warm.json"),
+        ("ws2:efficiency.gloo.warm", "ws2%3Aefficiency.gloo.warm.json"),
+        ("a/../b.gloo.warm", "a%2F..%2Fb.gloo.warm.json"),
+        (".gloo.warm", "%2Egloo.warm.json"),
+        ("x" * 300, "x" * 180 + "~0d4e2ca9e9cbced7.json"),
+    ],
+)
+def test_a_case_of_any_name_has_a_file_of_its_own(store: BaselineStore, key: str, name: str) -> None:
+    assert store.write(TEST, key, entry(1.0)).name == name
+    assert store.entries(TEST) == {key: entry(1.0)}
+
+
+def test_number_lists_take_one_line_and_keys_are_sorted(store: BaselineStore) -> None:
+    text = store.write(TEST, KEY, entry(0.25, 1e-05, 3.0)).read_text()
+
+    assert '"launches": [0.25, 0.00001, 3.0]' in text
+    assert text.index('"better"') < text.index('"launches"') < text.index('"unit"')
+    assert text.endswith("}\n")
+
+
+def test_writing_one_case_leaves_the_others_untouched(store: BaselineStore) -> None:
+    untouched = store.write(TEST, "a", entry(1.0))
+    before = untouched.stat()
+    store.write(TEST, "b", entry(2.0))
+    store.write(TEST, "b", entry(3.0))
+
+    assert store.entries(TEST) == {"a": entry(1.0), "b": entry(3.0)}
+    assert untouched.stat() == before
+
+
+def test_a_test_without_files_has_no_entries(store: BaselineStore) -> None:
+    assert store.entries(TEST) == {}
+    assert store.entry(TEST, KEY) is None
+    assert not store.delete(TEST, KEY)
+
+
+def test_a_copied_file_is_not_taken_for_another_case(store: BaselineStore) -> None:
+    path = store.write(TEST, KEY, entry(1.0))
+    path.with_name("ws4.gloo.warm.json").write_bytes(path.read_bytes())
+
+    with pytest.raises(StoredFileError, match=r"ws4.gloo.warm.json: holds .*\[ws2.gloo.warm\], whose place is"):
+        store.entry(TEST, "ws4.gloo.warm")
+
+
+def git(folder: Path, *arguments: str) -> None:
+    identity = ["-c", "user.name=a", "-c", "user.email=a@b", "-c", "commit.gpgsign=false"]
+    subprocess.run(["git", *identity, *arguments], cwd=folder, check=True, capture_output=True)
+
+
+def test_branches_that_record_different_cases_merge_without_conflict(store: BaselineStore) -> None:
+    store.write(TEST, "m.gloo.warm", entry(1.0))
+    git(store.folder, "init", "-b", "main")
+    git(store.folder, "add", ".")
+    git(store.folder, "commit", "-m", "start")
+    branches = {"one": ["a", "m1", "z"], "two": ["b", "m2", "y"]}  # neighbours, in the sorted order of one file
+    for branch, cases in branches.items():
+        git(store.folder, "checkout", "-b", branch, "main")
+        for test in (TEST, "suites/test_new.py::test_new"):
+            for case in cases:
+                store.write(test, f"{case}.gloo.warm", entry(2.0))
+        git(store.folder, "add", ".")
+        git(store.folder, "commit", "-m", branch)
+    git(store.folder, "merge", "--no-edit", "one")
+
+    recorded = {f"{case}.gloo.warm" for cases in branches.values() for case in cases}
+    assert set(store.entries("suites/test_new.py::test_new")) == recorded
+    assert set(store.entries(TEST)) == recorded | {"m.gloo.warm"}
+
+
+def test_a_later_schema_is_refused_and_left_alone(store: BaselineStore) -> None:
+    path = store.write(TEST, KEY, entry(1.0))
+    later = json.dumps({"schema": SCHEMA + 1, "what": "ever"})
+    path.write_text(later)
+
+    with pytest.raises(StoredFileError, match=r"schema 2, this version reads up to 1.*Upgrade"):
+        store.write(TEST, KEY, entry(2.0))
+    assert path.read_text() == later
+
+
+@pytest.mark.parametrize(
+    "test", ["../escape.py::test_x", "/abs/test_x.py::test_x", "suites/test_x.py::te/st", "suites/test_x.py"]
+)
+def test_a_path_cannot_leave_the_store(store: BaselineStore, test: str) -> None:
+    with pytest.raises(StoredFileError, match="no place below the baseline folder"):
+        store.write(test, KEY, entry(1.0))
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ('"launches": [1.0, 2.0]', '"launches": ["a"]', r"\$\.entry\.metrics\[latency\]\.launches"),
+        ('"launches": [1.0, 2.0]', '"launches": [1.0], "minimum": [2.0], "p95": [3.0]', r"metrics\[latency\]"),
+        ('"better": "lower"', '"better": "exact", "tolerance": 0.5', "an exact metric has no tolerance"),
+        ('"world_size": 2', '"world_size": 0', r"\$\.entry\.world_size"),
+        ('  "schema"', '<<<<<<< HEAD\n  "schema"', r"marks of a merge conflict.*--ours"),
+    ],
+)
+def test_what_is_wrong_in_a_file_is_named(store: BaselineStore, old: str, new: str, said: str) -> None:
+    path = store.write(TEST, KEY, entry(1.0, 2.0))
+    text = path.read_text()
+    assert old in text
+    path.write_text(text.replace(old, new))
+
+    with pytest.raises(StoredFileError, match=said):
+        read_file(path)
+
+
+def test_a_folder_in_the_place_of_a_file_is_not_a_matter_of_permissions(store: BaselineStore) -> None:
+    path = store.write(TEST, KEY, entry(1.0))
+    path.unlink()
+    path.mkdir()
+
+    with pytest.raises(StoredFileError, match=r"Is a directory.*restore it"):
+        read_file(path)
+
+
+def test_files_of_other_cases_are_not_read(store: BaselineStore) -> None:
+    store.write(TEST, KEY, entry(1.0))
+    store.write(TEST, "ws4.gloo.warm", entry(1.0)).write_text("{")
+
+    assert set(store.entries(TEST, wanted=lambda key: key == KEY)) == {KEY}
+
+
+def test_truncation_at_any_offset_is_a_clear_error(store: BaselineStore) -> None:
+    path = store.write(TEST, KEY, entry(1.0, 2.0))
+    data = path.read_bytes()
+    for length in range(len(data) - 1):
+        path.write_bytes(data[:length])
+        with pytest.raises(StoredFileError, match="not a baseline file"):
+            read_file(path)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.binary(max_size=200))
+def test_random_bytes_are_a_clear_error(tmp_path: Path, data: bytes) -> None:
+    path = tmp_path / "x.json"
+    path.write_bytes(data)
+    with pytest.raises(StoredFileError):
+        read_file(path)
+
+
+def test_a_wrong_field_is_named_with_its_path(store: BaselineStore) -> None:
+    path = store.write(TEST, KEY, entry(1.0))
+    path.write_text(path.read_text().replace('"lower"', '"sideways"'))
+
+    with pytest.raises(StoredFileError, match=r"sideways.*\$\.entry\.metrics"):
+        read_file(path)
+
+
+def test_a_write_that_fails_leaves_the_old_file_and_no_other(
+    store: BaselineStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = store.write(TEST, KEY, entry(1.0))
+    before = path.read_bytes()
+
+    def full(descriptor: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(StoredFileError, match="No space left on device"):
+        store.write(TEST, KEY, entry(2.0))
+
+    assert path.read_bytes() == before
+    assert sorted(path.parent.iterdir()) == [path]
+
+
+def _write_many(folder: str, name: str) -> None:
+    store = BaselineStore(Path(folder), "cpu-test-2c")
+    for i in range(20):
+        store.write(TEST, f"{name}{i}", entry(float(i + 1)))
+        store.write(TEST, "shared", entry(1.0, 2.0))
+
+
+def test_two_writers_lose_nothing(store: BaselineStore) -> None:
+    context = multiprocessing.get_context("spawn")
+    writers = [context.Process(target=_write_many, args=(str(store.folder), name)) for name in ("a", "b")]
+    for writer in writers:
+        writer.start()
+    for writer in writers:
+        writer.join(60)
+
+    assert len(store.entries(TEST)) == 41
+    assert [path.name for path in store.path(TEST, KEY).parent.iterdir() if path.name.startswith(".")] == []
+
+
+def test_an_update_keeps_what_was_set_by_hand() -> None:
+    case = Case(test=TEST, case_id="ws2", world_size=2, backend="gloo", device="cpu", launcher="warm")
+    by_hand = BaselineMetric(better="lower", unit="s", launches=[1.0], tolerance=0.3)
+    before = replaced(entry(1.0), metrics={"latency": by_hand}, tolerance=0.2, xfail_perf="bug 12")
+    launch = LaunchRecord(
+        index=0,
+        outcome="passed",
+        wall_s=1.0,
+        measurements=[Measurement(name="latency", unit="s", better="lower", value=2.0)],
+    )
+    made = make_entry(case, [launch], {}, before=before)
+
+    assert (made.tolerance, made.xfail_perf, made.metrics["latency"].tolerance) == (0.2, "bug 12", 0.3)
+
+
+def test_a_negative_tolerance_is_refused(store: BaselineStore) -> None:
+    path = store.write(TEST, KEY, replaced(entry(1.0), tolerance=0.5))
+    path.write_text(path.read_text().replace('"tolerance": 0.5', '"tolerance": -1'))
+
+    with pytest.raises(StoredFileError, match=r">= 0.0 - at `\$.entry.tolerance`"):
+        store.entry(TEST, KEY)
+
+
+def test_stored_values_have_four_digits_and_exact_ones_all() -> None:
+    case = Case(test=TEST, case_id="ws2", world_size=2, backend="gloo", device="cpu", launcher="warm")
+    measurements = [
+        Measurement(name="latency", unit="s", better="lower", value=0.000123456789),
+        Measurement(name="steps", unit="", better="exact", value=123456.0),
+        Measurement(name="loss", unit="", better="info", value=0.5),
+    ]
+    launch = LaunchRecord(index=0, outcome="passed", wall_s=1.0, measurements=measurements, foreign_cores=0.123)
+    made = make_entry(case, [launch], {"torch": "2.13.0"})
+
+    assert {key: metric.launches for key, metric in made.metrics.items()} == {
+        "latency": [0.0001235],
+        "steps": [123456.0],
+    }
+    assert made.foreign_cores == 0.12

@@ -1,0 +1,70 @@
+"""Running one launch in a test, without a pytest run around it."""
+
+from __future__ import annotations
+
+import os
+import sys
+import uuid
+from pathlib import Path
+
+from pytest_distbench.launch.contract import Launcher
+from pytest_distbench.launch.supervise import supervise
+from pytest_distbench.records.launch import LaunchRecord
+from pytest_distbench.records.plan import BodyReference, LaunchPlan
+from support.processes import wait_for, working_in
+
+
+class Launch:
+    """Launches functions of one file; afterwards no process of the launch is alive.
+
+    Args:
+        launcher: warm or torchrun.
+        directory: for launches and data.
+        file: Python file with the bodies.
+    """
+
+    def __init__(self, launcher: Launcher, directory: Path, file: Path) -> None:
+        self.launcher = launcher
+        self.directory = directory
+        self.file = file
+
+    def __call__(
+        self,
+        function: str,
+        *,
+        world_size: int = 2,
+        timeout_s: float = 60.0,
+        backend: str = "gloo",
+        device: str = "cpu",
+        variables: dict[str, str] | None = None,
+        params: dict[str, object] | None = None,
+        **plan: object,
+    ) -> LaunchRecord:
+        directory = self.directory / f"launch-{uuid.uuid4().hex[:6]}"
+        directory.mkdir(mode=0o700)
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
+        record = supervise(
+            self.launcher,
+            LaunchPlan(
+                index=0,
+                world_size=world_size,
+                backend=backend,
+                device=device,  # type: ignore[arg-type]
+                body=BodyReference(file=str(self.file), function=function, module=self.file.stem, is_rewritten=True),
+                params={"a": [1, 2.5, "x"]} if params is None else params,
+                seeds=[0],
+                timeout_s=timeout_s,
+                directory=str(directory),
+                data_dir=str(self.directory),
+                working_dir=str(self.directory),
+                python_path=sys.path,
+                variables={**environment, **(variables or {})},
+                set_threads=1 if self.launcher.name == "warm" else None,
+                **plan,  # type: ignore[arg-type]
+            ),
+        )
+        wait_for(lambda: not working_in(self.directory), limit_s=5)
+        assert self.launcher.leftovers() == []
+        assert not (directory / "control").exists()
+        assert not (directory / "plan.json").exists()
+        return record
