@@ -50,7 +50,7 @@ def test_a_gpu_held_by_a_process_that_was_killed_is_free(tmp_path: Path) -> None
     code = f"""
         import os, signal, tempfile
         tempfile.tempdir = {str(tmp_path)!r}
-        from pytest_distbench.devices import leased
+        from pytest_distbench.machine.locks import leased
         with leased(["GPU-a"], on_wait=print):
             os.kill(os.getpid(), signal.SIGKILL)
     """
