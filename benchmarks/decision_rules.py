@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 from scipy.special import ndtr
 
 from pytest_distbench.judging.metric import Rule, judge
-from pytest_distbench.judging.stats import nearest_rank
 from pytest_distbench.judging.stored_rule import DRIFT
 from pytest_distbench.records.baseline import BaselineMetric
 from pytest_distbench.records.metric import Measurement, Summary
+from pytest_distbench.records.quantiles import nearest_rank
 
 COMPARISONS = 50
 """Tests of a run: they share its error rate, and the chance of a red run is told for as many."""

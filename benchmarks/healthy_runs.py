@@ -18,21 +18,11 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from pytest_distbench.records.kinds import VerdictKind
+from pytest_distbench.records.kinds import VERDICT_KINDS
 from pytest_distbench.records.run import CaseResult
 from pytest_distbench.store.run_record import read_run_record
 
 ROOT = Path(__file__).parent.parent
-KINDS: tuple[VerdictKind, ...] = (
-    "regressed",
-    "changed",
-    "drifted",
-    "inconclusive",
-    "incomparable",
-    "missing",
-    "improved",
-    "unchanged",
-)
 
 
 def run(suites: Sequence[str], folder: Path, *options: str) -> tuple[list[CaseResult], int, float]:
@@ -49,9 +39,9 @@ def run(suites: Sequence[str], folder: Path, *options: str) -> tuple[list[CaseRe
 
 def described(results: Sequence[CaseResult]) -> str:
     """Launches per case, and the verdicts on all judged metrics."""
-    kinds = Counter(v.kind for r in results for v in r.verdicts if v.better != "info")
+    kinds = Counter(v.kind for r in results for v in r.verdicts if v.is_judged)
     launches = sum(len(r.launches) for r in results) / len(results)
-    return f"{launches:8.2f}" + "".join(f"{kinds[kind]:13}" for kind in KINDS)
+    return f"{launches:8.2f}" + "".join(f"{kinds[kind]:13}" for kind in VERDICT_KINDS)
 
 
 def failures(results: Sequence[CaseResult]) -> Iterator[str]:
@@ -77,7 +67,7 @@ def main() -> None:
         if options.record:
             given = [f"--distbench-baselines={folder / 'baselines'}"]
             run(options.suites, folder, *given, "--distbench-update=all")
-        print(f"run  red  seconds{'launches':>9}" + "".join(f"{kind:>13}" for kind in KINDS))
+        print(f"run  red  seconds{'launches':>9}" + "".join(f"{kind:>13}" for kind in VERDICT_KINDS))
         red = 0
         for number in range(1, options.runs + 1):
             results, code, seconds = run(options.suites, folder, *given)

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
-import subprocess
 import textwrap
 import time
 import uuid
@@ -12,7 +9,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import hypothesis
-import psutil
 import pytest
 from support.processes import MARK, marked_processes
 

@@ -11,6 +11,7 @@ from pytest_distbench.commands.contract import Adder, NegativeError
 from pytest_distbench.errors import DistbenchError
 from pytest_distbench.judging.runs import compared
 from pytest_distbench.judging.update_policy import FEWEST_LAUNCHES
+from pytest_distbench.records.kinds import VERDICT_KINDS
 from pytest_distbench.report.tables import METRIC_HEADER, layout, metric_row
 from pytest_distbench.report.terminal import summary_lines
 from pytest_distbench.store.run_record import read_run_record
@@ -43,7 +44,7 @@ def _compare(options: argparse.Namespace) -> Iterator[str]:
         raise DistbenchError(f"{options.old} and {options.new} hold no judged case")
     counts: Counter[str] = Counter()
     for name, verdicts in comparison.verdicts.items():
-        counts.update(v.kind for v in verdicts if v.better != "info")
+        counts.update(v.kind for v in verdicts if v.is_judged)
         moved = [v for v in verdicts if v.kind != "unchanged"]
         if moved:
             yield str(name)
@@ -63,8 +64,8 @@ def _compare(options: argparse.Namespace) -> Iterator[str]:
             f"{comparison.few} cases of {options.old} have fewer than {FEWEST_LAUNCHES} launches, their noise is not "
             f"known: measure both runs with --distbench-launches {FEWEST_LAUNCHES}"
         )
-    judged = sum(counts[kind] for kind in ("regressed", "changed", "improved", "drifted", "unchanged"))
-    failing = counts["regressed"] + counts["changed"]
+    judged = sum(counts[kind] for kind, row in VERDICT_KINDS.items() if row.is_answer)
+    failing = sum(counts[kind] for kind, row in VERDICT_KINDS.items() if row.fails)
     if options.fail and (failing or comparison.failed or comparison.lost or not judged):
         raise NegativeError
 

@@ -15,7 +15,7 @@ from pytest_distbench.judging.training_rule import judge_family
 from pytest_distbench.machine import hardware
 from pytest_distbench.records.baseline import BaselineEntry, BaselineMetric
 from pytest_distbench.records.fingerprint import Fingerprint
-from pytest_distbench.records.kinds import CONVERGENCE
+from pytest_distbench.records.kinds import METRIC_KINDS
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import Measurement, metric_key
 from pytest_distbench.records.record import replaced
@@ -46,7 +46,7 @@ def judge_launches(
     for key, measurements in found.items():
         if not _is_wanted(request, measurements[0].name):
             found[key] = measurements = [_as_info(m) for m in measurements]
-        if measurements[0].better in CONVERGENCE:
+        if METRIC_KINDS[measurements[0].better].is_of_training:
             continue
         rule = Rule(
             tolerance=_tolerance_of(request, entry, measurements[0].name),
@@ -121,7 +121,7 @@ def judge_trainings(
     families: dict[tuple[bool, str, str], dict[str, list[Measurement]]] = {}
     for key, measurements in found.items():
         first = measurements[0]
-        if first.better in CONVERGENCE:
+        if METRIC_KINDS[first.better].is_of_training:
             training = metric_key("", {name: value for name, value in first.at.items() if name != "seed"})
             families.setdefault((first.better != "curve", training, first.name), {})[key] = measurements
     asked = request.tolerance if isinstance(request.tolerance, Mapping) else {}

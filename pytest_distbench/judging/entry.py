@@ -10,7 +10,7 @@ from pytest_distbench.judging.fingerprint_rule import agreed
 from pytest_distbench.records.baseline import BaselineEntry, BaselineMetric
 from pytest_distbench.records.case import Case
 from pytest_distbench.records.fingerprint import Fingerprint
-from pytest_distbench.records.kinds import CONVERGENCE
+from pytest_distbench.records.kinds import METRIC_KINDS
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import PHASE, Measurement, Summary
 from pytest_distbench.records.record import replaced
@@ -27,7 +27,7 @@ def make_entry(
         for measurement in launch.measurements:
             measured.setdefault(measurement.key, []).append(measurement)
     for key, found in measured.items():
-        if found[0].better != "info":
+        if found[0].is_judged:
             metrics[key] = _metric(found, tolerance=kept[key].tolerance if key in kept else None)
     foreign = sorted(f.foreign_cores for f in launches if f.foreign_cores is not None)
     return BaselineEntry(
@@ -74,21 +74,20 @@ def phases_of(launches: Sequence[LaunchRecord]) -> dict[str, float]:
 
 def _metric(found: Sequence[Measurement], *, tolerance: float | None) -> BaselineMetric:
     """What is stored of one metric's measurements, one per launch."""
-    better = found[0].better
-    repeats_exactly = better in ("exact", *CONVERGENCE)
+    kind = METRIC_KINDS[found[0].better]
     summaries = [m.summary for m in found if m.summary is not None and _encloses(m.summary, m.value)]
-    is_timed = better == "lower" and len(summaries) == len(found)
+    is_timed = kind.sign == 1 and len(summaries) == len(found)
     made = BaselineMetric(
-        better=better,
+        better=found[0].better,
         unit=found[0].unit,
-        launches=[_stored(m.value, exact=repeats_exactly) for m in found],
+        launches=[_stored(m.value, exact=kind.repeats_exactly) for m in found],
         minimum=[_rounded(s.minimum) for s in summaries] if is_timed else [],
         p95=[_rounded(s.p95) for s in summaries] if is_timed else [],
-        tolerance=None if better == "exact" else tolerance,
-        facts=found[0].facts if better in CONVERGENCE else {},
+        tolerance=None if kind.rule == "exact" else tolerance,
+        facts=found[0].facts if kind.is_of_training else {},
         companions=_companions(found),
     )
-    return _with_curve(made, [m.series for m in found]) if better == "curve" else made
+    return _with_curve(made, [m.series for m in found]) if kind.rule == "curve" else made
 
 
 def _encloses(summary: Summary, value: float | None) -> bool:

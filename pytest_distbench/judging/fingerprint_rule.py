@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from pytest_distbench.records.fingerprint import Collective, Fingerprint
-from pytest_distbench.records.kinds import VerdictKind
+from pytest_distbench.records.kinds import VerdictName
 from pytest_distbench.records.verdict import Verdict
 from pytest_distbench.units import format_bytes
 
@@ -77,7 +77,7 @@ def judge_fingerprints(
             told[key] = lines
     lost = next((key for key in stored if key not in current), "")
     if told:
-        kind: VerdictKind = "changed"
+        kind: VerdictName = "changed"
         lines = _attributed(told)
         more = f", and {len(lines) - 1} more difference{'s' * (len(lines) > 2)}" if len(lines) > 1 else ""
         reason = f"{lines[0]}{more}" + (f" (and the software: {drift})" if drift else "")
@@ -92,7 +92,7 @@ def judge_fingerprints(
     return _verdict("unchanged", reason, launches)
 
 
-def _verdict(kind: VerdictKind, reason: str, launches: int, *, differences: Sequence[str] = ()) -> Verdict:
+def _verdict(kind: VerdictName, reason: str, launches: int, *, differences: Sequence[str] = ()) -> Verdict:
     return Verdict(
         metric=METRIC,
         kind=kind,

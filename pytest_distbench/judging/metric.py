@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pytest_distbench.judging.stats import LARGEST_EXPONENT, baseline_error_rate
 from pytest_distbench.judging.stored_rule import DRIFT, NO_RATIO, Comparison
 from pytest_distbench.records.baseline import BaselineMetric
-from pytest_distbench.records.kinds import VerdictKind
+from pytest_distbench.records.kinds import METRIC_KINDS, VerdictName
 from pytest_distbench.records.metric import Measurement
 from pytest_distbench.records.verdict import Verdict
 from pytest_distbench.units import format_values
@@ -76,7 +76,7 @@ def judge(current: Sequence[Measurement], baseline: BaselineMetric | None, rule:
     values = [m.value for m in current]
     known = [v for v in values if v is not None]
     draft = _Draft(first, known, baseline, len(values))
-    if first.better == "info":
+    if not first.is_judged:
         return draft.settle("unchanged", "recorded, not judged")
     if len(known) < len(values) and (baseline is None or None not in baseline.launches):
         missed = len(values) - len(known)
@@ -92,7 +92,7 @@ def judge(current: Sequence[Measurement], baseline: BaselineMetric | None, rule:
     stored = [v for v in baseline.launches if v is not None]
     if not stored or not known:
         return draft.settle("incomparable", "the baseline holds no value")
-    if first.better == "exact":
+    if METRIC_KINDS[first.better].rule == "exact":
         return _judge_exact(draft, values, baseline, rule)
     if min(*known, *stored, math.inf) <= 0:
         if len({*known, *stored}) == 1:
@@ -128,7 +128,7 @@ class _Draft:
 
     def settle(
         self,
-        kind: VerdictKind,
+        kind: VerdictName,
         reason: str = "",
         *,
         ratio: float | None = None,

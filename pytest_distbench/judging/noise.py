@@ -30,6 +30,7 @@ from pytest_distbench.judging.stored_rule import DRIFT, Side, are_timed, typical
 from pytest_distbench.judging.update_policy import FEWEST_LAUNCHES
 from pytest_distbench.records.calibration import CaseNoise, MetricNoise
 from pytest_distbench.records.choices import BASELINE_LAUNCHES, RUN_LAUNCHES
+from pytest_distbench.records.kinds import METRIC_KINDS
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import Measurement
 from pytest_distbench.records.plan import BodyReference
@@ -72,7 +73,7 @@ def noisy_metrics(results: Sequence[CaseResult]) -> dict[str, list[list[Measurem
     found: dict[str, list[list[Measurement]]] = {}
     for i, result in enumerate(results):
         for measurement in chain.from_iterable(launch.measurements for launch in passed(result)):
-            is_noisy = measurement.better in ("lower", "higher") and measurement.value is not None
+            is_noisy = measurement.is_noisy and measurement.value is not None
             if is_noisy and measurement.value > 0:  # type: ignore[operator] # is_noisy says it is a number
                 rounds = found.setdefault(measurement.key, [])
                 rounds += [[] for _ in range(i + 1 - len(rounds))]
@@ -168,7 +169,7 @@ def iterations_share(measurements: Sequence[Measurement], sigma: float) -> float
     variances = []
     for measurement in measurements:
         summary = measurement.summary
-        if summary is None or measurement.better != "lower" or summary.p25 <= 0 or summary.n < 2:
+        if summary is None or METRIC_KINDS[measurement.better].sign != 1 or summary.p25 <= 0 or summary.n < 2:
             return None
         density = 0.25 / max(summary.median - summary.p25, 1e-12 * summary.p25)
         variances.append(0.25 * 0.75 / (summary.n * density**2 * summary.p25**2))
@@ -266,6 +267,6 @@ def _judged(
         judgements = judge_launches(request, after[:n], entry, comparisons=comparisons)
         for judgement in judgements:
             verdict = judgement.verdict
-            if verdict.better in ("lower", "higher") and (n == len(after) or not judgement.is_open):
+            if verdict.is_noisy and (n == len(after) or not judgement.is_open):
                 settled.setdefault(verdict.metric, verdict.kind)
     return settled

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 
 from pytest_distbench.judging.stats import BLIND_LIMIT, LARGEST_EXPONENT, shared_error_rate, student_t_quantile
 from pytest_distbench.judging.stored_rule import NO_RATIO
-from pytest_distbench.records.kinds import VerdictKind
+from pytest_distbench.records.kinds import METRIC_KINDS, VerdictName
 from pytest_distbench.records.metric import Measurement
 from pytest_distbench.records.verdict import Verdict
 from pytest_distbench.units import format_values
@@ -96,7 +96,7 @@ def judge_pairs(pairs: Sequence[tuple[Measurement | None, Measurement | None]], 
     reference = [a for a, _ in pairs if a is not None]
     current = [b for _, b in pairs if b is not None]
     draft = _Draft(reference, current, len(pairs))
-    if draft.first.better == "info":
+    if not draft.first.is_judged:
         return draft.settle("unchanged", "recorded, not judged")
     if not reference:
         return draft.settle("missing", "the reference does not record this metric")
@@ -109,7 +109,7 @@ def judge_pairs(pairs: Sequence[tuple[Measurement | None, Measurement | None]], 
     old, new = [m.value for m in reference], [m.value for m in current]
     if None in new and None not in old:
         return draft.settle("regressed", f"no value in {new.count(None)} of {len(new)} launches")
-    if draft.first.better == "exact":
+    if METRIC_KINDS[draft.first.better].rule == "exact":
         return _judge_exact(draft, old, new, rule)
     values = [
         (a.value, b.value)
@@ -122,7 +122,7 @@ def judge_pairs(pairs: Sequence[tuple[Measurement | None, Measurement | None]], 
         if len({v for pair in values for v in pair}) == 1:
             return draft.settle("unchanged", "equal in every launch")
         return draft.settle("incomparable", NO_RATIO)
-    sign = -1.0 if draft.first.better == "higher" else 1.0
+    sign = METRIC_KINDS[draft.first.better].sign
     return _judge_noisy(draft, [sign * math.log(b / a) for a, b in values], rule)
 
 
@@ -180,7 +180,7 @@ class _Draft:
 
     def settle(
         self,
-        kind: VerdictKind,
+        kind: VerdictName,
         reason: str = "",
         *,
         ratio: float | None = None,
@@ -224,13 +224,13 @@ def _judge_exact(
 def _judge_noisy(draft: _Draft, worse_by: list[float], rule: PairRule) -> tuple[Verdict, bool]:
     n = len(worse_by)
     mean = statistics.fmean(worse_by)
-    ratio = math.exp(-mean if draft.first.better == "higher" else mean)
+    ratio = math.exp(METRIC_KINDS[draft.first.better].sign * mean)
     sigma = statistics.stdev(worse_by)
     error = sigma / math.sqrt(n)
     wanted = math.log1p(rule.tolerance)
     limit = max(wanted, student_t_quantile(1 - rule.alpha(n), n - 1) * error)
     seen = detectable(sigma, rule)
-    kind: VerdictKind = "inconclusive"
+    kind: VerdictName = "inconclusive"
     reason = ""
     if mean > limit:
         kind = "regressed"

@@ -9,7 +9,7 @@ from pytest_distbench.judging.entry import make_entry
 from pytest_distbench.judging.metric import not_measured
 from pytest_distbench.judging.pair_rule import PairRule, judge_pairs
 from pytest_distbench.judging.software import software_changes
-from pytest_distbench.records.kinds import CONVERGENCE
+from pytest_distbench.records.kinds import METRIC_KINDS
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import Measurement
 from pytest_distbench.records.record import replaced
@@ -41,8 +41,8 @@ def judge_paired(
     """
     changed = ", ".join(software_changes(references[0].software, launches[0].software))
     found = _by_metric(request, references, launches)
-    pairs = {key: sides for key, sides in found.items() if _first(sides).better not in CONVERGENCE}
-    noisy = sum(_first(found).better in ("lower", "higher") for found in pairs.values())
+    pairs = {key: sides for key, sides in found.items() if not METRIC_KINDS[_first(sides).better].is_of_training}
+    noisy = sum(_first(found).is_noisy for found in pairs.values())
     rule = PairRule(
         tolerance=tolerance,
         comparisons=cases * max(1, noisy),
@@ -69,7 +69,7 @@ def not_there(request: MeasureRequest, launch: LaunchRecord, reason: str) -> lis
     """The verdicts on a test that the reference does not have."""
     rule = PairRule(tolerance=0.0, comparisons=1, looks=(1,))
     verdicts = [judge_pairs([(None, _as_wanted(request, m))], rule)[0] for m in launch.measurements]
-    return [v if v.better == "info" else replaced(v, reason=reason) for v in verdicts]
+    return [v if not v.is_judged else replaced(v, reason=reason) for v in verdicts]
 
 
 def _by_metric(

@@ -52,7 +52,7 @@ def compared(old: RunRecord, new: RunRecord, *, tolerance: float) -> RunComparis
         few=sum(bool(few_launches(entry.metrics)) for entry in entries.values()),
     )
     both = [name for name in after if name in before]
-    comparisons = sum(m.better in ("lower", "higher") for name in both for m in entries[name].metrics.values())
+    comparisons = sum(m.is_noisy for name in both for m in entries[name].metrics.values())
     for name in both:
         result = after[name]
         if not _passed(result):

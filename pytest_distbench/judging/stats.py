@@ -35,21 +35,6 @@ def baseline_error_rate(comparisons: int) -> float:
     return min(BASELINE_ERROR_RATE, shared_error_rate(comparisons))
 
 
-def quantile(values: Sequence[float], q: float) -> float:
-    """Linear-interpolation quantile (numpy's default, Hyndman & Fan type 7). ``values`` need not be sorted."""
-    ordered = sorted(values)
-    position = q * (len(ordered) - 1)
-    low = math.floor(position)
-    high = math.ceil(position)
-    return ordered[low] + (ordered[high] - ordered[low]) * (position - low)
-
-
-def nearest_rank(values: Sequence[float], q: float) -> float:
-    """Nearest-rank quantile: an observed value. The p99 of fewer than 100 values is their maximum."""
-    ordered = sorted(values)
-    return ordered[max(0, math.ceil(q * len(ordered)) - 1)]
-
-
 def student_t_cdf(t: float, df: int) -> float:
     """Cumulative probability of Student's t with integer degrees of freedom.
 

@@ -41,7 +41,7 @@ from pytest_distbench.judging.stats import (
     worse_pairs,
 )
 from pytest_distbench.records.baseline import BaselineMetric
-from pytest_distbench.records.kinds import VerdictKind
+from pytest_distbench.records.kinds import METRIC_KINDS, VerdictName
 from pytest_distbench.records.metric import Measurement
 
 DRIFT = 0.4
@@ -77,7 +77,7 @@ NO_RATIO = "a value is zero or negative: it has no ratio; record a count with be
 class Answer:
     """What the rule says; ``is_open``: one more launch could change it."""
 
-    kind: VerdictKind
+    kind: VerdictName
     reason: str = ""
     is_open: bool = False
 
@@ -172,7 +172,7 @@ class Comparison:
             is_timed=timed,
             old=old,
             new=new,
-            sign=-1.0 if baseline.better == "higher" else 1.0,
+            sign=METRIC_KINDS[baseline.better].sign,
             most=most,
             sigma=sigma,
             wanted=max(math.log1p(tolerance), LAST_DIGIT),
@@ -260,7 +260,7 @@ def typical_noise(metrics: Mapping[str, BaselineMetric]) -> dict[str, float]:
     noise = {}
     for key, metric in metrics.items():
         known = [v for v in metric.launches if v is not None]
-        if metric.better in ("lower", "higher") and len(known) >= 2 and min(known) > 0:
+        if metric.is_noisy and len(known) >= 2 and min(known) > 0:
             noise[key] = statistics.stdev(_stored_side(metric, timed=bool(metric.minimum)).fast)
     return typical_of_siblings(noise)
 

@@ -30,7 +30,7 @@ from collections.abc import Mapping, Sequence
 from pytest_distbench.judging import golden_curve
 from pytest_distbench.judging.family import Family, known
 from pytest_distbench.judging.stats import BLIND_LIMIT, noise_limit, normal_quantile, pooled_stdev, student_t_quantile
-from pytest_distbench.records.kinds import VerdictKind
+from pytest_distbench.records.kinds import METRIC_KINDS, VerdictName
 from pytest_distbench.records.metric import Measurement, Scalar, metric_key
 from pytest_distbench.records.verdict import Verdict
 
@@ -58,7 +58,7 @@ def judge_family(family: Family) -> Verdict:
 def _judge(family: Family) -> Verdict:
     first = family.first
     missed = family.new.count(None)
-    if missed and (not family.stored or first.better != "steps"):
+    if missed and (not family.stored or METRIC_KINDS[first.better].rule != "steps"):
         seeds = f"{len(family.new)} seed{'s' * (len(family.new) > 1)}"
         return _settle(family, "regressed", f"no value in {missed} of {seeds}")
     if not family.stored:
@@ -66,11 +66,11 @@ def _judge(family: Family) -> Verdict:
     why_not = _difference(family)
     if why_not:
         return _settle(family, "incomparable", why_not)
-    if first.better == "curve":
+    if METRIC_KINDS[first.better].rule == "curve":
         return _judge_curve(family)
     if family.same_software and family.same_arithmetic and _repeats(family):
         return _judge_exact(family)
-    return _RULES[first.better](family)
+    return _RULES[METRIC_KINDS[first.better].rule](family)
 
 
 def olympic(values: Sequence[float | None]) -> tuple[float, float, int]:
@@ -237,7 +237,7 @@ def _within(family: Family, limit: float, scale: float, reason: str = "") -> Ver
 
 def _settle(
     family: Family,
-    kind: VerdictKind,
+    kind: VerdictName,
     reason: str = "",
     *,
     limit: float | None = None,
@@ -250,7 +250,7 @@ def _settle(
 
 def _verdict(
     family: Family,
-    kind: VerdictKind,
+    kind: VerdictName,
     reason: str,
     *,
     means: tuple[float | None, float | None],

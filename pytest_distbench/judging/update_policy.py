@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from pytest_distbench.records.baseline import BaselineEntry, BaselineMetric
+from pytest_distbench.records.kinds import METRIC_KINDS, VERDICT_KINDS
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.verdict import Verdict
 
@@ -23,16 +24,16 @@ def is_wanted(mode: str | None, verdicts: Sequence[Verdict], *, is_new: bool) ->
     ``all``: always; ``new``: where there is none; ``failed``: where a metric regressed; ``changed``: where any metric
     moved either way, cannot be compared, or has no baseline.
     """
-    kinds = {v.kind for v in verdicts if v.better != "info"}
+    kinds = {v.kind for v in verdicts if v.is_judged}
     match mode:
         case "all":
             return True
         case "new":
             return is_new
         case "failed":
-            return bool(kinds & {"regressed", "changed"})
+            return any(VERDICT_KINDS[kind].fails for kind in kinds)
         case _:
-            return is_new or bool(kinds & {"regressed", "changed", "improved", "drifted", "incomparable", "missing"})
+            return is_new or any(VERDICT_KINDS[kind].moved or VERDICT_KINDS[kind].wants_update for kind in kinds)
 
 
 def why_not_storable(launches: Sequence[LaunchRecord]) -> str:
@@ -41,11 +42,13 @@ def why_not_storable(launches: Sequence[LaunchRecord]) -> str:
     An entry needs at least one judged metric, and a value for each in every launch. Of the seeds of a training some may
     miss the goal: that counts, as a number of steps beyond all others.
     """
-    judged = [m for launch in launches for m in launch.measurements if m.better != "info"]
+    judged = [m for launch in launches for m in launch.measurements if m.is_judged]
     if not judged:
         return "nothing was measured that can be judged"
     reached = {m.name for m in judged if m.value is not None}
-    lacking = [m.key for m in judged if m.value is None and not (m.better == "steps" and m.name in reached)]
+    lacking = [
+        m.key for m in judged if m.value is None and not (METRIC_KINDS[m.better].rule == "steps" and m.name in reached)
+    ]
     if not lacking:
         return ""
     missed = f"{lacking.count(lacking[0])} of {len(launches)} launches"
@@ -57,5 +60,5 @@ def few_launches(metrics: Mapping[str, BaselineMetric]) -> dict[str, int]:
     return {
         key: len(metric.launches)
         for key, metric in metrics.items()
-        if metric.better != "exact" and len(metric.launches) < FEWEST_LAUNCHES
+        if METRIC_KINDS[metric.better].rule != "exact" and len(metric.launches) < FEWEST_LAUNCHES
     }

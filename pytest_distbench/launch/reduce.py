@@ -8,16 +8,14 @@ from collections.abc import Sequence
 
 from pytest_distbench.errors import RecordingError
 from pytest_distbench.judging.fingerprint_rule import rank_ranges
-from pytest_distbench.judging.stats import nearest_rank, quantile
 from pytest_distbench.records.fingerprint import Collective, Fingerprint
+from pytest_distbench.records.kinds import FAST_SIDE, METRIC_KINDS
 from pytest_distbench.records.metric import Measurement, Observation, Summary
+from pytest_distbench.records.quantiles import nearest_rank, quantile
 from pytest_distbench.records.rank import RankReport
 
 SHORTEST_BODY_S = 0.5
 """Below this the 10 ms ticks of the system's CPU accounting say nothing about other processes."""
-
-FAST_SIDE = 0.25
-"""A launch's value is the 25th percentile on the fast side: it settles first and ignores the scheduler's spikes."""
 
 
 def merge(reports: Sequence[RankReport]) -> list[Measurement]:
@@ -108,7 +106,7 @@ def _reduce(key: str, seen: list[tuple[int, Observation]]) -> Measurement:
         value=_launch_value(values, first),
         at=first.at,
         facts=first.facts,
-        series=values if first.is_series and first.better in ("exact", "info", "curve") else [],
+        series=values if first.is_series and METRIC_KINDS[first.better].keeps_series else [],
         summary=summary,
         companions=_companions([o for _, o in seen]),
     )
@@ -143,13 +141,7 @@ def _launch_value(values: list[float], observation: Observation) -> float | None
         return None
     if not observation.is_series:
         return values[0]
-    match observation.better:
-        case "lower":
-            return quantile(values, FAST_SIDE)
-        case "higher":
-            return quantile(values, 1 - FAST_SIDE)
-        case _:
-            return values[-1]
+    return METRIC_KINDS[observation.better].launch_value(values)
 
 
 def _summarise(values: list[float], rows: list[list[float]], ranks: list[int], observation: Observation) -> Summary:

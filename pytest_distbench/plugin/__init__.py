@@ -327,7 +327,7 @@ def _properties(cases: list[CaseResult]) -> list[tuple[str, object]]:
     properties: list[tuple[str, object]] = []
     for case in cases:
         for verdict in case.verdicts:
-            if verdict.better != "info" and verdict.kind != "unchanged":
+            if verdict.is_judged and verdict.kind != "unchanged":
                 text = f"{verdict.kind} current={verdict.current} baseline={verdict.baseline}"
                 properties.append((f"distbench.{verdict.metric}", text))
     return properties

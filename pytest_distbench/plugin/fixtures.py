@@ -308,7 +308,7 @@ class Distbench:
     def _conclude(self, result: CaseResult) -> None:
         if result.update in ("new", "changed", "kept") or self._session.settings.attach is not None:
             return
-        judged = [v for v in result.verdicts if v.better != "info"]
+        judged = [v for v in result.verdicts if v.is_judged]
         if not judged:
             shown = ", ".join(v.metric for v in result.verdicts) or "nothing"
             raise Misuse(

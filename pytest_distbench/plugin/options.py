@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import pytest
-
-if TYPE_CHECKING:
-    from pytest_distbench.records.kinds import VerdictKind
 
 BACKENDS = ("gloo", "nccl", "mpi", "ucc", "xccl", "fake")
 LAUNCHERS = ("warm", "torchrun")
@@ -35,11 +30,11 @@ _OPTIONS: tuple[tuple[str, str, str], ...] = (
 )
 
 
-POLICIES: tuple[tuple[str, frozenset[VerdictKind], str], ...] = (
-    ("strict", frozenset({"inconclusive", "incomparable"}), "inconclusive and incomparable verdicts fail the test too"),
-    ("fail-on-improvement", frozenset({"improved"}), "an improvement fails the test too: its baseline wants an update"),
+POLICIES: tuple[tuple[str, str], ...] = (
+    ("strict", "inconclusive and incomparable verdicts fail the test too"),
+    ("fail-on-improvement", "an improvement fails the test too: its baseline wants an update"),
 )
-"""Options that make more kinds of verdicts fail."""
+"""Options that make more kinds of verdicts fail: those whose row names it (``VerdictKind.fails_under``)."""
 
 
 def add_options(parser: pytest.Parser) -> None:
@@ -71,7 +66,7 @@ def add_options(parser: pytest.Parser) -> None:
         dest = f"distbench_{name.replace('-', '_')}"
         group.addoption(f"--distbench-{name}", dest=dest, metavar=metavar, help=text)
         parser.addini(dest, text, default="")
-    for name, _, text in POLICIES:
+    for name, text in POLICIES:
         dest = f"distbench_{name.replace('-', '_')}"
         group.addoption(f"--distbench-{name}", dest=dest, action="store_true", help=text)
         parser.addini(dest, text, type="bool", default=False)

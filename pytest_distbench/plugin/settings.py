@@ -16,7 +16,7 @@ from pytest_distbench.units import parse_bytes
 
 if TYPE_CHECKING:
     from pytest_distbench.machine.hardware import Gpu
-    from pytest_distbench.records.kinds import VerdictKind
+    from pytest_distbench.records.kinds import VerdictName
     from pytest_distbench.run.against import Reference
 
 Missing = Literal["warn", "fail", "skip"]
@@ -74,7 +74,7 @@ class Settings:
     update: Update | None
     prune: bool
     missing: Missing
-    also_failing: frozenset[VerdictKind]
+    also_failing: frozenset[VerdictName]
     tolerance: float
     json: Path | None
     max_message_bytes: int | None
@@ -142,10 +142,15 @@ def read_settings(config: pytest.Config) -> Settings:
     )
 
 
-def _also_failing(config: pytest.Config) -> frozenset[VerdictKind]:
-    names = [(name.replace("-", "_"), kinds) for name, kinds, _ in POLICIES]
-    chosen = [kinds for name, kinds in names if _option(config, name) or config.getini(f"distbench_{name}")]
-    return frozenset().union(*chosen)
+def _also_failing(config: pytest.Config) -> frozenset[VerdictName]:
+    from pytest_distbench.records.kinds import VERDICT_KINDS
+
+    chosen = {f"distbench-{name}" for name, _ in POLICIES if _is_on(config, name.replace("-", "_"))}
+    return frozenset(name for name, kind in VERDICT_KINDS.items() if kind.fails_under in chosen)
+
+
+def _is_on(config: pytest.Config, name: str) -> bool:
+    return bool(_option(config, name) or config.getini(f"distbench_{name}"))
 
 
 def _option(config: pytest.Config, name: str) -> Any:

@@ -1,20 +1,227 @@
-"""The kinds of metrics and of verdicts, and what follows from each."""
+"""The kinds of metrics and of verdicts, and what follows from each: a new kind is one row here.
+
+A row that a test module or a conftest adds counts as ours do. A metric kind that bodies record has to be known in the
+ranks too: add its row in the module of the body.
+"""
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, TypeVar
 
-Better = Literal["higher", "lower", "exact", "info", "curve", "same", "steps", "floor"]
+from pytest_distbench.records.quantiles import quantile
 
+Better = str
+"""Name of a metric kind, a key of :data:`METRIC_KINDS`."""
+
+VerdictName = str
+"""Name of a verdict kind, a key of :data:`VERDICT_KINDS`."""
 
 Reduce = Literal["max", "min", "mean", "sum", "rank0", "all"]
+Rule = Literal["noisy", "exact", "curve", "same", "steps", "floor", "none"]
+
+FAST_SIDE = 0.25
+"""A launch's value is the 25th percentile on the fast side: it settles first and ignores the scheduler's spikes."""
 
 
-VerdictKind = Literal[
-    "regressed", "changed", "improved", "unchanged", "drifted", "inconclusive", "incomparable", "missing"
-]
+def _last(series: Sequence[float]) -> float:
+    return series[-1]
 
 
-CONVERGENCE: tuple[Better, ...] = ("curve", "same", "steps", "floor")
-"""Numbers of a seeded training: repeated exactly while software and arithmetic are the baseline's, else judged over
-seeds (see ``convergence``)."""
+def _exact(limit: float) -> str:
+    del limit
+    return "exact"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetricKind:
+    """What it means that a metric is ``better="lower"``, ``"exact"``, ...
+
+    Attributes:
+        summary: for whom records it: what is judged.
+        reduce: over the ranks that recorded it, unless they say otherwise.
+        launch_value: of a series: the value that stands for the launch.
+        rule: how it is judged. ``noisy``: by launches as samples, or by pairs of them; ``exact``: equal as long as the
+            software is the same; the others are rules for what a seeded training computes (``judging.training_rule``);
+            ``none``: it is shown, not judged.
+        sign: of a noisy kind: 1 where a larger number is worse, -1 where a smaller one is.
+        shape: ``series`` or ``number`` where only that can be recorded; ``any``: both.
+        keeps_series: whether a launch's record keeps the whole series.
+        limit_text: how a limit, a fraction of the baseline, is printed.
+    """
+
+    summary: str
+    reduce: Reduce
+    launch_value: Callable[[Sequence[float]], float] = _last
+    rule: Rule
+    sign: Literal[-1, 0, 1] = 0
+    shape: Literal["any", "series", "number"] = "any"
+    keeps_series: bool = False
+    limit_text: Callable[[float], str] = _exact
+
+    @property
+    def is_noisy(self) -> bool:
+        """Whether it scatters between launches of the same code, and is judged with that."""
+        return self.rule == "noisy"
+
+    @property
+    def is_judged(self) -> bool:
+        """Whether there is a verdict on it that counts."""
+        return self.rule != "none"
+
+    @property
+    def is_of_training(self) -> bool:
+        """Whether it is a number of a seeded training: repeated exactly under the same arithmetic, else over seeds."""
+        return self.rule in ("curve", "same", "steps", "floor")
+
+    @property
+    def repeats_exactly(self) -> bool:
+        """Whether every digit of it counts."""
+        return self.rule == "exact" or self.is_of_training
+
+
+METRIC_KINDS: dict[str, MetricKind] = {
+    "higher": MetricKind(
+        summary="a throughput: may not fall",
+        reduce="min",
+        launch_value=lambda series: quantile(series, 1 - FAST_SIDE),
+        rule="noisy",
+        sign=-1,
+        limit_text=lambda limit: f"-{1 - 1 / (1 + limit):.0%}",
+    ),
+    "lower": MetricKind(
+        summary="a time or a size: may not rise",
+        reduce="max",
+        launch_value=lambda series: quantile(series, FAST_SIDE),
+        rule="noisy",
+        sign=1,
+        limit_text=lambda limit: f"+{limit:.0%}",
+    ),
+    "exact": MetricKind(summary="must be equal", reduce="all", rule="exact", keeps_series=True),
+    "info": MetricKind(summary="is shown, not judged", reduce="rank0", rule="none", keeps_series=True),
+    "curve": MetricKind(
+        summary="the first losses of a seeded training: must follow the baseline's step by step",
+        reduce="mean",
+        rule="curve",
+        shape="series",
+        keeps_series=True,
+        limit_text=lambda limit: f"{limit:.0e}",
+    ),
+    "same": MetricKind(
+        summary="a number of a seeded training that may neither rise nor fall",
+        reduce="mean",
+        rule="same",
+        shape="number",
+        limit_text=lambda limit: f"±{limit:.1%}",
+    ),
+    "steps": MetricKind(
+        summary="steps to a goal: may not rise",
+        reduce="all",
+        rule="steps",
+        shape="number",
+        limit_text=lambda limit: f"+{limit:.1%}",
+    ),
+    "floor": MetricKind(
+        summary="a quality at the end of a training: may not fall",
+        reduce="all",
+        rule="floor",
+        shape="number",
+        limit_text=lambda limit: f"-{limit:.1%}",
+    ),
+}
+"""By the name that ``better=`` takes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VerdictKind:
+    """What it means that a metric *regressed*, is *unchanged*, ...
+
+    Attributes:
+        mark: one character before its row, so that nothing depends on colour.
+        words: in the counts at the end of a run: ``3 within limits``.
+        paired_words: the same beside another revision; empty: as ``words``.
+        fails: it fails its test.
+        fails_under: the option, without its dashes, under which it does too; empty: under none.
+        is_answer: the question was answered, one way or the other.
+        moved: the number is not the stored one: an update in mode ``changed`` writes it.
+        wants_update: such an update writes it although nothing is known to have moved.
+        is_told: its reason is told at the end of a run.
+        warns: it is worth a warning on GitHub where nothing failed.
+    """
+
+    mark: str
+    words: str
+    paired_words: str = ""
+    fails: bool = False
+    fails_under: str = ""
+    is_answer: bool = False
+    moved: bool = False
+    wants_update: bool = False
+    is_told: bool = False
+    warns: bool = False
+
+
+VERDICT_KINDS: dict[str, VerdictKind] = {
+    "regressed": VerdictKind(mark="!", words="regressed", fails=True, is_answer=True, moved=True),
+    "changed": VerdictKind(mark="!", words="with another fingerprint", fails=True, is_answer=True, wants_update=True),
+    "inconclusive": VerdictKind(
+        mark="?", words="inconclusive (too noisy)", fails_under="distbench-strict", is_told=True, warns=True
+    ),
+    "incomparable": VerdictKind(
+        mark="x",
+        words="not comparable",
+        fails_under="distbench-strict",
+        wants_update=True,
+        is_told=True,
+        warns=True,
+    ),
+    "missing": VerdictKind(
+        mark="N",
+        words="without a baseline",
+        paired_words="not in the reference",
+        wants_update=True,
+        warns=True,
+    ),
+    "drifted": VerdictKind(
+        mark="~", words="drifted (same curve, other digits)", is_answer=True, moved=True, is_told=True, warns=True
+    ),
+    "improved": VerdictKind(
+        mark="+",
+        words="better than the baseline",
+        paired_words="better than the reference",
+        fails_under="distbench-fail-on-improvement",
+        is_answer=True,
+        moved=True,
+    ),
+    "unchanged": VerdictKind(mark=" ", words="within limits", is_answer=True),
+}
+"""By name, the gravest first: that is their order in reports."""
+
+
+def metric_kind(name: Better) -> MetricKind:
+    """Look a metric kind up.
+
+    Raises:
+        ValueError: no such kind; the message lists those there are.
+    """
+    return _row(METRIC_KINDS, name, "metrics")
+
+
+def verdict_kind(name: VerdictName) -> VerdictKind:
+    """Look a verdict kind up.
+
+    Raises:
+        ValueError: no such kind; the message lists those there are.
+    """
+    return _row(VERDICT_KINDS, name, "verdicts")
+
+
+_Kind = TypeVar("_Kind", MetricKind, VerdictKind)
+
+
+def _row(table: Mapping[str, _Kind], name: str, of: str) -> _Kind:
+    try:
+        return table[name]
+    except KeyError:
+        raise ValueError(f"unknown kind of {of} {name!r}; wanted one of {', '.join(table)}") from None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pytest_distbench.records.kinds import Better, Reduce
+from pytest_distbench.records.kinds import METRIC_KINDS, Better, Reduce, metric_kind
 from pytest_distbench.records.record import Record
 
 Scalar = bool | int | float | str
@@ -25,6 +25,9 @@ class Observation(Record, frozen=True, kw_only=True):
     facts: dict[str, Scalar] = {}
     companions: dict[str, list[float]] = {}
     """Quieter witnesses of a clock, one value per iteration: ``cpu_s``, ``waits``."""
+
+    def __post_init__(self) -> None:
+        metric_kind(self.better)
 
 
 class Summary(Record, frozen=True, kw_only=True):
@@ -59,6 +62,19 @@ class Measurement(Record, frozen=True, kw_only=True):
     summary: Summary | None = None
     companions: dict[str, float] = {}
     """Of one iteration, summed over ranks: ``cpu_s`` (25th percentile), ``waits`` (mean)."""
+
+    def __post_init__(self) -> None:
+        metric_kind(self.better)
+
+    @property
+    def is_noisy(self) -> bool:
+        """Whether it scatters between launches of the same code."""
+        return METRIC_KINDS[self.better].is_noisy
+
+    @property
+    def is_judged(self) -> bool:
+        """Whether there is a verdict on it that counts."""
+        return METRIC_KINDS[self.better].is_judged
 
     @property
     def key(self) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pytest_distbench.records.kinds import Better, VerdictKind
+from pytest_distbench.records.kinds import METRIC_KINDS, VERDICT_KINDS, Better, VerdictName, metric_kind, verdict_kind
 from pytest_distbench.records.metric import Scalar
 from pytest_distbench.records.record import Record
 
@@ -11,7 +11,7 @@ class Verdict(Record, frozen=True, kw_only=True):
     """The answer for one metric of one case."""
 
     metric: str
-    kind: VerdictKind
+    kind: VerdictName
     unit: str
     better: Better
     current: float | None = None
@@ -33,7 +33,21 @@ class Verdict(Record, frozen=True, kw_only=True):
     companions: dict[str, tuple[float, float]] = {}
     """Quieter witnesses of the clock: (baseline, this run)."""
 
+    def __post_init__(self) -> None:
+        metric_kind(self.better)
+        verdict_kind(self.kind)
+
     @property
     def is_failure(self) -> bool:
         """Whether this verdict alone fails a test under the default policy."""
-        return self.kind in ("regressed", "changed")
+        return VERDICT_KINDS[self.kind].fails
+
+    @property
+    def is_noisy(self) -> bool:
+        """Whether it scatters between launches of the same code."""
+        return METRIC_KINDS[self.better].is_noisy
+
+    @property
+    def is_judged(self) -> bool:
+        """Whether there is a verdict on it that counts."""
+        return METRIC_KINDS[self.better].is_judged

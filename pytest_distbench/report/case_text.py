@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from pytest_distbench.judging.software import software_changes
 from pytest_distbench.judging.update_policy import why_not_storable
-from pytest_distbench.records.kinds import CONVERGENCE
+from pytest_distbench.records.kinds import METRIC_KINDS, VERDICT_KINDS
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.rank import RankFate
 from pytest_distbench.records.run import CaseResult
@@ -71,7 +71,7 @@ def unaccepted_text(result: CaseResult, unaccepted: Sequence[Verdict], *, update
 def unaccepted_headline(unaccepted: Sequence[Verdict]) -> str:
     """One line: the first metric, its verdict, why, how many, and the option that makes it fail."""
     first = unaccepted[0]
-    option = "--distbench-fail-on-improvement" if first.kind == "improved" else "--distbench-strict"
+    option = f"--{VERDICT_KINDS[first.kind].fails_under}"
     more = f" (and {len(unaccepted) - 1} more)" if len(unaccepted) > 1 else ""
     return f"{first.metric}: {first.kind}: {first.reason or change(first)}{more}; {option}"
 
@@ -86,7 +86,9 @@ def regression_headline(result: CaseResult) -> str:
 
 
 def _moved(result: CaseResult, failed: list[Verdict]) -> str:
-    worst = max(failed, key=lambda v: (v.better == "curve", _severity(v)))  # a curve is the earliest to go
+    worst = max(
+        failed, key=lambda v: (METRIC_KINDS[v.better].rule == "curve", _severity(v))
+    )  # a curve is the earliest to go
     same = [v for v in result.verdicts if v.metric.partition("[")[0] == worst.metric.partition("[")[0]]
     hits = sum(v.is_failure for v in same)
     where = f" at {format_bytes(int(worst.at['message_bytes']))}" if "message_bytes" in worst.at else ""
@@ -100,9 +102,9 @@ def _moved(result: CaseResult, failed: list[Verdict]) -> str:
     name = worst.metric.partition("[")[0] if where else worst.metric
     if worst.current is None:
         return f"{name}{where}: no value ({worst.reason}), baseline {quantity(worst.baseline, worst.unit)}{of}"
-    if worst.better in CONVERGENCE and worst.reason:
+    if METRIC_KINDS[worst.better].is_of_training and worst.reason:
         return f"{name}: {worst.reason.partition(';')[0]}{of}"
-    if worst.better == "exact":
+    if METRIC_KINDS[worst.better].rule == "exact":
         now, then = quantity(worst.current, worst.unit), quantity(worst.baseline, worst.unit)
         return f"{name}{where}: {now}, baseline {then} (exact){of}"
     return f"{name}{where} {change(worst)} (limit {limit(worst)}){of}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
+from pytest_distbench.records.kinds import METRIC_KINDS
 from pytest_distbench.report.github import escape
 from pytest_distbench.report.tables import layout, quantity
 from pytest_distbench.store.changes import EntryChange, MetricChange
@@ -43,13 +44,13 @@ def _rows(changes: Sequence[EntryChange]) -> list[tuple[str, ...]]:
 
 
 def _row(change: EntryChange, metric: MetricChange) -> tuple[str, ...]:
-    moved = "" if metric.ratio is None or metric.better == "exact" else format_change(metric.ratio)
+    moved = "" if metric.ratio is None or METRIC_KINDS[metric.better].rule == "exact" else format_change(metric.ratio)
     return (
         str(change.name),
         metric.metric,
         quantity(metric.old, metric.unit),
         quantity(metric.new, metric.unit),
-        moved or ("exact" if metric.better == "exact" else ""),
+        moved or ("exact" if METRIC_KINDS[metric.better].rule == "exact" else ""),
         f"{metric.old_launches} -> {metric.new_launches}",
     )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
-from pytest_distbench.records.kinds import VerdictKind
+from pytest_distbench.records.kinds import VERDICT_KINDS, VerdictName
 from pytest_distbench.records.run import CaseResult
 from pytest_distbench.records.verdict import Verdict
 from pytest_distbench.report import pair_text
@@ -19,16 +19,7 @@ MAX_SUMMARY_BYTES = 900 * 1024
 MAX_ANNOTATIONS = 9
 """GitHub shows ten of a kind per step; the tenth says how many more there are."""
 
-_ORDER: tuple[VerdictKind, ...] = (
-    "regressed",
-    "changed",
-    "inconclusive",
-    "incomparable",
-    "missing",
-    "drifted",
-    "improved",
-    "unchanged",
-)
+_ORDER = tuple(VERDICT_KINDS)
 
 
 def runs_here(variables: Mapping[str, str]) -> bool:
@@ -46,7 +37,7 @@ def append_summary(path: Path, results: Sequence[CaseResult]) -> None:
 def summary(results: Sequence[CaseResult], *, max_bytes: int) -> str:
     """The Markdown table; rows that do not fit are counted in its last line."""
     rows = sorted(
-        ((r, v) for r in results for v in r.verdicts if v.better != "info"), key=lambda pair: _ORDER.index(pair[1].kind)
+        ((r, v) for r in results for v in r.verdicts if v.is_judged), key=lambda pair: _ORDER.index(pair[1].kind)
     )
     failed = sum(v.is_failure for _, v in rows)
     device = f"{results[0].environment.device}, {results[0].environment.platform}" if results else "nothing measured"
@@ -70,7 +61,7 @@ def summary(results: Sequence[CaseResult], *, max_bytes: int) -> str:
 
 
 def workflow_commands(
-    results: Sequence[CaseResult], *, also_failing: Collection[VerdictKind] = frozenset()
+    results: Sequence[CaseResult], *, also_failing: Collection[VerdictName] = frozenset()
 ) -> list[str]:
     """Workflow commands: an error per test that failed by its verdicts, a warning per test without a clear one.
 
@@ -80,10 +71,10 @@ def workflow_commands(
     """
     errors, warnings = [], []
     for result in (r for r in results if not r.update):
-        kinds = {v.kind for v in result.verdicts if v.better != "info"}
+        kinds = {v.kind for v in result.verdicts if v.is_judged}
         file = result.nodeid.partition("::")[0]
         title = result.nodeid.rpartition("::")[2]
-        failing = [v for v in result.verdicts if v.better != "info" and (v.is_failure or v.kind in also_failing)]
+        failing = [v for v in result.verdicts if v.is_judged and (v.is_failure or v.kind in also_failing)]
         if failing and result.xfail_perf and any(v.is_failure for v in failing):
             warnings.append(_command("warning", file, title, f"expected: {result.xfail_perf}"))
         elif failing and not any(v.is_failure for v in failing):
@@ -91,7 +82,7 @@ def workflow_commands(
         elif failing:
             headline = pair_text.headline(result) if result.against else regression_headline(result)
             errors.append(_command("error", file, title, headline))
-        elif unclear := kinds & {"drifted", "inconclusive", "incomparable", "missing"}:
+        elif unclear := {kind for kind in kinds if VERDICT_KINDS[kind].warns}:
             first = next(v for v in result.verdicts if v.kind in unclear)
             warnings.append(_command("warning", file, title, f"{first.kind}: {first.metric} {first.reason}"))
     return [*_capped(errors, "error"), *_capped(warnings, "warning")]

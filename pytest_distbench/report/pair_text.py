@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from pytest_distbench.records.kinds import METRIC_KINDS, VERDICT_KINDS
 from pytest_distbench.records.run import CaseResult
 from pytest_distbench.records.verdict import Verdict
 from pytest_distbench.report.case_text import unaccepted_headline
 from pytest_distbench.report.causes import cause_lines
-from pytest_distbench.report.tables import MARKS, change, layout, limit, quantity
+from pytest_distbench.report.tables import change, layout, limit, quantity
 from pytest_distbench.units import format_bytes
 
 HEADER = ("", "metric", "this tree", "reference", "change", "limit", "finds", "pairs")
@@ -20,7 +21,7 @@ _SHOWN_METRICS = 6
 
 def pair_table(result: CaseResult, *, show_all: bool) -> list[str]:
     """The table of one case. Without ``show_all`` metrics that are unchanged are counted, not listed."""
-    judged = [v for v in result.verdicts if v.better != "info"]
+    judged = [v for v in result.verdicts if v.is_judged]
     shown = [v for v in judged if show_all or v.kind != "unchanged"]
     lines = layout(HEADER, [_row(v) for v in shown], left=2) if shown else []
     hidden = len(judged) - len(shown)
@@ -32,7 +33,7 @@ def overview(results: Sequence[CaseResult]) -> list[str]:
     rows = []
     for result in results[:_SHOWN_CASES]:
         name = f"{result.case.test.rpartition('::')[2]}[{result.case.case_id}]"
-        judged = [v for v in result.verdicts if v.better != "info"]
+        judged = [v for v in result.verdicts if v.is_judged]
         ends = judged if len(judged) <= _SHOWN_METRICS else [judged[0], judged[-1]]
         for verdict in (v for v in judged if v.kind != "unchanged" or v in ends):
             mark, *cells = _row(verdict)
@@ -50,10 +51,10 @@ def headline(result: CaseResult) -> str:
     failed = [v for v in result.verdicts if v.kind == "regressed"]
     if not failed:
         return f"fingerprint changed against {result.against}: {changed}"
-    worst = max(failed, key=lambda v: (v.better == "curve", abs((v.ratio or 1.0) - 1.0)))
+    worst = max(failed, key=lambda v: (METRIC_KINDS[v.better].rule == "curve", abs((v.ratio or 1.0) - 1.0)))
     of = f", {len(failed)} of {len(result.verdicts)} metrics" if len(failed) > 1 else ""
     of += "; the fingerprint changed" if changed else ""
-    is_noisy = worst.better in ("lower", "higher")
+    is_noisy = worst.is_noisy
     moved = change(worst) if is_noisy and worst.ratio is not None else worst.reason
     limits = f" (limit {limit(worst)})" if is_noisy and worst.limit is not None else ""
     return f"{_name(worst)} {moved} against {result.against}{limits}{of}"
@@ -102,7 +103,7 @@ def _versions(result: CaseResult) -> list[str]:
 def _row(verdict: Verdict) -> tuple[str, ...]:
     seen = verdict.detectable
     return (
-        MARKS[verdict.kind],
+        VERDICT_KINDS[verdict.kind].mark,
         _name(verdict),
         quantity(verdict.current, verdict.unit),
         quantity(verdict.baseline, verdict.unit),

@@ -4,22 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pytest_distbench.records.kinds import CONVERGENCE, VerdictKind
+from pytest_distbench.records.kinds import METRIC_KINDS, VERDICT_KINDS
 from pytest_distbench.records.run import CaseResult
 from pytest_distbench.records.verdict import Verdict
 from pytest_distbench.units import GIGABYTE, format_bytes, format_change, format_quantity
-
-MARKS: dict[VerdictKind, str] = {
-    "regressed": "!",
-    "changed": "!",
-    "improved": "+",
-    "unchanged": " ",
-    "drifted": "~",
-    "inconclusive": "?",
-    "incomparable": "x",
-    "missing": "N",
-}
-"""One character per verdict, so that nothing depends on colour."""
 
 
 def layout(header: Sequence[str], rows: Sequence[Sequence[str]], *, left: int = 1) -> list[str]:
@@ -41,10 +29,10 @@ def case_table(result: CaseResult, *, show_all: bool) -> list[str]:
     """The table of one case. Without ``show_all`` metrics within their limits are counted, not listed."""
     if is_sweep(result):
         return _sweep_table(result, show_all=show_all)
-    judged = [v for v in result.verdicts if v.better != "info"]
+    judged = [v for v in result.verdicts if v.is_judged]
     shown = [v for v in result.verdicts if show_all or v.kind != "unchanged"]
     lines = layout(METRIC_HEADER, [metric_row(v) for v in shown], left=2) if shown else []
-    hidden = len(judged) - sum(v.better != "info" for v in shown)
+    hidden = len(judged) - sum(v.is_judged for v in shown)
     return lines + ([f"  {hidden} more within their limits (-v shows all)"] if hidden else [])
 
 
@@ -54,10 +42,10 @@ METRIC_HEADER = ("", "metric", "this run", "baseline", "change", "limit", "n")
 def metric_row(verdict: Verdict) -> tuple[str, ...]:
     """One metric as a row under :data:`METRIC_HEADER`."""
     return (
-        MARKS[verdict.kind],
+        VERDICT_KINDS[verdict.kind].mark,
         verdict.metric,
         quantity(verdict.current, verdict.unit),
-        quantity(verdict.baseline, verdict.unit) if verdict.better != "info" else "",
+        quantity(verdict.baseline, verdict.unit) if verdict.is_judged else "",
         change(verdict),
         limit(verdict),
         str(verdict.launches) if verdict.launches else "",
@@ -73,25 +61,15 @@ def change(verdict: Verdict) -> str:
     """The change against the baseline, signed, as the metric itself moves."""
     if verdict.kind == "changed":
         return "changed"
-    return "" if verdict.ratio is None or verdict.better == "info" else format_change(verdict.ratio)
+    return "" if verdict.ratio is None or not verdict.is_judged else format_change(verdict.ratio)
 
 
 def limit(verdict: Verdict) -> str:
     """The largest accepted change towards worse."""
-    if verdict.limit is None or verdict.better == "info":
+    if verdict.limit is None or not verdict.is_judged:
         return ""
-    if verdict.better == "exact" or (verdict.better in CONVERGENCE and verdict.limit == 0.0):
-        return "exact"
-    match verdict.better:
-        case "curve":
-            return f"{verdict.limit:.0e}"
-        case "same":
-            return f"±{verdict.limit:.1%}"
-        case "steps":
-            return f"+{verdict.limit:.1%}"
-        case "floor":
-            return f"-{verdict.limit:.1%}"
-    return f"-{(1 - 1 / (1 + verdict.limit)):.0%}" if verdict.better == "higher" else f"+{verdict.limit:.0%}"
+    kind = METRIC_KINDS[verdict.better]
+    return "exact" if kind.repeats_exactly and verdict.limit == 0.0 else kind.limit_text(verdict.limit)
 
 
 def _sweep_table(result: CaseResult, *, show_all: bool) -> list[str]:
@@ -114,7 +92,7 @@ def _sweep_table(result: CaseResult, *, show_all: bool) -> list[str]:
         wrong = found.get("wrong_elements")
         rows.append(
             (
-                MARKS[worst.kind],
+                VERDICT_KINDS[worst.kind].mark,
                 format_bytes(size),
                 f"{time.current * 1e6:.1f}",
                 f"{bandwidth:.3f}",

@@ -11,24 +11,13 @@ from pytest_distbench.judging.fingerprint_rule import METRIC as FINGERPRINT
 from pytest_distbench.judging.software import software_changes
 from pytest_distbench.judging.update_policy import FEWEST_LAUNCHES
 from pytest_distbench.records.case import EntryName
-from pytest_distbench.records.kinds import VerdictKind
+from pytest_distbench.records.kinds import VERDICT_KINDS, VerdictName
 from pytest_distbench.records.run import CaseResult
 from pytest_distbench.records.verdict import Verdict
 from pytest_distbench.report.pair_text import overview, pair_table
-from pytest_distbench.report.tables import MARKS, case_table, change, is_sweep, layout, limit, quantity
+from pytest_distbench.report.tables import case_table, change, is_sweep, layout, limit, quantity
 from pytest_distbench.units import format_bytes
 
-_KINDS: dict[VerdictKind, str] = {
-    "regressed": "regressed",
-    "changed": "with another fingerprint",
-    "improved": "better than the baseline",
-    "unchanged": "within limits",
-    "drifted": "drifted (same curve, other digits)",
-    "inconclusive": "inconclusive (too noisy)",
-    "incomparable": "not comparable",
-    "missing": "without a baseline",
-}
-_PAIRED_KINDS = {**_KINDS, "improved": "better than the reference", "missing": "not in the reference"}
 _NUMBER = re.compile(r"[+-]?[\d.,]+(e[+-]?\d+)?")
 _NOTICEABLE = 0.01
 FAST_SIDE = "change: of the fast side of the launches, which is what is judged"
@@ -59,7 +48,7 @@ def summary_lines(results: Sequence[CaseResult], *, verbosity: int, record_comma
     if failed:
         lines.append(f"{failed} {_cases(failed)} failed in a rank: nothing judged, nothing stored")
     stored = [r for r in compared if not r.against]
-    missing = [r for r in stored if {v.kind for v in r.verdicts if v.better != "info"} == {"missing"}]
+    missing = [r for r in stored if {v.kind for v in r.verdicts if v.is_judged} == {"missing"}]
     if missing:
         platform = missing[0].environment.platform
         count = f"{len(missing)} of {len(compared)} {_cases(len(compared))}"
@@ -112,7 +101,7 @@ def _overview(results: Sequence[CaseResult]) -> list[str]:
                 what += f" at {format_bytes(int(verdict.at['message_bytes']))}"
             rows.append(
                 (
-                    MARKS[verdict.kind],
+                    VERDICT_KINDS[verdict.kind].mark,
                     name,
                     what,
                     quantity(verdict.current, verdict.unit),
@@ -139,7 +128,7 @@ def _is_of_the_fast_side(verdict: Verdict) -> bool:
 
 
 def _telling(result: CaseResult) -> Iterable[Verdict]:
-    judged = [v for v in result.verdicts if v.better != "info" and (v.current is not None or v.kind == "changed")]
+    judged = [v for v in result.verdicts if v.is_judged and (v.current is not None or v.kind == "changed")]
     if not is_sweep(result):
         return judged
     times = sorted((v for v in judged if v.unit == "s"), key=lambda v: int(v.at.get("message_bytes", 0)))
@@ -153,8 +142,12 @@ def _telling(result: CaseResult) -> Iterable[Verdict]:
 def _counts(results: Sequence[CaseResult]) -> list[str]:
     counts = Counter(v.kind for r in results for v in _counted(r))
     total = sum(counts.values())
-    kinds = _PAIRED_KINDS if any(r.against for r in results) else _KINDS
-    parts = [f"{counts[kind]} {text}" for kind, text in kinds.items() if counts[kind]]
+    is_paired = any(r.against for r in results)
+    parts = [
+        f"{counts[name]} {(is_paired and kind.paired_words) or kind.words}"
+        for name, kind in sorted(VERDICT_KINDS.items(), key=lambda item: not item[1].is_answer)
+        if counts[name]
+    ]
     launches = sum(len(r.launches) + len(r.reference_launches) for r in results)
     counted = f"{total} metric{'s' * (total != 1)} of {len(results)} {_cases(len(results))}"
     return [f"{counted} in {launches} launch{'es' * (launches != 1)}: {', '.join(parts) or 'nothing judged'}"]
@@ -162,7 +155,7 @@ def _counts(results: Sequence[CaseResult]) -> list[str]:
 
 def _counted(result: CaseResult) -> list[Verdict]:
     """The verdicts that the tables tell too: of a fingerprint only what is not as it should be."""
-    judged = [v for v in result.verdicts if v.better != "info"]
+    judged = [v for v in result.verdicts if v.is_judged]
     as_it_should = {"unchanged", "missing"} if all(v.kind == "missing" for v in judged) else {"unchanged"}
     return [v for v in judged if v.metric != FINGERPRINT or v.kind not in as_it_should]
 
@@ -175,15 +168,16 @@ def _inconclusive(results: Sequence[CaseResult]) -> list[str]:
     """What was not judged and why: a line per case and reason, numbers aside."""
     lines = []
     for result in results:
-        unclear = {"drifted", "inconclusive", "incomparable"} | ({"missing"} if result.against else set())
-        groups: dict[tuple[VerdictKind, str], list[Verdict]] = {}
+        unclear = {name for name, kind in VERDICT_KINDS.items() if kind.is_told}
+        unclear |= {"missing"} if result.against else set()
+        groups: dict[tuple[VerdictName, str], list[Verdict]] = {}
         for verdict in result.verdicts:
             if verdict.kind in unclear:
                 groups.setdefault((verdict.kind, _NUMBER.sub("", verdict.reason)), []).append(verdict)
         name = f"{result.case.test.rpartition('::')[2]}[{result.case.case_id}]"
         for found in groups.values():
             more = f" and {len(found) - 1} more" if len(found) > 1 else ""
-            lines.append(f"{MARKS[found[0].kind]} {name} {found[0].metric}{more}: {found[0].reason}")
+            lines.append(f"{VERDICT_KINDS[found[0].kind].mark} {name} {found[0].metric}{more}: {found[0].reason}")
     return lines
 
 
@@ -193,7 +187,7 @@ def _needless(compared: Sequence[CaseResult]) -> list[str]:
         f"xfail_perf of {r.case.test.rpartition('::')[2]}[{r.case.case_id}] is no longer needed: nothing regressed "
         f"({r.xfail_perf})"
         for r in compared
-        if r.xfail_perf and all(v.kind in ("unchanged", "improved") for v in r.verdicts if v.better != "info")
+        if r.xfail_perf and all(v.kind in ("unchanged", "improved") for v in r.verdicts if v.is_judged)
     ][:_SHOWN_NAMES]
 
 
@@ -226,11 +220,7 @@ def _updates(results: Sequence[CaseResult], folder: Path) -> list[str]:
             name = ""
     if rows:
         lines += ["  " + line for line in layout(("test", "metric", "old", "", "new", "change", ""), rows, left=2)]
-    few = [
-        r
-        for r in stored
-        if len(r.launches) < FEWEST_LAUNCHES and any(v.better in ("lower", "higher") for v in r.verdicts)
-    ]
+    few = [r for r in stored if len(r.launches) < FEWEST_LAUNCHES and any(v.is_noisy for v in r.verdicts)]
     if few:
         lines.append(
             f"? {len(few)} {_cases(len(few))} stored with fewer than {FEWEST_LAUNCHES} launches: "

@@ -98,7 +98,7 @@ class Session:
         store = self.store
         for test, case_ids in of_test.items():
             for entry in store.entries(test, wanted=functools.partial(is_one_of, case_ids)).values():
-                count += sum(m.better in ("lower", "higher") for m in entry.metrics.values())
+                count += sum(m.is_noisy for m in entry.metrics.values())
         self.comparisons = max(1, count)
 
     def run(self, request: MeasureRequest) -> CaseResult:
@@ -228,7 +228,7 @@ class Session:
             return replaced(result, update="kept")
         made = make_entry(request.case, launches, launches[0].software, before=entry)
         self.pending.append((request.case.test, request.case.entry_key, made))
-        previous = {v.metric: v.baseline for v in verdicts if v.better != "info"}
+        previous = {v.metric: v.baseline for v in verdicts if v.is_judged}
         return replaced(result, update="new" if entry is None else "changed", previous=previous)
 
     def _verdicts_of_all(

@@ -8,10 +8,9 @@ from pytest_distbench.errors import DistbenchError
 from pytest_distbench.judging.entry import make_entry
 from pytest_distbench.judging.update_policy import FEWEST_LAUNCHES, few_launches, is_wanted, why_not_storable
 from pytest_distbench.records.baseline import BaselineEntry, BaselineMetric
+from pytest_distbench.records.kinds import VERDICT_KINDS
 from pytest_distbench.records.record import replaced
 from pytest_distbench.records.run import CaseResult
-
-_MOVED = frozenset({"regressed", "improved", "drifted"})
 
 
 class NotABaseline(DistbenchError):
@@ -44,7 +43,7 @@ def accepted(result: CaseResult, stored: BaselineEntry | None, *, mode: str, for
     kept = stored.metrics if stored is not None and stored.workload == made.workload else {}
     if force:
         return made
-    moved = {v.metric for v in result.verdicts if v.kind in _MOVED}
+    moved = {v.metric for v in result.verdicts if VERDICT_KINDS[v.kind].moved}
     merged = _merged(made.metrics, {key: metric for key, metric in kept.items() if key not in moved})
     known = stored.fingerprints if stored is not None and kept else {}
     unsure = {key: f for key, f in known.items() if f.missing and len(result.launches) < FEWEST_LAUNCHES}

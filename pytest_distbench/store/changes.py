@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from pytest_distbench.records.baseline import BaselineEntry, BaselineMetric
 from pytest_distbench.records.case import EntryName
-from pytest_distbench.records.kinds import Better
+from pytest_distbench.records.kinds import METRIC_KINDS, Better
 from pytest_distbench.records.record import Record
 
 _LONGEST_VALUE = 60
@@ -37,9 +37,9 @@ class MetricChange(Record, frozen=True, kw_only=True):
         """How much worse, as a logarithm: negative is better. Infinite where a ratio does not say it."""
         if self.old == self.new:
             return 0.0
-        if self.better == "exact" or self.ratio is None or self.ratio <= 0:
+        if METRIC_KINDS[self.better].rule == "exact" or self.ratio is None or self.ratio <= 0:
             return math.inf
-        return math.log(self.ratio) * (-1 if self.better == "higher" else 1)
+        return math.log(self.ratio) * (METRIC_KINDS[self.better].sign or 1)
 
 
 class EntryChange(Record, frozen=True, kw_only=True):
@@ -91,7 +91,11 @@ def _launches(metric: BaselineMetric | None) -> list[float | None]:
 
 def _values(metric: BaselineMetric | None) -> object:
     """What must be equal: of exact numbers it does not matter how often they were seen."""
-    return set(_launches(metric)) if metric is not None and metric.better == "exact" else _launches(metric)
+    return (
+        set(_launches(metric))
+        if metric is not None and METRIC_KINDS[metric.better].rule == "exact"
+        else _launches(metric)
+    )
 
 
 def _median(metric: BaselineMetric | None) -> float | None:

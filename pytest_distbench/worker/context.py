@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 
 from pytest_distbench.errors import RecordingError
-from pytest_distbench.records.kinds import CONVERGENCE, Better, Reduce
+from pytest_distbench.records.kinds import METRIC_KINDS, Better, Reduce
 from pytest_distbench.records.metric import PHASE, Observation, Scalar, metric_key
 from pytest_distbench.records.plan import LaunchPlan
 from pytest_distbench.records.record import replaced
@@ -23,17 +23,6 @@ from pytest_distbench.worker.control import ControlLine
 from pytest_distbench.worker.fingerprint import Watch
 from pytest_distbench.worker.goal import Goal
 from pytest_distbench.worker.meter import Meter
-
-_DEFAULT_REDUCE: dict[str, Reduce] = {
-    "lower": "max",
-    "higher": "min",
-    "exact": "all",
-    "info": "rank0",
-    "curve": "mean",
-    "same": "mean",
-    "steps": "all",
-    "floor": "all",
-}
 
 
 class RankContext:
@@ -177,8 +166,8 @@ class RankContext:
             raise RecordingError(f"{key!r} is recorded twice: give each its own name or point (at=...)")
         if not name.isprintable() or not unit.isprintable():
             raise RecordingError(f"record({name!r}): names and units are printable text")
-        if better not in _DEFAULT_REDUCE:
-            raise RecordingError(f"record({key!r}): better={better!r}; wanted one of {', '.join(_DEFAULT_REDUCE)}")
+        if better not in METRIC_KINDS:
+            raise RecordingError(f"record({key!r}): better={better!r}; wanted one of {', '.join(METRIC_KINDS)}")
         if isinstance(value, (str, bytes)):
             raise RecordingError(f"record({key!r}): {value!r} is text; wanted a number or a series of numbers")
         is_series = isinstance(value, Iterable) and not (isinstance(value, torch.Tensor) and value.dim() == 0)
@@ -189,14 +178,14 @@ class RankContext:
             raise RecordingError(
                 f"record({key!r}): {next(v for v in values if not math.isfinite(v))} is not a finite number"
             )
-        if better in CONVERGENCE:
+        if METRIC_KINDS[better].is_of_training:
             _check_convergence(f"record({key!r}, better={better!r})", better, values, facts or {}, is_series=is_series)
         self.observations.append(
             Observation(
                 name=name,
                 unit=unit,
                 better=better,
-                reduce=reduce or _DEFAULT_REDUCE[better],
+                reduce=reduce or METRIC_KINDS[better].reduce,
                 values=values,
                 is_series=is_series,
                 at=point,
@@ -349,14 +338,14 @@ def _check_convergence(
     call: str, better: Better, values: list[float], facts: Mapping[str, Scalar], *, is_series: bool
 ) -> None:
     """Refuse what the rules for trainings could not judge later, while the rank can still say where it came from."""
-    if is_series != (better == "curve"):
+    if is_series != (METRIC_KINDS[better].shape == "series"):
         wanted, got = ("a series, one value per step", "one number") if not is_series else ("one number", "a series")
         raise RecordingError(f"{call}: wanted {wanted}, got {got}")
-    if better == "steps":
+    if METRIC_KINDS[better].rule == "steps":
         every = facts.get("every", 1)
         if isinstance(every, (bool, str)) or not every > 0:
             raise RecordingError(f"{call}: every={every!r} in facts; wanted the steps between evaluations, above 0")
-    if better == "floor" and "evaluation_samples" in facts:
+    if METRIC_KINDS[better].rule == "floor" and "evaluation_samples" in facts:
         samples = facts["evaluation_samples"]
         if isinstance(samples, bool) or not isinstance(samples, int) or samples < 1:
             raise RecordingError(f"{call}: evaluation_samples={samples!r} in facts; wanted a whole number, at least 1")

@@ -14,7 +14,7 @@ from pytest_distbench.commands.calibrate import analyse
 from pytest_distbench.commands.cli import main
 from pytest_distbench.errors import DistbenchError
 from pytest_distbench.judging import noise
-from pytest_distbench.judging.stats import detectable_slowdown, noise_limit, quantile, student_t_quantile
+from pytest_distbench.judging.stats import detectable_slowdown, noise_limit, student_t_quantile
 from pytest_distbench.judging.stored_rule import DRIFT, Comparison
 from pytest_distbench.plugin.settings import read_settings
 from pytest_distbench.records.baseline import BaselineMetric
@@ -24,6 +24,7 @@ from pytest_distbench.records.environment import Environment
 from pytest_distbench.records.kinds import Better
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import Measurement, Summary
+from pytest_distbench.records.quantiles import quantile
 from pytest_distbench.records.record import replaced
 from pytest_distbench.records.run import CaseResult
 from pytest_distbench.records.verdict import Verdict

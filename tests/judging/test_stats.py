@@ -10,27 +10,15 @@ from hypothesis import strategies as st
 
 from pytest_distbench.judging.stats import (
     detectable_slowdown,
-    nearest_rank,
     noise_limit,
     normal_quantile,
     pooled_stdev,
-    quantile,
     student_t_cdf,
     student_t_quantile,
     worse_pairs,
 )
 
 finite = st.floats(-1e6, 1e6)
-
-
-@given(st.lists(finite, min_size=1, max_size=40), st.floats(0, 1))
-def test_quantile_is_numpys(values: list[float], q: float) -> None:
-    assert quantile(values, q) == pytest.approx(numpy.quantile(values, q), rel=1e-9, abs=1e-6)
-
-
-def test_nearest_rank_is_an_observed_value() -> None:
-    assert nearest_rank([5, 1, 3], 0.5) == 3
-    assert nearest_rank([5, 1, 3], 0.99) == 5
 
 
 @given(st.floats(-50, 50), st.integers(1, 60))
