@@ -54,7 +54,7 @@ class RunDirectory:
 
 
 def _sweep(own: Path) -> None:
-    ended = sorted(_ended(own), key=lambda path: path.stat().st_mtime, reverse=True)
+    ended = sorted(_ended(own), key=_modified_at, reverse=True)
     for path in ended[KEPT:]:
         shutil.rmtree(path, ignore_errors=True)
     for path in ended[:KEPT]:  # one whose every process was killed at once left sockets, and a plan with secrets
@@ -62,6 +62,14 @@ def _sweep(own: Path) -> None:
             remove_traces(launch)
         for sockets in path.glob(f"{SOCKETS_FOLDER}*/"):
             shutil.rmtree(sockets, ignore_errors=True)
+
+
+def _modified_at(path: Path) -> float:
+    """0 for a folder that another run, which started at the same moment, has removed meanwhile."""
+    try:
+        return path.stat().st_mtime
+    except OSError:
+        return 0.0
 
 
 def is_of_an_ended_run(path: Path) -> bool:
