@@ -119,7 +119,7 @@ def _differences(result: CaseResult, metric: str) -> list[float]:
     """Logarithm of this tree's value over the reference's, per pair that measured the metric."""
     sides = [
         {launch.index: m.value for launch in launches for m in launch.measurements if m.key == metric and m.value}
-        for launches in (result.launches, result.reference_launches)
+        for launches in (result.launches, result.reference.launches)
     ]
     return [math.log(value / sides[1][index]) for index, value in sides[0].items()]
 

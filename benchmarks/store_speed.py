@@ -23,11 +23,11 @@ from pathlib import Path
 
 from pytest_distbench.commands.cli import main as distbench
 from pytest_distbench.records.baseline import BaselineEntry, BaselineMetric
-from pytest_distbench.records.case import Case
+from pytest_distbench.records.case import Case, CaseKey
 from pytest_distbench.records.environment import Environment
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import Measurement
-from pytest_distbench.records.run import CaseResult, RunRecord
+from pytest_distbench.records.run import CaseResult, ReferenceRecord, RunRecord
 from pytest_distbench.records.verdict import Verdict
 from pytest_distbench.store.baselines import SCHEMA as BASELINE_SCHEMA
 from pytest_distbench.store.baselines import BaselineFile, BaselineStore
@@ -64,19 +64,19 @@ def value(typical: float, i: int) -> float:
 def case(i: int) -> Case:
     test = f"suites/group{i // 1000}/test_sweep.py::test_sweep{i // CASES_PER_TEST}"
     case_id = f"case{i % CASES_PER_TEST}-ws2"
-    return Case(test=test, case_id=case_id, world_size=2, backend="gloo", device="cpu", launcher="warm")
+    return Case(test=test, key=CaseKey(case_id=case_id, backend="gloo", launcher="warm"), world_size=2, device="cpu")
 
 
 def stored(i: int) -> BaselineFile:
     return BaselineFile(
-        schema=BASELINE_SCHEMA, platform=PLATFORM, test=case(i).test, key=case(i).entry_key, entry=entry(i)
+        schema=BASELINE_SCHEMA, platform=PLATFORM, test=case(i).test, key=str(case(i).key), entry=entry(i)
     )
 
 
 def fill(folder: Path, numbers: range, factor: float = 1.0, *, sync: bool = False) -> None:
     store = BaselineStore(folder, PLATFORM)
     for i in numbers:
-        store.write(case(i).test, case(i).entry_key, entry(i, factor), sync=sync)
+        store.write(case(i).test, str(case(i).key), entry(i, factor), sync=sync)
 
 
 def measurement(size: int, i: int) -> Measurement:
@@ -104,12 +104,12 @@ def run_record(number: int) -> RunRecord:
         verdicts = [Verdict(metric=key, kind="regressed", unit="s", better="lower") for key in entry(i).metrics]
         results.append(
             CaseResult(
-                nodeid=f"{case(i).test}[{case(i).case_id}]",
+                nodeid=f"{case(i).test}[{case(i).key.case_id}]",
                 case=case(i),
                 environment=environment,
                 launches=launches,
                 verdicts=verdicts,
-                baseline_path="b",
+                reference=ReferenceRecord(kind="stored", path="b"),
             )
         )
     return RunRecord(

@@ -28,6 +28,10 @@ class RecordingError(DistbenchError):
     """A rank recorded something that cannot be stored or merged."""
 
 
+class DerivationError(DistbenchError):
+    """A function that a test gave to ``judge`` raised, or returned no number."""
+
+
 class BackendUnavailable(DistbenchError):
     """The process-group backend does not exist in this build of torch, or has no device."""
 

@@ -55,10 +55,10 @@ def _row(result: CaseResult, launch: LaunchRecord, measurement: Measurement) -> 
     over_seeds = metric_key(measurement.name, {k: v for k, v in measurement.at.items() if k != "seed"})
     return {
         "test": case.test,
-        "case": case.case_id,
+        "case": case.key.case_id,
         "world_size": case.world_size,
-        "backend": case.backend,
-        "launcher": case.launcher,
+        "backend": case.key.backend,
+        "launcher": case.key.launcher,
         "platform": result.environment.platform,
         "launch": launch.index,
         "metric": measurement.name,

@@ -22,7 +22,7 @@ from pytest_distbench.judging import noise
 from pytest_distbench.judging.stats import baseline_error_rate
 from pytest_distbench.judging.update_policy import FEWEST_LAUNCHES
 from pytest_distbench.records.calibration import Calibration
-from pytest_distbench.records.choices import NOTHING
+from pytest_distbench.records.options import OPTIONS
 from pytest_distbench.records.run import CaseResult
 from pytest_distbench.report.calibration import calibration_lines
 from pytest_distbench.store.run_record import read_run_record
@@ -37,12 +37,6 @@ ROUND_LAUNCHES = 5
 FEWEST_ROUNDS = 2
 WANTED_TOLERANCE = 0.1
 
-_CLEARED = {"update": "", "against": NOTHING, "against-python": NOTHING, "attach": ""}
-"""Given last: that goes before ini files, ``addopts`` and PYTEST_ADDOPTS."""
-
-_OURS = (
-    *_CLEARED, "against-tolerance", "prune", "share-gpu", "launches", "max-launches", "json", "baselines", "missing",
-)  # fmt: skip
 _SETTLE_S = 10.0
 _TAIL_LINES = 15
 
@@ -125,7 +119,7 @@ def analyse(rounds: Sequence[Sequence[CaseResult]], *, tolerance: float, duratio
     """
     cases: dict[tuple[str, str], list[CaseResult]] = {}
     for result in (result for results in rounds for result in results if result.verdicts):
-        cases.setdefault((result.case.test, result.case.entry_key), []).append(result)
+        cases.setdefault((result.case.test, str(result.case.key)), []).append(result)
     noisy = {key: results for key, results in cases.items() if noise.noisy_metrics(results)}
     if not noisy:
         measured = ", ".join(test for test, _ in cases) or "nothing"
@@ -173,7 +167,7 @@ def _measure(folder: Path, arguments: Sequence[str], launches: int) -> tuple[lis
     command = [
         sys.executable, "-m", "pytest", *arguments, f"--distbench-launches={launches}",
         f"--distbench-max-launches={launches}", f"--distbench-baselines={empty}", "--distbench-missing=warn",
-        f"--distbench-json={record}", *(f"--distbench-{name}={text}" for name, text in _CLEARED.items()), "--color=no",
+        f"--distbench-json={record}", *_cleared(), "--color=no",
     ]  # fmt: skip
     with log.open("wb") as output:
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT)
@@ -195,10 +189,18 @@ def _measure(folder: Path, arguments: Sequence[str], launches: int) -> tuple[lis
     return read_run_record(record).results, [line for line in lines if line.startswith(("FAILED ", "ERROR "))]
 
 
+def _cleared() -> Iterator[str]:
+    """Given last: that goes before ini files, ``addopts`` and PYTEST_ADDOPTS."""
+    for name, option in OPTIONS.items():
+        if option.calibration == "cleared":
+            yield f"--distbench-{name}={option.cleared}"
+
+
 def _refuse_ours(arguments: Sequence[str]) -> None:
     for argument in arguments:
         option = argument.partition("=")[0]
-        if option.removeprefix("--distbench-") in _OURS and option.startswith("--distbench-"):
+        ours = OPTIONS.get(option.removeprefix("--distbench-")) if option.startswith("--distbench-") else None
+        if ours is not None and ours.calibration != "free":
             raise DistbenchError(
                 f"{option}: calibrate measures without baselines, in rounds of its own; leave it out. "
                 "The number of launches is --launches N"

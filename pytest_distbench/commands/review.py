@@ -61,7 +61,7 @@ def _accept(options: argparse.Namespace) -> Iterator[str]:
     seen = kept = 0
     for result in read_run_record(options.run).results:
         case = result.case
-        name = EntryName(platform=result.environment.platform, test=case.test, key=case.entry_key)
+        name = EntryName(platform=result.environment.platform, test=case.test, key=str(case.key))
         if not choice(name) or options.platform not in ("", name.platform):
             continue
         seen += 1

@@ -11,8 +11,8 @@ from pytest_distbench.judging.fingerprint_rule import METRIC, judge_fingerprints
 from pytest_distbench.judging.metric import Judgement, Rule, judge, not_measured
 from pytest_distbench.judging.software import software_changes
 from pytest_distbench.judging.stored_rule import typical_noise
+from pytest_distbench.judging.terms import Terms
 from pytest_distbench.judging.training_rule import judge_family
-from pytest_distbench.machine import hardware
 from pytest_distbench.records.baseline import BaselineEntry, BaselineMetric
 from pytest_distbench.records.fingerprint import Fingerprint
 from pytest_distbench.records.kinds import METRIC_KINDS
@@ -20,23 +20,28 @@ from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import Measurement, metric_key
 from pytest_distbench.records.record import replaced
 from pytest_distbench.records.verdict import Verdict
-from pytest_distbench.run.request import MeasureRequest
 
 _STALE = "the workload's definition changed since the baseline; --distbench-update records it anew"
 
 
 def judge_launches(
-    request: MeasureRequest, launches: Sequence[LaunchRecord], entry: BaselineEntry | None, *, comparisons: int
+    terms: Terms,
+    launches: Sequence[LaunchRecord],
+    entry: BaselineEntry | None,
+    *,
+    workload: str,
+    comparisons: int,
 ) -> list[Judgement]:
     """Judge what the launches measured, and name what the baseline has and they did not measure.
 
     Args:
-        request: tolerances, metrics, and the most launches there may be.
+        terms: tolerances, metrics, and the most launches there may be.
         launches: that passed, at least one.
         entry: of the baseline; None where there is none.
+        workload: what was measured (``Case.workload``); an entry of another one is stale.
         comparisons: noisy comparisons in the whole run, which share the error rate.
     """
-    stale = entry is not None and entry.workload != request.case.workload
+    stale = entry is not None and entry.workload != workload
     stored = entry.metrics if entry is not None and not stale else {}
     noise = typical_noise(stored)
     changed = ", ".join(software_changes(entry.software, launches[0].software)) if entry is not None else ""
@@ -44,41 +49,40 @@ def judge_launches(
     found = _by_metric(launches)
     judgements = []
     for key, measurements in found.items():
-        if not _is_wanted(request, measurements[0].name):
+        if not terms.wants(measurements[0].name):
             found[key] = measurements = [_as_info(m) for m in measurements]
         if METRIC_KINDS[measurements[0].better].is_of_training:
             continue
         rule = Rule(
-            tolerance=_tolerance_of(request, entry, measurements[0].name),
+            tolerance=terms.accepted(measurements[0].name, _by_hand(entry, stored.get(key))),
             comparisons=comparisons,
-            max_launches=request.max_launches,
+            max_launches=terms.max_launches,
             noise_floor=noise.get(measurements[0].name, 0.0),
             same_software=same,
             busier_cores=_busier(entry, launches),
-            cores=hardware.cores(),
+            cores=terms.cores,
         )
         judgement = judge(measurements, stored.get(key), rule)
         verdict = accompanied(judgement.verdict, stored.get(key), measurements)
         judgements.append(Judgement(verdict, judgement.is_open))
-    by_hand = entry.tolerance if entry is not None else None
-    trainings = judge_trainings(request, found, stored, same_software=same, tolerance=by_hand)
+    trainings = judge_trainings(terms, found, stored, same_software=same, entry=entry)
     judgements = [Judgement(verdict, is_open=False) for verdict in trainings] + judgements
     known = entry.fingerprints if entry is not None and not stale else {}
-    if (fingerprint := judge_fingerprint(request, launches, known, changed=changed)) is not None:
+    if (fingerprint := judge_fingerprint(terms, launches, known, changed=changed)) is not None:
         judgements.append(Judgement(fingerprint, is_open=False))
     if stale:
         judgements = [_as_stale(j) for j in judgements]
-    unseen = [key for key in stored if key not in found and _is_wanted(request, key.partition("[")[0])]
+    unseen = [key for key in stored if key not in found and terms.wants(key.partition("[")[0])]
     return judgements + [Judgement(not_measured(key, stored[key]), is_open=False) for key in unseen]
 
 
 def judge_fingerprint(
-    request: MeasureRequest, launches: Sequence[LaunchRecord], stored: Mapping[str, Fingerprint], *, changed: str
+    terms: Terms, launches: Sequence[LaunchRecord], stored: Mapping[str, Fingerprint], *, changed: str
 ) -> Verdict | None:
     """The verdict on all fingerprints; None where there are none, now and before.
 
     Args:
-        request: which metrics are judged.
+        terms: which metrics are judged.
         launches: of this run.
         stored: what they are compared with.
         changed: what differs in the software, as text.
@@ -87,7 +91,7 @@ def judge_fingerprint(
     if not current and not stored:
         return None
     verdict = judge_fingerprints(stored, current, launches=len(launches), drift=changed)
-    if not _is_wanted(request, METRIC):
+    if not terms.wants(METRIC):
         return replaced(verdict, kind="unchanged", better="info")
     return verdict
 
@@ -102,21 +106,21 @@ def accompanied(verdict: Verdict, stored: BaselineMetric | None, measurements: S
 
 
 def judge_trainings(
-    request: MeasureRequest,
+    terms: Terms,
     found: Mapping[str, list[Measurement]],
     stored: Mapping[str, BaselineMetric],
     *,
     same_software: bool,
-    tolerance: float | None = None,
+    entry: BaselineEntry | None = None,
 ) -> list[Verdict]:
     """One verdict per convergence metric, over its seeds; curves first, as they tell whether the arithmetic changed.
 
     Args:
-        request: tolerances.
+        terms: tolerances.
         found: every metric's measurement in each launch; those of other kinds are passed over.
         stored: what they are compared with, by key.
         same_software: whether that ran the same software.
-        tolerance: set by hand for the whole case.
+        entry: of the baseline, for what is set in it by hand.
     """
     families: dict[tuple[bool, str, str], dict[str, list[Measurement]]] = {}
     for key, measurements in found.items():
@@ -124,16 +128,17 @@ def judge_trainings(
         if METRIC_KINDS[first.better].is_of_training:
             training = metric_key("", {name: value for name, value in first.at.items() if name != "seed"})
             families.setdefault((first.better != "curve", training, first.name), {})[key] = measurements
-    asked = request.tolerance if isinstance(request.tolerance, Mapping) else {}
     verdicts = []
     departed: set[str] = set()
     for (_, training, name), current in sorted(families.items(), key=lambda item: item[0][0]):
+        known = {key: stored[key] for key in current if key in stored}
+        by_hand = [m.tolerance for m in known.values()]
         family = Family(
             current=current,
-            stored={key: stored[key] for key in current if key in stored},
+            stored=known,
             same_software=same_software,
             same_arithmetic=training not in departed,
-            tolerance=tolerance if tolerance is not None else asked.get(name),
+            tolerance=terms.named(name, [*by_hand, entry.tolerance if entry is not None else None]),
         )
         verdict = judge_family(family)
         if verdict.better == "curve" and verdict.kind in ("drifted", "regressed"):
@@ -160,13 +165,8 @@ def _by_metric(launches: Sequence[LaunchRecord]) -> dict[str, list[Measurement]]
     return found
 
 
-def _tolerance_of(request: MeasureRequest, entry: BaselineEntry | None, name: str) -> float:
-    """What the baseline file says for the case goes before markers and options, as what it says for one metric does."""
-    if entry is not None and entry.tolerance is not None:
-        return entry.tolerance
-    if isinstance(request.tolerance, Mapping):
-        return request.tolerance.get(name, request.default_tolerance)
-    return request.tolerance
+def _by_hand(entry: BaselineEntry | None, metric: BaselineMetric | None) -> tuple[float | None, ...]:
+    return metric.tolerance if metric is not None else None, entry.tolerance if entry is not None else None
 
 
 def _busier(entry: BaselineEntry | None, launches: Sequence[LaunchRecord]) -> float:
@@ -175,10 +175,6 @@ def _busier(entry: BaselineEntry | None, launches: Sequence[LaunchRecord]) -> fl
     if entry is None or entry.foreign_cores is None or not now:
         return 0.0
     return statistics.median(now) - entry.foreign_cores
-
-
-def _is_wanted(request: MeasureRequest, name: str) -> bool:
-    return request.metrics is None or name in request.metrics
 
 
 def _as_info(measurement: Measurement) -> Measurement:

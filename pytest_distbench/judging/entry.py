@@ -33,8 +33,8 @@ def make_entry(
     return BaselineEntry(
         workload=case.workload,
         world_size=case.world_size,
-        backend=case.backend,
-        launcher=case.launcher,
+        backend=case.key.backend,
+        launcher=case.key.launcher,
         params=case.params,
         software=software,
         metrics=metrics,

@@ -19,7 +19,7 @@ class Family:
         stored: the baseline's metrics, by the same keys.
         same_software: whether both ran the same software.
         same_arithmetic: whether nothing shows that the arithmetic changed; the golden curve of the training does.
-        tolerance: accepted relative change that was set for this metric by name; None: the rule's own.
+        tolerance: accepted relative change that was set for this metric or case; None: the rule's own.
     """
 
     current: Mapping[str, Sequence[Measurement]]
@@ -44,9 +44,8 @@ class Family:
         return [_mean(self.stored[key].launches) for key in self.current if key in self.stored]
 
     def accepted(self, default: float) -> float:
-        """The tolerance: the baseline file's, else the one given by name, else the rule's."""
-        by_hand = [m.tolerance for m in self.stored.values() if m.tolerance is not None]
-        return by_hand[0] if by_hand else default if self.tolerance is None else self.tolerance
+        """The tolerance: the one that was set for this metric, else the rule's."""
+        return default if self.tolerance is None else self.tolerance
 
 
 def _mean(values: Sequence[float | None]) -> float | None:

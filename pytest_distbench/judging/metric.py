@@ -29,7 +29,7 @@ class Rule:
     """What a verdict depends on besides the samples.
 
     Attributes:
-        tolerance: the user's tolerance as a fraction, 0.1 is 10 %.
+        tolerance: of this metric, as a fraction, 0.1 is 10 % (see :class:`~pytest_distbench.judging.terms.Terms`).
         comparisons: noisy comparisons in this run; the error rate is shared over them.
         max_launches: the most launches an open answer may ask for.
         noise_floor: standard deviation of the logarithm that is typical for this metric's siblings, see
@@ -176,7 +176,7 @@ def _judge_noisy(draft: _Draft, current: Sequence[Measurement], baseline: Baseli
     found = Comparison.of(
         [m for m in current if m.value is not None],
         baseline,
-        tolerance=rule.tolerance if baseline.tolerance is None else baseline.tolerance,
+        tolerance=rule.tolerance,
         alpha=rule.alpha,
         most=rule.max_launches,
         noise_floor=rule.noise_floor,

@@ -27,15 +27,14 @@ from pytest_distbench.judging.case import judge_launches
 from pytest_distbench.judging.entry import make_entry
 from pytest_distbench.judging.stats import detectable_slowdown
 from pytest_distbench.judging.stored_rule import DRIFT, Side, are_timed, typical_of_siblings
+from pytest_distbench.judging.terms import Terms
 from pytest_distbench.judging.update_policy import FEWEST_LAUNCHES
 from pytest_distbench.records.calibration import CaseNoise, MetricNoise
 from pytest_distbench.records.choices import BASELINE_LAUNCHES, RUN_LAUNCHES
 from pytest_distbench.records.kinds import METRIC_KINDS
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import Measurement
-from pytest_distbench.records.plan import BodyReference
 from pytest_distbench.records.run import CaseResult
-from pytest_distbench.run.request import MeasureRequest
 
 BUDGETS = ((BASELINE_LAUNCHES, RUN_LAUNCHES), (20, 20), (40, 40))
 """Launches stored and new. The first is what a run does unless told otherwise."""
@@ -249,22 +248,11 @@ def _judged(
     comparisons: int,
 ) -> Mapping[str, str]:
     """Metric -> kind of its verdict, launch after launch while it is open, as a run would."""
-    request = MeasureRequest(
-        nodeid=like.nodeid,
-        case=like.case,
-        params={},
-        body=BodyReference(file=""),
-        seeds=(0,),
-        launches=1,
-        max_launches=len(after),
-        timeout_s=0.0,
-        tolerance=tolerance,
-        default_tolerance=tolerance,
-    )
+    terms = Terms(default_tolerance=tolerance, max_launches=len(after), cores=like.environment.cores)
     entry = make_entry(like.case, before, before[0].software)
     settled: dict[str, str] = {}
     for n in range(1, len(after) + 1):
-        judgements = judge_launches(request, after[:n], entry, comparisons=comparisons)
+        judgements = judge_launches(terms, after[:n], entry, workload=like.case.workload, comparisons=comparisons)
         for judgement in judgements:
             verdict = judgement.verdict
             if verdict.is_noisy and (n == len(after) or not judgement.is_open):

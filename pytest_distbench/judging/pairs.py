@@ -6,30 +6,33 @@ from collections.abc import Sequence
 
 from pytest_distbench.judging.case import accompanied, judge_fingerprint, judge_trainings
 from pytest_distbench.judging.entry import make_entry
-from pytest_distbench.judging.metric import not_measured
+from pytest_distbench.judging.metric import Judgement, not_measured
 from pytest_distbench.judging.pair_rule import PairRule, judge_pairs
 from pytest_distbench.judging.software import software_changes
+from pytest_distbench.judging.terms import Terms
+from pytest_distbench.records.case import Case
 from pytest_distbench.records.kinds import METRIC_KINDS
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import Measurement
 from pytest_distbench.records.record import replaced
 from pytest_distbench.records.verdict import Verdict
-from pytest_distbench.run.request import MeasureRequest
 
 
 def judge_paired(
-    request: MeasureRequest,
+    terms: Terms,
+    case: Case,
     references: Sequence[LaunchRecord],
     launches: Sequence[LaunchRecord],
     *,
     tolerance: float,
     looks: tuple[int, ...],
     cases: int,
-) -> tuple[list[Verdict], list[str]]:
+) -> list[Judgement]:
     """Judge every metric that either side recorded: times by pairs, trainings and fingerprints as against a baseline.
 
     Args:
-        request: which metrics are judged.
+        terms: which metrics are judged.
+        case: what was measured.
         references: launches of the reference that passed, at least one.
         launches: of this tree, as many.
         tolerance: smallest slowdown that counts, as a fraction.
@@ -37,10 +40,10 @@ def judge_paired(
         cases: in the whole run: the error rate is shared over them, and over the noisy metrics of each.
 
     Returns:
-        The verdicts, and the metrics that more pairs could still decide.
+        One judgement per metric; an open one could still be decided by more pairs.
     """
     changed = ", ".join(software_changes(references[0].software, launches[0].software))
-    found = _by_metric(request, references, launches)
+    found = _by_metric(terms, references, launches)
     pairs = {key: sides for key, sides in found.items() if not METRIC_KINDS[_first(sides).better].is_of_training}
     noisy = sum(_first(found).is_noisy for found in pairs.values())
     rule = PairRule(
@@ -49,35 +52,33 @@ def judge_paired(
         looks=looks,
         same_software=not changed,
     )
-    stored = make_entry(request.case, references, references[0].software)
+    stored = make_entry(case, references, references[0].software)
     here = {key: [b for _, b in sides if b is not None] for key, sides in found.items()}
     trainings = {key: measurements for key, measurements in here.items() if measurements}
-    verdicts = judge_trainings(request, trainings, stored.metrics, same_software=not changed)
+    verdicts = judge_trainings(terms, trainings, stored.metrics, same_software=not changed)
     lost = [key for key in found if key not in trainings and key not in pairs]
     verdicts += [not_measured(key, stored.metrics[key]) for key in lost]
-    still_open = []
+    judgements = [Judgement(verdict, is_open=False) for verdict in verdicts]
     for key, sides in pairs.items():
         verdict, is_open = judge_pairs(sides, rule)
-        verdicts.append(accompanied(verdict, stored.metrics.get(key), here[key]))
-        if is_open:
-            still_open.append(key)
-    fingerprint = judge_fingerprint(request, launches, stored.fingerprints, changed=changed)
-    return verdicts + ([fingerprint] if fingerprint is not None else []), still_open
+        judgements.append(Judgement(accompanied(verdict, stored.metrics.get(key), here[key]), is_open))
+    fingerprint = judge_fingerprint(terms, launches, stored.fingerprints, changed=changed)
+    return judgements + ([Judgement(fingerprint, is_open=False)] if fingerprint is not None else [])
 
 
-def not_there(request: MeasureRequest, launch: LaunchRecord, reason: str) -> list[Verdict]:
+def not_there(terms: Terms, launch: LaunchRecord, reason: str) -> list[Verdict]:
     """The verdicts on a test that the reference does not have."""
     rule = PairRule(tolerance=0.0, comparisons=1, looks=(1,))
-    verdicts = [judge_pairs([(None, _as_wanted(request, m))], rule)[0] for m in launch.measurements]
+    verdicts = [judge_pairs([(None, _as_wanted(terms, m))], rule)[0] for m in launch.measurements]
     return [v if not v.is_judged else replaced(v, reason=reason) for v in verdicts]
 
 
 def _by_metric(
-    request: MeasureRequest, references: Sequence[LaunchRecord], launches: Sequence[LaunchRecord]
+    terms: Terms, references: Sequence[LaunchRecord], launches: Sequence[LaunchRecord]
 ) -> dict[str, list[tuple[Measurement | None, Measurement | None]]]:
     """Metric key -> per pair what the reference and this tree measured; pairs started for other metrics left out."""
     found: dict[str, list[tuple[Measurement | None, Measurement | None]]] = {}
-    sides = [(_by_key(request, a), _by_key(request, b)) for a, b in zip(references, launches, strict=True)]
+    sides = [(_by_key(terms, a), _by_key(terms, b)) for a, b in zip(references, launches, strict=True)]
     for key in dict.fromkeys(key for there, here in sides for key in (*here, *there)):
         found[key] = [
             (there.get(key), here.get(key))
@@ -87,16 +88,14 @@ def _by_metric(
     return found
 
 
-def _by_key(request: MeasureRequest, launch: LaunchRecord) -> dict[str, Measurement]:
-    return {m.key: _as_wanted(request, m) for m in launch.measurements}
+def _by_key(terms: Terms, launch: LaunchRecord) -> dict[str, Measurement]:
+    return {m.key: _as_wanted(terms, m) for m in launch.measurements}
 
 
 def _first(pairs: Sequence[tuple[Measurement | None, Measurement | None]]) -> Measurement:
     return next(m for pair in pairs for m in reversed(pair) if m is not None)
 
 
-def _as_wanted(request: MeasureRequest, measurement: Measurement) -> Measurement:
+def _as_wanted(terms: Terms, measurement: Measurement) -> Measurement:
     """A metric that the test does not want judged is for information."""
-    if request.metrics is not None and measurement.name not in request.metrics:
-        return replaced(measurement, better="info")
-    return measurement
+    return measurement if terms.wants(measurement.name) else replaced(measurement, better="info")

@@ -6,12 +6,11 @@ from dataclasses import dataclass, field
 
 from pytest_distbench.judging.case import judge_launches
 from pytest_distbench.judging.entry import make_entry
+from pytest_distbench.judging.terms import Terms
 from pytest_distbench.judging.update_policy import few_launches
 from pytest_distbench.records.case import EntryName
-from pytest_distbench.records.plan import BodyReference
 from pytest_distbench.records.run import CaseResult, RunRecord
 from pytest_distbench.records.verdict import Verdict
-from pytest_distbench.run.request import MeasureRequest
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,35 +57,26 @@ def compared(old: RunRecord, new: RunRecord, *, tolerance: float) -> RunComparis
         if not _passed(result):
             found.failed.append(name)
             continue
-        request = _request(result, tolerance)
-        judgements = judge_launches(request, result.launches, entries[name], comparisons=max(1, comparisons))
+        # As if the newer run had been asked for exactly the launches it has: no answer stays open.
+        terms = Terms(default_tolerance=tolerance, max_launches=1, cores=result.environment.cores)
+        judgements = judge_launches(
+            terms,
+            result.launches,
+            entries[name],
+            workload=result.case.workload,
+            comparisons=max(1, comparisons),
+        )
         found.verdicts[name] = [j.verdict for j in judgements]
     return found
 
 
 def _judged(record: RunRecord) -> dict[EntryName, CaseResult]:
     return {
-        EntryName(platform=r.environment.platform, test=r.case.test, key=r.case.entry_key): r
+        EntryName(platform=r.environment.platform, test=r.case.test, key=str(r.case.key)): r
         for r in record.results
-        if r.baseline_path and r.launches
+        if r.reference.kind == "stored" and r.launches
     }
 
 
 def _passed(result: CaseResult) -> bool:
     return all(launch.outcome == "passed" for launch in result.launches)
-
-
-def _request(result: CaseResult, tolerance: float) -> MeasureRequest:
-    """As if the newer run had been asked for exactly the launches it has: no answer stays open."""
-    return MeasureRequest(
-        nodeid=result.nodeid,
-        case=result.case,
-        params=result.case.params,
-        body=BodyReference(file=""),
-        seeds=(),
-        launches=len(result.launches),
-        max_launches=1,
-        timeout_s=0.0,
-        tolerance=tolerance,
-        default_tolerance=tolerance,
-    )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import signal
 import threading
 from collections.abc import Generator, Iterator
@@ -12,15 +11,18 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_distbench.plugin.collect import REPORT_ATTRIBUTE, TEST_ATTRIBUTE, ResultsPlugin
+from pytest_distbench.plugin import carry
+from pytest_distbench.plugin.collect import ResultsPlugin
+from pytest_distbench.plugin.rerun import BACKEND_ARGUMENT, test_and_id
 
 if TYPE_CHECKING:
     from pytest_distbench.plugin.fixtures import Distbench
     from pytest_distbench.plugin.progress import Progress
-    from pytest_distbench.plugin.settings import Settings
     from pytest_distbench.plugin.shapes import CollectiveSweep, TimeToAccuracy
     from pytest_distbench.records.run import CaseResult
+    from pytest_distbench.run.against import Reference
     from pytest_distbench.run.loop import Session
+    from pytest_distbench.run.settings import Settings
 
 
 @dataclass
@@ -30,6 +32,7 @@ class _State:
     taken_options: list[str] = field(default_factory=list)
     """Short options that a conftest defined before us."""
     settings: Settings | None = None
+    against: Reference | None = None
     session: Session | None = None
     progress: Progress | None = None
     usage_errors: list[str] = field(default_factory=list)
@@ -37,7 +40,8 @@ class _State:
 
 
 _STATE = pytest.StashKey[_State]()
-_CASES = pytest.StashKey[list["CaseResult"]]()
+_CASES = pytest.StashKey[dict[str, "CaseResult"]]()
+_MADE = pytest.StashKey["Distbench"]()
 _FIXTURE = "distbench"
 _BENCHMARK_OPTIONS = tuple(
     f"benchmark_{option}"
@@ -103,6 +107,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
             for s in sizes
         ]
         metafunc.parametrize("world_size", params)
+    if len(backends := _settings(metafunc.config).backends) > 1:
+        metafunc.parametrize(BACKEND_ARGUMENT, backends)
 
 
 @pytest.hookimpl(trylast=True)
@@ -129,10 +135,9 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     if not running or config.option.collectonly:
         return
     from pytest_distbench.errors import DistbenchError
-    from pytest_distbench.plugin.rerun import test_and_id
 
     try:
-        _session(config).count_comparisons(test_and_id(item) for item in running)
+        _session(config).count_comparisons((*test_and_id(item), _backend_of(item)) for item in running)
     except DistbenchError as error:
         raise pytest.UsageError(str(error)) from None
     _session(config).launching.prepare()
@@ -146,14 +151,14 @@ def pytest_report_collectionfinish(config: pytest.Config, items: list[pytest.Ite
 
     session, settings = _session(config), _settings(config)
     return header_lines(
-        session.environment({}),
+        session.hardware,
         session.store,
         world_sizes=settings.world_sizes,
         num_gpus=len(settings.gpus),
-        backend=settings.backend,
+        backend=", ".join(settings.backends),
         launcher=settings.launcher,
         update=f"{settings.update}, {settings.update_launches} launches a case" if settings.update else "",
-        against=str(settings.against or ""),
+        against=str(session.launching.compared_with or ""),
     )
 
 
@@ -164,21 +169,41 @@ def world_size(request: pytest.FixtureRequest) -> int:
 
 
 @pytest.fixture
-def distbench(request: pytest.FixtureRequest, world_size: int) -> Iterator[Distbench]:
+def distbench_backend(request: pytest.FixtureRequest) -> str:
+    """Backend of the test's process groups; parametrized where --distbench-backend names several."""
+    return _settings(request.config).backends[0]
+
+
+@pytest.fixture
+def distbench(request: pytest.FixtureRequest, world_size: int, distbench_backend: str) -> Iterator[Distbench]:
     """Run bodies in process groups, measure them and compare with the baseline. See the README."""
     from pytest_distbench.plugin.fixtures import Distbench
     from pytest_distbench.plugin.rerun import rerun_command
 
     config, node = request.config, request.node
-    cases = node.stash.setdefault(_CASES, [])
-    state = config.stash[_STATE]
+    cases = node.stash[_CASES] = {}  # anew where a plugin runs the test again
     session = _session(config)
-    progress = state.progress
+    progress = config.stash[_STATE].progress
     assert progress is not None
     progress.begin(node.name)
+
+    def record(result: CaseResult) -> None:
+        cases[str(result.case.key)] = result
+
     command = rerun_command(config, node.nodeid)
-    yield Distbench(session, node, world_size, cases.append, command, lambda: _terminal_for_rank(config))
+    made = node.stash[_MADE] = Distbench(
+        session, node, world_size, distbench_backend, record, command, lambda: _terminal_for_rank(config)
+    )
+    yield made
     progress.end()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None]:
+    """Make the launches of a test that it asked for and did not look at; their failure is the test's."""
+    yield
+    if (made := item.stash.get(_MADE, None)) is not None:
+        made.finish()
 
 
 @pytest.fixture
@@ -204,30 +229,17 @@ def pytest_runtest_makereport(
     """Attach the measured cases to the test's report; JSON text, because pytest-xdist sends reports over a wire."""
     report = yield
     if _FIXTURE in getattr(item, "fixturenames", ()):
-        from pytest_distbench.plugin.rerun import test_and_id
-
-        setattr(report, TEST_ATTRIBUTE, list(test_and_id(item)))
+        carry.attach_test(report, *test_and_id(item))
     if call.when == "call" and (cases := item.stash.get(_CASES, None)):
-        import msgspec
-
-        cases = _stored(item.config, report, cases)
-        setattr(report, REPORT_ATTRIBUTE, [msgspec.json.encode(case).decode() for case in cases])
-        report.user_properties += _properties(cases)
+        carry.attach_cases(report, _stored(item.config, report, list(cases.values())))
     return report
 
 
 def pytest_report_teststatus(report: pytest.TestReport) -> tuple[str, str, str] | None:
     """N for a test measured without a baseline, U for one whose baseline was written; both have passed."""
-    texts = getattr(report, REPORT_ATTRIBUTE, None)
-    if not texts or report.when != "call" or not report.passed:
+    if report.when != "call" or not report.passed or not carry.texts_of(report):
         return None
-    cases = [json.loads(text) for text in texts]
-    if any(case["update"] in ("new", "changed") for case in cases):
-        return "passed", "U", "UPDATED"
-    judged = [v for case in cases for v in case["verdicts"] if v["better"] != "info"]
-    if judged and all(v["kind"] == "missing" for v in judged):
-        return "passed", "N", "NEW"
-    return None
+    return carry.status_of(carry.decode(carry.texts_of(report)))
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
@@ -244,6 +256,11 @@ def _is_mentioned(config: pytest.Config) -> bool:
     return any(value not in (None, False) for value in options)
 
 
+def _backend_of(item: pytest.Item) -> str:
+    params = getattr(getattr(item, "callspec", None), "params", {})
+    return str(params.get(BACKEND_ARGUMENT, _settings(item.config).backends[0]))
+
+
 def _is_measured(item: pytest.Item) -> bool:
     return _FIXTURE in getattr(item, "fixturenames", ()) and item.get_closest_marker("skip") is None
 
@@ -255,9 +272,16 @@ def _settings(config: pytest.Config) -> Settings:
         from pytest_distbench.plugin.settings import read_settings
 
         try:
-            state.settings = read_settings(config)
+            settings = read_settings(config)
+            if settings.against is not None:
+                from pytest_distbench.run.against import find_reference
+
+                state.against = find_reference(
+                    settings.against, root=config.rootpath, folder=config.invocation_params.dir
+                )
         except ConfigurationError as error:
             raise pytest.UsageError(str(error)) from None
+        state.settings = settings
     return state.settings
 
 
@@ -276,6 +300,7 @@ def _session(config: pytest.Config) -> Session:
             reports_progress=state.progress.wants_events,
             on_output=state.progress.show_output if config.getoption("capture") == "no" else None,
             post_mortem=bool(config.getoption("usepdb")),
+            compared_with=state.against,
         )
         state.session = Session(launching)
         if state.results is not None:
@@ -318,19 +343,9 @@ def _stored(config: pytest.Config, report: pytest.TestReport, cases: list[CaseRe
     except StoredFileError as error:
         report.outcome = "failed"
         report.longrepr = f"the baseline was not written: {error}"
+        cases = [replaced(case, outcome="failed", headline=report.longrepr) for case in cases]
     session.pending.clear()
     return [case if case.update == "refused" else replaced(case, update="") for case in cases]
-
-
-def _properties(cases: list[CaseResult]) -> list[tuple[str, object]]:
-    """What JUnit readers get: per judged metric the value, and verdict and ratio where it moved."""
-    properties: list[tuple[str, object]] = []
-    for case in cases:
-        for verdict in case.verdicts:
-            if verdict.is_judged and verdict.kind != "unchanged":
-                text = f"{verdict.kind} current={verdict.current} baseline={verdict.baseline}"
-                properties.append((f"distbench.{verdict.metric}", text))
-    return properties
 
 
 def _settings_if_used(config: pytest.Config, *, is_used: bool) -> Settings | None:

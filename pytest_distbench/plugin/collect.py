@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import functools
 import os
-import shlex
 import time
 from collections.abc import Callable, Generator
 from pathlib import Path
@@ -15,17 +14,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from pytest_distbench.plugin import carry
+from pytest_distbench.plugin.rerun import record_command
+
 if TYPE_CHECKING:
-    from pytest_distbench.plugin.settings import Settings
     from pytest_distbench.records.case import EntryName
     from pytest_distbench.records.run import CaseResult
     from pytest_distbench.run.loop import Session
-
-REPORT_ATTRIBUTE = "distbench_cases"
-"""Attribute of a test report: its cases as JSON texts."""
-
-TEST_ATTRIBUTE = "distbench_test"
-"""Attribute of a report of a test of ours: its name and its case id."""
+    from pytest_distbench.run.settings import Settings
 
 _DESELECTED = "distbench_deselected"
 """What a pytest-xdist worker tells its controller: how many collected tests it will not run."""
@@ -47,7 +43,7 @@ class ResultsPlugin:
         self._settings_if = settings_if
         self._config = config
         self._started = time.time()
-        self._texts: list[str] = []  # as the reports hold them: one copy, however long the run
+        self._texts: dict[str, list[str]] = {}  # by node, as the reports hold them: one copy, however long the run
         self._trouble: list[str] = []
         self._deselected = 0
         self._reported: set[str] = set()
@@ -69,20 +65,17 @@ class ResultsPlugin:
         self._deselected += getattr(node, "workeroutput", {}).get(_DESELECTED, 0)
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        self._texts += getattr(report, REPORT_ATTRIBUTE, None) or []
+        if texts := carry.texts_of(report):
+            self._texts[report.nodeid] = texts  # of a test that a plugin runs again the last time counts
         self._reported.add(report.nodeid.partition("::")[0])
-        if name := getattr(report, TEST_ATTRIBUTE, None):
+        if name := carry.test_of(report):
             test, case_id = name
             self._seen[test, case_id] = self._seen.get((test, case_id), True) and not report.skipped
 
     @functools.cached_property
     def _results(self) -> list[CaseResult]:
         """All cases; asked for when no more can come."""
-        import msgspec
-
-        from pytest_distbench.records.run import CaseResult
-
-        return [msgspec.json.decode(text, type=CaseResult) for text in self._texts]
+        return carry.decode([text for texts in self._texts.values() for text in texts])
 
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
@@ -117,7 +110,7 @@ class ResultsPlugin:
         for line in summary_lines(
             self._results,
             verbosity=verbosity,
-            record_command=self._record_command(),
+            record_command=record_command(config),
             folder=_shown(settings.baselines, config),
         ):
             terminalreporter.write_line(printable(line), red=line.startswith("!"), yellow=line.startswith(("?", "x")))
@@ -132,7 +125,7 @@ class ResultsPlugin:
         for line in self._trouble:
             terminalreporter.write_line(f"distbench: {line}", red=True)
         if github.runs_here(os.environ):
-            for line in github.workflow_commands(self._results, also_failing=settings.also_failing):
+            for line in github.workflow_commands(self._results, also_failing=settings.policy.also_failing):
                 terminalreporter.write_line(line)
 
     def _settings(self) -> Settings | None:
@@ -196,14 +189,6 @@ class ResultsPlugin:
             append_summary(Path(os.environ["GITHUB_STEP_SUMMARY"]), self._results)
         except OSError as error:
             self._trouble.append(f"cannot write GITHUB_STEP_SUMMARY: {error}")
-
-    def _record_command(self) -> str:
-        arguments = [
-            str(a)
-            for a in self._config.invocation_params.args
-            if not str(a).startswith(("--distbench-update", "--distbench-launches=", "--distbench-prune"))
-        ]
-        return shlex.join(["pytest", *arguments, "--distbench-update=new"])
 
 
 def _shown(path: Path, config: pytest.Config) -> Path:

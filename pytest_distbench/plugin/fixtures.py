@@ -4,71 +4,51 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeVar
 
 import pytest
 
 from pytest_distbench.errors import BackendUnavailable, BodyError, DistbenchError
+from pytest_distbench.judging.policy import Conclusion, conclude
+from pytest_distbench.judging.terms import Terms
+from pytest_distbench.machine import hardware
 from pytest_distbench.machine.hardware import scrubbed, scrubbed_arguments
+from pytest_distbench.plugin.arguments import MOST_LAUNCHES, Arguments
 from pytest_distbench.plugin.locate import json_able, locate
 from pytest_distbench.plugin.markers import Requirement, requirement
 from pytest_distbench.plugin.outcomes import LaunchFailed, MissingBaseline, Misuse, NotStored, Regression, Unaccepted
 from pytest_distbench.plugin.rerun import test_and_id
-from pytest_distbench.records.case import Case
-from pytest_distbench.records.kinds import Better
-from pytest_distbench.records.launch import LaunchRecord
-from pytest_distbench.records.metric import Measurement
-from pytest_distbench.records.plan import BodyReference
+from pytest_distbench.plugin.runs import Run
+from pytest_distbench.records.case import Case, CaseKey
+from pytest_distbench.records.metric import Measurement, Scalar
+from pytest_distbench.records.record import replaced
 from pytest_distbench.records.run import CaseResult
-from pytest_distbench.records.verdict import Verdict
 from pytest_distbench.records.wire import XFAILED
-from pytest_distbench.report import case_text, pair_text
 from pytest_distbench.report.escape import printable
+from pytest_distbench.report.explain import explanation, headline
+from pytest_distbench.run.derived import DerivedNumbers, GivenNumbers
 from pytest_distbench.run.loop import Session
-from pytest_distbench.run.request import MeasureRequest
+from pytest_distbench.run.references import Nothing
+from pytest_distbench.run.request import CaseRequest, LaunchRequest
+from pytest_distbench.run.samples import SampleFailed, Samples
 
 if TYPE_CHECKING:
     from pytest_distbench.worker.context import RankContext
 
+Recorder = Callable[[CaseResult], None]
+"""Where finished cases go, to be carried into the reports. A case that comes again takes the earlier's place."""
 
-class Recorder(Protocol):
-    """Where finished cases go; the plugin carries them into the reports."""
+Body = Callable[["RankContext"], object] | str
+_Found = TypeVar("_Found")
 
-    def __call__(self, result: CaseResult) -> None: ...
-
-
-@dataclass(frozen=True)
-class Run:
-    """What one ``distbench.run`` or ``measure`` found.
-
-    Attributes:
-        result: launches and verdicts as records.
-    """
-
-    result: CaseResult
-
-    @property
-    def launches(self) -> list[LaunchRecord]:
-        """One record per process group."""
-        return self.result.launches
-
-    @property
-    def verdicts(self) -> dict[str, Verdict]:
-        """Verdict per metric key; empty after ``measure``."""
-        return {v.metric: v for v in self.result.verdicts}
-
-    def values(self, metric: str) -> list[float | None]:
-        """The metric's value in each launch.
-
-        Raises:
-            KeyError: no such metric; the message lists those there are.
-        """
-        found = [m.value for launch in self.launches for m in launch.measurements if m.key == metric]
-        if not found:
-            known = sorted({m.key for launch in self.launches for m in launch.measurements})
-            raise KeyError(f"{metric!r} was not measured; there are {', '.join(known)}")
-        return found
+_FAILURES = {
+    "launch": LaunchFailed,
+    "nothing_judged": Misuse,
+    "refused": NotStored,
+    "regressed": Regression,
+    "unaccepted": Unaccepted,
+    "missing": MissingBaseline,
+}
 
 
 class Distbench:
@@ -76,6 +56,7 @@ class Distbench:
 
     Attributes:
         world_size: ranks of this test's process groups.
+        backend: of this test's process groups.
         device: ``cuda`` with --gpu, else ``cpu``.
     """
 
@@ -84,11 +65,13 @@ class Distbench:
         session: Session,
         node: pytest.Item,
         world_size: int,
+        backend: str,
         record: Recorder,
         command: str,
         lend_terminal: Callable[[], AbstractContextManager[None]],
     ) -> None:
         self.world_size = world_size
+        self.backend = backend
         self.device: Literal["cpu", "cuda"] = "cuda" if session.settings.gpu else "cpu"
         self._session = session
         self._node = node
@@ -97,13 +80,16 @@ class Distbench:
         self._lend_terminal = lend_terminal
         self._requirement: Requirement = requirement(node.iter_markers())
         self._names: set[str] = set()
+        self._runs: list[Run] = []
+        self._measured: dict[Samples, tuple[CaseRequest, int]] = {}
 
     def run(
         self,
-        body: Callable[[RankContext], object] | str,
+        body: Body,
         *,
         params: Mapping[str, Any] | None = None,
         args: Sequence[str] = (),
+        world_size: int | None = None,
         launches: int | None = None,
         timeout: float | None = None,
         tolerance: float | Mapping[str, float] | None = None,
@@ -117,6 +103,8 @@ class Distbench:
                 script ``"train.py"`` (paths relative to the test's file).
             params: handed to the body as ``rank.params``; JSON-able. Part of the workload's identity.
             args: command line of a script.
+            world_size: ranks of this run's process groups, at most those the run was given; part of the case's name.
+                Default: the test's.
             launches: process groups judged first.
             timeout: seconds one launch may take.
             tolerance: accepted change towards worse, as a fraction, or one per metric name.
@@ -128,211 +116,306 @@ class Distbench:
             Unaccepted: none is, but a verdict is of a kind that the run was told not to accept.
             LaunchFailed: a rank failed, or the group hung.
             MissingBaseline: there is none, and the policy is ``fail``.
-            Misuse: the body or its parameters cannot be handed to the ranks.
+            Misuse: an argument cannot be used, or the body or its parameters cannot be handed to the ranks.
         """
-        request = self._request(
+        given = self._arguments("run")
+        if tolerance is not None:
+            tolerance = given.tolerance(tolerance)
+        launched, request = self._requests(
+            given,
             body,
             params=params,
             args=args,
+            world_size=world_size,
             launches=launches,
             timeout=timeout,
             tolerance=tolerance,
             seeds=seeds,
             name=name,
-            judged=True,
         )
-        result = self._measure(request)
-        self._conclude(result)
-        return Run(result)
+        reference = self._guard(lambda: self._session.reference(request))
+        samples = self._session.samples(launched)
+        with self._lend_terminal():
+            result = self._guard(lambda: self._session.run(request, samples, reference))
+        return self._keep(samples, self._finish(result))
 
     def measure(
         self,
-        body: Callable[[RankContext], object] | str,
+        body: Body,
         *,
         params: Mapping[str, Any] | None = None,
         args: Sequence[str] = (),
+        world_size: int | None = None,
         launches: int | None = None,
         timeout: float | None = None,
         seeds: Sequence[int] = (0,),
         name: str = "",
     ) -> Run:
-        """As :meth:`run`, without judging: for numbers that are derived further and given to :meth:`judge`."""
-        request = self._request(
+        """As :meth:`run`, without judging: for numbers that are made of several runs, see :meth:`judge`.
+
+        The first launch is made at once; further ones when they are asked for, in turns with those of the other
+        measured runs of the test.
+        """
+        given = self._arguments("measure")
+        launched, request = self._requests(
+            given,
             body,
             params=params,
             args=args,
+            world_size=world_size,
             launches=launches,
             timeout=timeout,
             tolerance=None,
             seeds=seeds,
             name=name or "measure",
-            judged=False,
         )
-        return Run(self._measure(request))
+        samples = self._session.samples(launched)
+        self._measured[samples] = request, request.launches
+        with self._lend_terminal():
+            self._add_launches([samples], 1)
+        return self._keep(samples, lambda: self._finish(self._measured_result(samples)))
 
     def judge(
         self,
         name: str,
-        values: Sequence[float] | float,
+        values: Sequence[float] | float | Callable[..., float | None],
         *,
+        of: Sequence[Run] | Run = (),
         unit: str = "",
-        better: Better = "lower",
+        better: str = "lower",
         tolerance: float | None = None,
+        at: Mapping[str, Scalar] | None = None,
         params: Mapping[str, Any] | None = None,
     ) -> Run:
-        """Judge a derived metric, such as an efficiency, against its own baseline.
+        """Judge a derived number, such as an efficiency, against its own baseline.
 
         Args:
             name: of the metric.
-            values: one per independent repetition (launch); a single number counts as one.
+            values: a function that makes the number of one launch of each run in ``of``; it is called once per launch
+                with one mapping (metric -> value) per run, and returns None where there is no value. More launches are
+                added, in turns, while the answer is open. Or the numbers themselves, one per independent repetition.
+            of: the runs of this test that the function gets.
             unit: as in ``rank.record``.
             better: as in ``rank.record``.
             tolerance: accepted change towards worse, as a fraction.
+            at: the point, where one name is judged at several; part of the metric's identity.
             params: identity of what was derived.
+
+        Raises:
+            Regression, Unaccepted, NotStored, MissingBaseline, Misuse: as :meth:`run`.
+            LaunchFailed: a rank of a launch that was added failed.
         """
-        numbers = [float(v) for v in values] if isinstance(values, Sequence) else [float(values)]
-        if not numbers:
-            raise Misuse(f"judge({name!r}): no value to judge")
-        if better not in ("higher", "lower", "exact", "info"):
-            raise Misuse(
-                f"judge({name!r}): better={better!r}; wanted higher, lower, exact or info. What a seed's training "
-                "gave is recorded in its body, with rank.record"
-            )
-        reference = BodyReference(file="", function=name)
-        request = self._assemble(
-            reference,
-            params=params,
-            launches=len(numbers),
-            timeout=None,
-            tolerance=tolerance,
-            seeds=(0,),
+        given = self._arguments("judge")
+        given.text("name", name, without="[]")
+        point = given.point(at or {})
+        metric = Measurement(
             name=name,
-            judged=True,
+            unit=given.text("unit", unit, may_be_empty=True),
+            better=given.derived_kind(better),
+            value=None,
+            at=point,
         )
-        launches = [
-            LaunchRecord(
-                index=i,
-                outcome="passed",
-                wall_s=0.0,
-                measurements=[Measurement(name=name, unit=unit, better=better, value=v)],
-            )
-            for i, v in enumerate(numbers)
-        ]
-        result = self._guarded(lambda: self._session.judge_given(request, launches))
-        self._record(result)
-        self._conclude(result)
-        return Run(result)
+        samples = self._derived_samples(given, metric, values, of)
+        request = self._case_request(
+            given,
+            label=metric.key,
+            world_size=self.world_size,
+            identity=self._json_able(given, params),
+            launches=None if callable(values) else int(samples.most),
+            tolerance=None if tolerance is None else given.number("tolerance", tolerance, least=0.0),
+        )
+        reference = self._guard(lambda: self._session.reference(request))
+        with self._lend_terminal():
+            result = self._guard(lambda: self._session.run(request, samples, reference))
+        return self._keep(samples, self._finish(result))
 
-    def _request(self, body: object, *, args: Sequence[str], **options: Any) -> MeasureRequest:
-        try:
-            reference = locate(body, beside=self._node.path.parent, args=args)
-        except BodyError as error:
-            raise Misuse(str(error)) from None
-        return self._assemble(reference, **options)
+    def finish(self) -> None:
+        """Make the launches of measured runs that nobody has asked for yet. To be called when the test is over.
 
-    def _assemble(
+        Raises:
+            LaunchFailed: a rank of one of them failed.
+        """
+        for samples in self._measured:
+            self._finish(self._measured_result(samples, in_update=False))
+
+    def _derived_samples(
+        self, given: Arguments, metric: Measurement, values: object, of: Sequence[Run] | Run
+    ) -> DerivedNumbers | GivenNumbers:
+        runs = [of] if isinstance(of, Run) else of
+        if not isinstance(runs, list | tuple) or not all(run in self._runs for run in runs):
+            given.refuse(f"of={runs!r}; wanted what distbench.run or measure of this test returned")
+        if callable(values):
+            if not runs:
+                given.refuse("a function needs of=, the runs of this test that it makes its number of")
+            return DerivedNumbers(metric, values, [run.samples for run in runs])
+        if runs:
+            given.refuse("of= goes with a function, which is called once per launch; numbers stand for themselves")
+        listed = values if isinstance(values, Sequence) and not isinstance(values, str | bytes) else [values]
+        numbers = [given.number("values", value) for value in listed]
+        if not numbers:
+            given.refuse("no value to judge")
+        measured = next((run.samples.launches[0].software for run in reversed(self._runs) if run.samples.launches), {})
+        return GivenNumbers(metric, numbers, measured or self._session.hardware.software)
+
+    def _arguments(self, function: str) -> Arguments:
+        return Arguments(f"distbench.{function}", self._node.path)
+
+    def _requests(
         self,
-        reference: BodyReference,
+        given: Arguments,
+        body: Body,
         *,
         params: Mapping[str, Any] | None,
+        args: Sequence[str],
+        world_size: int | None,
         launches: int | None,
         timeout: float | None,
         tolerance: float | Mapping[str, float] | None,
         seeds: Sequence[int],
         name: str,
-        judged: bool,
-    ) -> MeasureRequest:
-        settings, wanted = self._session.settings, self._requirement
-        if settings.attach is not None and settings.attach >= self.world_size:
-            pytest.skip(f"--distbench-attach {settings.attach}: this test has ranks 0 to {self.world_size - 1}")
-        if name in self._names:
-            raise Misuse(f"this test already has a run named {name!r}: give each its own name=")
-        self._names.add(name)
-        test, bracket = test_and_id(self._node)
-        case_id = bracket + (f":{name}" if name else "")
-        first = launches or wanted.launches or settings.launches
-        accepted = tolerance if tolerance is not None else wanted.tolerance
+    ) -> tuple[LaunchRequest, CaseRequest]:
+        """What to launch, and how to judge it."""
+        wanted = self._requirement
         try:
-            given = json_able(params or {})
+            reference = locate(body, beside=self._node.path.parent, args=given.command_line(args))
         except BodyError as error:
-            raise Misuse(str(error)) from None
-        identity = scrubbed(given)
-        if tuple(seeds) != (0,):
-            identity["seeds"] = list(seeds)
+            given.refuse(str(error))
+        parameters = self._json_able(given, params)
+        identity = scrubbed(parameters)
+        of_seeds = given.seeds(seeds)
+        if of_seeds != (0,):
+            identity["seeds"] = list(of_seeds)
         if reference.arguments:
             identity["args"] = scrubbed_arguments(reference.arguments)
-        return MeasureRequest(
+        label = given.text("name", name, may_be_empty=True)
+        ranks = self.world_size
+        if world_size is not None:
+            ranks = given.whole("world_size", world_size, least=1)
+            label += f"@ws{ranks}"
+            if ranks > self._session.settings.largest:
+                pytest.skip(f"not run: needs {ranks} ranks, {self._session.settings.largest} given")
+        request = self._case_request(
+            given, label=label, world_size=ranks, identity=identity, launches=launches, tolerance=tolerance
+        )
+        seconds = None if timeout is None else given.number("timeout", timeout, above=0.0)
+        launched = LaunchRequest(
+            body=reference,
+            params=parameters,
+            seeds=of_seeds,
+            world_size=ranks,
+            backend=self.backend,
+            device=self.device,
+            timeout_s=seconds or wanted.timeout_s or self._session.settings.timeout_s,
+        )
+        return launched, request
+
+    def _case_request(
+        self,
+        given: Arguments,
+        *,
+        label: str,
+        world_size: int,
+        identity: dict[str, Any],
+        launches: int | None,
+        tolerance: float | Mapping[str, float] | None,
+    ) -> CaseRequest:
+        settings, wanted = self._session.settings, self._requirement
+        if settings.attach is not None and settings.attach >= world_size:
+            pytest.skip(f"--distbench-attach {settings.attach}: this test has ranks 0 to {world_size - 1}")
+        first = wanted.launches or settings.launches
+        if launches is not None:
+            first = given.whole("launches", launches, least=1, most=MOST_LAUNCHES)
+        if label in self._names:
+            given.refuse(f"this test already has a run named {label!r}: give each its own name=")
+        self._names.add(label)
+        test, bracket = test_and_id(self._node)
+        return CaseRequest(
             nodeid=self._node.nodeid,
             case=Case(
                 test=test,
-                case_id=case_id,
-                world_size=self.world_size,
-                backend=settings.backend,
+                key=CaseKey(
+                    case_id=bracket + (f":{label}" if label else ""), backend=self.backend, launcher=settings.launcher
+                ),
+                world_size=world_size,
                 device=self.device,
-                launcher=settings.launcher,
                 params=identity,
             ),
-            params=given,
-            body=reference,
-            seeds=tuple(seeds),
+            terms=Terms(
+                tolerance=tolerance if tolerance is not None else wanted.tolerance,
+                default_tolerance=settings.tolerance,
+                metrics=wanted.metrics,
+                max_launches=max(first, settings.max_launches),
+                cores=hardware.cores(),
+            ),
             launches=first,
-            max_launches=max(first, settings.max_launches),
-            timeout_s=timeout or wanted.timeout_s or settings.timeout_s,
-            tolerance=accepted if accepted is not None else settings.tolerance,
-            default_tolerance=settings.tolerance,
-            metrics=wanted.metrics,
-            judged=judged,
             xfail_perf=wanted.xfail_perf or "",
         )
 
-    def _measure(self, request: MeasureRequest) -> CaseResult:
-        with self._lend_terminal():
-            result = self._guarded(lambda: self._session.run(request))
-        self._record(result)
-        last = result.launches[-1]
-        if last.outcome == "skipped":
-            stand_down = pytest.xfail if all(f.error and f.error.kind == XFAILED for f in last.fates) else pytest.skip
-            stand_down(printable(last.reason) or "all ranks skipped")
-        if last.outcome == "failed":
-            raise LaunchFailed(case_text.launch_text(result, rerun_command=self._command))
-        return result
+    def _json_able(self, given: Arguments, params: Mapping[str, Any] | None) -> dict[str, Any]:
+        try:
+            return json_able(given.mapping("params", params if params is not None else {}))
+        except BodyError as error:
+            given.refuse(str(error))
 
-    def _guarded(self, work: Callable[[], CaseResult]) -> CaseResult:
+    def _keep(self, samples: Samples, result: CaseResult | Callable[[], CaseResult]) -> Run:
+        run = Run(samples, (lambda: result) if isinstance(result, CaseResult) else result)
+        self._runs.append(run)
+        return run
+
+    def _measured_result(self, samples: Samples, *, in_update: bool = True) -> CaseResult:
+        """The record of a measured run with all the launches that were asked for; the others' are made beside it."""
+        update = self._session.settings.update_launches if in_update and self._session.settings.update else 0
+        wanted = {measured: max(launches, update) for measured, (_, launches) in self._measured.items()}
+        if len(samples.whole) < min(wanted[samples], samples.most):
+            with self._lend_terminal():
+                for number in range(1, wanted[samples] + 1):
+                    self._add_launches([s for s, launches in wanted.items() if launches >= number], number)
+        request, _ = self._measured[samples]
+        return self._session.result(request, samples, Nothing(request))
+
+    def _add_launches(self, samples: Sequence[Samples], wanted: int) -> None:
+        ranks = max(self._measured[measured][0].case.world_size for measured in samples)
+        self._guard(lambda: self._session.measure(samples, wanted, ranks))
+
+    def _guard(self, work: Callable[[], _Found]) -> _Found:
+        """Do what may need the machine or the store; what goes wrong with them is told as the test's failure."""
         try:
             return work()
+        except SampleFailed as error:
+            self._tell_failed(error.samples)
         except BackendUnavailable as error:
+            if len(self._session.settings.backends) > 1:
+                pytest.skip(f"not available: {error}")
             pytest.exit(f"--distbench-backend: {error}", returncode=pytest.ExitCode.USAGE_ERROR)
         except DistbenchError as error:
             raise Misuse(str(error)) from None
 
-    def _conclude(self, result: CaseResult) -> None:
-        if result.update in ("new", "changed", "kept") or self._session.settings.attach is not None:
-            return
-        judged = [v for v in result.verdicts if v.is_judged]
-        if not judged:
-            shown = ", ".join(v.metric for v in result.verdicts) or "nothing"
-            raise Misuse(
-                f"nothing was measured that can be judged: the body recorded {shown}; give what matters to rank.record "
-                "with better='lower', 'higher' or 'exact', or use rank.timed"
-            )
-        if result.update == "refused":
-            raise NotStored(case_text.refused_text(result))
-        update = f"{self._command} --distbench-update"
-        if any(v.is_failure for v in judged):
-            if result.xfail_perf:
-                pytest.xfail(printable(result.xfail_perf))
-            if result.against:
-                raise Regression(pair_text.regression_text(result, rerun_command=self._command))
-            raise Regression(case_text.regression_text(result, update_command=update))
-        unaccepted = [v for v in judged if v.kind in self._session.settings.also_failing]
-        if unaccepted:
-            if result.against:
-                raise Unaccepted(pair_text.unaccepted_text(result, unaccepted, rerun_command=self._command))
-            raise Unaccepted(case_text.unaccepted_text(result, unaccepted, update_command=update))
-        if all(v.kind == "missing" for v in judged) and self._session.settings.missing != "warn":
-            platforms = self._session.store.platforms()
-            text = case_text.missing_text(result, platforms=platforms, update_command=f"{update}=new")
-            text = pair_text.missing_text(result) if result.against else text
-            if self._session.settings.missing == "skip":
-                pytest.skip(text.splitlines()[0])
-            raise MissingBaseline(text)
+    def _tell_failed(self, samples: Samples) -> NoReturn:
+        """A launch of a measured run, or one added to a run that was judged, did not pass."""
+        if samples in self._measured:
+            request, _ = self._measured[samples]
+            self._finish(self._session.result(request, samples, Nothing(request)))
+        run = next(run for run in self._runs if run.samples is samples)
+        self._finish(replaced(run.result, launches=samples.launches, verdicts=[], update=""))
+        raise AssertionError("a launch that did not pass ends its test")
+
+    def _finish(self, result: CaseResult) -> CaseResult:
+        """Record a case with what it makes of the test, and end the test if it is not to go on."""
+        launch = result.launches[-1]
+        xfailed = launch.outcome == "skipped" and all(f.error and f.error.kind == XFAILED for f in launch.fates)
+        conclusion = conclude(result, self._session.settings.policy, stood_down="xfailed" if xfailed else "skipped")
+        result = replaced(result, outcome=conclusion.outcome, headline=headline(result, conclusion))
+        self._record(result)
+        self._end_test(result, conclusion)
+        return result
+
+    def _end_test(self, result: CaseResult, conclusion: Conclusion) -> None:
+        match conclusion.outcome:
+            case "skipped":
+                pytest.skip(printable(result.headline))
+            case "xfailed":
+                pytest.xfail(printable(result.headline))
+            case "failed":
+                platforms = self._session.store.platforms() if conclusion.reason == "missing" else []
+                text = explanation(result, conclusion, command=self._command, platforms=platforms)
+                raise _FAILURES[conclusion.reason](text)

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import pytest
 
 from pytest_distbench.errors import ConfigurationError
-from pytest_distbench.plugin.settings import Settings
+
+if TYPE_CHECKING:
+    from pytest_distbench.run.settings import Settings
 
 DECLARATIONS = (
     "world_size(*sizes, min=, max=): process-group sizes this test runs at; without it the largest given",

@@ -14,10 +14,9 @@ from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-import msgspec
 import pytest
 
-from pytest_distbench.plugin.collect import REPORT_ATTRIBUTE
+from pytest_distbench.plugin import carry
 from pytest_distbench.records.metric import Measurement
 from pytest_distbench.records.run import CaseResult
 from pytest_distbench.records.verdict import Verdict
@@ -62,14 +61,14 @@ class PytestBenchmarkPlugin:
                 names.remove(_ITS_FIXTURE)
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        self._texts += getattr(report, REPORT_ATTRIBUTE, None) or []
+        self._texts += carry.texts_of(report)
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> Generator[None]:
         """Outermost, because pytest-benchmark saves and compares in a wrapper of this hook too."""
         receiver = _receiver(session.config)
         if receiver is not None and not receiver.disabled:  # by --benchmark-disable or -n
-            results = [msgspec.json.decode(text, type=CaseResult) for text in self._texts]
+            results = carry.decode(self._texts)
             try:
                 hand_over(results, receiver)
             except (AttributeError, TypeError, ImportError) as error:
@@ -165,7 +164,7 @@ def _replay(rounds_s: Sequence[float]) -> Callable[[], float]:
 
 def _benchmark(result: CaseResult, verdict: Verdict, measured: Sequence[Measurement]) -> Benchmark:
     case, environment = result.case, result.environment
-    test = f"{case.test}[{case.case_id}]" if case.case_id else case.test
+    test = f"{case.test}[{case.key.case_id}]" if case.key.case_id else case.test
     fullname = f"{test}:{verdict.metric}"
     rounds_s = [m.value for m in measured if m.value is not None]
     scalars = {name: value for name, value in case.params.items() if isinstance(value, bool | int | float | str)}
@@ -173,13 +172,13 @@ def _benchmark(result: CaseResult, verdict: Verdict, measured: Sequence[Measurem
         name=fullname.rpartition("::")[2],
         fullname=fullname,
         group=test,
-        param=f"{case.case_id}:{verdict.metric}",
+        param=f"{case.key.case_id}:{verdict.metric}",
         params={**scalars, **verdict.at, "world_size": case.world_size, "metric": verdict.metric.partition("[")[0]},
         rounds_s=rounds_s,
         extra_info={
             "world_size": case.world_size,
-            "backend": case.backend,
-            "launcher": case.launcher,
+            "backend": case.key.backend,
+            "launcher": case.key.launcher,
             "device": environment.device,
             "platform": environment.platform,
             "software": environment.software,

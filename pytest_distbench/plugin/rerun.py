@@ -9,21 +9,26 @@ from collections.abc import Iterator, Sequence
 
 import pytest
 
+from pytest_distbench.records.options import OPTIONS, Option
+
 _WITH_VALUE = frozenset({
     "-c", "--config-file", "--rootdir", "--confcutdir", "-p", "-o", "--override-ini", "--import-mode",
 })  # fmt: skip
 """Options of pytest that matter to a re-run and take the next argument as their value."""
 
+BACKEND_ARGUMENT = "distbench_backend"
+"""Parametrized where a run has several backends."""
+
 _LEFT_OUT_WITH_VALUE = frozenset({
     "-k", "-m", "-n", "-W", "--deselect", "--ignore", "--ignore-glob", "--maxfail", "--tb", "--color", "--dist",
     "--maxprocesses", "--junitxml", "--junit-xml", "--durations", "--durations-min", "--report-log", "--basetemp",
-    "--capture", "--log-file", "--distbench-json", "--distbench-report", "--distbench-attach",
+    "--capture", "--log-file",
 })  # fmt: skip
 """Options that choose tests, or say where to write and how to look: the re-run names one test, and is read by eye."""
 
 _LEFT_OUT = re.compile(
     r"-[vqsxlr]\w*|-[kmnW].+|--(verbose|quiet|exitfirst|lf|last-failed|ff|failed-first|nf|new-first|sw|stepwise|stepwise-skip"
-    r"|no-header|no-summary|showlocals|pdb|trace|full-trace|setup-show|distbench-update|distbench-prune)"
+    r"|no-header|no-summary|showlocals|pdb|trace|full-trace|setup-show)"
 )
 
 
@@ -32,7 +37,33 @@ def rerun_command(config: pytest.Config, nodeid: str) -> str:
     arguments = [str(argument) for argument in config.invocation_params.args]
     file, separator, function = nodeid.partition("::")
     path = os.path.relpath(config.rootpath / file, config.invocation_params.dir)
-    return shlex.join(["pytest", f"{path}{separator}{function}", *_kept(arguments, chosen=set(config.args))])
+    kept = _kept(without_ours(arguments), chosen=set(config.args))
+    return shlex.join(["pytest", f"{path}{separator}{function}", *kept])
+
+
+def record_command(config: pytest.Config) -> str:
+    """The command that records what this run found no baseline for."""
+    arguments = [str(argument) for argument in config.invocation_params.args]
+    return shlex.join(["pytest", *without_ours(arguments, "launches"), "--distbench-update=new"])
+
+
+def without_ours(arguments: Sequence[str], *more: str) -> list[str]:
+    """A command line without those of our options that are not to be repeated, and without ``more`` of them."""
+    dropped = {
+        f"--distbench-{name}": option for name, option in OPTIONS.items() if not option.is_repeated or name in more
+    }
+    kept: list[str] = []
+    left_out: Option | None = None  # whose value comes next, unless it may stand alone
+    for argument in arguments:
+        if left_out is not None and not (left_out.const and argument.startswith("-")):
+            left_out = None
+            continue
+        name, separator, _ = argument.partition("=")
+        option = dropped.get(name)
+        left_out = option if option is not None and option.metavar and not separator else None
+        if option is None:
+            kept.append(argument)
+    return kept
 
 
 def _kept(arguments: Sequence[str], *, chosen: set[str]) -> Iterator[str]:
@@ -57,8 +88,14 @@ def _kept(arguments: Sequence[str], *, chosen: set[str]) -> Iterator[str]:
 
 
 def test_and_id(item: pytest.Item) -> tuple[str, str]:
-    """A node id taken apart: ``("suites/test_a.py::test_b", "ws4")``. Brackets in folders and ids do not matter."""
-    case_id = getattr(getattr(item, "callspec", None), "id", None)
-    if case_id is not None and item.nodeid.endswith(f"[{case_id}]"):
-        return item.nodeid.removesuffix(f"[{case_id}]"), case_id
-    return item.nodeid, ""
+    """A node id taken apart: ``("suites/test_a.py::test_b", "ws4")``. Brackets in folders and ids do not matter.
+
+    Of a run with several backends the id has the backend at its end; the id of a case has not.
+    """
+    callspec = getattr(item, "callspec", None)
+    case_id = getattr(callspec, "id", None)
+    if case_id is None or not item.nodeid.endswith(f"[{case_id}]"):
+        return item.nodeid, ""
+    test = item.nodeid.removesuffix(f"[{case_id}]")
+    backend = callspec.params.get(BACKEND_ARGUMENT, "") if callspec is not None else ""
+    return test, case_id.removesuffix(backend).removesuffix("-") if backend else case_id

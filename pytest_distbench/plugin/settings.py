@@ -3,88 +3,26 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 import pytest
 
 from pytest_distbench.errors import ConfigurationError
-from pytest_distbench.plugin.options import BACKENDS, LAUNCHERS, POLICIES
-from pytest_distbench.records.choices import BASELINE_LAUNCHES, NOTHING, RUN_LAUNCHES, UPDATES, Update
+from pytest_distbench.plugin.options import LAUNCHERS
+from pytest_distbench.records.choices import BASELINE_LAUNCHES, RUN_LAUNCHES, UPDATES
+from pytest_distbench.records.options import BACKENDS, NOTHING, OPTIONS
 from pytest_distbench.units import parse_bytes
 
 if TYPE_CHECKING:
     from pytest_distbench.machine.hardware import Gpu
     from pytest_distbench.records.kinds import VerdictName
-    from pytest_distbench.run.against import Reference
-
-Missing = Literal["warn", "fail", "skip"]
+    from pytest_distbench.run.settings import AgainstSettings, Settings
 
 MOST_RANKS_PER_CORE = 32
 """More ranks than this on one CPU core is a typing error, not a test."""
 
 _MOST_DIGITS = 9
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
-    """What the user asked for, checked.
-
-    Attributes:
-        world_sizes: process-group sizes given, ascending.
-        only_these_sizes: True when a list was given: exactly those run. Else the one number is an upper bound.
-        gpu: CUDA is required.
-        gpus: the visible GPUs; empty without ``gpu``.
-        shares_gpu: several ranks may run on one GPU; nothing is judged or stored then.
-        attach: the rank that gets the terminal, or None.
-        backend: of the process groups.
-        launcher: ``warm`` or ``torchrun``.
-        launches: launches judged first.
-        max_launches: the most launches of one case, while its answer is open.
-        update_launches: launches of an update.
-        timeout_s: for one launch.
-        baselines: folder of the store.
-        platform: hardware class given by the user, or None.
-        update: update mode, or None.
-        prune: delete the stored entries that a whole, green run did not use.
-        missing: what to do without a baseline.
-        also_failing: verdict kinds that fail a test besides those that always do.
-        tolerance: default tolerance as a fraction.
-        json: where to write the run record, or None.
-        max_message_bytes: collective sweeps leave out larger messages; None: no limit.
-        preload: modules to import once for all ranks.
-        against: what this tree is compared with in place of stored baselines, or None.
-    """
-
-    world_sizes: tuple[int, ...]
-    only_these_sizes: bool
-    gpu: bool
-    gpus: tuple[Gpu, ...]
-    shares_gpu: bool
-    attach: int | None
-    backend: str
-    launcher: str
-    launches: int
-    max_launches: int
-    update_launches: int
-    timeout_s: float
-    baselines: Path
-    platform: str | None
-    update: Update | None
-    prune: bool
-    missing: Missing
-    also_failing: frozenset[VerdictName]
-    tolerance: float
-    json: Path | None
-    max_message_bytes: int | None
-    preload: tuple[str, ...]
-    against: Reference | None = None
-
-    @property
-    def largest(self) -> int:
-        """The largest process group that may run."""
-        return self.world_sizes[-1]
 
 
 def read_settings(config: pytest.Config) -> Settings:
@@ -93,7 +31,9 @@ def read_settings(config: pytest.Config) -> Settings:
     Raises:
         ConfigurationError: a value cannot be used; the message names the option and what was found.
     """
-    from pytest_distbench.machine import hardware  # late: a plain pytest run must not pay for it
+    from pytest_distbench.judging.policy import Missing, Policy  # late: a plain pytest run must not pay for it
+    from pytest_distbench.machine import hardware
+    from pytest_distbench.run.settings import Settings
 
     gpu = bool(_option(config, "gpu") or _option(config, "short_gpu") or config.getini("distbench_gpu"))
     visible = tuple(hardware.gpus(os.environ)) if gpu else ()
@@ -105,8 +45,8 @@ def read_settings(config: pytest.Config) -> Settings:
     launches = _integer(config, "launches", 1, least=1)
     given_launches = bool(_text(config, "launches"))
     update = _choice(config, "update", UPDATES, "") or None
-    backend = _choice(config, "backend", BACKENDS, "nccl" if gpu else "gloo")
-    if backend == "fake" and update:
+    backends = _backends(config, gpu=gpu)
+    if "fake" in backends and update:
         raise ConfigurationError(
             "--distbench-backend fake moves no data: it is never a baseline; leave out --distbench-update"
         )
@@ -122,8 +62,8 @@ def read_settings(config: pytest.Config) -> Settings:
         gpus=visible,
         shares_gpu=shares_gpu,
         attach=_attach(config, sizes[-1], is_update=bool(update)),
-        backend=backend,
-        launcher=_choice(config, "launcher", LAUNCHERS, "warm"),
+        backends=backends,
+        launcher=_choice(config, "launcher", tuple(LAUNCHERS), "warm"),
         launches=launches,
         max_launches=_most(config, launches, RUN_LAUNCHES),
         update_launches=launches if given_launches else BASELINE_LAUNCHES,
@@ -132,8 +72,10 @@ def read_settings(config: pytest.Config) -> Settings:
         platform=hardware.check_platform_name(platform) if platform else None,
         prune=bool(_option(config, "prune")),
         update=update,  # type: ignore[arg-type] # checked by _choice
-        missing=_choice(config, "missing", get_args(Missing), "warn"),  # type: ignore[arg-type] # checked by _choice
-        also_failing=_also_failing(config),
+        policy=Policy(
+            also_failing=_also_failing(config),
+            missing=_choice(config, "missing", get_args(Missing), "warn"),  # type: ignore[arg-type] # checked by _choice
+        ),
         tolerance=_number(config, "tolerance", 0.1, least=0.0),
         json=_json_path(config),
         max_message_bytes=_size(config, "max_message"),
@@ -145,7 +87,8 @@ def read_settings(config: pytest.Config) -> Settings:
 def _also_failing(config: pytest.Config) -> frozenset[VerdictName]:
     from pytest_distbench.records.kinds import VERDICT_KINDS
 
-    chosen = {f"distbench-{name}" for name, _ in POLICIES if _is_on(config, name.replace("-", "_"))}
+    flags = [name for name, option in OPTIONS.items() if not option.metavar and option.has_ini_key]
+    chosen = {f"distbench-{name}" for name in flags if _is_on(config, name.replace("-", "_"))}
     return frozenset(name for name, kind in VERDICT_KINDS.items() if kind.fails_under in chosen)
 
 
@@ -174,6 +117,17 @@ def _choice(config: pytest.Config, name: str, allowed: tuple[str, ...], default:
             f"known are {', '.join(allowed)}"
         )
     return text
+
+
+def _backends(config: pytest.Config, *, gpu: bool) -> tuple[str, ...]:
+    """One or several, each once, in the order given."""
+    text = _text(config, "backend") or ("nccl" if gpu else "gloo")
+    names = [name.strip() for name in text.split(",")]
+    if wrong := [name for name in names if name not in BACKENDS]:
+        raise ConfigurationError(
+            f"{_spelled('backend')}: unknown backend {wrong[0]!r}; known are {', '.join(BACKENDS)}"
+        )
+    return tuple(dict.fromkeys(names))
 
 
 def _number(config: pytest.Config, name: str, default: float, *, least: float) -> float:
@@ -223,8 +177,8 @@ def _most(config: pytest.Config, first: int, default: int) -> int:
     return max(first, most)
 
 
-def _against(config: pytest.Config) -> Reference | None:
-    """What to compare with; says at once what cannot be."""
+def _against(config: pytest.Config) -> AgainstSettings | None:
+    """What to compare with; says at once which other options it cannot go with."""
     for name in ("against", "against_python"):
         if _option(config, name) is not None and not _text(config, name):
             raise ConfigurationError(f"{_spelled(name)} is empty: is the variable it comes from set?")
@@ -242,16 +196,14 @@ def _against(config: pytest.Config) -> Reference | None:
     if _option(config, "share_gpu"):
         raise ConfigurationError(f"{option}: with --distbench-share-gpu nothing is judged; leave out one of them")
     from pytest_distbench.judging.pair_rule import FEWEST_PAIRS, FIRST_LOOK, LAST_LOOK, TOLERANCE, looks
-    from pytest_distbench.machine.interpreters import find_interpreter
-    from pytest_distbench.run.against import Reference
-    from pytest_distbench.run.worktree import find_revision
+    from pytest_distbench.run.settings import AgainstSettings
 
     first = _integer(config, "launches", FIRST_LOOK, least=1)
     if first < FEWEST_PAIRS:
         raise ConfigurationError(f"{_spelled('launches')}: {option} needs at least {FEWEST_PAIRS} pairs of launches")
-    return Reference(
-        revision=find_revision(revision, config.rootpath) if revision else None,
-        interpreter=find_interpreter(interpreter, config.invocation_params.dir) if interpreter else None,
+    return AgainstSettings(
+        revision=revision,
+        interpreter=interpreter,
         tolerance=_number(config, "against_tolerance", TOLERANCE, least=0.0),
         looks=looks(first, _most(config, first, LAST_LOOK)),
     )

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_distbench import workloads
 from pytest_distbench.errors import ConfigurationError
-from pytest_distbench.plugin.fixtures import Distbench, Run
+from pytest_distbench.plugin.fixtures import Distbench
 from pytest_distbench.plugin.outcomes import Misuse
+from pytest_distbench.plugin.runs import Run
 from pytest_distbench.workloads import collectives
 
 if TYPE_CHECKING:

@@ -14,7 +14,3 @@ BASELINE_LAUNCHES = 10
 
 RUN_LAUNCHES = 10
 """Launches of a case at most, while its answer is open."""
-
-NOTHING = "-"
-"""Given to --distbench-against and --distbench-against-python: compare with nothing, whatever ``addopts`` says.
-An empty text is an error: it is what a variable that is not set leaves of an option."""

@@ -10,6 +10,24 @@ from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.record import Record
 from pytest_distbench.records.verdict import Verdict
 
+CaseOutcome = Literal["passed", "failed", "skipped", "xfailed"]
+
+
+class ReferenceRecord(Record, frozen=True, kw_only=True):
+    """What the launches of a case were compared with."""
+
+    kind: Literal["stored", "paired", "nothing"]
+    """A stored baseline, launches of another revision or Python that ran beside them, or nothing."""
+    name: str = ""
+    """Of what ran beside them: ``main (3f2a91c0d4)``."""
+    path: str = ""
+    """File of the stored baseline, whether it is there or not."""
+    software: dict[str, str] = {}
+    peak_memory_bytes: int | None = None
+    phases: dict[str, float] = {}
+    launches: list[LaunchRecord] = []
+    """Of what ran beside them; each ran in turns with the one of the same index in ``CaseResult.launches``."""
+
 
 class CaseResult(Record, frozen=True, kw_only=True):
     """Everything measured and said about one case in this run."""
@@ -19,19 +37,16 @@ class CaseResult(Record, frozen=True, kw_only=True):
     environment: Environment
     launches: list[LaunchRecord]
     verdicts: list[Verdict]
-    baseline_path: str = ""
-    baseline_software: dict[str, str] = {}
-    baseline_peak_memory_bytes: int | None = None
-    baseline_phases: dict[str, float] = {}
+    reference: ReferenceRecord
     update: Literal["", "new", "changed", "kept", "refused"] = ""
     previous: dict[str, float | None] = {}
     """Old baseline values of the metrics an update rewrote; None where there was none."""
     xfail_perf: str = ""
     """Why a regression is expected: the marker's reason, or the baseline's; empty: it is not."""
-    against: str = ""
-    """What the launches were compared with instead of a stored baseline: ``main (3f2a91c0d4)``."""
-    reference_launches: list[LaunchRecord] = []
-    """Its launches; each ran in turns with the one of the same index in ``launches``."""
+    outcome: CaseOutcome = "passed"
+    """What this case made of its test."""
+    headline: str = ""
+    """One line that says why; empty where it simply passed."""
 
 
 class RunRecord(Record, frozen=True, kw_only=True):
@@ -43,6 +58,12 @@ class RunRecord(Record, frozen=True, kw_only=True):
     started: str
     """UTC, ISO 8601."""
     duration_s: float
+    commit: str = ""
+    """Of the repository the tests lie in; followed by ``-dirty`` where files differ from it. Empty: it is in none."""
+    command: str = ""
+    """The command line of pytest, secrets masked."""
+    settings: dict[str, str] = {}
+    """What the run was asked for, by option, where that is not the default."""
     world_sizes: list[int]
     gpu: bool
     results: list[CaseResult]

@@ -113,8 +113,8 @@ def _moved(result: CaseResult, failed: list[Verdict]) -> str:
 def comparison_lines(result: CaseResult) -> list[str]:
     """Which baseline, which software, and what differs."""
     current = result.launches[0].software if result.launches else {}
-    stored = result.baseline_software
-    lines = [f"baseline  {result.environment.platform}  {_versions(stored)}  {result.baseline_path}"]
+    stored = result.reference.software
+    lines = [f"baseline  {result.environment.platform}  {_versions(stored)}  {result.reference.path}"]
     lines.append(f"this run  {result.environment.platform}  {_versions(current)}")
     return lines + ([f"differs   {change}" for change in software_changes(stored, current)] if stored else [])
 
@@ -122,8 +122,7 @@ def comparison_lines(result: CaseResult) -> list[str]:
 def launch_text(result: CaseResult, *, rerun_command: str) -> str:
     """Explain a failed launch: the culprit first, equal fates merged, then the logs and the command to run it again."""
     launch = result.launches[-1]
-    ranks = len(launch.fates)
-    parts = [f"launch {launch.index + 1} on {ranks} rank{'s' * (ranks != 1)}: {_first_line(launch)}", ""]
+    parts = [launch_headline(launch), ""]
     groups: dict[tuple[str, str], list[RankFate]] = {}
     for fate in launch.fates:
         groups.setdefault((_title_of(fate), _body_of(fate)), []).append(fate)
@@ -139,12 +138,18 @@ def launch_text(result: CaseResult, *, rerun_command: str) -> str:
     return "\n".join(parts)
 
 
+def launch_headline(launch: LaunchRecord) -> str:
+    """One line: which launch, on how many ranks, and what happened."""
+    ranks = len(launch.fates)
+    return f"launch {launch.index + 1} on {ranks} rank{'s' * (ranks != 1)}: {_first_line(launch)}"
+
+
 def missing_text(result: CaseResult, *, platforms: list[str], update_command: str) -> str:
     """Say that there is no baseline, where there are some, and how to record one."""
     have = ", ".join(platforms) or "none"
     return (
         f"no baseline for {result.environment.platform} (have: {have})\n\n"
-        f"looked in {result.baseline_path} for {result.case.entry_key}\nrecord it:  {update_command}"
+        f"looked in {result.reference.path} for {result.case.key!s}\nrecord it:  {update_command}"
     )
 
 

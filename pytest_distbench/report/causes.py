@@ -72,9 +72,9 @@ def _phase_lines(result: CaseResult) -> Iterator[str]:
     if not any(v.kind == "regressed" for v in result.verdicts):
         return
     both = {
-        name: (result.baseline_phases[name], now)
+        name: (result.reference.phases[name], now)
         for name, now in phases_of(result.launches).items()
-        if name in result.baseline_phases
+        if name in result.reference.phases
     }
     slower = {name: (then, now) for name, (then, now) in both.items() if now > then * (1 + _PHASE_CHANGE)}
     for name, (then, now) in sorted(slower.items(), key=lambda item: item[1][0] - item[1][1])[:_MOST_PHASES]:
@@ -148,7 +148,7 @@ def _latest(late_s: Sequence[float], margin_s: float) -> int | None:
 
 
 def _memory_line(result: CaseResult) -> Iterator[str]:
-    then = result.baseline_peak_memory_bytes
+    then = result.reference.peak_memory_bytes
     found = [launch.peak_memory_bytes for launch in result.launches if launch.peak_memory_bytes]
     if then and found and abs(statistics.median(found) / then - 1) > _MEMORY_CHANGE:
         now = statistics.median(found)

@@ -80,7 +80,7 @@ def workflow_commands(
         elif failing and not any(v.is_failure for v in failing):
             errors.append(_command("error", file, title, unaccepted_headline(failing)))
         elif failing:
-            headline = pair_text.headline(result) if result.against else regression_headline(result)
+            headline = pair_text.headline(result) if result.reference.kind == "paired" else regression_headline(result)
             errors.append(_command("error", file, title, headline))
         elif unclear := {kind for kind in kinds if VERDICT_KINDS[kind].warns}:
             first = next(v for v in result.verdicts if v.kind in unclear)

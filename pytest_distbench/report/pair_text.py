@@ -32,7 +32,7 @@ def overview(results: Sequence[CaseResult]) -> list[str]:
     """One table for all cases, with what each was able to find; of many unchanged metrics the first and the last."""
     rows = []
     for result in results[:_SHOWN_CASES]:
-        name = f"{result.case.test.rpartition('::')[2]}[{result.case.case_id}]"
+        name = f"{result.case.test.rpartition('::')[2]}[{result.case.key.case_id}]"
         judged = [v for v in result.verdicts if v.is_judged]
         ends = judged if len(judged) <= _SHOWN_METRICS else [judged[0], judged[-1]]
         for verdict in (v for v in judged if v.kind != "unchanged" or v in ends):
@@ -50,14 +50,14 @@ def headline(result: CaseResult) -> str:
     changed = next((v.reason for v in result.verdicts if v.kind == "changed"), "")
     failed = [v for v in result.verdicts if v.kind == "regressed"]
     if not failed:
-        return f"fingerprint changed against {result.against}: {changed}"
+        return f"fingerprint changed against {result.reference.name}: {changed}"
     worst = max(failed, key=lambda v: (METRIC_KINDS[v.better].rule == "curve", abs((v.ratio or 1.0) - 1.0)))
     of = f", {len(failed)} of {len(result.verdicts)} metrics" if len(failed) > 1 else ""
     of += "; the fingerprint changed" if changed else ""
     is_noisy = worst.is_noisy
     moved = change(worst) if is_noisy and worst.ratio is not None else worst.reason
     limits = f" (limit {limit(worst)})" if is_noisy and worst.limit is not None else ""
-    return f"{_name(worst)} {moved} against {result.against}{limits}{of}"
+    return f"{_name(worst)} {moved} against {result.reference.name}{limits}{of}"
 
 
 def regression_text(result: CaseResult, *, rerun_command: str) -> str:
@@ -93,7 +93,10 @@ def missing_text(result: CaseResult) -> str:
 
 
 def _versions(result: CaseResult) -> list[str]:
-    sides = (("reference", result.against, result.baseline_software), ("this tree", "", result.environment.software))
+    sides = (
+        ("reference", result.reference.name, result.reference.software),
+        ("this tree", "", result.environment.software),
+    )
     return [
         f"{side}  " + "  ".join(filter(None, [name, ", ".join(f"{k} {s[k]}" for k in ("torch", "python") if k in s)]))
         for side, name, s in sides

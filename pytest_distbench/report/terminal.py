@@ -28,13 +28,13 @@ _SHOWN_NAMES = 10
 def summary_lines(results: Sequence[CaseResult], *, verbosity: int, record_command: str, folder: Path) -> list[str]:
     """Everything below the section's title."""
     compared = [r for r in results if not r.update and r.verdicts]
-    paired = [r for r in compared if r.against]
+    paired = [r for r in compared if r.reference.kind == "paired"]
     failed = sum(r.launches[-1].outcome == "failed" for r in results)
     updated = [r for r in results if r.update]
     lines: list[str] = []
     if verbosity > 0:
         for result in results:
-            table = pair_table if result.against else case_table
+            table = pair_table if result.reference.kind == "paired" else case_table
             lines += [_title(result), *table(result, show_all=True), ""]
     elif verbosity == 0:
         lines += [*(overview(paired) if paired else _overview(results)), ""]
@@ -47,7 +47,7 @@ def summary_lines(results: Sequence[CaseResult], *, verbosity: int, record_comma
         lines += _updates(updated, folder)
     if failed:
         lines.append(f"{failed} {_cases(failed)} failed in a rank: nothing judged, nothing stored")
-    stored = [r for r in compared if not r.against]
+    stored = [r for r in compared if r.reference.kind == "stored"]
     missing = [r for r in stored if {v.kind for v in r.verdicts if v.is_judged} == {"missing"}]
     if missing:
         platform = missing[0].environment.platform
@@ -76,8 +76,8 @@ def _drift(results: Sequence[CaseResult]) -> list[str]:
     found = Counter(
         what
         for r in results
-        if r.baseline_software
-        for what in software_changes(r.baseline_software, r.environment.software)
+        if r.reference.software
+        for what in software_changes(r.reference.software, r.environment.software)
     )
     cases = [f"{what} ({number} {_cases(number)})" for what, number in found.items()]
     return [f"software differs from the baselines': {', '.join(cases)}"] if cases else []
@@ -86,15 +86,15 @@ def _drift(results: Sequence[CaseResult]) -> list[str]:
 def _title(result: CaseResult) -> str:
     case = result.case
     function = case.test.rpartition("::")[2]
-    group = f"{case.world_size} ranks, {case.backend}, {case.launcher} launcher"
-    return f"{function}[{case.case_id}]  {group}, {len(result.launches)} launches"
+    group = f"{case.world_size} ranks, {case.key.backend}, {case.key.launcher} launcher"
+    return f"{function}[{case.key.case_id}]  {group}, {len(result.launches)} launches"
 
 
 def _overview(results: Sequence[CaseResult]) -> list[str]:
     """A few telling rows per case: of a sweep the smallest and the largest message and the largest change."""
     rows = []
     for result in results[:_SHOWN_CASES]:
-        name = f"{result.case.test.rpartition('::')[2]}[{result.case.case_id}]"
+        name = f"{result.case.test.rpartition('::')[2]}[{result.case.key.case_id}]"
         for verdict in _telling(result):
             what = verdict.metric.partition("[")[0] if "message_bytes" in verdict.at else verdict.metric
             if "message_bytes" in verdict.at:
@@ -142,13 +142,13 @@ def _telling(result: CaseResult) -> Iterable[Verdict]:
 def _counts(results: Sequence[CaseResult]) -> list[str]:
     counts = Counter(v.kind for r in results for v in _counted(r))
     total = sum(counts.values())
-    is_paired = any(r.against for r in results)
+    is_paired = any(r.reference.kind == "paired" for r in results)
     parts = [
         f"{counts[name]} {(is_paired and kind.paired_words) or kind.words}"
         for name, kind in sorted(VERDICT_KINDS.items(), key=lambda item: not item[1].is_answer)
         if counts[name]
     ]
-    launches = sum(len(r.launches) + len(r.reference_launches) for r in results)
+    launches = sum(len(r.launches) + len(r.reference.launches) for r in results)
     counted = f"{total} metric{'s' * (total != 1)} of {len(results)} {_cases(len(results))}"
     return [f"{counted} in {launches} launch{'es' * (launches != 1)}: {', '.join(parts) or 'nothing judged'}"]
 
@@ -169,12 +169,12 @@ def _inconclusive(results: Sequence[CaseResult]) -> list[str]:
     lines = []
     for result in results:
         unclear = {name for name, kind in VERDICT_KINDS.items() if kind.is_told}
-        unclear |= {"missing"} if result.against else set()
+        unclear |= {"missing"} if result.reference.kind == "paired" else set()
         groups: dict[tuple[VerdictName, str], list[Verdict]] = {}
         for verdict in result.verdicts:
             if verdict.kind in unclear:
                 groups.setdefault((verdict.kind, _NUMBER.sub("", verdict.reason)), []).append(verdict)
-        name = f"{result.case.test.rpartition('::')[2]}[{result.case.case_id}]"
+        name = f"{result.case.test.rpartition('::')[2]}[{result.case.key.case_id}]"
         for found in groups.values():
             more = f" and {len(found) - 1} more" if len(found) > 1 else ""
             lines.append(f"{VERDICT_KINDS[found[0].kind].mark} {name} {found[0].metric}{more}: {found[0].reason}")
@@ -184,7 +184,7 @@ def _inconclusive(results: Sequence[CaseResult]) -> list[str]:
 def _needless(compared: Sequence[CaseResult]) -> list[str]:
     """Cases whose regression was expected and did not come."""
     return [
-        f"xfail_perf of {r.case.test.rpartition('::')[2]}[{r.case.case_id}] is no longer needed: nothing regressed "
+        f"xfail_perf of {r.case.test.rpartition('::')[2]}[{r.case.key.case_id}] is no longer needed: nothing regressed "
         f"({r.xfail_perf})"
         for r in compared
         if r.xfail_perf and all(v.kind in ("unchanged", "improved") for v in r.verdicts if v.is_judged)
@@ -201,7 +201,7 @@ def _updates(results: Sequence[CaseResult], folder: Path) -> list[str]:
     rows = []
     stored = [r for r in results if r.update in ("new", "changed")]
     for result in stored:
-        name = f"{result.case.test.rpartition('::')[2]}[{result.case.case_id}]"
+        name = f"{result.case.test.rpartition('::')[2]}[{result.case.key.case_id}]"
         for verdict in _telling(result):
             old = result.previous.get(verdict.metric)
             note = "new" if old is None else "regression accepted" if verdict.is_failure else ""

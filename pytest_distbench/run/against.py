@@ -15,11 +15,12 @@ import pytest_distbench
 from pytest_distbench.launch.contract import Launcher
 from pytest_distbench.launch.pair import supervise_pair
 from pytest_distbench.launch.warm import WarmLauncher
-from pytest_distbench.machine.interpreters import Interpreter, is_installed_here
+from pytest_distbench.machine.interpreters import Interpreter, find_interpreter, is_installed_here
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.plan import BodyReference, LaunchPlan
 from pytest_distbench.records.record import replaced
-from pytest_distbench.run.worktree import Revision, checked_out
+from pytest_distbench.run.settings import AgainstSettings
+from pytest_distbench.run.worktree import Revision, checked_out, find_revision
 
 PACKAGE = Path(pytest_distbench.__file__).resolve().parent
 """This package: its code is the running one on both sides, also where the repository is its own."""
@@ -32,18 +33,31 @@ class Reference:
     Attributes:
         revision: where bodies, and what they import, come from; None: the working tree.
         interpreter: the Python that runs them; None: the running one.
-        tolerance: smallest slowdown that counts, as a fraction.
-        looks: numbers of pairs of launches after which is judged, ascending.
     """
 
     revision: Revision | None
     interpreter: Interpreter | None
-    tolerance: float
-    looks: tuple[int, ...]
 
     def __str__(self) -> str:
         parts = [str(part) for part in (self.revision, self.interpreter) if part is not None]
         return " with ".join(parts)
+
+
+def find_reference(asked: AgainstSettings, *, root: Path, folder: Path) -> Reference:
+    """Find what the user wants this tree to be compared with.
+
+    Args:
+        asked: as asked for.
+        root: of the tests; lies in the repository.
+        folder: what relative paths are relative to.
+
+    Raises:
+        ConfigurationError: no such revision or Python, or it cannot run ranks.
+    """
+    return Reference(
+        revision=find_revision(asked.revision, root) if asked.revision else None,
+        interpreter=find_interpreter(asked.interpreter, folder) if asked.interpreter else None,
+    )
 
 
 class ReferenceSide:

@@ -16,12 +16,12 @@ from pytest_distbench.launch.supervise import supervise
 from pytest_distbench.launch.torchrun import TorchrunLauncher
 from pytest_distbench.launch.warm import WarmLauncher
 from pytest_distbench.machine import hardware
-from pytest_distbench.plugin.settings import Settings
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.plan import LaunchPlan
 from pytest_distbench.run.against import Reference, ReferenceSide, make_launcher, outside
 from pytest_distbench.run.directory import RunDirectory
-from pytest_distbench.run.request import MeasureRequest
+from pytest_distbench.run.request import LaunchRequest
+from pytest_distbench.run.settings import Settings
 
 _ONE_HOST = {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo", "RES_OPTIONS": "timeout:1 attempts:1"}
 """Set in ranks unless the user has: sockets of a group on one host are not for others to see, and one reverse look-up
@@ -47,6 +47,7 @@ class Launching:
         reports_progress: whether ranks should say what they are doing.
         on_output: gets (rank, line) of what ranks print, while they run; None leaves it in their logs.
         post_mortem: an attached rank starts pdb where its body raised.
+        compared_with: what the settings want this tree to be compared with, found; None: nothing.
         cookie: marks every process this run starts, in its environment.
     """
 
@@ -55,6 +56,7 @@ class Launching:
     reports_progress: bool = False
     on_output: Callable[[int, str], None] | None = None
     post_mortem: bool = False
+    compared_with: Reference | None = None
     cookie: str = field(default_factory=lambda: uuid.uuid4().hex)
     _directory: RunDirectory | None = None
     _launcher: Launcher | None = None
@@ -78,7 +80,7 @@ class Launching:
     def prepare(self) -> None:
         """Let the launchers warm up in the background."""
         self.launcher.prepare(self._variables(2))
-        if self.settings.against is not None:
+        if self.compared_with is not None:
             self.reference.launcher.prepare(self._variables(2))
 
     @property
@@ -98,16 +100,16 @@ class Launching:
     @property
     def against(self) -> Reference:
         """What this tree is compared with; only where the settings name something."""
-        assert self.settings.against is not None
-        return self.settings.against
+        assert self.compared_with is not None
+        return self.compared_with
 
     @property
     def preload(self) -> tuple[str, ...]:
         """Modules to import once for all ranks, whatever tree they measure."""
-        against = self.settings.against
+        against = self.compared_with
         return self.settings.preload if against is None else outside(self.settings.preload, against)
 
-    def launch(self, request: MeasureRequest, index: int, *, only: Sequence[str] = ()) -> LaunchRecord:
+    def launch(self, request: LaunchRequest, index: int, *, only: Sequence[str] = ()) -> LaunchRecord:
         """Launch a case once.
 
         Args:
@@ -124,7 +126,7 @@ class Launching:
         except OSError as error:
             raise _no_room(error) from error
 
-    def _launch_in(self, directory: Path, request: MeasureRequest, index: int, *, only: Sequence[str]) -> LaunchRecord:
+    def _launch_in(self, directory: Path, request: LaunchRequest, index: int, *, only: Sequence[str]) -> LaunchRecord:
         plan = self._plan(directory, request, index, only=only)
         self.on_progress(f"launch {index + 1}")
         record = supervise(self.launcher, plan, on_progress=self.on_progress, on_output=self.on_output)
@@ -132,7 +134,7 @@ class Launching:
         return record
 
     def launch_pair(
-        self, request: MeasureRequest, index: int, *, only: Sequence[str]
+        self, request: LaunchRequest, index: int, *, only: Sequence[str]
     ) -> tuple[LaunchRecord | None, LaunchRecord | None]:
         """Launch the reference and this tree side by side, with the arguments and errors of :meth:`launch`.
 
@@ -154,13 +156,13 @@ class Launching:
                 self._tidy(record)
         return records
 
-    def _plan(self, directory: Path, request: MeasureRequest, index: int, *, only: Sequence[str]) -> LaunchPlan:
-        variables = self._variables(request.case.world_size)
+    def _plan(self, directory: Path, request: LaunchRequest, index: int, *, only: Sequence[str]) -> LaunchPlan:
+        variables = self._variables(request.world_size)
         return LaunchPlan(
             index=index,
-            world_size=request.case.world_size,
-            backend=request.case.backend,
-            device=request.case.device,
+            world_size=request.world_size,
+            backend=request.backend,
+            device=request.device,
             body=request.body,
             params=request.params,
             seeds=list(request.seeds),
@@ -170,7 +172,7 @@ class Launching:
             working_dir=str(Path.cwd()),
             python_path=[p or str(Path.cwd()) for p in sys.path],
             variables=variables,
-            devices=self._devices(request.case.world_size),
+            devices=self._devices(request.world_size),
             shares_gpu=self.settings.shares_gpu,
             attached=self.settings.attach,
             post_mortem=self.post_mortem,

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Callable
 
 from pytest_distbench.records.launch import LaunchRecord
 
@@ -19,15 +20,37 @@ RESTLESS = 0.1
 """``log(p95 / p25)`` of the iterations above which a machine is not quiet: the slow ones take 10 % longer."""
 
 
-def wait_for_next(before: LaunchRecord | None, began_at: float) -> None:
-    """Wait until the next launch of a case may begin.
+class Pacer:
+    """Says when a launch may begin.
 
     Args:
-        before: the launch before it; None: it is the first.
-        began_at: when that one began; CLOCK_MONOTONIC seconds.
+        spacing_s: see :data:`SPACING_S`; 0: at once.
+        clock: CLOCK_MONOTONIC seconds.
+        sleep: waits for seconds.
     """
-    if before is not None and is_restless(before):
-        time.sleep(max(0.0, began_at + SPACING_S - time.monotonic()))
+
+    def __init__(
+        self,
+        spacing_s: float = SPACING_S,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._spacing_s = spacing_s
+        self._clock = clock
+        self._sleep = sleep
+        self._began_at = -math.inf
+
+    def wait_for_next(self, before: LaunchRecord | None) -> None:
+        """Wait until a launch may begin, which it then does.
+
+        Args:
+            before: the launch of the same case before it; None: it is the first.
+        """
+        remaining = self._began_at + self._spacing_s - self._clock()
+        if before is not None and remaining > 0 and is_restless(before):
+            self._sleep(remaining)
+        self._began_at = self._clock()
 
 
 def is_restless(launch: LaunchRecord) -> bool:

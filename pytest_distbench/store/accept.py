@@ -33,7 +33,7 @@ def accepted(result: CaseResult, stored: BaselineEntry | None, *, mode: str, for
         NotABaseline: the numbers are not fit to be compared with.
     """
     _check_origin(result)
-    if not result.baseline_path or not is_wanted(mode, result.verdicts, is_new=stored is None):
+    if result.reference.kind != "stored" or not is_wanted(mode, result.verdicts, is_new=stored is None):
         return None
     if mode == "new" and stored is not None:
         return None
@@ -51,7 +51,7 @@ def accepted(result: CaseResult, stored: BaselineEntry | None, *, mode: str, for
 
 
 def _check_origin(result: CaseResult) -> None:
-    if result.case.backend == "fake":
+    if result.case.key.backend == "fake":
         raise NotABaseline("the fake backend moves no data: measure with a real one")
     if result.environment.shares_gpu:
         raise NotABaseline("ranks shared a GPU: measure with one GPU per rank")
@@ -61,7 +61,7 @@ def _check_origin(result: CaseResult) -> None:
             raise NotABaseline(f"launch {launch.index + 1} {launch.outcome}{reason}; measure again once it passes")
     if not result.launches:
         raise NotABaseline("nothing was launched")
-    if result.baseline_path and not result.verdicts:
+    if result.reference.kind == "stored" and not result.verdicts:
         raise NotABaseline("nothing was judged: --distbench-attach measures nothing")
 
 

@@ -1,4 +1,4 @@
-"""Choosing stored entries by name: pytest's ``-k`` over ``path::test[case.backend.launcher]``, without pytest."""
+"""Choosing stored entries by name: pytest's ``-k`` over ``path::test[case.key.backend.launcher]``, without pytest."""
 
 from __future__ import annotations
 

@@ -66,8 +66,8 @@ def unused_entries(
     measured = list(results)
     if not measured:
         return []
-    used = {store.path(r.case.test, r.case.entry_key) for r in measured}
-    kind = {(r.case.backend, r.case.launcher) for r in measured}
+    used = {store.path(r.case.test, str(r.case.key)) for r in measured}
+    kind = {(r.case.key.backend, r.case.key.launcher) for r in measured}
     sizes: dict[str, set[int]] = {}
     for result in measured:
         sizes.setdefault(result.case.test, set()).add(result.case.world_size)

@@ -19,7 +19,7 @@ from pytest_distbench.judging.stored_rule import DRIFT, Comparison
 from pytest_distbench.plugin.settings import read_settings
 from pytest_distbench.records.baseline import BaselineMetric
 from pytest_distbench.records.calibration import Calibration
-from pytest_distbench.records.case import Case
+from pytest_distbench.records.case import Case, CaseKey
 from pytest_distbench.records.environment import Environment
 from pytest_distbench.records.kinds import Better
 from pytest_distbench.records.launch import LaunchRecord
@@ -66,7 +66,12 @@ def case_result(values: dict[str, Sequence[float]], *, test: str = "test_a", bet
     keys = list(values)
     return CaseResult(
         nodeid=f"{test}.py::{test}",
-        case=Case(test=f"{test}.py::{test}", case_id="", world_size=2, backend="gloo", device="cpu", launcher="warm"),
+        case=Case(
+            test=f"{test}.py::{test}",
+            key=CaseKey(case_id="", backend="gloo", launcher="warm"),
+            world_size=2,
+            device="cpu",
+        ),
         environment=Environment(platform="cpu-x-2c", device="x", cores=2, software={"torch": "2.13.0"}),
         launches=[
             LaunchRecord(

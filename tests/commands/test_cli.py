@@ -15,7 +15,7 @@ import pytest
 from pytest_distbench.commands.cli import main
 from pytest_distbench.commands.entries import has_test
 from pytest_distbench.records.baseline import BaselineEntry, BaselineMetric
-from pytest_distbench.records.case import Case
+from pytest_distbench.records.case import Case, CaseKey
 from pytest_distbench.records.environment import Environment
 from pytest_distbench.records.fingerprint import Collective, Fingerprint
 from pytest_distbench.records.kinds import VerdictKind
@@ -31,7 +31,7 @@ TEST = "suites/test_a.py::test_a"
 KEY = "ws2.gloo.warm"
 PLATFORM = "cpu-x-2c"
 SOFTWARE = {"torch": "2.13.0"}
-CASE = Case(test=TEST, case_id="ws2", world_size=2, backend="gloo", device="cpu", launcher="warm")
+CASE = Case(test=TEST, key=CaseKey(case_id="ws2", backend="gloo", launcher="warm"), world_size=2, device="cpu")
 
 HUNG = LaunchRecord(index=0, outcome="failed", wall_s=1.0, reason="hung in body")
 
@@ -66,7 +66,7 @@ def result(*values: float | None, kind: VerdictKind = "regressed", case: Case = 
         for i, value in enumerate(values)
     ]
     made = CaseResult(
-        nodeid=f"{case.test}[{case.case_id}]",
+        nodeid=f"{case.test}[{case.key.case_id}]",
         case=case,
         environment=environment(PLATFORM),
         launches=launches,

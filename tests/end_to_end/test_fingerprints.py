@@ -14,7 +14,7 @@ from pytest_distbench.judging.entry import make_entry
 from pytest_distbench.judging.fingerprint_rule import DIFFERS, differences, judge_fingerprints, rank_ranges
 from pytest_distbench.launch.reduce import late_s, merge, merge_fingerprints
 from pytest_distbench.launch.warm import WarmLauncher
-from pytest_distbench.records.case import Case
+from pytest_distbench.records.case import Case, CaseKey
 from pytest_distbench.records.environment import Environment
 from pytest_distbench.records.fingerprint import Collective, Fingerprint, RankFingerprint
 from pytest_distbench.records.launch import LaunchRecord
@@ -164,7 +164,7 @@ def slower(*, cpu_s: float, late: list[float], memory: int = 100) -> CaseResult:
     launch = LaunchRecord(index=0, outcome="passed", wall_s=1.0, late_s={"m": late}, peak_memory_bytes=memory)
     return CaseResult(
         nodeid="t",
-        case=Case(test="t", case_id="ws2", world_size=2, backend="gloo", device="cpu", launcher="warm"),
+        case=Case(test="t", key=CaseKey(case_id="ws2", backend="gloo", launcher="warm"), world_size=2, device="cpu"),
         environment=Environment(platform="p", device="d", cores=2, software={}),
         launches=[launch],
         verdicts=[replaced(verdict, companions=companions)],

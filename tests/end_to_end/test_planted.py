@@ -14,13 +14,13 @@ from pytest_distbench.judging.case import judge_launches
 from pytest_distbench.judging.entry import make_entry
 from pytest_distbench.launch.contract import Launcher
 from pytest_distbench.launch.warm import WarmLauncher
-from pytest_distbench.records.case import Case
+from pytest_distbench.records.case import Case, CaseKey
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.plan import BodyReference
 from pytest_distbench.records.verdict import Verdict
 from pytest_distbench.run.request import MeasureRequest
 
-CASE = Case(test="t.py::t", case_id="ws2", world_size=2, backend="gloo", device="cpu", launcher="warm")
+CASE = Case(test="t.py::t", key=CaseKey(case_id="ws2", backend="gloo", launcher="warm"), world_size=2, device="cpu")
 REQUEST = MeasureRequest(
     nodeid="t.py::t",
     case=CASE,

@@ -15,7 +15,7 @@ from pytest_distbench.judging.metric import Rule, judge, not_measured
 from pytest_distbench.judging.stats import detectable_slowdown
 from pytest_distbench.judging.stored_rule import DRIFT, typical_noise
 from pytest_distbench.records.baseline import BaselineMetric
-from pytest_distbench.records.case import Case
+from pytest_distbench.records.case import Case, CaseKey
 from pytest_distbench.records.kinds import Better
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import Measurement, Summary
@@ -272,7 +272,7 @@ def test_a_baseline_keeps_the_ends_of_a_series_and_nothing_of_a_number() -> None
             ],
         )
     ]
-    case = Case(test="t.py::t", case_id="", world_size=2, backend="gloo", device="cpu", launcher="warm")
+    case = Case(test="t.py::t", key=CaseKey(case_id="", backend="gloo", launcher="warm"), world_size=2, device="cpu")
     stored = make_entry(case, launches, {}).metrics
 
     assert (stored["latency"].minimum, stored["latency"].p95) == ([0.9], [1.2])

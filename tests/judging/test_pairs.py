@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pytest_distbench.judging.pairs import judge_paired
-from pytest_distbench.records.case import Case
+from pytest_distbench.records.case import Case, CaseKey
 from pytest_distbench.records.fingerprint import Collective, Fingerprint
 from pytest_distbench.records.kinds import Better
 from pytest_distbench.records.launch import LaunchRecord
@@ -15,7 +15,12 @@ from pytest_distbench.run.request import MeasureRequest
 SOFTWARE = {"python": "3.11", "torch": "2.13.0"}
 REQUEST = MeasureRequest(
     nodeid="test_a.py::test_b[ws2]",
-    case=Case(test="test_a.py::test_b", case_id="ws2", world_size=2, backend="gloo", device="cpu", launcher="warm"),
+    case=Case(
+        test="test_a.py::test_b",
+        key=CaseKey(case_id="ws2", backend="gloo", launcher="warm"),
+        world_size=2,
+        device="cpu",
+    ),
     params={},
     body=BodyReference(file="test_a.py", function="body"),
     seeds=(0,),

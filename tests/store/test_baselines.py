@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from pytest_distbench.errors import StoredFileError
 from pytest_distbench.judging.entry import make_entry
 from pytest_distbench.records.baseline import BaselineEntry, BaselineMetric
-from pytest_distbench.records.case import Case
+from pytest_distbench.records.case import Case, CaseKey
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import Measurement
 from pytest_distbench.records.record import replaced
@@ -244,7 +244,7 @@ def test_two_writers_lose_nothing(store: BaselineStore) -> None:
 
 
 def test_an_update_keeps_what_was_set_by_hand() -> None:
-    case = Case(test=TEST, case_id="ws2", world_size=2, backend="gloo", device="cpu", launcher="warm")
+    case = Case(test=TEST, key=CaseKey(case_id="ws2", backend="gloo", launcher="warm"), world_size=2, device="cpu")
     by_hand = BaselineMetric(better="lower", unit="s", launches=[1.0], tolerance=0.3)
     before = replaced(entry(1.0), metrics={"latency": by_hand}, tolerance=0.2, xfail_perf="bug 12")
     launch = LaunchRecord(
@@ -267,7 +267,7 @@ def test_a_negative_tolerance_is_refused(store: BaselineStore) -> None:
 
 
 def test_stored_values_have_four_digits_and_exact_ones_all() -> None:
-    case = Case(test=TEST, case_id="ws2", world_size=2, backend="gloo", device="cpu", launcher="warm")
+    case = Case(test=TEST, key=CaseKey(case_id="ws2", backend="gloo", launcher="warm"), world_size=2, device="cpu")
     measurements = [
         Measurement(name="latency", unit="s", better="lower", value=0.000123456789),
         Measurement(name="steps", unit="", better="exact", value=123456.0),

@@ -1,0 +1,73 @@
+"""From everything said about a case to what that makes of its test: passed, failed, skipped, and why. Pure, no I/O."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from pytest_distbench.records.kinds import VerdictName
+from pytest_distbench.records.run import CaseOutcome, CaseResult
+from pytest_distbench.records.verdict import Verdict
+
+Missing = Literal["warn", "fail", "skip"]
+Reason = Literal["", "launch", "nothing_judged", "refused", "regressed", "unaccepted", "missing"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Policy:
+    """What the run accepts.
+
+    Attributes:
+        also_failing: verdict kinds that fail a test besides those that always do.
+        missing: what to do where there is no baseline for a case.
+    """
+
+    also_failing: frozenset[VerdictName] = frozenset()
+    missing: Missing = "warn"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Conclusion:
+    """What a case makes of its test.
+
+    Attributes:
+        outcome: of the test, as far as this case goes.
+        reason: what decided; empty where it simply passed.
+        verdicts: those that decided.
+    """
+
+    outcome: CaseOutcome
+    reason: Reason = ""
+    verdicts: tuple[Verdict, ...] = ()
+
+
+def conclude(result: CaseResult, policy: Policy, *, stood_down: CaseOutcome = "skipped") -> Conclusion:
+    """Decide about a case.
+
+    The first of these that holds: a rank failed; all ranks skipped; the case was only measured; an update took the
+    numbers, or refused them; nothing was measured that can be judged; a verdict fails, unless that is expected; the
+    policy does not accept a verdict; there is no baseline, and the policy does not accept that.
+
+    Args:
+        result: with its launches and verdicts.
+        policy: of the run.
+        stood_down: what ranks that all skipped asked for: ``skipped`` or ``xfailed``.
+    """
+    last = result.launches[-1]
+    if last.outcome != "passed":
+        return Conclusion(outcome="failed" if last.outcome == "failed" else stood_down, reason="launch")
+    judged = tuple(v for v in result.verdicts if v.is_judged)
+    if result.update in ("new", "changed", "kept") or (result.reference.kind == "nothing" and not result.verdicts):
+        return Conclusion(outcome="passed")
+    if not judged:
+        return Conclusion(outcome="failed", reason="nothing_judged")
+    if result.update == "refused":
+        return Conclusion(outcome="failed", reason="refused")
+    if failing := tuple(v for v in judged if v.is_failure):
+        return Conclusion(outcome="xfailed" if result.xfail_perf else "failed", reason="regressed", verdicts=failing)
+    if unaccepted := tuple(v for v in judged if v.kind in policy.also_failing):
+        return Conclusion(outcome="failed", reason="unaccepted", verdicts=unaccepted)
+    if all(v.kind == "missing" for v in judged) and policy.missing != "warn":
+        outcome: CaseOutcome = "skipped" if policy.missing == "skip" else "failed"
+        return Conclusion(outcome=outcome, reason="missing", verdicts=judged)
+    return Conclusion(outcome="passed")

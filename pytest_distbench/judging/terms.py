@@ -1,0 +1,53 @@
+"""Terms: how the metrics of a case are judged, and which of the tolerances that were given counts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Terms:
+    """How the metrics of a case are judged.
+
+    Attributes:
+        tolerance: of the test: the argument of ``run``, else its marker's. A fraction, or one per metric name; None:
+            the test does not say.
+        default_tolerance: of the run, as a fraction.
+        metrics: names that are judged; None: all.
+        max_launches: the most launches there may be while an answer is open.
+        cores: CPU cores of the machine that measured.
+    """
+
+    tolerance: float | Mapping[str, float] | None = None
+    default_tolerance: float
+    metrics: tuple[str, ...] | None = None
+    max_launches: int
+    cores: int
+
+    def wants(self, name: str) -> bool:
+        """Whether metrics of this name, without point, are judged."""
+        return self.metrics is None or name in self.metrics
+
+    def accepted(self, name: str, by_hand: Iterable[float | None]) -> float:
+        """The change towards worse that is accepted of a metric, as a fraction: the closest one to the number counts.
+
+        That is, in this order: what is set by hand in the baseline's file, for the metric and then for the case; what
+        the test says, for the metric and then for all; the run's.
+
+        Args:
+            name: of the metric, without point.
+            by_hand: what the file says of the metric, then of the case.
+        """
+        named = self.named(name, by_hand)
+        if named is not None:
+            return named
+        return self.tolerance if isinstance(self.tolerance, int | float) else self.default_tolerance
+
+    def named(self, name: str, by_hand: Iterable[float | None]) -> float | None:
+        """The same, as far as it was set for this metric or case in particular; None: it was not.
+
+        Rules that have a tolerance of their own, those of trainings, give way to nothing less.
+        """
+        asked = self.tolerance.get(name) if isinstance(self.tolerance, Mapping) else None
+        return next((value for value in [*by_hand, asked] if value is not None), None)

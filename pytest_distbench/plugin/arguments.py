@@ -1,0 +1,166 @@
+"""Arguments of the fixtures, checked where they are given: what was wanted, what was found, and the test's line."""
+
+from __future__ import annotations
+
+import math
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+from pytest_distbench.plugin.outcomes import Misuse
+from pytest_distbench.records.kinds import METRIC_KINDS
+from pytest_distbench.records.metric import Scalar
+
+MOST_LAUNCHES = 1000
+LONGEST_NAME = 100
+_SEEDS = range(-(2**63), 2**64)
+"""What ``torch.manual_seed`` takes."""
+_PACKAGE = str(Path(__file__).resolve().parents[1])
+
+
+class Arguments:
+    """The arguments of one call.
+
+    Args:
+        call: as the user wrote it: ``distbench.run``.
+        file: of the test.
+    """
+
+    def __init__(self, call: str, file: Path) -> None:
+        self._call = call
+        self._file = str(file)
+
+    def refuse(self, problem: str) -> NoReturn:
+        """Fail the test.
+
+        Raises:
+            Misuse: always; the call, the problem, and the line of the test that made the call.
+        """
+        raise Misuse(f"{self._call}: {problem}{self._where()}")
+
+    def whole(self, name: str, value: object, *, least: int, most: int | None = None) -> int:
+        """A whole number; numpy's are taken too, ``True`` and ``2.0`` are not."""
+        number = _as_int(value)
+        if number is None or number < least or (most is not None and number > most):
+            upto = "" if most is None else f" and at most {most}"
+            self.refuse(f"{name}={_shown(value)}; wanted a whole number of at least {least}{upto}")
+        return number
+
+    def number(self, name: str, value: object, *, least: float = -math.inf, above: float = -math.inf) -> float:
+        """A finite number."""
+        number = _as_float(value)
+        if number is None or not math.isfinite(number) or number < least or number <= above:
+            limit = f" above {above:g}" if above > -math.inf else f" of at least {least:g}" if least > -math.inf else ""
+            self.refuse(f"{name}={_shown(value)}; wanted a finite number{limit}")
+        return number
+
+    def tolerance(self, value: object) -> float | dict[str, float]:
+        """A fraction, or one per metric name."""
+        if not isinstance(value, Mapping):
+            return self.number("tolerance", value, least=0.0)
+        if not value or not all(isinstance(key, str) for key in value):
+            self.refuse(f"tolerance={_shown(value)}; wanted a fraction such as 0.05, or one per metric name")
+        return {key: self.number(f"tolerance[{key!r}]", inner, least=0.0) for key, inner in value.items()}
+
+    def text(self, name: str, value: object, *, may_be_empty: bool = False, without: str = "") -> str:
+        """Printable text of moderate length."""
+        is_text = isinstance(value, str) and value.isprintable() and len(value) <= LONGEST_NAME
+        if not is_text or not (value or may_be_empty) or any(character in str(value) for character in without):
+            barred = f" without {' '.join(without)}" if without else ""
+            self.refuse(f"{name}={_shown(value)}; wanted printable text{barred} of at most {LONGEST_NAME} characters")
+        return str(value)
+
+    def seeds(self, value: object) -> tuple[int, ...]:
+        """At least one seed, each once."""
+        wanted = "wanted whole numbers, each once, such as range(5)"
+        if isinstance(value, str | bytes | Mapping) or not isinstance(value, Sequence) or not len(value):
+            self.refuse(f"seeds={_shown(value)}; {wanted}")
+        found = [_as_int(seed) for seed in value[: MOST_LAUNCHES + 1]]
+        seeds = tuple(seed for seed in found if seed is not None and seed in _SEEDS)
+        if len(seeds) < len(value) or len(set(seeds)) < len(seeds):
+            self.refuse(f"seeds={_shown(value)}; {wanted}")
+        return seeds
+
+    def command_line(self, value: object) -> list[str]:
+        """Arguments of a script: texts, numbers and paths."""
+        if isinstance(value, str | bytes | Mapping) or not isinstance(value, Sequence):
+            self.refuse(f"args={_shown(value)}; wanted a list, one text for each argument: ['--steps', '50']")
+        for argument in value:
+            if not isinstance(argument, str | int | float | os.PathLike):
+                self.refuse(f"args: {_shown(argument)} is a {type(argument).__name__}; wanted text, a number or a path")
+            if "\0" in str(argument):
+                self.refuse(f"args: {_shown(argument)} holds a null character, which no command line can")
+        return [os.fspath(a) if isinstance(a, os.PathLike) else str(a) for a in value]
+
+    def mapping(self, name: str, value: object) -> Mapping[str, Any]:
+        """A mapping with text as keys."""
+        if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
+            self.refuse(f"{name}={_shown(value)}; wanted a dict whose keys are text")
+        return value
+
+    def point(self, value: object) -> dict[str, Scalar]:
+        """``at=``: names and plain values."""
+        point = self.mapping("at", value)
+        for key, inner in point.items():
+            self.text("a name in at", key, without="[]=,")
+            if isinstance(inner, float) and not math.isfinite(inner):
+                self.refuse(f"at={_shown(value)}: {key} is not finite")
+            if not isinstance(inner, bool | int | float | str) or (isinstance(inner, str) and not inner.isprintable()):
+                self.refuse(f"at={_shown(value)}: {key} is a {type(inner).__name__}; wanted a number or short text")
+        return dict(point)
+
+    def derived_kind(self, value: object) -> str:
+        """``better=`` of a number that a test derives."""
+        allowed = [name for name, kind in METRIC_KINDS.items() if not kind.is_of_training]
+        if not isinstance(value, str) or value not in allowed:
+            self.refuse(
+                f"better={_shown(value)}; wanted {', '.join(allowed[:-1])} or {allowed[-1]}. What a seed's training "
+                "gave is recorded in its body, with rank.record"
+            )
+        return value
+
+    def options(self, given: Mapping[str, object], allowed: Sequence[str]) -> None:
+        """Keywords that are handed on."""
+        if unknown := sorted(set(given) - set(allowed)):
+            self.refuse(f"unknown keyword {', '.join(unknown)}; known are {', '.join(allowed)}")
+
+    def _where(self) -> str:
+        """The line of the test that made the call; of another file where a helper of the test's made it."""
+        frame = sys._getframe(2)
+        outside = ""
+        while frame is not None:
+            file = frame.f_code.co_filename
+            if file == self._file:
+                return f" ({Path(file).name}:{frame.f_lineno})"
+            if not outside and not file.startswith(_PACKAGE):
+                outside = f" ({Path(file).name}:{frame.f_lineno})"
+            frame = frame.f_back  # type: ignore[assignment] # None ends the loop
+        return outside
+
+
+def _as_int(value: object) -> int | None:
+    if isinstance(value, bool) or not hasattr(value, "__index__"):
+        return None
+    try:
+        return int(value.__index__())
+    except Exception:  # noqa: BLE001 whatever its class does, it is no number
+        return None
+
+
+def _as_float(value: object) -> float | None:
+    if isinstance(value, bool | str | bytes | bytearray) or not hasattr(value, "__float__"):
+        return None
+    try:
+        return float(value)
+    except Exception:  # noqa: BLE001 a tensor of several elements, a number beyond all floats
+        return None
+
+
+def _shown(value: object) -> str:
+    try:
+        text = repr(value)
+    except Exception as error:  # noqa: BLE001 its own text must not hide what is wrong with it
+        text = f"<{type(value).__name__} whose repr raises {type(error).__name__}>"
+    return text if len(text) <= 200 else f"{text[:200]}..."

@@ -1,0 +1,127 @@
+"""The options of the pytest command line, a row each: what they are called, what they mean, and who repeats them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+BACKENDS = ("gloo", "nccl", "mpi", "ucc", "xccl", "fake")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Option:
+    """One option, ``--distbench-NAME``, and its ini key ``distbench_NAME``.
+
+    Attributes:
+        metavar: what stands for its value in the help; empty: it is a flag.
+        summary: for the help.
+        const: the value of the option alone, where that may be left out.
+        has_ini_key: whether the ini file can say it too.
+        is_repeated: in the commands that are printed, to run a test again or to record it.
+        calibration: what ``distbench calibrate`` does with it: lets the user give it, refuses it because it is set or
+            makes no sense there, or refuses it and clears it, whatever ini files and ``addopts`` say.
+        cleared: the value that clears it.
+    """
+
+    metavar: str = ""
+    summary: str
+    const: str = ""
+    has_ini_key: bool = True
+    is_repeated: bool = True
+    calibration: Literal["free", "refused", "cleared"] = "free"
+    cleared: str = ""
+
+
+NOTHING = "-"
+"""Given to --distbench-against and --distbench-against-python: compare with nothing, whatever ``addopts`` says.
+An empty text is an error: it is what a variable that is not set leaves of an option."""
+
+OPTIONS: dict[str, Option] = {
+    "world-size": Option(
+        metavar="N[,N...]",
+        summary="size of the process groups: one number is the most ranks at hand, a list runs exactly those "
+        "(default: 2; with --gpu the visible GPUs)",
+    ),
+    "gpu": Option(summary="CUDA is required: nccl, one GPU per rank; too few GPUs is an error"),
+    "update": Option(
+        metavar="MODE",
+        const="changed",
+        summary="measure, write baselines and pass: new, failed, changed (default) or all; never deletes one",
+        is_repeated=False,
+        calibration="cleared",
+    ),
+    "prune": Option(
+        summary="delete the stored entries that no test used; only after a run of whole files in which nothing failed",
+        has_ini_key=False,
+        is_repeated=False,
+        calibration="refused",
+    ),
+    "share-gpu": Option(
+        summary="with --gpu: let several ranks run on one GPU, to test the plumbing; nothing is judged or stored",
+        has_ini_key=False,
+        calibration="refused",
+    ),
+    "backend": Option(
+        metavar="NAME[,NAME...]",
+        summary=f"process-group backend: {', '.join(BACKENDS)} (default: nccl with --gpu, else gloo); of several, "
+        "every test runs with each, and those this torch has not are skipped",
+    ),
+    "launcher": Option(metavar="NAME", summary="how ranks are started: {launchers}"),
+    "launches": Option(
+        metavar="N",
+        summary="launches of each case judged first (default: 1; of an update 10, of pairs 5)",
+        calibration="refused",
+    ),
+    "max-launches": Option(
+        metavar="N",
+        summary="the most launches of a case, while its answer is open (default: 10; of pairs 28)",
+        calibration="refused",
+    ),
+    "timeout": Option(metavar="S", summary="seconds one launch may take, from when its ranks are up (default: 300)"),
+    "baselines": Option(
+        metavar="DIR",
+        summary="folder of stored baselines (default: baselines/ beside the ini file)",
+        calibration="refused",
+    ),
+    "platform": Option(metavar="NAME", summary="hardware class of this machine, in place of the one found"),
+    "missing": Option(
+        metavar="POLICY", summary="no baseline for a case: warn (default), fail or skip", calibration="refused"
+    ),
+    "tolerance": Option(
+        metavar="X",
+        summary="change from the baseline towards worse that is accepted, as a fraction (default: 0.1)",
+    ),
+    "json": Option(
+        metavar="FILE",
+        summary="write the run record: environment, cases, launches, verdicts",
+        is_repeated=False,
+        calibration="refused",
+    ),
+    "max-message": Option(metavar="SIZE", summary="collective sweeps leave out larger messages, for example 4MiB"),
+    "against": Option(
+        metavar="REF",
+        summary="compare with another revision of the repository, measured in turns, not with stored baselines",
+        calibration="cleared",
+        cleared=NOTHING,
+    ),
+    "against-python": Option(
+        metavar="PATH",
+        summary="compare with another Python, and so another torch; with --distbench-against: both",
+        calibration="cleared",
+        cleared=NOTHING,
+    ),
+    "against-tolerance": Option(
+        metavar="X",
+        summary="smallest slowdown that counts in such a comparison, as a fraction (default: 0.05)",
+        calibration="refused",
+    ),
+    "attach": Option(
+        metavar="RANK",
+        summary="give this rank the terminal, for breakpoint(); time-outs are off and nothing is judged",
+        is_repeated=False,
+        calibration="cleared",
+    ),
+    "strict": Option(summary="inconclusive and incomparable verdicts fail the test too"),
+    "fail-on-improvement": Option(summary="an improvement fails the test too: its baseline wants an update"),
+}
+"""By name, in the order of the help."""

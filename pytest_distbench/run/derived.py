@@ -1,0 +1,107 @@
+"""Numbers that a test derives: of its own making, or made of several runs, launch by launch."""
+
+from __future__ import annotations
+
+import math
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+
+from pytest_distbench.errors import DerivationError
+from pytest_distbench.records.launch import LaunchRecord
+from pytest_distbench.records.metric import Measurement
+from pytest_distbench.records.record import replaced
+from pytest_distbench.run.samples import Samples, take_turns
+
+Derivation = Callable[..., float | None]
+"""Called once per launch with one :class:`Values` per run that the number is made of; None: there is no value."""
+
+
+class Values(dict[str, float | None]):
+    """What one launch measured: metric -> value, by name and point as in tables: ``latency[message_bytes=4096]``."""
+
+    def __missing__(self, metric: str) -> float:
+        raise KeyError(f"{metric!r} was not measured; there are {', '.join(self) or 'none'}")
+
+
+class GivenNumbers(Samples):
+    """Numbers that a test gives, one per sample.
+
+    Args:
+        metric: name, unit, kind and point of the number.
+        values: at least one.
+        software: that they were made with.
+    """
+
+    def __init__(self, metric: Measurement, values: Sequence[float], software: Mapping[str, str]) -> None:
+        super().__init__()
+        self.most = len(values)
+        self.alone = "derived by the test: give judge a function and of=, and it is called for both sides"
+        self._metric = metric
+        self._values = values
+        self._software = dict(software)
+
+    def add(self, *, only: Sequence[str] = ()) -> None:
+        del only
+        number = replaced(self._metric, value=self._values[len(self)])
+        self.launches.append(_launch(len(self), number, self._software))
+
+
+class DerivedNumbers(Samples):
+    """A number made of several runs, whose launches are made in turns.
+
+    Args:
+        metric: name, unit, kind and point of the number.
+        derive: makes it of what one launch of each run measured.
+        sources: the launches of those runs, at least one of each; more are added where they are needed.
+    """
+
+    def __init__(self, metric: Measurement, derive: Derivation, sources: Sequence[Samples]) -> None:
+        super().__init__()
+        self._metric = metric
+        self._derive = derive
+        self._sources = sources
+        self.alone = next((source.alone for source in sources if source.alone), "")
+        self.most = min(source.most for source in sources)
+
+    def add(self, *, only: Sequence[str] = ()) -> None:
+        """Add one.
+
+        Raises:
+            SampleFailed: a launch of a source did not pass.
+            DerivationError: the function raised, or returned no number.
+        """
+        del only
+        number = len(self)
+        take_turns(self._sources, number + 1)
+        at = [source.whole[number] for source in self._sources]
+        self.launches.append(self._of([s.launches[i] for s, i in zip(self._sources, at, strict=True)]))
+        if not self.alone and all(source.references for source in self._sources):
+            self.references.append(self._of([s.references[i] for s, i in zip(self._sources, at, strict=True)]))
+
+    def _of(self, launches: Sequence[LaunchRecord]) -> LaunchRecord:
+        value = self._value([Values({m.key: m.value for m in launch.measurements}) for launch in launches])
+        foreign = [launch.foreign_cores for launch in launches if launch.foreign_cores is not None]
+        made = _launch(launches[0].index, replaced(self._metric, value=value), launches[0].software)
+        return replaced(made, foreign_cores=max(foreign, default=None))
+
+    def _value(self, values: Sequence[Values]) -> float | None:
+        call = f"judge({self._metric.key!r})"
+        try:
+            found = self._derive(*values)
+        except Exception as error:
+            frame = traceback.extract_tb(error.__traceback__)[-1]
+            text = error.args[0] if isinstance(error, KeyError) and error.args else error
+            raise DerivationError(
+                f"{call}: its function raised {type(error).__name__}: {text} ({frame.filename}:{frame.lineno})"
+            ) from error
+        if found is None:
+            return None
+        if isinstance(found, bool | str | bytes) or not hasattr(found, "__float__") or not math.isfinite(float(found)):
+            raise DerivationError(
+                f"{call}: its function returned {found!r}; wanted a finite number, or None for no value"
+            )
+        return float(found)
+
+
+def _launch(index: int, number: Measurement, software: Mapping[str, str]) -> LaunchRecord:
+    return LaunchRecord(index=index, outcome="passed", wall_s=0.0, measurements=[number], software=dict(software))

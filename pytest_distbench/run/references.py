@@ -1,0 +1,196 @@
+"""What a case is compared with: a stored baseline, launches of another revision that ran beside it, or nothing.
+
+One contract for the three: which numbers of launches are judged, what is said of them, and what the record of the case
+holds about the other side.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from typing import Protocol
+
+from pytest_distbench.judging.case import judge_launches
+from pytest_distbench.judging.entry import make_entry, peak_memory_of, phases_of
+from pytest_distbench.judging.metric import Judgement, Rule, judge
+from pytest_distbench.judging.pairs import judge_paired, not_there
+from pytest_distbench.judging.update_policy import is_wanted, only_judges, why_not_storable
+from pytest_distbench.records.baseline import BaselineEntry
+from pytest_distbench.records.choices import Update
+from pytest_distbench.records.record import replaced
+from pytest_distbench.records.run import CaseResult, ReferenceRecord
+from pytest_distbench.run.request import CaseRequest
+from pytest_distbench.run.samples import Samples
+from pytest_distbench.store.baselines import BaselineStore
+
+
+class Reference(Protocol):
+    """What one case is compared with."""
+
+    def looks(self) -> Iterator[int]:
+        """Numbers of samples after which is judged, ascending; the last is the most there may be."""
+
+    def judge(self, samples: Samples) -> list[Judgement]:
+        """Judge what there is; an open judgement asks for more samples."""
+
+    def record(self, samples: Samples) -> ReferenceRecord:
+        """What the record of the case says of it."""
+
+    def conclude(self, result: CaseResult) -> CaseResult:
+        """Do what remains to be done when no more samples come, such as to prepare an update of the store."""
+
+
+@dataclasses.dataclass
+class Stored:
+    """A stored baseline, whether there is one or not.
+
+    Attributes:
+        request: what is compared.
+        store: where its entry is.
+        entry: None where there is none.
+        comparisons: noisy comparisons of the whole run, which share the error rate.
+        update: mode of the update, or None.
+        update_launches: samples of an update.
+        pending: gets the (test, key, entry) that the update wants to write.
+    """
+
+    request: CaseRequest
+    store: BaselineStore
+    entry: BaselineEntry | None
+    comparisons: int
+    update: Update | None
+    update_launches: int
+    pending: list[tuple[str, str, BaselineEntry]]
+
+    @property
+    def _is_updated(self) -> bool:
+        return self.update is not None and not only_judges(self.update, self.entry)
+
+    def looks(self) -> Iterator[int]:
+        first = self.request.launches
+        if self._is_updated:
+            yield max(first, self.update_launches)
+        else:
+            yield from range(first, max(first, self.request.terms.max_launches) + 1)
+
+    def judge(self, samples: Samples) -> list[Judgement]:
+        terms = self.request.terms
+        if self._is_updated or len(samples) >= samples.most:  # no launch can be added: no answer stays open
+            terms = dataclasses.replace(terms, max_launches=len(samples))
+        return judge_launches(
+            terms,
+            samples.launches,
+            self.entry,
+            workload=self.request.case.workload,
+            comparisons=self.comparisons,
+        )
+
+    def record(self, samples: Samples) -> ReferenceRecord:
+        del samples
+        path = str(self.store.path(self.request.case.test, str(self.request.case.key)))
+        if self.entry is None:
+            return ReferenceRecord(kind="stored", path=path)
+        return ReferenceRecord(
+            kind="stored",
+            path=path,
+            software=self.entry.software,
+            peak_memory_bytes=self.entry.peak_memory_bytes,
+            phases=self.entry.phases,
+        )
+
+    def conclude(self, result: CaseResult) -> CaseResult:
+        result = replaced(result, xfail_perf=result.xfail_perf or (self.entry.xfail_perf if self.entry else ""))
+        if not self._is_updated or result.launches[-1].outcome != "passed":
+            return result
+        if why_not_storable(result.launches):
+            return replaced(result, update="refused")
+        if not is_wanted(self.update, result.verdicts, is_new=self.entry is None):
+            return replaced(result, update="kept")
+        case = self.request.case
+        made = make_entry(case, result.launches, result.launches[0].software, before=self.entry)
+        self.pending.append((case.test, str(case.key), made))
+        previous = {v.metric: v.baseline for v in result.verdicts if v.is_judged}
+        return replaced(result, update="new" if self.entry is None else "changed", previous=previous)
+
+
+@dataclasses.dataclass
+class Paired:
+    """Launches of another revision or Python, each beside one of this tree.
+
+    Attributes:
+        request: what is compared.
+        name: of the other side, as people know it.
+        tolerance: smallest slowdown that counts, as a fraction.
+        numbers: of pairs after which is judged, ascending.
+        cases: in the whole run; they share the error rate.
+    """
+
+    request: CaseRequest
+    name: str
+    tolerance: float
+    numbers: tuple[int, ...]
+    cases: int
+
+    def looks(self) -> Iterator[int]:
+        yield from self.numbers
+
+    def judge(self, samples: Samples) -> list[Judgement]:
+        terms = self.request.terms
+        if samples.alone:
+            verdicts = not_there(terms, samples.launches[0], samples.alone)
+            return [Judgement(verdict, is_open=False) for verdict in verdicts]
+        return judge_paired(
+            terms,
+            self.request.case,
+            samples.references,
+            samples.launches,
+            tolerance=self.tolerance,
+            looks=self.numbers,
+            cases=self.cases,
+        )
+
+    def record(self, samples: Samples) -> ReferenceRecord:
+        references = samples.references
+        return ReferenceRecord(
+            kind="paired",
+            name=self.name,
+            software=references[0].software if references else {},
+            peak_memory_bytes=peak_memory_of(references),
+            phases=phases_of(references),
+            launches=list(references),
+        )
+
+    def conclude(self, result: CaseResult) -> CaseResult:
+        return result
+
+
+@dataclasses.dataclass
+class Nothing:
+    """Nothing: the case is measured, and where there is a reason why not, that is the verdict on everything.
+
+    Attributes:
+        request: what is measured.
+        reason: why nothing it measures can be compared; empty: nobody asked.
+    """
+
+    request: CaseRequest
+    reason: str = ""
+
+    def looks(self) -> Iterator[int]:
+        yield self.request.launches
+
+    def judge(self, samples: Samples) -> list[Judgement]:
+        if not self.reason:
+            return []
+        rule = Rule(tolerance=0.0, comparisons=1, max_launches=1)
+        verdicts = [judge([m], None, rule).verdict for m in samples.launches[0].measurements]
+        return [
+            Judgement(replaced(v, kind="incomparable", reason=self.reason) if v.is_judged else v, is_open=False)
+            for v in verdicts
+        ]
+
+    def record(self, samples: Samples) -> ReferenceRecord:
+        return ReferenceRecord(kind="nothing", launches=list(samples.references))
+
+    def conclude(self, result: CaseResult) -> CaseResult:
+        return result

@@ -1,0 +1,137 @@
+"""Samples: the launches of a case so far, alone or in pairs with those of a reference. ``derived`` has another kind."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from pytest_distbench.errors import BodyError
+from pytest_distbench.records.launch import LaunchRecord
+from pytest_distbench.run.pacing import Pacer
+from pytest_distbench.run.request import LaunchRequest
+
+if TYPE_CHECKING:
+    from pytest_distbench.run.launching import Launching
+
+
+class Samples(ABC):
+    """What a case is judged by.
+
+    Attributes:
+        launches: of this tree.
+        references: of what it is compared with on the spot, as many; empty where that is nothing, or stored.
+        alone: why there are no references although there should be; empty: there are.
+        most: the most samples there can be.
+    """
+
+    def __init__(self) -> None:
+        self.launches: list[LaunchRecord] = []
+        self.references: list[LaunchRecord] = []
+        self.alone = ""
+        self.most: float = math.inf
+
+    def __len__(self) -> int:
+        return len(self.launches)
+
+    @property
+    def whole(self) -> list[int]:
+        """Indices of the samples in which everything was measured."""
+        return [i for i, launch in enumerate(self.launches) if not launch.only]
+
+    @property
+    def failed(self) -> LaunchRecord | None:
+        """The launch that did not pass, after which there are no more."""
+        last = self.launches[-1] if self.launches else None
+        return last if last is not None and last.outcome != "passed" else None
+
+    @abstractmethod
+    def add(self, *, only: Sequence[str] = ()) -> None:
+        """Add one sample.
+
+        Args:
+            only: the metrics that are still needed; none: all.
+        """
+
+
+class SampleFailed(Exception):
+    """A launch did not pass, of samples that somebody else needs.
+
+    Attributes:
+        samples: that it belongs to.
+    """
+
+    def __init__(self, samples: Samples) -> None:
+        super().__init__()
+        self.samples = samples
+
+
+class Launches(Samples):
+    """Launches of this tree."""
+
+    def __init__(self, launching: Launching, request: LaunchRequest, pacer: Pacer) -> None:
+        super().__init__()
+        self._launching = launching
+        self._request = request
+        self._pacer = pacer
+
+    def add(self, *, only: Sequence[str] = ()) -> None:
+        self._pacer.wait_for_next(self.launches[-1] if self.launches else None)
+        self.launches.append(self._launching.launch(self._request, len(self.launches), only=only))
+
+
+class PairedLaunches(Samples):
+    """Launches of this tree and of the reference, side by side."""
+
+    def __init__(self, launching: Launching, request: LaunchRequest) -> None:
+        super().__init__()
+        self._launching = launching
+        self._request = request
+
+    def add(self, *, only: Sequence[str] = ()) -> None:
+        if not self.alone and not self._launching.reference.has(self._request.body):
+            self._stay_alone()
+        if self.alone:
+            self.launches.append(self._launching.launch(self._request, len(self.launches), only=only))
+            return
+        reference, current = self._launching.launch_pair(self._request, len(self.launches), only=only)
+        if not self.launches and reference is not None and _has_no_body(reference):
+            self._launching.forget(reference)
+            self._stay_alone()
+            self.add(only=only)
+            return
+        for record in (current, reference):
+            if record is not None and record.outcome != "passed":
+                self.launches, self.references = [record], []
+                return
+        assert reference is not None
+        assert current is not None
+        self.references.append(reference)
+        self.launches.append(current)
+
+    def _stay_alone(self) -> None:
+        """A test that the reference does not have is run once: it has to work, and shows its numbers."""
+        self.alone = f"the test does not exist in {self._launching.against}"
+        self.most = 1
+
+
+def take_turns(sources: Sequence[Samples], wanted: int) -> None:
+    """Add samples, one of each source and then one of each again, until every source has so many whole ones.
+
+    Neighbours in time make a number derived from them quieter than launches that a minute lies between.
+
+    Raises:
+        SampleFailed: a launch did not pass.
+    """
+    for number in range(1, wanted + 1):
+        for source in sources:
+            while len(source.whole) < number and len(source) < source.most:
+                source.add()
+                if source.failed:
+                    raise SampleFailed(source)
+
+
+def _has_no_body(launch: LaunchRecord) -> bool:
+    """Whether ranks found no body of that name in the file."""
+    return any(fate.error is not None and fate.error.kind == BodyError.__name__ for fate in launch.fates)

@@ -1,0 +1,88 @@
+"""What the user asked for: one frozen record, whoever reads it from where."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pytest_distbench.judging.policy import Policy
+
+if TYPE_CHECKING:
+    from pytest_distbench.machine.hardware import Gpu
+    from pytest_distbench.records.choices import Update
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgainstSettings:
+    """What this tree is to be compared with in place of stored baselines, as asked for.
+
+    Attributes:
+        revision: of the repository, by any name git knows; empty: the working tree.
+        interpreter: path or name of another Python; empty: the running one.
+        tolerance: smallest slowdown that counts, as a fraction.
+        looks: numbers of pairs of launches after which is judged, ascending.
+    """
+
+    revision: str
+    interpreter: str
+    tolerance: float
+    looks: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """What the user asked for, checked.
+
+    Attributes:
+        world_sizes: process-group sizes given, ascending.
+        only_these_sizes: True when a list was given: exactly those run. Else the one number is an upper bound.
+        gpu: CUDA is required.
+        gpus: the visible GPUs; empty without ``gpu``.
+        shares_gpu: several ranks may run on one GPU; nothing is judged or stored then.
+        attach: the rank that gets the terminal, or None.
+        backends: of the process groups; every test runs with each of them.
+        launcher: name of the launcher.
+        launches: launches judged first.
+        max_launches: the most launches of one case, while its answer is open.
+        update_launches: launches of an update.
+        timeout_s: for one launch.
+        baselines: folder of the store.
+        platform: hardware class given by the user, or None.
+        update: update mode, or None.
+        prune: delete the stored entries that a whole, green run did not use.
+        policy: which verdicts fail a test, and what happens without a baseline.
+        tolerance: default tolerance as a fraction.
+        json: where to write the run record, or None.
+        max_message_bytes: collective sweeps leave out larger messages; None: no limit.
+        preload: modules to import once for all ranks.
+        against: what this tree is compared with in place of stored baselines, or None.
+    """
+
+    world_sizes: tuple[int, ...]
+    only_these_sizes: bool
+    gpu: bool
+    gpus: tuple[Gpu, ...]
+    shares_gpu: bool
+    attach: int | None
+    backends: tuple[str, ...]
+    launcher: str
+    launches: int
+    max_launches: int
+    update_launches: int
+    timeout_s: float
+    baselines: Path
+    platform: str | None
+    update: Update | None
+    prune: bool
+    policy: Policy
+    tolerance: float
+    json: Path | None
+    max_message_bytes: int | None
+    preload: tuple[str, ...]
+    against: AgainstSettings | None = None
+
+    @property
+    def largest(self) -> int:
+        """The largest process group that may run."""
+        return self.world_sizes[-1]
