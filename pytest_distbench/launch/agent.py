@@ -24,8 +24,8 @@ import msgspec
 from pytest_distbench.launch import processes
 from pytest_distbench.launch.contract import SESSION_VARIABLE
 from pytest_distbench.launch.guardian import adopt_orphans, remove_traces
+from pytest_distbench.records.launch_files import LONGEST_SOCKETS_FOLDER, LaunchFiles, sockets_folder
 from pytest_distbench.records.record import Record
-from pytest_distbench.records.wire import LONGEST_SOCKETS_FOLDER, SOCKETS_FOLDER
 
 _LOST = 255
 """multiprocessing's exit code for a process whose forkserver has died."""
@@ -43,11 +43,6 @@ PRELOAD = [
     "pytest_distbench.worker.main",
 ]
 """Imported once, in the forkserver. torch._dynamo because the first optimizer of a process imports it, for seconds."""
-
-
-def sockets_folder(directory: Path, session: str) -> Path:
-    """Where multiprocessing's sockets are; agents of two sessions may share the run directory."""
-    return directory / f"{SOCKETS_FOLDER}-{session[:8]}"
 
 
 class Request(Record, frozen=True, kw_only=True):
@@ -144,7 +139,7 @@ class _Agent:
         processes.kill_descendants()
         shutil.rmtree(sockets_folder(self._directory, os.environ[SESSION_VARIABLE]), ignore_errors=True)
         for launch in self._directory.glob("launch*/") if pytest_died else ():
-            remove_traces(launch)
+            remove_traces(LaunchFiles(launch))
         os._exit(0)
 
 

@@ -19,6 +19,7 @@ from pytest_distbench.machine import hardware
 from pytest_distbench.plugin.settings import Settings
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.plan import LaunchPlan
+from pytest_distbench.records.torchrun import is_of_a_group
 from pytest_distbench.run.against import Reference, ReferenceSide, make_launcher, outside
 from pytest_distbench.run.directory import RunDirectory
 from pytest_distbench.run.request import MeasureRequest
@@ -29,12 +30,6 @@ of 127.0.0.1 (where /etc/hosts lacks it) costs a second, not ten."""
 
 ATTACHED_TIMEOUT_S = 7 * 86400.0
 """For a rank in a debugger: nobody waits for it but its user."""
-
-_TORCHRUN_VARIABLES = (
-    "RANK", "LOCAL_RANK", "GROUP_RANK", "ROLE_RANK", "ROLE_NAME", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_WORLD_SIZE",
-    "ROLE_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT",
-)  # fmt: skip
-_TORCHRUN_PREFIXES = ("TORCHELASTIC_", "PET_")
 
 
 @dataclass
@@ -198,9 +193,7 @@ class Launching:
 
     def _variables(self, world_size: int) -> dict[str, str]:
         """Pytest's environment as it is, without an outer torchrun's, plus what torchrun would add and _ONE_HOST."""
-        variables = {
-            k: v for k, v in os.environ.items() if k not in _TORCHRUN_VARIABLES and not k.startswith(_TORCHRUN_PREFIXES)
-        }
+        variables = {k: v for k, v in os.environ.items() if not is_of_a_group(k)}
         if world_size > 1:
             variables.setdefault("OMP_NUM_THREADS", "1")
         for name, value in _ONE_HOST.items():

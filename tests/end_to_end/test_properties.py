@@ -29,6 +29,7 @@ from pytest_distbench.launch.torchrun import exit_codes
 from pytest_distbench.machine import hardware
 from pytest_distbench.plugin.settings import parse_world_sizes
 from pytest_distbench.records.baseline import BaselineEntry, BaselineMetric
+from pytest_distbench.records.launch_files import LaunchFiles
 from pytest_distbench.records.plan import BodyReference, LaunchPlan
 from pytest_distbench.records.rank import RankReport
 from pytest_distbench.records.run import RunRecord
@@ -215,7 +216,7 @@ class TestRankFiles:
     def test_a_damaged_flight_recorder_says_nothing(self, folder: Path, data: bytes) -> None:
         for name in ("flight0.json", "groups0.json"):
             (folder / name).write_bytes(data)
-        found = stacks.entered(folder, 0)
+        found = stacks.entered(LaunchFiles(folder), 0)
 
         assert found is None or found.number >= 0
 
@@ -257,9 +258,9 @@ class TestControlLine:
     @given(st.lists(st.binary(max_size=200), max_size=5))
     def test_any_bytes_from_a_rank_are_survived(self, folder: Path, chunks: list[bytes]) -> None:
         with selectors.DefaultSelector() as selector:
-            channel = ControlChannel(folder, selector, world_size=2)
+            channel = ControlChannel(LaunchFiles(folder), selector, world_size=2)
             with socket.socket(socket.AF_UNIX) as rank:
-                with short_address(folder / "control") as address:
+                with short_address(LaunchFiles(folder).control) as address:
                     rank.connect(address)
                 for chunk in chunks:
                     rank.sendall(chunk + b"\n")
@@ -273,8 +274,8 @@ class TestControlLine:
 
     def test_events_of_ranks_there_are_not_are_ignored(self, tmp_path: Path) -> None:
         with selectors.DefaultSelector() as selector:
-            channel = ControlChannel(tmp_path, selector, world_size=2)
-            with socket.socket(socket.AF_UNIX) as rank, short_address(tmp_path / "control") as address:
+            channel = ControlChannel(LaunchFiles(tmp_path), selector, world_size=2)
+            with socket.socket(socket.AF_UNIX) as rank, short_address(LaunchFiles(tmp_path).control) as address:
                 rank.connect(address)
                 for number in (-1, 2, 10**9, 0):
                     rank.sendall(msgspec.json.encode(RankEvent(kind="hello", rank=number, pid=1, at=0.0)) + b"\n")
@@ -286,8 +287,8 @@ class TestControlLine:
 
     def test_an_endless_line_is_dropped_and_the_next_one_understood(self, tmp_path: Path) -> None:
         with selectors.DefaultSelector() as selector:
-            channel = ControlChannel(tmp_path, selector, world_size=2)
-            with socket.socket(socket.AF_UNIX) as rank, short_address(tmp_path / "control") as address:
+            channel = ControlChannel(LaunchFiles(tmp_path), selector, world_size=2)
+            with socket.socket(socket.AF_UNIX) as rank, short_address(LaunchFiles(tmp_path).control) as address:
                 rank.connect(address)
                 rank.setblocking(False)
                 event = msgspec.json.encode(RankEvent(kind="hello", rank=1, pid=1, at=0.0))

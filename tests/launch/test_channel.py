@@ -12,6 +12,7 @@ import msgspec
 import pytest
 
 from pytest_distbench.launch.channel import ControlChannel
+from pytest_distbench.records.launch_files import LaunchFiles
 from pytest_distbench.records.wire import ALL_JOINED, ALL_UP, EventKind, RankEvent, short_address
 
 
@@ -21,7 +22,7 @@ class Line:
     def __init__(self, folder: Path, rank: int) -> None:
         self.rank = rank
         self.socket = socket.socket(socket.AF_UNIX)
-        with short_address(folder / "control") as address:
+        with short_address(LaunchFiles(folder).control) as address:
             self.socket.connect(address)
         self.socket.setblocking(False)
 
@@ -38,7 +39,7 @@ class Line:
 @pytest.fixture
 def channel(tmp_path: Path) -> Iterator[ControlChannel]:
     with selectors.DefaultSelector() as selector:
-        made = ControlChannel(tmp_path, selector, world_size=2)
+        made = ControlChannel(LaunchFiles(tmp_path), selector, world_size=2)
         yield made
         made.close()
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 import importlib
 import os
 import time
-from pathlib import Path
 
 import msgspec
 
@@ -54,7 +53,7 @@ class FakeLauncher:
     def start(self, plan: LaunchPlan) -> FakeLaunch:
         for rank in range(plan.world_size):
             report = _report(plan, rank)
-            (Path(plan.directory) / f"rank{rank}.json").write_bytes(msgspec.json.encode(report))
+            plan.files.report(rank).write_bytes(msgspec.json.encode(report))
         return FakeLaunch()
 
     def leftovers(self) -> list[object]:

@@ -10,6 +10,7 @@ from pathlib import Path
 from pytest_distbench.launch.contract import Launcher
 from pytest_distbench.launch.supervise import supervise
 from pytest_distbench.records.launch import LaunchRecord
+from pytest_distbench.records.launch_files import LaunchFiles
 from pytest_distbench.records.plan import BodyReference, LaunchPlan
 from support.processes import wait_for, working_in
 
@@ -65,6 +66,6 @@ class Launch:
         )
         wait_for(lambda: not working_in(self.directory), limit_s=5)
         assert self.launcher.leftovers() == []
-        assert not (directory / "control").exists()
-        assert not (directory / "plan.json").exists()
+        assert not LaunchFiles(directory).control.exists()
+        assert not LaunchFiles(directory).plan.exists()
         return record

@@ -14,7 +14,8 @@ import msgspec
 from pytest_distbench.launch import processes
 from pytest_distbench.launch.channel import ControlChannel
 from pytest_distbench.launch.contract import Exit
-from pytest_distbench.launch.diagnosis.stacks import entered, is_in_own_code, stacks_path, trimmed, waits_at
+from pytest_distbench.launch.diagnosis.stacks import entered, is_in_own_code, trimmed, waits_at
+from pytest_distbench.records.launch_files import LaunchFiles
 from pytest_distbench.records.plan import LaunchPlan
 from pytest_distbench.records.rank import ErrorReport, Outcome, Phase, RankFate, RankReport
 from pytest_distbench.records.record import replaced
@@ -65,7 +66,7 @@ def read_reports(plan: LaunchPlan) -> dict[int, RankReport]:
     """The reports that ranks left behind, by rank. A missing or damaged one is left out: its rank died writing it."""
     reports = {}
     for rank in range(plan.world_size):
-        path = Path(plan.directory) / f"rank{rank}.json"
+        path = plan.files.report(rank)
         try:
             if path.stat().st_size <= _LARGEST_REPORT:
                 report = msgspec.json.decode(path.read_bytes(), type=RankReport)
@@ -157,10 +158,10 @@ def _fate(
     ending: Ending,
     hung: frozenset[int],
 ) -> RankFate:
-    directory = Path(plan.directory)
+    files = plan.files
     code = ending.exit.codes.get(rank)
     if report is not None and report.outcome != "passed":
-        return _reported(report, directory, beside_hung=bool(hung))
+        return _reported(report, files, beside_hung=bool(hung))
     stopped = rank in ending.ended_by_us or code == -signal.SIGTERM
     if report is not None and rank not in hung and (stopped or code in (None, 0)):
         return RankFate(rank=rank, outcome="passed", phase=report.phase, how="passed")
@@ -186,22 +187,22 @@ def _fate(
         phase=msgspec.convert(channel.last_phase(rank), Phase),
         how=how,
         is_victim=how.startswith("was ") or how == _WITH_LAUNCHER,
-        log_tail=tail(directory / f"rank{rank}.log"),
+        log_tail=tail(files.log(rank)),
     )
     if how != "hung" and not fate.is_victim:
         return fate
-    stacks = tail(stacks_path(directory, rank), _STACKS_LINES)
+    stacks = tail(files.stacks(rank), _STACKS_LINES)
     return replaced(
         fate,
         stacks=trimmed(stacks),
         waits_at=waits_at(stacks),
         is_elsewhere=plan.device == "cpu" and is_in_own_code(stacks),
-        **_collective(directory, rank),
+        **_collective(files, rank),
     )
 
 
-def _collective(directory: Path, rank: int) -> dict[str, Any]:
-    found = entered(directory, rank)
+def _collective(files: LaunchFiles, rank: int) -> dict[str, Any]:
+    found = entered(files, rank)
     if found is None:
         return {}
     return {
@@ -213,11 +214,11 @@ def _collective(directory: Path, rank: int) -> dict[str, Any]:
     }
 
 
-def _reported(report: RankReport, directory: Path, *, beside_hung: bool) -> RankFate:
+def _reported(report: RankReport, files: LaunchFiles, *, beside_hung: bool) -> RankFate:
     """The fate a rank told itself. Its log ends with the traceback, which is not shown twice."""
     error = report.error
     trace = error.traceback.strip().splitlines() if error else []
-    log = tail(directory / f"rank{report.rank}.log", LOG_TAIL_LINES + len(trace)).strip().splitlines()
+    log = tail(files.log(report.rank), LOG_TAIL_LINES + len(trace)).strip().splitlines()
     if trace and log[-1:] == trace[-1:]:
         log = log[: -len(trace)]
     return RankFate(
@@ -228,7 +229,7 @@ def _reported(report: RankReport, directory: Path, *, beside_hung: bool) -> Rank
         is_victim=error is not None and (_followed(error) or (beside_hung and _waited(error))),
         error=error,
         log_tail="\n".join(log[-LOG_TAIL_LINES:]),
-        **_collective(directory, report.rank),
+        **_collective(files, report.rank),
     )
 
 

@@ -16,6 +16,7 @@ import msgspec
 
 from pytest_distbench.launch import processes
 from pytest_distbench.launch.channel import ControlChannel
+from pytest_distbench.records.launch_files import LaunchFiles
 from pytest_distbench.records.wire import FLIGHT_REQUEST, STACKS_SIGNAL
 
 _WAIT_S = 2.0
@@ -90,8 +91,8 @@ class Entered(msgspec.Struct, frozen=True):
     members: dict[str, list[int]]
 
 
-def collect(directory: Path, channel: ControlChannel, *, undecided: Collection[int], held: Collection[int]) -> None:
-    """Make ranks write their stacks and last collectives into ``directory``; returns when they have, or cannot.
+def collect(files: LaunchFiles, channel: ControlChannel, *, undecided: Collection[int], held: Collection[int]) -> None:
+    """Make ranks write their stacks and last collectives into the launch's files; returns when they have, or cannot.
 
     ``undecided`` ranks are still at work; of ``held`` ones, which have failed and wait, only the collectives matter.
 
@@ -103,34 +104,24 @@ def collect(directory: Path, channel: ControlChannel, *, undecided: Collection[i
     # One without the handler would die of the signal: it has not come that far, or the body took the handler away.
     able = {rank: pid for rank, pid in at_work.items() if not processes.is_stopped(pid)}
     answering = {rank: pid for rank, pid in able.items() if processes.catches(pid, STACKS_SIGNAL)}
-    before = {rank: _size(stacks_path(directory, rank)) for rank in answering}
+    before = {rank: _size(files.stacks(rank)) for rank in answering}
     processes.send(answering.values(), STACKS_SIGNAL)
-    _wait_until(lambda: all(_is_whole(stacks_path(directory, rank), before[rank]) for rank in answering))
+    _wait_until(lambda: all(_is_whole(files.stacks(rank), before[rank]) for rank in answering))
     asked = (*answering, *held)  # only now: a thread that works while its frames are read may show nonsense
     for rank in asked:
         channel.ask(rank, FLIGHT_REQUEST)
-    _wait_until(lambda: all(flight_path(directory, rank).exists() for rank in asked))
+    _wait_until(lambda: all(files.flight(rank).exists() for rank in asked))
     for rank, pid in at_work.items():
-        if _size(stacks_path(directory, rank)) == before.get(rank, 0):
-            _ask_py_spy(pid, stacks_path(directory, rank))
+        if _size(files.stacks(rank)) == before.get(rank, 0):
+            _ask_py_spy(pid, files.stacks(rank))
 
 
-def stacks_path(directory: Path, rank: int) -> Path:
-    """Where a rank writes its stacks."""
-    return directory / f"stacks{rank}.txt"
-
-
-def flight_path(directory: Path, rank: int) -> Path:
-    """Where a rank writes its flight recorder."""
-    return directory / f"flight{rank}.json"
-
-
-def entered(directory: Path, rank: int) -> Entered | None:
+def entered(files: LaunchFiles, rank: int) -> Entered | None:
     """What a rank's flight recorder says; None where it says nothing."""
-    entries = _read(flight_path(directory, rank), _Flight)
+    entries = _read(files.flight(rank), _Flight)
     if entries is None:
         return None
-    members = _read(directory / f"groups{rank}.json", dict[str, list[int]]) or {}
+    members = _read(files.groups(rank), dict[str, list[int]]) or {}
     found = [e for e in entries.entries if e.process_group and not e.is_p2p and e.collective_seq_id > 0]
     numbers: dict[str, int] = {}
     for entry in found:
