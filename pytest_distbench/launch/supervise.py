@@ -15,10 +15,13 @@ from pytest_distbench.errors import RecordingError
 from pytest_distbench.launch import processes
 from pytest_distbench.launch.channel import ControlChannel
 from pytest_distbench.launch.contract import SESSION_VARIABLE, Exit, Launcher, RunningLaunch
-from pytest_distbench.launch.diagnosis import stacks
-from pytest_distbench.launch.diagnosis.fates import Ending, is_hang, merge_outcomes, read_reports, tail, tell_fates
-from pytest_distbench.launch.logs import LogFollower
+from pytest_distbench.launch.diagnosis.blame import is_hang
+from pytest_distbench.launch.diagnosis.evidence import collect
+from pytest_distbench.launch.diagnosis.fates import Ending, tell_fates
+from pytest_distbench.launch.diagnosis.reason import merge_outcomes
+from pytest_distbench.launch.logs import LogFollower, tail
 from pytest_distbench.launch.reduce import foreign_cores, late_s, merge, merge_fingerprints
+from pytest_distbench.launch.reports import read_reports
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.plan import LaunchPlan
 from pytest_distbench.records.rank import RankReport
@@ -245,7 +248,7 @@ class Supervised:
         self.left = frozenset(alive & self.channel.lost())
         self.ended_at = time.monotonic()
         undecided = {rank for rank in alive if rank not in self.channel.concluded() or self.timed_out}
-        stacks.collect(self.plan.files, self.channel, undecided=undecided, held=alive - undecided)
+        collect(self.plan.files, self.channel, undecided=undecided, held=alive - undecided)
         processes.kill(processes.family(pids.values()))
         deadline = time.monotonic() + (REAP_S if len(pids) == self.plan.world_size else UNKNOWN_REAP_S)
         while (remaining := deadline - time.monotonic()) > 0:

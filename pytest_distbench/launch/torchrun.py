@@ -14,7 +14,7 @@ import psutil
 
 from pytest_distbench.launch import processes
 from pytest_distbench.launch.contract import NO_REVERSE_DNS, SESSION_VARIABLE, Exit, RunningLaunch
-from pytest_distbench.launch.diagnosis.fates import tail
+from pytest_distbench.launch.logs import tail
 from pytest_distbench.records.plan import LaunchPlan
 
 LOOPBACK_RENDEZVOUS = "distbench-loopback"

@@ -183,7 +183,7 @@ def _title_of(fate: RankFate) -> str:
 def _body_of(fate: RankFate) -> str:
     if fate.error is not None:
         return _shortened(fate.error.traceback.rstrip())
-    if fate.how != "hung":
+    if not fate.is_hung:
         return ""
     return "\n".join(f"    {line}" for line in fate.stacks.splitlines()[:_STACK_LINES])
 

@@ -24,7 +24,7 @@ from pytest_distbench import __version__
 from pytest_distbench.commands.doctor.finding import Finding
 from pytest_distbench.launch import processes
 from pytest_distbench.launch.contract import SESSION_VARIABLE
-from pytest_distbench.launch.diagnosis.stacks import py_spy
+from pytest_distbench.launch.diagnosis.evidence import py_spy
 from pytest_distbench.machine import hardware
 from pytest_distbench.units import format_bytes
 
