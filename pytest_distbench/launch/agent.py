@@ -17,7 +17,7 @@ import socket
 import threading
 import time
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import msgspec
 
@@ -81,9 +81,9 @@ def main(descriptor: int, directory: str, preload: list[str]) -> None:
     forkserver.ensure_running()  # it imports torch while this process does
     agent.kept = [os.getpid(), *processes.children(os.getpid())]
     logging.disable(logging.CRITICAL)  # torch's first log record imports 800 modules
-    from torch import distributed as dist
+    from pytest_distbench.launch.group import backends  # and with it torch
 
-    agent.send(Reply(kind="ready", backends=_backends(dist), kept=agent.kept))
+    agent.send(Reply(kind="ready", backends=backends(), kept=agent.kept))
     agent.serve()
 
 
@@ -164,11 +164,3 @@ def _keep_sockets_in(directory: Path) -> None:
     if len(os.fsencode(name)) > LONGEST_SOCKETS_FOLDER:
         name = f"/proc/{os.getpid()}/fd/{os.open(folder, os.O_RDONLY | os.O_DIRECTORY)}"  # open as long as we live
     multiprocessing.current_process()._config["tempdir"] = name  # type: ignore[attr-defined] # no public way
-
-
-def _backends(dist: Any) -> dict[str, bool]:
-    """Which backends this torch can run."""
-    return {
-        name: bool(dist.is_available() and getattr(dist, f"is_{name}_available", lambda: False)())
-        for name in ("gloo", "nccl", "mpi", "ucc", "xccl")
-    } | {"fake": True}

@@ -12,10 +12,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest_distbench
+from pytest_distbench.installation import is_installed_here
 from pytest_distbench.launch.contract import Launcher
 from pytest_distbench.launch.pair import supervise_pair
 from pytest_distbench.launch.warm import WarmLauncher
-from pytest_distbench.machine.interpreters import Interpreter, is_installed_here
+from pytest_distbench.machine.interpreters import Interpreter
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.plan import BodyReference, LaunchPlan
 from pytest_distbench.records.record import replaced

@@ -14,7 +14,7 @@ from typing import cast
 import pytest
 
 from pytest_distbench.errors import ConfigurationError, ForeignModuleError
-from pytest_distbench.machine.interpreters import find_interpreter, is_installed_here
+from pytest_distbench.machine.interpreters import find_interpreter
 from pytest_distbench.records.plan import LaunchPlan
 from pytest_distbench.run.against import Reference, outside
 from pytest_distbench.run.directory import RunDirectory
@@ -290,9 +290,3 @@ def test_a_module_that_came_from_the_working_tree_all_the_same_is_named(
     bodies.check_origin(cast("LaunchPlan", fine))
     bodies.check_origin(cast("LaunchPlan", none))
     monkeypatch.delitem(sys.modules, "led_astray")
-
-
-def test_the_project_and_its_dependencies_are_told_apart(tmp_path: Path) -> None:
-    assert is_installed_here(pytest.__file__)
-    assert is_installed_here(os.__file__)
-    assert not is_installed_here(str(tmp_path / "module.py"))

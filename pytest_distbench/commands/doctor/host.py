@@ -20,8 +20,8 @@ from typing import Any
 
 import psutil
 
-from pytest_distbench import __version__
 from pytest_distbench.commands.doctor.finding import Finding
+from pytest_distbench.installation import __version__
 from pytest_distbench.launch import processes
 from pytest_distbench.launch.contract import SESSION_VARIABLE
 from pytest_distbench.launch.diagnosis.evidence import py_spy

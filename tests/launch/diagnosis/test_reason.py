@@ -52,11 +52,11 @@ def waits(rank: int, **fields: object) -> RankFate:
         ),
         (
             [
-                waits(0, collective="all_reduce of float32[8]", collective_number=2),
-                waits(1, collective="broadcast", collective_number=1),
+                waits(0, collective="all_reduce", collective_number=2),
+                waits(1, collective="send", collective_number=1),
             ],
             "failed",
-            "deadlock: rank 0 waited in all_reduce of float32[8], number 2; rank 1 waited in broadcast, number 1",
+            "deadlock: rank 0 waited in all_reduce, number 2; rank 1 waited in send, number 1",
         ),
         (
             [waits(0, collective="all_reduce", collective_number=2), fate(1)],
