@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import pytest
 
+from pytest_distbench.launch.launchers import describe_launchers
+
 BACKENDS = ("gloo", "nccl", "mpi", "ucc", "xccl", "fake")
-LAUNCHERS = ("warm", "torchrun")
 
 _OPTIONS: tuple[tuple[str, str, str], ...] = (
     ("backend", "NAME", f"process-group backend: {', '.join(BACKENDS)} (default: nccl with --gpu, else gloo)"),
-    (
-        "launcher",
-        "NAME",
-        "warm: start ranks from a process that has torch loaded (default); torchrun: the command line tool",
-    ),
+    ("launcher", "NAME", describe_launchers()),
     ("launches", "N", "launches of each case judged first (default: 1; of an update 10, of pairs 5)"),
     ("max-launches", "N", "the most launches of a case, while its answer is open (default: 10; of pairs 28)"),
     ("timeout", "S", "seconds one launch may take, from when its ranks are up (default: 300)"),

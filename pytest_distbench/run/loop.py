@@ -5,6 +5,7 @@ Joins the three strangers launch, verdict and baselines. Knows nothing of pytest
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import os
@@ -115,7 +116,10 @@ class Session:
         if is_measured and not is_paired:
             entry = self.store.entry(request.case.test, request.case.entry_key)
         gpus = [gpu.uuid for gpu in self.settings.gpus[: request.case.world_size]]
-        with alone_on_this_host(on_wait=self.launching.on_progress), leased(gpus, on_wait=self.launching.on_progress):
+        with contextlib.ExitStack() as held:
+            if self.launching.kind.local_lock:
+                held.enter_context(alone_on_this_host(on_wait=self.launching.on_progress))
+                held.enter_context(leased(gpus, on_wait=self.launching.on_progress))
             if self.settings.attach is not None:
                 return self._result(request, [self.launching.launch(request, 0)], [], None)
             if self.settings.update and request.judged:
@@ -198,7 +202,8 @@ class Session:
 
     def _launch_again(self, request: MeasureRequest, launches: list[LaunchRecord], *, only: Sequence[str] = ()) -> None:
         """Add a launch of this tree to those of the case, not in one breath with the last (see ``pacing``)."""
-        pacing.wait_for_next(launches[-1] if launches else None, self.began_at)
+        if self.launching.kind.is_spaced:
+            pacing.wait_for_next(launches[-1] if launches else None, self.began_at)
         self.began_at = time.monotonic()
         launches.append(self.launching.launch(request, len(launches), only=only))
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Callable
 
 from pytest_distbench.records.launch import LaunchRecord
 
@@ -19,15 +20,16 @@ RESTLESS = 0.1
 """``log(p95 / p25)`` of the iterations above which a machine is not quiet: the slow ones take 10 % longer."""
 
 
-def wait_for_next(before: LaunchRecord | None, began_at: float) -> None:
+def wait_for_next(before: LaunchRecord | None, began_at: float, *, sleep: Callable[[float], None] = time.sleep) -> None:
     """Wait until the next launch of a case may begin.
 
     Args:
         before: the launch before it; None: it is the first.
         began_at: when that one began; CLOCK_MONOTONIC seconds.
+        sleep: waits for so many seconds.
     """
     if before is not None and is_restless(before):
-        time.sleep(max(0.0, began_at + SPACING_S - time.monotonic()))
+        sleep(max(0.0, began_at + SPACING_S - time.monotonic()))
 
 
 def is_restless(launch: LaunchRecord) -> bool:

@@ -39,11 +39,11 @@ TEST = """
         pass
 
     def test_step(distbench):
-        fake = {"step": [0.0200, 0.0201, 0.0199, 0.0202, 0.0198], "count!exact": 7}
-        distbench.run(body, params={"fake": fake})
+        stand_in = {"step": [0.0200, 0.0201, 0.0199, 0.0202, 0.0198], "count!exact": 7}
+        distbench.run(body, params={"stand_in": stand_in})
 
     def test_count(distbench):
-        distbench.run(body, params={"fake": {"count!exact": 7}})
+        distbench.run(body, params={"stand_in": {"count!exact": 7}})
 
     def test_wrong():
         assert False
@@ -336,9 +336,9 @@ def test_the_command_measures_in_rounds_and_writes_its_findings(
     project: Project, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = project(TEST)
-    monkeypatch.setenv("TMPDIR", str(made.path))  # made-up launches need not wait for real ones on this host
     made.makeini(
-        "[pytest]\ndistbench_update = all\ndistbench_against = HEAD\ndistbench_against_python = nowhere\n"
+        "[pytest]\ndistbench_launcher = stand-in\ndistbench_update = all\n"
+        "distbench_against = HEAD\ndistbench_against_python = nowhere\n"
         "distbench_attach = 0\naddopts = -p no:sugar -p no:cacheprovider --distbench-against=main\n"
     )
     monkeypatch.chdir(made.path)

@@ -1,4 +1,4 @@
-"""Two launches in turns: who may run when. One group at a time, each once a round, and nobody waits for a group that has ended."""
+"""Two launches in turns: one runs at a time, each once a round, and nobody waits for a group that has ended."""
 
 from __future__ import annotations
 

@@ -19,14 +19,6 @@ def launch(*, p95: float | None, better: str = "lower") -> LaunchRecord:
     return LaunchRecord(index=0, outcome="passed", wall_s=1.0, measurements=[measurement])
 
 
-@pytest.fixture
-def waited(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """The seconds that were waited; nobody does."""
-    found: list[float] = []
-    monkeypatch.setattr(pacing.time, "sleep", found.append)
-    return found
-
-
 @pytest.mark.parametrize(
     ("before", "waits"),
     [
@@ -37,15 +29,15 @@ def waited(monkeypatch: pytest.MonkeyPatch) -> list[float]:
         (launch(p95=None, better="exact"), False),
     ],
 )
-def test_only_a_noisy_launch_is_not_followed_at_once(
-    waited: list[float], before: LaunchRecord | None, *, waits: bool
-) -> None:
-    pacing.wait_for_next(before, time.monotonic())
+def test_only_a_noisy_launch_is_not_followed_at_once(before: LaunchRecord | None, *, waits: bool) -> None:
+    waited: list[float] = []
+    pacing.wait_for_next(before, time.monotonic(), sleep=waited.append)
 
     assert bool(waited) == waits
 
 
-def test_a_launch_that_took_longer_than_the_spacing_is_followed_at_once(waited: list[float]) -> None:
-    pacing.wait_for_next(launch(p95=2.0), time.monotonic() - pacing.SPACING_S)
+def test_a_launch_that_took_longer_than_the_spacing_is_followed_at_once() -> None:
+    waited: list[float] = []
+    pacing.wait_for_next(launch(p95=2.0), time.monotonic() - pacing.SPACING_S, sleep=waited.append)
 
     assert waited == [0.0]
