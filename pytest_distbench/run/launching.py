@@ -69,9 +69,9 @@ class Launching:
     def prepare(self) -> None:
         """Let the launchers warm up in the background. Where they cannot, the first launch says why."""
         with contextlib.suppress(LauncherError):
-            self.launcher.prepare(self._variables(2))
+            self.launcher.prepare(self._variables())
             if self.settings.against is not None:
-                self.reference.launcher.prepare(self._variables(2))
+                self.reference.launcher.prepare(self._variables())
 
     @property
     def kind(self) -> LauncherKind:
@@ -154,7 +154,7 @@ class Launching:
         return records
 
     def _plan(self, directory: Path, request: MeasureRequest, index: int, *, only: Sequence[str]) -> LaunchPlan:
-        variables = self._variables(request.case.world_size)
+        variables = self._variables()
         return LaunchPlan(
             index=index,
             world_size=request.case.world_size,
@@ -195,11 +195,10 @@ class Launching:
         count = len(self.settings.gpus)
         return [rank % count for rank in range(world_size)] if count else []
 
-    def _variables(self, world_size: int) -> dict[str, str]:
+    def _variables(self) -> dict[str, str]:
         """Pytest's environment as it is, without an outer torchrun's, plus what torchrun and the launcher add."""
         variables = {k: v for k, v in os.environ.items() if not is_of_a_group(k)}
-        if world_size > 1:
-            variables.setdefault("OMP_NUM_THREADS", "1")
+        variables.setdefault("OMP_NUM_THREADS", "1")  # one rank too: else it is no measure for two
         for name, value in self.kind.variables.items():
             variables.setdefault(name, value)
         return variables
