@@ -162,16 +162,15 @@ def _observations(described: Mapping[str, Any], launch: int, factor: float) -> I
             raise LauncherError(f"{spelled!r}: unknown kind {better!r}; known are {', '.join(METRIC_KINDS)}")
         name, at = _parse_key(key)
         value = values[launch % len(values)] if isinstance(values, list) else values
-        if better == "curve":
-            value = [v * factor for v in value]
-        elif value is not None and not better:
-            value *= factor
+        numbers = value if isinstance(value, list) else [] if value is None else [value]
+        if better in ("", "curve"):
+            numbers = [number * factor for number in numbers]
         yield Observation(
             name=name,
             unit="" if better else "s",
             better=better or "lower",
             reduce="max",
-            values=value if isinstance(value, list) else [] if value is None else [value],
+            values=numbers,
             is_series=isinstance(value, list),
             at=at,
         )
