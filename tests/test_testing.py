@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -12,10 +13,18 @@ from support.plans import make_plan
 from pytest_distbench.errors import LauncherError
 from pytest_distbench.launch.reports import read_reports
 from pytest_distbench.launch.supervise import supervise
+from pytest_distbench.machine.locks import alone_on_this_host
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.record import replaced
 from pytest_distbench.testing import StandInLauncher
 
+ONE_STEP = """
+    def body(rank):
+        pass
+
+    def test_step(distbench):
+        distbench.run(body, params={"stand_in": {"step": 0.02}})
+"""
 DOCUMENT = Path(__file__).parent.parent / "docs" / "testing.md"
 
 
@@ -110,6 +119,20 @@ def test_the_documented_test_of_a_suite_passes(pytester: pytest.Pytester) -> Non
     pytester.makepyfile(test_of_a_suite=example)
 
     pytester.runpytest_subprocess("-p", "no:cacheprovider").assert_outcomes(passed=1)
+
+
+def test_made_up_ranks_are_not_limited_by_the_cores_of_this_host(project: Callable[[str], pytest.Pytester]) -> None:
+    made = project(ONE_STEP)
+    ranks = 33 * (os.cpu_count() or 1)
+
+    made.runpytest_inprocess("-p", "no:cacheprovider", f"--world-size={ranks}").assert_outcomes(passed=1)
+
+
+@pytest.mark.timeout(60)
+def test_made_up_ranks_need_not_be_alone_on_this_host(project: Callable[[str], pytest.Pytester]) -> None:
+    made = project(ONE_STEP)
+    with alone_on_this_host(on_wait=print):
+        made.runpytest_subprocess("-p", "no:cacheprovider").assert_outcomes(passed=1)
 
 
 def test_every_variable_that_is_read_is_documented() -> None:
