@@ -22,6 +22,8 @@ The environment changes it from one run to the next:
   many bytes.
 - ``DISTBENCH_STAND_IN_REFERENCE_FACTOR`` and ``..._REFERENCE_ERROR``: those of another revision
   (``--distbench-against``).
+
+PYTEST_DONT_REWRITE: there is no assertion here, and pytest would warn where a conftest imports from it first.
 """
 
 from __future__ import annotations

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -129,10 +130,23 @@ def test_made_up_ranks_are_not_limited_by_the_cores_of_this_host(project: Callab
 
 
 @pytest.mark.timeout(60)
-def test_made_up_ranks_need_not_be_alone_on_this_host(project: Callable[[str], pytest.Pytester]) -> None:
+def test_made_up_ranks_need_not_be_alone_on_this_host(
+    project: Callable[[str], pytest.Pytester], monkeypatch: pytest.MonkeyPatch
+) -> None:
     made = project(ONE_STEP)
+    monkeypatch.setattr(tempfile, "tempdir", str(made.path))  # locks of this test's own
+    monkeypatch.setenv("TMPDIR", str(made.path))
     with alone_on_this_host(on_wait=print):
         made.runpytest_subprocess("-p", "no:cacheprovider").assert_outcomes(passed=1)
+
+
+def test_a_conftest_may_import_from_the_plugin_before_it_is_one(project: Callable[[str], pytest.Pytester]) -> None:
+    made = project(ONE_STEP)
+    made.makeconftest(
+        'from pytest_distbench.testing import StandInLauncher\npytest_plugins = ["pytest_distbench.testing"]\n'
+    )
+
+    made.runpytest_subprocess("-W", "error", "-p", "no:cacheprovider").assert_outcomes(passed=1)
 
 
 def test_every_variable_that_is_read_is_documented() -> None:
