@@ -6,7 +6,6 @@ import textwrap
 import time
 import uuid
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import hypothesis
 import pytest
@@ -20,20 +19,12 @@ import pytest_distbench.report.header
 import pytest_distbench.report.terminal  # noqa: F401
 from pytest_distbench.launch import processes
 from pytest_distbench.launch.contract import SESSION_VARIABLE, Launcher
-from pytest_distbench.launch.torchrun import TorchrunLauncher
-from pytest_distbench.launch.warm import WarmLauncher
+from pytest_distbench.launch.launchers import LAUNCHERS, LauncherSetup
 
 hypothesis.settings.register_profile("repository", deadline=None, derandomize=True)  # no clock, no surprise in CI
 hypothesis.settings.load_profile("repository")
 
 _SETTLE_S = 10.0
-
-FAKE_CONFTEST = f"""
-import sys
-sys.path.insert(0, {str(Path(__file__).parent)!r})
-from support import fake_launcher
-fake_launcher.install()
-"""
 
 
 @pytest.fixture(autouse=True)
@@ -70,7 +61,7 @@ def launcher(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
     """Each launcher in turn, kept over the tests of a module: one launch must not harm the next."""
     cookie = uuid.uuid4().hex
     directory = tmp_path_factory.mktemp("agent")
-    made: Launcher = WarmLauncher(directory, cookie) if request.param == "warm" else TorchrunLauncher(cookie)
+    made = LAUNCHERS[request.param].make(LauncherSetup(directory=directory, session=cookie))
     yield made
     made.close()
     assert processes.marked(SESSION_VARIABLE, cookie) == []
@@ -79,11 +70,11 @@ def launcher(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
 
 @pytest.fixture
 def project(pytester: pytest.Pytester) -> Callable[[str], pytest.Pytester]:
-    """A project whose ranks are made up by fake_launcher: the plugin's own behaviour in milliseconds."""
+    """A project whose ranks are made up by the stand-in launcher: the plugin's own behaviour in milliseconds."""
 
     def make(test: str) -> pytest.Pytester:
-        pytester.makeconftest(FAKE_CONFTEST)
-        pytester.makeini("[pytest]\n")
+        pytester.makeconftest('pytest_plugins = ["pytest_distbench.testing"]\n')
+        pytester.makeini("[pytest]\ndistbench_launcher = stand-in\n")
         pytester.makepyfile(test_it=textwrap.dedent(test))
         return pytester
 

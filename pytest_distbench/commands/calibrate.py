@@ -15,9 +15,9 @@ from pathlib import Path
 
 import msgspec
 
-from pytest_distbench import __version__
 from pytest_distbench.commands.contract import Adder
 from pytest_distbench.errors import DistbenchError, StoredFileError
+from pytest_distbench.installation import __version__
 from pytest_distbench.judging import noise
 from pytest_distbench.judging.stats import baseline_error_rate
 from pytest_distbench.judging.update_policy import FEWEST_LAUNCHES

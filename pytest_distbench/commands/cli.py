@@ -7,10 +7,10 @@ import os
 import sys
 from collections.abc import Sequence
 
-from pytest_distbench import __version__
 from pytest_distbench.commands import calibrate, entries, fitness, review, runs, transfer
 from pytest_distbench.commands.contract import NegativeError
 from pytest_distbench.errors import DistbenchError
+from pytest_distbench.installation import __version__
 from pytest_distbench.report.escape import printable
 
 EXIT_NEGATIVE = 1

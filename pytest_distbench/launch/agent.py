@@ -17,15 +17,15 @@ import socket
 import threading
 import time
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import msgspec
 
 from pytest_distbench.launch import processes
 from pytest_distbench.launch.contract import SESSION_VARIABLE
 from pytest_distbench.launch.guardian import adopt_orphans, remove_traces
+from pytest_distbench.records.launch_files import LONGEST_SOCKETS_FOLDER, LaunchFiles, sockets_folder
 from pytest_distbench.records.record import Record
-from pytest_distbench.records.wire import LONGEST_SOCKETS_FOLDER, SOCKETS_FOLDER
 
 _LOST = 255
 """multiprocessing's exit code for a process whose forkserver has died."""
@@ -43,11 +43,6 @@ PRELOAD = [
     "pytest_distbench.worker.main",
 ]
 """Imported once, in the forkserver. torch._dynamo because the first optimizer of a process imports it, for seconds."""
-
-
-def sockets_folder(directory: Path, session: str) -> Path:
-    """Where multiprocessing's sockets are; agents of two sessions may share the run directory."""
-    return directory / f"{SOCKETS_FOLDER}-{session[:8]}"
 
 
 class Request(Record, frozen=True, kw_only=True):
@@ -86,9 +81,9 @@ def main(descriptor: int, directory: str, preload: list[str]) -> None:
     forkserver.ensure_running()  # it imports torch while this process does
     agent.kept = [os.getpid(), *processes.children(os.getpid())]
     logging.disable(logging.CRITICAL)  # torch's first log record imports 800 modules
-    from torch import distributed as dist
+    from pytest_distbench.launch.group import backends  # and with it torch
 
-    agent.send(Reply(kind="ready", backends=_backends(dist), kept=agent.kept))
+    agent.send(Reply(kind="ready", backends=backends(), kept=agent.kept))
     agent.serve()
 
 
@@ -144,7 +139,7 @@ class _Agent:
         processes.kill_descendants()
         shutil.rmtree(sockets_folder(self._directory, os.environ[SESSION_VARIABLE]), ignore_errors=True)
         for launch in self._directory.glob("launch*/") if pytest_died else ():
-            remove_traces(launch)
+            remove_traces(LaunchFiles(launch))
         os._exit(0)
 
 
@@ -169,11 +164,3 @@ def _keep_sockets_in(directory: Path) -> None:
     if len(os.fsencode(name)) > LONGEST_SOCKETS_FOLDER:
         name = f"/proc/{os.getpid()}/fd/{os.open(folder, os.O_RDONLY | os.O_DIRECTORY)}"  # open as long as we live
     multiprocessing.current_process()._config["tempdir"] = name  # type: ignore[attr-defined] # no public way
-
-
-def _backends(dist: Any) -> dict[str, bool]:
-    """Which backends this torch can run."""
-    return {
-        name: bool(dist.is_available() and getattr(dist, f"is_{name}_available", lambda: False)())
-        for name in ("gloo", "nccl", "mpi", "ucc", "xccl")
-    } | {"fake": True}

@@ -7,11 +7,11 @@ import os
 import selectors
 import socket
 import time
-from pathlib import Path
 
 import msgspec
 
-from pytest_distbench.records.wire import ALL_JOINED, ALL_UP, SOCKET_NAME, RankEvent, short_address
+from pytest_distbench.records.launch_files import LaunchFiles
+from pytest_distbench.records.wire import ALL_JOINED, ALL_UP, RankEvent, short_address
 
 _READ_BYTES = 65536
 LONGEST_LINE_BYTES = 2**20
@@ -22,14 +22,14 @@ class ControlChannel:
     """Listens for the ranks of one launch, and for their ends. Closing it ends every rank that is still connected.
 
     Args:
-        directory: of the launch.
+        files: of the launch.
         selector: where connections are registered.
         world_size: events of ranks beyond it are ignored.
         attached: the rank that is given this process's stdin, stdout and stderr when it says hello.
     """
 
     def __init__(
-        self, directory: Path, selector: selectors.BaseSelector, *, world_size: int, attached: int | None = None
+        self, files: LaunchFiles, selector: selectors.BaseSelector, *, world_size: int, attached: int | None = None
     ) -> None:
         self._world_size = world_size
         self._attached = attached
@@ -37,7 +37,7 @@ class ControlChannel:
         self.closed_at: dict[int, float] = {}
         """rank -> CLOCK_MONOTONIC seconds at which its connection ended."""
         self._selector = selector
-        self._path = directory / SOCKET_NAME
+        self._path = files.control
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._listener.settimeout(0)
         with short_address(self._path) as address:

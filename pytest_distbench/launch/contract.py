@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Protocol
 
 import psutil
 
 from pytest_distbench.records.plan import LaunchPlan
-from pytest_distbench.records.wire import PLAN_NAME
 
 SESSION_VARIABLE = "DISTBENCH_SESSION"
 """In the environment of every process any launcher of this pytest session starts."""
@@ -64,7 +62,7 @@ class Launcher(Protocol):
         """Begin whatever makes the first launch quick. Returns at once."""
 
     def start(self, plan: LaunchPlan) -> RunningLaunch:
-        """Start the ranks of a plan that is stored as :data:`PLAN_NAME` in its directory.
+        """Start the ranks of a plan that is stored in its directory.
 
         Raises:
             LauncherError: the ranks could not be started.
@@ -75,8 +73,3 @@ class Launcher(Protocol):
 
     def close(self) -> None:
         """End everything this launcher keeps running."""
-
-
-def plan_path(plan: LaunchPlan) -> Path:
-    """Where a plan is stored."""
-    return Path(plan.directory) / PLAN_NAME

@@ -18,6 +18,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+from torch import distributed as dist
 from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined] # exported at run time only
 from torch.distributed.elastic.agent.server.api import RunResult, WorkerGroup, WorkerSpec
 from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
@@ -159,6 +160,15 @@ class Group:
     def exit_codes(self) -> dict[int, int]:
         """Rank -> exit code of the ranks that have ended."""
         return self._agent.exit_codes()
+
+
+def backends() -> dict[str, bool]:
+    """Which backends this torch can run."""
+    is_built = {
+        name: dist.is_available() and getattr(dist, f"is_{name}_available", lambda: False)()
+        for name in ("gloo", "nccl", "mpi", "ucc", "xccl")
+    }
+    return {**is_built, "fake": True}
 
 
 def _enter(plan: str) -> None:

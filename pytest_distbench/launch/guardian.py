@@ -18,7 +18,7 @@ import sys
 from pathlib import Path
 
 from pytest_distbench.launch import processes
-from pytest_distbench.records.wire import PLAN_NAME, SOCKET_NAME, SOCKETS_FOLDER
+from pytest_distbench.records.launch_files import LaunchFiles
 
 _PR_SET_CHILD_SUBREAPER = 36
 
@@ -28,14 +28,14 @@ def adopt_orphans() -> None:
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
-def remove_traces(launch: Path) -> None:
+def remove_traces(launch: LaunchFiles) -> None:
     """Remove a launch's sockets, and its plan, which holds secrets of the environment."""
-    for name in (SOCKET_NAME, PLAN_NAME):
-        (launch / name).unlink(missing_ok=True)
-    shutil.rmtree(launch / SOCKETS_FOLDER, ignore_errors=True)
+    for path in (launch.control, launch.plan):
+        path.unlink(missing_ok=True)
+    shutil.rmtree(launch.sockets, ignore_errors=True)
 
 
-def main(lifeline: int, directory: Path, command: list[str]) -> None:
+def main(lifeline: int, launch: LaunchFiles, command: list[str]) -> None:
     """Run the command until it or pytest ends; then end all its descendants, and this process."""
     adopt_orphans()
     fcntl.fcntl(lifeline, fcntl.F_SETFD, fcntl.FD_CLOEXEC)
@@ -47,7 +47,7 @@ def main(lifeline: int, directory: Path, command: list[str]) -> None:
     processes.kill_descendants()
     code = child.wait()
     if lifeline in ended:
-        remove_traces(directory)
+        remove_traces(launch)
     if code >= 0:
         os._exit(code)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
@@ -55,4 +55,4 @@ def main(lifeline: int, directory: Path, command: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), Path(sys.argv[2]), sys.argv[3:])
+    main(int(sys.argv[1]), LaunchFiles(Path(sys.argv[2])), sys.argv[3:])

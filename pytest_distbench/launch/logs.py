@@ -1,4 +1,4 @@
-"""What ranks print, line by line while they run: read from their logs, so that nothing stands between them."""
+"""What ranks print: read from their logs, so that nothing stands between them."""
 
 from __future__ import annotations
 
@@ -9,9 +9,25 @@ from pathlib import Path
 
 from pytest_distbench.records.plan import LaunchPlan
 
+TAIL_LINES = 30
+"""As much of a log as a failure shows."""
+
 _READ_BYTES = 2**20
 _LONGEST_LINE_BYTES = 2**16
+_TAIL_BYTES = 64 * 1024
 _LINE_END = re.compile(rb"\r\n|\n|\r")
+
+
+def tail(path: Path, lines: int = TAIL_LINES) -> str:
+    """The last lines of a log of any size; empty where there is none."""
+    try:
+        with path.open("rb") as file:
+            file.seek(0, 2)
+            file.seek(max(0, file.tell() - _TAIL_BYTES))
+            text = file.read().decode(errors="replace")
+    except OSError:
+        return ""
+    return "\n".join(text.splitlines()[-lines:])
 
 
 class LogFollower:
@@ -23,7 +39,7 @@ class LogFollower:
     """
 
     def __init__(self, plan: LaunchPlan, on_line: Callable[[int, str], None]) -> None:
-        self._paths = {rank: Path(plan.directory) / f"rank{rank}.log" for rank in range(plan.world_size)}
+        self._paths = {rank: plan.files.log(rank) for rank in range(plan.world_size)}
         self._read: dict[int, int] = dict.fromkeys(self._paths, 0)
         self._rest: dict[int, bytes] = dict.fromkeys(self._paths, b"")
         self._on_line = on_line

@@ -5,11 +5,10 @@ from __future__ import annotations
 import contextlib
 import random
 import selectors
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from pytest_distbench.launch.contract import Launcher
 from pytest_distbench.launch.supervise import Supervised, opened
-from pytest_distbench.launch.turns import Turnstile
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.plan import LaunchPlan
 
@@ -56,3 +55,43 @@ def supervise_pair(
                 records[launch] = launch.record()
                 turnstile.leave(launch)
     return records.get(launches[0]), records.get(launches[1])
+
+
+class Turnstile:
+    """Gives the turn to one group at a time.
+
+    A turn is given only while every group waits that has not left: until it first asks a group starts up, later it
+    asks after each block. In every round each group has one turn; the order of a round is drawn anew.
+
+    Args:
+        launches: of all groups; none of them waits yet.
+        shuffle: brings a list into random order, in place.
+    """
+
+    def __init__(self, launches: Sequence[Supervised], shuffle: Callable[[list[Supervised]], None]) -> None:
+        self._present = list(launches)
+        self._shuffle = shuffle
+        self._waiting: list[Supervised] = []
+        self._round: list[Supervised] = []
+
+    def ask(self, launch: Supervised) -> None:
+        """A group waits for its turn."""
+        self._waiting.append(launch)
+        self._next()
+
+    def leave(self, launch: Supervised) -> None:
+        """A group has ended: the others go on without it."""
+        for queue in (self._present, self._waiting, self._round):
+            if launch in queue:
+                queue.remove(launch)
+        self._next()
+
+    def _next(self) -> None:
+        if not self._present or len(self._waiting) < len(self._present):
+            return
+        if not self._round:
+            self._round = list(self._present)
+            self._shuffle(self._round)
+        launch = self._round.pop(0)
+        self._waiting.remove(launch)
+        launch.give_turn()

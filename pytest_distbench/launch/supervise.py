@@ -14,16 +14,19 @@ import msgspec
 from pytest_distbench.errors import RecordingError
 from pytest_distbench.launch import processes
 from pytest_distbench.launch.channel import ControlChannel
-from pytest_distbench.launch.contract import SESSION_VARIABLE, Exit, Launcher, RunningLaunch, plan_path
-from pytest_distbench.launch.diagnosis import stacks
-from pytest_distbench.launch.diagnosis.fates import Ending, is_hang, merge_outcomes, read_reports, tail, tell_fates
-from pytest_distbench.launch.logs import LogFollower
+from pytest_distbench.launch.contract import SESSION_VARIABLE, Exit, Launcher, RunningLaunch
+from pytest_distbench.launch.diagnosis.blame import is_hang
+from pytest_distbench.launch.diagnosis.evidence import collect
+from pytest_distbench.launch.diagnosis.fates import Ending, tell_fates
+from pytest_distbench.launch.diagnosis.reason import merge_outcomes
+from pytest_distbench.launch.logs import LogFollower, tail
 from pytest_distbench.launch.reduce import foreign_cores, late_s, merge, merge_fingerprints
+from pytest_distbench.launch.reports import read_reports
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.plan import LaunchPlan
 from pytest_distbench.records.rank import RankReport
 from pytest_distbench.records.record import replaced
-from pytest_distbench.records.wire import SOCKETS_FOLDER, TURN_REQUEST, RankEvent, variables_to_wire
+from pytest_distbench.records.wire import TURN_REQUEST, RankEvent, variables_to_wire
 
 VICTIM_GRACE_S = 0.5
 """How long the other ranks may still report after one has failed."""
@@ -78,11 +81,11 @@ def opened(
 ) -> Iterator[Supervised]:
     """A launch in flight; at the end nothing of it is left but its record."""
     plan = replaced(plan, variables={**plan.variables, SESSION_VARIABLE: launcher.session})
-    plan_path(plan).touch(mode=0o600)
+    plan.files.plan.touch(mode=0o600)
     stored = replaced(plan, variables=variables_to_wire(plan.variables))
-    plan_path(plan).write_bytes(msgspec.json.encode(stored))
+    plan.files.plan.write_bytes(msgspec.json.encode(stored))
     with selectors.DefaultSelector() as selector:
-        channel = ControlChannel(plan_path(plan).parent, selector, world_size=plan.world_size, attached=plan.attached)
+        channel = ControlChannel(plan.files, selector, world_size=plan.world_size, attached=plan.attached)
         follower = LogFollower(plan, on_output) if on_output is not None else None
         try:
             launch = Supervised(launcher, plan, selector, channel, on_progress, follower)
@@ -92,8 +95,8 @@ def opened(
                 launch.finish()
         finally:
             channel.close()
-            plan_path(plan).unlink(missing_ok=True)
-            shutil.rmtree(plan_path(plan).parent / SOCKETS_FOLDER, ignore_errors=True)
+            plan.files.plan.unlink(missing_ok=True)
+            shutil.rmtree(plan.files.sockets, ignore_errors=True)
             if follower is not None:
                 follower.finish()
 
@@ -245,7 +248,7 @@ class Supervised:
         self.left = frozenset(alive & self.channel.lost())
         self.ended_at = time.monotonic()
         undecided = {rank for rank in alive if rank not in self.channel.concluded() or self.timed_out}
-        stacks.collect(plan_path(self.plan).parent, self.channel, undecided=undecided, held=alive - undecided)
+        collect(self.plan.files, self.channel, undecided=undecided, held=alive - undecided)
         processes.kill(processes.family(pids.values()))
         deadline = time.monotonic() + (REAP_S if len(pids) == self.plan.world_size else UNKNOWN_REAP_S)
         while (remaining := deadline - time.monotonic()) > 0:
@@ -276,7 +279,7 @@ class Supervised:
         if outcome == "failed" and ended.died and all(f.is_victim for f in fates if f.outcome == "failed"):
             reason = f"the launcher failed: {ended.trouble}"
         elif outcome == "failed" and ended.trouble and not any(r.error for r in reports.values()):
-            log = tail(plan_path(plan).parent / "launcher.log")
+            log = tail(plan.files.launcher_log)
             reason = f"{reason}; {ended.trouble}" + (f"\n{log}" if log else "")
         measurements = []
         if outcome == "passed":

@@ -13,8 +13,8 @@ from pathlib import Path
 import psutil
 
 from pytest_distbench.launch import processes
-from pytest_distbench.launch.contract import NO_REVERSE_DNS, SESSION_VARIABLE, Exit, RunningLaunch, plan_path
-from pytest_distbench.launch.diagnosis.fates import tail
+from pytest_distbench.launch.contract import NO_REVERSE_DNS, SESSION_VARIABLE, Exit, RunningLaunch
+from pytest_distbench.launch.logs import tail
 from pytest_distbench.records.plan import LaunchPlan
 
 LOOPBACK_RENDEZVOUS = "distbench-loopback"
@@ -48,14 +48,14 @@ class TorchrunLauncher:
             f"--rdzv-backend={LOOPBACK_RENDEZVOUS}",
             "--rdzv-endpoint=127.0.0.1:0",
             "--nnodes=1",
-            f"--log-dir={Path(plan.directory) / 'torchrun'}",
+            f"--log-dir={plan.files.torchrun_logs}",
             f"--nproc-per-node={plan.world_size}",
             "--local-addr=127.0.0.1",
-            "-m", "pytest_distbench.worker", str(plan_path(plan)),
+            "-m", "pytest_distbench.worker", str(plan.files.plan),
         ]  # fmt: skip
         variables = {**plan.variables, **NO_REVERSE_DNS, SESSION_VARIABLE: self.session}
         variables["PYTHONPATH"] = os.pathsep.join(p for p in plan.python_path if p)
-        with open(Path(plan.directory) / "launcher.log", "ab") as log:
+        with open(plan.files.launcher_log, "ab") as log:
             process = subprocess.Popen(
                 command,
                 env=variables,
@@ -67,7 +67,7 @@ class TorchrunLauncher:
                 start_new_session=True,
             )
         os.close(lifeline)
-        return _TorchrunLaunch(process, theirs, self.session, Path(plan.directory) / "launcher.log")
+        return _TorchrunLaunch(process, theirs, self.session, plan.files.launcher_log)
 
     def leftovers(self) -> list[psutil.Process]:
         return processes.marked(SESSION_VARIABLE, self.session)

@@ -18,8 +18,9 @@ import psutil
 
 from pytest_distbench.errors import BackendUnavailable, LauncherError
 from pytest_distbench.launch import processes
-from pytest_distbench.launch.agent import Reply, Request, sockets_folder
-from pytest_distbench.launch.contract import NO_REVERSE_DNS, SESSION_VARIABLE, Exit, RunningLaunch, plan_path
+from pytest_distbench.launch.agent import Reply, Request
+from pytest_distbench.launch.contract import NO_REVERSE_DNS, SESSION_VARIABLE, Exit, RunningLaunch
+from pytest_distbench.records.launch_files import sockets_folder
 from pytest_distbench.records.plan import LaunchPlan
 
 _START_TIMEOUT_S = 120.0
@@ -152,7 +153,7 @@ class _Agent:
         return self._backends
 
     def launch(self, plan: LaunchPlan) -> RunningLaunch:
-        request = Request(plan=str(plan_path(plan)), world_size=plan.world_size)
+        request = Request(plan=str(plan.files.plan), world_size=plan.world_size)
         try:
             self._link.sendall(msgspec.json.encode(request) + b"\n")
         except OSError as error:

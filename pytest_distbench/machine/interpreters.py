@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import functools
 import json
 import os
 import re
 import shutil
-import site
 import subprocess
-import sysconfig
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -108,16 +105,3 @@ def find_interpreter(given: str, folder: Path) -> Interpreter:
         )
     versions = {"python": ".".join(map(str, version)), **found}
     return Interpreter(executable, versions, tuple(p for p in path if p))
-
-
-def is_installed_here(path: str) -> bool:
-    """Whether a path belongs to the running Python or its installed packages, not to the user's own code."""
-    return any(Path(path).is_relative_to(folder) for folder in _installation())
-
-
-@functools.cache
-def _installation() -> frozenset[str]:
-    names = ("stdlib", "platstdlib", "purelib", "platlib")
-    folders = {sysconfig.get_path(name) for name in names}
-    folders |= {str(Path(os.__file__).parent), *site.getsitepackages(), site.getusersitepackages()}
-    return frozenset(folders)

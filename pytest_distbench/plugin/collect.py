@@ -159,8 +159,8 @@ class ResultsPlugin:
     def _write_record(self, settings: Settings, session: pytest.Session) -> None:
         from datetime import UTC, datetime
 
-        from pytest_distbench import __version__
         from pytest_distbench.errors import StoredFileError
+        from pytest_distbench.installation import __version__
         from pytest_distbench.records.run import RunRecord
         from pytest_distbench.store.run_record import SCHEMA, write_run_record
 

@@ -6,15 +6,11 @@ from typing import Any
 
 import pytest
 
+from pytest_distbench.launch.launchers import describe_launchers
 from pytest_distbench.records.options import OPTIONS, Option
 
 SHORT = ("world-size", "gpu")
 """Options that have a spelling without our name, where nobody else has it."""
-
-LAUNCHERS = {
-    "warm": "start ranks from a process that has torch loaded (default)",
-    "torchrun": "the command line tool",
-}
 
 
 def add_options(parser: pytest.Parser) -> None:
@@ -58,8 +54,7 @@ def _declaration(option: Option) -> dict[str, Any]:
 
 
 def _summary(option: Option) -> str:
-    launchers = "; ".join(f"{name}: {what}" for name, what in LAUNCHERS.items())
-    return option.summary.replace("{launchers}", launchers)
+    return option.summary.replace("{launchers}", describe_launchers())
 
 
 def _known_options(parser: pytest.Parser) -> set[str]:

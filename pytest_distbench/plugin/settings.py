@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, get_args
 import pytest
 
 from pytest_distbench.errors import ConfigurationError
-from pytest_distbench.plugin.options import LAUNCHERS
+from pytest_distbench.launch.launchers import DEFAULT_LAUNCHER, LAUNCHERS, who_hold_two
 from pytest_distbench.records.choices import BASELINE_LAUNCHES, RUN_LAUNCHES, UPDATES
 from pytest_distbench.records.options import BACKENDS, NOTHING, OPTIONS
 from pytest_distbench.units import parse_bytes
@@ -41,7 +41,8 @@ def read_settings(config: pytest.Config) -> Settings:
     if shares_gpu and not gpu:
         raise ConfigurationError("--distbench-share-gpu puts several ranks on one GPU: give --gpu too")
     sizes_text = _option(config, "short_world_size") or _text(config, "world_size")
-    sizes = _world_sizes(sizes_text, gpu=gpu, gpus=visible, shares_gpu=shares_gpu)
+    hosts = LAUNCHERS[_launcher(config)].hosts
+    sizes = _world_sizes(sizes_text, gpu=gpu, gpus=visible, shares_gpu=shares_gpu, is_here=hosts == "one")
     launches = _integer(config, "launches", 1, least=1)
     given_launches = bool(_text(config, "launches"))
     update = _choice(config, "update", UPDATES, "") or None
@@ -63,7 +64,7 @@ def read_settings(config: pytest.Config) -> Settings:
         shares_gpu=shares_gpu,
         attach=_attach(config, sizes[-1], is_update=bool(update)),
         backends=backends,
-        launcher=_choice(config, "launcher", tuple(LAUNCHERS), "warm"),
+        launcher=_launcher(config),
         launches=launches,
         max_launches=_most(config, launches, RUN_LAUNCHES),
         update_launches=launches if given_launches else BASELINE_LAUNCHES,
@@ -117,6 +118,10 @@ def _choice(config: pytest.Config, name: str, allowed: tuple[str, ...], default:
             f"known are {', '.join(allowed)}"
         )
     return text
+
+
+def _launcher(config: pytest.Config) -> str:
+    return _choice(config, "launcher", tuple(LAUNCHERS), DEFAULT_LAUNCHER)
 
 
 def _backends(config: pytest.Config, *, gpu: bool) -> tuple[str, ...]:
@@ -191,8 +196,11 @@ def _against(config: pytest.Config) -> AgainstSettings | None:
         raise ConfigurationError(f"{option} reads and writes no baseline; leave out --distbench-update")
     if _option(config, "prune"):
         raise ConfigurationError(f"{option} uses no stored entry, so none is unused; leave out --distbench-prune")
-    if _text(config, "launcher") == "torchrun":
-        raise ConfigurationError(f"{option} holds two groups open at once, which only the warm launcher does")
+    if not LAUNCHERS[_launcher(config)].holds_two:
+        raise ConfigurationError(
+            f"{option} holds two groups open at once, which the {_launcher(config)} launcher cannot; "
+            f"take one of {who_hold_two()}"
+        )
     if _option(config, "share_gpu"):
         raise ConfigurationError(f"{option}: with --distbench-share-gpu nothing is judged; leave out one of them")
     from pytest_distbench.judging.pair_rule import FEWEST_PAIRS, FIRST_LOOK, LAST_LOOK, TOLERANCE, looks
@@ -236,7 +244,7 @@ def parse_world_sizes(text: str) -> tuple[int, ...]:
     return tuple(sorted({int(part) for part in parts}))
 
 
-def _world_sizes(text: str, *, gpu: bool, gpus: tuple[Gpu, ...], shares_gpu: bool) -> tuple[int, ...]:
+def _world_sizes(text: str, *, gpu: bool, gpus: tuple[Gpu, ...], shares_gpu: bool, is_here: bool) -> tuple[int, ...]:
     from pytest_distbench.machine import hardware
 
     variable = os.environ.get("CUDA_VISIBLE_DEVICES")
@@ -252,7 +260,7 @@ def _world_sizes(text: str, *, gpu: bool, gpus: tuple[Gpu, ...], shares_gpu: boo
             f"Ask for at most {len(gpus)}, or add --distbench-share-gpu to test without measuring"
         )
     most = MOST_RANKS_PER_CORE * hardware.cores()
-    if not gpu and sizes[-1] > most:
+    if is_here and not gpu and sizes[-1] > most:
         raise ConfigurationError(
             f"--world-size {text}: {sizes[-1]} ranks on {hardware.cores()} CPU cores; at most {most} "
             f"({MOST_RANKS_PER_CORE} a core) can run here"

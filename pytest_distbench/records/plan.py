@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any, Literal
 
+from pytest_distbench.records.launch_files import LaunchFiles
 from pytest_distbench.records.record import Record
 
 
@@ -21,7 +23,7 @@ class BodyReference(Record, frozen=True, kw_only=True):
 
 
 class LaunchPlan(Record, frozen=True, kw_only=True):
-    """Everything a rank needs to know, read from ``plan.json`` in the launch's directory."""
+    """Everything a rank needs to know, read from :attr:`LaunchFiles.plan`."""
 
     index: int
     world_size: int
@@ -58,3 +60,8 @@ class LaunchPlan(Record, frozen=True, kw_only=True):
     """Where the revision is checked out that this group measures; empty: it measures the working tree."""
     foreign_tree: str = ""
     """The working tree, from which a group with a ``tree`` of its own may import no module."""
+
+    @property
+    def files(self) -> LaunchFiles:
+        """Where the launch's files are."""
+        return LaunchFiles(Path(self.directory))

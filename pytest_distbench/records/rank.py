@@ -10,6 +10,9 @@ from pytest_distbench.records.record import Record
 
 Outcome = Literal["passed", "failed", "skipped"]
 
+HUNG = "hung"
+"""How a rank ended that did not go on."""
+
 
 Phase = Literal["start", "import", "rendezvous", "body", "teardown", "exit"]
 
@@ -68,7 +71,7 @@ class RankFate(Record, frozen=True, kw_only=True):
     waits_at: str = ""
     """The user's line it hung or waited at: ``file.py:7 in function``."""
     collective: str = ""
-    """The last collective it entered, from torch's flight recorder: ``all_reduce of float[1000]``."""
+    """The last collective it entered, from torch's flight recorder: ``all_reduce of float32[1000]``."""
     collective_number: int | None = None
     """Number of that collective in its group, from 1; 0: it entered none."""
     collective_is_over: bool = False
@@ -79,3 +82,8 @@ class RankFate(Record, frozen=True, kw_only=True):
     """Group's name -> number of the last collective it entered there."""
     groups: dict[str, list[int]] = {}
     """Ranks of the groups it belongs to, by name."""
+
+    @property
+    def is_hung(self) -> bool:
+        """Whether it did not go on, and was ended."""
+        return self.how == HUNG

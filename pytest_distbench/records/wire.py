@@ -11,20 +11,9 @@ from typing import Literal
 
 from pytest_distbench.records.record import Record
 
-SOCKET_NAME = "control"
-"""The socket's name in the launch's directory."""
-
-PLAN_NAME = "plan.json"
-"""The plan's name there. It holds the whole environment, secrets included, and goes when the launch ends."""
-
-SOCKETS_FOLDER = "sockets"
-"""Folder for the sockets of Python's multiprocessing, in the launch's directory and in the run's."""
-
-LONGEST_SOCKETS_FOLDER = 70
-"""Bytes: a Unix socket's address holds 107, and multiprocessing adds up to 30."""
-
 STACKS_SIGNAL = signal.SIGUSR1
-"""Makes a rank write the Python stacks of its threads to ``stacks<rank>.txt``, also while blocked in a collective."""
+"""Makes a rank write the Python stacks of its threads to :meth:`LaunchFiles.stacks`, also while it is
+blocked in a collective."""
 
 TURN_REQUEST = b"g"
 """Byte from pytest on the socket: it is your group's turn; the answer to the event ``turn``."""
@@ -36,7 +25,7 @@ ALL_JOINED = b"j"
 """Byte from pytest on the socket: every rank has begun its body, so that none needs the others to join its group."""
 
 FLIGHT_REQUEST = b"f"
-"""Byte from pytest on the socket: write the flight recorder's last collectives to ``flight<rank>.json``."""
+"""Byte from pytest on the socket: write the flight recorder's last collectives to :meth:`LaunchFiles.flight`."""
 
 XFAILED = "XFailed"
 """Name of the exception pytest.xfail raises; a rank that does so stands down, as one that skips."""

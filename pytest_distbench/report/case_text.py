@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 from pytest_distbench.judging.software import software_changes
 from pytest_distbench.judging.update_policy import why_not_storable
 from pytest_distbench.records.kinds import METRIC_KINDS, VERDICT_KINDS
 from pytest_distbench.records.launch import LaunchRecord
+from pytest_distbench.records.launch_files import LaunchFiles
 from pytest_distbench.records.rank import RankFate
 from pytest_distbench.records.run import CaseResult
 from pytest_distbench.records.verdict import Verdict
@@ -186,7 +188,7 @@ def _title_of(fate: RankFate) -> str:
 def _body_of(fate: RankFate) -> str:
     if fate.error is not None:
         return _shortened(fate.error.traceback.rstrip())
-    if fate.how != "hung":
+    if not fate.is_hung:
         return ""
     return "\n".join(f"    {line}" for line in fate.stacks.splitlines()[:_STACK_LINES])
 
@@ -195,7 +197,11 @@ def _log_of(fate: RankFate, launch: LaunchRecord) -> list[str]:
     lines = fate.log_tail.strip().splitlines()[-_FEW_LINES:]
     if not lines:
         return []
-    return [f"    end of {launch.logs}/rank{fate.rank}.log:", *(f"    | {line[:_LONGEST_LINE]}" for line in lines), ""]
+    return [
+        f"    end of {LaunchFiles(Path(launch.logs)).log(fate.rank)}:",
+        *(f"    | {line[:_LONGEST_LINE]}" for line in lines),
+        "",
+    ]
 
 
 def _launcher_lines(launch: LaunchRecord) -> list[str]:

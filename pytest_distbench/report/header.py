@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pytest_distbench import __version__
+from pytest_distbench.installation import __version__
 from pytest_distbench.records.environment import Environment
 from pytest_distbench.store.baselines import BaselineStore
 

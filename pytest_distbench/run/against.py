@@ -12,10 +12,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest_distbench
+from pytest_distbench.installation import is_installed_here
 from pytest_distbench.launch.contract import Launcher
+from pytest_distbench.launch.launchers import LauncherSetup
 from pytest_distbench.launch.pair import supervise_pair
-from pytest_distbench.launch.warm import WarmLauncher
-from pytest_distbench.machine.interpreters import Interpreter, find_interpreter, is_installed_here
+from pytest_distbench.machine.interpreters import Interpreter, find_interpreter
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.plan import BodyReference, LaunchPlan
 from pytest_distbench.records.record import replaced
@@ -167,8 +168,8 @@ class ReferenceSide:
         return path
 
 
-def make_launcher(reference: Reference, directory: Path, session: str, preload: Sequence[str]) -> WarmLauncher:
-    """The launcher of the reference's ranks.
+def make_setup(reference: Reference, directory: Path, session: str, preload: Sequence[str]) -> LauncherSetup:
+    """What the launcher of the reference's ranks is made of.
 
     Args:
         reference: what is compared with.
@@ -178,11 +179,11 @@ def make_launcher(reference: Reference, directory: Path, session: str, preload: 
     """
     interpreter = reference.interpreter
     if interpreter is None:
-        return WarmLauncher(directory, session, tuple(preload))
-    return WarmLauncher(
-        directory,
-        session,
-        tuple(preload),
+        return LauncherSetup(directory=directory, session=session, preload=preload)
+    return LauncherSetup(
+        directory=directory,
+        session=session,
+        preload=preload,
         interpreter=interpreter.executable,
         python_path=python_path(interpreter, directory, []),
     )

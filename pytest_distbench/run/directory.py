@@ -14,7 +14,7 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from pytest_distbench.launch.guardian import remove_traces
-from pytest_distbench.records.wire import SOCKETS_FOLDER
+from pytest_distbench.records.launch_files import LaunchFiles, sockets_folders
 
 KEPT = 3
 """Folders of earlier runs that stay, the newest ones."""
@@ -59,8 +59,8 @@ def _sweep(own: Path) -> None:
         shutil.rmtree(path, ignore_errors=True)
     for path in ended[:KEPT]:  # one whose every process was killed at once left sockets, and a plan with secrets
         for launch in path.glob("launch*/"):
-            remove_traces(launch)
-        for sockets in path.glob(f"{SOCKETS_FOLDER}*/"):
+            remove_traces(LaunchFiles(launch))
+        for sockets in sockets_folders(path):
             shutil.rmtree(sockets, ignore_errors=True)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import sys
@@ -12,29 +13,19 @@ from pathlib import Path
 
 from pytest_distbench.errors import LauncherError
 from pytest_distbench.launch.contract import Launcher
+from pytest_distbench.launch.launchers import LAUNCHERS, LauncherKind, LauncherSetup
 from pytest_distbench.launch.supervise import supervise
-from pytest_distbench.launch.torchrun import TorchrunLauncher
-from pytest_distbench.launch.warm import WarmLauncher
 from pytest_distbench.machine import hardware
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.plan import LaunchPlan
-from pytest_distbench.run.against import Reference, ReferenceSide, make_launcher, outside
+from pytest_distbench.records.torchrun import is_of_a_group
+from pytest_distbench.run.against import Reference, ReferenceSide, make_setup, outside
 from pytest_distbench.run.directory import RunDirectory
 from pytest_distbench.run.request import LaunchRequest
 from pytest_distbench.run.settings import Settings
 
-_ONE_HOST = {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo", "RES_OPTIONS": "timeout:1 attempts:1"}
-"""Set in ranks unless the user has: sockets of a group on one host are not for others to see, and one reverse look-up
-of 127.0.0.1 (where /etc/hosts lacks it) costs a second, not ten."""
-
 ATTACHED_TIMEOUT_S = 7 * 86400.0
 """For a rank in a debugger: nobody waits for it but its user."""
-
-_TORCHRUN_VARIABLES = (
-    "RANK", "LOCAL_RANK", "GROUP_RANK", "ROLE_RANK", "ROLE_NAME", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_WORLD_SIZE",
-    "ROLE_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT",
-)  # fmt: skip
-_TORCHRUN_PREFIXES = ("TORCHELASTIC_", "PET_")
 
 
 @dataclass
@@ -78,23 +69,31 @@ class Launching:
         return self._directory
 
     def prepare(self) -> None:
-        """Let the launchers warm up in the background."""
-        self.launcher.prepare(self._variables(2))
-        if self.compared_with is not None:
-            self.reference.launcher.prepare(self._variables(2))
+        """Let the launchers warm up in the background. Where they cannot, the first launch says why."""
+        with contextlib.suppress(LauncherError):
+            self.launcher.prepare(self._variables())
+            if self.compared_with is not None:
+                self.reference.launcher.prepare(self._variables())
+
+    @property
+    def kind(self) -> LauncherKind:
+        """What the launcher can do."""
+        return LAUNCHERS[self.settings.launcher]
 
     @property
     def launcher(self) -> Launcher:
         """The launcher the settings ask for."""
         if self._launcher is None:
-            self._launcher = LAUNCHERS[self.settings.launcher](self)
+            setup = LauncherSetup(directory=self.directory.path, session=self.cookie, preload=self.preload)
+            self._launcher = self.kind.make(setup)
         return self._launcher
 
     @property
     def reference(self) -> ReferenceSide:
         """The side that this tree is compared with; only where the settings name one."""
         if self._reference is None:
-            self._reference = ReferenceSide(self.against, self.directory.path, LAUNCHERS["reference"](self))
+            setup = make_setup(self.against, self.directory.path, uuid.uuid4().hex, self.preload)
+            self._reference = ReferenceSide(self.against, self.directory.path, self.kind.make(setup))
         return self._reference
 
     @property
@@ -157,7 +156,7 @@ class Launching:
         return records
 
     def _plan(self, directory: Path, request: LaunchRequest, index: int, *, only: Sequence[str]) -> LaunchPlan:
-        variables = self._variables(request.world_size)
+        variables = self._variables()
         return LaunchPlan(
             index=index,
             world_size=request.world_size,
@@ -178,7 +177,7 @@ class Launching:
             post_mortem=self.post_mortem,
             only=list(only),
             reports_progress=self.reports_progress,
-            set_threads=_threads(variables) if self.settings.launcher == "warm" else None,
+            set_threads=_threads(variables) if self.kind.sets_threads else None,
         )
 
     def forget(self, record: LaunchRecord) -> None:
@@ -198,14 +197,11 @@ class Launching:
         count = len(self.settings.gpus)
         return [rank % count for rank in range(world_size)] if count else []
 
-    def _variables(self, world_size: int) -> dict[str, str]:
-        """Pytest's environment as it is, without an outer torchrun's, plus what torchrun would add and _ONE_HOST."""
-        variables = {
-            k: v for k, v in os.environ.items() if k not in _TORCHRUN_VARIABLES and not k.startswith(_TORCHRUN_PREFIXES)
-        }
-        if world_size > 1:
-            variables.setdefault("OMP_NUM_THREADS", "1")
-        for name, value in _ONE_HOST.items():
+    def _variables(self) -> dict[str, str]:
+        """Pytest's environment as it is, without an outer torchrun's, plus what torchrun and the launcher add."""
+        variables = {k: v for k, v in os.environ.items() if not is_of_a_group(k)}
+        variables.setdefault("OMP_NUM_THREADS", "1")  # one rank too: else it is no measure for two
+        for name, value in self.kind.variables.items():
             variables.setdefault(name, value)
         return variables
 
@@ -222,16 +218,6 @@ class Launching:
         if self._directory is not None:
             self._directory.close(keep=self._failed_launches > 0)
             self._directory = None
-
-
-LAUNCHERS: dict[str, Callable[[Launching], Launcher]] = {
-    "warm": lambda launching: WarmLauncher(launching.directory.path, launching.cookie, launching.preload),
-    "torchrun": lambda launching: TorchrunLauncher(launching.cookie),
-    "reference": lambda launching: make_launcher(
-        launching.against, launching.directory.path, uuid.uuid4().hex, launching.preload
-    ),
-}
-"""How to make the launcher of each name."""
 
 
 def _threads(variables: Mapping[str, str]) -> int:

@@ -20,7 +20,7 @@ from pytest_distbench.records.environment import Environment
 from pytest_distbench.records.record import replaced
 from pytest_distbench.records.run import CaseResult
 from pytest_distbench.run.launching import Launching
-from pytest_distbench.run.pacing import Pacer
+from pytest_distbench.run.pacing import SPACING_S, Pacer
 from pytest_distbench.run.references import Nothing, Paired, Reference, Stored
 from pytest_distbench.run.request import CaseRequest, LaunchRequest
 from pytest_distbench.run.samples import Launches, PairedLaunches, Samples, take_turns
@@ -38,13 +38,16 @@ class Session:
         launching: starts the ranks.
         comparisons: noisy comparisons this run may make; the error rate is shared over them.
         pending: entries of an update (test, key, entry) that wait for their test to pass.
-        pacer: says when a launch may begin.
     """
 
     launching: Launching
     comparisons: int = 1
     pending: list[tuple[str, str, BaselineEntry]] = field(default_factory=list)
-    pacer: Pacer = field(default_factory=Pacer)
+
+    @functools.cached_property
+    def pacer(self) -> Pacer:
+        """Says when a launch may begin."""
+        return Pacer(SPACING_S if self.launching.kind.is_spaced else 0.0)
 
     @property
     def settings(self) -> Settings:
@@ -196,5 +199,8 @@ class Session:
         """One measurement at a time on this host, and nobody else on these GPUs."""
         gpus = [gpu.uuid for gpu in self.settings.gpus[:world_size]]
         tell = self.launching.on_progress
-        with alone_on_this_host(on_wait=tell), leased(gpus, on_wait=tell):
+        with contextlib.ExitStack() as held:
+            if self.launching.kind.local_lock:
+                held.enter_context(alone_on_this_host(on_wait=tell))
+                held.enter_context(leased(gpus, on_wait=tell))
             yield

@@ -17,7 +17,7 @@ from types import CodeType, ModuleType, SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from pytest_distbench.errors import BodyError, ForeignModuleError
-from pytest_distbench.machine.interpreters import is_installed_here
+from pytest_distbench.installation import is_installed_here
 from pytest_distbench.records.plan import BodyReference, LaunchPlan
 
 if TYPE_CHECKING:

@@ -8,16 +8,15 @@ import signal
 import socket
 import threading
 import time
-from pathlib import Path
 
 import msgspec
 
+from pytest_distbench.records.launch_files import LaunchFiles
 from pytest_distbench.records.rank import Phase
 from pytest_distbench.records.wire import (
     ALL_JOINED,
     ALL_UP,
     FLIGHT_REQUEST,
-    SOCKET_NAME,
     TURN_REQUEST,
     EventKind,
     RankEvent,
@@ -39,10 +38,10 @@ class ControlLine:
     which works while the main thread is blocked in a collective.
     """
 
-    def __init__(self, directory: Path, rank: int, *, reports_progress: bool, is_attached: bool = False) -> None:
+    def __init__(self, files: LaunchFiles, rank: int, *, reports_progress: bool, is_attached: bool = False) -> None:
         self._rank = rank
-        self._flight = directory / f"flight{rank}.json"
-        self._groups = directory / f"groups{rank}.json"
+        self._flight = files.flight(rank)
+        self._groups = files.groups(rank)
         self._reports_progress = reports_progress
         self._last_progress = 0.0
         self._lock = threading.Lock()
@@ -51,7 +50,7 @@ class ControlLine:
         self._all_joined = threading.Event()
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
-            with short_address(directory / SOCKET_NAME) as address:
+            with short_address(files.control) as address:
                 self._socket.connect(address)
         except OSError:  # pytest died before this rank had started
             _kill_own_group()

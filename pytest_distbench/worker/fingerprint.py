@@ -18,6 +18,7 @@ import torch
 from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook
 
 from pytest_distbench.records.fingerprint import Collective, RankFingerprint
+from pytest_distbench.records.flight import FlightEntry, FlightRecording
 from pytest_distbench.records.record import replaced
 
 _DEFAULT_CAPACITY = 2000
@@ -25,33 +26,6 @@ _MOST_STAMPS = 300
 _CLOCK_STEP_NS = 5_000_000
 _RECORDERS = ("_dump_fr_trace_json", "_dump_nccl_trace_json")
 """Of all backends that record on the host (torch 2.9), and of NCCL."""
-
-_DTYPES = {
-    "Float": "float32", "Double": "float64", "Half": "float16", "BFloat16": "bfloat16", "Long": "int64", "Int": "int32",
-    "Short": "int16", "Char": "int8", "Byte": "uint8", "Bool": "bool", "ComplexFloat": "complex64",
-    "ComplexDouble": "complex128",
-}  # fmt: skip
-"""The recorder's names; those not here are torch's in lower case, such as Float8_e4m3fn."""
-
-
-class _Entry(msgspec.Struct):
-    """One collective in the recorder; the fields we read."""
-
-    record_id: int
-    time_created_ns: int
-    profiling_name: str = ""
-    process_group: list[str] = []
-    input_dtypes: list[str] = []
-    input_sizes: list[list[int]] = []
-
-
-class _Status(msgspec.Struct):
-    last_enqueued_collective: str = "0"
-
-
-class _Recording(msgspec.Struct):
-    entries: list[_Entry] = []
-    pg_status: dict[str, _Status] = {}
 
 
 @dataclass(slots=True)
@@ -158,12 +132,12 @@ class Watch:
         self._pending.clear()
         self._apart.clear()
 
-    def _is_inside(self, entry: _Entry, window: _Window) -> bool:
+    def _is_inside(self, entry: FlightEntry, window: _Window) -> bool:
         at = entry.time_created_ns
         return window.begin_ns <= at <= window.end_ns and not any(a <= at <= b for a, b in self._apart)
 
 
-def _fingerprint(window: _Window, entries: list[_Entry]) -> RankFingerprint:
+def _fingerprint(window: _Window, entries: list[FlightEntry]) -> RankFingerprint:
     entries = sorted(entries, key=lambda e: e.time_created_ns)
     began = entries[0].time_created_ns if entries else 0
     rows: list[Collective] = []
@@ -182,16 +156,12 @@ def _fingerprint(window: _Window, entries: list[_Entry]) -> RankFingerprint:
     )
 
 
-def _collective(entry: _Entry) -> Collective:
-    kinds = [_DTYPES.get(name, name.lower()) for name in entry.input_dtypes]
-    size = sum(_bytes(kind, shape) for kind, shape in zip(kinds, entry.input_sizes, strict=False))
-    name, description, *_ = (*entry.process_group, "", "")
-    group = {"default_pg": "default", "undefined": f"group {name}", "": f"group {name}"}.get(description, description)
+def _collective(entry: FlightEntry) -> Collective:
     return Collective(
-        op=entry.profiling_name.rpartition(":")[2] or "collective",
-        dtype="+".join(dict.fromkeys(kinds)),
-        message_bytes=size,
-        group=group,
+        op=entry.op,
+        dtype="+".join(dict.fromkeys(entry.dtypes)),
+        message_bytes=sum(_bytes(dtype, shape) for dtype, shape in zip(entry.dtypes, entry.input_sizes, strict=False)),
+        group=entry.group,
         count=1,
     )
 
@@ -204,14 +174,14 @@ def _bytes(dtype: str, shape: list[int]) -> int:
     return size
 
 
-def _dumped(function: str, *, whole: bool) -> _Recording:
+def _dumped(function: str, *, whole: bool) -> FlightRecording:
     dump = getattr(torch._C._distributed_c10d, function, None)
     if dump is None:
-        return _Recording()
+        return FlightRecording()
     try:
-        return msgspec.json.decode(dump(includeCollectives=whole), type=_Recording)
+        return msgspec.json.decode(dump(includeCollectives=whole), type=FlightRecording)
     except (RuntimeError, TypeError, msgspec.DecodeError):
-        return _Recording()
+        return FlightRecording()
 
 
 def _entered() -> int:

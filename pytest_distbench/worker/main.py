@@ -49,11 +49,10 @@ def run_rank(plan_path: str) -> bool:
     plan = msgspec.json.decode(Path(plan_path).read_bytes(), type=LaunchPlan)
     take_environment(plan)
     rank = int(os.environ["RANK"])
-    directory = Path(plan.directory)
     is_attached = rank == plan.attached
-    take_output(directory / f"rank{rank}.log")
-    take_signals(directory / f"stacks{rank}.txt")
-    control = ControlLine(directory, rank, reports_progress=plan.reports_progress, is_attached=is_attached)
+    take_output(plan.files.log(rank))
+    take_signals(plan.files.stacks(rank))
+    control = ControlLine(plan.files, rank, reports_progress=plan.reports_progress, is_attached=is_attached)
     if is_attached:
         take_terminal()
     else:
@@ -172,7 +171,7 @@ class _Life:
             busy_s=self.busy_s,
             software=usage.software() if self.rank == 0 else {},
         )
-        target = Path(self.plan.directory) / f"rank{self.rank}.json"
+        target = self.plan.files.report(self.rank)
         draft = target.with_suffix(".tmp")
         try:
             draft.write_bytes(msgspec.json.encode(report))

@@ -11,16 +11,10 @@ import signal
 import sys
 from pathlib import Path
 
+from pytest_distbench.records.launch_files import LONGEST_SOCKETS_FOLDER
 from pytest_distbench.records.plan import LaunchPlan
-from pytest_distbench.records.wire import LONGEST_SOCKETS_FOLDER, SOCKETS_FOLDER, STACKS_SIGNAL, variables_from_wire
-
-CONTRACT = (
-    "RANK", "LOCAL_RANK", "GROUP_RANK", "ROLE_RANK", "ROLE_NAME", "WORLD_SIZE", "LOCAL_WORLD_SIZE",
-    "GROUP_WORLD_SIZE", "ROLE_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RESTART_COUNT",
-    "TORCHELASTIC_MAX_RESTARTS", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_USE_AGENT_STORE", "TORCHELASTIC_ERROR_FILE",
-    "TORCH_NCCL_ASYNC_ERROR_HANDLING",
-)  # fmt: skip
-"""The environment variables torchrun gives a rank; an inherited one must never reach a body."""
+from pytest_distbench.records.torchrun import CONTRACT
+from pytest_distbench.records.wire import STACKS_SIGNAL, variables_from_wire
 
 
 def take_environment(plan: LaunchPlan) -> None:
@@ -34,7 +28,7 @@ def take_environment(plan: LaunchPlan) -> None:
     sys.path[:] = plan.python_path
     os.chdir(plan.working_dir)
     multiprocessing.set_start_method(None, force=True)  # a forked rank would hand on the forkserver's to DataLoaders
-    sockets = Path(plan.directory) / SOCKETS_FOLDER
+    sockets = plan.files.sockets
     if len(os.fsencode(sockets)) <= LONGEST_SOCKETS_FOLDER:
         sockets.mkdir(mode=0o700, exist_ok=True)
         multiprocessing.current_process()._config["tempdir"] = str(sockets)  # type: ignore[attr-defined] # no public way
@@ -42,7 +36,7 @@ def take_environment(plan: LaunchPlan) -> None:
 
 def _arm_nccl(plan: LaunchPlan) -> None:
     """Let NCCL leave evidence of a hang, and several ranks on one GPU pose as hosts of their own (NCCL_HOSTID)."""
-    record = str(Path(plan.directory) / "nccl-flight-")
+    record = plan.files.nccl_flight_prefix
     settings = {"TORCH_FR_BUFFER_SIZE": "2000", "TORCH_NCCL_TRACE_BUFFER_SIZE": "2000"}  # the latter before torch 2.9
     settings |= {"TORCH_NCCL_DUMP_ON_TIMEOUT": "1"}
     settings |= {"TORCH_FR_DUMP_TEMP_FILE": record, "TORCH_NCCL_DEBUG_INFO_TEMP_FILE": record}

@@ -26,7 +26,7 @@ from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import Measurement, Summary
 from pytest_distbench.records.quantiles import quantile
 from pytest_distbench.records.record import replaced
-from pytest_distbench.records.run import CaseResult
+from pytest_distbench.records.run import CaseResult, ReferenceRecord
 from pytest_distbench.records.verdict import Verdict
 from pytest_distbench.report.calibration import calibration_lines
 
@@ -39,11 +39,11 @@ TEST = """
         pass
 
     def test_step(distbench):
-        fake = {"step": [0.0200, 0.0201, 0.0199, 0.0202, 0.0198], "count!exact": 7}
-        distbench.run(body, params={"fake": fake})
+        stand_in = {"step": [0.0200, 0.0201, 0.0199, 0.0202, 0.0198], "count!exact": 7}
+        distbench.run(body, params={"stand_in": stand_in})
 
     def test_count(distbench):
-        distbench.run(body, params={"fake": {"count!exact": 7}})
+        distbench.run(body, params={"stand_in": {"count!exact": 7}})
 
     def test_wrong():
         assert False
@@ -83,6 +83,7 @@ def case_result(values: dict[str, Sequence[float]], *, test: str = "test_a", bet
             for i in range(len(values[keys[0]]))
         ],
         verdicts=[Verdict(metric=key, kind="missing", unit="s", better=better) for key in keys],
+        reference=ReferenceRecord(kind="stored"),
     )
 
 
@@ -341,9 +342,9 @@ def test_the_command_measures_in_rounds_and_writes_its_findings(
     project: Project, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = project(TEST)
-    monkeypatch.setenv("TMPDIR", str(made.path))  # made-up launches need not wait for real ones on this host
     made.makeini(
-        "[pytest]\ndistbench_update = all\ndistbench_against = HEAD\ndistbench_against_python = nowhere\n"
+        "[pytest]\ndistbench_launcher = stand-in\ndistbench_update = all\n"
+        "distbench_against = HEAD\ndistbench_against_python = nowhere\n"
         "distbench_attach = 0\naddopts = -p no:sugar -p no:cacheprovider --distbench-against=main\n"
     )
     monkeypatch.chdir(made.path)

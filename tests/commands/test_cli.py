@@ -18,11 +18,11 @@ from pytest_distbench.records.baseline import BaselineEntry, BaselineMetric
 from pytest_distbench.records.case import Case, CaseKey
 from pytest_distbench.records.environment import Environment
 from pytest_distbench.records.fingerprint import Collective, Fingerprint
-from pytest_distbench.records.kinds import VerdictKind
+from pytest_distbench.records.kinds import VerdictName
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import Measurement
 from pytest_distbench.records.record import replaced
-from pytest_distbench.records.run import CaseResult, RunRecord
+from pytest_distbench.records.run import CaseResult, ReferenceRecord, RunRecord
 from pytest_distbench.records.verdict import Verdict
 from pytest_distbench.store.baselines import BaselineStore
 from pytest_distbench.store.run_record import write_run_record
@@ -55,7 +55,7 @@ def entry(*values: float, **changes: object) -> BaselineEntry:
     return replaced(made, **changes)
 
 
-def result(*values: float | None, kind: VerdictKind = "regressed", case: Case = CASE, **changes: object) -> CaseResult:
+def result(*values: float | None, kind: VerdictName = "regressed", case: Case = CASE, **changes: object) -> CaseResult:
     launches = [
         LaunchRecord(
             index=i,
@@ -71,7 +71,7 @@ def result(*values: float | None, kind: VerdictKind = "regressed", case: Case = 
         environment=environment(PLATFORM),
         launches=launches,
         verdicts=[Verdict(metric="step", kind=kind, unit="s", better="lower")],
-        baseline_path="b",
+        reference=ReferenceRecord(kind="stored", path="b"),
     )
     return replaced(made, **changes)
 
@@ -259,7 +259,7 @@ class TestAccept:
         ],
     )
     def test_modes(
-        self, run: Run, store: BaselineStore, tmp_path: Path, mode: str, kind: VerdictKind, exists: bool, taken: bool
+        self, run: Run, store: BaselineStore, tmp_path: Path, mode: str, kind: VerdictName, exists: bool, taken: bool
     ) -> None:
         if not exists:
             store.delete(TEST, KEY)

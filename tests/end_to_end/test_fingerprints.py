@@ -21,7 +21,7 @@ from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import Measurement, Observation
 from pytest_distbench.records.rank import RankReport
 from pytest_distbench.records.record import replaced
-from pytest_distbench.records.run import CaseResult
+from pytest_distbench.records.run import CaseResult, ReferenceRecord
 from pytest_distbench.records.verdict import Verdict
 from pytest_distbench.report.causes import cause_lines
 
@@ -168,7 +168,7 @@ def slower(*, cpu_s: float, late: list[float], memory: int = 100) -> CaseResult:
         environment=Environment(platform="p", device="d", cores=2, software={}),
         launches=[launch],
         verdicts=[replaced(verdict, companions=companions)],
-        baseline_peak_memory_bytes=100,
+        reference=ReferenceRecord(kind="stored", peak_memory_bytes=100),
     )
 
 
@@ -464,7 +464,7 @@ TEST = """
         pass
 
     def test_step(distbench):
-        distbench.run(body, params={"fake": {"step": [0.0200, 0.0201, 0.0199, 0.0202, 0.0198]}})
+        distbench.run(body, params={"stand_in": {"step": [0.0200, 0.0201, 0.0199, 0.0202, 0.0198]}})
 """
 
 
@@ -475,7 +475,7 @@ def run(project: pytest.Pytester, *arguments: str) -> pytest.RunResult:
 @pytest.fixture
 def recorded(project: Callable[[str], pytest.Pytester], monkeypatch: pytest.MonkeyPatch) -> pytest.Pytester:
     """The test above with a baseline: two all_reduce of 25 MiB."""
-    monkeypatch.setenv("FAKE_COLLECTIVES", f"2x{25 * MIB}")
+    monkeypatch.setenv("DISTBENCH_STAND_IN_COLLECTIVES", f"2x{25 * MIB}")
     made = project(TEST)
     assert run(made, "--distbench-update").ret == 0
     return made
@@ -492,8 +492,8 @@ def test_a_fingerprint_is_one_line_of_the_baseline(recorded: pytest.Pytester) ->
 
 
 def test_a_changed_fingerprint_fails_and_says_how(recorded: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("FAKE_COLLECTIVES", "214x104858")
-    monkeypatch.setenv("FAKE_SOFTWARE", "torch=2.14.0")
+    monkeypatch.setenv("DISTBENCH_STAND_IN_COLLECTIVES", "214x104858")
+    monkeypatch.setenv("DISTBENCH_STAND_IN_SOFTWARE", "torch=2.14.0")
     result = run(recorded)
 
     assert result.ret == 1
@@ -512,8 +512,8 @@ def test_a_changed_fingerprint_fails_and_says_how(recorded: pytest.Pytester, mon
 def test_beside_a_slowdown_the_changed_fingerprint_is_the_likely_cause(
     recorded: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("FAKE_COLLECTIVES", "214x104858")
-    monkeypatch.setenv("FAKE_FACTOR", "1.5")
+    monkeypatch.setenv("DISTBENCH_STAND_IN_COLLECTIVES", "214x104858")
+    monkeypatch.setenv("DISTBENCH_STAND_IN_FACTOR", "1.5")
 
     run(recorded).stdout.fnmatch_lines(
         [
@@ -528,7 +528,7 @@ def test_beside_a_slowdown_the_changed_fingerprint_is_the_likely_cause(
 def test_an_update_takes_the_changed_fingerprint(
     recorded: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, mode: str
 ) -> None:
-    monkeypatch.setenv("FAKE_COLLECTIVES", "214x104858")
+    monkeypatch.setenv("DISTBENCH_STAND_IN_COLLECTIVES", "214x104858")
 
     assert run(recorded, f"--distbench-update={mode}").ret == 0
     assert '["all_reduce", "float32", 104858, "default", 214]' in stored_text(recorded)
@@ -540,7 +540,7 @@ def test_a_baseline_without_fingerprint_says_so_and_passes(
 ) -> None:
     made = project(TEST)
     run(made, "--distbench-update")
-    monkeypatch.setenv("FAKE_COLLECTIVES", "1x4")
+    monkeypatch.setenv("DISTBENCH_STAND_IN_COLLECTIVES", "1x4")
     result = run(made)
 
     result.stdout.fnmatch_lines(["2 metrics of 1 case in 1 launch: 1 within limits, 1 without a baseline"])
@@ -550,7 +550,7 @@ def test_a_baseline_without_fingerprint_says_so_and_passes(
 def test_other_parameters_are_another_workload_and_no_changed_fingerprint(
     recorded: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("FAKE_COLLECTIVES", "1x4")
+    monkeypatch.setenv("DISTBENCH_STAND_IN_COLLECTIVES", "1x4")
     (recorded.path / "test_it.py").write_text(textwrap.dedent(TEST).replace("0.0198]", "0.0198, 0.02]"))
     result = run(recorded)
 
@@ -561,7 +561,7 @@ def test_other_parameters_are_another_workload_and_no_changed_fingerprint(
 def test_a_marker_that_lists_other_metrics_leaves_the_fingerprint_unjudged(
     recorded: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("FAKE_COLLECTIVES", "1x4")
+    monkeypatch.setenv("DISTBENCH_STAND_IN_COLLECTIVES", "1x4")
     marked = "import pytest\n" + textwrap.dedent(TEST).replace(
         "def test_", "@pytest.mark.distbench(metrics=['step'])\ndef test_"
     )

@@ -12,27 +12,15 @@ from support.launching import Launch
 
 from pytest_distbench.judging.case import judge_launches
 from pytest_distbench.judging.entry import make_entry
+from pytest_distbench.judging.terms import Terms
 from pytest_distbench.launch.contract import Launcher
 from pytest_distbench.launch.warm import WarmLauncher
 from pytest_distbench.records.case import Case, CaseKey
 from pytest_distbench.records.launch import LaunchRecord
-from pytest_distbench.records.plan import BodyReference
 from pytest_distbench.records.verdict import Verdict
-from pytest_distbench.run.request import MeasureRequest
 
 CASE = Case(test="t.py::t", key=CaseKey(case_id="ws2", backend="gloo", launcher="warm"), world_size=2, device="cpu")
-REQUEST = MeasureRequest(
-    nodeid="t.py::t",
-    case=CASE,
-    params={},
-    body=BodyReference(file=planted.__file__, function="train"),
-    seeds=(0,),
-    launches=1,
-    max_launches=1,
-    timeout_s=60.0,
-    tolerance=1.0,
-    default_tolerance=1.0,
-)
+TERMS = Terms(default_tolerance=1.0, max_launches=1, cores=2)
 
 
 @pytest.fixture
@@ -58,7 +46,7 @@ def test_one_launch_finds_the_weakest_fault_names_its_step_and_lets_rounding_pas
     entry = make_entry(CASE, [healthy], healthy.software)
 
     def judged(fault: str) -> dict[str, Verdict]:
-        judgements = judge_launches(REQUEST, [train(fault)], entry, comparisons=1)
+        judgements = judge_launches(TERMS, [train(fault)], entry, workload=CASE.workload, comparisons=1)
         return {j.verdict.metric: j.verdict for j in judgements if j.verdict.unit != "s"}
 
     again = judged("healthy")

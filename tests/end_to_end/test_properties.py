@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import multiprocessing
 import os
 import random
-import selectors
 import signal
-import socket
 import time
 import unicodedata
 from collections.abc import Callable
@@ -19,31 +16,19 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.documents import documents, texts
 
 from pytest_distbench.errors import ConfigurationError, DistbenchError, StoredFileError
-from pytest_distbench.launch.channel import LONGEST_LINE_BYTES, ControlChannel
-from pytest_distbench.launch.diagnosis import stacks
-from pytest_distbench.launch.diagnosis.fates import read_reports, tail
-from pytest_distbench.launch.logs import LogFollower
-from pytest_distbench.launch.torchrun import exit_codes
 from pytest_distbench.machine import hardware
 from pytest_distbench.plugin.settings import parse_world_sizes
 from pytest_distbench.records.baseline import BaselineEntry, BaselineMetric
-from pytest_distbench.records.plan import BodyReference, LaunchPlan
-from pytest_distbench.records.rank import RankReport
 from pytest_distbench.records.run import RunRecord
-from pytest_distbench.records.wire import RankEvent, short_address
 from pytest_distbench.report.escape import printable
 from pytest_distbench.store.baselines import BaselineStore, read_file, render
 from pytest_distbench.store.run_record import read_run_record, write_run_record
 from pytest_distbench.units import parse_bytes
 
 TEST = "suites/test_a.py::test_b"
-texts = st.text(max_size=60)
-scalars = st.one_of(st.none(), st.booleans(), st.integers(), st.floats(allow_nan=False), texts)
-documents = st.recursive(
-    scalars, lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(texts, inner, max_size=3))
-)
 finite = st.floats(allow_nan=False, allow_infinity=False)
 tolerances = st.none() | st.floats(0, 1e9)
 kinds = st.tuples(st.just("exact"), st.none()) | st.tuples(
@@ -74,24 +59,6 @@ entries = st.builds(
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("properties")
-
-
-def plan(directory: Path, world_size: int = 2) -> LaunchPlan:
-    return LaunchPlan(
-        index=0,
-        world_size=world_size,
-        backend="gloo",
-        device="cpu",
-        body=BodyReference(file="x.py"),
-        params={},
-        seeds=[0],
-        timeout_s=1.0,
-        directory=str(directory),
-        data_dir=str(directory),
-        working_dir=str(directory),
-        python_path=[],
-        variables={},
-    )
 
 
 class TestBaselines:
@@ -188,117 +155,6 @@ class TestRunRecords:
         path.write_text('{"schema": 99, "new": true}')
         with pytest.raises(StoredFileError, match=r"schema 99.*Upgrade pytest-distbench"):
             read_run_record(path)
-
-
-class TestRankFiles:
-    @given(st.one_of(st.binary(max_size=200), documents.map(msgspec.json.encode)))
-    def test_a_damaged_report_is_none(self, folder: Path, data: bytes) -> None:
-        (folder / "rank0.json").write_bytes(data)
-        (folder / "rank1.json").unlink(missing_ok=True)
-
-        assert read_reports(plan(folder)) == {}
-
-    def test_a_truncated_report_is_none(self, tmp_path: Path) -> None:
-        report = RankReport(rank=0, pid=1, outcome="passed", phase="body", phases={"begin": 1.0})
-        whole = msgspec.json.encode(report)
-        for length in range(len(whole)):
-            (tmp_path / "rank0.json").write_bytes(whole[:length])
-            assert read_reports(plan(tmp_path)) == {}
-
-    def test_a_report_of_another_rank_is_none(self, tmp_path: Path) -> None:
-        report = RankReport(rank=1, pid=1, outcome="passed", phase="body", phases={})
-        (tmp_path / "rank0.json").write_bytes(msgspec.json.encode(report))
-
-        assert read_reports(plan(tmp_path)) == {}
-
-    @given(st.one_of(st.binary(max_size=200), documents.map(msgspec.json.encode)))
-    def test_a_damaged_flight_recorder_says_nothing(self, folder: Path, data: bytes) -> None:
-        for name in ("flight0.json", "groups0.json"):
-            (folder / name).write_bytes(data)
-        found = stacks.entered(folder, 0)
-
-        assert found is None or found.number >= 0
-
-    @given(st.text(max_size=400))
-    def test_any_text_may_stand_for_stacks(self, text: str) -> None:
-        for dump in (text, f"Current thread 0x1 (most recent call first):\n{text}", f'  File "{text}", line 3 in f\n'):
-            assert isinstance(stacks.trimmed(dump), str)
-            assert isinstance(stacks.waits_at(dump), str)
-
-    @given(st.binary(max_size=500), st.integers(1, 40))
-    def test_a_tail_is_at_most_that_long(self, folder: Path, data: bytes, lines: int) -> None:
-        (folder / "log").write_bytes(data)
-
-        assert len(tail(folder / "log", lines).splitlines()) <= lines
-
-    @given(st.lists(st.binary(max_size=30), max_size=8))
-    def test_a_followed_log_loses_nothing_however_it_is_cut(self, folder: Path, chunks: list[bytes]) -> None:
-        log = folder / "rank0.log"
-        log.write_bytes(b"")
-        seen: list[str] = []
-        follower = LogFollower(plan(folder, 1), lambda rank, line: seen.append(line))
-        for chunk in chunks:
-            with log.open("ab") as file:
-                file.write(chunk)
-            follower.poll()
-        follower.finish()
-        whole = b"".join(chunks).decode(errors="replace")
-
-        assert [line for line in seen if line] == [
-            line for part in whole.split("\n") for line in part.split("\r") if line
-        ]
-
-    @given(st.text(max_size=300))
-    def test_any_text_may_stand_for_torchruns_table(self, text: str) -> None:
-        assert isinstance(exit_codes(text), dict)
-
-
-class TestControlLine:
-    @given(st.lists(st.binary(max_size=200), max_size=5))
-    def test_any_bytes_from_a_rank_are_survived(self, folder: Path, chunks: list[bytes]) -> None:
-        with selectors.DefaultSelector() as selector:
-            channel = ControlChannel(folder, selector, world_size=2)
-            with socket.socket(socket.AF_UNIX) as rank:
-                with short_address(folder / "control") as address:
-                    rank.connect(address)
-                for chunk in chunks:
-                    rank.sendall(chunk + b"\n")
-                event = RankEvent(kind="hello", rank=1, pid=42, at=0.0)
-                rank.sendall(b"\n" + msgspec.json.encode(event) + b"\n")
-                while not channel.pids():
-                    channel.drain()
-            channel.close()
-
-            assert channel.pids() == {1: 42}
-
-    def test_events_of_ranks_there_are_not_are_ignored(self, tmp_path: Path) -> None:
-        with selectors.DefaultSelector() as selector:
-            channel = ControlChannel(tmp_path, selector, world_size=2)
-            with socket.socket(socket.AF_UNIX) as rank, short_address(tmp_path / "control") as address:
-                rank.connect(address)
-                for number in (-1, 2, 10**9, 0):
-                    rank.sendall(msgspec.json.encode(RankEvent(kind="hello", rank=number, pid=1, at=0.0)) + b"\n")
-                while not channel.pids():
-                    channel.drain()
-            channel.close()
-
-            assert channel.pids() == {0: 1}
-
-    def test_an_endless_line_is_dropped_and_the_next_one_understood(self, tmp_path: Path) -> None:
-        with selectors.DefaultSelector() as selector:
-            channel = ControlChannel(tmp_path, selector, world_size=2)
-            with socket.socket(socket.AF_UNIX) as rank, short_address(tmp_path / "control") as address:
-                rank.connect(address)
-                rank.setblocking(False)
-                event = msgspec.json.encode(RankEvent(kind="hello", rank=1, pid=1, at=0.0))
-                waiting = b"x" * 4 * LONGEST_LINE_BYTES + b"\n" + event + b"\n"
-                while waiting or not channel.pids():
-                    with contextlib.suppress(BlockingIOError):
-                        waiting = waiting[rank.send(waiting[:65536]) :]
-                    channel.drain()
-            channel.close()
-
-            assert channel.pids() == {1: 1}
 
 
 class TestOptions:

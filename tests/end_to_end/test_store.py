@@ -20,7 +20,7 @@ TEST = """
     def body(rank):
         pass
 
-    PARAMS = {"fake": {"step": [0.0200, 0.0201, 0.0199, 0.0202, 0.0198]}}
+    PARAMS = {"stand_in": {"step": [0.0200, 0.0201, 0.0199, 0.0202, 0.0198]}}
 
     @pytest.mark.parametrize("dtype", ["f16", "f32"])
     def test_step(distbench, dtype):
@@ -42,7 +42,7 @@ def run(project: pytest.Pytester, *arguments: str) -> pytest.RunResult:
 def names(project: pytest.Pytester) -> set[str]:
     """Entries of the store: ``test_step[f16-ws2]``."""
     files = [read_file(path) for path in (project.path / "baselines").rglob("*.json")]
-    return {f"{f.test.rpartition('::')[2]}[{f.key.removesuffix('.gloo.warm')}]" for f in files}
+    return {f"{f.test.rpartition('::')[2]}[{f.key.removesuffix('.gloo.stand-in')}]" for f in files}
 
 
 def edit(project: pytest.Pytester, old: str, new: str, pattern: str = "test_it.py") -> None:
@@ -72,12 +72,12 @@ def test_a_whole_green_run_names_what_it_did_not_use(renamed: pytest.Pytester) -
     result.stdout.fnmatch_lines(
         [
             "2 stored entries were not used; --distbench-prune deletes them:",
-            "  test_it.py::test_other?ws2.gloo.warm?",
-            "  test_it.py::test_step?f16-ws2.gloo.warm?",
+            "  test_it.py::test_other?ws2.gloo.stand-in?",
+            "  test_it.py::test_step?f16-ws2.gloo.stand-in?",
         ]
     )
     unused = json.loads((renamed.path / "run.json").read_text())["unused"]
-    assert [name["key"] for name in unused] == ["ws2.gloo.warm", "f16-ws2.gloo.warm"]
+    assert [name["key"] for name in unused] == ["ws2.gloo.stand-in", "f16-ws2.gloo.stand-in"]
     assert names(renamed) == ALL
 
 
@@ -175,13 +175,13 @@ def test_the_shell_prunes_what_a_run_record_names(
 
 
 def test_software_that_changed_is_told_once(recorded: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("FAKE_SOFTWARE", "torch=2.14.0")
+    monkeypatch.setenv("DISTBENCH_STAND_IN_SOFTWARE", "torch=2.14.0")
 
     run(recorded).stdout.fnmatch_lines(["software differs from the baselines': torch 2.13.0 -> 2.14.0 (3 cases)"])
 
 
 def test_an_expectation_that_is_no_longer_needed_is_named(recorded: pytest.Pytester) -> None:
-    edit(recorded, '"workload"', '"xfail_perf": "bug 12",\n    "workload"', "*.gloo.warm.json")
+    edit(recorded, '"workload"', '"xfail_perf": "bug 12",\n    "workload"', "*.gloo.stand-in.json")
 
     run(recorded).stdout.fnmatch_lines(["xfail_perf of test_other[[]ws2] is no longer needed: * (bug 12)"])
 
@@ -204,8 +204,8 @@ def test_an_update_with_few_launches_is_warned_of(project: Project) -> None:
 def test_what_a_file_says_by_hand_counts_and_survives_an_update(
     recorded: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, by_hand: str, outcome: dict[str, int]
 ) -> None:
-    edit(recorded, '"workload"', by_hand, "*.gloo.warm.json")
-    monkeypatch.setenv("FAKE_FACTOR", "1.5")
+    edit(recorded, '"workload"', by_hand, "*.gloo.stand-in.json")
+    monkeypatch.setenv("DISTBENCH_STAND_IN_FACTOR", "1.5")
 
     run(recorded).assert_outcomes(**outcome)
     run(recorded, "--distbench-update=all", "--distbench-launches=2")
@@ -245,12 +245,12 @@ def test_a_store_with_a_broken_file_fails_the_run_that_looks_for_unused_entries(
     next(Path(renamed.path / "baselines").rglob("test_other/*.json")).write_text("{")
     result = run(renamed, "--distbench-prune")
 
-    result.stdout.fnmatch_lines(["distbench: *ws2.gloo.warm.json: not a baseline file: *"])
+    result.stdout.fnmatch_lines(["distbench: *ws2.gloo.stand-in.json: not a baseline file: *"])
     assert result.ret == 1
 
 
 def test_what_has_no_value_is_not_stored_and_the_entry_stays(recorded: pytest.Pytester) -> None:
-    before = {path: path.read_bytes() for path in recorded.path.rglob("*.gloo.warm.json")}
+    before = {path: path.read_bytes() for path in recorded.path.rglob("*.gloo.stand-in.json")}
     edit(recorded, "0.0198]", "None]")
     result = run(recorded, "--distbench-update=all", "--distbench-launches=5")
 
@@ -259,4 +259,4 @@ def test_what_has_no_value_is_not_stored_and_the_entry_stays(recorded: pytest.Py
         "not stored: step has no value in 1 of 5 launches: a baseline must have reached its goal in each",
         "baselines in *: 0 changed, 0 new, 0 kept, 3 not stored",
     ])  # fmt: skip
-    assert {path: path.read_bytes() for path in recorded.path.rglob("*.gloo.warm.json")} == before
+    assert {path: path.read_bytes() for path in recorded.path.rglob("*.gloo.stand-in.json")} == before

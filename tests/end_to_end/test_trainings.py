@@ -1,4 +1,4 @@
-"""What a user sees of a training's verdicts. Ranks are made up by fake_launcher; FAKE_FACTOR bends the curve."""
+"""What a user sees of a training's verdicts. Ranks are made up; DISTBENCH_STAND_IN_FACTOR bends the curve."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ TEST = """
         pass
 
     def test_train(distbench):
-        distbench.run(body, params={"fake": {"loss!curve": [[2.3, 2.1, 1.9]]}})
+        distbench.run(body, params={"stand_in": {"loss!curve": [[2.3, 2.1, 1.9]]}})
 """
 
 
@@ -44,7 +44,7 @@ def test_the_same_curve_passes(recorded: pytest.Pytester) -> None:
 def test_other_digits_under_the_same_software_pass_as_drifted_until_they_are_recorded(
     recorded: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("FAKE_FACTOR", "1.0000001")
+    monkeypatch.setenv("DISTBENCH_STAND_IN_FACTOR", "1.0000001")
     drifted = run(recorded)
     updated = run(recorded, "--distbench-update")
     after = run(recorded)
@@ -56,8 +56,8 @@ def test_other_digits_under_the_same_software_pass_as_drifted_until_they_are_rec
 
 
 def test_other_digits_under_other_software_pass(recorded: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("FAKE_FACTOR", "1.0000001")
-    monkeypatch.setenv("FAKE_SOFTWARE", "torch=9.9")
+    monkeypatch.setenv("DISTBENCH_STAND_IN_FACTOR", "1.0000001")
+    monkeypatch.setenv("DISTBENCH_STAND_IN_SOFTWARE", "torch=9.9")
     result = run(recorded)
 
     result.stdout.fnmatch_lines(["1 metric of 1 case in 1 launch: 1 within limits"])
@@ -67,7 +67,7 @@ def test_other_digits_under_other_software_pass(recorded: pytest.Pytester, monke
 def test_a_departed_curve_fails_with_step_size_and_what_to_look_at(
     recorded: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("FAKE_FACTOR", "0.98")
+    monkeypatch.setenv("DISTBENCH_STAND_IN_FACTOR", "0.98")
     result = run(recorded)
 
     result.stdout.fnmatch_lines(
@@ -84,9 +84,11 @@ def test_a_departed_curve_fails_with_step_size_and_what_to_look_at(
 def test_all_seeds_share_a_verdict_that_names_the_one_that_departed(
     project: Callable[[str], pytest.Pytester], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made = project(TEST.replace('"loss!curve": [[2.3, 2.1, 1.9]]', '"loss@0!curve": [[2.3]], "loss@7!curve": [[2.2]]'))
+    made = project(
+        TEST.replace('"loss!curve": [[2.3, 2.1, 1.9]]', '"loss[seed=0]!curve": [[2.3]], "loss[seed=7]!curve": [[2.2]]')
+    )
     assert run(made, "--distbench-update").ret == 0
-    monkeypatch.setenv("FAKE_FACTOR", "0.98")
+    monkeypatch.setenv("DISTBENCH_STAND_IN_FACTOR", "0.98")
     result = run(made, "--distbench-json=run.json")
 
     result.stdout.fnmatch_lines(["loss: departs at step 1, deviates by up to 2.0e-02 (seed 7)"])

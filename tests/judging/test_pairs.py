@@ -3,33 +3,22 @@
 from __future__ import annotations
 
 from pytest_distbench.judging.pairs import judge_paired
+from pytest_distbench.judging.terms import Terms
 from pytest_distbench.records.case import Case, CaseKey
 from pytest_distbench.records.fingerprint import Collective, Fingerprint
 from pytest_distbench.records.kinds import Better
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import Measurement
-from pytest_distbench.records.plan import BodyReference
 from pytest_distbench.records.verdict import Verdict
-from pytest_distbench.run.request import MeasureRequest
 
 SOFTWARE = {"python": "3.11", "torch": "2.13.0"}
-REQUEST = MeasureRequest(
-    nodeid="test_a.py::test_b[ws2]",
-    case=Case(
-        test="test_a.py::test_b",
-        key=CaseKey(case_id="ws2", backend="gloo", launcher="warm"),
-        world_size=2,
-        device="cpu",
-    ),
-    params={},
-    body=BodyReference(file="test_a.py", function="body"),
-    seeds=(0,),
-    launches=1,
-    max_launches=10,
-    timeout_s=60.0,
-    tolerance=0.1,
-    default_tolerance=0.1,
+CASE = Case(
+    test="test_a.py::test_b",
+    key=CaseKey(case_id="ws2", backend="gloo", launcher="warm"),
+    world_size=2,
+    device="cpu",
 )
+TERMS = Terms(default_tolerance=0.1, max_launches=10, cores=2)
 
 
 def number(name: str, value: float, better: Better = "lower", **more: object) -> Measurement:
@@ -56,8 +45,8 @@ def launches(*measurements: Measurement, bytes_sent: int = 4096) -> list[LaunchR
 
 
 def judged(references: list[LaunchRecord], current: list[LaunchRecord]) -> dict[str, Verdict]:
-    verdicts, _ = judge_paired(REQUEST, references, current, tolerance=0.05, looks=(5, 10), cases=1)
-    return {v.metric: v for v in verdicts}
+    judgements = judge_paired(TERMS, CASE, references, current, tolerance=0.05, looks=(5, 10), cases=1)
+    return {j.verdict.metric: j.verdict for j in judgements}
 
 
 def test_what_only_the_reference_records_cannot_be_compared() -> None:

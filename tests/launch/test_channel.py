@@ -1,4 +1,4 @@
-"""The control lines: what pytest tells ranks, and when."""
+"""The control lines: what pytest tells ranks, and when; whatever ranks say is survived."""
 
 from __future__ import annotations
 
@@ -10,8 +10,11 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from pytest_distbench.launch.channel import ControlChannel
+from pytest_distbench.launch.channel import LONGEST_LINE_BYTES, ControlChannel
+from pytest_distbench.records.launch_files import LaunchFiles
 from pytest_distbench.records.wire import ALL_JOINED, ALL_UP, EventKind, RankEvent, short_address
 
 
@@ -21,7 +24,7 @@ class Line:
     def __init__(self, folder: Path, rank: int) -> None:
         self.rank = rank
         self.socket = socket.socket(socket.AF_UNIX)
-        with short_address(folder / "control") as address:
+        with short_address(LaunchFiles(folder).control) as address:
             self.socket.connect(address)
         self.socket.setblocking(False)
 
@@ -35,10 +38,15 @@ class Line:
         return b""
 
 
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("channel")
+
+
 @pytest.fixture
 def channel(tmp_path: Path) -> Iterator[ControlChannel]:
     with selectors.DefaultSelector() as selector:
-        made = ControlChannel(tmp_path, selector, world_size=2)
+        made = ControlChannel(LaunchFiles(tmp_path), selector, world_size=2)
         yield made
         made.close()
 
@@ -65,3 +73,52 @@ def test_ranks_are_told_when_the_last_one_is_up_and_when_the_last_one_has_joined
     assert (first.heard(), second.heard()) == (ALL_JOINED, ALL_JOINED)
     first.socket.close()
     second.socket.close()
+
+
+@given(st.lists(st.binary(max_size=200), max_size=5))
+def test_any_bytes_from_a_rank_are_survived(folder: Path, chunks: list[bytes]) -> None:
+    with selectors.DefaultSelector() as selector:
+        channel = ControlChannel(LaunchFiles(folder), selector, world_size=2)
+        with socket.socket(socket.AF_UNIX) as rank:
+            with short_address(LaunchFiles(folder).control) as address:
+                rank.connect(address)
+            for chunk in chunks:
+                rank.sendall(chunk + b"\n")
+            event = RankEvent(kind="hello", rank=1, pid=42, at=0.0)
+            rank.sendall(b"\n" + msgspec.json.encode(event) + b"\n")
+            while not channel.pids():
+                channel.drain()
+        channel.close()
+
+        assert channel.pids() == {1: 42}
+
+
+def test_events_of_ranks_there_are_not_are_ignored(tmp_path: Path) -> None:
+    with selectors.DefaultSelector() as selector:
+        channel = ControlChannel(LaunchFiles(tmp_path), selector, world_size=2)
+        with socket.socket(socket.AF_UNIX) as rank, short_address(LaunchFiles(tmp_path).control) as address:
+            rank.connect(address)
+            for number in (-1, 2, 10**9, 0):
+                rank.sendall(msgspec.json.encode(RankEvent(kind="hello", rank=number, pid=1, at=0.0)) + b"\n")
+            while not channel.pids():
+                channel.drain()
+        channel.close()
+
+        assert channel.pids() == {0: 1}
+
+
+def test_an_endless_line_is_dropped_and_the_next_one_understood(tmp_path: Path) -> None:
+    with selectors.DefaultSelector() as selector:
+        channel = ControlChannel(LaunchFiles(tmp_path), selector, world_size=2)
+        with socket.socket(socket.AF_UNIX) as rank, short_address(LaunchFiles(tmp_path).control) as address:
+            rank.connect(address)
+            rank.setblocking(False)
+            event = msgspec.json.encode(RankEvent(kind="hello", rank=1, pid=1, at=0.0))
+            waiting = b"x" * 4 * LONGEST_LINE_BYTES + b"\n" + event + b"\n"
+            while waiting or not channel.pids():
+                with contextlib.suppress(BlockingIOError):
+                    waiting = waiting[rank.send(waiting[:65536]) :]
+                channel.drain()
+        channel.close()
+
+        assert channel.pids() == {1: 1}

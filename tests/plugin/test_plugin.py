@@ -1,9 +1,10 @@
-"""What a user sees of a run: outcomes, exit codes, printed lines, files. Ranks are made up by fake_launcher."""
+"""What a user sees of a run: outcomes, exit codes, printed lines, files. Ranks are made up by the stand-in launcher."""
 
 from __future__ import annotations
 
+import errno
 import json
-import textwrap
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -19,7 +20,7 @@ TEST = """
         pass
 
     def test_step(distbench):
-        distbench.run(body, params={"fake": {"step": [0.0200, 0.0201, 0.0199, 0.0202, 0.0198], "count!exact": 7}})
+        distbench.run(body, params={"stand_in": {"step": [0.0200, 0.0201, 0.0199, 0.0202, 0.0198], "count!exact": 7}})
 """
 EXIT_USAGE = 4
 
@@ -86,7 +87,7 @@ def test_unchanged_code_passes(recorded: pytest.Pytester) -> None:
 
 
 def test_a_slower_body_fails_with_table_and_command(recorded: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("FAKE_FACTOR", "1.5")
+    monkeypatch.setenv("DISTBENCH_STAND_IN_FACTOR", "1.5")
     before = stored(recorded)[0].read_bytes()
     result = run(recorded, "--world-size", "2")
 
@@ -114,7 +115,7 @@ def test_another_workload_under_the_same_name_is_incomparable(recorded: pytest.P
 
 
 def test_a_faster_body_passes_and_is_told(recorded: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("FAKE_FACTOR", "0.5")
+    monkeypatch.setenv("DISTBENCH_STAND_IN_FACTOR", "0.5")
     result = run(recorded)
 
     result.stdout.fnmatch_lines(["*1 better than the baseline*"])
@@ -122,7 +123,7 @@ def test_a_faster_body_passes_and_is_told(recorded: pytest.Pytester, monkeypatch
 
 
 def test_an_improvement_fails_where_it_is_told_to(recorded: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("FAKE_FACTOR", "0.5")
+    monkeypatch.setenv("DISTBENCH_STAND_IN_FACTOR", "0.5")
     result = run(recorded, "--distbench-fail-on-improvement")
 
     result.stdout.fnmatch_lines(["FAILED test_it.py::test_step?ws2? - Unaccepted: step: improved: -50*"])
@@ -132,7 +133,7 @@ def test_an_improvement_fails_where_it_is_told_to(recorded: pytest.Pytester, mon
 def test_strict_fails_what_could_not_be_compared(recorded: pytest.Pytester) -> None:
     test = recorded.path / "test_it.py"
     test.write_text(test.read_text().replace('"count!exact": 7', '"count!exact": 8'))
-    recorded.makeini("[pytest]\ndistbench_strict = true\n")
+    recorded.makeini("[pytest]\ndistbench_launcher = stand-in\ndistbench_strict = true\n")
     result = run(recorded)
 
     result.stdout.fnmatch_lines(
@@ -154,11 +155,11 @@ def test_a_few_derived_values_are_judged_at_once(project: Project, monkeypatch: 
         import os
 
         def test_efficiency(distbench):
-            factor = float(os.environ.get("FAKE_FACTOR", "1"))
+            factor = float(os.environ.get("DISTBENCH_STAND_IN_FACTOR", "1"))
             distbench.judge("efficiency", [factor * v for v in (0.90, 0.91)], better="higher")
     """)
     assert run(made, "--distbench-update").ret == 0
-    monkeypatch.setenv("FAKE_FACTOR", "0.8")
+    monkeypatch.setenv("DISTBENCH_STAND_IN_FACTOR", "0.8")
 
     run(made).stdout.fnmatch_lines(["FAILED *- Regression: efficiency -20.* %*"])
 
@@ -177,7 +178,7 @@ def test_a_few_derived_values_are_judged_at_once(project: Project, monkeypatch: 
 def test_update_modes(
     recorded: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, mode: str, factor: str, is_rewritten: bool
 ) -> None:
-    monkeypatch.setenv("FAKE_FACTOR", factor)
+    monkeypatch.setenv("DISTBENCH_STAND_IN_FACTOR", factor)
     path = stored(recorded)[0]
     path.write_text(path.read_text().replace('"numpy": "2"', '"numpy": "1"'))
     result = run(recorded, f"--distbench-update={mode}")
@@ -189,13 +190,13 @@ def test_update_modes(
 def test_update_new_still_judges_what_has_a_baseline(
     recorded: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("FAKE_FACTOR", "1.5")
+    monkeypatch.setenv("DISTBENCH_STAND_IN_FACTOR", "1.5")
 
     assert run(recorded, "--distbench-update=new").ret == 1
 
 
 def test_a_failed_launch_is_never_stored(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("FAKE_ERROR", "bad number")
+    monkeypatch.setenv("DISTBENCH_STAND_IN_ERROR", "bad number")
     made = project(TEST)
     result = run(made, "--distbench-update")
 
@@ -242,7 +243,7 @@ def test_the_fake_backend_is_never_a_baseline(project: Project) -> None:
 def test_other_software_makes_a_changed_exact_number_incomparable(
     recorded: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, software: str, told: str
 ) -> None:
-    monkeypatch.setenv("FAKE_SOFTWARE", software)
+    monkeypatch.setenv("DISTBENCH_STAND_IN_SOFTWARE", software)
     path = stored(recorded)[0]
     path.write_text(path.read_text().replace("[7, 7, 7, 7, 7, 7, 7, 7, 7, 7]", "[8, 8, 8, 8, 8, 8, 8, 8, 8, 8]"))
     result = run(recorded)
@@ -255,8 +256,8 @@ def test_other_software_makes_a_changed_exact_number_incomparable(
 def test_a_regression_names_the_software_that_differs_as_the_summary_does(
     recorded: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("FAKE_SOFTWARE", "mkl=2025")
-    monkeypatch.setenv("FAKE_FACTOR", "3")
+    monkeypatch.setenv("DISTBENCH_STAND_IN_SOFTWARE", "mkl=2025")
+    monkeypatch.setenv("DISTBENCH_STAND_IN_FACTOR", "3")
     result = run(recorded)
 
     result.stdout.fnmatch_lines(["*differs   mkl - -> 2025", "*software differs from the baselines': mkl - -> 2025 (*"])
@@ -269,7 +270,7 @@ def test_xfail_perf_expects_the_regression(project: Project, monkeypatch: pytest
     mark = '@pytest.mark.distbench(xfail_perf="bug 12")'
     test.write_text("import pytest\n" + test.read_text().replace("def test_step", f"{mark}\ndef test_step"))
     run(made, "--distbench-update")
-    monkeypatch.setenv("FAKE_FACTOR", "1.5")
+    monkeypatch.setenv("DISTBENCH_STAND_IN_FACTOR", "1.5")
 
     run(made).assert_outcomes(xfailed=1)
 
@@ -286,7 +287,7 @@ def test_world_sizes_become_ids_and_larger_ones_are_not_run(project: Project) ->
         @pytest.mark.parametrize("dtype", ["float32"])
         def test_step(distbench, dtype, world_size):
             assert world_size == distbench.world_size
-            distbench.run(body, params={"fake": {"step": 1.0}})
+            distbench.run(body, params={"stand_in": {"step": 1.0}})
         """
     )
     result = run(made, "--world-size", "4", "-v", "-rs")
@@ -341,7 +342,7 @@ def test_quiet_shows_no_header_and_verbose_every_metric(recorded: pytest.Pyteste
     run(recorded, "-v").stdout.fnmatch_lines(
         [
             "distbench 0.*: world size 2, gloo, *",
-            "test_step?ws2?  2 ranks, gloo, warm launcher, 1 launches",
+            "test_step?ws2?  2 ranks, gloo, stand-in launcher, 1 launches",
             "*count *7 *",
         ]
     )
@@ -370,10 +371,10 @@ def test_help_groups_the_options(pytester: pytest.Pytester) -> None:
     [
         (["--world-size", "many"], "*--world-size: 'many' is not a number of ranks*"),
         (["--world-size", "0"], "*--world-size: '0' is not a number of ranks*"),
-        (["--world-size", "100000"], "*100000 ranks on * CPU cores; at most *"),
+        (["--world-size", "100000", "--distbench-launcher=warm"], "*100000 ranks on * CPU cores; at most *"),
         (["--gpu"], "*--gpu: no GPU: 0 visible (CUDA_VISIBLE_DEVICES is not set)*"),
         (["--distbench-backend", "glo"], "*unknown backend 'glo'; known are gloo, nccl*"),
-        (["--distbench-launcher", "mpirun"], "*unknown launcher 'mpirun'; known are warm, torchrun*"),
+        (["--distbench-launcher", "mpirun"], "*unknown launcher 'mpirun'; known are warm, torchrun, stand-in*"),
         (["--distbench-update", "sometimes"], "*unknown update 'sometimes'; known are new, failed, changed, all*"),
         (["--distbench-missing", "shrug"], "*unknown policy 'shrug'*"),
         (["--distbench-timeout", "soon"], "*distbench-timeout*'soon' is not a number*"),
@@ -456,10 +457,10 @@ def test_an_unreadable_baseline_stops_the_run_before_it_measures(
         ("distbench.run(body, params={'x': {1, 2}})", "*params?'x'? is not JSON-able*set*"),
         ("distbench.judge('v', [])", "*judge('v'): no value to judge*"),
         (
-            "distbench.run(body, params={'fake': {'a!info': 1}})",
+            "distbench.run(body, params={'stand_in': {'a!info': 1}})",
             "*nothing was measured that can be judged: the body recorded a; *",
         ),
-        ("[distbench.run(body, params={'fake': {'a': 1}}) for _ in range(2)]", "*already has a run named*"),
+        ("[distbench.run(body, params={'stand_in': {'a': 1}}) for _ in range(2)]", "*already has a run named*"),
     ],
 )
 def test_misuse_in_a_test_is_a_failure_without_our_traceback(project: Project, line: str, message: str) -> None:
@@ -520,7 +521,7 @@ def test_such_a_conftest_keeps_its_option_where_nothing_of_ours_is_tested_or_the
 
 def test_ini_keys_are_read(project: Project) -> None:
     made = project(TEST)
-    made.makeini("[pytest]\ndistbench_world_size = 3\ndistbench_missing = fail\n")
+    made.makeini("[pytest]\ndistbench_launcher = stand-in\ndistbench_world_size = 3\ndistbench_missing = fail\n")
 
     run(made).stdout.fnmatch_lines(["*test_step?ws3?*no baseline*"])
 
@@ -528,7 +529,7 @@ def test_ini_keys_are_read(project: Project) -> None:
 def test_github_gets_a_summary_and_annotations(recorded: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GITHUB_ACTIONS", "true")
     monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(recorded.path / "summary.md"))
-    monkeypatch.setenv("FAKE_FACTOR", "1.5")
+    monkeypatch.setenv("DISTBENCH_STAND_IN_FACTOR", "1.5")
     result = run(recorded)
     summary = (recorded.path / "summary.md").read_text()
 
@@ -583,24 +584,14 @@ def test_derived_metrics_are_judged_against_their_own_baseline(
     assert result.ret == 1
 
 
-def test_no_place_for_the_run_directory_is_told(project: Project) -> None:
+def test_no_place_for_the_run_directory_is_told(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     """Disk full, TMPDIR gone: no traceback of ours."""
-    made = project(TEST)
-    conftest = made.path / "conftest.py"
-    conftest.write_text(
-        conftest.read_text()
-        + textwrap.dedent(
-            """
-            import errno, pytest, tempfile
 
-            @pytest.fixture(autouse=True)
-            def full(monkeypatch):
-                def fail(**options):
-                    raise OSError(errno.ENOSPC, "No space left on device", "/tmp")
-                monkeypatch.setattr(tempfile, "mkdtemp", fail)
-            """
-        )
-    )
+    def fail(**options: str) -> str:
+        raise OSError(errno.ENOSPC, "No space left on device", "/tmp")
+
+    made = project(TEST)
+    monkeypatch.setattr(tempfile, "mkdtemp", fail)
     result = run(made)
 
     result.stdout.fnmatch_lines(
@@ -669,7 +660,7 @@ def test_control_characters_in_what_a_rank_says_do_not_reach_the_terminal(
 ) -> None:
     made = project(TEST.replace('"step":', r'"st\x1b[2Jep":'))
     named = run(made).stdout.str()
-    monkeypatch.setenv("FAKE_ERROR", "red \x1b[31m alarm \x07 \u202e")
+    monkeypatch.setenv("DISTBENCH_STAND_IN_ERROR", "red \x1b[31m alarm \x07 \u202e")
     failed = run(made).stdout.str()
 
     assert "st\\x1b[2Jep" in named

@@ -1,4 +1,4 @@
-"""Our results in pytest-benchmark: its options, its table, its files. Ranks are made up by fake_launcher."""
+"""Our results in pytest-benchmark: its options, its table, its files. Ranks are made up by the stand-in launcher."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pytest_distbench.records.environment import Environment
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import Measurement, Summary
 from pytest_distbench.records.record import replaced
-from pytest_distbench.records.run import CaseResult
+from pytest_distbench.records.run import CaseResult, ReferenceRecord
 from pytest_distbench.records.verdict import Verdict
 
 Project = Callable[[str], pytest.Pytester]
@@ -27,8 +27,8 @@ TEST = """
 
     @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
     def test_step(distbench, dtype):
-        fake = {"step": [0.0201, 0.0203, 0.0199], "wait": 0.001, "count!exact": 7}
-        distbench.run(body, params={"dtype": dtype, "list": [1], "fake": fake}, launches=3)
+        stand_in = {"step": [0.0201, 0.0203, 0.0199], "wait": 0.001, "count!exact": 7}
+        distbench.run(body, params={"dtype": dtype, "list": [1], "stand_in": stand_in}, launches=3)
 
     def test_plain():
         pass
@@ -87,6 +87,7 @@ def result_of(values: list[float | None], *, unit: str = "s", better: str = "low
         environment=Environment(platform="cpu-x-2c", device="x", cores=2, software={"torch": "2.13.0"}),
         launches=launches,
         verdicts=[verdict],
+        reference=ReferenceRecord(kind="stored"),
     )
 
 
@@ -164,7 +165,7 @@ def test_a_saved_run_is_compared_with_and_compare_fail_fails_the_run_not_the_tes
     made = project(TEST)
     assert run(made, "--benchmark-autosave").ret == 0
     same = run(made, "--benchmark-compare", "--benchmark-compare-fail=median:10%", "--benchmark-columns=median")
-    monkeypatch.setenv("FAKE_FACTOR", "1.5")
+    monkeypatch.setenv("DISTBENCH_STAND_IN_FACTOR", "1.5")
     slower = run(made, "--benchmark-compare", "--benchmark-compare-fail=median:10%")
 
     same.stdout.fnmatch_lines(
@@ -201,7 +202,7 @@ def test_our_tests_are_benchmarks_to_only_and_skip(project: Project, option: str
 def test_disabled_writes_nothing_and_judges_all_the_same(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     made = project(TEST)
     assert run(made, "--distbench-update").ret == 0
-    monkeypatch.setenv("FAKE_FACTOR", "1.5")
+    monkeypatch.setenv("DISTBENCH_STAND_IN_FACTOR", "1.5")
     result = run(made, "--benchmark-disable", "--benchmark-json=out.json")
 
     result.assert_outcomes(passed=1, failed=2)
@@ -211,7 +212,7 @@ def test_disabled_writes_nothing_and_judges_all_the_same(project: Project, monke
 def test_a_regressed_test_is_in_the_json_with_its_verdict(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     made = project(TEST)
     assert run(made, "--distbench-update").ret == 0
-    monkeypatch.setenv("FAKE_FACTOR", "1.5")
+    monkeypatch.setenv("DISTBENCH_STAND_IN_FACTOR", "1.5")
     result = run(made, "--benchmark-json=out.json")
 
     assert result.ret == EXIT_FAILED
@@ -264,7 +265,7 @@ def test_a_test_that_uses_both_fixtures_has_both_benchmarks(project: Project) ->
         TEST
         + """
     def test_both(distbench, benchmark):
-        distbench.run(body, params={"fake": {"step": 1.0}})
+        distbench.run(body, params={"stand_in": {"step": 1.0}})
         benchmark.pedantic(len, args=((),))
 """
     )

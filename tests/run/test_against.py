@@ -14,7 +14,7 @@ from typing import cast
 import pytest
 
 from pytest_distbench.errors import ConfigurationError, ForeignModuleError
-from pytest_distbench.machine.interpreters import find_interpreter, is_installed_here
+from pytest_distbench.machine.interpreters import find_interpreter
 from pytest_distbench.records.plan import LaunchPlan
 from pytest_distbench.run.against import Reference, outside
 from pytest_distbench.run.directory import RunDirectory
@@ -26,7 +26,7 @@ TEST = """
         pass
 
     def test_step(distbench):
-        distbench.run(body, params={"fake": {"step": [0.0200, 0.0201, 0.0199, 0.0202, 0.0198], "count!exact": 7}})
+        distbench.run(body, params={"stand_in": {"step": [0.0200, 0.0201, 0.0199, 0.0202, 0.0198], "count!exact": 7}})
 """
 EXIT_USAGE = 4
 
@@ -90,7 +90,7 @@ def test_an_unchanged_tree_is_green_needs_no_baseline_and_leaves_nothing(committ
 def test_a_slower_tree_fails_and_the_failure_names_what_it_was_compared_with(
     committed: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("FAKE_FACTOR", "1.1")
+    monkeypatch.setenv("DISTBENCH_STAND_IN_FACTOR", "1.1")
     result = run(committed, "--distbench-against", "HEAD")
 
     result.stdout.fnmatch_lines(
@@ -107,7 +107,7 @@ def test_a_slower_tree_fails_and_the_failure_names_what_it_was_compared_with(
 
 
 def test_the_tolerance_of_comparisons_is_its_own(committed: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("FAKE_FACTOR", "1.1")
+    monkeypatch.setenv("DISTBENCH_STAND_IN_FACTOR", "1.1")
 
     assert run(committed, "--distbench-against", "HEAD", "--distbench-tolerance", "1").ret == 1
     assert run(committed, "--distbench-against", "HEAD", "--distbench-against-tolerance", "0.2").ret == 0
@@ -123,7 +123,7 @@ def test_the_tolerance_of_comparisons_is_its_own(committed: pytest.Pytester, mon
 def test_a_body_that_the_revision_lacks_is_missing_and_one_that_fails_there_fails(
     committed: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, error: str, outcome: dict[str, int], said: str
 ) -> None:
-    monkeypatch.setenv("FAKE_REFERENCE_ERROR", error)
+    monkeypatch.setenv("DISTBENCH_STAND_IN_REFERENCE_ERROR", error)
     result = run(committed, "--distbench-against", "HEAD")
 
     result.assert_outcomes(**outcome)
@@ -134,7 +134,7 @@ def test_a_body_that_the_revision_lacks_is_missing_and_one_that_fails_there_fail
 def test_an_improvement_that_must_not_be_is_told_as_a_comparison_with_the_revision(
     committed: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("FAKE_REFERENCE_FACTOR", "1.5")
+    monkeypatch.setenv("DISTBENCH_STAND_IN_REFERENCE_FACTOR", "1.5")
     result = run(committed, "--distbench-against", "HEAD", "--distbench-fail-on-improvement")
 
     result.assert_outcomes(failed=1)
@@ -162,7 +162,10 @@ def test_a_file_that_the_revision_lacks_is_missing_and_the_policy_decides(commit
         (["--distbench-against=--help"], "*has no commit of that name*"),
         (["--distbench-against", "HEAD", "--distbench-update"], "*leave out --distbench-update*"),
         (["--distbench-against", "HEAD", "--distbench-prune"], "*leave out --distbench-prune*"),
-        (["--distbench-against", "HEAD", "--distbench-launcher", "torchrun"], "*only the warm launcher does*"),
+        (
+            ["--distbench-against", "HEAD", "--distbench-launcher", "torchrun"],
+            "*which the torchrun launcher cannot; take one of warm, stand-in*",
+        ),
         (["--distbench-against", "HEAD", "--distbench-launches", "2"], "*needs at least 3 pairs*"),
         (
             ["--distbench-against", "HEAD", "--distbench-launches=9", "--distbench-max-launches=5"],
@@ -290,9 +293,3 @@ def test_a_module_that_came_from_the_working_tree_all_the_same_is_named(
     bodies.check_origin(cast("LaunchPlan", fine))
     bodies.check_origin(cast("LaunchPlan", none))
     monkeypatch.delitem(sys.modules, "led_astray")
-
-
-def test_the_project_and_its_dependencies_are_told_apart(tmp_path: Path) -> None:
-    assert is_installed_here(pytest.__file__)
-    assert is_installed_here(os.__file__)
-    assert not is_installed_here(str(tmp_path / "module.py"))

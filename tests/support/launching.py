@@ -8,8 +8,10 @@ import uuid
 from pathlib import Path
 
 from pytest_distbench.launch.contract import Launcher
+from pytest_distbench.launch.launchers import LAUNCHERS
 from pytest_distbench.launch.supervise import supervise
 from pytest_distbench.records.launch import LaunchRecord
+from pytest_distbench.records.launch_files import LaunchFiles
 from pytest_distbench.records.plan import BodyReference, LaunchPlan
 from support.processes import wait_for, working_in
 
@@ -18,7 +20,7 @@ class Launch:
     """Launches functions of one file; afterwards no process of the launch is alive.
 
     Args:
-        launcher: warm or torchrun.
+        launcher: starts them.
         directory: for launches and data.
         file: Python file with the bodies.
     """
@@ -59,12 +61,12 @@ class Launch:
                 working_dir=str(self.directory),
                 python_path=sys.path,
                 variables={**environment, **(variables or {})},
-                set_threads=1 if self.launcher.name == "warm" else None,
+                set_threads=1 if LAUNCHERS[self.launcher.name].sets_threads else None,
                 **plan,  # type: ignore[arg-type]
             ),
         )
         wait_for(lambda: not working_in(self.directory), limit_s=5)
         assert self.launcher.leftovers() == []
-        assert not (directory / "control").exists()
-        assert not (directory / "plan.json").exists()
+        assert not LaunchFiles(directory).control.exists()
+        assert not LaunchFiles(directory).plan.exists()
         return record

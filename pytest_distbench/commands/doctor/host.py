@@ -20,11 +20,11 @@ from typing import Any
 
 import psutil
 
-from pytest_distbench import __version__
 from pytest_distbench.commands.doctor.finding import Finding
+from pytest_distbench.installation import __version__
 from pytest_distbench.launch import processes
 from pytest_distbench.launch.contract import SESSION_VARIABLE
-from pytest_distbench.launch.diagnosis.stacks import py_spy
+from pytest_distbench.launch.diagnosis.evidence import py_spy
 from pytest_distbench.machine import hardware
 from pytest_distbench.units import format_bytes
 

@@ -1,1 +1,1 @@
-"""What became of the ranks of a launch that failed, and which failure caused the others."""
+"""What became of the ranks of a launch: evidence (stacks, flight), fates, blame, and the reason in one line."""

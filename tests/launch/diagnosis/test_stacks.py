@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import ast
 from pathlib import Path
 
-from pytest_distbench.launch.diagnosis import stacks
-from pytest_distbench.launch.diagnosis.stacks import is_in_own_code, trimmed, waits_at
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytest_distbench.launch.diagnosis.stacks import is_in_own_code, is_whole, trim, waits_at
+from pytest_distbench.worker import main
+from pytest_distbench.worker.control import ControlLine
 
 DUMP = """Thread 0x01 (most recent call first):
   File "/x/site-packages/pytest_distbench/worker/control.py", line 58 in _die_with_pytest
@@ -22,7 +27,7 @@ Current thread 0x02 (most recent call first):
 
 
 def test_our_own_frames_and_threads_are_left_out() -> None:
-    assert trimmed(DUMP).splitlines() == [
+    assert trim(DUMP).splitlines() == [
         "Current thread 0x02 (most recent call first):",
         '  File "/x/site-packages/torch/distributed/distributed_c10d.py", line 5356 in barrier',
         '  File "/home/me/test_h.py", line 8 in hangs',
@@ -44,20 +49,33 @@ def test_a_rank_that_sleeps_in_code_of_its_own_waits_for_nobody() -> None:
 
 
 def test_nothing_is_made_of_nothing() -> None:
-    assert (trimmed(""), waits_at(""), is_in_own_code("")) == ("", "", False)
+    assert (trim(""), waits_at(""), is_in_own_code("")) == ("", "", False)
 
 
-def test_a_dump_is_whole_once_it_shows_where_the_rank_began(tmp_path: Path) -> None:
-    path = tmp_path / "stacks0.txt"
-    assert not stacks._is_whole(path, 0)
-    path.write_text(DUMP)
+def test_a_dump_is_whole_once_it_shows_where_the_rank_began() -> None:
     whole = DUMP.index("run_rank") + len("run_rank")
-    for end in range(len(DUMP)):
-        path.write_text(DUMP + DUMP[:end])
-        assert stacks._is_whole(path, len(DUMP)) == (end >= whole)
+
+    assert [is_whole(DUMP[:end]) for end in range(len(DUMP))] == [end >= whole for end in range(len(DUMP))]
+
+
+def test_the_frames_that_are_looked_for_are_the_workers() -> None:
+    """A rename there would blind the diagnosis of hangs."""
+    tree = ast.parse(Path(main.__file__).read_text())
+    functions = {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
+
+    assert {"run_rank", "run", "_measure", "_join_group", "_leave_group"} <= functions
+    assert main.__file__.endswith("pytest_distbench/worker/main.py")
+    assert hasattr(ControlLine, "_die_with_pytest")
 
 
 def test_a_second_dump_cut_anywhere_does_not_hide_the_first() -> None:
     for end in range(len(DUMP)):
-        assert trimmed(DUMP + DUMP[:end]) == trimmed(DUMP)
+        assert trim(DUMP + DUMP[:end]) == trim(DUMP)
         assert waits_at(DUMP + DUMP[:end]) == waits_at(DUMP)
+
+
+@given(st.text(max_size=400))
+def test_any_text_may_stand_for_stacks(text: str) -> None:
+    for dump in (text, f"Current thread 0x1 (most recent call first):\n{text}", f'  File "{text}", line 3 in f\n'):
+        assert isinstance(trim(dump), str)
+        assert isinstance(waits_at(dump), str)

@@ -1,8 +1,8 @@
-"""Who may run when: one group at a time, each once a round, and nobody waits for a group that has ended."""
+"""Two launches in turns: one runs at a time, each once a round, and nobody waits for a group that has ended."""
 
 from __future__ import annotations
 
-from pytest_distbench.launch.turns import Turnstile
+from pytest_distbench.launch.pair import Turnstile
 
 
 class Group:
@@ -14,7 +14,7 @@ class Group:
         self.log.append(self.name)
 
 
-def groups(log: list[str]) -> tuple[Turnstile[Group], Group, Group]:
+def groups(log: list[str]) -> tuple[Turnstile, Group, Group]:
     a, b = Group("a", log), Group("b", log)
     return Turnstile([a, b], lambda order: order.reverse()), a, b
 

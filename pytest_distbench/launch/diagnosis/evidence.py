@@ -1,0 +1,105 @@
+"""Evidence from the ranks of a launch that is stuck or has failed: they write it while they still live."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Collection
+from pathlib import Path
+
+import msgspec
+
+from pytest_distbench.launch import processes
+from pytest_distbench.launch.channel import ControlChannel
+from pytest_distbench.launch.diagnosis.stacks import is_whole
+from pytest_distbench.records.launch_files import LaunchFiles
+from pytest_distbench.records.wire import FLIGHT_REQUEST, STACKS_SIGNAL
+
+_WAIT_S = 2.0
+_LOOK_AGAIN_S = 0.02
+_PY_SPY_S = 10.0
+
+
+class _Frame(msgspec.Struct):
+    name: str
+    filename: str
+    line: int
+
+
+class _Thread(msgspec.Struct):
+    """One thread in py-spy's JSON."""
+
+    frames: list[_Frame]
+    thread_name: str | None = None
+
+
+def collect(files: LaunchFiles, channel: ControlChannel, *, undecided: Collection[int], held: Collection[int]) -> None:
+    """Make ranks write their stacks and last collectives into the launch's files; returns when they have, or cannot.
+
+    ``undecided`` ranks are still at work; of ``held`` ones, which have failed and wait, only the collectives matter.
+
+    Ranks answer a signal, also while blocked in a collective. Where one does not (it masks the signal, or has not
+    come that far), py-spy is asked, if it is installed and the kernel lets it look.
+    """
+    pids = channel.pids()
+    at_work = {rank: pids[rank] for rank in undecided if rank in pids}
+    # One without the handler would die of the signal: it has not come that far, or the body took the handler away.
+    able = {rank: pid for rank, pid in at_work.items() if not processes.is_stopped(pid)}
+    answering = {rank: pid for rank, pid in able.items() if processes.catches(pid, STACKS_SIGNAL)}
+    before = {rank: _size(files.stacks(rank)) for rank in answering}
+    processes.send(answering.values(), STACKS_SIGNAL)
+    _wait_until(lambda: all(_holds_dump(files.stacks(rank), before[rank]) for rank in answering))
+    asked = (*answering, *held)  # only now: a thread that works while its frames are read may show nonsense
+    for rank in asked:
+        channel.ask(rank, FLIGHT_REQUEST)
+    _wait_until(lambda: all(files.flight(rank).exists() for rank in asked))
+    for rank, pid in at_work.items():
+        if _size(files.stacks(rank)) == before.get(rank, 0):
+            _ask_py_spy(pid, files.stacks(rank))
+
+
+def py_spy() -> str | None:
+    """The py-spy command, on the PATH or beside this Python."""
+    return shutil.which("py-spy") or shutil.which("py-spy", path=str(Path(sys.executable).parent))
+
+
+def _wait_until(is_so: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + _WAIT_S
+    while not is_so() and time.monotonic() < deadline:
+        time.sleep(_LOOK_AGAIN_S)
+
+
+def _holds_dump(path: Path, start: int) -> bool:
+    """Whether a file holds a whole dump from ``start`` on."""
+    try:
+        return is_whole(path.read_bytes()[start:].decode(errors="replace"))
+    except OSError:
+        return False
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
+
+
+def _ask_py_spy(pid: int, path: Path) -> None:
+    found = py_spy()
+    if found is None:
+        return
+    with contextlib.suppress(OSError, subprocess.SubprocessError, msgspec.DecodeError):
+        command = [found, "dump", "--json", "--pid", str(pid)]
+        if processes.is_stopped(pid):  # it cannot be stopped once more, and will not move
+            command.append("--nonblocking")
+        done = subprocess.run(command, capture_output=True, stdin=subprocess.DEVNULL, timeout=_PY_SPY_S, check=True)
+        threads = msgspec.json.decode(done.stdout, type=list[_Thread])
+        path.write_text("\n\n".join(_as_faulthandler(thread) for thread in threads))
+
+
+def _as_faulthandler(thread: _Thread) -> str:
+    frames = [f'  File "{f.filename}", line {f.line} in {f.name}' for f in thread.frames]
+    return "\n".join([f"Thread {thread.thread_name} (py-spy, most recent call first):", *frames])

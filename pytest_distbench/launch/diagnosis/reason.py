@@ -1,0 +1,83 @@
+"""The one line that says why a launch failed."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from pytest_distbench.launch.diagnosis.blame import find_missing, is_deadlock
+from pytest_distbench.records.rank import Outcome, RankFate
+
+_UNRECORDED = re.compile(r'/torch/distributed/.*", line \d+, in (send|recv|monitored_barrier)$', re.MULTILINE)
+"""What torch's flight recorder does not know, in a traceback."""
+
+
+def merge_outcomes(fates: list[RankFate], *, after_s: float) -> tuple[Outcome, str]:
+    """The launch's outcome and one line that tells it.
+
+    All passed: passed. All skipped: skipped. Some skipped and none failed by itself: they disagree.
+    """
+    skipped = [f for f in fates if f.outcome == "skipped"]
+    if len(skipped) == len(fates):
+        return "skipped", skipped[0].error.message if skipped[0].error else ""
+    failed = [f for f in fates if f.outcome == "failed"]
+    if skipped and all(f.is_victim for f in failed):
+        who = ", ".join(str(f.rank) for f in sorted(skipped, key=lambda f: f.rank))
+        return "failed", f"ranks disagree: rank {who} skipped, the others did not"
+    if not failed:
+        return "passed", ""
+    if any(f.is_hung for f in failed):
+        return "failed", _tell_hang(failed, after_s)
+    if is_deadlock(fates):
+        return "failed", _tell_deadlock(failed, [f for f in fates if f.outcome == "passed"])
+    first = failed[0]
+    lines = first.error.message.strip().splitlines() if first.error else []
+    return "failed", f"rank {first.rank} {first.how}" + (f": {lines[0]}" if lines else "")
+
+
+def _tell_hang(failed: Sequence[RankFate], after_s: float) -> str:
+    hung = [f for f in failed if f.is_hung]
+    missing = find_missing(hung)
+    shown = missing or hung
+    phases = list(dict.fromkeys(f.phase for f in shown))
+    told = "; ".join(_where(f) for f in sorted(shown, key=lambda f: f.rank)[:4])
+    more = f" and {len(shown) - 4} more" if len(shown) > 4 else ""
+    waiting = [f for f in failed if f not in shown]  # some have given up by now: their collective timed out
+    what = f"; {_ranks(waiting)} in {_place(waiting[0])}" if waiting else ""
+    return f"hung in {'/'.join(phases)}, ended after {after_s:.1f} s: {told}{more}{what}"
+
+
+def _tell_deadlock(waiting: Sequence[RankFate], passed: Sequence[RankFate]) -> str:
+    """Every rank that failed gave up waiting: for ranks that have left, or for each other."""
+    places = "; ".join(f"rank {f.rank} waited in {_place(f)}" for f in sorted(waiting, key=lambda f: f.rank)[:4])
+    if not passed:
+        return f"deadlock: {places}"
+    gone = ", ".join(str(f.rank) for f in sorted(passed, key=lambda f: f.rank)[:8])
+    return f"rank {gone} ended without the collective that others waited for: {places}"
+
+
+def _place(fate: RankFate) -> str:
+    """Where a rank waits: its collective, or the function of torch that records none, or its phase."""
+    if fate.phase != "body":
+        return fate.phase
+    if fate.error is not None:  # its collective is over in any case: given up
+        unrecorded = _UNRECORDED.findall(fate.error.traceback)
+        is_over = bool(unrecorded)
+        called = unrecorded[-1] if unrecorded else ""
+    else:
+        is_over = fate.collective_is_over
+        called = fate.waits_at.rpartition(", in ")[2]
+    if fate.collective_number and not is_over:
+        return f"{fate.collective}, number {fate.collective_number}"
+    return called or fate.phase
+
+
+def _where(fate: RankFate) -> str:
+    place = f"at {fate.waits_at}" if fate.waits_at else f"in phase {fate.phase}"
+    return f"rank {fate.rank} {place}"
+
+
+def _ranks(fates: Sequence[RankFate]) -> str:
+    numbers = sorted(f.rank for f in fates)
+    listed = ", ".join(map(str, numbers[:8])) + (", ..." if len(numbers) > 8 else "")
+    return f"rank{'s' * (len(numbers) > 1)} {listed} wait{'s' * (len(numbers) == 1)}"

@@ -1,0 +1,85 @@
+"""The files of one launch: pytest and the ranks meet in its private directory, and agree here on every name."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+LONGEST_SOCKETS_FOLDER = 70
+"""Bytes: a Unix socket's address holds 107, and multiprocessing adds up to 30."""
+
+
+def sockets_folder(directory: Path, session: str = "") -> Path:
+    """Folder for the sockets of Python's multiprocessing, below a launch's directory, or below a run's.
+
+    Args:
+        directory: of the launch, or of the run.
+        session: of a run: agents of several sessions share its directory.
+    """
+    return directory / (f"sockets-{session[:8]}" if session else "sockets")
+
+
+def sockets_folders(directory: Path) -> list[Path]:
+    """All of them that there are below a directory."""
+    return list(directory.glob("sockets*/"))
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchFiles:
+    """Where each file of a launch is.
+
+    Attributes:
+        directory: of the launch.
+    """
+
+    directory: Path
+
+    @property
+    def plan(self) -> Path:
+        """What the ranks run. It holds the whole environment, secrets included, and goes when the launch ends."""
+        return self.directory / "plan.json"
+
+    @property
+    def control(self) -> Path:
+        """The socket of the ranks' control lines."""
+        return self.directory / "control"
+
+    @property
+    def sockets(self) -> Path:
+        """Folder for the sockets of Python's multiprocessing in the ranks."""
+        return sockets_folder(self.directory)
+
+    @property
+    def launcher_log(self) -> Path:
+        """What a launcher that is a process of its own printed."""
+        return self.directory / "launcher.log"
+
+    @property
+    def torchrun_logs(self) -> Path:
+        """Folder that torchrun fills itself."""
+        return self.directory / "torchrun"
+
+    @property
+    def nccl_flight_prefix(self) -> str:
+        """NCCL appends the rank, and dumps its flight recorder there when it gives up."""
+        return str(self.directory / "nccl-flight-")
+
+    def report(self, rank: int) -> Path:
+        """What a rank recorded, and how it ended."""
+        return self.directory / f"rank{rank}.json"
+
+    def log(self, rank: int) -> Path:
+        """What a rank printed."""
+        return self.directory / f"rank{rank}.log"
+
+    def stacks(self, rank: int) -> Path:
+        """The Python stacks that a rank writes when it is asked."""
+        return self.directory / f"stacks{rank}.txt"
+
+    def flight(self, rank: int) -> Path:
+        """The flight recorder that a rank writes when it is asked."""
+        return self.directory / f"flight{rank}.json"
+
+    def groups(self, rank: int) -> Path:
+        """The ranks of every process group that a rank knows; written before its flight recorder."""
+        return self.directory / f"groups{rank}.json"

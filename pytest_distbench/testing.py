@@ -1,0 +1,194 @@
+"""For authors of suites: ranks that are made up, so that a suite's expectations are tested in milliseconds.
+
+A pytest plugin: ``-p pytest_distbench.testing``, or ``pytest_plugins = ["pytest_distbench.testing"]`` in the root
+conftest, adds the launcher ``stand-in`` (``--distbench-launcher stand-in``). It starts no process, and runs no body: it
+writes the reports that ranks would have left, from what the test or the environment describes. Everything after that
+is real: reduction over ranks, verdicts, baselines (stored under the launcher's name), reports.
+
+What ranks record is described in ``params["stand_in"]``, or as JSON in ``DISTBENCH_STAND_IN`` for all tests whose
+params have none: a mapping from a metric's name to its value.
+
+- The name is ``step``, ``latency[message_bytes=1024]`` or ``loss[seed=3]``: a time in seconds, of which less is better.
+  ``count!exact`` is of another kind, without a unit: ``higher``, ``exact``, ``info``, ``curve``.
+- The value is a number; or a list of one per launch, which begins anew when it is used up. None: nothing was
+  measured. A value that is a list itself is a series.
+
+The environment changes it from one run to the next:
+
+- ``DISTBENCH_STAND_IN_FACTOR``: multiplies times and curves.
+- ``DISTBENCH_STAND_IN_ERROR``: every rank raises this, ``message`` or ``kind:message``.
+- ``DISTBENCH_STAND_IN_SOFTWARE``: what ranks say they have, ``torch=2.14.0 numpy=2``.
+- ``DISTBENCH_STAND_IN_COLLECTIVES``: ``2x26214400`` gives the metric ``step`` a fingerprint of so many all_reduce of so
+  many bytes.
+- ``DISTBENCH_STAND_IN_REFERENCE_FACTOR`` and ``..._REFERENCE_ERROR``: those of another revision
+  (``--distbench-against``).
+
+PYTEST_DONT_REWRITE: there is no assertion here, and pytest would warn where a conftest imports from it first.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import msgspec
+import psutil
+
+from pytest_distbench.errors import LauncherError
+from pytest_distbench.launch.contract import Exit
+from pytest_distbench.launch.launchers import LAUNCHERS, LauncherKind, LauncherSetup
+from pytest_distbench.records.fingerprint import Collective, RankFingerprint
+from pytest_distbench.records.kinds import METRIC_KINDS
+from pytest_distbench.records.metric import Observation, Scalar
+from pytest_distbench.records.plan import LaunchPlan
+from pytest_distbench.records.rank import ErrorReport, RankReport
+
+STAND_IN = "stand-in"
+VARIABLE = "DISTBENCH_STAND_IN"
+
+SOFTWARE = {"python": "3.11", "torch": "2.13.0", "numpy": "2", "cpu_capability": "AVX2", "threads": "1"}
+"""What made-up ranks say they have, unless the environment says otherwise."""
+
+_AT = re.compile(r"\[(\w+=[^=,\]]+(?:,\w+=[^=,\]]+)*)\]$")
+"""What stands behind a metric's name."""
+
+
+class StandInLauncher:
+    """Starts nothing: the reports of its ranks are there at once."""
+
+    name = STAND_IN
+
+    def __init__(self, session: str) -> None:
+        self.session = session
+
+    def prepare(self, variables: dict[str, str]) -> None:
+        """Nothing can be prepared."""
+
+    def start(self, plan: LaunchPlan) -> _StandInLaunch:
+        for rank in range(plan.world_size):
+            plan.files.report(rank).write_bytes(msgspec.json.encode(_report(plan, rank)))
+        return _StandInLaunch()
+
+    def leftovers(self) -> list[psutil.Process]:
+        return []
+
+    def close(self) -> None:
+        """Nothing runs."""
+
+
+class _StandInLaunch:
+    """A launch that is over before it is looked at."""
+
+    def __init__(self) -> None:
+        self._readable, writable = os.pipe()
+        os.close(writable)
+
+    def fileno(self) -> int:
+        return self._readable
+
+    def poll(self) -> Exit:
+        os.close(self._readable)
+        return Exit()
+
+    def pids(self) -> dict[int, int]:
+        return {}
+
+    def abandon(self) -> None:
+        """Nothing runs."""
+
+
+def _make(setup: LauncherSetup) -> StandInLauncher:
+    return StandInLauncher(setup.session)
+
+
+LAUNCHERS[STAND_IN] = LauncherKind(
+    help="made-up ranks, for tests of suites",
+    make=_make,
+    hosts="none",
+    holds_two=True,
+    local_lock=False,
+    is_spaced=False,
+)
+
+
+def _report(plan: LaunchPlan, rank: int) -> RankReport:
+    side = "REFERENCE_" if plan.tree else ""
+    factor = float(_setting(f"{side}FACTOR") or 1)
+    kind, _, message = _setting(f"{side}ERROR").rpartition(":")
+    now = time.monotonic()
+    error = ErrorReport(
+        kind=kind or "ValueError", message=message, traceback=f"{kind or 'ValueError'}: {message}", raised_at=now
+    )
+    given = dict(pair.split("=", 1) for pair in _setting("SOFTWARE").split())
+    return RankReport(
+        rank=rank,
+        pid=1,
+        outcome="failed" if message else "passed",
+        phase="body",
+        phases={"begin": now, "end": now, "body": 0.0},
+        error=error if message else None,
+        observations=list(_observations(_described(plan), plan.index, factor)),
+        fingerprints=_fingerprints(_setting("COLLECTIVES")),
+        software={**SOFTWARE, **given} if rank == 0 else {},
+    )
+
+
+def _setting(name: str) -> str:
+    return os.environ.get(f"{VARIABLE}_{name}", "")
+
+
+def _described(plan: LaunchPlan) -> Mapping[str, Any]:
+    """What a rank is to have recorded; nothing where nobody says."""
+    found: object = plan.params.get("stand_in")
+    if found is None:
+        text = os.environ.get(VARIABLE, "{}")
+        try:
+            found = msgspec.json.decode(text)
+        except msgspec.DecodeError as error:
+            raise LauncherError(f"{VARIABLE} is not JSON: {error}; found {text[:80]!r}") from None
+    if not isinstance(found, dict):
+        raise LauncherError(
+            f"the stand-in launcher wants a mapping from metrics to values, found {found!r}; "
+            'write params={"stand_in": {"step": 0.02}}'
+        )
+    return found
+
+
+def _observations(described: Mapping[str, Any], launch: int, factor: float) -> Iterator[Observation]:
+    for spelled, values in described.items():
+        key, _, better = spelled.partition("!")
+        if better and better not in METRIC_KINDS:
+            raise LauncherError(f"{spelled!r}: unknown kind {better!r}; known are {', '.join(METRIC_KINDS)}")
+        name, at = _parse_key(key)
+        value = values[launch % len(values)] if isinstance(values, list) else values
+        numbers = value if isinstance(value, list) else [] if value is None else [value]
+        if better in ("", "curve"):
+            numbers = [number * factor for number in numbers]
+        yield Observation(
+            name=name,
+            unit="" if better else "s",
+            better=better or "lower",
+            reduce="max",
+            values=numbers,
+            is_series=isinstance(value, list),
+            at=at,
+        )
+
+
+def _parse_key(key: str) -> tuple[str, dict[str, Scalar]]:
+    """``latency[message_bytes=1024]`` as verdicts spell it: the metric's name, and where it was measured."""
+    found = _AT.search(key)
+    if found is None:
+        return key, {}
+    pairs = (pair.split("=") for pair in found.group(1).split(","))
+    return key[: found.start()], {axis: int(text) if text.isdecimal() else text for axis, text in pairs}
+
+
+def _fingerprints(text: str) -> dict[str, RankFingerprint]:
+    if not text:
+        return {}
+    count, size = (int(part) for part in text.split("x"))
+    return {"step": RankFingerprint(collectives=[Collective("all_reduce", "float32", size, "default", count)])}

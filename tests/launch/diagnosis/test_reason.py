@@ -1,0 +1,69 @@
+"""The one line that says why a launch failed."""
+
+from __future__ import annotations
+
+import pytest
+
+from pytest_distbench.launch.diagnosis.reason import merge_outcomes
+from pytest_distbench.records.rank import HUNG, ErrorReport, RankFate
+
+
+def fate(rank: int, how: str = "passed", **fields: object) -> RankFate:
+    outcome = how if how in ("passed", "skipped") else "failed"
+    return RankFate(rank=rank, outcome=outcome, how=how, **{"phase": "body", **fields})  # type: ignore[arg-type]
+
+
+def error(message: str, *, torch: bool = False) -> ErrorReport:
+    return ErrorReport(
+        kind="E", message=message, traceback=message, raised_at=1.0, torch_errors=["DistStoreError: x"] if torch else []
+    )
+
+
+def skipped(rank: int) -> RankFate:
+    return fate(rank, "skipped", error=error("not today"))
+
+
+def waits(rank: int, **fields: object) -> RankFate:
+    return fate(rank, "raised E", error=error("x", torch=True), is_victim=True, **fields)
+
+
+@pytest.mark.parametrize(
+    ("fates", "outcome", "reason"),
+    [
+        ([fate(0), fate(1)], "passed", ""),
+        ([skipped(0), skipped(1)], "skipped", "not today"),
+        ([skipped(1), fate(0)], "failed", "ranks disagree: rank 1 skipped, the others did not"),
+        ([fate(1, "raised E", error=error("first\nsecond")), fate(0)], "failed", "rank 1 raised E: first"),
+        ([fate(1, "exit code 3"), fate(0)], "failed", "rank 1 exit code 3"),
+        (
+            [fate(1, HUNG, waits_at="a.py:7 in f"), waits(0, collective="all_reduce", collective_number=2)],
+            "failed",
+            "hung in body, ended after 4.0 s: rank 1 at a.py:7 in f; rank 0 waits in all_reduce, number 2",
+        ),
+        (
+            [fate(1, HUNG, phase="import"), fate(0, HUNG, phase="rendezvous")],
+            "failed",
+            "hung in import, ended after 4.0 s: rank 1 in phase import; rank 0 waits in rendezvous",
+        ),
+        (
+            [fate(rank, HUNG, waits_at=str(rank)) for rank in range(6)],
+            "failed",
+            "hung in body, ended after 4.0 s: rank 0 at 0; rank 1 at 1; rank 2 at 2; rank 3 at 3 and 2 more",
+        ),
+        (
+            [
+                waits(0, collective="all_reduce", collective_number=2),
+                waits(1, collective="send", collective_number=1),
+            ],
+            "failed",
+            "deadlock: rank 0 waited in all_reduce, number 2; rank 1 waited in send, number 1",
+        ),
+        (
+            [waits(0, collective="all_reduce", collective_number=2), fate(1)],
+            "failed",
+            "rank 1 ended without the collective that others waited for: rank 0 waited in all_reduce, number 2",
+        ),
+    ],
+)
+def test_the_line_names_the_rank_and_the_place(fates: list[RankFate], outcome: str, reason: str) -> None:
+    assert merge_outcomes(fates, after_s=4.0) == (outcome, reason)

@@ -1,0 +1,44 @@
+"""The files of a launch: each name stands once."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+import pytest_distbench
+from pytest_distbench.records import launch_files
+from pytest_distbench.records.launch_files import LaunchFiles, sockets_folder, sockets_folders
+
+FILES = LaunchFiles(Path("/launch1"))
+
+NAME = re.compile(
+    r"""plan\.json["']|["']control["']|rank\{[\w.]+\}\.(json|log)|(stacks|flight|groups)\{|launcher\.log|nccl-flight|["']sockets"""
+)
+
+
+def test_two_files_never_share_a_name() -> None:
+    of_a_rank = [
+        file(rank) for file in (FILES.report, FILES.log, FILES.stacks, FILES.flight, FILES.groups) for rank in (1, 11)
+    ]
+    of_all = [FILES.plan, FILES.control, FILES.sockets, FILES.launcher_log, FILES.torchrun_logs]
+
+    assert len({*of_a_rank, *of_all}) == 15
+
+
+def test_sessions_that_share_a_run_directory_have_sockets_of_their_own(tmp_path: Path) -> None:
+    folders = [sockets_folder(tmp_path, session) for session in ("", "a" * 32, "b" * 32)]
+    for folder in folders:
+        folder.mkdir()
+
+    assert sorted(sockets_folders(tmp_path)) == folders
+
+
+@pytest.mark.parametrize(
+    "path",
+    sorted(Path(pytest_distbench.__file__).parent.rglob("*.py")),
+    ids=lambda path: f"{path.parent.name}-{path.stem}",
+)
+def test_a_name_stands_in_no_other_module(path: Path) -> None:
+    assert (path == Path(launch_files.__file__)) == bool(NAME.search(path.read_text()))

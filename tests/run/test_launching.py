@@ -1,0 +1,81 @@
+"""What the ranks of a launch are given, seen by a launcher that writes down their plan."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+import pytest
+
+from pytest_distbench.records.plan import LaunchPlan
+
+Project = Callable[[str], pytest.Pytester]
+
+TEST = """
+    def body(rank):
+        pass
+
+    def test_step(distbench):
+        distbench.run(body, params={"stand_in": {"step": 0.02}})
+"""
+
+RECORDER = """
+import msgspec
+from pytest_distbench.launch.launchers import LAUNCHERS, LauncherKind
+from pytest_distbench.testing import StandInLauncher
+
+class Recorder(StandInLauncher):
+    def start(self, plan):
+        with open("plan-seen.json", "wb") as file:
+            file.write(msgspec.json.encode(plan))
+        return super().start(plan)
+
+LAUNCHERS["recorder"] = LauncherKind(
+    help="", make=lambda setup: Recorder(setup.session), local_lock=False, sets_threads=True, variables={"MINE": "1"}
+)
+"""
+
+
+@pytest.fixture
+def plan_of(project: Project, monkeypatch: pytest.MonkeyPatch) -> Callable[..., LaunchPlan]:
+    """The plan of one launch with these options, and these variables in pytest's environment."""
+    made = project(TEST)
+    with (made.path / "conftest.py").open("a") as file:
+        file.write(RECORDER)
+    for name in ("OMP_NUM_THREADS", "MINE", "RANK"):
+        monkeypatch.delenv(name, raising=False)
+
+    def plan(*options: str, **variables: str) -> LaunchPlan:
+        for name, value in variables.items():
+            monkeypatch.setenv(name, value)
+        result = made.runpytest_inprocess("-p", "no:cacheprovider", "--distbench-launcher=recorder", *options)
+        result.assert_outcomes(passed=1)
+        return msgspec.json.decode((made.path / "plan-seen.json").read_bytes(), type=LaunchPlan)
+
+    return plan
+
+
+@pytest.mark.parametrize("world_size", [1, 2])
+def test_a_rank_has_one_thread_however_many_ranks_there_are(
+    plan_of: Callable[..., LaunchPlan], world_size: int
+) -> None:
+    """One rank with the threads of the whole machine would be no reference for two with one each."""
+    plan = plan_of("--world-size", str(world_size))
+
+    assert plan.world_size == world_size
+    assert (plan.variables["OMP_NUM_THREADS"], plan.set_threads) == ("1", 1)
+
+
+def test_the_users_number_of_threads_stays(plan_of: Callable[..., LaunchPlan]) -> None:
+    plan = plan_of("--world-size", "1", OMP_NUM_THREADS="3,2")
+
+    assert (plan.variables["OMP_NUM_THREADS"], plan.set_threads) == ("3,2", 3)
+
+
+def test_a_rank_has_the_launchers_variables_unless_the_user_has_set_them(plan_of: Callable[..., LaunchPlan]) -> None:
+    assert plan_of().variables["MINE"] == "1"
+    assert plan_of(MINE="yes").variables["MINE"] == "yes"
+
+
+def test_what_an_outer_torchrun_set_is_not_handed_on(plan_of: Callable[..., LaunchPlan]) -> None:
+    assert "RANK" not in plan_of(RANK="7").variables

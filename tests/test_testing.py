@@ -1,0 +1,158 @@
+"""Made-up ranks for tests of suites."""
+
+from __future__ import annotations
+
+import os
+import re
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from support.plans import make_plan
+
+from pytest_distbench.errors import LauncherError
+from pytest_distbench.launch.reports import read_reports
+from pytest_distbench.launch.supervise import supervise
+from pytest_distbench.machine.locks import alone_on_this_host
+from pytest_distbench.records.launch import LaunchRecord
+from pytest_distbench.records.record import replaced
+from pytest_distbench.testing import StandInLauncher
+
+ONE_STEP = """
+    def body(rank):
+        pass
+
+    def test_step(distbench):
+        distbench.run(body, params={"stand_in": {"step": 0.02}})
+"""
+DOCUMENT = Path(__file__).parent.parent / "docs" / "testing.md"
+
+
+@pytest.fixture
+def launch(tmp_path: Path) -> Callable[..., LaunchRecord]:
+    def run(described: object, index: int = 0) -> LaunchRecord:
+        plan = replaced(make_plan(tmp_path), params={} if described is None else {"stand_in": described}, index=index)
+        return supervise(StandInLauncher("cookie"), plan)
+
+    return run
+
+
+@pytest.fixture(autouse=True)
+def no_description(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("DISTBENCH_STAND_IN", raising=False)
+
+
+def values(record: LaunchRecord) -> dict[str, float | None]:
+    return {m.key: m.value for m in record.measurements}
+
+
+def test_what_is_described_is_what_ranks_recorded(launch: Callable[..., LaunchRecord]) -> None:
+    record = launch({"step": 0.02, "latency[message_bytes=1024]": 1e-4, "count!exact": 7, "odd[name": 1.0})
+
+    assert record.outcome == "passed"
+    assert values(record) == {"step": 0.02, "latency[message_bytes=1024]": 1e-4, "count": 7, "odd[name": 1.0}
+    assert [m.better for m in record.measurements] == ["lower", "lower", "exact", "lower"]
+
+
+def test_a_list_has_a_value_for_each_launch_and_begins_anew(launch: Callable[..., LaunchRecord]) -> None:
+    assert [values(launch({"step": [1.0, 2.0]}, index))["step"] for index in range(3)] == [1.0, 2.0, 1.0]
+
+
+def test_a_list_in_a_list_is_a_series(launch: Callable[..., LaunchRecord]) -> None:
+    [measurement] = launch({"step": [[1.0, 2.0, 3.0]]}).measurements
+
+    assert measurement.summary is not None
+    assert measurement.summary.n == 3
+
+
+def test_the_environment_describes_what_no_params_do(
+    launch: Callable[..., LaunchRecord], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DISTBENCH_STAND_IN", '{"step": 3.0}')
+
+    assert values(launch(None)) == {"step": 3.0}
+    assert values(launch({"other": 1.0})) == {"other": 1.0}
+
+
+def test_the_factor_multiplies_times_and_nothing_else(
+    launch: Callable[..., LaunchRecord], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DISTBENCH_STAND_IN_FACTOR", "2")
+
+    assert values(launch({"step": 1.0, "count!exact": 7})) == {"step": 2.0, "count": 7}
+
+
+def test_an_error_is_every_ranks(launch: Callable[..., LaunchRecord], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DISTBENCH_STAND_IN_ERROR", "KeyError:gradient")
+    record = launch({})
+
+    assert (record.outcome, record.reason) == ("failed", "rank 0 raised KeyError: gradient")
+
+
+def test_reports_are_those_of_every_rank(tmp_path: Path) -> None:
+    plan = make_plan(tmp_path, world_size=3)
+    StandInLauncher("cookie").start(plan).poll()
+
+    assert sorted(read_reports(plan)) == [0, 1, 2]
+
+
+@pytest.mark.parametrize(
+    ("described", "variable", "told"),
+    [
+        ([1.0], "", r"wants a mapping from metrics to values, found \[1\.0\]; write params="),
+        ({"a!fast": 1.0}, "", r"'a!fast': unknown kind 'fast'; known are .*lower"),
+        (None, "{", r"DISTBENCH_STAND_IN is not JSON: .*found '\{'"),
+    ],
+)
+def test_a_description_that_cannot_be_read_is_an_error_that_shows_it(
+    launch: Callable[..., LaunchRecord], monkeypatch: pytest.MonkeyPatch, described: object, variable: str, told: str
+) -> None:
+    if variable:
+        monkeypatch.setenv("DISTBENCH_STAND_IN", variable)
+    with pytest.raises(LauncherError, match=told):
+        launch(described)
+
+
+def test_the_documented_test_of_a_suite_passes(pytester: pytest.Pytester) -> None:
+    [example] = re.findall(r"```python\n(SUITE = .*?)```", DOCUMENT.read_text(), flags=re.DOTALL)
+    pytester.makeconftest('pytest_plugins = ["pytester"]')
+    pytester.makepyfile(test_of_a_suite=example)
+
+    pytester.runpytest_subprocess("-p", "no:cacheprovider").assert_outcomes(passed=1)
+
+
+def test_made_up_ranks_are_not_limited_by_the_cores_of_this_host(project: Callable[[str], pytest.Pytester]) -> None:
+    made = project(ONE_STEP)
+    ranks = 33 * (os.cpu_count() or 1)
+
+    made.runpytest_inprocess("-p", "no:cacheprovider", f"--world-size={ranks}").assert_outcomes(passed=1)
+
+
+@pytest.mark.timeout(60)
+def test_made_up_ranks_need_not_be_alone_on_this_host(
+    project: Callable[[str], pytest.Pytester], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = project(ONE_STEP)
+    monkeypatch.setattr(tempfile, "tempdir", str(made.path))  # locks of this test's own
+    monkeypatch.setenv("TMPDIR", str(made.path))
+    with alone_on_this_host(on_wait=print):
+        made.runpytest_subprocess("-p", "no:cacheprovider").assert_outcomes(passed=1)
+
+
+def test_a_conftest_may_import_from_the_plugin_before_it_is_one(project: Callable[[str], pytest.Pytester]) -> None:
+    made = project(ONE_STEP)
+    made.makeconftest(
+        'from pytest_distbench.testing import StandInLauncher\npytest_plugins = ["pytest_distbench.testing"]\n'
+    )
+
+    made.runpytest_subprocess("-W", "error", "-p", "no:cacheprovider").assert_outcomes(passed=1)
+
+
+def test_every_variable_that_is_read_is_documented() -> None:
+    from pytest_distbench import testing
+
+    read = set(re.findall(r'_setting\(f?"(?:\{side\})?([A-Z_]+)"\)', Path(testing.__file__).read_text()))
+
+    assert read == {"FACTOR", "ERROR", "SOFTWARE", "COLLECTIVES"}
+    assert all(f"DISTBENCH_STAND_IN_{name}" in DOCUMENT.read_text() for name in read)
