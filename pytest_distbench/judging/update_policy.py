@@ -13,6 +13,9 @@ FEWEST_LAUNCHES = 5
 """With fewer, the noise between launches is a guess: the verdicts against such an entry are *inconclusive* or blind."""
 
 
+_AT_LEAST_TWO = "measure at least two launches; of a derived number give judge a function and of=, or several values"
+
+
 def only_judges(mode: str | None, entry: BaselineEntry | None) -> bool:
     """Whether an update in this mode leaves a case with this stored entry to the ordinary comparison."""
     return (mode == "new" and entry is not None) or (mode == "failed" and entry is None)
@@ -50,7 +53,8 @@ def why_not_storable(launches: Sequence[LaunchRecord]) -> str:
         m.key for m in judged if m.value is None and not (METRIC_KINDS[m.better].rule == "steps" and m.name in reached)
     ]
     if not lacking:
-        return ""
+        single = next((m.key for m in judged if m.is_noisy and len(launches) == 1), "")
+        return f"{single} has one value, which says nothing about its noise: {_AT_LEAST_TWO}" if single else ""
     missed = f"{lacking.count(lacking[0])} of {len(launches)} launches"
     return f"{lacking[0]} has no value in {missed}: a baseline must have reached its goal in each"
 

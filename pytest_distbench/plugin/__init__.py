@@ -201,8 +201,13 @@ def distbench(request: pytest.FixtureRequest, world_size: int, distbench_backend
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None]:
     """Make the launches of a test that it asked for and did not look at; their failure is the test's."""
-    yield
-    if (made := item.stash.get(_MADE, None)) is not None:
+    try:
+        yield
+    finally:
+        made = item.stash.get(_MADE, None)
+        if made is not None:
+            made.note_measured()
+    if made is not None:
         made.finish()
 
 

@@ -13,7 +13,8 @@ from pytest_distbench.plugin.outcomes import Misuse
 from pytest_distbench.records.kinds import METRIC_KINDS
 from pytest_distbench.records.metric import Scalar
 
-MOST_LAUNCHES = 1000
+MOST_OF_A_CASE = 1000
+"""More launches, or seeds, than this are a typing error."""
 LONGEST_NAME = 100
 _SEEDS = range(-(2**63), 2**64)
 """What ``torch.manual_seed`` takes."""
@@ -77,7 +78,7 @@ class Arguments:
         wanted = "wanted whole numbers, each once, such as range(5)"
         if isinstance(value, str | bytes | Mapping) or not isinstance(value, Sequence) or not len(value):
             self.refuse(f"seeds={_shown(value)}; {wanted}")
-        found = [_as_int(seed) for seed in value[: MOST_LAUNCHES + 1]]
+        found = [_as_int(seed) for seed in value[: MOST_OF_A_CASE + 1]]
         seeds = tuple(seed for seed in found if seed is not None and seed in _SEEDS)
         if len(seeds) < len(value) or len(set(seeds)) < len(seeds):
             self.refuse(f"seeds={_shown(value)}; {wanted}")

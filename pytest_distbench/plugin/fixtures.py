@@ -13,7 +13,7 @@ from pytest_distbench.judging.policy import Conclusion, conclude
 from pytest_distbench.judging.terms import Terms
 from pytest_distbench.machine import hardware
 from pytest_distbench.machine.hardware import scrubbed, scrubbed_arguments
-from pytest_distbench.plugin.arguments import MOST_LAUNCHES, Arguments
+from pytest_distbench.plugin.arguments import MOST_OF_A_CASE, Arguments
 from pytest_distbench.plugin.locate import json_able, locate
 from pytest_distbench.plugin.markers import Requirement, requirement
 from pytest_distbench.plugin.outcomes import LaunchFailed, MissingBaseline, Misuse, NotStored, Regression, Unaccepted
@@ -207,6 +207,7 @@ class Distbench:
         """
         given = self._arguments("judge")
         given.text("name", name, without="[]")
+        given = self._arguments(f"judge({name!r})")
         point = given.point(at or {})
         metric = Measurement(
             name=name,
@@ -228,6 +229,12 @@ class Distbench:
         with self._lend_terminal():
             result = self._guard(lambda: self._session.run(request, samples, reference))
         return self._keep(samples, self._finish(result))
+
+    def note_measured(self) -> None:
+        """Record what was measured so far, whatever becomes of the test."""
+        for samples, (request, _) in self._measured.items():
+            if samples.launches and not samples.failed:
+                self._record(self._session.result(request, samples, Nothing(request)))
 
     def finish(self) -> None:
         """Make the launches of measured runs that nobody has asked for yet. To be called when the test is over.
@@ -324,7 +331,7 @@ class Distbench:
             pytest.skip(f"--distbench-attach {settings.attach}: this test has ranks 0 to {world_size - 1}")
         first = wanted.launches or settings.launches
         if launches is not None:
-            first = given.whole("launches", launches, least=1, most=MOST_LAUNCHES)
+            first = given.whole("launches", launches, least=1, most=MOST_OF_A_CASE)
         if label in self._names:
             given.refuse(f"this test already has a run named {label!r}: give each its own name=")
         self._names.add(label)

@@ -272,7 +272,7 @@ class TestAccept:
     @pytest.mark.parametrize(
         ("changes", "reason"),
         [
-            ({"case": replaced(CASE, backend="fake")}, "the fake backend moves no data"),
+            ({"case": replaced(CASE, key=replaced(CASE.key, backend="fake"))}, "the fake backend moves no data"),
             (
                 {"environment": Environment(platform=PLATFORM, device="X", cores=2, software={}, shares_gpu=True)},
                 "shared",
@@ -345,7 +345,13 @@ class TestAccept:
     def test_a_case_id_that_looks_like_a_path_stays_a_name(
         self, run: Run, store: BaselineStore, tmp_path: Path
     ) -> None:
-        run("accept", record(tmp_path / "run.json", result(*[0.004] * 5, case=replaced(CASE, case_id="../../x"))))
+        run(
+            "accept",
+            record(
+                tmp_path / "run.json",
+                result(*[0.004] * 5, case=replaced(CASE, key=replaced(CASE.key, case_id="../../x"))),
+            ),
+        )
 
         assert [path.name for path in store.files()] == ["%2E.%2F..%2Fx.gloo.warm.json", "ws2.gloo.warm.json"]
 
@@ -436,7 +442,7 @@ class TestCompare:
 
     def test_a_case_that_is_gone_or_failed_fails(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         good = result(*[0.01, 0.0101] * 3)
-        other = result(*[0.01, 0.0101] * 3, case=replaced(CASE, case_id="ws4"))
+        other = result(*[0.01, 0.0101] * 3, case=replaced(CASE, key=replaced(CASE.key, case_id="ws4")))
         broken = replaced(good, launches=[HUNG])
 
         assert self.compare(tmp_path, [good, other], [good]) == 1

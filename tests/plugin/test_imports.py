@@ -2,24 +2,54 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
+import pytest
 
+HEAVY = {"torch", "numpy", "pandas", "scipy", "msgspec", "psutil", "filelock", "pynvml", "subprocess"}
+OURS = [
+    "pytest_distbench",
+    "pytest_distbench.errors",
+    "pytest_distbench.launch",
+    "pytest_distbench.launch.launchers",
+    "pytest_distbench.plugin",
+    "pytest_distbench.plugin.carry",
+    "pytest_distbench.plugin.collect",
+    "pytest_distbench.plugin.markers",
+    "pytest_distbench.plugin.options",
+    "pytest_distbench.plugin.rerun",
+    "pytest_distbench.records",
+    "pytest_distbench.records.options",
+]
+"""Beyond these nothing of ours may be imported by a run without a test of ours, at its very end neither."""
 
-def test_a_plain_run_loads_a_handful_of_our_modules_and_no_heavy_package() -> None:
-    code = """
-import sys, pytest, pytest_distbench.plugin, pytest_distbench.plugin.settings, pytest_distbench.plugin.markers
-heavy = {"torch", "numpy", "pandas", "scipy", "msgspec", "psutil", "filelock", "pynvml"}
-print(sorted(heavy & set(sys.modules)))
-print(sorted(m for m in sys.modules if m.startswith("pytest_distbench.")))
+LAST_WORDS = """
+    import atexit, sys
+
+    before = set(sys.modules)
+
+    def tell():
+        ours = sorted(name for name in sys.modules if name.partition(".")[0] == "pytest_distbench")
+        print("OURS", *ours)
+        print("ALL", *sorted(sys.modules))
+
+    atexit.register(tell)
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    heavy, ours = done.stdout.splitlines()
 
-    assert heavy == "[]"
-    assert ours == str(
-        [
-            f"pytest_distbench.{name}"
-            for name in ("choices", "errors", "markers", "options", "plugin", "results", "settings", "units")
-        ]
-    )
+
+@pytest.mark.parametrize("options", [(), ("-n", "1"), ("-p", "no:terminal"), ("--collect-only",)])
+def test_a_plain_run_loads_a_handful_of_our_modules_and_no_heavy_package(
+    pytester: pytest.Pytester, options: tuple[str, ...]
+) -> None:
+    pytester.makeconftest(LAST_WORDS)
+    pytester.makepyfile(test_empty="def test_empty():\n    pass\n")
+    common = ("-p", "no:benchmark", "-p", "no:hypothesispytest", "-p", "no:sugar", "-p", "no:cacheprovider")
+    plain = _modules(pytester.runpytest_subprocess("-p", "no:distbench", *common, *options), "ALL")
+    result = pytester.runpytest_subprocess(*common, *options)
+
+    assert _modules(result, "OURS") <= set(OURS)
+    assert (_modules(result, "ALL") - plain) & HEAVY == set()
+
+
+def _modules(result: pytest.RunResult, label: str) -> set[str]:
+    lines = [line for line in result.outlines if line.startswith(f"{label} ")]
+    assert len(lines) == 1
+    return set(lines[0].split()[1:])

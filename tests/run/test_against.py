@@ -274,7 +274,7 @@ def test_modules_of_the_repository_are_not_shared_by_both_sides(
     (tmp_path / "of_the_project.py").touch()
     monkeypatch.syspath_prepend(tmp_path)
     revision = Revision("HEAD", "0" * 40, tmp_path)
-    reference = Reference(revision=revision, interpreter=None, tolerance=0.05, looks=(5,))
+    reference = Reference(revision=revision, interpreter=None)
 
     assert outside(["of_the_project", "json.decoder", "msgspec"], reference) == ("json.decoder", "msgspec")
 

@@ -1,0 +1,240 @@
+"""Numbers derived from several runs of a test, as a user sees them. Ranks are made up by the stand-in launcher."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+Project = Callable[[str], pytest.Pytester]
+
+TEST = """
+    def body(rank):
+        pass
+
+    def test_efficiency(distbench):
+        one = distbench.measure(body, world_size=1, name="one", params={"stand_in": {"step": ONE}})
+        two = distbench.measure(body, world_size=2, name="two", params={"stand_in": {"step": TWO}})
+        distbench.judge("efficiency", lambda a, b: a["step"] / b["step"], of=[one, two], better="higher")
+"""
+STEADY = [0.0200, 0.0201, 0.0199, 0.0202, 0.0198, 0.0200, 0.0201, 0.0199, 0.0202, 0.0198]
+
+
+def make(project: Project, *, one: object = STEADY, two: object = STEADY, test: str = TEST) -> pytest.Pytester:
+    return project(test.replace("ONE", repr(one)).replace("TWO", repr(two)))
+
+
+def run(project: pytest.Pytester, *arguments: str) -> pytest.RunResult:
+    return project.runpytest_inprocess("-p", "no:sugar", "-p", "no:cacheprovider", *arguments)
+
+
+def record(project: pytest.Pytester, *arguments: str) -> dict[str, dict[str, object]]:
+    """The cases of a run by their id."""
+    run(project, "--distbench-json=run.json", *arguments)
+    results = json.loads((project.path / "run.json").read_text())["results"]
+    return {result["case"]["key"]["case_id"]: result for result in results}
+
+
+def entry(project: pytest.Pytester) -> dict[str, object]:
+    files: list[Path] = sorted((project.path / "baselines").rglob("*.json"))
+    assert len(files) == 1
+    found: dict[str, object] = json.loads(files[0].read_text())["entry"]
+    return found
+
+
+def test_an_update_stores_as_many_launches_as_of_other_metrics_and_the_software(project: Project) -> None:
+    made = make(project)
+    assert run(made, "--distbench-update").ret == 0
+    stored = entry(made)
+
+    assert stored["metrics"]["efficiency"]["launches"] == [1.0] * 10  # type: ignore[index]
+    assert stored["software"]["torch"] == "2.13.0"  # type: ignore[index]
+
+
+def test_a_derived_number_that_falls_is_a_regression(project: Project) -> None:
+    made = make(project)
+    run(made, "--distbench-update")
+    make(project, two=[2 * v for v in STEADY])
+    result = run(made)
+
+    result.stdout.fnmatch_lines(["efficiency -50.0 % (limit -9%)", "*FAILED*efficiency -50.0 %*"])
+    assert result.ret == 1
+
+
+def test_launches_are_made_in_turns_and_more_only_while_the_answer_is_open(project: Project) -> None:
+    made = make(project)
+    run(made, "--distbench-update")
+    quiet = {case: len(result["launches"]) for case, result in record(made).items()}  # type: ignore[arg-type]
+    slower = make(project, two=[2 * v for v in STEADY])
+    moved = {case: len(result["launches"]) for case, result in record(slower).items()}  # type: ignore[arg-type]
+
+    assert quiet == {"ws2:one@ws1": 1, "ws2:two@ws2": 1, "ws2:efficiency": 1}
+    assert moved == {"ws2:one@ws1": 3, "ws2:two@ws2": 3, "ws2:efficiency": 3}
+
+
+def test_launches_of_several_runs_alternate(project: Project, tmp_path: Path) -> None:
+    log = tmp_path / "order.txt"
+    made = project(
+        f"""
+        from pytest_distbench.testing import StandInLauncher
+
+        def body(rank):
+            pass
+
+        def noted(start):
+            def wrapper(self, plan):
+                with open({str(log)!r}, "a") as file:
+                    file.write(f"{{plan.params['who']}}{{plan.index}} ")
+                return start(self, plan)
+            return wrapper
+
+        def test_order(distbench, monkeypatch):
+            monkeypatch.setattr(StandInLauncher, "start", noted(StandInLauncher.start))
+            a = distbench.measure(body, name="a", launches=3, params={{"who": "a", "stand_in": {{"step": 0.1}}}})
+            b = distbench.measure(body, name="b", launches=2, params={{"who": "b", "stand_in": {{"step": 0.1}}}})
+            assert len(a.values("step")) == 3
+            assert len(b.values("step")) == 2
+        """
+    )
+
+    assert run(made).ret == 0
+    assert log.read_text().split() == ["a0", "b0", "a1", "b1", "a2"]
+
+
+def test_launches_that_nobody_looked_at_are_made_at_the_end_of_the_test(project: Project) -> None:
+    made = project(
+        """
+        def body(rank):
+            pass
+
+        def test_step(distbench):
+            distbench.measure(body, launches=3, params={"stand_in": {"step": 0.1}})
+        """
+    )
+
+    assert [len(result["launches"]) for result in record(made).values()] == [3]  # type: ignore[arg-type]
+
+
+def test_against_another_revision_the_function_is_called_for_both_sides(project: Project) -> None:
+    made = make(project)
+    for command in (["init", "-q"], ["add", "-A"], ["-c", "user.name=a", "-c", "user.email=a@b", "commit", "-qm", "a"]):
+        assert made.run("git", *command).ret == 0
+    same = run(made, "--distbench-against=HEAD")
+    make(project, two=[2 * v for v in STEADY])
+    slower = run(made, "--distbench-against=HEAD", "--distbench-json=run.json")
+    results = json.loads((made.path / "run.json").read_text())["results"]
+    derived = next(r for r in results if r["case"]["key"]["case_id"] == "ws2:efficiency")
+
+    assert same.ret == 0
+    assert slower.ret == 0  # both sides ran the same made-up body: params come from this tree
+    assert len(derived["launches"]) == len(derived["reference"]["launches"]) == 5
+    assert derived["reference"]["kind"] == "paired"
+
+
+def test_a_derived_regression_against_another_revision_fails(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = project(
+        """
+        def body(rank):
+            pass
+
+        def test_total(distbench):
+            runs = [distbench.measure(body, name=n, params={"stand_in": {"step": 0.1}}) for n in ("a", "b")]
+            distbench.judge("total", lambda a, b: a["step"] + b["step"], of=runs, unit="s")
+        """
+    )
+    for command in (["init", "-q"], ["add", "-A"], ["-c", "user.name=a", "-c", "user.email=a@b", "commit", "-qm", "a"]):
+        assert made.run("git", *command).ret == 0
+    monkeypatch.setenv("DISTBENCH_STAND_IN_FACTOR", "1.5")
+    result = run(made, "--distbench-against=HEAD")
+
+    result.stdout.fnmatch_lines(["*total +50.0 % against HEAD (*) (limit +5%)*"])
+    assert result.ret == 1
+
+
+def test_an_exact_number_that_changed_with_the_software_is_incomparable(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    test = TEST.replace('better="higher"', 'better="exact"')
+    made = make(project, one=1, two=1, test=test)
+    run(made, "--distbench-update")
+    make(project, one=2, two=1, test=test)
+    same_software = run(made)
+    monkeypatch.setenv("DISTBENCH_STAND_IN_SOFTWARE", "torch=2.14.0")
+    other_software = run(made)
+
+    assert same_software.ret == 1
+    assert other_software.ret == 0
+    other_software.stdout.fnmatch_lines(["*x *efficiency*the number changed, and so did the software*"])
+
+
+def test_one_noisy_number_is_not_stored_because_nothing_could_be_judged_by_it(project: Project) -> None:
+    made = project("def test_one(distbench):\n    distbench.judge('v', 3.0)\n")
+    result = run(made, "--distbench-update")
+
+    result.stdout.fnmatch_lines(["*not stored: v has one value*"])
+    assert result.ret == 1
+    assert list((made.path / "baselines").rglob("*.json")) == []
+
+
+def test_values_of_measured_runs_have_an_updates_launches(project: Project) -> None:
+    made = project(
+        """
+        def body(rank):
+            pass
+
+        def test_half(distbench):
+            one = distbench.measure(body, params={"stand_in": {"step": [0.02, 0.0201]}})
+            distbench.judge("half", [v / 2 for v in one.values("step")], unit="s")
+        """
+    )
+    run(made, "--distbench-update")
+
+    assert len(entry(made)["metrics"]["half"]["launches"]) == 10  # type: ignore[index]
+
+
+@pytest.mark.parametrize(
+    ("function", "told"),
+    [
+        (
+            "lambda a, b: a['speed']",
+            "*judge('efficiency'): its function raised KeyError: 'speed' was not measured; there are step*",
+        ),
+        ("lambda a, b: 1 / 0", "*its function raised ZeroDivisionError: division by zero (*test_it.py:*"),
+        ("lambda a, b: 'x'", "*its function returned 'x'; wanted a finite number, or None for no value*"),
+        ("lambda a, b: float('nan')", "*its function returned nan; wanted a finite number*"),
+        ("lambda a: 1.0", "*its function raised TypeError: *takes 1 positional argument but 2 were given*"),
+    ],
+)
+def test_a_function_that_gives_no_number_is_told(project: Project, function: str, told: str) -> None:
+    made = make(project, test=TEST.replace('lambda a, b: a["step"] / b["step"]', function))
+    result = run(made)
+
+    result.stdout.fnmatch_lines([told])
+    assert result.ret == 1
+
+
+def test_a_launch_that_fails_while_a_derived_number_needs_it_fails_the_test(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = make(project)
+    monkeypatch.setenv("DISTBENCH_STAND_IN_ERROR", "out of luck")
+    result = run(made)
+
+    result.stdout.fnmatch_lines(["launch 1 on 1 rank: rank 0 raised ValueError: out of luck"])
+    assert result.ret == 1
+
+
+def test_a_run_with_more_ranks_than_given_is_not_run(project: Project) -> None:
+    result = run(make(project, test=TEST.replace("world_size=2", "world_size=4")), "-rs")
+
+    result.stdout.fnmatch_lines(["*not run: needs 4 ranks, 2 given*"])
+    assert result.ret == 0
+
+
+def test_a_point_is_part_of_a_derived_metrics_name(project: Project) -> None:
+    made = make(project, test=TEST.replace("of=[one, two]", 'at={"nodes": 2}, of=[one, two]'))
+    run(made, "--distbench-update")
+
+    assert list(entry(made)["metrics"]) == ["efficiency[nodes=2]"]  # type: ignore[call-overload]

@@ -1,0 +1,67 @@
+"""The tables of kinds hold together: every row says all that the code asks of it."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from pytest_distbench.judging.training_rule import judge_family
+from pytest_distbench.records.baseline import BaselineMetric
+from pytest_distbench.records.kinds import METRIC_KINDS, VERDICT_KINDS, metric_kind, verdict_kind
+from pytest_distbench.records.metric import Measurement
+from pytest_distbench.records.verdict import Verdict
+
+assert judge_family  # imported, so that a rule without a judge would be noticed at once
+
+
+@pytest.mark.parametrize("name", METRIC_KINDS)
+def test_a_noisy_kind_has_a_direction_and_no_other_has(name: str) -> None:
+    kind = METRIC_KINDS[name]
+
+    assert (kind.sign != 0) == kind.is_noisy
+    assert kind.launch_value([3.0]) == 3.0
+    assert kind.limit_text(0.1)
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("lower", "+10%"),
+        ("higher", "-9%"),
+        ("exact", "exact"),
+        ("curve", "1e-01"),
+        ("same", "±10.0%"),
+        ("steps", "+10.0%"),
+        ("floor", "-10.0%"),
+    ],
+)
+def test_a_limit_is_printed_as_the_metric_moves(name: str, text: str) -> None:
+    assert METRIC_KINDS[name].limit_text(0.1) == text
+
+
+def test_marks_are_one_character_and_only_a_failure_has_the_exclamation_mark() -> None:
+    assert {len(kind.mark) for kind in VERDICT_KINDS.values()} == {1}
+    assert {name for name, kind in VERDICT_KINDS.items() if kind.mark == "!"} == {
+        name for name, kind in VERDICT_KINDS.items() if kind.fails
+    }
+
+
+def test_an_unknown_kind_is_an_error_that_lists_the_known() -> None:
+    with pytest.raises(ValueError, match="unknown kind of metrics 'lwoer'; wanted one of higher, lower, exact"):
+        metric_kind("lwoer")
+    with pytest.raises(ValueError, match="unknown kind of verdicts 'worse'; wanted one of regressed, changed"):
+        verdict_kind("worse")
+
+
+@pytest.mark.parametrize(
+    ("kind", "text"),
+    [
+        (Measurement, b'{"name": "m", "unit": "", "better": "lwoer", "value": 1.0}'),
+        (BaselineMetric, b'{"unit": "", "better": "lwoer", "launches": [1.0]}'),
+        (Verdict, b'{"metric": "m", "kind": "unchanged", "unit": "", "better": "lwoer"}'),
+        (Verdict, b'{"metric": "m", "kind": "worse", "unit": "", "better": "lower"}'),
+    ],
+)
+def test_a_record_in_a_file_with_an_unknown_kind_is_refused(kind: type, text: bytes) -> None:
+    with pytest.raises(msgspec.ValidationError, match="unknown kind of (metrics|verdicts)"):
+        msgspec.json.decode(text, type=kind)
