@@ -39,11 +39,15 @@ def is_wanted(mode: str | None, verdicts: Sequence[Verdict], *, is_new: bool) ->
             return is_new or any(VERDICT_KINDS[kind].moved or VERDICT_KINDS[kind].wants_update for kind in kinds)
 
 
-def why_not_storable(launches: Sequence[LaunchRecord]) -> str:
+def why_not_storable(launches: Sequence[LaunchRecord], *, fewest: int = 2) -> str:
     """What these launches lack to be a baseline; empty if nothing.
 
     An entry needs at least one judged metric, and a value for each in every launch. Of the seeds of a training some may
     miss the goal: that counts, as a number of steps beyond all others.
+
+    Args:
+        launches: that passed.
+        fewest: with fewer, what has noise is refused.
     """
     judged = [m for launch in launches for m in launch.measurements if m.is_judged]
     if not judged:
@@ -53,7 +57,7 @@ def why_not_storable(launches: Sequence[LaunchRecord]) -> str:
         m.key for m in judged if m.value is None and not (METRIC_KINDS[m.better].rule == "steps" and m.name in reached)
     ]
     if not lacking:
-        single = next((m.key for m in judged if m.is_noisy and len(launches) == 1), "")
+        single = next((m.key for m in judged if m.is_noisy and len(launches) < fewest), "")
         return f"{single} has one value, which says nothing about its noise: {_AT_LEAST_TWO}" if single else ""
     missed = f"{lacking.count(lacking[0])} of {len(launches)} launches"
     return f"{lacking[0]} has no value in {missed}: a baseline must have reached its goal in each"

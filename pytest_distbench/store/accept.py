@@ -37,7 +37,7 @@ def accepted(result: CaseResult, stored: BaselineEntry | None, *, mode: str, for
         return None
     if mode == "new" and stored is not None:
         return None
-    if why := why_not_storable(result.launches):
+    if why := why_not_storable(result.launches, fewest=1):
         raise NotABaseline(why)
     made = make_entry(result.case, result.launches, result.environment.software, before=stored)
     kept = stored.metrics if stored is not None and stored.workload == made.workload else {}
