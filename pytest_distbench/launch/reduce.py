@@ -10,7 +10,7 @@ from pytest_distbench.errors import RecordingError
 from pytest_distbench.judging.fingerprint_rule import rank_ranges
 from pytest_distbench.records.fingerprint import Collective, Fingerprint
 from pytest_distbench.records.kinds import FAST_SIDE, METRIC_KINDS
-from pytest_distbench.records.metric import Measurement, Observation, Summary
+from pytest_distbench.records.metric import PHASE, Measurement, Observation, Summary
 from pytest_distbench.records.quantiles import nearest_rank, quantile
 from pytest_distbench.records.rank import RankReport
 
@@ -141,6 +141,8 @@ def _launch_value(values: list[float], observation: Observation) -> float | None
         return None
     if not observation.is_series:
         return values[0]
+    if observation.name.startswith(PHASE):  # seconds: an iteration that does not enter the phase says nothing of it
+        return METRIC_KINDS["lower"].launch_value([v for v in values if v > 0] or values)
     return METRIC_KINDS[observation.better].launch_value(values)
 
 

@@ -79,8 +79,6 @@ def test_a_launcher_is_one_row(pytester: pytest.Pytester) -> None:
 
 
 @pytest.mark.spawn
-from pytest_distbench.frames import read_run
-
 @pytest.mark.parametrize("launcher", ["warm", "torchrun"])
 def test_a_collective_is_one_row(pytester: pytest.Pytester, launcher: str) -> None:
     pytester.makepyfile(
