@@ -31,18 +31,18 @@ _LONGEST = 80
 
 def refuse(call: str, wanted: str, found: object) -> NoReturn:
     """Raise the error: what the call wanted, and what it found."""
-    raise RecordingError(f"{call}: wanted {wanted}, found {shown(found)}")
+    kind = "" if found is None else f" ({type(found).__name__})"
+    raise RecordingError(f"{call}: wanted {wanted}, found {shown(found)}{kind}")
 
 
 def shown(found: object) -> str:
-    """A value as text for an error: its type and a short form of it."""
+    """A value as text for an error: a short form of it, on one line."""
     try:
         text = repr(found)
     except Exception as broken:  # noqa: BLE001 a user's __repr__ may raise anything, and must not hide the error
         text = f"<without text: {type(broken).__name__}>"
     text = text.encode(errors="backslashreplace").decode().replace("\n", " ")
-    short = text if len(text) <= _LONGEST else f"{text[: _LONGEST - 4]} ..."
-    return short if found is None else f"{short} ({type(found).__name__})"
+    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 4]} ..."
 
 
 def check_name(call: str, argument: str, value: object) -> str:
@@ -97,6 +97,8 @@ def real(value: object) -> float | None:
         return None
     if isinstance(value, torch.Tensor | numpy.ndarray) and not _is_single(value):
         return None
+    if isinstance(value, torch.Tensor):
+        value = value.detach()  # torch warns about a number that has a gradient
     try:
         return float(value)  # type: ignore[arg-type] # that is the question
     except _NO_NUMBER:
@@ -111,8 +113,9 @@ def is_yes_or_no(value: object) -> bool:
 
 
 def _is_single(value: torch.Tensor | numpy.ndarray[Any, Any]) -> bool:
-    is_complex = value.is_complex() if isinstance(value, torch.Tensor) else numpy.iscomplexobj(value)
-    return not is_complex and math.prod(value.shape) == 1
+    """Whether it holds one real number; a meta tensor holds none."""
+    is_useless = value.is_complex() or value.is_meta if isinstance(value, torch.Tensor) else numpy.iscomplexobj(value)
+    return not is_useless and math.prod(value.shape) == 1
 
 
 def check_values(call: str, value: object) -> tuple[list[float], bool]:
@@ -125,7 +128,9 @@ def check_values(call: str, value: object) -> tuple[list[float], bool]:
         return [], False
     if isinstance(value, torch.Tensor | numpy.ndarray):
         if len(value.shape) > 1 or (isinstance(value, torch.Tensor) and value.is_meta):
-            refuse(call, "a number or a series of numbers", f"an array of shape {list(value.shape)}")
+            raise RecordingError(
+                f"{call}: wanted a number or a series of numbers, found an array of shape {list(value.shape)}"
+            )
         value = value.tolist()
     if isinstance(value, str | bytes | bytearray | Mapping | set | frozenset):
         refuse(call, "a number or a series of numbers", value)

@@ -15,6 +15,7 @@ from pytest_distbench.worker.arguments import (
     check_text,
     check_values,
     refuse,
+    shown,
 )
 
 
@@ -57,7 +58,7 @@ class Notebook:
         Raises:
             RecordingError: what could not be merged over ranks, judged or stored later; or a metric recorded twice.
         """
-        call = f"record({name!r})"
+        call = f"record({shown(name)})"
         name, unit = check_name(call, "name", name), check_text(call, "unit", unit)
         point, facts = check_scalars(call, "at", at), check_scalars(call, "facts", facts)
         key = self.expect_new(name, point)
