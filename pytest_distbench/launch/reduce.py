@@ -84,10 +84,11 @@ def late_s(reports: Sequence[RankReport]) -> dict[str, list[float]]:
 def _reduce(key: str, seen: list[tuple[int, Observation]]) -> Measurement:
     first = seen[0][1]
     if any(
-        (o.unit, o.better, o.reduce, o.is_series) != (first.unit, first.better, first.reduce, first.is_series)
+        (o.unit, o.better, o.reduce, o.is_series, o.identity)
+        != (first.unit, first.better, first.reduce, first.is_series, first.identity)
         for _, o in seen
     ):
-        raise RecordingError(f"{key!r}: ranks disagree about its unit, direction, reduction or shape")
+        raise RecordingError(f"{key!r}: ranks disagree about its unit, direction, reduction, shape or identity")
     lengths = {len(o.values) for _, o in seen}
     if len(lengths) > 1:
         raise RecordingError(f"{key!r}: ranks recorded {sorted(lengths)} values; all must record equally many")
@@ -105,6 +106,7 @@ def _reduce(key: str, seen: list[tuple[int, Observation]]) -> Measurement:
         better=first.better,
         value=_launch_value(values, first),
         at=first.at,
+        identity=first.identity,
         facts=first.facts,
         series=values if first.is_series and METRIC_KINDS[first.better].keeps_series else [],
         summary=summary,

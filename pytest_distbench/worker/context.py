@@ -83,6 +83,7 @@ class RankContext:
         warmup: int,
         iterations: int,
         at: Mapping[str, Scalar] | None = None,
+        identity: Mapping[str, Scalar] | None = None,
         facts: Mapping[str, Scalar] | None = None,
     ) -> Iterator[int]:
         """Time the body of a ``for`` loop, once per iteration. Called by all ranks with equal counts.
@@ -96,8 +97,10 @@ class RankContext:
             name: of the metric, in seconds, lower is better.
             warmup: untimed iterations before the first timed one.
             iterations: timed iterations, at least 1.
-            at: the point measured, for example ``{"message_bytes": 4096}``; part of the metric's identity.
-            facts: stored beside the numbers, not part of the identity.
+            at: the point measured, for example ``{"message_bytes": 4096}``; tells metrics of one name apart.
+            identity: what else defines the number, for example ``{"in_place": True}``: it is not compared with one
+                of another identity, and stored beside it.
+            facts: what describes the number, for example a factor to print it with; not compared.
 
         Returns:
             The index of each iteration, negative during warm-up.
@@ -109,11 +112,11 @@ class RankContext:
         name = check_name(call, "name", name)
         warmup = check_whole(call, "warmup", warmup, least=0)
         iterations = check_whole(call, "iterations", iterations, least=1)
-        facts = check_scalars(call, "facts", facts)
+        identity, facts = check_scalars(call, "identity", identity), check_scalars(call, "facts", facts)
         point = {**self._common_at, **check_scalars(call, "at", at)}
         label = self.notebook.expect_new(name, point)
         self._unfinished.append(label)
-        return self._time(name, warmup, iterations, label=label, point=point, facts=facts)
+        return self._time(name, warmup, iterations, label=label, point=point, identity=identity, facts=facts)
 
     def _time(
         self,
@@ -123,12 +126,13 @@ class RankContext:
         *,
         label: str,
         point: dict[str, Scalar],
+        identity: dict[str, Scalar],
         facts: dict[str, Scalar],
     ) -> Iterator[int]:
         with self.phases.loop(name, point) as loop:
             times, meter = yield from time_iterations(self, loop, label, warmup=warmup, iterations=iterations)
             self._unfinished.remove(label)
-            self.record_times(name, times, meter, at=point, facts=facts)
+            self.record_times(name, times, meter, at=point, identity=identity, facts=facts)
 
     def record(
         self,
@@ -139,6 +143,7 @@ class RankContext:
         better: Better = "info",
         reduce: Reduce | None = None,
         at: Mapping[str, Scalar] | None = None,
+        identity: Mapping[str, Scalar] | None = None,
         facts: Mapping[str, Scalar] | None = None,
     ) -> None:
         """Record a number or a series under a name. Not a collective call: one rank alone may record.
@@ -155,15 +160,19 @@ class RankContext:
             reduce: over the ranks that recorded it. Default: the worst rank (``max`` for lower, ``min`` for
                 higher), rank 0 for info, ``mean`` for curve and same; for exact, steps and floor ``all``: the ranks
                 must agree.
-            at: the point measured; part of the metric's identity.
-            facts: stored beside the numbers. For the kinds of seeded trainings they define the number: it is not
-                compared with one of other facts.
+            at: the point measured; tells metrics of one name apart.
+            identity: what else defines the number: it is not compared with one of another identity. The rules for
+                trainings look for ``every`` (of ``steps``: between evaluations) and ``evaluation_samples`` (of
+                ``floor``: the size of the test set).
+            facts: what describes the number; not compared.
 
         Raises:
             RecordingError: an argument is not what is wanted, or the metric was recorded before.
         """
         point = {**self._common_at, **check_scalars(f"record({shown(name)})", "at", at)}
-        self.notebook.note(name, value, unit=unit, better=better, reduce=reduce, at=point, facts=facts)
+        self.notebook.note(
+            name, value, unit=unit, better=better, reduce=reduce, at=point, identity=identity, facts=facts
+        )
 
     def record_times(
         self,
@@ -172,13 +181,22 @@ class RankContext:
         meter: Meter,
         *,
         at: Mapping[str, Scalar] | None = None,
+        identity: Mapping[str, Scalar] | None = None,
         facts: Mapping[str, Scalar] | None = None,
     ) -> None:
         """Record a clock's series with the CPU time and the waits of the same iterations."""
         point = {**self._common_at, **(at or {})}
         witnesses = {"cpu_s": meter.cpu_s, "waits": meter.waits}
         self.notebook.note(
-            name, seconds, unit="s", better="lower", reduce="max", at=point, facts=facts, companions=witnesses
+            name,
+            seconds,
+            unit="s",
+            better="lower",
+            reduce="max",
+            at=point,
+            identity=identity,
+            facts=facts,
+            companions=witnesses,
         )
 
     def loop(self, name: str) -> AbstractContextManager[Loop]:

@@ -208,16 +208,16 @@ class Goal:
     def _record(self, total_s: float, samples_per_step: float) -> None:
         rank, metric = self._rank, self.metric
         goal = {"target": self.target, "every": self.every}
-        rank.record(f"steps_to_{metric}", self.reached_at, unit="steps", better="steps", facts=goal)
+        rank.record(f"steps_to_{metric}", self.reached_at, unit="steps", better="steps", identity=goal)
         if self.reached_at is not None:  # a miss is one finding, that of the steps, not two
-            rank.record(f"time_to_{metric}", self._reached_s, unit="s", better="lower", facts=goal)
+            rank.record(f"time_to_{metric}", self._reached_s, unit="s", better="lower", identity=goal)
         rank.record_times("step_time", self._step_times, self._meter)
         samples = {} if self.evaluation_samples is None else {"evaluation_samples": self.evaluation_samples}
         rank.record(
             f"final_{metric}",
             self._values[-1],
             better="floor" if self.better == "higher" else "same",
-            facts={"min_steps": self.min_steps, **goal, **samples},
+            identity={"min_steps": self.min_steps, **goal, **samples},
         )
         rank.record(f"best_{metric}", (min if self.better == "lower" else max)(self._values), better="info")
         rank.record(
@@ -238,7 +238,7 @@ class Goal:
             raise RecordingError(f"{self._call}: the loss is {losses[wrong]} at step {wrong + 1}: it diverged")
         first = losses[: self.min_steps]
         self._rank.record("loss_curve", first[: self.curve_steps], better="curve")
-        self._rank.record("mean_loss", math.fsum(first) / len(first), better="same", facts={"steps": len(first)})
+        self._rank.record("mean_loss", math.fsum(first) / len(first), better="same", identity={"steps": len(first)})
         self._rank.record("loss", losses, better="info", reduce="mean")
 
 

@@ -50,6 +50,7 @@ class Notebook:
         better: Better,
         reduce: Reduce | None,
         at: Mapping[str, Scalar],
+        identity: Mapping[str, Scalar] | None = None,
         facts: Mapping[str, Scalar] | None = None,
         companions: Mapping[str, list[float]] | None = None,
     ) -> None:
@@ -60,14 +61,16 @@ class Notebook:
         """
         call = f"record({shown(name)})"
         name, unit = check_name(call, "name", name), check_text(call, "unit", unit)
-        point, facts = check_scalars(call, "at", at), check_scalars(call, "facts", facts)
+        point, identity = check_scalars(call, "at", at), check_scalars(call, "identity", identity)
+        facts = check_scalars(call, "facts", facts)
         key = self.expect_new(name, point)
         kind = METRIC_KINDS[check_choice(call, "better", better, METRIC_KINDS)]
         if reduce is not None:
             check_choice(call, "reduce", reduce, get_args(Reduce))
         values, is_series = check_values(f"record({key!r})", value)
         if kind.is_of_training:
-            _check_training(f"record({key!r}, better={better!r})", better, values, facts, is_series=is_series)
+            _check_training(f"record({key!r}, better={better!r})", better, values, identity, is_series=is_series)
+            _check_description(call, facts)
         self.observations.append(
             Observation(
                 name=name,
@@ -77,6 +80,7 @@ class Notebook:
                 values=values,
                 is_series=is_series,
                 at=point,
+                identity=identity,
                 facts=facts,
                 companions=dict(companions or {}),
             )
@@ -85,7 +89,7 @@ class Notebook:
 
 
 def _check_training(
-    call: str, better: Better, values: list[float], facts: Mapping[str, Scalar], *, is_series: bool
+    call: str, better: Better, values: list[float], identity: Mapping[str, Scalar], *, is_series: bool
 ) -> None:
     """Refuse what the rules for trainings could not judge later."""
     kind = METRIC_KINDS[better]
@@ -93,12 +97,19 @@ def _check_training(
         wanted, got = ("a series, one value per step", "one number") if not is_series else ("one number", "a series")
         raise RecordingError(f"{call}: wanted {wanted}, got {got}")
     if kind.rule == "steps":
-        every = facts.get("every", 1)
+        every = identity.get("every", 1)
         if isinstance(every, (bool, str)) or not every > 0:
-            refuse(call, "every in facts to be the steps between evaluations, above 0", every)
-    if kind.rule == "floor" and "evaluation_samples" in facts:
-        samples = facts["evaluation_samples"]
+            refuse(call, "every in identity to be the steps between evaluations, above 0", every)
+    if kind.rule == "floor" and "evaluation_samples" in identity:
+        samples = identity["evaluation_samples"]
         if isinstance(samples, bool) or not isinstance(samples, int) or samples < 1:
-            refuse(call, "evaluation_samples in facts to be a whole number, at least 1", samples)
+            refuse(call, "evaluation_samples in identity to be a whole number, at least 1", samples)
         if any(not 0 <= v <= 1 for v in values):
             raise RecordingError(f"{call}: {values[0]:g} is no share of {samples} samples; wanted 0 to 1")
+
+
+def _check_description(call: str, facts: Mapping[str, Scalar]) -> None:
+    """What the rules for trainings look for defines the number: among the facts they would miss it."""
+    for name in ("every", "evaluation_samples"):
+        if name in facts:
+            refuse(call, f"{name} in identity=, as it defines the number", f"facts={dict(facts)}")

@@ -55,8 +55,8 @@ def sweep(rank: RankContext, measured: Operation) -> None:
     pool = _Pool(measured, rank, dtype, largest=max(sizes) // item, least_bytes=POOL_BYTES if rotate else 0)
     for size in sizes:
         measured.call(pool.slots(size // item)(0))
-    facts = {
-        "busbw_factor": measured.busbw_factor(rank.world_size),
+    facts = {"busbw_factor": measured.busbw_factor(rank.world_size)}
+    identity = {
         "mode": "per-iteration",
         "cache": params["cache"],
         "in_place": measured.is_in_place,
@@ -71,7 +71,7 @@ def sweep(rank: RankContext, measured: Operation) -> None:
         slot = pool.slots(count)
         iterations = params["iterations"] or _iterations_for(rank, measured, slot)
         warmup = params["warmup"] if size < LARGE_BYTES else min(1, params["warmup"])
-        for k in rank.timed("latency", warmup=warmup, iterations=iterations, at=at, facts=facts):
+        for k in rank.timed("latency", warmup=warmup, iterations=iterations, at=at, identity=identity, facts=facts):
             measured.call(slot(k if rotate else 0))
         if measured.expected is None:
             continue

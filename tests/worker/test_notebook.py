@@ -43,7 +43,7 @@ def test_the_kind_says_how_ranks_are_reduced_unless_told(better: str, reduce: st
 
 
 @pytest.mark.parametrize(
-    ("value", "better", "facts", "message"),
+    ("value", "better", "identity", "message"),
     [
         (1.0, "curve", {}, "wanted a series, one value per step, got one number"),
         ([1.0], "same", {}, "wanted one number, got a series"),
@@ -52,13 +52,13 @@ def test_the_kind_says_how_ranks_are_reduced_unless_told(better: str, reduce: st
             0.9,
             "floor",
             {"evaluation_samples": 0},
-            "wanted evaluation_samples in facts to be a whole number, at least 1",
+            "wanted evaluation_samples in identity to be a whole number, at least 1",
         ),
-        (5, "steps", {"every": 0}, "wanted every in facts to be the steps between evaluations, above 0"),
+        (5, "steps", {"every": 0}, "wanted every in identity to be the steps between evaluations, above 0"),
     ],
 )
 def test_what_no_rule_for_trainings_could_judge_is_refused(
-    value: object, better: str, facts: dict[str, object], message: str
+    value: object, better: str, identity: dict[str, object], message: str
 ) -> None:
     with pytest.raises(RecordingError, match=message):
-        note(Notebook(), value, better, facts=facts)
+        note(Notebook(), value, better, identity=identity)

@@ -82,7 +82,7 @@ def test_an_operation_whose_output_is_another_buffer_is_measured_and_checked(lau
     assert (record.outcome, record.reason) == ("passed", "")
     wrong = {m.at["message_bytes"]: m.value for m in record.measurements if m.name == "wrong_elements"}
     assert wrong == {24: 0, 4096: 0}
-    assert all(m.facts["in_place"] is False for m in record.measurements if m.name == "latency")
+    assert all(m.identity["in_place"] is False for m in record.measurements if m.name == "latency")
     fingerprint = record.fingerprints["latency[message_bytes=4096]"]
     assert [row.message_bytes for row in fingerprint.collectives["all"]] == [2048]
 

@@ -57,7 +57,7 @@ class Operation:
         counts: elements of a message of S bytes, world size -> elements of one rank's buffers.
         granularity: world size -> a message has a multiple of so many elements; 0 where nothing is sent.
         is_in_place: the received buffer is the sent one.
-        options: what else defines the numbers, such as ``{"redop": "sum"}`` or ``{"root": 0}``.
+        options: what else is part of the clock's identity, such as ``{"redop": "sum"}`` or ``{"root": 0}``.
     """
 
     name: str
