@@ -20,7 +20,7 @@ from torch.nn.parallel import DistributedDataParallel
 from pytest_distbench.workloads.training import accuracy_over_ranks, make_deterministic
 
 if TYPE_CHECKING:
-    from pytest_distbench.worker.context import RankContext
+    from pytest_distbench import RankContext
 
 VARIABLE = "PLANTED_FAULT"
 STEPS_VARIABLE = "PLANTED_STEPS"

@@ -19,7 +19,7 @@ from torch.nn.parallel import DistributedDataParallel
 from pytest_distbench.workloads.training import accuracy_over_ranks, make_deterministic, scaled_warmup, sharded_batches
 
 if TYPE_CHECKING:
-    from pytest_distbench.worker.context import RankContext
+    from pytest_distbench import RankContext
 
 
 # Data
