@@ -102,7 +102,12 @@ def test_failures_are_explained_and_the_run_goes_on(pytester: pytest.Pytester) -
 
 
 def test_gradients_that_are_not_averaged_fail_on_the_curve_of_the_loss(pytester: pytest.Pytester) -> None:
-    for name in ("training/logistic_regression.py", "training/test_time_to_accuracy.py", "conftest.py"):
+    for name in (
+        "training/digits.py",
+        "training/logistic_regression.py",
+        "training/test_time_to_accuracy.py",
+        "conftest.py",
+    ):
         shutil.copy(ROOT / "suites" / name, pytester.path)
     options = ["-k", "logistic", "--distbench-launches=2"]
     assert run(pytester, *options, "--distbench-update").ret == 0
