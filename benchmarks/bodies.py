@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from pytest_distbench.worker.context import RankContext
+    from pytest_distbench import RankContext
 
 
 def barrier(_rank: RankContext) -> None:

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 if TYPE_CHECKING:
-    from pytest_distbench.worker.context import RankContext
+    from pytest_distbench import RankContext
 
 CULPRIT = 1
 FOREVER_S = 1000.0

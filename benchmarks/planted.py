@@ -8,24 +8,27 @@ train (132: three epochs on two ranks).
 from __future__ import annotations
 
 import os
+import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F  # noqa: N812 the field's name for it
-from sklearn.datasets import load_digits
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from pytest_distbench.workloads.training import accuracy_over_ranks, make_deterministic
 
+sys.path.append(str(Path(__file__).parents[1] / "suites" / "training"))  # in a benchmark's process, and in its ranks
+from digits import TRAINING_SAMPLES, shuffled_digits, split
+
 if TYPE_CHECKING:
-    from pytest_distbench.worker.context import RankContext
+    from pytest_distbench import RankContext
 
 VARIABLE = "PLANTED_FAULT"
 STEPS_VARIABLE = "PLANTED_STEPS"
 BATCH = 16
-TRAINING_SAMPLES = 1437
 LEARNING_RATES = {"LR not scaled by W": None, "LR halved": 0.5, "LR x 0.99": 0.99, "LR x 0.9": 0.9, "LR x 1.001": 1.001}
 """The factor to the right learning rate; None: one over the world size."""
 
@@ -74,11 +77,9 @@ def train(rank: RankContext) -> None:
 
 def digits() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
     """Training images (1437, 64) and labels, test images (360, 64) and labels."""
-    bunch = load_digits()
-    order = torch.randperm(len(bunch.target), generator=torch.Generator().manual_seed(0))
-    images = torch.tensor(bunch.data, dtype=torch.float32)[order] / 16
-    labels = torch.tensor(bunch.target)[order]
-    return images[:TRAINING_SAMPLES], labels[:TRAINING_SAMPLES], images[TRAINING_SAMPLES:], labels[TRAINING_SAMPLES:]
+    images, labels = shuffled_digits()
+    parts: tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor] = split(images.flatten(1) / 16, labels)
+    return parts
 
 
 # Hooks of DDP, which looks at annotations and takes no postponed ones.

@@ -2,11 +2,24 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
 
-def __getattr__(name: str) -> str:
-    """The version, looked up when it is asked for: a pytest run that does not use the plugin imports nothing for it."""
+if TYPE_CHECKING:
+    from pytest_distbench.installation import __version__ as __version__
+    from pytest_distbench.worker.context import RankContext as RankContext
+
+
+def __getattr__(name: str) -> object:
+    """The version, and what bodies are annotated with, looked up when asked for: an unused plugin imports neither.
+
+    ``RankContext`` imports torch. A test module that takes it under ``TYPE_CHECKING`` keeps pytest's process free of it.
+    """
     if name == "__version__":
         from pytest_distbench.installation import __version__
 
         return __version__
+    if name == "RankContext":
+        from pytest_distbench.worker.context import RankContext
+
+        return RankContext
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

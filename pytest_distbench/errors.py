@@ -25,7 +25,7 @@ class ForeignModuleError(DistbenchError):
 
 
 class RecordingError(DistbenchError):
-    """A rank recorded something that cannot be stored or merged."""
+    """A rank gave something that cannot be measured, merged or stored."""
 
 
 class DerivationError(DistbenchError):

@@ -84,7 +84,7 @@ def _metric(found: Sequence[Measurement], *, tolerance: float | None) -> Baselin
         minimum=[_rounded(s.minimum) for s in summaries] if is_timed else [],
         p95=[_rounded(s.p95) for s in summaries] if is_timed else [],
         tolerance=None if kind.rule == "exact" else tolerance,
-        facts=found[0].facts if kind.is_of_training else {},
+        identity=found[0].identity,
         companions=_companions(found),
     )
     return _with_curve(made, [m.series for m in found]) if kind.rule == "curve" else made

@@ -30,7 +30,7 @@ class Family:
 
     @property
     def first(self) -> Measurement:
-        """Any measurement: name, unit, kind and facts are the same in all."""
+        """Any measurement: name, unit, kind and identity are the same in all."""
         return next(iter(self.current.values()))[0]
 
     @property

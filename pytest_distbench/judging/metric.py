@@ -12,6 +12,7 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from pytest_distbench.judging.identity import difference
 from pytest_distbench.judging.stats import LARGEST_EXPONENT, baseline_error_rate
 from pytest_distbench.judging.stored_rule import DRIFT, NO_RATIO, Comparison
 from pytest_distbench.records.baseline import BaselineMetric
@@ -83,12 +84,8 @@ def judge(current: Sequence[Measurement], baseline: BaselineMetric | None, rule:
         return draft.settle("regressed", f"no value in {missed} of {len(values)} launches")
     if baseline is None:
         return draft.settle("missing", "no baseline for this metric")
-    if baseline.better != first.better:
-        return draft.settle(
-            "incomparable", f"the baseline is of kind {baseline.better!r}, this measurement of kind {first.better!r}"
-        )
-    if baseline.unit != first.unit:
-        return draft.settle("incomparable", f"the unit was {baseline.unit!r}, now it is {first.unit!r}")
+    if why_not := difference(baseline, first):
+        return draft.settle("incomparable", why_not)
     stored = [v for v in baseline.launches if v is not None]
     if not stored or not known:
         return draft.settle("incomparable", "the baseline holds no value")
@@ -153,7 +150,7 @@ class _Draft:
             baseline_launches=len(self.baseline.launches) if self.baseline else 0,
             reason=reason,
             at=self.first.at,
-            facts=self.first.facts,
+            facts={**self.first.identity, **self.first.facts},
         )
         return Judgement(verdict, is_open)
 
@@ -188,6 +185,5 @@ def _judge_noisy(draft: _Draft, current: Sequence[Measurement], baseline: Baseli
         kind = "inconclusive"
         reason = f"slower, but other processes used {rule.busier_cores:.1f} cores more than when the baseline was taken"
     limit = math.expm1(min(found.limit, LARGEST_EXPONENT))
-    return draft.settle(
-        kind, reason, ratio=found.ratio, limit=limit, detectable=found.detectable, is_open=answer.is_open
-    )
+    is_open = answer.is_open and draft.launches < rule.max_launches  # those without a value count too
+    return draft.settle(kind, reason, ratio=found.ratio, limit=limit, detectable=found.detectable, is_open=is_open)

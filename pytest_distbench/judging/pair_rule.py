@@ -21,6 +21,7 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from pytest_distbench.judging.identity import difference
 from pytest_distbench.judging.stats import BLIND_LIMIT, LARGEST_EXPONENT, shared_error_rate, student_t_quantile
 from pytest_distbench.judging.stored_rule import NO_RATIO
 from pytest_distbench.records.kinds import METRIC_KINDS, VerdictName
@@ -102,10 +103,8 @@ def judge_pairs(pairs: Sequence[tuple[Measurement | None, Measurement | None]], 
         return draft.settle("missing", "the reference does not record this metric")
     if not current:
         return draft.settle("incomparable", "recorded by the reference, not by this tree")
-    if reference[0].better != draft.first.better:
-        return draft.settle("incomparable", f"the reference records it as {reference[0].better!r}")
-    if reference[0].unit != draft.first.unit:
-        return draft.settle("incomparable", f"the reference records it in {reference[0].unit!r}")
+    if why_not := difference(reference[0], draft.first):
+        return draft.settle("incomparable", why_not)
     old, new = [m.value for m in reference], [m.value for m in current]
     if None in new and None not in old:
         return draft.settle("regressed", f"no value in {new.count(None)} of {len(new)} launches")
@@ -202,7 +201,7 @@ class _Draft:
             baseline_launches=len(self.reference),
             reason=reason,
             at=self.first.at,
-            facts=self.first.facts,
+            facts={**self.first.identity, **self.first.facts},
             detectable=detectable,
         )
         return verdict, is_open

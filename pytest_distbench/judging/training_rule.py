@@ -29,6 +29,7 @@ from collections.abc import Mapping, Sequence
 
 from pytest_distbench.judging import golden_curve
 from pytest_distbench.judging.family import Family, known
+from pytest_distbench.judging.identity import difference
 from pytest_distbench.judging.stats import BLIND_LIMIT, noise_limit, normal_quantile, pooled_stdev, student_t_quantile
 from pytest_distbench.records.kinds import METRIC_KINDS, VerdictName
 from pytest_distbench.records.metric import Measurement, Scalar, metric_key
@@ -87,20 +88,12 @@ def olympic(values: Sequence[float | None]) -> tuple[float, float, int]:
 
 def _difference(family: Family) -> str:
     """Why the baseline's number is not the one measured now; empty where it is."""
-    first = family.first
     lacking = [key for key in family.current if key not in family.stored]
     if lacking:
         return f"the baseline has no {lacking[0]}: the seeds are not the same"
     for key, stored in family.stored.items():
-        if stored.better != first.better:
-            return f"the baseline is of kind {stored.better!r}, this measurement of kind {first.better!r}"
-        if stored.unit != first.unit:
-            return f"the unit was {stored.unit!r}, now it is {first.unit!r}"
-        facts = family.current[key][0].facts
-        changed = [name for name in sorted({*stored.facts, *facts}) if stored.facts.get(name) != facts.get(name)]
-        if changed:
-            name = changed[0]
-            return f"{name} was {stored.facts.get(name, 'not given')}, now {facts.get(name, 'not given')}"
+        if why_not := difference(stored, family.current[key][0]):
+            return why_not
     return ""
 
 
@@ -185,7 +178,7 @@ def _judge_steps(family: Family) -> Verdict:
         return _settle(family, "regressed", f"goal missed in {missed} of {len(new)} seeds")
     before, squares_old, n_old = olympic(old)
     now, squares_new, n_new = olympic(new)
-    resolution = float(family.first.facts.get("every", 1))
+    resolution = float(family.first.identity.get("every", 1))
     accepted = max(resolution, family.accepted(0.0) * before)
     note = f"goal missed in 1 of {len(new)} seeds, counted as the slowest" if missed else ""
     if n_old + n_new < 3:
@@ -207,7 +200,7 @@ def _judge_floor(family: Family) -> Verdict:
         return _settle(family, "incomparable", "the baseline holds no value")
     before, now = statistics.fmean(old), statistics.fmean(new)
     is_share = 0 <= before <= 1
-    samples = family.first.facts.get("evaluation_samples") if is_share else None
+    samples = family.first.identity.get("evaluation_samples") if is_share else None
     bounds = [family.accepted(0.0) * abs(before)]
     if isinstance(samples, int):
         p = (before * samples + 1) / (samples + 2)  # Laplace's: a test set without an error has chance too
@@ -274,7 +267,7 @@ def _verdict(
         baseline_launches=max((len(m.launches) for m in family.stored.values()), default=0),
         reason=reason,
         at=at,
-        facts={**first.facts, **seeds, **(facts or {})},
+        facts={**first.identity, **first.facts, **seeds, **(facts or {})},
     )
 
 

@@ -10,7 +10,7 @@ from pytest_distbench.errors import RecordingError
 from pytest_distbench.judging.fingerprint_rule import rank_ranges
 from pytest_distbench.records.fingerprint import Collective, Fingerprint
 from pytest_distbench.records.kinds import FAST_SIDE, METRIC_KINDS
-from pytest_distbench.records.metric import Measurement, Observation, Summary
+from pytest_distbench.records.metric import PHASE, Measurement, Observation, Summary
 from pytest_distbench.records.quantiles import nearest_rank, quantile
 from pytest_distbench.records.rank import RankReport
 
@@ -84,10 +84,11 @@ def late_s(reports: Sequence[RankReport]) -> dict[str, list[float]]:
 def _reduce(key: str, seen: list[tuple[int, Observation]]) -> Measurement:
     first = seen[0][1]
     if any(
-        (o.unit, o.better, o.reduce, o.is_series) != (first.unit, first.better, first.reduce, first.is_series)
+        (o.unit, o.better, o.reduce, o.is_series, o.identity)
+        != (first.unit, first.better, first.reduce, first.is_series, first.identity)
         for _, o in seen
     ):
-        raise RecordingError(f"{key!r}: ranks disagree about its unit, direction, reduction or shape")
+        raise RecordingError(f"{key!r}: ranks disagree about its unit, direction, reduction, shape or identity")
     lengths = {len(o.values) for _, o in seen}
     if len(lengths) > 1:
         raise RecordingError(f"{key!r}: ranks recorded {sorted(lengths)} values; all must record equally many")
@@ -105,6 +106,7 @@ def _reduce(key: str, seen: list[tuple[int, Observation]]) -> Measurement:
         better=first.better,
         value=_launch_value(values, first),
         at=first.at,
+        identity=first.identity,
         facts=first.facts,
         series=values if first.is_series and METRIC_KINDS[first.better].keeps_series else [],
         summary=summary,
@@ -141,6 +143,8 @@ def _launch_value(values: list[float], observation: Observation) -> float | None
         return None
     if not observation.is_series:
         return values[0]
+    if observation.name.startswith(PHASE):  # seconds: an iteration that does not enter the phase says nothing of it
+        return METRIC_KINDS["lower"].launch_value([v for v in values if v > 0] or values)
     return METRIC_KINDS[observation.better].launch_value(values)
 
 

@@ -11,7 +11,9 @@ from pytest_distbench.errors import ConfigurationError
 from pytest_distbench.plugin.fixtures import Distbench
 from pytest_distbench.plugin.outcomes import Misuse
 from pytest_distbench.plugin.runs import Run
-from pytest_distbench.workloads import collectives
+from pytest_distbench.workloads.collectives import Operation, operation
+from pytest_distbench.workloads.dtypes import item_bytes
+from pytest_distbench.workloads.message_sizes import mlbench_sizes, power_of_two_sizes
 
 if TYPE_CHECKING:
     from pytest_distbench.worker.context import RankContext
@@ -41,7 +43,9 @@ class CollectiveSweep:
         """Measure and judge a sweep.
 
         Args:
-            collective: torch name, for example ``all_reduce``.
+            collective: torch name, for example ``all_reduce``, or an
+                :class:`~pytest_distbench.workloads.collectives.Operation` of your own by file and name, as bodies are:
+                ``"my_operations.py::BROADCAST"``.
             dtype: name of the element type.
             sizes: message sizes in bytes, ``"powers"`` (4 B to 64 MiB, doubling) or ``"mlbench"`` (task 0a).
             iterations: timed per size; None: as many as fit a time budget, decided by rank 0, 8 to 100.
@@ -54,8 +58,8 @@ class CollectiveSweep:
             Misuse: unknown collective, dtype or preset, or no size left.
         """
         try:
-            item = collectives.item_bytes(dtype)
-            collectives.collective(collective)
+            item = item_bytes(dtype)
+            body = _body(collective)
             chosen = _sizes(sizes, item)
         except ConfigurationError as error:
             raise Misuse(str(error)) from None
@@ -76,7 +80,7 @@ class CollectiveSweep:
             "warmup": warmup,
             "cache": cache,
         }
-        return self._distbench.run(f"{_WORKLOADS / 'sweep.py'}::collective_sweep", params=params, **options)
+        return self._distbench.run(body, params=params, **options)
 
 
 class TimeToAccuracy:
@@ -106,11 +110,22 @@ class TimeToAccuracy:
         return self._distbench.run(train, params={**(params or {}), "goal": goal}, seeds=seeds, **options)
 
 
+def _body(collective: str) -> str:
+    """The body that sweeps a collective: the package's, by its row in the table, or a row in a file of the user's."""
+    if not isinstance(collective, str):
+        raise ConfigurationError(f"collective={collective!r}: wanted a torch name, or 'my_operations.py::ROW'")
+    file, separator, name = collective.partition("::")
+    if separator and file and name:
+        return f"{collective}.{Operation.sweep.__name__}"
+    operation(collective)
+    return f"{_WORKLOADS / 'sweep.py'}::collective_sweep"
+
+
 def _sizes(sizes: Sequence[int] | str, item: int) -> list[int]:
     if sizes == "powers":
-        return collectives.power_of_two_sizes(4, 64 * 2**20)
+        return power_of_two_sizes(4, 64 * 2**20)
     if sizes == "mlbench":
-        return collectives.mlbench_sizes(item)
+        return mlbench_sizes(item)
     if isinstance(sizes, str):
         raise ConfigurationError(
             f"unknown preset of sizes {sizes!r}: known are 'powers' and 'mlbench', or give a list of bytes"

@@ -28,8 +28,8 @@ class BaselineMetric(Record, frozen=True, kw_only=True, omit_defaults=True):
     """A golden curve, nine significant digits: that of the first launch."""
     spread: float = 0.0
     """Largest relative deviation of the other launches from that curve; 0: they repeat it bit for bit."""
-    facts: dict[str, Scalar] = {}
-    """Of a convergence metric: what defines the number, such as the target and the evaluation interval."""
+    identity: dict[str, Scalar] = msgspec.field(default_factory=dict, name="facts")
+    """What defines the number, such as a clock's mode or a goal's target; the first files of clocks do not note it."""
     companions: dict[str, float] = {}
     """Medians over launches; they explain a regression and are not judged."""
 

@@ -22,7 +22,10 @@ class Observation(Record, frozen=True, kw_only=True):
     values: list[float]
     is_series: bool
     at: dict[str, Scalar] = {}
+    identity: dict[str, Scalar] = {}
+    """What defines the number besides its name and point: it is not compared with one of another."""
     facts: dict[str, Scalar] = {}
+    """What describes it."""
     companions: dict[str, list[float]] = {}
     """Quieter witnesses of a clock, one value per iteration: ``cpu_s``, ``waits``."""
 
@@ -56,7 +59,10 @@ class Measurement(Record, frozen=True, kw_only=True):
     value: float | None
     """The launch's value; None says it has none (a goal never reached)."""
     at: dict[str, Scalar] = {}
+    identity: dict[str, Scalar] = {}
+    """What defines the number besides its name and point: it is not compared with one of another."""
     facts: dict[str, Scalar] = {}
+    """What describes it."""
     series: list[float] = []
     """Kept for exact, info and curve series only."""
     summary: Summary | None = None

@@ -1,1 +1,4 @@
-"""What runs inside a rank. Nothing here knows pytest; of this package only records and collectives are imported."""
+"""What runs inside a rank: its life, its context, and what it records. Nothing here knows pytest.
+
+It imports records, errors and what lies below them, so that a rank starts as fast as torch lets it.
+"""

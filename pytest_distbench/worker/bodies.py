@@ -34,8 +34,10 @@ def load(reference: BodyReference) -> Callable[[RankContext], object]:
     found: object = _module(reference)
     for part in reference.function.split("."):
         if not hasattr(found, part):
+            inside = "" if isinstance(found, ModuleType) else f": {part!r} is no part of a {type(found).__name__}"
             raise BodyError(
-                f"{reference.file} has no {reference.function!r}: the body must be a function at module level"
+                f"{reference.file} has no {reference.function!r}{inside}; a body is a function at module level, or a "
+                "method of what is there"
             )
         found = getattr(found, part)
     if not callable(found):

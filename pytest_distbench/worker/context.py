@@ -3,26 +3,36 @@
 from __future__ import annotations
 
 import contextlib
-import math
 import os
 import time
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any, SupportsFloat
+from typing import Any, Literal, SupportsFloat
 
 import torch
-import torch.distributed as dist
 
 from pytest_distbench.errors import RecordingError
-from pytest_distbench.records.kinds import METRIC_KINDS, Better, Reduce
-from pytest_distbench.records.metric import PHASE, Observation, Scalar, metric_key
+from pytest_distbench.records.kinds import Better, Reduce
+from pytest_distbench.records.metric import Scalar, metric_key
 from pytest_distbench.records.plan import LaunchPlan
-from pytest_distbench.records.record import replaced
-from pytest_distbench.worker.blocks import block_length
+from pytest_distbench.worker.arguments import (
+    check_choice,
+    check_name,
+    check_scalars,
+    check_whole,
+    real,
+    refuse,
+    shown,
+)
 from pytest_distbench.worker.control import ControlLine
 from pytest_distbench.worker.fingerprint import Watch
 from pytest_distbench.worker.goal import Goal
+from pytest_distbench.worker.iterations import time_iterations
 from pytest_distbench.worker.meter import Meter
+from pytest_distbench.worker.notebook import Notebook
+from pytest_distbench.worker.phases import Loop, Phases
+from pytest_distbench.worker.side_group import SideGroup
 
 
 class RankContext:
@@ -42,11 +52,11 @@ class RankContext:
         watch: takes the fingerprints.
     """
 
-    def __init__(self, plan: LaunchPlan, control: ControlLine) -> None:
-        self.rank = int(os.environ["RANK"])
-        self.local_rank = int(os.environ["LOCAL_RANK"])
-        self.world_size = int(os.environ["WORLD_SIZE"])
-        self.node = int(os.environ["GROUP_RANK"])
+    def __init__(self, plan: LaunchPlan, control: ControlLine, environment: Mapping[str, str] = os.environ) -> None:
+        self.rank = int(environment["RANK"])
+        self.local_rank = int(environment["LOCAL_RANK"])
+        self.world_size = int(environment["WORLD_SIZE"])
+        self.node = int(environment["GROUP_RANK"])
         self.device = (
             torch.device("cuda", plan.devices[self.local_rank]) if plan.device == "cuda" else torch.device("cpu")
         )
@@ -55,13 +65,13 @@ class RankContext:
         self.seed = plan.seeds[0]
         self.launch = plan.index
         self.data_dir = Path(plan.data_dir)
-        self.observations: list[Observation] = []
         self.watch = Watch(is_on=plan.backend != "fake")
+        self.notebook = Notebook()
+        self.phases = Phases(self.notebook, self.own_clock, self.synchronize)
         self._only = frozenset(plan.only)
         self._control = control
-        self._phases: list[str] = []
         self._common_at: dict[str, Scalar] = {}
-        self._side_group: dist.ProcessGroup | None = None
+        self._side_group = SideGroup(plan.backend, self.watch)
         self._unfinished: list[str] = []
         self._takes_turns = plan.takes_turns
         self._waited_s = 0.0
@@ -73,6 +83,7 @@ class RankContext:
         warmup: int,
         iterations: int,
         at: Mapping[str, Scalar] | None = None,
+        identity: Mapping[str, Scalar] | None = None,
         facts: Mapping[str, Scalar] | None = None,
     ) -> Iterator[int]:
         """Time the body of a ``for`` loop, once per iteration. Called by all ranks with equal counts.
@@ -86,47 +97,42 @@ class RankContext:
             name: of the metric, in seconds, lower is better.
             warmup: untimed iterations before the first timed one.
             iterations: timed iterations, at least 1.
-            at: the point measured, for example ``{"message_bytes": 4096}``; part of the metric's identity.
-            facts: stored beside the numbers, not part of the identity.
+            at: the point measured, for example ``{"message_bytes": 4096}``; tells metrics of one name apart.
+            identity: what else defines the number, for example ``{"in_place": True}``: it is not compared with one
+                of another identity, and stored beside it.
+            facts: what describes the number, for example a factor to print it with; not compared.
 
-        Yields:
-            The index of the iteration, negative during warm-up.
+        Returns:
+            The index of each iteration, negative during warm-up.
+
+        Raises:
+            RecordingError: an argument is not what is wanted, or the metric was recorded before.
         """
-        if iterations < 1 or warmup < 0:
-            raise RecordingError(f"timed({name!r}): warmup={warmup}, iterations={iterations}; wanted >= 0 and >= 1")
-        label = metric_key(name, {**self._common_at, **(at or {})})
+        call = f"timed({shown(name)})"
+        name = check_name(call, "name", name)
+        warmup = check_whole(call, "warmup", warmup, least=0)
+        iterations = check_whole(call, "iterations", iterations, least=1)
+        identity, facts = check_scalars(call, "identity", identity), check_scalars(call, "facts", facts)
+        point = {**self._common_at, **check_scalars(call, "at", at)}
+        label = self.notebook.expect_new(name, point)
         self._unfinished.append(label)
-        for i in range(-warmup, 0):
-            self.barrier()
-            if i == -1:
-                self.watch.begin(label)
-            yield i
-            self.watch.end(ahead=iterations)
-        times = []
-        meter = Meter()
-        block = block_length(iterations)
-        for i in range(iterations):
-            if i % block == 0:
-                self.take_turn()
-            if i == 0 and not warmup:
-                self.watch.begin(label)
-            self.barrier()
-            meter.start()
-            if self.device.type == "cuda":
-                begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-                begin.record()
-                yield i
-                end.record()
-                end.synchronize()
-                times.append(begin.elapsed_time(end) / 1e3)
-            else:
-                start = time.perf_counter()
-                yield i
-                times.append(time.perf_counter() - start)
-            meter.stop()
-            self.watch.end(ahead=iterations - 1 - i)
-        self._unfinished.remove(label)
-        self.record_times(name, times, meter, at=at, facts=facts)
+        return self._time(name, warmup, iterations, label=label, point=point, identity=identity, facts=facts)
+
+    def _time(
+        self,
+        name: str,
+        warmup: int,
+        iterations: int,
+        *,
+        label: str,
+        point: dict[str, Scalar],
+        identity: dict[str, Scalar],
+        facts: dict[str, Scalar],
+    ) -> Iterator[int]:
+        with self.phases.loop(name, point) as loop:
+            times, meter = yield from time_iterations(self, loop, label, warmup=warmup, iterations=iterations)
+            self._unfinished.remove(label)
+            self.record_times(name, times, meter, at=point, identity=identity, facts=facts)
 
     def record(
         self,
@@ -137,6 +143,7 @@ class RankContext:
         better: Better = "info",
         reduce: Reduce | None = None,
         at: Mapping[str, Scalar] | None = None,
+        identity: Mapping[str, Scalar] | None = None,
         facts: Mapping[str, Scalar] | None = None,
     ) -> None:
         """Record a number or a series under a name. Not a collective call: one rank alone may record.
@@ -144,7 +151,7 @@ class RankContext:
         Args:
             name: of the metric.
             value: a number, a series (reduced over ranks element by element), or None for "has no value", such as
-                the steps to a goal that was never reached.
+                the steps to a goal that was never reached. Numbers are finite; numpy's and torch's count as Python's.
             unit: ``s`` and ``B`` are scaled where printed, any other text is shown as it is.
             better: ``higher`` and ``lower`` are judged with their noise, ``exact`` must be equal, ``info`` is
                 shown and not judged. For seeded trainings: ``curve`` (a series, such as the first losses) must follow
@@ -153,44 +160,18 @@ class RankContext:
             reduce: over the ranks that recorded it. Default: the worst rank (``max`` for lower, ``min`` for
                 higher), rank 0 for info, ``mean`` for curve and same; for exact, steps and floor ``all``: the ranks
                 must agree.
-            at: the point measured; part of the metric's identity.
-            facts: stored beside the numbers. For the kinds of seeded trainings they define the number: it is not
-                compared with one of other facts.
+            at: the point measured; tells metrics of one name apart.
+            identity: what else defines the number: it is not compared with one of another identity. The rules for
+                trainings look for ``every`` (of ``steps``: between evaluations) and ``evaluation_samples`` (of
+                ``floor``: the size of the test set).
+            facts: what describes the number; not compared.
 
         Raises:
-            RecordingError: not a number, an empty series, or a name recorded twice.
+            RecordingError: an argument is not what is wanted, or the metric was recorded before.
         """
-        point = {**self._common_at, **(at or {})}
-        key = metric_key(name, point)
-        if any(metric_key(o.name, o.at) == key for o in self.observations):
-            raise RecordingError(f"{key!r} is recorded twice: give each its own name or point (at=...)")
-        if not name.isprintable() or not unit.isprintable():
-            raise RecordingError(f"record({name!r}): names and units are printable text")
-        if better not in METRIC_KINDS:
-            raise RecordingError(f"record({key!r}): better={better!r}; wanted one of {', '.join(METRIC_KINDS)}")
-        if isinstance(value, (str, bytes)):
-            raise RecordingError(f"record({key!r}): {value!r} is text; wanted a number or a series of numbers")
-        is_series = isinstance(value, Iterable) and not (isinstance(value, torch.Tensor) and value.dim() == 0)
-        values = [] if value is None else [float(v) for v in value] if is_series else [float(value)]  # type: ignore[union-attr,arg-type]
-        if is_series and not values:
-            raise RecordingError(f"record({key!r}): the series is empty: nothing was measured")
-        if not all(math.isfinite(v) for v in values):
-            raise RecordingError(
-                f"record({key!r}): {next(v for v in values if not math.isfinite(v))} is not a finite number"
-            )
-        if METRIC_KINDS[better].is_of_training:
-            _check_convergence(f"record({key!r}, better={better!r})", better, values, facts or {}, is_series=is_series)
-        self.observations.append(
-            Observation(
-                name=name,
-                unit=unit,
-                better=better,
-                reduce=reduce or METRIC_KINDS[better].reduce,
-                values=values,
-                is_series=is_series,
-                at=point,
-                facts=dict(facts or {}),
-            )
+        point = {**self._common_at, **check_scalars(f"record({shown(name)})", "at", at)}
+        self.notebook.note(
+            name, value, unit=unit, better=better, reduce=reduce, at=point, identity=identity, facts=facts
         )
 
     def record_times(
@@ -200,11 +181,27 @@ class RankContext:
         meter: Meter,
         *,
         at: Mapping[str, Scalar] | None = None,
+        identity: Mapping[str, Scalar] | None = None,
         facts: Mapping[str, Scalar] | None = None,
     ) -> None:
         """Record a clock's series with the CPU time and the waits of the same iterations."""
-        self.record(name, seconds, unit="s", better="lower", reduce="max", at=at, facts=facts)
-        self.observations[-1] = replaced(self.observations[-1], companions={"cpu_s": meter.cpu_s, "waits": meter.waits})
+        point = {**self._common_at, **(at or {})}
+        witnesses = {"cpu_s": meter.cpu_s, "waits": meter.waits}
+        self.notebook.note(
+            name,
+            seconds,
+            unit="s",
+            better="lower",
+            reduce="max",
+            at=point,
+            identity=identity,
+            facts=facts,
+            companions=witnesses,
+        )
+
+    def loop(self, name: str) -> AbstractContextManager[Loop]:
+        """Open a loop at the current point, whose phases are series of it."""
+        return self.phases.loop(name, self._common_at)
 
     def point_key(self, name: str) -> str:
         """The key of a metric at the current point."""
@@ -216,21 +213,28 @@ class RankContext:
         A further launch, started because some answers are open, needs only those: a body with many independent
         points may skip the others. The same in every rank.
         """
-        return not self._only or metric_key(name, {**self._common_at, **(at or {})}) in self._only
+        call = f"wants({shown(name)})"
+        point = {**self._common_at, **check_scalars(call, "at", at)}
+        return not self._only or metric_key(check_name(call, "name", name), point) in self._only
 
-    @contextlib.contextmanager
-    def phase(self, name: str) -> Iterator[None]:
-        """Time a part of the body as the metric ``phase/<outer>/<name>``. Phases nest; a name is used once."""
-        self._phases.append(name)
-        path = "/".join(self._phases)
-        self._synchronize()
-        start = self.own_clock()
-        try:
-            yield
-        finally:
-            self._synchronize()
-            self._phases.pop()
-        self.record(f"{PHASE}{path}", self.own_clock() - start, unit="s", better="info", reduce="max")
+    def phase(self, name: str, *, better: Literal["info", "lower"] = "info") -> AbstractContextManager[None]:
+        """Time a part of the body as the metric ``phase/<outer>/<name>``, in seconds. Phases nest.
+
+        Inside a ``timed`` or goal loop it becomes a series, one value per timed iteration: the sum where it is entered
+        several times in one, 0 where it is not entered. The loop's metric is then part of the path:
+        ``phase/step/forward``. A launch's value is the 25th percentile of the iterations that entered it. Outside a
+        loop it is one number, and a name is used once. On CUDA the device is waited for at both ends.
+
+        Args:
+            name: of the part.
+            better: ``info`` explains other metrics; ``lower`` is judged itself.
+
+        Raises:
+            RecordingError: an argument is not what is wanted, or the phase was recorded before.
+        """
+        call = f"phase({shown(name)})"
+        check_choice(call, "better", better, ("info", "lower"))
+        return self.phases.phase(check_name(call, "name", name), better=better, at=self._common_at)
 
     def goal(
         self,
@@ -257,9 +261,12 @@ class RankContext:
             evaluation_samples=evaluation_samples,
         )
 
-    @contextlib.contextmanager
-    def point(self, **at: Scalar) -> Iterator[None]:
+    def point(self, **at: Scalar) -> AbstractContextManager[None]:
         """Everything recorded inside belongs to this point, for example ``rank.point(seed=3)``."""
+        return self._at_point(check_scalars("point(...)", "at", at))
+
+    @contextlib.contextmanager
+    def _at_point(self, at: Mapping[str, Scalar]) -> Iterator[None]:
         before = self._common_at
         self._common_at = {**before, **at}
         try:
@@ -269,44 +276,23 @@ class RankContext:
 
     def progress(self, text: str = "", **fields: object) -> None:
         """Show a line while the test runs: ``rank.progress(step=10, loss=0.31)``. Rank 0's lines are shown."""
+        if not isinstance(text, str):
+            refuse("progress(...)", "text", text)
         if self.rank == 0:
-            self._control.progress(" ".join(filter(None, [text, *(f"{k} {v}" for k, v in fields.items())])))
+            line = " ".join(filter(None, [text, *(f"{k} {v}" for k, v in fields.items())]))
+            self._control.progress(line.encode(errors="backslashreplace").decode())
 
     def barrier(self) -> None:
-        """Wait for all ranks, without touching the device."""
-        if self.backend != "fake":
-            with self.watch.apart():
-                dist.barrier(group=self.side_group)
+        """Wait for all ranks, without touching the device. A collective call."""
+        self._side_group.barrier()
 
     def agree(self, value: float) -> float:
-        """Rank 0's value in every rank. A collective call."""
-        if self.backend == "fake":
-            return value
-        box = torch.tensor([value], dtype=torch.float64)
-        with self.watch.apart():
-            dist.broadcast(box, src=0, group=self.side_group)
-        return float(box.item())
+        """Rank 0's value in every rank; it need not be finite. A collective call."""
+        return self._side_group.broadcast(_exchanged("agree", value))
 
     def sum_over_ranks(self, value: float) -> float:
         """The sum of every rank's value, in every rank. A collective call; integers below 2**53 are exact."""
-        if self.backend == "fake":
-            return value
-        box = torch.tensor([value], dtype=torch.float64)
-        with self.watch.apart():
-            dist.all_reduce(box, group=self.side_group)
-        return float(box.item())
-
-    @property
-    def side_group(self) -> dist.ProcessGroup | None:
-        """A gloo group for barriers and counts, so that they do not disturb the measured backend.
-
-        The default group itself where that is gloo. The first use is a collective call.
-        """
-        if self.backend != "gloo" and self._side_group is None:
-            group = dist.new_group(backend="gloo")
-            assert isinstance(group, dist.ProcessGroup)
-            self._side_group = group
-        return self._side_group
+        return self._side_group.sum(_exchanged("sum_over_ranks", value))
 
     def take_turn(self) -> None:
         """Where two groups run block by block in turns (``--distbench-against``), wait for this group's turn.
@@ -322,6 +308,11 @@ class RankContext:
         """Seconds on a clock that stands still while another group has its turn."""
         return time.perf_counter() - self._waited_s
 
+    def synchronize(self) -> None:
+        """Wait until the device has done what it was given."""
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+
     def check_complete(self) -> None:
         """Raise RecordingError if a ``timed`` loop was left early: its times would be missing silently."""
         if self._unfinished:
@@ -329,25 +320,9 @@ class RankContext:
                 f"timed({self._unfinished[0]!r}) was left before its last iteration: nothing was recorded"
             )
 
-    def _synchronize(self) -> None:
-        if self.device.type == "cuda":
-            torch.cuda.synchronize(self.device)
 
-
-def _check_convergence(
-    call: str, better: Better, values: list[float], facts: Mapping[str, Scalar], *, is_series: bool
-) -> None:
-    """Refuse what the rules for trainings could not judge later, while the rank can still say where it came from."""
-    if is_series != (METRIC_KINDS[better].shape == "series"):
-        wanted, got = ("a series, one value per step", "one number") if not is_series else ("one number", "a series")
-        raise RecordingError(f"{call}: wanted {wanted}, got {got}")
-    if METRIC_KINDS[better].rule == "steps":
-        every = facts.get("every", 1)
-        if isinstance(every, (bool, str)) or not every > 0:
-            raise RecordingError(f"{call}: every={every!r} in facts; wanted the steps between evaluations, above 0")
-    if METRIC_KINDS[better].rule == "floor" and "evaluation_samples" in facts:
-        samples = facts["evaluation_samples"]
-        if isinstance(samples, bool) or not isinstance(samples, int) or samples < 1:
-            raise RecordingError(f"{call}: evaluation_samples={samples!r} in facts; wanted a whole number, at least 1")
-        if any(not 0 <= v <= 1 for v in values):
-            raise RecordingError(f"{call}: {values[0]:g} is no share of {samples} samples; wanted 0 to 1")
+def _exchanged(call: str, value: object) -> float:
+    number = real(value)
+    if number is None:
+        refuse(f"{call}(...)", "a number", value)
+    return number

@@ -15,6 +15,7 @@ import torch
 
 from pytest_distbench.errors import RecordingError
 from pytest_distbench.records.kinds import Better
+from pytest_distbench.worker.arguments import check_choice, check_name, check_number, check_whole, real, refuse, shown
 from pytest_distbench.worker.blocks import block_length
 from pytest_distbench.worker.meter import Meter
 
@@ -74,18 +75,16 @@ class Goal:
         Raises:
             RecordingError: numbers that make no training.
         """
-        if every < 1 or max_steps < every:
-            raise RecordingError(
-                f"goal({metric!r}): every={every}, max_steps={max_steps}; wanted 1 <= every <= max_steps"
-            )
-        if min_steps < 0 or curve_steps < 1:
-            raise RecordingError(
-                f"goal({metric!r}): min_steps={min_steps}, curve_steps={curve_steps}; wanted >= 0 and >= 1"
-            )
-        if evaluation_samples is not None and evaluation_samples < 1:
-            raise RecordingError(f"goal({metric!r}): evaluation_samples={evaluation_samples}; wanted >= 1 or None")
-        if better not in ("higher", "lower"):
-            raise RecordingError(f"goal({metric!r}): better={better!r}; wanted higher or lower")
+        call = self._call = f"goal({shown(metric)})"
+        metric = check_name(call, "metric", metric)
+        target = check_number(call, "target", target)
+        every = check_whole(call, "every", every, least=1)
+        max_steps = check_whole(call, "max_steps", max_steps, least=every)
+        min_steps = check_whole(call, "min_steps", min_steps, least=0)
+        curve_steps = check_whole(call, "curve_steps", curve_steps, least=1)
+        if evaluation_samples is not None:
+            evaluation_samples = check_whole(call, "evaluation_samples", evaluation_samples, least=1)
+        check_choice(call, "better", better, ("higher", "lower"))
         self.metric = metric
         self.target = target
         self.every = every
@@ -104,42 +103,61 @@ class Goal:
         self._evaluation_s = 0.0
         self._values: list[float] = []
         self._losses: list[torch.Tensor] = []
+        self._is_open = self._is_over = False
 
-    def steps(self, *, samples_per_step: int) -> Iterator[int]:
-        """Yield 1, 2, ... until the target is met and ``min_steps`` are done, or ``max_steps``; then record.
+    def steps(self, *, samples_per_step: float) -> Iterator[int]:
+        """Give 1, 2, ... until the target is met and ``min_steps`` are done, or ``max_steps``; then record.
 
         Args:
             samples_per_step: samples all ranks together use in one step.
+
+        Raises:
+            RecordingError: no number of samples, the steps of this goal were taken before, or there was no evaluation.
         """
-        watch = self._rank.watch
-        self._rank.barrier()
-        watch.since_mark(self._rank.point_key("training_start"))
+        call = f"{self._call}.steps(...)"
+        samples = check_number(call, "samples_per_step", samples_per_step)
+        if samples <= 0:
+            refuse(call, "samples_per_step above 0", samples_per_step)
+        if self._is_open or self._is_over:
+            raise RecordingError(
+                f"{call}: the steps of this goal were taken before; make a new one with rank.goal(...)"
+            )
+        self._is_open = True
+        return self._steps(samples)
+
+    def _steps(self, samples_per_step: float) -> Iterator[int]:
+        rank, watch = self._rank, self._rank.watch
+        rank.barrier()
+        watch.since_mark(rank.point_key("training_start"))
         watch.read()
-        self._start = self._rank.own_clock()
+        self._start = rank.own_clock()
         block = block_length(self.max_steps)
-        for step in range(1, self.max_steps + 1):
-            if step % block == 0:
-                self._rank.take_turn()
-            self._step = step
-            evaluated_before = self._evaluation_s
-            if step <= STEADY_STEP:
-                self._start += _seconds(lambda: watch.begin(self._rank.point_key("step_time")))
-            self._meter.start()
-            step_start = time.perf_counter()
-            yield step
-            self._synchronize()
-            self._step_times.append(time.perf_counter() - step_start - (self._evaluation_s - evaluated_before))
-            self._meter.stop()
-            self._start += _seconds(watch.end)
-            if step == STEADY_STEP:
-                self._start += _seconds(watch.read)
-            if self.reached_at is not None and step >= self.min_steps:
-                break
-        total_s = self._rank.own_clock() - self._start
-        watch.mark()
-        if not self._values:
-            raise RecordingError(f"goal({self.metric!r}): the loop never called goal.check(...)")
-        self._record(total_s, samples_per_step)
+        with rank.loop("step_time") as loop:
+            for step in range(1, self.max_steps + 1):
+                if step % block == 0:
+                    rank.take_turn()
+                self._step = step
+                evaluated_before = self._evaluation_s
+                if step <= STEADY_STEP:
+                    self._start += _seconds(lambda: watch.begin(rank.point_key("step_time")))
+                loop.begin_iteration()
+                self._meter.start()
+                step_start = time.perf_counter()
+                yield step
+                rank.synchronize()
+                self._step_times.append(time.perf_counter() - step_start - (self._evaluation_s - evaluated_before))
+                self._meter.stop()
+                self._start += _seconds(watch.end)
+                if step == STEADY_STEP:
+                    self._start += _seconds(watch.read)
+                if self.reached_at is not None and step >= self.min_steps:
+                    break
+            total_s = rank.own_clock() - self._start
+            watch.mark()
+            self._is_open, self._is_over = False, True
+            if not self._values:
+                raise RecordingError(f"{self._call}: the loop never called goal.check(...)")
+            self._record(total_s, samples_per_step)
 
     def check(self, evaluate: Callable[[], float], *, loss: torch.Tensor | float | None = None) -> bool:
         """Note the step's loss; every ``every`` steps evaluate and compare with the target.
@@ -150,16 +168,24 @@ class Goal:
 
         Returns:
             Whether this evaluation meets the target; the loop ends by itself.
+
+        Raises:
+            RecordingError: called outside the loop, or what is given or evaluated is no number.
         """
+        call = f"{self._call}.check(...)"
+        if not self._is_open or not self._step:
+            raise RecordingError(f"{call}: wanted inside the loop over goal.steps(...), found outside of it")
+        if not callable(evaluate):
+            refuse(call, "evaluate to be a function that returns the metric", evaluate)
         if loss is not None:
-            self._losses.append(self._scalar(loss))
+            self._losses.append(_scalar(call, loss))
         if self._step % self.every:
             return False
-        self._synchronize()
+        self._rank.synchronize()
         start = time.perf_counter()
         with self._rank.watch.apart():
-            value = self._rank.agree(float(evaluate()))
-            self._synchronize()
+            value = self._evaluate(call, evaluate)
+            self._rank.synchronize()
         self._evaluation_s += time.perf_counter() - start
         self._values.append(value)
         self._rank.progress(
@@ -171,19 +197,27 @@ class Goal:
             self._reached_s = self._rank.own_clock() - self._start
         return is_met
 
-    def _record(self, total_s: float, samples_per_step: int) -> None:
+    def _evaluate(self, call: str, evaluate: Callable[[], float]) -> float:
+        """Rank 0's value; where that is none that could be recorded, every rank says so."""
+        found = evaluate()
+        mine = real(found)
+        if mine is None:
+            refuse(call, "evaluate() to return a number", found)
+        return check_number(f"{call} at step {self._step}", "the evaluation on rank 0", self._rank.agree(mine))
+
+    def _record(self, total_s: float, samples_per_step: float) -> None:
         rank, metric = self._rank, self.metric
         goal = {"target": self.target, "every": self.every}
-        rank.record(f"steps_to_{metric}", self.reached_at, unit="steps", better="steps", facts=goal)
+        rank.record(f"steps_to_{metric}", self.reached_at, unit="steps", better="steps", identity=goal)
         if self.reached_at is not None:  # a miss is one finding, that of the steps, not two
-            rank.record(f"time_to_{metric}", self._reached_s, unit="s", better="lower", facts=goal)
+            rank.record(f"time_to_{metric}", self._reached_s, unit="s", better="lower", identity=goal)
         rank.record_times("step_time", self._step_times, self._meter)
         samples = {} if self.evaluation_samples is None else {"evaluation_samples": self.evaluation_samples}
         rank.record(
             f"final_{metric}",
             self._values[-1],
             better="floor" if self.better == "higher" else "same",
-            facts={"min_steps": self.min_steps, **goal, **samples},
+            identity={"min_steps": self.min_steps, **goal, **samples},
         )
         rank.record(f"best_{metric}", (min if self.better == "lower" else max)(self._values), better="info")
         rank.record(
@@ -197,28 +231,29 @@ class Goal:
             self._record_losses()
 
     def _record_losses(self) -> None:
-        losses = torch.stack(self._losses).float().cpu().tolist()
+        device = self._rank.device  # a number among tensors would be on the CPU
+        losses = torch.stack([loss.to(device) for loss in self._losses]).float().cpu().tolist()
         wrong = next((i for i, loss in enumerate(losses) if not math.isfinite(loss)), None)
         if wrong is not None:
-            raise RecordingError(f"goal({self.metric!r}): the loss is {losses[wrong]} at step {wrong + 1}: it diverged")
+            raise RecordingError(f"{self._call}: the loss is {losses[wrong]} at step {wrong + 1}: it diverged")
         first = losses[: self.min_steps]
         self._rank.record("loss_curve", first[: self.curve_steps], better="curve")
-        self._rank.record("mean_loss", math.fsum(first) / len(first), better="same", facts={"steps": len(first)})
+        self._rank.record("mean_loss", math.fsum(first) / len(first), better="same", identity={"steps": len(first)})
         self._rank.record("loss", losses, better="info", reduce="mean")
 
-    def _scalar(self, loss: torch.Tensor | float) -> torch.Tensor:
-        if not isinstance(loss, torch.Tensor):
-            return torch.tensor(float(loss))
-        if loss.numel() != 1:
-            raise RecordingError(
-                f"goal({self.metric!r}): check(loss=) wants a number or a tensor of one element, found one of shape "
-                f"{list(loss.shape)}: take its mean"
-            )
-        return loss.detach().reshape(())
 
-    def _synchronize(self) -> None:
-        if self._rank.device.type == "cuda":
-            torch.cuda.synchronize(self._rank.device)
+def _scalar(call: str, loss: object) -> torch.Tensor:
+    if not isinstance(loss, torch.Tensor):
+        number = real(loss)
+        if number is None:
+            refuse(call, "loss to be a number or a tensor of one element", loss)
+        return torch.tensor(number)
+    if loss.numel() != 1 or loss.is_complex() or loss.dtype == torch.bool or loss.is_meta:
+        raise RecordingError(
+            f"{call}: wanted loss to be a number or a tensor of one element, found one of shape {list(loss.shape)} and "
+            f"{loss.dtype}: take its mean"
+        )
+    return loss.detach().reshape(())
 
 
 def _seconds(work: Callable[[], None]) -> float:

@@ -163,7 +163,7 @@ class _Life:
             phases=self.seconds,
             reason=reason,
             error=error,
-            observations=self.context.observations,
+            observations=self.context.notebook.observations,
             fingerprints=self.context.watch.found,
             peak_memory_bytes=usage.peak_memory_bytes(self.plan),
             body_s=self.body_s,

@@ -1,1 +1,4 @@
-"""Measuring bodies and training helpers shipped with the plugin. They run inside ranks and import torch."""
+"""What is measured: the sweep of collectives, and helpers for trainings. Both run in ranks.
+
+The tables of operations, element types and sizes are read by pytest's process too, and import no torch.
+"""

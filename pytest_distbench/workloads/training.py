@@ -7,19 +7,26 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from pytest_distbench.errors import RecordingError
+from pytest_distbench.worker.arguments import check_whole, refuse
+
 if TYPE_CHECKING:
     from pytest_distbench.worker.context import RankContext
 
 
 def make_deterministic(seed: int) -> None:
-    """Seed torch and choose deterministic algorithms: the same software then repeats a training bit for bit."""
-    torch.manual_seed(seed)
+    """Seed torch and choose deterministic algorithms: the same software then repeats a training bit for bit.
+
+    Raises:
+        RecordingError: the seed is not a whole number of at least 0.
+    """
+    torch.manual_seed(check_whole("make_deterministic(...)", "seed", seed, least=0))
     torch.use_deterministic_algorithms(mode=True)
     torch.backends.cudnn.benchmark = False
 
 
 def sharded_batches(rank: RankContext, *, samples: int, batch: int) -> Iterator[torch.Tensor]:
-    """Yield index batches for ever: each epoch one permutation, cut into disjoint shards, one per rank.
+    """Give index batches for ever: each epoch one permutation, cut into disjoint shards, one per rank.
 
     Every rank gets ``samples // world_size`` samples of each epoch, in batches of ``batch``; what does not fill a
     batch on all ranks is left out of that epoch, so that all ranks take equally many steps.
@@ -29,14 +36,24 @@ def sharded_batches(rank: RankContext, *, samples: int, batch: int) -> Iterator[
         samples: in the whole training set.
         batch: per rank.
 
+    Returns:
+        Batches (batch,) of indices, int64, on the CPU.
+
     Raises:
-        ValueError: a shard holds less than one batch.
+        RecordingError: no whole numbers of at least 1, or a shard holds less than one batch.
     """
+    call = "sharded_batches(...)"
+    samples = check_whole(call, "samples", samples, least=1)
+    batch = check_whole(call, "batch", batch, least=1)
     shard = samples // rank.world_size
     if shard < batch:
-        raise ValueError(
-            f"{samples} samples over {rank.world_size} ranks leave {shard} each, less than a batch of {batch}"
+        raise RecordingError(
+            f"{call}: {samples} samples over {rank.world_size} ranks leave {shard} each, less than a batch of {batch}"
         )
+    return _batches(rank, samples, shard, batch)
+
+
+def _batches(rank: RankContext, samples: int, shard: int, batch: int) -> Iterator[torch.Tensor]:
     epoch = 0
     while True:
         order = torch.randperm(samples, generator=torch.Generator().manual_seed(1000 * rank.seed + epoch))
@@ -51,7 +68,15 @@ def scaled_warmup(
     """Linear scaling rule with gradual warm-up (Goyal et al., arXiv 1706.02677): lr to lr * world_size.
 
     Call ``step()`` after each optimizer step.
+
+    Raises:
+        RecordingError: no optimizer of torch, or no whole numbers.
     """
+    call = "scaled_warmup(...)"
+    if not isinstance(optimizer, torch.optim.Optimizer):
+        refuse(call, "an optimizer of torch", optimizer)
+    world_size = check_whole(call, "world_size", world_size, least=1)
+    warmup_steps = check_whole(call, "warmup_steps", warmup_steps, least=0)
 
     def factor(step: int) -> float:
         done = min(1.0, (step + 1) / max(1, warmup_steps))
@@ -68,7 +93,18 @@ def accuracy_over_ranks(rank: RankContext, model: torch.nn.Module, inputs: torch
         model: maps ``inputs`` (N, ...) to scores (N, classes), or to one logit (N,) for two classes.
         inputs: the whole set, equal on all ranks.
         labels: (N,), integers, or 0. and 1. for one logit.
+
+    Raises:
+        RecordingError: inputs and labels are not equally many, or fewer than the ranks.
     """
+    if not isinstance(inputs, torch.Tensor) or not isinstance(labels, torch.Tensor):
+        refuse("accuracy_over_ranks(...)", "tensors as inputs and labels", type(inputs).__name__)
+    shapes = list(inputs.shape), list(labels.shape)
+    if labels.dim() != 1 or inputs.shape[:1] != labels.shape or len(labels) < rank.world_size:
+        raise RecordingError(
+            f"accuracy_over_ranks(...): wanted inputs (N, ...) and labels (N,) of at least {rank.world_size} samples, "
+            f"found shapes {shapes[0]} and {shapes[1]}"
+        )
     was_training = model.training
     model.eval()
     with torch.no_grad():

@@ -11,27 +11,26 @@ from typing import TYPE_CHECKING
 
 import torch
 import torch.nn.functional as F  # noqa: N812 the field's name for it
-from sklearn.datasets import load_digits
+from digits import TRAINING_SAMPLES, shuffled_digits, split
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from pytest_distbench.workloads.training import accuracy_over_ranks, make_deterministic, scaled_warmup, sharded_batches
 
 if TYPE_CHECKING:
-    from pytest_distbench.worker.context import RankContext
+    from pytest_distbench import RankContext
 
 L2 = 2.5e-6
 
 
 def even_digits(device: torch.device) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
     """Training features (1437, 65) and labels (0. or 1.), test features (360, 65) and labels."""
-    bunch = load_digits()
-    order = torch.randperm(len(bunch.target), generator=torch.Generator().manual_seed(0))
-    pixels = torch.tensor(bunch.data, dtype=torch.float32)[order]
-    pixels = (pixels - pixels[:1437].mean(0)) / (pixels[:1437].std(0) + 1e-6)
+    images, digits = shuffled_digits()
+    pixels = images.flatten(1)
+    known = pixels[:TRAINING_SAMPLES]
+    pixels = (pixels - known.mean(0)) / (known.std(0) + 1e-6)
     features = F.normalize(torch.cat([pixels, torch.ones(len(pixels), 1)], 1)).to(device)
-    labels = (torch.tensor(bunch.target)[order] % 2 == 0).float().to(device)
-    return features[:1437], labels[:1437], features[1437:], labels[1437:]
+    return split(features, (digits % 2 == 0).float().to(device))
 
 
 class LogisticRegression(nn.Module):

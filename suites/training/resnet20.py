@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING
 
 import torch
 import torch.nn.functional as F  # noqa: N812 the field's name for it
-from sklearn.datasets import load_digits
+from digits import shuffled_digits, split
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from pytest_distbench.workloads.training import accuracy_over_ranks, make_deterministic, scaled_warmup, sharded_batches
 
 if TYPE_CHECKING:
-    from pytest_distbench.worker.context import RankContext
+    from pytest_distbench import RankContext
 
 
 # Data
@@ -27,12 +27,10 @@ if TYPE_CHECKING:
 
 def digits(device: torch.device) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
     """Training images (1437, 1, 8, 8) and labels, test images (360, 1, 8, 8) and labels."""
-    bunch = load_digits()
-    order = torch.randperm(len(bunch.target), generator=torch.Generator().manual_seed(0))
-    images = torch.tensor(bunch.images, dtype=torch.float32)[order].unsqueeze(1).to(device) / 16
+    pixels, labels = shuffled_digits()
+    images = pixels.unsqueeze(1).to(device) / 16
     images = (images - 0.305) / 0.376  # mean and standard deviation of the whole set
-    labels = torch.tensor(bunch.target)[order].to(device)
-    return images[:1437], labels[:1437], images[1437:], labels[1437:]
+    return split(images, labels.to(device))
 
 
 # Network

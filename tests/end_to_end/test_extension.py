@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from pytest_distbench.frames import read_run
+
 LAUNCHER = """
 import os
 import msgspec
@@ -74,3 +76,37 @@ def test_a_launcher_is_one_row(pytester: pytest.Pytester) -> None:
     compared = pytester.runpytest_subprocess(*command)
     compared.stdout.fnmatch_lines(["distbench *mine launcher*", "*step*20 ms*20 ms*"])
     assert compared.ret == 0
+
+
+@pytest.mark.spawn
+@pytest.mark.parametrize("launcher", ["warm", "torchrun"])
+def test_a_collective_is_one_row(pytester: pytest.Pytester, launcher: str) -> None:
+    pytester.makepyfile(
+        my_operations="""
+        import torch.distributed as dist
+
+        from pytest_distbench.workloads.collectives import Operation
+
+        BROADCAST = Operation(
+            name="broadcast",
+            busbw_factor=lambda n: 1,
+            source="nccl-tests src/broadcast.cu",
+            call=lambda buffers: dist.broadcast(buffers.sent, src=0),
+            expected=lambda inputs: inputs.of(0),
+            options={"root": 0},
+        )
+        """,
+        test_broadcast="""
+        def test_broadcast(collective_sweep):
+            collective_sweep("my_operations.py::BROADCAST", sizes=[4, 4096], iterations=5, launches=1)
+        """,
+    )
+    result = pytester.runpytest_subprocess(
+        "-p", "no:sugar", f"--distbench-launcher={launcher}", "--distbench-json=run.json"
+    )
+
+    assert result.ret == 0
+    rows = read_run(pytester.path / "run.json")
+    found = {(row.metric, row.message_bytes): row.value for row in rows.itertuples()}
+    assert found["wrong_elements", 4] == found["wrong_elements", 4096] == 0
+    assert found["latency", 4096] > 0

@@ -41,7 +41,7 @@ metrics = st.builds(
     launches=st.lists(st.none() | finite, min_size=1, max_size=4),
     curve=st.lists(finite, max_size=3),
     spread=finite,
-    facts=st.dictionaries(texts, st.booleans() | st.integers(-(2**63), 2**63 - 1) | finite | texts, max_size=2),
+    identity=st.dictionaries(texts, st.booleans() | st.integers(-(2**63), 2**63 - 1) | finite | texts, max_size=2),
 )
 entries = st.builds(
     BaselineEntry,

@@ -102,7 +102,12 @@ def test_failures_are_explained_and_the_run_goes_on(pytester: pytest.Pytester) -
 
 
 def test_gradients_that_are_not_averaged_fail_on_the_curve_of_the_loss(pytester: pytest.Pytester) -> None:
-    for name in ("training/logistic_regression.py", "training/test_time_to_accuracy.py", "conftest.py"):
+    for name in (
+        "training/digits.py",
+        "training/logistic_regression.py",
+        "training/test_time_to_accuracy.py",
+        "conftest.py",
+    ):
         shutil.copy(ROOT / "suites" / name, pytester.path)
     options = ["-k", "logistic", "--distbench-launches=2"]
     assert run(pytester, *options, "--distbench-update").ret == 0
@@ -122,9 +127,7 @@ def test_gradients_that_are_not_averaged_fail_on_the_curve_of_the_loss(pytester:
     assert run(pytester, *options).ret == 0
 
 
-def test_a_goal_records_what_its_seed_computed_and_a_rank_refuses_what_no_rule_could_judge(
-    pytester: pytest.Pytester,
-) -> None:
+def test_a_goal_records_what_its_seed_computed(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(
         """
         import pytest
@@ -135,26 +138,6 @@ def test_a_goal_records_what_its_seed_computed_and_a_rank_refuses_what_no_rule_c
             goal = rank.goal("accuracy", target=0.5, every=2, max_steps=20, min_steps=12, curve_steps=3)
             for step in goal.steps(samples_per_step=1):
                 goal.check(lambda: step / 20, loss=torch.tensor([1 / step]) if step % 2 else 1 / step)
-            several = rank.goal("accuracy", target=1, every=1, max_steps=2)
-            with rank.point(run="several"), pytest.raises(Exception, match="one element, found one of shape .2.: take"):
-                for step in several.steps(samples_per_step=1):
-                    several.check(lambda: 0.0, loss=torch.ones(2))
-            for wrong in (
-                {"value": 1.0, "better": "curve"},
-                {"value": [1.0], "better": "same"},
-                {"value": 97.0, "better": "floor", "facts": {"evaluation_samples": 10}},
-                {"value": 0.9, "better": "floor", "facts": {"evaluation_samples": 0}},
-                {"value": 5, "better": "steps", "facts": {"every": 0}},
-            ):
-                with pytest.raises(Exception, match="wanted"):
-                    rank.record("wrong", **wrong)
-            for wrong in ({"curve_steps": 0}, {"evaluation_samples": 0}, {"better": "floor"}):
-                with pytest.raises(Exception, match="wanted"):
-                    rank.goal("accuracy", target=1, every=1, max_steps=2, **wrong)
-            diverging = rank.goal("accuracy", target=1, every=1, max_steps=2)
-            with rank.point(run="diverging"), pytest.raises(Exception, match="loss is nan at step 1: it diverged"):
-                for step in diverging.steps(samples_per_step=1):
-                    diverging.check(lambda: 0.0, loss=torch.tensor(float("nan")))
 
         def test_goal(distbench):
             run = distbench.measure(body)

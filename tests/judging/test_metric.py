@@ -7,7 +7,7 @@ import random
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from pytest_distbench.judging.entry import make_entry
@@ -295,6 +295,7 @@ def test_ends_that_do_not_belong_to_the_launches_are_refused_where_the_file_is_r
     tolerance=st.floats(0, 1e6),
     comparisons=st.integers(0, 10**6),
 )
+@example(stored=[None, 1.0, 1.0], new=[None, 2.0], tolerance=0.0, comparisons=0)
 def test_every_input_gets_a_verdict_and_the_loop_ends(
     better: Better, stored: list[float | None], new: list[float | None], tolerance: float, comparisons: int
 ) -> None:

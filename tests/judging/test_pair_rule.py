@@ -104,7 +104,7 @@ def test_values_without_a_ratio_are_incomparable() -> None:
 def test_another_unit_is_incomparable() -> None:
     verdict = judge_pairs([(metric(1.0), replaced(metric(1.0), unit="ms"))] * 5, rule())[0]
 
-    assert (verdict.kind, verdict.reason) == ("incomparable", "the reference records it in 's'")
+    assert (verdict.kind, verdict.reason) == ("incomparable", "the unit was 's', now it is 'ms'")
 
 
 def test_a_metric_the_reference_does_not_record_is_missing() -> None:

@@ -26,21 +26,21 @@ def judged(
     current: Values,
     stored: Values,
     *,
-    facts: Mapping[str, Scalar] | None = None,
-    stored_facts: Mapping[str, Scalar] | None = None,
+    identity: Mapping[str, Scalar] | None = None,
+    stored_identity: Mapping[str, Scalar] | None = None,
     **changes: object,
 ) -> Verdict:
     """One launch now and two in the baseline, one value per seed."""
-    now = dict(facts or {})
-    then = now if stored_facts is None else dict(stored_facts)
+    now = dict(identity or {})
+    then = now if stored_identity is None else dict(stored_identity)
     return judge_family(
         Family(
             current={
-                f"m[seed={i}]": [Measurement(name="m", unit="", better=better, value=v, at={"seed": i}, facts=now)]
+                f"m[seed={i}]": [Measurement(name="m", unit="", better=better, value=v, at={"seed": i}, identity=now)]
                 for i, v in enumerate(current)
             },
             stored={
-                f"m[seed={i}]": BaselineMetric(better=better, unit="", launches=[v, v], facts=then)
+                f"m[seed={i}]": BaselineMetric(better=better, unit="", launches=[v, v], identity=then)
                 for i, v in enumerate(stored)
             },
             **({"same_software": False} | changes),  # type: ignore[arg-type]
@@ -214,10 +214,10 @@ def test_more_steps_than_chance_allows_are_a_regression_and_fewer_an_improvement
 
 
 def test_nothing_is_seen_below_the_interval_between_evaluations() -> None:
-    facts = {"every": 20}
+    identity = {"every": 20}
 
-    assert judged("steps", [80] * 5, [60] * 5, facts=facts).kind == "unchanged"
-    assert judged("steps", [81] * 5, [60] * 5, facts=facts).kind == "regressed"
+    assert judged("steps", [80] * 5, [60] * 5, identity=identity).kind == "unchanged"
+    assert judged("steps", [81] * 5, [60] * 5, identity=identity).kind == "regressed"
 
 
 def test_one_of_five_seeds_may_miss_the_goal_and_is_counted() -> None:
@@ -251,7 +251,7 @@ def test_unchanged_trainings_are_rarely_called_worse() -> None:
     def steps() -> list[float]:
         return [random.gauss(50, 8) for _ in range(5)]
 
-    kinds = [judged("steps", steps(), steps(), facts={"every": 0.01}).kind for _ in range(2000)]
+    kinds = [judged("steps", steps(), steps(), identity={"every": 0.01}).kind for _ in range(2000)]
 
     assert kinds.count("regressed") <= 130
 
@@ -261,20 +261,20 @@ def test_unchanged_trainings_are_rarely_called_worse() -> None:
 
 def test_an_accuracy_may_not_fall_below_what_chance_does_to_the_test_set() -> None:
     """p = 0.97, 360 samples: one deviation is 0.9 points, the bound for one seed 2.33 * sqrt(2) * 0.94 = 3.1 points."""
-    facts = {"evaluation_samples": 360}
+    identity = {"evaluation_samples": 360}
 
-    assert judged("floor", [0.95], [0.97], facts=facts).kind == "unchanged"
-    assert judged("floor", [0.93], [0.97], facts=facts).kind == "regressed"
-    assert judged("floor", [0.93] * 5, [0.97] * 5, facts=facts).kind == "regressed"
-    assert judged("floor", [0.93] * 5, [0.97] * 5, facts=facts).limit == pytest.approx(0.0141, abs=0.001)
+    assert judged("floor", [0.95], [0.97], identity=identity).kind == "unchanged"
+    assert judged("floor", [0.93], [0.97], identity=identity).kind == "regressed"
+    assert judged("floor", [0.93] * 5, [0.97] * 5, identity=identity).kind == "regressed"
+    assert judged("floor", [0.93] * 5, [0.97] * 5, identity=identity).limit == pytest.approx(0.0141, abs=0.001)
 
 
 def test_a_test_set_without_an_error_has_chance_too() -> None:
-    assert judged("floor", [0.99], [1.0], facts={"evaluation_samples": 100}).kind == "unchanged"
+    assert judged("floor", [0.99], [1.0], identity={"evaluation_samples": 100}).kind == "unchanged"
 
 
 def test_a_floor_in_per_cent_has_no_binomial_bound() -> None:
-    assert judged("floor", [92.0], [93.5], facts={"evaluation_samples": 100}).kind == "inconclusive"
+    assert judged("floor", [92.0], [93.5], identity={"evaluation_samples": 100}).kind == "inconclusive"
 
 
 def test_without_the_size_of_the_test_set_the_seeds_tell_the_chance() -> None:
@@ -294,15 +294,21 @@ def test_any_numbers_get_a_verdict_that_survives_a_file(data: st.DataObject) -> 
     better = data.draw(st.sampled_from([name for name, kind in METRIC_KINDS.items() if kind.is_of_training]))
     number = st.floats(allow_nan=False, allow_infinity=False)
     values = st.lists(number if better == "curve" else st.none() | number, min_size=1, max_size=6)
-    facts: dict[str, Scalar] = {"every": 5, "evaluation_samples": 100}
+    identity: dict[str, Scalar] = {"every": 5, "evaluation_samples": 100}
     series = data.draw(st.lists(number, min_size=2, max_size=2))
     stored = BaselineMetric(
-        better=better, unit="", launches=data.draw(values), facts=facts, curve=data.draw(st.lists(number, max_size=2))
+        better=better,
+        unit="",
+        launches=data.draw(values),
+        identity=identity,
+        curve=data.draw(st.lists(number, max_size=2)),
     )
     current = data.draw(values)
     family = Family(
         current={
-            str(i): [Measurement(name="m", unit="", better=better, value=v, at={"seed": i}, facts=facts, series=series)]
+            str(i): [
+                Measurement(name="m", unit="", better=better, value=v, at={"seed": i}, identity=identity, series=series)
+            ]
             for i, v in enumerate(current)
         },
         stored=dict.fromkeys(map(str, range(data.draw(st.sampled_from([0, len(current)])))), stored),
@@ -316,7 +322,7 @@ def test_any_numbers_get_a_verdict_that_survives_a_file(data: st.DataObject) -> 
 
 
 def test_a_goal_defined_otherwise_is_incomparable() -> None:
-    verdict = judged("steps", [50], [50], facts={"target": 0.9}, stored_facts={"target": 0.95})
+    verdict = judged("steps", [50], [50], identity={"target": 0.9}, stored_identity={"target": 0.95})
 
     assert verdict.kind == "incomparable"
     assert verdict.reason == "target was 0.95, now 0.9"

@@ -40,7 +40,9 @@ def measures(rank):
     import torch.distributed as dist
     x = torch.ones(256)
     for _ in rank.timed("latency", warmup=1, iterations=5, at={"message_bytes": 1024}):
-        dist.all_reduce(x.fill_(1.0))
+        with rank.phase("fill"):
+            x.fill_(1.0)
+        dist.all_reduce(x)
     rank.record("sum", float(x.sum()), better="exact")
     with rank.phase("outer"), rank.phase("inner"):
         rank.barrier()
@@ -108,7 +110,9 @@ def test_measurements_come_back_reduced(launch: Launch) -> None:
     record = launch("measures")
     found = {m.key: m for m in record.measurements}
 
-    assert set(found) == {"latency[message_bytes=1024]", "sum", "phase/outer", "phase/outer/inner"}
+    phases = {"phase/outer", "phase/outer/inner", "phase/latency/fill[message_bytes=1024]"}
+    assert set(found) == {"latency[message_bytes=1024]", "sum", *phases}
+    assert len(found["phase/latency/fill[message_bytes=1024]"].series) == 5
     assert found["sum"].value == 512.0
     assert found["latency[message_bytes=1024]"].summary is not None
     assert found["latency[message_bytes=1024]"].summary.n == 5

@@ -482,6 +482,8 @@ def test_misuse_in_a_test_is_a_failure_without_our_traceback(project: Project, l
 @pytest.mark.parametrize(
     ("call", "message"),
     [
+        ("len", "*collective=<built-in function len>: wanted a torch name, or 'my_operations.py::ROW'*"),
+        ("'gone.py::ROW'", "*there is no file *gone.py*"),
         ("'all_reduze'", "*unknown collective 'all_reduze'; known are all_reduce*"),
         ("'all_reduce', dtype='float33'", "*unknown dtype 'float33'; known are bfloat16*"),
         ("'all_reduce', sizes='huge'", "*unknown preset of sizes 'huge'*"),

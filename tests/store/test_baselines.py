@@ -281,3 +281,15 @@ def test_stored_values_have_four_digits_and_exact_ones_all() -> None:
         "steps": [123456.0],
     }
     assert made.foreign_cores == 0.12
+
+
+def test_the_identity_is_called_facts_in_files_as_it_always_was(store: BaselineStore) -> None:
+    metric = BaselineMetric(better="steps", unit="steps", launches=[50], identity={"every": 5})
+    path = store.write(
+        TEST, "k", replaced(entry(1.0), metrics={"steps": metric, "plain": replaced(metric, identity={})})
+    )
+    text = json.loads(path.read_text())["entry"]["metrics"]
+
+    assert text["steps"]["facts"] == {"every": 5}
+    assert "facts" not in text["plain"]
+    assert store.entry(TEST, "k").metrics["steps"].identity == {"every": 5}  # type: ignore[union-attr]

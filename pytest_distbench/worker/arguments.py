@@ -1,0 +1,171 @@
+"""Checks of what a body gives to ``rank.*``: an error says the call, what was wanted and what was found.
+
+A body is told where it went wrong, at its own line, not when the ranks' numbers are merged or stored.
+"""
+
+from __future__ import annotations
+
+import math
+import numbers
+import operator
+from collections.abc import Iterable, Mapping
+from typing import Any, NoReturn
+
+import numpy
+import torch
+
+from pytest_distbench.errors import RecordingError
+from pytest_distbench.records.metric import Scalar
+
+LARGEST_WHOLE = 2**53
+"""Up to here JSON's numbers, which are float64, hold every whole number."""
+
+LARGEST_NUMBER = 1e300
+"""No measurement is beyond; sums and means over ranks and launches stay finite below it."""
+
+_NO_NUMBER = (TypeError, ValueError, ArithmeticError, RuntimeError)
+"""What float() and index() raise, torch's among them."""
+
+_LONGEST = 80
+
+
+def refuse(call: str, wanted: str, found: object) -> NoReturn:
+    """Raise the error: what the call wanted, and what it found."""
+    kind = "" if found is None else f" ({type(found).__name__})"
+    raise RecordingError(f"{call}: wanted {wanted}, found {shown(found)}{kind}")
+
+
+def shown(found: object) -> str:
+    """A value as text for an error: a short form of it, on one line."""
+    try:
+        text = repr(found)
+    except Exception as broken:  # noqa: BLE001 a user's __repr__ may raise anything, and must not hide the error
+        text = f"<without text: {type(broken).__name__}>"
+    text = text.encode(errors="backslashreplace").decode().replace("\n", " ")
+    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 4]} ..."
+
+
+def check_name(call: str, argument: str, value: object) -> str:
+    """Text that can stand before a point in a key: ``latency`` in ``latency[message_bytes=4]``."""
+    if not isinstance(value, str) or not value.strip() or not value.isprintable() or "[" in value or "]" in value:
+        refuse(call, f"{argument} to be printable text, not empty, without [ and ]", value)
+    return str(value)
+
+
+def check_text(call: str, argument: str, value: object) -> str:
+    """Printable text, empty allowed."""
+    if not isinstance(value, str) or not value.isprintable():
+        refuse(call, f"{argument} to be printable text", value)
+    return str(value)
+
+
+def check_choice(call: str, argument: str, value: object, choices: Iterable[str]) -> str:
+    """One of several words."""
+    known = list(choices)
+    if not isinstance(value, str) or value not in known:
+        refuse(call, f"{argument} to be one of {', '.join(known)}", value)
+    return str(value)
+
+
+def check_whole(call: str, argument: str, value: object, *, least: int, most: int = LARGEST_WHOLE) -> int:
+    """A whole number within bounds; numpy's and torch's count as Python's, True and False do not."""
+    limits = f"at least {least}" if most == LARGEST_WHOLE else f"from {least} to {most}"
+    if not is_yes_or_no(value):
+        try:
+            whole = operator.index(value)  # type: ignore[arg-type] # that is the question
+        except _NO_NUMBER:
+            pass
+        else:
+            if least <= whole <= most:
+                return whole
+    refuse(call, f"{argument} to be a whole number, {limits}", value)
+
+
+def check_number(call: str, argument: str, value: object) -> float:
+    """A finite number; numpy's and torch's count as Python's, True and False do not."""
+    found = real(value)
+    if found is None or not abs(found) <= LARGEST_NUMBER:
+        refuse(call, f"{argument} to be a finite number", value)
+    return found
+
+
+def real(value: object) -> float | None:
+    """A real number as a float, not finite ones too; None where the value is none."""
+    is_of_other_kind = isinstance(value, str | bytes | bytearray) or is_yes_or_no(value)
+    is_complex = isinstance(value, numbers.Complex) and not isinstance(value, numbers.Real)
+    if is_of_other_kind or is_complex:
+        return None
+    if isinstance(value, torch.Tensor | numpy.ndarray) and not _is_single(value):
+        return None
+    if isinstance(value, torch.Tensor):
+        value = value.detach()  # torch warns about a number that has a gradient
+    try:
+        return float(value)  # type: ignore[arg-type] # that is the question
+    except _NO_NUMBER:
+        return None
+
+
+def is_yes_or_no(value: object) -> bool:
+    """True and False count as numbers in Python; where a number is wanted they are a mistake."""
+    if isinstance(value, torch.Tensor):
+        return value.dtype == torch.bool
+    return isinstance(value, bool | numpy.bool_) or (isinstance(value, numpy.ndarray) and value.dtype == numpy.bool_)
+
+
+def _is_single(value: torch.Tensor | numpy.ndarray[Any, Any]) -> bool:
+    """Whether it holds one real number; a meta tensor holds none."""
+    is_useless = value.is_complex() or value.is_meta if isinstance(value, torch.Tensor) else numpy.iscomplexobj(value)
+    return not is_useless and math.prod(value.shape) == 1
+
+
+def check_values(call: str, value: object) -> tuple[list[float], bool]:
+    """What ``rank.record`` is given: a number, a series of numbers, or None for "has no value".
+
+    Returns:
+        The numbers, and whether they are a series.
+    """
+    if value is None:
+        return [], False
+    if isinstance(value, torch.Tensor | numpy.ndarray):
+        if len(value.shape) > 1 or (isinstance(value, torch.Tensor) and value.is_meta):
+            raise RecordingError(
+                f"{call}: wanted a number or a series of numbers, found an array of shape {list(value.shape)}"
+            )
+        value = value.tolist()
+    if isinstance(value, str | bytes | bytearray | Mapping | set | frozenset):
+        refuse(call, "a number or a series of numbers", value)
+    if not isinstance(value, Iterable):
+        return [check_number(call, "value", value)], False
+    values = [check_number(call, f"element {i} of the series", v) for i, v in enumerate(value)]
+    if not values:
+        raise RecordingError(f"{call}: the series is empty: nothing was measured")
+    return values, True
+
+
+def check_scalars(call: str, argument: str, value: object) -> dict[str, Scalar]:
+    """Names with a number, a text or True and False each: a point, an identity, facts. None is an empty one."""
+    if value is None:
+        return {}
+    if not isinstance(value, Mapping):
+        refuse(call, f"{argument} to be a mapping of names to numbers and texts", value)
+    return {_check_key(call, argument, k): _check_scalar(call, f"{argument}[{k!r}]", v) for k, v in value.items()}
+
+
+def _check_key(call: str, argument: str, key: object) -> str:
+    if not isinstance(key, str) or not key or not key.isprintable() or set(key) & set("[]=,"):
+        refuse(call, f"the names of {argument} to be printable text, not empty, without [ ] = and ,", key)
+    return str(key)
+
+
+def _check_scalar(call: str, argument: str, value: object) -> Scalar:
+    if isinstance(value, numpy.generic) or (isinstance(value, torch.Tensor | numpy.ndarray) and _is_single(value)):
+        value = value.item()
+    if isinstance(value, bool):
+        return value
+    if isinstance(value, str):
+        return check_text(call, argument, value)
+    if isinstance(value, int) and abs(value) <= LARGEST_WHOLE:
+        return int(value)
+    if isinstance(value, float) and abs(value) <= LARGEST_NUMBER:
+        return float(value)
+    refuse(call, f"{argument} to be a finite number, printable text, True or False", value)

@@ -1,0 +1,115 @@
+"""Notebook: what one rank has recorded so far."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import get_args
+
+from pytest_distbench.errors import RecordingError
+from pytest_distbench.records.kinds import METRIC_KINDS, Better, Reduce
+from pytest_distbench.records.metric import Observation, Scalar, metric_key
+from pytest_distbench.worker.arguments import (
+    check_choice,
+    check_name,
+    check_scalars,
+    check_text,
+    check_values,
+    refuse,
+    shown,
+)
+
+
+class Notebook:
+    """What one rank has recorded so far, each metric once.
+
+    Attributes:
+        observations: in the order they were noted.
+    """
+
+    def __init__(self) -> None:
+        self.observations: list[Observation] = []
+        self._keys: set[str] = set()
+
+    def expect_new(self, name: str, at: Mapping[str, Scalar]) -> str:
+        """The key of a metric that is about to be measured.
+
+        Raises:
+            RecordingError: it was recorded before.
+        """
+        key = metric_key(name, dict(at))
+        if key in self._keys:
+            raise RecordingError(f"{key!r} is recorded twice: give each its own name or point (at=...)")
+        return key
+
+    def note(
+        self,
+        name: str,
+        value: object,
+        *,
+        unit: str,
+        better: Better,
+        reduce: Reduce | None,
+        at: Mapping[str, Scalar],
+        identity: Mapping[str, Scalar] | None = None,
+        facts: Mapping[str, Scalar] | None = None,
+        companions: Mapping[str, list[float]] | None = None,
+    ) -> None:
+        """Check and keep one observation. Arguments as of ``rank.record``.
+
+        Raises:
+            RecordingError: what could not be merged over ranks, judged or stored later; or a metric recorded twice.
+        """
+        call = f"record({shown(name)})"
+        name, unit = check_name(call, "name", name), check_text(call, "unit", unit)
+        point, identity = check_scalars(call, "at", at), check_scalars(call, "identity", identity)
+        facts = check_scalars(call, "facts", facts)
+        key = self.expect_new(name, point)
+        kind = METRIC_KINDS[check_choice(call, "better", better, METRIC_KINDS)]
+        if reduce is not None:
+            check_choice(call, "reduce", reduce, get_args(Reduce))
+        values, is_series = check_values(f"record({key!r})", value)
+        if kind.is_of_training:
+            _check_training(f"record({key!r}, better={better!r})", better, values, identity, is_series=is_series)
+            _check_description(call, facts)
+        self.observations.append(
+            Observation(
+                name=name,
+                unit=unit,
+                better=str(better),
+                reduce=reduce or kind.reduce,
+                values=values,
+                is_series=is_series,
+                at=point,
+                identity=identity,
+                facts=facts,
+                companions=dict(companions or {}),
+            )
+        )
+        self._keys.add(key)
+
+
+def _check_training(
+    call: str, better: Better, values: list[float], identity: Mapping[str, Scalar], *, is_series: bool
+) -> None:
+    """Refuse what the rules for trainings could not judge later."""
+    kind = METRIC_KINDS[better]
+    if is_series != (kind.shape == "series"):
+        wanted, got = ("a series, one value per step", "one number") if not is_series else ("one number", "a series")
+        raise RecordingError(f"{call}: wanted {wanted}, got {got}")
+    if kind.rule == "steps":
+        every = identity.get("every", 1)
+        if isinstance(every, (bool, str)) or not every > 0:
+            refuse(call, "every in identity to be the steps between evaluations, above 0", every)
+    if kind.rule == "floor" and "evaluation_samples" in identity:
+        samples = identity["evaluation_samples"]
+        if isinstance(samples, bool) or not isinstance(samples, int) or samples < 1:
+            refuse(call, "evaluation_samples in identity to be a whole number, at least 1", samples)
+        if any(not 0 <= v <= 1 for v in values):
+            raise RecordingError(f"{call}: {values[0]:g} is no share of {samples} samples; wanted 0 to 1")
+
+
+def _check_description(call: str, facts: Mapping[str, Scalar]) -> None:
+    """What the rules for trainings look for defines the number: among the facts they would miss it."""
+    for name in ("every", "evaluation_samples"):
+        if name in facts:
+            refuse(call, f"{name} in identity=, as it defines the number", f"facts={dict(facts)}")

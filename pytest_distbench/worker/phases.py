@@ -1,0 +1,103 @@
+"""Phases: the parts that a body names, where it is in them, and how long each took."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from pytest_distbench.errors import RecordingError
+from pytest_distbench.records.kinds import Better
+from pytest_distbench.records.metric import PHASE, Scalar
+from pytest_distbench.worker.notebook import Notebook
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Loop:
+    """A loop of iterations with a clock, while a body is in it.
+
+    Attributes:
+        name: of the clock's metric.
+        at: the point measured.
+        num_timed: timed iterations begun; 0 during warm-up.
+        series: path of a phase -> seconds in each timed iteration, as far as the last that entered it.
+        better: path of a phase -> how it is judged.
+    """
+
+    name: str
+    at: dict[str, Scalar]
+    num_timed: int = 0
+    series: dict[str, list[float]] = field(default_factory=dict)
+    better: dict[str, Better] = field(default_factory=dict)
+
+    def begin_iteration(self) -> None:
+        """A timed iteration begins."""
+        self.num_timed += 1
+
+    def add(self, path: str, seconds: float) -> None:
+        """A phase of the iteration took so long; in an iteration of the warm-up that is passed over."""
+        if self.num_timed:
+            series = self.series.setdefault(path, [])
+            series += [0.0] * (self.num_timed - len(series))
+            series[-1] += seconds
+
+
+class Phases:
+    """The phases and loops that a body is in, innermost last.
+
+    Args:
+        notebook: takes what they took.
+        clock: seconds.
+        synchronize: waits for the device, at both ends of a phase.
+    """
+
+    def __init__(self, notebook: Notebook, clock: Callable[[], float], synchronize: Callable[[], None]) -> None:
+        self._notebook = notebook
+        self._clock = clock
+        self._synchronize = synchronize
+        self._open: list[Loop | str] = []
+
+    @contextlib.contextmanager
+    def loop(self, name: str, at: Mapping[str, Scalar]) -> Iterator[Loop]:
+        """Collect the phases of a loop. They are recorded at its end; of one that is left early, not."""
+        loop = Loop(name=name, at=dict(at))
+        self._open.append(loop)
+        try:
+            yield loop
+        finally:
+            self._open.remove(loop)
+        for path, series in loop.series.items():
+            series += [0.0] * (loop.num_timed - len(series))
+            self._notebook.note(path, series, unit="s", better=loop.better[path], reduce="max", at=loop.at)
+
+    @contextlib.contextmanager
+    def phase(self, name: str, *, better: Better, at: Mapping[str, Scalar]) -> Iterator[None]:
+        """Time a part of the body; one that raises is not recorded.
+
+        Raises:
+            RecordingError: outside a loop, the name was used before; in one, the phase was judged otherwise before, or
+                outlives its loop.
+        """
+        path = PHASE + "/".join([*(o.name if isinstance(o, Loop) else o for o in self._open), name])
+        loop = next((o for o in reversed(self._open) if isinstance(o, Loop)), None)
+        if loop is None:
+            self._notebook.expect_new(path, at)
+        elif loop.better.setdefault(path, better) != better:
+            raise RecordingError(
+                f"phase({name!r}): better={better!r}, and {loop.better[path]!r} before in the same loop; give one"
+            )
+        self._open.append(name)
+        try:
+            self._synchronize()
+            start = self._clock()
+            yield
+        finally:
+            del self._open[len(self._open) - 1 - self._open[::-1].index(name)]
+        self._synchronize()
+        seconds = self._clock() - start
+        if loop is None:
+            self._notebook.note(path, seconds, unit="s", better=better, reduce="max", at=at)
+        elif loop in self._open:
+            loop.add(path, seconds)
+        else:
+            raise RecordingError(f"phase({name!r}) was left after the loop {loop.name!r} in which it was entered")

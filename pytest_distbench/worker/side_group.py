@@ -1,0 +1,56 @@
+"""SideGroup: how ranks wait for one another and exchange numbers without disturbing what is measured."""
+
+from __future__ import annotations
+
+import torch
+import torch.distributed as dist
+
+from pytest_distbench.worker.fingerprint import Watch
+
+
+class SideGroup:
+    """A gloo group of all ranks, apart from the measured collectives; the default group itself where that is gloo.
+
+    Every method is a collective call; so is making the group, at the first of them. With the backend ``fake`` there are
+    no others to wait for.
+
+    Args:
+        backend: of the default group.
+        watch: is told which collectives are not the workload's.
+    """
+
+    def __init__(self, backend: str, watch: Watch) -> None:
+        self._backend = backend
+        self._watch = watch
+        self._group: dist.ProcessGroup | None = None
+
+    def barrier(self) -> None:
+        """Wait for all ranks, without touching the device."""
+        if self._backend != "fake":
+            with self._watch.apart():
+                dist.barrier(group=self._made())
+
+    def broadcast(self, value: float) -> float:
+        """Rank 0's value in every rank."""
+        if self._backend == "fake":
+            return value
+        box = torch.tensor([value], dtype=torch.float64)
+        with self._watch.apart():
+            dist.broadcast(box, src=0, group=self._made())
+        return float(box.item())
+
+    def sum(self, value: float) -> float:
+        """The sum of every rank's value, in every rank; of integers below 2**53 exact."""
+        if self._backend == "fake":
+            return value
+        box = torch.tensor([value], dtype=torch.float64)
+        with self._watch.apart():
+            dist.all_reduce(box, group=self._made())
+        return float(box.item())
+
+    def _made(self) -> dist.ProcessGroup | None:
+        if self._backend != "gloo" and self._group is None:
+            group = dist.new_group(backend="gloo")
+            assert isinstance(group, dist.ProcessGroup)
+            self._group = group
+        return self._group

@@ -1,0 +1,26 @@
+"""The collective operations a sweep can measure: a row of the table each."""
+
+from __future__ import annotations
+
+from pytest_distbench.errors import ConfigurationError
+from pytest_distbench.workloads.collectives.all_reduce import ALL_REDUCE
+from pytest_distbench.workloads.collectives.operation import Buffers, Counts, Operation
+
+__all__ = ["OPERATIONS", "Buffers", "Counts", "Operation", "operation"]
+
+OPERATIONS = {row.name: row for row in (ALL_REDUCE,)}
+"""By torch name."""
+
+
+def operation(name: str) -> Operation:
+    """Look an operation up by its torch name.
+
+    Raises:
+        ConfigurationError: no such operation; the message lists those there are.
+    """
+    if name not in OPERATIONS:
+        raise ConfigurationError(
+            f"unknown collective {name!r}: known are {', '.join(sorted(OPERATIONS))}; "
+            "one of your own is named by file and row, as 'my_operations.py::BROADCAST'"
+        )
+    return OPERATIONS[name]

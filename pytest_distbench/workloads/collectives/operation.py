@@ -1,0 +1,94 @@
+"""Operation: all that a sweep has to know of one collective.
+
+Definitions as in nccl-tests (``doc/PERFORMANCE.md`` and ``src/*.cu``): ``S`` is the larger of the bytes one rank sends
+and receives, ``algbw = S / t``, ``busbw = algbw * factor``. pytest's process reads the rows too, so nothing here
+imports torch: a row's functions do, when a rank calls them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple
+
+from pytest_distbench.errors import ConfigurationError
+from pytest_distbench.records.metric import Scalar
+
+if TYPE_CHECKING:
+    import torch
+
+    from pytest_distbench.worker.context import RankContext
+    from pytest_distbench.workloads.collectives.inputs import Inputs
+
+
+class Buffers(NamedTuple):
+    """What one call works on: one tensor twice where the operation works in place."""
+
+    sent: torch.Tensor
+    received: torch.Tensor
+
+
+class Counts(NamedTuple):
+    """Elements of one rank's buffers."""
+
+    sent: int
+    received: int
+
+
+def _whole_message(elements: int, _world_size: int) -> Counts:
+    return Counts(elements, elements)
+
+
+def _any_count(_world_size: int) -> int:
+    return 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Operation:
+    """One collective operation on the default process group.
+
+    Attributes:
+        name: its torch name.
+        busbw_factor: world size -> busbw / algbw. 0 at world size 1, where nothing travels.
+        source: where the factor comes from.
+        call: runs it once. A collective call.
+        expected: what a call must leave in this rank's ``received``, (elements received,), for given inputs; None on a
+            rank where nothing is to be checked. No function: nothing arrives that could be checked, as of a barrier.
+        counts: elements of a message of S bytes, world size -> elements of one rank's buffers.
+        granularity: world size -> a message has a multiple of so many elements; 0 where nothing is sent.
+        is_in_place: the received buffer is the sent one.
+        options: what else is part of the clock's identity, such as ``{"redop": "sum"}`` or ``{"root": 0}``.
+    """
+
+    name: str
+    busbw_factor: Callable[[int], float]
+    source: str
+    call: Callable[[Buffers], object]
+    expected: Callable[[Inputs], torch.Tensor | None] | None
+    counts: Callable[[int, int], Counts] = _whole_message
+    granularity: Callable[[int], int] = _any_count
+    is_in_place: bool = True
+    options: Mapping[str, Scalar] = field(default_factory=dict)
+
+    def message_sizes(self, sizes: Sequence[int], *, item_bytes: int, world_size: int) -> list[int]:
+        """The bytes of ``sizes`` as this operation can send them: rounded down, each once, none empty.
+
+        Raises:
+            ConfigurationError: none is left.
+        """
+        step = item_bytes * self.granularity(world_size)
+        if not step:
+            return [0]
+        kept = list(dict.fromkeys(size // step * step for size in sizes if size >= step))
+        if not kept:
+            raise ConfigurationError(
+                f"no message size left for {self.name}: on {world_size} ranks it sends multiples of {step} B, the "
+                f"largest size given is {max(sizes, default=0)} B"
+            )
+        return kept
+
+    def sweep(self, rank: RankContext) -> None:
+        """The body that sweeps this operation over message sizes: ``"my_operations.py::BROADCAST.sweep"``."""
+        from pytest_distbench.workloads.sweep import sweep
+
+        sweep(rank, self)

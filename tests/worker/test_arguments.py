@@ -1,0 +1,125 @@
+"""Checks of what bodies give: numbers of numpy and torch are numbers, True and text are none."""
+
+from __future__ import annotations
+
+import math
+from decimal import Decimal
+from fractions import Fraction
+
+import numpy
+import pytest
+import torch
+
+from pytest_distbench.errors import RecordingError
+from pytest_distbench.worker.arguments import check_name, check_number, check_scalars, check_values, check_whole
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        3,
+        3.0,
+        numpy.int64(3),
+        numpy.float32(3),
+        torch.tensor(3),
+        torch.tensor([3.0], requires_grad=True),
+        Fraction(3),
+        Decimal(3),
+    ],
+)
+def test_numbers_of_other_libraries_are_numbers(value: object) -> None:
+    assert check_number("call", "x", value) == 3.0
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        None, True, numpy.bool_(1), "3", b"3", 3j, numpy.complex64(3), math.nan, math.inf, 10**400, 1e301, [3],
+        torch.tensor([1, 2]), torch.tensor(True), torch.tensor(1j), torch.empty(1, device="meta"), Decimal("sNaN"),
+    ],
+    ids=repr,
+)  # fmt: skip
+def test_what_is_no_finite_number_is_refused(value: object) -> None:
+    with pytest.raises(RecordingError, match=r"call: wanted x to be a finite number, found "):
+        check_number("call", "x", value)
+
+
+@pytest.mark.parametrize("value", [5, numpy.int8(5), torch.tensor(5)])
+def test_whole_numbers_of_other_libraries_are_whole(value: object) -> None:
+    assert check_whole("call", "x", value, least=1) == 5
+
+
+@pytest.mark.parametrize("value", [0, 2.5, 2.0, True, "3", None, math.nan, 10**20, numpy.float64(2), torch.tensor(2.0)])
+def test_what_is_not_whole_or_out_of_bounds_is_refused_with_its_type(value: object) -> None:
+    with pytest.raises(RecordingError, match=r"call: wanted x to be a whole number, at least 1, found "):
+        check_whole("call", "x", value, least=1)
+
+
+@pytest.mark.parametrize("value", ["", " ", "a[b", "a]", "a\nb", "\ud800", None, 3, ["a"]])
+def test_a_name_must_stand_before_a_point(value: object) -> None:
+    with pytest.raises(RecordingError, match=r"wanted name to be printable text, not empty, without \[ and \]"):
+        check_name("call", "name", value)
+
+
+@pytest.mark.parametrize(
+    ("value", "values", "is_series"),
+    [
+        (None, [], False),
+        (2, [2.0], False),
+        (torch.tensor(2), [2.0], False),
+        (numpy.array(2.0), [2.0], False),
+        ([1, numpy.float64(2), torch.tensor(3.0)], [1.0, 2.0, 3.0], True),
+        ((v for v in (1, 2)), [1.0, 2.0], True),
+        (torch.tensor([1.0, 2.0], dtype=torch.bfloat16), [1.0, 2.0], True),
+        (numpy.arange(2), [0.0, 1.0], True),
+    ],
+)
+def test_a_value_is_a_number_a_series_or_none(value: object, values: list[float], is_series: bool) -> None:
+    assert check_values("call", value) == (values, is_series)
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        ([], "the series is empty: nothing was measured"),
+        ([1.0, None], "element 1 of the series to be a finite number, found None"),
+        ([1.0, math.nan], r"element 1 of the series to be a finite number, found nan \(float\)"),
+        ([[1.0]], r"element 0 of the series to be a finite number, found \[1.0\] \(list\)"),
+        (numpy.ones((2, 2)), r"a series of numbers, found an array of shape \[2, 2\]"),
+        (torch.ones(2, device="meta"), r"a series of numbers, found an array of shape \[2\]"),
+        ("fast", "a series of numbers, found 'fast'"),
+        ({"a": 1}, "a series of numbers, found {'a': 1}"),
+        (1 + 2j, r"value to be a finite number, found \(1\+2j\) \(complex\)"),
+        (10**400, "value to be a finite number, found 1000"),
+    ],
+)
+def test_what_is_neither_is_refused_with_its_place(value: object, message: str) -> None:
+    with pytest.raises(RecordingError, match=message):
+        check_values("call", value)
+
+
+def test_scalars_become_python_s() -> None:
+    given = {"a": numpy.int64(1), "b": torch.tensor(2.5), "c": "text", "d": True, "e": numpy.bool_(0)}
+    found = check_scalars("call", "at", given)
+
+    assert found == {"a": 1, "b": 2.5, "c": "text", "d": True, "e": False}
+    assert [type(v) for v in found.values()] == [int, float, str, bool, bool]
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        ([1], r"wanted at to be a mapping of names to numbers and texts, found \[1\]"),
+        ({1: 1}, "the names of at to be printable text, .*found 1"),
+        ({"a=b": 1}, "the names of at"),
+        ({"": 1}, "the names of at"),
+        ({"a": [1]}, r"wanted at\['a'\] to be a finite number, printable text, True or False, found \[1\]"),
+        ({"a": math.inf}, r"at\['a'\]"),
+        ({"a": 2**60}, r"at\['a'\]"),
+        ({"a": None}, r"at\['a'\]"),
+        ({"a": "\ud800"}, r"at\['a'\]"),
+    ],
+)
+def test_a_point_that_no_file_could_hold_is_refused(value: object, message: str) -> None:
+    with pytest.raises(RecordingError, match=message):
+        check_scalars("call", "at", value)

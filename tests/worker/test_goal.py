@@ -1,0 +1,99 @@
+"""Goal: what a training loop may give, and what it is told otherwise, at once and by name."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy
+import pytest
+import torch
+from support.ranks import make_rank
+
+from pytest_distbench.errors import RecordingError
+from pytest_distbench.worker.context import RankContext
+from pytest_distbench.worker.goal import Goal
+
+
+def train(goal: Goal, *, value: object = 0.9, loss: object = None, samples: object = 1) -> None:
+    for _ in goal.steps(samples_per_step=samples):  # type: ignore[arg-type]
+        goal.check(lambda: value, loss=loss)  # type: ignore[arg-type,return-value]
+
+
+def make_goal(rank: RankContext | None = None) -> Goal:
+    return (rank or make_rank()).goal("accuracy", target=0.5, every=1, max_steps=2, curve_steps=1)
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [2, 2.0, numpy.float32(2), torch.tensor(2.0), torch.tensor([2.0], requires_grad=True), torch.tensor([[2]])],
+    ids=repr,
+)
+def test_a_loss_is_a_number_or_a_tensor_of_one_element(loss: object) -> None:
+    rank = make_rank()
+    train(make_goal(rank), loss=loss)
+
+    assert [o.values for o in rank.notebook.observations if o.name == "loss"] == [[2.0, 2.0]]
+
+
+@pytest.mark.parametrize(
+    ("loss", "message"),
+    [
+        (torch.ones(2), r"one element, found one of shape \[2\] and torch.float32: take its mean"),
+        (torch.tensor(1j), r"one of shape \[\] and torch.complex64"),
+        ("low", r"wanted loss to be a number or a tensor of one element, found 'low' \(str\)"),
+        (True, r"found True \(bool\)"),
+        (math.nan, "the loss is nan at step 1: it diverged"),
+        (torch.tensor(math.inf), "the loss is inf at step 1: it diverged"),
+    ],
+)
+def test_another_loss_is_refused(loss: object, message: str) -> None:
+    with pytest.raises(RecordingError, match=message):
+        train(make_goal(), loss=loss)
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        (None, r"goal\('accuracy'\).check\(...\): wanted evaluate\(\) to return a number, found None"),
+        (math.nan, "at step 1: wanted the evaluation on rank 0 to be a finite number, found nan"),
+    ],
+)
+def test_an_evaluation_without_a_number_is_told_at_its_step(value: object, message: str) -> None:
+    with pytest.raises(RecordingError, match=message):
+        train(make_goal(), value=value)
+
+
+@pytest.mark.parametrize("samples", [0, -1, "8", math.nan])
+def test_a_step_has_samples(samples: object) -> None:
+    with pytest.raises(RecordingError, match="wanted samples_per_step"):
+        train(make_goal(), samples=samples)
+
+
+@pytest.mark.parametrize(
+    ("misuse", "message"),
+    [
+        (lambda goal: goal.check(lambda: 1.0), r"wanted inside the loop over goal.steps\(...\), found outside of it"),
+        (lambda goal: [train(goal), goal.check(lambda: 1.0)], "found outside of it"),
+        (lambda goal: [train(goal), train(goal)], r"were taken before; make a new one with rank.goal\(...\)"),
+        (lambda goal: [goal.check(0.9) for _ in goal.steps(samples_per_step=1)], "wanted evaluate to be a function"),
+        (lambda goal: list(goal.steps(samples_per_step=1)), "the loop never called goal.check"),
+    ],
+)
+def test_a_goal_used_otherwise_is_told(misuse: Callable[[Goal], object], message: str) -> None:
+    with pytest.raises(RecordingError, match=message):
+        misuse(make_goal())
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"curve_steps": 0}, "wanted curve_steps to be a whole number, at least 1"),
+        ({"evaluation_samples": 0}, "wanted evaluation_samples"),
+        ({"better": "floor"}, "wanted better to be one of higher, lower, found 'floor'"),
+        ({"min_steps": -1}, "wanted min_steps"),
+    ],
+)
+def test_numbers_that_make_no_training_are_refused(wrong: dict[str, object], message: str) -> None:
+    with pytest.raises(RecordingError, match=message):
+        make_rank().goal("accuracy", **{"target": 1, "every": 1, "max_steps": 2, **wrong})  # type: ignore[arg-type]

@@ -1,0 +1,64 @@
+"""Notebook: each metric once, and for the rules of trainings only what they can judge."""
+
+from __future__ import annotations
+
+import pytest
+
+from pytest_distbench.errors import RecordingError
+from pytest_distbench.worker.notebook import Notebook
+
+
+def note(notebook: Notebook, value: object, better: str = "info", **options: object) -> None:
+    arguments = {"unit": "", "reduce": None, "at": {}, **options}
+    notebook.note("m", value, better=better, **arguments)  # type: ignore[arg-type]
+
+
+def test_a_metric_is_noted_once_at_each_point() -> None:
+    notebook = Notebook()
+    note(notebook, 1, at={"size": 1})
+    note(notebook, 1, at={"size": 2})
+
+    with pytest.raises(RecordingError, match=r"'m\[size=2\]' is recorded twice: give each its own name or point"):
+        note(notebook, 1, at={"size": 2})
+
+
+def test_what_is_refused_is_not_noted() -> None:
+    notebook = Notebook()
+    with pytest.raises(RecordingError):
+        note(notebook, "fast")
+    note(notebook, 1)
+
+    assert [o.values for o in notebook.observations] == [[1.0]]
+
+
+@pytest.mark.parametrize(
+    ("better", "reduce"), [("lower", "max"), ("higher", "min"), ("exact", "all"), ("info", "rank0"), ("same", "mean")]
+)
+def test_the_kind_says_how_ranks_are_reduced_unless_told(better: str, reduce: str) -> None:
+    notebook = Notebook()
+    note(notebook, 1, better)
+    note(notebook, 1, better, reduce="sum", at={"b": 1})
+
+    assert [o.reduce for o in notebook.observations] == [reduce, "sum"]
+
+
+@pytest.mark.parametrize(
+    ("value", "better", "identity", "message"),
+    [
+        (1.0, "curve", {}, "wanted a series, one value per step, got one number"),
+        ([1.0], "same", {}, "wanted one number, got a series"),
+        (97.0, "floor", {"evaluation_samples": 10}, "97 is no share of 10 samples; wanted 0 to 1"),
+        (
+            0.9,
+            "floor",
+            {"evaluation_samples": 0},
+            "wanted evaluation_samples in identity to be a whole number, at least 1",
+        ),
+        (5, "steps", {"every": 0}, "wanted every in identity to be the steps between evaluations, above 0"),
+    ],
+)
+def test_what_no_rule_for_trainings_could_judge_is_refused(
+    value: object, better: str, identity: dict[str, object], message: str
+) -> None:
+    with pytest.raises(RecordingError, match=message):
+        note(Notebook(), value, better, identity=identity)

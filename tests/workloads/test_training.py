@@ -1,0 +1,85 @@
+"""Helpers for trainings: disjoint shards, the scaled learning rate, and what they refuse."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import islice
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from support.ranks import make_rank
+
+from pytest_distbench.errors import RecordingError
+from pytest_distbench.workloads.training import (
+    accuracy_over_ranks,
+    make_deterministic,
+    scaled_warmup,
+    sharded_batches,
+)
+
+
+def rank_of(rank: int, world_size: int) -> Any:
+    return SimpleNamespace(rank=rank, world_size=world_size, seed=3)
+
+
+def test_shards_of_an_epoch_are_disjoint_and_equally_long() -> None:
+    shards = [list(islice(sharded_batches(rank_of(r, 3), samples=20, batch=2), 3)) for r in range(3)]
+    seen = torch.cat([batch for shard in shards for batch in shard]).tolist()
+
+    assert [[len(batch) for batch in shard] for shard in shards] == [[2, 2, 2]] * 3
+    assert len(set(seen)) == len(seen) == 18
+
+
+def test_the_next_epoch_has_another_order() -> None:
+    first, second = islice(sharded_batches(rank_of(0, 1), samples=50, batch=50), 2)
+
+    assert sorted(first.tolist()) == sorted(second.tolist()) == list(range(50))
+    assert first.tolist() != second.tolist()
+
+
+def test_the_learning_rate_grows_to_the_number_of_ranks() -> None:
+    optimizer = torch.optim.SGD([torch.zeros(1)], lr=1.0)
+    schedule = scaled_warmup(optimizer, world_size=3, warmup_steps=2)
+    rates = [optimizer.param_groups[0]["lr"]]
+    for _ in range(2):
+        optimizer.step()
+        schedule.step()
+        rates.append(optimizer.param_groups[0]["lr"])
+
+    assert rates == [2.0, 3.0, 3.0]
+
+
+def test_accuracy_is_the_share_of_right_answers() -> None:
+    scores = torch.tensor([[1.0, 0.0], [0.0, 1.0], [1.0, 0.0], [0.0, 1.0]])
+
+    assert accuracy_over_ranks(make_rank(), torch.nn.Identity(), scores, torch.tensor([0, 1, 1, 1])) == 0.75
+
+
+@pytest.mark.parametrize(
+    ("work", "message"),
+    [
+        (lambda: make_deterministic(-1), "wanted seed to be a whole number, at least 0, found -1"),
+        (lambda: make_deterministic(1.5), "found 1.5"),  # type: ignore[arg-type]
+        (lambda: sharded_batches(rank_of(0, 4), samples=7, batch=2), "7 samples over 4 ranks leave 1 each"),
+        (lambda: sharded_batches(rank_of(0, 1), samples=7, batch=0), "wanted batch to be a whole number, at least 1"),
+        (lambda: sharded_batches(rank_of(0, 1), samples="7", batch=1), "wanted samples"),  # type: ignore[arg-type]
+        (lambda: scaled_warmup(None, world_size=1, warmup_steps=1), "wanted an optimizer of torch, found None"),  # type: ignore[arg-type]
+        (
+            lambda: scaled_warmup(torch.optim.SGD([torch.zeros(1)]), world_size=True, warmup_steps=1),
+            r"wanted world_size .* found True \(bool\)",
+        ),
+        (
+            lambda: accuracy_over_ranks(make_rank(), torch.nn.Identity(), torch.ones(3, 2), torch.ones(2)),
+            r"found shapes \[3, 2\] and \[2\]",
+        ),
+        (
+            lambda: accuracy_over_ranks(make_rank(), torch.nn.Identity(), torch.ones(0, 2), torch.ones(0)),
+            "of at least 1 samples",
+        ),
+    ],
+)
+def test_what_makes_no_training_is_refused_where_it_is_given(work: Callable[[], object], message: str) -> None:
+    with pytest.raises(RecordingError, match=message):
+        work()
