@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 def __getattr__(name: str) -> object:
     """The version, and what bodies are annotated with, looked up when asked for: an unused plugin imports neither.
 
-    ``RankContext`` imports torch. A test module that takes it under ``TYPE_CHECKING`` keeps pytest's process free of it.
+    ``RankContext`` imports torch. Under ``TYPE_CHECKING`` it costs pytest's process nothing.
     """
     if name == "__version__":
         from pytest_distbench.installation import __version__

@@ -29,8 +29,15 @@ _SETTLE_S = 10.0
 
 @pytest.fixture(autouse=True)
 def clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tests of GitHub output and of exit codes must not see the machine they run on."""
-    for name in ("GITHUB_ACTIONS", "GITHUB_STEP_SUMMARY", "PYTEST_ADDOPTS", "CI", "CUDA_VISIBLE_DEVICES"):
+    """Tests of GitHub output and of exit codes must not see the machine they run on, nor that they run side by side."""
+    for name in (
+        "GITHUB_ACTIONS",
+        "GITHUB_STEP_SUMMARY",
+        "PYTEST_ADDOPTS",
+        "CI",
+        "CUDA_VISIBLE_DEVICES",
+        "PYTEST_XDIST_WORKER",
+    ):
         monkeypatch.delenv(name, raising=False)
 
 

@@ -63,5 +63,5 @@ def test_an_unknown_kind_is_an_error_that_lists_the_known() -> None:
     ],
 )
 def test_a_record_in_a_file_with_an_unknown_kind_is_refused(kind: type, text: bytes) -> None:
-    with pytest.raises(msgspec.ValidationError, match="unknown kind of (metrics|verdicts)"):
+    with pytest.raises(msgspec.ValidationError, match=r"unknown kind of (metrics|verdicts)"):
         msgspec.json.decode(text, type=kind)

@@ -18,7 +18,7 @@ from support.ranks import Line, make_rank
 from pytest_distbench.errors import RecordingError
 from pytest_distbench.judging.entry import make_entry
 from pytest_distbench.launch.reduce import merge
-from pytest_distbench.records.case import Case
+from pytest_distbench.records.case import Case, CaseKey
 from pytest_distbench.records.kinds import METRIC_KINDS
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.rank import RankReport
@@ -77,7 +77,7 @@ def check_stored(rank: RankContext) -> None:
     ]
     launch = LaunchRecord(index=0, outcome="passed", wall_s=1.0, measurements=merge(reports))
     assert msgspec.json.decode(msgspec.json.encode(launch), type=LaunchRecord) == launch
-    case = Case(test="t.py::t", case_id="ws2", world_size=2, backend="gloo", device="cpu", launcher="warm")
+    case = Case(test="t.py::t", key=CaseKey(case_id="ws2", backend="gloo", launcher="warm"), world_size=2, device="cpu")
     file = BaselineFile(schema=SCHEMA, platform="p", test="t", key="k", entry=make_entry(case, [launch] * 2, {}))
     assert msgspec.json.decode(render(file), type=BaselineFile) == file
 
