@@ -46,7 +46,7 @@ class Arguments:
         number = _as_int(value)
         if number is None or number < least or (most is not None and number > most):
             upto = "" if most is None else f" and at most {most}"
-            self.refuse(f"{name}={_shown(value)}; wanted a whole number of at least {least}{upto}")
+            self.refuse(f"{name}={show(value)}; wanted a whole number of at least {least}{upto}")
         return number
 
     def number(self, name: str, value: object, *, least: float = -math.inf, above: float = -math.inf) -> float:
@@ -54,7 +54,7 @@ class Arguments:
         number = _as_float(value)
         if number is None or not math.isfinite(number) or number < least or number <= above:
             limit = f" above {above:g}" if above > -math.inf else f" of at least {least:g}" if least > -math.inf else ""
-            self.refuse(f"{name}={_shown(value)}; wanted a finite number{limit}")
+            self.refuse(f"{name}={show(value)}; wanted a finite number{limit}")
         return number
 
     def tolerance(self, value: object) -> float | dict[str, float]:
@@ -62,7 +62,7 @@ class Arguments:
         if not isinstance(value, Mapping):
             return self.number("tolerance", value, least=0.0)
         if not value or not all(isinstance(key, str) for key in value):
-            self.refuse(f"tolerance={_shown(value)}; wanted a fraction such as 0.05, or one per metric name")
+            self.refuse(f"tolerance={show(value)}; wanted a fraction such as 0.05, or one per metric name")
         return {key: self.number(f"tolerance[{key!r}]", inner, least=0.0) for key, inner in value.items()}
 
     def text(self, name: str, value: object, *, may_be_empty: bool = False, without: str = "") -> str:
@@ -70,35 +70,35 @@ class Arguments:
         is_text = isinstance(value, str) and value.isprintable() and len(value) <= LONGEST_NAME
         if not is_text or not (value or may_be_empty) or any(character in str(value) for character in without):
             barred = f" without {' '.join(without)}" if without else ""
-            self.refuse(f"{name}={_shown(value)}; wanted printable text{barred} of at most {LONGEST_NAME} characters")
+            self.refuse(f"{name}={show(value)}; wanted printable text{barred} of at most {LONGEST_NAME} characters")
         return str(value)
 
     def seeds(self, value: object) -> tuple[int, ...]:
         """At least one seed, each once."""
         wanted = "wanted whole numbers, each once, such as range(5)"
         if isinstance(value, str | bytes | Mapping) or not isinstance(value, Sequence) or not len(value):
-            self.refuse(f"seeds={_shown(value)}; {wanted}")
+            self.refuse(f"seeds={show(value)}; {wanted}")
         found = [_as_int(seed) for seed in value[: MOST_OF_A_CASE + 1]]
         seeds = tuple(seed for seed in found if seed is not None and seed in _SEEDS)
         if len(seeds) < len(value) or len(set(seeds)) < len(seeds):
-            self.refuse(f"seeds={_shown(value)}; {wanted}")
+            self.refuse(f"seeds={show(value)}; {wanted}")
         return seeds
 
     def command_line(self, value: object) -> list[str]:
         """Arguments of a script: texts, numbers and paths."""
         if isinstance(value, str | bytes | Mapping) or not isinstance(value, Sequence):
-            self.refuse(f"args={_shown(value)}; wanted a list, one text for each argument: ['--steps', '50']")
+            self.refuse(f"args={show(value)}; wanted a list, one text for each argument: ['--steps', '50']")
         for argument in value:
             if not isinstance(argument, str | int | float | os.PathLike):
-                self.refuse(f"args: {_shown(argument)} is a {type(argument).__name__}; wanted text, a number or a path")
+                self.refuse(f"args: {show(argument)} is a {type(argument).__name__}; wanted text, a number or a path")
             if "\0" in str(argument):
-                self.refuse(f"args: {_shown(argument)} holds a null character, which no command line can")
+                self.refuse(f"args: {show(argument)} holds a null character, which no command line can")
         return [os.fspath(a) if isinstance(a, os.PathLike) else str(a) for a in value]
 
     def mapping(self, name: str, value: object) -> Mapping[str, Any]:
         """A mapping with text as keys."""
         if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
-            self.refuse(f"{name}={_shown(value)}; wanted a dict whose keys are text")
+            self.refuse(f"{name}={show(value)}; wanted a dict whose keys are text")
         return value
 
     def point(self, value: object) -> dict[str, Scalar]:
@@ -107,9 +107,9 @@ class Arguments:
         for key, inner in point.items():
             self.text("a name in at", key, without="[]=,")
             if isinstance(inner, float) and not math.isfinite(inner):
-                self.refuse(f"at={_shown(value)}: {key} is not finite")
+                self.refuse(f"at={show(value)}: {key} is not finite")
             if not isinstance(inner, bool | int | float | str) or (isinstance(inner, str) and not inner.isprintable()):
-                self.refuse(f"at={_shown(value)}: {key} is a {type(inner).__name__}; wanted a number or short text")
+                self.refuse(f"at={show(value)}: {key} is a {type(inner).__name__}; wanted a number or short text")
         return dict(point)
 
     def derived_kind(self, value: object) -> str:
@@ -117,7 +117,7 @@ class Arguments:
         allowed = [name for name, kind in METRIC_KINDS.items() if not kind.is_of_training]
         if not isinstance(value, str) or value not in allowed:
             self.refuse(
-                f"better={_shown(value)}; wanted {', '.join(allowed[:-1])} or {allowed[-1]}. What a seed's training "
+                f"better={show(value)}; wanted {', '.join(allowed[:-1])} or {allowed[-1]}. What a seed's training "
                 "gave is recorded in its body, with rank.record"
             )
         return value
@@ -159,7 +159,8 @@ def _as_float(value: object) -> float | None:
         return None
 
 
-def _shown(value: object) -> str:
+def show(value: object) -> str:
+    """A value as it may stand in an error: short, and whatever its own class does."""
     try:
         text = repr(value)
     except Exception as error:  # noqa: BLE001 its own text must not hide what is wrong with it

@@ -13,7 +13,7 @@ from pytest_distbench.judging.policy import Conclusion, conclude
 from pytest_distbench.judging.terms import Terms
 from pytest_distbench.machine import hardware
 from pytest_distbench.machine.hardware import scrubbed, scrubbed_arguments
-from pytest_distbench.plugin.arguments import MOST_OF_A_CASE, Arguments
+from pytest_distbench.plugin.arguments import MOST_OF_A_CASE, Arguments, show
 from pytest_distbench.plugin.locate import json_able, locate
 from pytest_distbench.plugin.markers import Requirement, requirement
 from pytest_distbench.plugin.outcomes import LaunchFailed, MissingBaseline, Misuse, NotStored, Regression, Unaccepted
@@ -118,7 +118,7 @@ class Distbench:
             MissingBaseline: there is none, and the policy is ``fail``.
             Misuse: an argument cannot be used, or the body or its parameters cannot be handed to the ranks.
         """
-        given = self._arguments("run")
+        given = self.arguments("distbench.run")
         if tolerance is not None:
             tolerance = given.tolerance(tolerance)
         launched, request = self._requests(
@@ -156,7 +156,7 @@ class Distbench:
         The first launch is made at once; further ones when they are asked for, in turns with those of the other
         measured runs of the test.
         """
-        given = self._arguments("measure")
+        given = self.arguments("distbench.measure")
         launched, request = self._requests(
             given,
             body,
@@ -167,7 +167,7 @@ class Distbench:
             timeout=timeout,
             tolerance=None,
             seeds=seeds,
-            name=name or "measure",
+            name="measure" if isinstance(name, str) and not name else name,
         )
         samples = self._session.samples(launched)
         self._measured[samples] = request, request.launches
@@ -205,10 +205,10 @@ class Distbench:
             Regression, Unaccepted, NotStored, MissingBaseline, Misuse: as :meth:`run`.
             LaunchFailed: a rank of a launch that was added failed.
         """
-        given = self._arguments("judge")
+        given = self.arguments("distbench.judge")
         given.text("name", name, without="[]")
-        given = self._arguments(f"judge({name!r})")
-        point = given.point(at or {})
+        given = self.arguments(f"distbench.judge({name!r})")
+        point = given.point({} if at is None else at)
         metric = Measurement(
             name=name,
             unit=given.text("unit", unit, may_be_empty=True),
@@ -230,6 +230,10 @@ class Distbench:
             result = self._guard(lambda: self._session.run(request, samples, reference))
         return self._keep(samples, self._finish(result))
 
+    def arguments(self, call: str) -> Arguments:
+        """What checks the arguments of a call in this test."""
+        return Arguments(call, self._node.path)
+
     def note_measured(self) -> None:
         """Record what was measured so far, whatever becomes of the test."""
         for samples, (request, _) in self._measured.items():
@@ -249,13 +253,13 @@ class Distbench:
         self, given: Arguments, metric: Measurement, values: object, of: Sequence[Run] | Run
     ) -> DerivedNumbers | GivenNumbers:
         runs = [of] if isinstance(of, Run) else of
-        if not isinstance(runs, list | tuple) or not all(run in self._runs for run in runs):
-            given.refuse(f"of={runs!r}; wanted what distbench.run or measure of this test returned")
+        if not isinstance(runs, list | tuple) or not all(any(run is known for known in self._runs) for run in runs):
+            given.refuse(f"of={show(runs)}; wanted what distbench.run or measure of this test returned")
         if callable(values):
-            if not runs:
+            if not len(runs):
                 given.refuse("a function needs of=, the runs of this test that it makes its number of")
             return DerivedNumbers(metric, values, [run.samples for run in runs])
-        if runs:
+        if len(runs):
             given.refuse("of= goes with a function, which is called once per launch; numbers stand for themselves")
         listed = values if isinstance(values, Sequence) and not isinstance(values, str | bytes) else [values]
         numbers = [given.number("values", value) for value in listed]
@@ -263,9 +267,6 @@ class Distbench:
             given.refuse("no value to judge")
         measured = next((run.samples.launches[0].software for run in reversed(self._runs) if run.samples.launches), {})
         return GivenNumbers(metric, numbers, measured or self._session.hardware.software)
-
-    def _arguments(self, function: str) -> Arguments:
-        return Arguments(f"distbench.{function}", self._node.path)
 
     def _requests(
         self,

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_distbench.errors import BodyError
+from pytest_distbench.plugin.arguments import show
 from pytest_distbench.records.plan import BodyReference
 
 
@@ -22,14 +23,14 @@ def locate(body: object, *, beside: Path, args: Sequence[str]) -> BodyReference:
     if isinstance(body, str):
         file, separator, function = body.partition("::")
         path = Path(beside, file)
-        if not path.is_file():
-            raise BodyError(f"body {body!r}: there is no file {path}")
+        if not _is_file(path):
+            raise BodyError(f"body {show(body)}: there is no file {show(str(path))}")
         if separator and not function:
             raise BodyError(f"body {body!r}: no function named after '::'")
         return BodyReference(file=str(path), function=function, arguments=[str(a) for a in args])
     if not inspect.isfunction(body):
         raise BodyError(
-            f"body {body!r} is a {type(body).__name__}; "
+            f"body {show(body)} is a {type(body).__name__}; "
             "wanted a function at module level, 'file.py::function' or 'script.py'"
         )
     name = body.__qualname__
@@ -45,6 +46,13 @@ def locate(body: object, *, beside: Path, args: Sequence[str]) -> BodyReference:
         module=body.__module__,
         is_rewritten=type(loader).__name__ == "AssertionRewritingHook",
     )
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except (OSError, ValueError):  # a name no file can have
+        return False
 
 
 def json_able(params: Mapping[str, Any]) -> dict[str, Any]:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_distbench import workloads
 from pytest_distbench.errors import ConfigurationError
+from pytest_distbench.plugin.arguments import Arguments, show
 from pytest_distbench.plugin.fixtures import Distbench
-from pytest_distbench.plugin.outcomes import Misuse
 from pytest_distbench.plugin.runs import Run
 from pytest_distbench.workloads.collectives import Operation, operation
 from pytest_distbench.workloads.dtypes import item_bytes
@@ -18,7 +18,20 @@ from pytest_distbench.workloads.message_sizes import mlbench_sizes, power_of_two
 if TYPE_CHECKING:
     from pytest_distbench.worker.context import RankContext
 
+MOST_ITERATIONS = 10**6
+LARGEST_BYTES = 2**45
+"""More of either is a typing error."""
+
 _WORKLOADS = Path(workloads.__file__).parent
+_CACHES = ("rotate", "hot")
+_OPTIONS = ("world_size", "launches", "timeout", "tolerance", "name")
+"""Of ``distbench.run``, handed on as they are."""
+
+_PRESETS: dict[str, Callable[[int], list[int]]] = {
+    "powers": lambda item: power_of_two_sizes(4, 64 * 2**20),
+    "mlbench": mlbench_sizes,
+}
+"""Message sizes by name, from the bytes of an element."""
 
 
 class CollectiveSweep:
@@ -52,23 +65,29 @@ class CollectiveSweep:
             warmup: untimed iterations per size.
             max_bytes: larger sizes are left out; ``--distbench-max-message`` lowers it further.
             cache: ``rotate`` moves through a large buffer so that small messages leave the cache; ``hot`` does not.
-            options: as for ``distbench.run``: launches, timeout, tolerance, name.
+            options: as for ``distbench.run``: world_size, launches, timeout, tolerance, name.
 
         Raises:
             Misuse: unknown collective, dtype or preset, or no size left.
         """
+        given = self._distbench.arguments("collective_sweep")
+        given.options(options, _OPTIONS)
         try:
-            item = item_bytes(dtype)
+            item = item_bytes(given.text("dtype", dtype))
             body = _body(collective)
-            chosen = _sizes(sizes, item)
+            chosen = _sizes(given, sizes, item)
         except ConfigurationError as error:
-            raise Misuse(str(error)) from None
-        if cache not in ("rotate", "hot"):
-            raise Misuse(f"cache={cache!r}: known are rotate and hot")
-        caps = [cap for cap in (max_bytes, self._max_message_bytes) if cap is not None]
+            given.refuse(str(error))
+        if not isinstance(cache, str) or cache not in _CACHES:
+            given.refuse(f"cache={show(cache)}; wanted one of {', '.join(_CACHES)}")
+        if iterations is not None:
+            iterations = given.whole("iterations", iterations, least=1, most=MOST_ITERATIONS)
+        warmup = given.whole("warmup", warmup, least=0, most=MOST_ITERATIONS)
+        largest = None if max_bytes is None else given.whole("max_bytes", max_bytes, least=1)
+        caps = [cap for cap in (largest, self._max_message_bytes) if cap is not None]
         kept = [size for size in chosen if size >= item and all(size <= cap for cap in caps)]
         if not kept:
-            raise Misuse(
+            given.refuse(
                 f"no message size left of {len(chosen)}: {dtype} takes {item} B, "
                 f"the largest allowed is {min(caps, default=0)} B"
             )
@@ -105,15 +124,21 @@ class TimeToAccuracy:
             goal: the target the metric must reach.
             seeds: one training each, with ``rank.seed`` set.
             params: handed to the body beside ``goal``.
-            options: as for ``distbench.run``: launches, timeout, tolerance, name.
+            options: as for ``distbench.run``: world_size, launches, timeout, tolerance, name.
         """
-        return self._distbench.run(train, params={**(params or {}), "goal": goal}, seeds=seeds, **options)
+        given = self._distbench.arguments("time_to_accuracy")
+        given.options(options, _OPTIONS)
+        target = given.number("goal", goal)
+        parameters = given.mapping("params", params if params is not None else {})
+        if "goal" in parameters:
+            given.refuse("params holds 'goal', which is an argument of its own")
+        return self._distbench.run(train, params={**parameters, "goal": target}, seeds=seeds, **options)
 
 
 def _body(collective: str) -> str:
     """The body that sweeps a collective: the package's, by its row in the table, or a row in a file of the user's."""
     if not isinstance(collective, str):
-        raise ConfigurationError(f"collective={collective!r}: wanted a torch name, or 'my_operations.py::ROW'")
+        raise ConfigurationError(f"collective={show(collective)}: wanted a torch name, or 'my_operations.py::ROW'")
     file, separator, name = collective.partition("::")
     if separator and file and name:
         return f"{collective}.{Operation.sweep.__name__}"
@@ -121,16 +146,15 @@ def _body(collective: str) -> str:
     return f"{_WORKLOADS / 'sweep.py'}::collective_sweep"
 
 
-def _sizes(sizes: Sequence[int] | str, item: int) -> list[int]:
-    if sizes == "powers":
-        return power_of_two_sizes(4, 64 * 2**20)
-    if sizes == "mlbench":
-        return mlbench_sizes(item)
+def _sizes(given: Arguments, sizes: object, item: int) -> list[int]:
+    """Message sizes in bytes, in the order given."""
     if isinstance(sizes, str):
-        raise ConfigurationError(
-            f"unknown preset of sizes {sizes!r}: known are 'powers' and 'mlbench', or give a list of bytes"
-        )
-    wrong = [s for s in sizes if not isinstance(s, int) or s < 1]
-    if wrong:
-        raise ConfigurationError(f"sizes: {wrong[0]!r} is not a number of bytes")
-    return list(sizes)
+        if sizes not in _PRESETS:
+            given.refuse(f"unknown preset of sizes {sizes!r}: known are {', '.join(_PRESETS)}, or give a list of bytes")
+        return _PRESETS[sizes](item)
+    if isinstance(sizes, bytes | Mapping) or not isinstance(sizes, Sequence) or not len(sizes):
+        given.refuse(f"sizes={show(sizes)}; wanted a list of numbers of bytes, or one of {', '.join(_PRESETS)}")
+    found = [given.whole("sizes: a number of bytes", size, least=1, most=LARGEST_BYTES) for size in sizes]
+    if len(set(found)) < len(found):
+        given.refuse(f"sizes={show(sizes)}; each can be measured once only")
+    return found

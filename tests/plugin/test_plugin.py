@@ -668,3 +668,41 @@ def test_control_characters_in_what_a_rank_says_do_not_reach_the_terminal(
     assert "st\\x1b[2Jep" in named
     assert "red \\x1b[31m alarm \\x07 \\u202e" in failed
     assert not {"\x1b", "\x07", "\u202e"} & set(named + failed)
+
+
+def test_several_backends_run_every_test_with_each_and_share_the_names_of_stored_entries(project: Project) -> None:
+    made = project(TEST)
+    both = run(made, "--distbench-backend=gloo,mpi", "--distbench-update", "-v")
+    one = run(made, "--distbench-backend=mpi", "-v")
+
+    both.stdout.fnmatch_lines(["*test_step?ws2-gloo? UPDATED*", "*test_step?ws2-mpi? UPDATED*"])
+    assert [path.name for path in stored(made)] == ["ws2.gloo.stand-in.json", "ws2.mpi.stand-in.json"]
+    one.stdout.fnmatch_lines(["*test_step?ws2? PASSED*"])
+
+
+@pytest.mark.parametrize("given", ["gloo,", "gloo,nope", ","])
+def test_a_list_of_backends_with_an_unknown_one_is_a_usage_error(project: Project, given: str) -> None:
+    result = run(project(TEST), f"--distbench-backend={given}")
+
+    result.stderr.fnmatch_lines(["*--distbench-backend (ini: distbench_backend): unknown backend *; known are gloo, *"])
+    assert result.ret == EXIT_USAGE
+
+
+def test_a_test_that_runs_again_is_in_the_record_once(project: Project) -> None:
+    made = project(TEST)
+    made.makeconftest(
+        """
+        pytest_plugins = ["pytest_distbench.testing"]
+
+        def pytest_runtest_protocol(item, nextitem):
+            from _pytest.runner import runtestprotocol
+            for _ in range(2):
+                item._initrequest()
+                runtestprotocol(item, nextitem=nextitem)
+            return True
+        """
+    )
+    run(made, "--distbench-json=run.json")
+    record = json.loads((made.path / "run.json").read_text())
+
+    assert len(record["results"]) == 1

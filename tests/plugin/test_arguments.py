@@ -1,0 +1,230 @@
+"""Whatever a test gives to the fixtures: it works, or the error says what was wanted, what was found, and where."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytest_distbench.judging.policy import Policy
+from pytest_distbench.plugin.arguments import Arguments
+from pytest_distbench.plugin.fixtures import Distbench
+from pytest_distbench.plugin.outcomes import Misuse, Regression
+from pytest_distbench.plugin.shapes import CollectiveSweep, TimeToAccuracy
+from pytest_distbench.records.launch import LaunchRecord
+from pytest_distbench.records.metric import Measurement
+from pytest_distbench.records.run import CaseResult
+from pytest_distbench.run.loop import Session
+from pytest_distbench.run.request import LaunchRequest
+from pytest_distbench.run.samples import Samples
+from pytest_distbench.run.settings import Settings
+
+HERE = Path(__file__)
+
+
+def body(rank: object) -> None:
+    del rank
+
+
+class MadeUp(Samples):
+    """One second a launch."""
+
+    def __init__(self, request: LaunchRequest) -> None:
+        super().__init__()
+        self.request = request
+
+    def add(self, *, only: object = ()) -> None:
+        step = Measurement(name="step", unit="s", better="lower", value=1.0)
+        self.launches.append(LaunchRecord(index=len(self), outcome="passed", wall_s=1.0, measurements=[step]))
+
+
+class MadeUpSession(Session):
+    """Starts nothing."""
+
+    def samples(self, request: LaunchRequest) -> Samples:
+        return MadeUp(request)
+
+    @contextlib.contextmanager
+    def _alone(self, world_size: int) -> Iterator[None]:
+        yield
+
+
+def make(folder: Path, **changes: object) -> Distbench:
+    """A fixture without a pytest run around it."""
+    settings = Settings(
+        world_sizes=(4,),
+        only_these_sizes=False,
+        gpu=False,
+        gpus=(),
+        shares_gpu=False,
+        attach=None,
+        backends=("gloo",),
+        launcher="warm",
+        launches=1,
+        max_launches=3,
+        update_launches=10,
+        timeout_s=60.0,
+        baselines=folder,
+        platform="cpu-x-2c",
+        update=None,
+        prune=False,
+        policy=Policy(),
+        tolerance=0.1,
+        json=None,
+        max_message_bytes=None,
+        preload=(),
+    )
+    launching: Any = SimpleNamespace(settings=dataclasses.replace(settings, **changes), on_progress=lambda text: None)  # type: ignore[arg-type]
+    node: Any = SimpleNamespace(path=HERE, nodeid="t.py::t", iter_markers=lambda: iter(()))
+    found: list[CaseResult] = []
+    return Distbench(MadeUpSession(launching), node, 2, "gloo", found.append, "pytest", contextlib.nullcontext)
+
+
+class Hostile:
+    """A value whose own methods raise."""
+
+    def __repr__(self) -> str:
+        raise RuntimeError("no")
+
+    __str__ = __float__ = __index__ = __len__ = __repr__  # type: ignore[assignment]
+
+
+nonsense = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(),
+    st.sampled_from([0, -1, 1, 2, 3, 10**400, -(2**70), 2**64]),
+    st.floats(),
+    st.text(max_size=8),
+    st.sampled_from(
+        ["", "lower", "exact", "info", "curve", "a[b=1]", "a\nb", "x" * 300, "\ud800", "float32", "powers"]
+    ),
+    st.binary(max_size=4),
+    st.lists(st.one_of(st.integers(-2, 5), st.floats(), st.text(max_size=3), st.none()), max_size=4),
+    st.dictionaries(
+        st.one_of(st.text(max_size=4), st.integers()), st.one_of(st.floats(), st.text(), st.none()), max_size=3
+    ),
+    st.sampled_from(
+        [numpy.int64(3), numpy.float32(0.5), numpy.array([1.0, 2.0]), complex(1, 2), object(), Hostile(), range(3)]
+    ),
+    st.just(body),
+    st.just(lambda *values: 1.0),
+    st.sets(st.integers(), max_size=2),
+)
+
+
+def takes_or_refuses(call: Callable[[], object], name: str) -> None:
+    try:
+        call()
+    except Misuse as error:
+        text = str(error)
+        assert text.startswith(name)
+        assert "test_arguments.py:" in text
+    except (pytest.skip.Exception, Regression):  # more ranks than the run has; a function that returns None
+        return
+
+
+@pytest.mark.parametrize(
+    "argument", ["body", "params", "args", "world_size", "launches", "timeout", "tolerance", "seeds", "name"]
+)
+@given(value=nonsense)
+def test_run_takes_it_or_refuses_it(argument: str, value: Any, tmp_path_factory: pytest.TempPathFactory) -> None:
+    distbench = make(tmp_path_factory.getbasetemp() / "b")
+    arguments = {"body": body, argument: value}
+
+    takes_or_refuses(lambda: distbench.run(**arguments), "distbench.run: ")
+
+
+@pytest.mark.parametrize("argument", ["params", "world_size", "launches", "timeout", "seeds", "name"])
+@given(value=nonsense)
+def test_measure_takes_it_or_refuses_it(argument: str, value: Any, tmp_path_factory: pytest.TempPathFactory) -> None:
+    distbench = make(tmp_path_factory.getbasetemp() / "b")
+
+    takes_or_refuses(lambda: distbench.measure(body, **{argument: value}), "distbench.measure: ")
+
+
+@pytest.mark.parametrize("argument", ["name", "values", "of", "unit", "better", "tolerance", "at", "params"])
+@given(value=nonsense)
+def test_judge_takes_it_or_refuses_it(argument: str, value: Any, tmp_path_factory: pytest.TempPathFactory) -> None:
+    distbench = make(tmp_path_factory.getbasetemp() / "b")
+    one = distbench.measure(body)
+    arguments: dict[str, Any] = {"name": "ratio", "values": lambda a: a["step"], "of": one, argument: value}
+
+    takes_or_refuses(lambda: distbench.judge(**arguments), "distbench.judge")
+
+
+@pytest.mark.parametrize(
+    "argument", ["collective", "dtype", "sizes", "iterations", "warmup", "max_bytes", "cache", "tolerance", "typo"]
+)
+@given(value=nonsense)
+def test_collective_sweep_takes_it_or_refuses_it(
+    argument: str, value: Any, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    sweep = CollectiveSweep(make(tmp_path_factory.getbasetemp() / "b"), None)
+    arguments = {"collective": "all_reduce", argument: value}
+
+    takes_or_refuses(lambda: sweep(**arguments), "" if argument == "tolerance" else "collective_sweep: ")
+
+
+@pytest.mark.parametrize("argument", ["train", "goal", "seeds", "params", "typo"])
+@given(value=nonsense)
+def test_time_to_accuracy_takes_it_or_refuses_it(
+    argument: str, value: Any, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    train = TimeToAccuracy(make(tmp_path_factory.getbasetemp() / "b"))
+    arguments: dict[str, Any] = {"train": body, "goal": 0.9, argument: value}
+
+    takes_or_refuses(lambda: train(**arguments), "")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        ({"tolerance": -1.5}, "tolerance=-1.5; wanted a finite number of at least 0"),
+        ({"tolerance": {"step": "x"}}, "tolerance['step']='x'; wanted a finite number of at least 0"),
+        ({"launches": "3"}, "launches='3'; wanted a whole number of at least 1 and at most 1000"),
+        ({"launches": 2.5}, "launches=2.5; wanted a whole number of at least 1 and at most 1000"),
+        ({"launches": True}, "launches=True; wanted a whole number"),
+        ({"seeds": ()}, "seeds=(); wanted whole numbers, each once, such as range(5)"),
+        ({"seeds": [1, 1]}, "seeds=[1, 1]; wanted whole numbers, each once"),
+        ({"timeout": 0}, "timeout=0; wanted a finite number above 0"),
+        ({"world_size": 0}, "world_size=0; wanted a whole number of at least 1"),
+        ({"args": "--steps 5"}, "args='--steps 5'; wanted a list, one text for each argument: ['--steps', '50']"),
+        ({"name": "a\nb"}, "name='a\\nb'; wanted printable text"),
+        ({"params": {1: 2}}, "params={1: 2}; wanted a dict whose keys are text"),
+    ],
+)
+def test_an_error_says_what_was_wanted_what_was_found_and_where(
+    arguments: dict[str, Any], told: str, tmp_path: Path
+) -> None:
+    with pytest.raises(Misuse) as raised:
+        make(tmp_path).run(body, **arguments)
+
+    assert str(raised.value).startswith(f"distbench.run: {told}")
+    assert str(raised.value).endswith(")")
+
+
+def test_numbers_of_numpy_are_taken(tmp_path: Path) -> None:
+    run = make(tmp_path).run(body, launches=numpy.int64(2), timeout=numpy.float32(3.0), seeds=list(numpy.arange(2)))  # type: ignore[arg-type]
+
+    assert len(run.launches) >= 2
+
+
+def test_runs_of_another_test_are_not_taken(tmp_path: Path) -> None:
+    other = make(tmp_path).measure(body)
+
+    with pytest.raises(Misuse, match=r"wanted what distbench\.run or measure of this test returned"):
+        make(tmp_path).judge("x", lambda a: 1.0, of=other)
+
+
+def test_a_helper_outside_the_test_is_named_where_no_line_of_the_test_is() -> None:
+    with pytest.raises(Misuse, match=r"f: nonsense \(test_arguments\.py:\d+\)"):
+        Arguments("f", Path("elsewhere.py")).refuse("nonsense")

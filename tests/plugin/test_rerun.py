@@ -1,0 +1,58 @@
+"""The commands that are printed: to run a test again, and to record what has no baseline."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from pytest_distbench.plugin.rerun import record_command, rerun_command, test_and_id
+
+
+def config(*arguments: str) -> Any:
+    invocation = SimpleNamespace(args=arguments, dir=Path("/p"))
+    return SimpleNamespace(rootpath=Path("/p"), invocation_params=invocation, args=["suites"])
+
+
+@pytest.mark.parametrize(
+    ("given", "kept"),
+    [
+        (["--distbench-update", "failed"], []),
+        (["--distbench-update"], []),
+        (["--distbench-update=all"], []),
+        (["--distbench-update", "--gpu"], ["--gpu"]),
+        (["--distbench-prune", "--distbench-json", "run.json"], []),
+        (["--distbench-attach=1", "--distbench-strict"], ["--distbench-strict"]),
+        (["--world-size", "4", "-k", "x", "--mine", "a"], ["--world-size", "4", "--mine", "a"]),
+        (["-p", "no:sugar", "-p", "mine"], ["-p", "mine"]),
+    ],
+)
+def test_a_rerun_keeps_what_decides_how_a_test_runs(given: list[str], kept: list[str]) -> None:
+    command = rerun_command(config("suites", *given), "suites/test_a.py::test_b[ws2]")
+
+    assert command == " ".join(["pytest", "'suites/test_a.py::test_b[ws2]'", *kept])
+
+
+def test_the_command_that_records_has_one_update_and_its_own_number_of_launches() -> None:
+    command = record_command(config("suites", "--distbench-update", "failed", "--distbench-launches", "2", "--gpu"))
+
+    assert command == "pytest suites --gpu --distbench-update=new"
+
+
+@pytest.mark.parametrize(
+    ("nodeid", "callspec", "found"),
+    [
+        ("a.py::t", None, ("a.py::t", "")),
+        ("a.py::t[x-ws2]", {"id": "x-ws2", "params": {}}, ("a.py::t", "x-ws2")),
+        ("a.py::t[x-ws2-mpi]", {"id": "x-ws2-mpi", "params": {"distbench_backend": "mpi"}}, ("a.py::t", "x-ws2")),
+        ("a.py::t[mpi]", {"id": "mpi", "params": {"distbench_backend": "mpi"}}, ("a.py::t", "")),
+    ],
+)
+def test_a_node_id_is_taken_apart(nodeid: str, callspec: dict[str, Any] | None, found: tuple[str, str]) -> None:
+    item: Any = SimpleNamespace(nodeid=nodeid)
+    if callspec is not None:
+        item.callspec = SimpleNamespace(**callspec)
+
+    assert test_and_id(item) == found
