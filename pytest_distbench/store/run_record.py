@@ -2,25 +2,60 @@
 
 from __future__ import annotations
 
-import os
-import tempfile
-from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
-import msgspec
-
-from pytest_distbench.errors import StoredFileError
+from pytest_distbench.records.kinds import VERDICT_KINDS
 from pytest_distbench.records.run import RunRecord
+from pytest_distbench.store.files import FileKind
 
-SCHEMA = 1
-"""Version of the file format. 1: first."""
-
-MAX_FILE_BYTES = 512 * 2**20
-"""A larger file is refused before it is read."""
+SCHEMA = 2
+"""Version of the file format. 1: first. 2: key and reference of a case are records of their own; its outcome."""
 
 
-class _Head(msgspec.Struct):
-    schema: int
+def _with_references(document: dict[str, Any]) -> dict[str, Any]:
+    """From schema 1 to 2. A test's outcome was not written then: it is what the verdicts and launches say."""
+    return document | {"results": [_with_reference(result) for result in document["results"]]}
+
+
+def _with_reference(result: dict[str, Any]) -> dict[str, Any]:
+    case = dict(result["case"])
+    key = {name: case.pop(name) for name in ("case_id", "backend", "launcher")}
+    name, path = result.get("against", ""), result.get("baseline_path", "")
+    reference = {
+        "kind": "paired" if name else "stored" if path else "nothing",
+        "name": name,
+        "path": path,
+        "software": result.get("baseline_software", {}),
+        "peak_memory_bytes": result.get("baseline_peak_memory_bytes"),
+        "phases": result.get("baseline_phases", {}),
+        "launches": result.get("reference_launches", []),
+    }
+    replaced_by = {
+        "against", "baseline_path", "baseline_software", "baseline_peak_memory_bytes", "baseline_phases",
+        "reference_launches",
+    }  # fmt: skip
+    kept = {field: value for field, value in result.items() if field not in replaced_by}
+    return kept | {"case": case | {"key": key}, "reference": reference, "outcome": _outcome(result)}
+
+
+def _outcome(result: dict[str, Any]) -> str:
+    last = result["launches"][-1]["outcome"]
+    fails = any(VERDICT_KINDS[verdict["kind"]].fails for verdict in result["verdicts"])
+    if last == "passed" and fails and result.get("update", "") == "":
+        return "xfailed" if result.get("xfail_perf", "") else "failed"
+    return "failed" if result.get("update", "") == "refused" else str(last)
+
+
+RUN_RECORDS = FileKind(
+    name="run record",
+    record=RunRecord,
+    schema=SCHEMA,
+    max_bytes=512 * 2**20,
+    next_step="Write one with pytest --distbench-json FILE",
+    where="Give --distbench-json a writable place",
+    migrations={1: _with_references},
+)
 
 
 def write_run_record(path: Path, record: RunRecord) -> None:
@@ -29,21 +64,7 @@ def write_run_record(path: Path, record: RunRecord) -> None:
     Raises:
         StoredFileError: the file cannot be written; an older one is as it was.
     """
-    data = msgspec.json.format(msgspec.json.encode(record), indent=1)
-    name = ""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-        with os.fdopen(handle, "wb") as file:
-            file.write(data)
-        os.chmod(name, 0o644)
-        os.replace(name, path)
-    except OSError as error:
-        with suppress(OSError):
-            os.unlink(name)
-        raise StoredFileError(
-            path, f"cannot write: {error.strerror or error}", "Give --distbench-json a writable place"
-        ) from error
+    RUN_RECORDS.write(path, record)
 
 
 def read_run_record(path: Path) -> RunRecord:
@@ -52,18 +73,4 @@ def read_run_record(path: Path) -> RunRecord:
     Raises:
         StoredFileError: unreadable, not a run record, or of a later schema.
     """
-    hint = "Write one with pytest --distbench-json FILE"
-    try:
-        if path.stat().st_size > MAX_FILE_BYTES:
-            raise StoredFileError(path, f"larger than {MAX_FILE_BYTES // 2**20} MiB", hint)
-        data = path.read_bytes()
-        schema = msgspec.json.decode(data, type=_Head).schema
-        if schema > SCHEMA:
-            raise StoredFileError(
-                path, f"written in schema {schema}, this version reads up to {SCHEMA}", "Upgrade pytest-distbench"
-            )
-        return msgspec.json.decode(data, type=RunRecord)
-    except OSError as error:
-        raise StoredFileError(path, f"cannot read: {error.strerror or error}", "Check the path") from error
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise StoredFileError(path, f"not a run record: {error}", hint) from error
+    return RUN_RECORDS.read(path)

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from pytest_distbench.plugin.rerun import record_command, rerun_command, test_and_id
+from pytest_distbench.plugin.rerun import record_command, rerun_command
+from pytest_distbench.plugin.rerun import test_and_id as take_apart
 
 
 def config(*arguments: str) -> Any:
@@ -55,4 +56,4 @@ def test_a_node_id_is_taken_apart(nodeid: str, callspec: dict[str, Any] | None, 
     if callspec is not None:
         item.callspec = SimpleNamespace(**callspec)
 
-    assert test_and_id(item) == found
+    assert take_apart(item) == found
