@@ -42,3 +42,18 @@ def run(folder: Path, *arguments: str, timeout_s: float | None = None) -> subpro
         timeout=timeout_s,
         check=False,
     )
+
+
+def describe_commit(folder: Path, *, timeout_s: float = 30.0) -> str:
+    """The commit that is checked out around a folder, followed by ``-dirty`` where tracked files differ from it.
+
+    Empty where there is no repository, no commit yet, or no git.
+    """
+    try:
+        head = run(folder, "rev-parse", "--verify", "--quiet", "HEAD", timeout_s=timeout_s)
+        status = run(folder, "status", "--porcelain", "--untracked-files=no", timeout_s=timeout_s)
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    if head.returncode:
+        return ""
+    return head.stdout.strip() + ("-dirty" if status.stdout.strip() else "")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import os
+import shlex
 import time
 from collections.abc import Callable, Generator
 from pathlib import Path
@@ -167,8 +168,11 @@ class ResultsPlugin:
     def _write_record(self, settings: Settings, session: pytest.Session) -> None:
         from datetime import UTC, datetime
 
+        from pytest_distbench import git
         from pytest_distbench.errors import StoredFileError
         from pytest_distbench.installation import __version__
+        from pytest_distbench.machine.hardware import scrubbed_arguments
+        from pytest_distbench.plugin.settings import given_options
         from pytest_distbench.records.run import RunRecord
         from pytest_distbench.store.run_record import SCHEMA, write_run_record
 
@@ -178,6 +182,9 @@ class ResultsPlugin:
             distbench=__version__,
             started=datetime.fromtimestamp(self._started, UTC).isoformat(timespec="seconds"),
             duration_s=time.time() - self._started,
+            commit=git.describe_commit(self._config.rootpath),
+            command=shlex.join(["pytest", *scrubbed_arguments([str(a) for a in self._config.invocation_params.args])]),
+            settings=given_options(self._config),
             world_sizes=list(settings.world_sizes),
             gpu=settings.gpu,
             results=self._results,

@@ -8,18 +8,13 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeVar
 
 import pytest
 
-from pytest_distbench.errors import BackendUnavailable, BodyError, DistbenchError
+from pytest_distbench.errors import BackendUnavailable, DistbenchError
 from pytest_distbench.judging.policy import Conclusion, conclude
-from pytest_distbench.judging.terms import Terms
-from pytest_distbench.machine import hardware
-from pytest_distbench.machine.hardware import scrubbed, scrubbed_arguments
-from pytest_distbench.plugin.arguments import MOST_OF_A_CASE, Arguments, show
-from pytest_distbench.plugin.locate import json_able, locate
-from pytest_distbench.plugin.markers import Requirement, requirement
+from pytest_distbench.machine.hardware import scrubbed
+from pytest_distbench.plugin.arguments import Arguments, show
 from pytest_distbench.plugin.outcomes import LaunchFailed, MissingBaseline, Misuse, NotStored, Regression, Unaccepted
-from pytest_distbench.plugin.rerun import test_and_id
+from pytest_distbench.plugin.requests import RequestMaker
 from pytest_distbench.plugin.runs import Run
-from pytest_distbench.records.case import Case, CaseKey
 from pytest_distbench.records.metric import Measurement, Scalar
 from pytest_distbench.records.record import replaced
 from pytest_distbench.records.run import CaseResult
@@ -29,7 +24,7 @@ from pytest_distbench.report.explain import explanation, headline
 from pytest_distbench.run.derived import DerivedNumbers, GivenNumbers
 from pytest_distbench.run.loop import Session
 from pytest_distbench.run.references import Nothing
-from pytest_distbench.run.request import CaseRequest, LaunchRequest
+from pytest_distbench.run.request import CaseRequest
 from pytest_distbench.run.samples import SampleFailed, Samples
 
 if TYPE_CHECKING:
@@ -78,8 +73,7 @@ class Distbench:
         self._record = record
         self._command = command
         self._lend_terminal = lend_terminal
-        self._requirement: Requirement = requirement(node.iter_markers())
-        self._names: set[str] = set()
+        self._ask = RequestMaker(session.settings, node, world_size=world_size, backend=backend)
         self._runs: list[Run] = []
         self._measured: dict[Samples, tuple[CaseRequest, int]] = {}
 
@@ -121,7 +115,7 @@ class Distbench:
         given = self.arguments("distbench.run")
         if tolerance is not None:
             tolerance = given.tolerance(tolerance)
-        launched, request = self._requests(
+        launched, request = self._ask.run(
             given,
             body,
             params=params,
@@ -157,7 +151,7 @@ class Distbench:
         measured runs of the test.
         """
         given = self.arguments("distbench.measure")
-        launched, request = self._requests(
+        launched, request = self._ask.run(
             given,
             body,
             params=params,
@@ -217,11 +211,11 @@ class Distbench:
             at=point,
         )
         samples = self._derived_samples(given, metric, values, of)
-        request = self._case_request(
+        request = self._ask.case(
             given,
             label=metric.key,
             world_size=self.world_size,
-            identity=self._json_able(given, params),
+            identity=scrubbed(self._ask.parameters(given, params)),
             launches=None if callable(values) else int(samples.most),
             tolerance=None if tolerance is None else given.number("tolerance", tolerance, least=0.0),
         )
@@ -267,103 +261,6 @@ class Distbench:
             given.refuse("no value to judge")
         measured = next((run.samples.launches[0].software for run in reversed(self._runs) if run.samples.launches), {})
         return GivenNumbers(metric, numbers, measured or self._session.hardware.software)
-
-    def _requests(
-        self,
-        given: Arguments,
-        body: Body,
-        *,
-        params: Mapping[str, Any] | None,
-        args: Sequence[str],
-        world_size: int | None,
-        launches: int | None,
-        timeout: float | None,
-        tolerance: float | Mapping[str, float] | None,
-        seeds: Sequence[int],
-        name: str,
-    ) -> tuple[LaunchRequest, CaseRequest]:
-        """What to launch, and how to judge it."""
-        wanted = self._requirement
-        try:
-            reference = locate(body, beside=self._node.path.parent, args=given.command_line(args))
-        except BodyError as error:
-            given.refuse(str(error))
-        parameters = self._json_able(given, params)
-        identity = scrubbed(parameters)
-        of_seeds = given.seeds(seeds)
-        if of_seeds != (0,):
-            identity["seeds"] = list(of_seeds)
-        if reference.arguments:
-            identity["args"] = scrubbed_arguments(reference.arguments)
-        label = given.text("name", name, may_be_empty=True)
-        ranks = self.world_size
-        if world_size is not None:
-            ranks = given.whole("world_size", world_size, least=1)
-            label += f"@ws{ranks}"
-            if ranks > self._session.settings.largest:
-                pytest.skip(f"not run: needs {ranks} ranks, {self._session.settings.largest} given")
-        request = self._case_request(
-            given, label=label, world_size=ranks, identity=identity, launches=launches, tolerance=tolerance
-        )
-        seconds = None if timeout is None else given.number("timeout", timeout, above=0.0)
-        launched = LaunchRequest(
-            body=reference,
-            params=parameters,
-            seeds=of_seeds,
-            world_size=ranks,
-            backend=self.backend,
-            device=self.device,
-            timeout_s=seconds or wanted.timeout_s or self._session.settings.timeout_s,
-        )
-        return launched, request
-
-    def _case_request(
-        self,
-        given: Arguments,
-        *,
-        label: str,
-        world_size: int,
-        identity: dict[str, Any],
-        launches: int | None,
-        tolerance: float | Mapping[str, float] | None,
-    ) -> CaseRequest:
-        settings, wanted = self._session.settings, self._requirement
-        if settings.attach is not None and settings.attach >= world_size:
-            pytest.skip(f"--distbench-attach {settings.attach}: this test has ranks 0 to {world_size - 1}")
-        first = wanted.launches or settings.launches
-        if launches is not None:
-            first = given.whole("launches", launches, least=1, most=MOST_OF_A_CASE)
-        if label in self._names:
-            given.refuse(f"this test already has a run named {label!r}: give each its own name=")
-        self._names.add(label)
-        test, bracket = test_and_id(self._node)
-        return CaseRequest(
-            nodeid=self._node.nodeid,
-            case=Case(
-                test=test,
-                key=CaseKey(
-                    case_id=bracket + (f":{label}" if label else ""), backend=self.backend, launcher=settings.launcher
-                ),
-                world_size=world_size,
-                device=self.device,
-                params=identity,
-            ),
-            terms=Terms(
-                tolerance=tolerance if tolerance is not None else wanted.tolerance,
-                default_tolerance=settings.tolerance,
-                metrics=wanted.metrics,
-                max_launches=max(first, settings.max_launches),
-                cores=hardware.cores(),
-            ),
-            launches=first,
-            xfail_perf=wanted.xfail_perf or "",
-        )
-
-    def _json_able(self, given: Arguments, params: Mapping[str, Any] | None) -> dict[str, Any]:
-        try:
-            return json_able(given.mapping("params", params if params is not None else {}))
-        except BodyError as error:
-            given.refuse(str(error))
 
     def _keep(self, samples: Samples, result: CaseResult | Callable[[], CaseResult]) -> Run:
         run = Run(samples, (lambda: result) if isinstance(result, CaseResult) else result)

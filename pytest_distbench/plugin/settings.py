@@ -85,6 +85,18 @@ def read_settings(config: pytest.Config) -> Settings:
     )
 
 
+def given_options(config: pytest.Config) -> dict[str, str]:
+    """Our options that were given, on the command line or in the ini file, by name; flags are ``true``."""
+    found = {}
+    for name, option in OPTIONS.items():
+        key = name.replace("-", "_")
+        given = _option(config, key) or _option(config, f"short_{key}")
+        given = given or (option.has_ini_key and config.getini(f"distbench_{key}"))
+        if given:
+            found[name] = str(given) if option.metavar else "true"
+    return found
+
+
 def _also_failing(config: pytest.Config) -> frozenset[VerdictName]:
     from pytest_distbench.records.kinds import VERDICT_KINDS
 

@@ -110,3 +110,38 @@ def test_a_collective_is_one_row(pytester: pytest.Pytester, launcher: str) -> No
     found = {(row.metric, row.message_bytes): row.value for row in rows.itertuples()}
     assert found["wrong_elements", 4] == found["wrong_elements", 4096] == 0
     assert found["latency", 4096] > 0
+
+
+@pytest.mark.spawn
+def test_a_metric_kind_is_one_row(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytester.makepyfile(
+        test_worst="""
+        import os
+
+        from pytest_distbench.records.kinds import METRIC_KINDS, MetricKind
+
+        METRIC_KINDS["worst"] = MetricKind(
+            summary="the slowest iteration: may not rise",
+            reduce="max",
+            launch_value=max,
+            rule="noisy",
+            sign=1,
+            limit_text=lambda limit: f"<= {1 + limit:.1f} times",
+        )
+
+        def body(rank):
+            factor = float(os.environ.get("SLOWER", "1"))
+            rank.record("pause", [0.01, 0.01, (0.5 + rank.launch % 3 / 100) * factor], unit="s", better="worst")
+
+        def test_pause(distbench):
+            distbench.run(body)
+        """
+    )
+    command = ("-p", "no:sugar", "-p", "no:cacheprovider")
+    recorded = pytester.runpytest_subprocess(*command, "--distbench-update")
+    same = pytester.runpytest_subprocess(*command)
+    monkeypatch.setenv("SLOWER", "2")
+    slower = pytester.runpytest_subprocess(*command)
+
+    assert (recorded.ret, same.ret, slower.ret) == (0, 0, 1)
+    slower.stdout.fnmatch_lines(["pause +*% (limit <= 1.* times)*"])

@@ -706,3 +706,24 @@ def test_a_test_that_runs_again_is_in_the_record_once(project: Project) -> None:
     record = json.loads((made.path / "run.json").read_text())
 
     assert len(record["results"]) == 1
+
+
+def test_the_run_record_says_how_it_came_about(project: Project) -> None:
+    made = project(TEST)
+    for command in (
+        ["init", "-q"],
+        ["add", "test_it.py"],
+        ["-c", "user.name=a", "-c", "user.email=a@b", "commit", "-qm", "a"],
+    ):
+        assert made.run("git", *command).ret == 0
+    head = made.run("git", "rev-parse", "HEAD").outlines[0]
+    run(made, "--distbench-json=run.json", "--world-size", "2", "--distbench-strict", "-o", "api_token=x")
+    clean = json.loads((made.path / "run.json").read_text())
+    (made.path / "test_it.py").write_text((made.path / "test_it.py").read_text() + "\n")
+    run(made, "--distbench-json=run.json")
+    changed = json.loads((made.path / "run.json").read_text())
+
+    assert (clean["commit"], changed["commit"]) == (head, f"{head}-dirty")
+    assert clean["settings"] == {"world-size": "2", "strict": "true", "json": "run.json", "launcher": "stand-in"}
+    assert "--distbench-strict" in clean["command"]
+    assert "api_token=x" not in clean["command"]

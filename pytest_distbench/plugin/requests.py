@@ -1,0 +1,153 @@
+"""From the arguments of a call, the markers of its test and the run's settings to what is launched and judged."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+import pytest
+
+from pytest_distbench.errors import BodyError
+from pytest_distbench.judging.terms import Terms
+from pytest_distbench.machine import hardware
+from pytest_distbench.machine.hardware import scrubbed, scrubbed_arguments
+from pytest_distbench.plugin.arguments import MOST_OF_A_CASE, Arguments
+from pytest_distbench.plugin.locate import json_able, locate
+from pytest_distbench.plugin.markers import requirement
+from pytest_distbench.plugin.rerun import test_and_id
+from pytest_distbench.records.case import Case, CaseKey
+from pytest_distbench.run.request import CaseRequest, LaunchRequest
+from pytest_distbench.run.settings import Settings
+
+
+class RequestMaker:
+    """Makes the requests of one test.
+
+    What an argument says goes before what the marker says, and that before the run's settings.
+
+    Args:
+        settings: of the run.
+        node: the test.
+        world_size: ranks of its process groups.
+        backend: of its process groups.
+    """
+
+    def __init__(self, settings: Settings, node: pytest.Item, *, world_size: int, backend: str) -> None:
+        self._settings = settings
+        self._node = node
+        self._world_size = world_size
+        self._backend = backend
+        self._device: Literal["cpu", "cuda"] = "cuda" if settings.gpu else "cpu"
+        self._wanted = requirement(node.iter_markers())
+        self._names: set[str] = set()
+
+    def run(
+        self,
+        given: Arguments,
+        body: object,
+        *,
+        params: Mapping[str, Any] | None,
+        args: Sequence[str],
+        world_size: int | None,
+        launches: int | None,
+        timeout: float | None,
+        tolerance: float | Mapping[str, float] | None,
+        seeds: Sequence[int],
+        name: str,
+    ) -> tuple[LaunchRequest, CaseRequest]:
+        """What to launch, and how to judge it.
+
+        Raises:
+            Misuse: an argument cannot be used.
+        """
+        try:
+            reference = locate(body, beside=self._node.path.parent, args=given.command_line(args))
+        except BodyError as error:
+            given.refuse(str(error))
+        parameters = self.parameters(given, params)
+        identity = scrubbed(parameters)
+        of_seeds = given.seeds(seeds)
+        if of_seeds != (0,):
+            identity["seeds"] = list(of_seeds)
+        if reference.arguments:
+            identity["args"] = scrubbed_arguments(reference.arguments)
+        label = given.text("name", name, may_be_empty=True)
+        ranks = self._world_size
+        if world_size is not None:
+            ranks = given.whole("world_size", world_size, least=1)
+            label += f"@ws{ranks}"
+            if ranks > self._settings.largest:
+                pytest.skip(f"not run: needs {ranks} ranks, {self._settings.largest} given")
+        request = self.case(
+            given, label=label, world_size=ranks, identity=identity, launches=launches, tolerance=tolerance
+        )
+        seconds = None if timeout is None else given.number("timeout", timeout, above=0.0)
+        launched = LaunchRequest(
+            body=reference,
+            params=parameters,
+            seeds=of_seeds,
+            world_size=ranks,
+            backend=self._backend,
+            device=self._device,
+            timeout_s=seconds or self._wanted.timeout_s or self._settings.timeout_s,
+        )
+        return launched, request
+
+    def case(
+        self,
+        given: Arguments,
+        *,
+        label: str,
+        world_size: int,
+        identity: dict[str, Any],
+        launches: int | None,
+        tolerance: float | Mapping[str, float] | None,
+    ) -> CaseRequest:
+        """How to judge a case.
+
+        Args:
+            given: the arguments of the call.
+            label: tells the cases of one test apart.
+            world_size: ranks of its process groups.
+            identity: what defines the case, without secrets.
+            launches: judged first; None: the test does not say.
+            tolerance: None: the call does not say.
+        """
+        settings, wanted = self._settings, self._wanted
+        if settings.attach is not None and settings.attach >= world_size:
+            pytest.skip(f"--distbench-attach {settings.attach}: this test has ranks 0 to {world_size - 1}")
+        first = wanted.launches or settings.launches
+        if launches is not None:
+            first = given.whole("launches", launches, least=1, most=MOST_OF_A_CASE)
+        if label in self._names:
+            given.refuse(f"this test already has a run named {label!r}: give each its own name=")
+        self._names.add(label)
+        test, bracket = test_and_id(self._node)
+        return CaseRequest(
+            nodeid=self._node.nodeid,
+            case=Case(
+                test=test,
+                key=CaseKey(
+                    case_id=bracket + (f":{label}" if label else ""), backend=self._backend, launcher=settings.launcher
+                ),
+                world_size=world_size,
+                device=self._device,
+                params=identity,
+            ),
+            terms=Terms(
+                tolerance=tolerance if tolerance is not None else wanted.tolerance,
+                default_tolerance=settings.tolerance,
+                metrics=wanted.metrics,
+                max_launches=max(first, settings.max_launches),
+                cores=hardware.cores(),
+            ),
+            launches=first,
+            xfail_perf=wanted.xfail_perf or "",
+        )
+
+    def parameters(self, given: Arguments, params: Mapping[str, Any] | None) -> dict[str, Any]:
+        """Parameters as ranks get them."""
+        try:
+            return json_able(given.mapping("params", params if params is not None else {}))
+        except BodyError as error:
+            given.refuse(str(error))

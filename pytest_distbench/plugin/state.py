@@ -1,0 +1,119 @@
+"""What the plugin keeps of a pytest run between its hooks: settings, the session, what is shown meanwhile."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from pytest_distbench.plugin.collect import ResultsPlugin
+    from pytest_distbench.plugin.progress import Progress
+    from pytest_distbench.run.against import Reference
+    from pytest_distbench.run.loop import Session
+    from pytest_distbench.run.settings import Settings
+
+
+@dataclass
+class State:
+    """What the plugin keeps between hooks."""
+
+    taken_options: list[str] = field(default_factory=list)
+    """Short options that a conftest defined before us."""
+    settings: Settings | None = None
+    against: Reference | None = None
+    session: Session | None = None
+    progress: Progress | None = None
+    usage_errors: list[str] = field(default_factory=list)
+    results: ResultsPlugin | None = None
+
+
+STATE = pytest.StashKey[State]()
+
+
+def is_mentioned(config: pytest.Config) -> bool:
+    """Whether an option of ours was given: then it is checked even if no test of ours is collected."""
+    options = [value for name, value in vars(config.option).items() if name.startswith("distbench_")]
+    return any(value not in (None, False) for value in options)
+
+
+def settings_of(config: pytest.Config) -> Settings:
+    """What the user asked for, read and checked at the first call.
+
+    Raises:
+        pytest.UsageError: an option, or what this tree is to be compared with, cannot be used.
+    """
+    state = config.stash[STATE]
+    if state.settings is None:
+        from pytest_distbench.errors import ConfigurationError
+        from pytest_distbench.plugin.settings import read_settings
+
+        try:
+            settings = read_settings(config)
+            if settings.against is not None:
+                from pytest_distbench.run.against import find_reference
+
+                state.against = find_reference(
+                    settings.against, root=config.rootpath, folder=config.invocation_params.dir
+                )
+        except ConfigurationError as error:
+            raise pytest.UsageError(str(error)) from None
+        state.settings = settings
+    return state.settings
+
+
+def session_of(config: pytest.Config) -> Session:
+    """The session of this process, made at the first call: nothing is started before a test of ours is collected."""
+    state = config.stash[STATE]
+    if state.session is None:
+        from pytest_distbench.plugin.progress import Progress
+        from pytest_distbench.run.launching import Launching
+        from pytest_distbench.run.loop import Session
+
+        settings = settings_of(config)
+        state.progress = Progress(config)
+        launching = Launching(
+            settings,
+            on_progress=state.progress.show,
+            reports_progress=state.progress.wants_events,
+            on_output=state.progress.show_output if config.getoption("capture") == "no" else None,
+            post_mortem=bool(config.getoption("usepdb")),
+            compared_with=state.against,
+        )
+        state.session = Session(launching)
+        if state.results is not None:
+            state.results.session = state.session
+        if settings.against is not None:
+            _end_orderly_at_sigterm()
+    return state.session
+
+
+def _end_orderly_at_sigterm() -> None:
+    """As at Ctrl-C: cancelled CI jobs get SIGTERM, and nobody else removes a worktree. A handler of others stays."""
+    if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
+
+
+@contextlib.contextmanager
+def terminal_for_rank(config: pytest.Config) -> Iterator[None]:
+    """Under --distbench-attach pytest lets go of stdin, stdout and stderr: the attached rank is given them."""
+    capture = config.pluginmanager.getplugin("capturemanager")
+    if settings_of(config).attach is None or capture is None:
+        yield
+        return
+    capture.suspend(in_=True)
+    try:
+        yield
+    finally:
+        capture.resume()
+
+
+def settings_if_used(config: pytest.Config, *, is_used: bool) -> Settings | None:
+    """The run's settings if anything of ours was asked for or measured, else None."""
+    state = config.stash[STATE]
+    return settings_of(config) if is_used or state.settings is not None else None
