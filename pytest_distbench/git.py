@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -22,3 +23,22 @@ def command(folder: Path, *arguments: str) -> Sequence[str]:
 def variables(inherited: Mapping[str, str] = os.environ) -> dict[str, str]:
     """The environment to run it in: the folder decides which repository is meant, and messages are in English."""
     return {k: v for k, v in inherited.items() if k not in _OF_ANOTHER_REPOSITORY} | {"LC_ALL": "C"}
+
+
+def run(folder: Path, *arguments: str, timeout_s: float | None = None) -> subprocess.CompletedProcess[str]:
+    """Run git to its end, without asking anything of the terminal.
+
+    Raises:
+        OSError: there is no git, or no such folder.
+        subprocess.TimeoutExpired: it took longer.
+    """
+    return subprocess.run(
+        command(folder, *arguments),
+        env=variables(),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        encoding="utf-8",
+        errors="surrogateescape",  # as names of files come
+        timeout=timeout_s,
+        check=False,
+    )

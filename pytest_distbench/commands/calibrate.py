@@ -13,10 +13,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-import msgspec
-
 from pytest_distbench.commands.contract import Adder
-from pytest_distbench.errors import DistbenchError, StoredFileError
+from pytest_distbench.errors import DistbenchError
 from pytest_distbench.installation import __version__
 from pytest_distbench.judging import noise
 from pytest_distbench.judging.stats import baseline_error_rate
@@ -25,10 +23,8 @@ from pytest_distbench.records.calibration import Calibration
 from pytest_distbench.records.options import OPTIONS
 from pytest_distbench.records.run import CaseResult
 from pytest_distbench.report.calibration import calibration_lines
+from pytest_distbench.store.calibration import CALIBRATIONS, SCHEMA
 from pytest_distbench.store.run_record import read_run_record
-
-SCHEMA = 1
-"""Version of the file ``--json`` writes. 1: first."""
 
 LAUNCHES = 20
 """As many as the recommended baseline; their standard deviation is known to about 16 %."""
@@ -99,7 +95,7 @@ def calibrate(options: argparse.Namespace) -> Iterator[str]:
                 break  # the next round would measure nothing either
     found = analyse(rounds, tolerance=options.tolerance, duration_s=time.monotonic() - started)
     if options.json is not None:
-        _write(options.json, found)
+        CALIBRATIONS.write(options.json, found)
     yield ""
     yield from calibration_lines(found, show_all=options.all)
     if options.json is not None:
@@ -205,16 +201,6 @@ def _refuse_ours(arguments: Sequence[str]) -> None:
                 f"{option}: calibrate measures without baselines, in rounds of its own; leave it out. "
                 "The number of launches is --launches N"
             )
-
-
-def _write(path: Path, found: Calibration) -> None:
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(msgspec.json.format(msgspec.json.encode(found), indent=1))
-    except OSError as error:
-        raise StoredFileError(
-            path, f"cannot write: {error.strerror or error}", "Give --json a writable place"
-        ) from error
 
 
 def _launches(text: str) -> int:

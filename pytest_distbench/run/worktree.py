@@ -98,20 +98,10 @@ def _remove(root: Path, tree: Path) -> None:
 
 
 def _git(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    command = git.command(folder, *arguments)
     try:
-        return subprocess.run(
-            command,
-            env=git.variables(),
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=_GIT_TIMEOUT_S,
-            check=False,
-        )
+        return git.run(folder, *arguments, timeout_s=_GIT_TIMEOUT_S)
     except (OSError, subprocess.TimeoutExpired) as error:
-        return subprocess.CompletedProcess(command, 1, "", str(error))
+        return subprocess.CompletedProcess(arguments, 1, "", str(error))
 
 
 def _said(done: subprocess.CompletedProcess[str]) -> str:

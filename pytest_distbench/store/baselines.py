@@ -7,14 +7,10 @@ that record different cases never touch the same file, and each file is replaced
 
 from __future__ import annotations
 
-import contextlib
 import functools
-import glob
 import hashlib
 import os
 import re
-import tempfile
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path, PurePosixPath
 from urllib.parse import quote, unquote
@@ -22,10 +18,10 @@ from urllib.parse import quote, unquote
 import msgspec
 
 from pytest_distbench.errors import StoredFileError
-from pytest_distbench.records.baseline import BaselineEntry, BaselineMetric
+from pytest_distbench.records.baseline import BaselineEntry
 from pytest_distbench.records.case import EntryName
-from pytest_distbench.records.fingerprint import Fingerprint
 from pytest_distbench.records.record import Record
+from pytest_distbench.store.files import FileKind
 
 SCHEMA = 1
 """Version of the file format. 1: first."""
@@ -33,20 +29,12 @@ SCHEMA = 1
 MAX_FILE_BYTES = 16 * 2**20
 """A larger file is not a baseline: it is refused before it is read, and never written."""
 
-_ABANDONED_S = 600.0
-"""A draft older than this is of a writer that was killed: writing one file takes milliseconds."""
-
 _LONGEST_NAME = 200
 """Bytes of one name; file systems take 255, and a draft's name is longer."""
 
 _LONGEST_PATH = 2000
 """Bytes of the names below a platform; the kernel takes 4096 with the store's own place."""
 
-_RESTORE = (
-    "If you edited it, correct that; else restore it from version control, or delete it and record it again with "
-    "--distbench-update"
-)
-_TAKE_A_SIDE = "Take one side (git checkout --ours or --theirs FILE), or record it again with --distbench-update"
 _PLATFORM = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _ITEM = rb'(?:-?[\d.eE+-]+|null|"(?:[^"\\\n]|\\.)*")'
 _FLAT_LIST = re.compile(rb"\[\n\s+(%b(?:,\n\s+%b)*)\n\s*\]" % (_ITEM, _ITEM))
@@ -68,10 +56,6 @@ class BaselineFile(Record, frozen=True, kw_only=True):
     def name(self) -> EntryName:
         """What the store knows this entry by."""
         return EntryName(platform=self.platform, test=self.test, key=self.key)
-
-
-class _Head(msgspec.Struct):
-    schema: int
 
 
 class BaselineStore:
@@ -133,18 +117,10 @@ class BaselineStore:
             StoredFileError: the file could not be written; it is as it was before.
         """
         path = self.path(test, key)
-        data = render(BaselineFile(schema=SCHEMA, platform=self.platform, test=test, key=key, entry=entry))
-        if len(data) > MAX_FILE_BYTES:
-            problem = f"an entry of {len(data)} bytes is no baseline; at most {MAX_FILE_BYTES}"
-            raise StoredFileError(path, problem, "Record fewer metrics, or shorter parameters")
+        file = BaselineFile(schema=SCHEMA, platform=self.platform, test=test, key=key, entry=entry)
         if path.is_file():
             self._read(path)  # what we cannot read, a later schema for one, we do not overwrite
-        try:
-            _replace(path, data, sync=sync)
-        except OSError as error:
-            raise StoredFileError(
-                path, f"cannot write: {error.strerror or error}", "The stored baseline is unchanged"
-            ) from error
+        BASELINE_FILES.write(path, file, sync=sync)
         return path
 
     def delete(self, test: str, key: str) -> bool:
@@ -221,63 +197,7 @@ def read_file(path: Path) -> BaselineFile:
     Raises:
         StoredFileError: unreadable, too large, not JSON, wrong fields, or of a later schema.
     """
-    return parse(read_bytes(path), path)
-
-
-def read_bytes(path: Path) -> bytes:
-    """The content of one file of a store.
-
-    Raises:
-        StoredFileError: unreadable, or too large to be a baseline.
-    """
-    try:
-        with path.open("rb") as file:
-            size = os.fstat(file.fileno()).st_size
-            if size > MAX_FILE_BYTES:
-                raise StoredFileError(path, f"larger than {MAX_FILE_BYTES // 2**20} MiB", _RESTORE)
-            return file.read(size + 1)
-    except OSError as error:
-        next_step = "Check its permissions" if isinstance(error, PermissionError) else _RESTORE
-        raise StoredFileError(path, f"cannot read: {error.strerror or error}", next_step) from error
-
-
-def parse(data: bytes, path: Path, *, next_step: str = _RESTORE) -> BaselineFile:
-    """Decode one file of a store, strictly; ``path`` and ``next_step`` are for the error.
-
-    Raises:
-        StoredFileError: not JSON, wrong fields, or of a later schema.
-    """
-    try:
-        schema = msgspec.json.decode(data, type=_Head).schema
-        if schema > SCHEMA:
-            raise StoredFileError(
-                path, f"written in schema {schema}, this version reads up to {SCHEMA}", "Upgrade pytest-distbench"
-            )
-        return msgspec.json.decode(data, type=BaselineFile)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        if data.lstrip().startswith(b"<<<<<<<") or b"\n<<<<<<< " in data:
-            raise StoredFileError(path, "has the marks of a merge conflict", _TAKE_A_SIDE) from error
-        raise StoredFileError(path, f"not a baseline file: {_with_key(str(error), data)}", next_step) from error
-
-
-def _with_key(problem: str, data: bytes) -> str:
-    """The decoder says ``[...]`` for whatever key of a mapping: name the one that it stumbled over."""
-    with contextlib.suppress(msgspec.DecodeError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
-        entry = msgspec.json.decode(data)["entry"]
-        kinds: dict[str, type[msgspec.Struct]] = {"metrics": BaselineMetric, "fingerprints": Fingerprint}
-        for field, kind in kinds.items():
-            for key, value in entry.get(field, {}).items():
-                if f".{field}[...]" in problem and not _is_valid(value, kind):
-                    return problem.replace("[...]", f"[{key}]", 1)
-    return problem
-
-
-def _is_valid(value: object, kind: type[msgspec.Struct]) -> bool:
-    try:
-        msgspec.convert(value, kind)
-    except msgspec.ValidationError:
-        return False
-    return True
+    return BASELINE_FILES.read(path)
 
 
 def render(content: BaselineFile) -> bytes:
@@ -320,22 +240,17 @@ def _is_cut(name: str) -> bool:
     return len(name) == _LONGEST_NAME - 3 and name[-17] == "~"
 
 
-def _replace(path: Path, data: bytes, *, sync: bool) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    for draft in path.parent.glob(f".{glob.escape(path.name)}.*"):
-        with contextlib.suppress(OSError):  # another writer may be faster
-            if time.time() - draft.stat().st_mtime > _ABANDONED_S:
-                draft.unlink()
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(data)
-            file.flush()
-            if sync:
-                os.fsync(file.fileno())
-        os.chmod(name, 0o644)
-        os.replace(name, path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            os.unlink(name)
-        raise
+BASELINE_FILES = FileKind(
+    name="baseline file",
+    record=BaselineFile,
+    schema=SCHEMA,
+    max_bytes=MAX_FILE_BYTES,
+    next_step=(
+        "If you edited it, correct that; else restore it from version control, or delete it and record it again with "
+        "--distbench-update"
+    ),
+    where="The stored baseline is unchanged",
+    smaller="Record fewer metrics, or shorter parameters",
+    render=render,
+)
+"""The files of a store."""

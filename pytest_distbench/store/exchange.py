@@ -11,7 +11,7 @@ from typing import TextIO
 import msgspec
 
 from pytest_distbench.errors import DistbenchError, StoredFileError
-from pytest_distbench.store.baselines import MAX_FILE_BYTES, BaselineFile, BaselineStore, parse
+from pytest_distbench.store.baselines import BASELINE_FILES, MAX_FILE_BYTES, BaselineFile, BaselineStore
 
 _WANTED = "Give what 'distbench baseline export --format json' wrote, or the folder of a store"
 
@@ -83,7 +83,7 @@ def entries_of(source: Path) -> Iterator[BaselineFile]:
             number = 0
             while line := lines.readline(MAX_FILE_BYTES + 1):
                 number += 1
-                yield parse(line, Path(f"{source}:{number}"), next_step=_WANTED)
+                yield BASELINE_FILES.parse(line, Path(f"{source}:{number}"), next_step=_WANTED)
     except OSError as error:
         raise StoredFileError(source, f"cannot read: {error.strerror or error}", _WANTED) from error
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,7 +9,7 @@ from typing import Protocol
 
 from pytest_distbench import git
 from pytest_distbench.errors import DistbenchError
-from pytest_distbench.store.baselines import BaselineFile, BaselineStore, parse, read_bytes
+from pytest_distbench.store.baselines import BASELINE_FILES, BaselineFile, BaselineStore
 from pytest_distbench.store.changes import EntryChange, entry_change
 from pytest_distbench.store.names import Choice
 
@@ -37,7 +36,7 @@ class FolderVersion:
         return {str(path)[start:] for store in stores for path in store.files()}
 
     def read(self, path: str) -> bytes:
-        return read_bytes(self._folder / path)
+        return BASELINE_FILES.read_bytes(self._folder / path)
 
 
 class RevisionVersion:
@@ -92,11 +91,10 @@ class RevisionVersion:
     def _git(self, *arguments: str) -> str | None:
         """Its output; None where git says no."""
         try:
-            command = git.command(self._folder, *arguments)
-            done = subprocess.run(command, env=git.variables(), capture_output=True, check=False)
+            done = git.run(self._folder, *arguments)
         except OSError as error:
             raise DistbenchError(f"cannot run git: {error.strerror or error}; diff against a folder instead") from error
-        return os.fsdecode(done.stdout).removesuffix("\n") if done.returncode == 0 else None
+        return done.stdout.removesuffix("\n") if done.returncode == 0 else None
 
 
 class VersionChanges:
@@ -138,4 +136,4 @@ class VersionChanges:
 
 
 def _parsed(data: bytes | None, path: str) -> BaselineFile | None:
-    return None if data is None else parse(data, Path(path))
+    return None if data is None else BASELINE_FILES.parse(data, Path(path))

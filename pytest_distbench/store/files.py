@@ -1,0 +1,210 @@
+"""Files of ours: replaced whole by one rename, read strictly, and carried over from older schemas."""
+
+from __future__ import annotations
+
+import contextlib
+import glob
+import os
+import re
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, BinaryIO, Generic, TypeVar
+
+import msgspec
+
+from pytest_distbench.errors import StoredFileError
+from pytest_distbench.records.record import Record
+
+Migration = Callable[[dict[str, Any]], dict[str, Any]]
+"""From a file's content in one schema to its content in the next."""
+
+_ABANDONED_S = 600.0
+"""A draft older than this is of a writer that was killed: writing one file takes milliseconds, an export seconds."""
+
+_UNNAMED_KEY = re.compile(r"`\$([^`]*?)\[\.\.\.\]")
+_STEP = re.compile(r"\.(\w+)|\[(\d+)\]")
+
+_Content = TypeVar("_Content", bound=Record)
+
+
+class _Head(msgspec.Struct):
+    schema: int
+
+
+def _indented(content: Record) -> bytes:
+    return msgspec.json.format(msgspec.json.encode(content), indent=1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileKind(Generic[_Content]):
+    """One kind of JSON file that carries the number of its schema.
+
+    Attributes:
+        name: for errors: ``baseline file``.
+        record: what it holds; has a field ``schema``.
+        schema: the one that is written, and the last that is read.
+        max_bytes: a larger file is refused before it is read, and never written.
+        next_step: for whoever gave a file that is none of these.
+        where: for whoever gave a place that cannot be written.
+        smaller: for whoever has more to write than that.
+        migrations: by the schema they start from; each leads to the next one. Older schemas are not read.
+        render: the file's text.
+    """
+
+    name: str
+    record: type[_Content]
+    schema: int
+    max_bytes: int
+    next_step: str
+    where: str
+    smaller: str = "Measure fewer tests at once"
+    migrations: Mapping[int, Migration] = field(default_factory=dict)
+    render: Callable[[_Content], bytes] = _indented
+
+    def write(self, path: Path, content: _Content, *, sync: bool = False) -> None:
+        """Put the content in the place of the file, if there is one.
+
+        Raises:
+            StoredFileError: too large, or it could not be written; an older file is as it was.
+        """
+        data = self.render(content)
+        if len(data) > self.max_bytes:
+            problem = f"{len(data)} bytes are too many for a {self.name}; at most {self.max_bytes}"
+            raise StoredFileError(path, problem, self.smaller)
+        with replacing(path, next_step=self.where, sync=sync) as file:
+            file.write(data)
+
+    def read(self, path: Path) -> _Content:
+        """Read a file, strictly.
+
+        Raises:
+            StoredFileError: unreadable, too large, not JSON, wrong fields, or of a schema that is not known.
+        """
+        return self.parse(self.read_bytes(path), path)
+
+    def read_bytes(self, path: Path) -> bytes:
+        """The content of a file, as it is.
+
+        Raises:
+            StoredFileError: unreadable, or too large.
+        """
+        try:
+            with path.open("rb") as file:
+                size = os.fstat(file.fileno()).st_size
+                if size > self.max_bytes:
+                    raise StoredFileError(path, f"larger than {self.max_bytes // 2**20} MiB", self.next_step)
+                return file.read(size + 1)
+        except OSError as error:
+            next_step = "Check its permissions" if isinstance(error, PermissionError) else self.next_step
+            raise StoredFileError(path, f"cannot read: {error.strerror or error}", next_step) from error
+
+    def parse(self, data: bytes, path: Path, *, next_step: str = "") -> _Content:
+        """Decode the content of a file, strictly; ``path`` and ``next_step`` are for the error.
+
+        Raises:
+            StoredFileError: not JSON, wrong fields, or of a schema that is not known.
+        """
+        try:
+            schema = msgspec.json.decode(data, type=_Head).schema
+            if schema == self.schema:
+                return msgspec.json.decode(data, type=self.record)
+            return msgspec.convert(self._carried_over(msgspec.json.decode(data), schema, path), self.record)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            if data.lstrip().startswith(b"<<<<<<<") or b"\n<<<<<<< " in data:
+                raise StoredFileError(
+                    path,
+                    "has the marks of a merge conflict",
+                    "Take one side (git checkout --ours or --theirs FILE), or write the file again",
+                ) from error
+            problem = f"not a {self.name}: {self._with_key(str(error), data)}"
+            raise StoredFileError(path, problem, next_step or self.next_step) from error
+
+    def _carried_over(self, document: dict[str, Any], schema: int, path: Path) -> dict[str, Any]:
+        """The document in this schema, one migration after the other."""
+        if schema > self.schema:
+            raise StoredFileError(
+                path, f"written in schema {schema}, this version reads up to {self.schema}", "Upgrade pytest-distbench"
+            )
+        for older in range(schema, self.schema):
+            if older not in self.migrations:
+                first = min(self.migrations, default=self.schema)
+                raise StoredFileError(
+                    path, f"written in schema {schema}, this version reads from {first}", self.next_step
+                )
+            try:
+                document = self.migrations[older](document) | {"schema": older + 1}
+            except (LookupError, TypeError, ValueError, AttributeError) as error:
+                problem = f"not a {self.name} of schema {older}: {type(error).__name__} {error}"
+                raise StoredFileError(path, problem, self.next_step) from error
+        return document
+
+    def _with_key(self, problem: str, data: bytes) -> str:
+        """The decoder says ``[...]`` for whatever key of a mapping: name the one that it stumbled over.
+
+        It is the one beside which no other is needed for the same complaint.
+        """
+        unnamed = _UNNAMED_KEY.search(problem)
+        with contextlib.suppress(msgspec.DecodeError, ValueError, LookupError, TypeError, RecursionError):
+            document = place = msgspec.json.decode(data)
+            for step in _STEP.finditer(unnamed[1] if unnamed else ""):
+                place = place[step[1] if step[1] is not None else int(step[2])]
+            if not unnamed or not isinstance(place, dict):
+                return problem
+            for key, value in dict(place).items():
+                place.clear()
+                place[key] = value
+                try:
+                    msgspec.json.decode(msgspec.json.encode(document), type=self.record)
+                except msgspec.ValidationError as error:
+                    if str(error) == problem:
+                        return problem.replace("[...]", f"[{key}]", 1)
+        return problem
+
+
+@contextlib.contextmanager
+def replacing(path: Path, *, next_step: str, sync: bool = False) -> Iterator[BinaryIO]:
+    """A file to write to that takes the place of ``path`` when all is written, or of nothing if that fails.
+
+    What is no regular file, such as ``/dev/stdout`` or a pipe, is written to as it is.
+
+    Args:
+        path: the file; its folder is made.
+        next_step: for the error.
+        sync: wait until the disk has it. Without, a power failure (no mere ``kill -9``) may leave an empty file.
+
+    Raises:
+        StoredFileError: it could not be written; an older file is as it was.
+    """
+    try:
+        if path.exists() and not path.is_file() and not path.is_dir():
+            with path.open("wb") as special:
+                yield special
+            return
+        path.parent.mkdir(parents=True, exist_ok=True)
+        _remove_abandoned(path)
+        handle, draft = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        try:
+            with os.fdopen(handle, "wb") as file:
+                yield file
+                file.flush()
+                if sync:
+                    os.fsync(file.fileno())
+            os.chmod(draft, 0o644)
+            os.replace(draft, path)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                os.unlink(draft)
+            raise
+    except OSError as error:
+        raise StoredFileError(path, f"cannot write: {error.strerror or error}", next_step) from error
+
+
+def _remove_abandoned(path: Path) -> None:
+    """Remove what writers of this file left behind that were killed."""
+    for draft in path.parent.glob(f".{glob.escape(path.name)}.*"):
+        with contextlib.suppress(OSError):  # another writer may be faster
+            if time.time() - draft.stat().st_mtime > _ABANDONED_S:
+                draft.unlink()

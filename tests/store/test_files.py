@@ -1,0 +1,130 @@
+"""Files of ours: replaced whole, read strictly, carried over from older schemas."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from pytest_distbench.errors import StoredFileError
+from pytest_distbench.records.record import Record
+from pytest_distbench.store.files import FileKind, replacing
+
+
+class Point(Record, frozen=True, kw_only=True):
+    x: float
+
+
+class Drawing(Record, frozen=True, kw_only=True):
+    schema: int
+    points: dict[str, Point]
+    title: str
+
+
+def titled(document: dict[str, Any]) -> dict[str, Any]:
+    return document | {"title": document["name"].upper()} if document.pop("old", True) else document
+
+
+def renamed(document: dict[str, Any]) -> dict[str, Any]:
+    del document["name"]
+    return document
+
+
+DRAWINGS = FileKind(
+    name="drawing",
+    record=Drawing,
+    schema=3,
+    max_bytes=2**20,
+    next_step="Draw one",
+    where="Give a writable place",
+    smaller="Draw less",
+    migrations={1: titled, 2: renamed},
+)
+DRAWN = Drawing(schema=3, points={"a": Point(x=1.0)}, title="B")
+
+
+def write(folder: Path, document: object) -> Path:
+    path = folder / "drawing.json"
+    path.write_bytes(msgspec.json.encode(document))
+    return path
+
+
+def test_what_is_written_is_read_back(tmp_path: Path) -> None:
+    DRAWINGS.write(tmp_path / "new" / "drawing.json", DRAWN)
+
+    assert DRAWINGS.read(tmp_path / "new" / "drawing.json") == DRAWN
+
+
+def test_an_older_schema_is_carried_over_step_by_step(tmp_path: Path) -> None:
+    path = write(tmp_path, {"schema": 1, "points": {"a": {"x": 1}}, "name": "b"})
+
+    assert DRAWINGS.read(path) == DRAWN
+
+
+@pytest.mark.parametrize(
+    ("document", "said"),
+    [
+        ({"schema": 4}, r"written in schema 4, this version reads up to 3\. Upgrade pytest-distbench"),
+        ({"schema": 0}, r"written in schema 0, this version reads from 1\. Draw one"),
+        ({"schema": 1}, r"not a drawing of schema 1: KeyError 'name'\. Draw one"),
+        ({"schema": 2, "name": "", "points": {}}, r"not a drawing: Object missing required field `title`\. Draw one"),
+        ({"points": {}}, r"not a drawing: Object missing required field `schema`"),
+        ([1], r"not a drawing: Expected `object`, got `array`"),
+        ({"schema": 3, "points": {"a": {"x": 1}, "b": {"x": ""}}, "title": ""}, r"got `str` - at `\$\.points\[b\]\.x`"),
+        ({"schema": 3, "points": {}, "title": "", "more": 1}, r"unknown field `more`"),
+    ],
+)
+def test_what_is_wrong_with_a_file_is_said(tmp_path: Path, document: object, said: str) -> None:
+    with pytest.raises(StoredFileError, match=said):
+        DRAWINGS.read(write(tmp_path, document))
+
+
+def test_a_file_that_is_too_large_is_neither_read_nor_written(tmp_path: Path) -> None:
+    path = tmp_path / "drawing.json"
+    path.write_bytes(b" " * (2**20 + 1))
+
+    with pytest.raises(StoredFileError, match=r"larger than 1 MiB\. Draw one"):
+        DRAWINGS.read(path)
+    with pytest.raises(StoredFileError, match=r"bytes are too many for a drawing; at most 1048576\. Draw less"):
+        DRAWINGS.write(tmp_path / "other.json", Drawing(schema=3, points={}, title="x" * 2**20))
+    assert not (tmp_path / "other.json").exists()
+
+
+def write_half(path: Path, failure: BaseException) -> None:
+    with replacing(path, next_step="Make room") as file:
+        file.write(b"half")
+        raise failure
+
+
+def test_a_failure_while_writing_leaves_the_older_file_and_no_other(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text("old")
+
+    with pytest.raises(StoredFileError, match=r"a\.csv: cannot write: No space left on device\. Make room"):
+        write_half(path, OSError(28, "No space left on device"))
+    with pytest.raises(KeyboardInterrupt):
+        write_half(path, KeyboardInterrupt())
+    assert path.read_text() == "old"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_folder_in_its_place_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(StoredFileError, match=r"cannot write: Is a directory\. Draw"):
+        FileKind(name="", record=Drawing, schema=3, max_bytes=99, next_step="", where="Draw elsewhere").write(
+            tmp_path, DRAWN
+        )
+
+
+def test_a_pipe_is_written_to_and_stays_a_pipe(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    reader = os.open(tmp_path / "pipe", os.O_RDONLY | os.O_NONBLOCK)
+    with replacing(tmp_path / "pipe", next_step="") as file:
+        file.write(b"all")
+    seen = os.read(reader, 10)
+    os.close(reader)
+
+    assert seen == b"all"
+    assert (tmp_path / "pipe").is_fifo()

@@ -1,0 +1,25 @@
+"""Running git for a folder: the folder decides, not the variables of a hook around pytest."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from pytest_distbench import git
+
+
+def test_the_folder_decides_which_repository_is_meant(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("here", "elsewhere"):
+        (tmp_path / name).mkdir()
+        assert git.run(tmp_path / name, "init", "--quiet").returncode == 0
+    monkeypatch.setenv("GIT_DIR", str(tmp_path / "elsewhere" / ".git"))
+
+    assert git.run(tmp_path / "here", "rev-parse", "--show-toplevel").stdout == f"{tmp_path / 'here'}\n"
+
+
+def test_a_refusal_is_an_exit_code_with_gits_words(tmp_path: Path) -> None:
+    done = git.run(tmp_path, "rev-parse", "--verify", "HEAD")
+
+    assert done.returncode != 0
+    assert "not a git repository" in done.stderr
