@@ -26,10 +26,11 @@ def choose_entries(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--platform", metavar="NAME", default="", help="only this hardware class")
     parser.add_argument(
         "-k",
-        dest="expression",
-        metavar="EXPR",
-        default="",
-        help="only entries whose name matches, as pytest -k: 'test_a and not ws4', or a whole name or node id",
+        dest="parts",
+        metavar="PART",
+        action="append",
+        default=[],
+        help="only entries with this in their name, or of this name or node id; several choose what any of them names",
     )
 
 
@@ -52,7 +53,7 @@ def chosen(options: argparse.Namespace) -> Iterator[BaselineFile]:
         DistbenchError: no such folder or platform, or a file of it is no baseline.
     """
     folder = folder_of(options)
-    choice = selection(options.expression)
+    choice = selection(options.parts)
     platforms = BaselineStore(folder, "").platforms()
     if options.platform and options.platform not in platforms:
         raise DistbenchError(

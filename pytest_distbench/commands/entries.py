@@ -28,7 +28,7 @@ def add(add_parser: Adder) -> None:
     choose_entries(listing)
     listing.set_defaults(command=_list)
     show = add_parser("show", help="every metric of the chosen entries")
-    show.add_argument("shown", metavar="EXPR", nargs="?", default="", help="as -k")
+    show.add_argument("shown", metavar="PART", nargs="*", default=[], help="as -k")
     choose_entries(show)
     show.set_defaults(command=_show)
     update = add_parser("update", help="run pytest --distbench-update on the arguments given")
@@ -67,14 +67,15 @@ def _list(options: argparse.Namespace) -> list[str]:
 
 
 def _show(options: argparse.Namespace) -> Iterator[str]:
-    options.expression = options.expression or options.shown
+    options.parts = [*options.parts, *options.shown]
     shown = False
     for file in chosen(options):
         shown = True
         yield from _described(file)
     if not shown:
+        asked = " or ".join(map(repr, options.parts)) or "anything"
         raise DistbenchError(
-            f"no baseline whose test or case matches {options.expression!r} in {options.baselines}; "
+            f"no baseline whose test or case matches {asked} in {options.baselines}; "
             "'distbench baseline list' lists them"
         )
 
@@ -110,10 +111,10 @@ def _update(options: argparse.Namespace) -> Iterator[str]:
 
 
 def _prune(options: argparse.Namespace) -> Iterator[str]:
-    if options.run is None and not options.gone and not options.expression:
+    if options.run is None and not options.gone and not options.parts:
         raise ConfigurationError(
             "prune: nothing says what to delete: give a RUN.json written by pytest --distbench-json of a whole, green "
-            "run, or --gone, or -k EXPR"
+            "run, or --gone, or -k PART"
         )
     unused = _unused(options.run) if options.run is not None else None
     names = [file.name for file in chosen(options) if unused is None or file.name in unused]

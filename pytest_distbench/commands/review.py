@@ -42,7 +42,7 @@ def add(add_parser: Adder) -> None:
 
 
 def _diff(options: argparse.Namespace) -> Iterator[str]:
-    folder, choice = folder_of(options), selection(options.expression)
+    folder, choice = folder_of(options), selection(options.parts)
     other = Path(options.against)
     shown = change_markdown if options.markdown else change_lines
     if other.is_dir():
@@ -55,7 +55,7 @@ def _diff(options: argparse.Namespace) -> Iterator[str]:
 
 
 def _accept(options: argparse.Namespace) -> Iterator[str]:
-    choice = selection(options.expression)
+    choice = selection(options.parts)
     changes: list[EntryChange] = []
     refused: list[str] = []
     seen = kept = 0

@@ -57,7 +57,7 @@ def _export(options: argparse.Namespace) -> Iterator[str]:
 
 
 def _import(options: argparse.Namespace) -> Iterator[str]:
-    choice = selection(options.expression)
+    choice = selection(options.parts)
     counts = {"new": 0, "replaced": 0, "kept": 0}
     for file in entries_of(options.source):
         if not choice(file.name) or options.platform not in ("", file.platform):
