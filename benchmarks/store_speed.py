@@ -129,7 +129,7 @@ def measure(number: int, folder: Path) -> dict[str, tuple[float, float]]:
     """Each operation on a store of this many entries."""
     store, other, record, exported = folder / "a", folder / "b", folder / "run.json", folder / "exported.json"
     accepted = min(ACCEPTED, number)
-    with exported.open("w") as out:
+    with exported.open("wb") as out:
         write_json((stored(i) for i in range(number)), out)
     write_run_record(record, run_record(accepted))
 

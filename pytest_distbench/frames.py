@@ -6,25 +6,10 @@ from pathlib import Path
 
 import pandas as pd
 
-from pytest_distbench.records.launch import LaunchRecord
-from pytest_distbench.records.metric import Measurement, metric_key
-from pytest_distbench.records.run import CaseResult
+from pytest_distbench.store.rows import RUN_COLUMNS, run_rows
 from pytest_distbench.store.run_record import read_run_record
 
-COLUMNS = (
-    "test",
-    "case",
-    "world_size",
-    "backend",
-    "launcher",
-    "platform",
-    "launch",
-    "metric",
-    "unit",
-    "better",
-    "value",
-    "verdict",
-)
+COLUMNS = tuple(RUN_COLUMNS)
 
 
 def read_run(path: str | Path) -> pd.DataFrame:
@@ -40,31 +25,5 @@ def read_run(path: str | Path) -> pd.DataFrame:
     Raises:
         StoredFileError: the file is no run record.
     """
-    rows = [
-        _row(result, launch, measurement)
-        for result in read_run_record(Path(path)).results
-        for launch in result.launches
-        for measurement in launch.measurements
-    ]
-    return pd.DataFrame(rows) if rows else pd.DataFrame(columns=list(COLUMNS))
-
-
-def _row(result: CaseResult, launch: LaunchRecord, measurement: Measurement) -> dict[str, object]:
-    case = result.case
-    kinds = {v.metric: v.kind for v in result.verdicts}
-    over_seeds = metric_key(measurement.name, {k: v for k, v in measurement.at.items() if k != "seed"})
-    return {
-        "test": case.test,
-        "case": case.key.case_id,
-        "world_size": case.world_size,
-        "backend": case.key.backend,
-        "launcher": case.key.launcher,
-        "platform": result.environment.platform,
-        "launch": launch.index,
-        "metric": measurement.name,
-        "unit": measurement.unit,
-        "better": measurement.better,
-        "value": measurement.value,
-        "verdict": kinds.get(measurement.key) or kinds.get(over_seeds, ""),
-        **measurement.at,
-    }
+    table = run_rows(read_run_record(Path(path)))
+    return pd.DataFrame([list(row) for row in table.rows], columns=list(table.columns))

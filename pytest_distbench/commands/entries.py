@@ -63,7 +63,7 @@ def _list(options: argparse.Namespace) -> list[str]:
     ]
     if not rows:
         return ["no baselines"]
-    return layout(("platform", "test[case.key.backend.launcher]", "launches", "metrics"), rows, left=2)
+    return layout(("platform", "test[case.backend.launcher]", "launches", "metrics"), rows, left=2)
 
 
 def _show(options: argparse.Namespace) -> Iterator[str]:

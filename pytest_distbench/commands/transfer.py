@@ -8,9 +8,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from pytest_distbench.commands.contract import Adder, choose_entries, chosen
-from pytest_distbench.errors import ConfigurationError, DistbenchError, StoredFileError
-from pytest_distbench.store.baselines import BaselineStore
-from pytest_distbench.store.exchange import FORMATS, entries_of, write_csv, write_json, write_parquet
+from pytest_distbench.errors import ConfigurationError, DistbenchError
+from pytest_distbench.store.baselines import BaselineFile, BaselineStore
+from pytest_distbench.store.exchange import FORMATS, entries_of
+from pytest_distbench.store.files import replacing
 from pytest_distbench.store.names import selection
 
 
@@ -36,23 +37,22 @@ def add(add_parser: Adder) -> None:
 
 
 def _export(options: argparse.Namespace) -> Iterator[str]:
-    files = chosen(options)
-    write = write_csv if options.format == "csv" else write_json
+    number = 0
+
+    def counted() -> Iterator[BaselineFile]:
+        nonlocal number
+        for file in chosen(options):
+            number += 1
+            yield file
+
+    write = FORMATS[options.format]
     if options.output is None:
         if options.format == "parquet":
             raise ConfigurationError("export --format parquet is no text: give -o FILE")
-        write(files, sys.stdout)
+        write(counted(), sys.stdout.buffer)
         return
-    try:
-        if options.format == "parquet":
-            number = write_parquet(files, options.output)
-        else:
-            with options.output.open("w", encoding="utf-8", newline="") as out:
-                number = write(files, out)
-    except OSError as error:
-        raise StoredFileError(
-            options.output, f"cannot write: {error.strerror or error}", "Give -o a writable place"
-        ) from error
+    with replacing(options.output, next_step="Give -o a writable place") as out:
+        write(counted(), out)
     yield f"{number} {'entry' if number == 1 else 'entries'} written to {options.output}"
 
 

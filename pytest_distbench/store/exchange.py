@@ -2,70 +2,31 @@
 
 from __future__ import annotations
 
-import csv
-from collections.abc import Iterable, Iterator
-from itertools import islice
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import TextIO
+from typing import BinaryIO
 
 import msgspec
 
-from pytest_distbench.errors import DistbenchError, StoredFileError
+from pytest_distbench.errors import StoredFileError
 from pytest_distbench.store.baselines import BASELINE_FILES, MAX_FILE_BYTES, BaselineFile, BaselineStore
+from pytest_distbench.store.rows import entry_rows
+from pytest_distbench.store.tables import write_csv, write_parquet
 
 _WANTED = "Give what 'distbench baseline export --format json' wrote, or the folder of a store"
 
-FORMATS = ("json", "csv", "parquet")
 
-_COLUMNS = {
-    "platform": str, "test": str, "key": str, "world_size": int, "backend": str, "launcher": str, "workload": str,
-    "metric": str, "unit": str, "better": str, "launch": int, "value": float,
-}  # fmt: skip
-_BATCH_ENTRIES = 2000
+def write_json(files: Iterable[BaselineFile], out: BinaryIO) -> None:
+    """One entry a line, as it is stored."""
+    out.writelines(msgspec.json.encode(file, order="sorted") + b"\n" for file in files)
 
 
-def write_json(files: Iterable[BaselineFile], out: TextIO) -> int:
-    """One entry a line, as it is stored; returns how many."""
-    number = 0
-    for file in files:
-        out.write(msgspec.json.encode(file, order="sorted").decode() + "\n")
-        number += 1
-    return number
-
-
-def write_csv(files: Iterable[BaselineFile], out: TextIO) -> int:
-    """One value of one launch a row, in base units; a launch without a value has an empty cell. Returns the entries."""
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(_COLUMNS)
-    number = 0
-    for file in files:
-        writer.writerows(_rows(file))
-        number += 1
-    return number
-
-
-def write_parquet(files: Iterable[BaselineFile], path: Path) -> int:
-    """The table of :func:`write_csv` as Parquet, written batch by batch; returns the entries.
-
-    Raises:
-        DistbenchError: pyarrow is not installed.
-    """
-    try:
-        import pyarrow
-        import pyarrow.parquet
-    except ImportError:
-        raise DistbenchError("export --format parquet needs pyarrow: pip install 'pytest-distbench[parquet]'") from None
-
-    types = {str: pyarrow.string(), int: pyarrow.int64(), float: pyarrow.float64()}
-    schema = pyarrow.schema([(name, types[kind]) for name, kind in _COLUMNS.items()])
-    number = 0
-    remaining = iter(files)
-    with pyarrow.parquet.ParquetWriter(path, schema) as writer:
-        while batch := list(islice(remaining, _BATCH_ENTRIES)):
-            columns = zip(*(row for file in batch for row in _rows(file)), strict=True)
-            writer.write_table(pyarrow.table(list(columns), schema=schema))
-            number += len(batch)
-    return number
+FORMATS: Mapping[str, Callable[[Iterable[BaselineFile], BinaryIO], None]] = {
+    "json": write_json,
+    "csv": lambda files, out: write_csv(entry_rows(files), out),
+    "parquet": lambda files, out: write_parquet(entry_rows(files), out),
+}
+"""Writers of the formats; only JSON can be imported again."""
 
 
 def entries_of(source: Path) -> Iterator[BaselineFile]:
@@ -86,11 +47,3 @@ def entries_of(source: Path) -> Iterator[BaselineFile]:
                 yield BASELINE_FILES.parse(line, Path(f"{source}:{number}"), next_step=_WANTED)
     except OSError as error:
         raise StoredFileError(source, f"cannot read: {error.strerror or error}", _WANTED) from error
-
-
-def _rows(file: BaselineFile) -> Iterator[tuple[object, ...]]:
-    entry = file.entry
-    case = (file.platform, file.test, file.key, entry.world_size, entry.backend, entry.launcher, entry.workload)
-    for key, metric in entry.metrics.items():
-        for launch, value in enumerate(metric.launches):
-            yield (*case, key, metric.unit, metric.better, launch, value)

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterable
 
 from pytest_distbench.errors import ConfigurationError
-from pytest_distbench.records.case import EntryName
+from pytest_distbench.records.case import CaseKey, EntryName
 
 Choice = Callable[[EntryName], bool]
 
@@ -39,7 +39,6 @@ def _is_named(name: EntryName, text: str) -> bool:
 
 
 def _names(name: EntryName) -> tuple[str, ...]:
-    """The entry's full name, and what the node id of its test may be: ``:`` begins the run's name, or is in the id."""
-    case = name.key.rsplit(".", 2)[0]
-    ids = [case[:i] for i, character in enumerate(case) if character == ":"] + [case]
+    """The entry's full name, and what the node id of its test may be."""
+    ids = CaseKey.parse(name.key).test_ids
     return str(name), *(f"{name.test}[{case_id}]" if case_id else name.test for case_id in ids)

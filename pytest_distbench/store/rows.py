@@ -1,0 +1,78 @@
+"""Records as flat tables, one value of one launch a row: for CSV, Parquet and data frames."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from pytest_distbench.records.metric import metric_key
+from pytest_distbench.records.run import CaseResult, RunRecord
+from pytest_distbench.store.baselines import BaselineFile
+
+Column = type[str] | type[int] | type[float] | type[bool]
+
+ENTRY_COLUMNS: Mapping[str, Column] = {
+    "platform": str, "test": str, "key": str, "world_size": int, "backend": str, "launcher": str, "workload": str,
+    "metric": str, "unit": str, "better": str, "launch": int, "value": float,
+}  # fmt: skip
+"""Of stored entries; ``metric`` is the metric's name and point."""
+
+RUN_COLUMNS: Mapping[str, Column] = {
+    "test": str, "case": str, "world_size": int, "backend": str, "launcher": str, "platform": str, "launch": int,
+    "metric": str, "unit": str, "better": str, "value": float, "verdict": str,
+}  # fmt: skip
+"""Of a run record; ``metric`` is the name alone, and the point has columns of its own after these."""
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Rows of plain values.
+
+    Attributes:
+        columns: name -> what it holds; any cell may be None.
+        rows: as long as there are columns each. May be an iterator: a large store is never in memory whole.
+    """
+
+    columns: Mapping[str, Column]
+    rows: Iterable[Sequence[object]]
+
+
+def entry_rows(files: Iterable[BaselineFile]) -> Table:
+    """Stored entries as a table; values in base units, None where a launch has none."""
+    return Table(ENTRY_COLUMNS, (row for file in files for row in _rows_of_entry(file)))
+
+
+def run_rows(record: RunRecord) -> Table:
+    """A run's launches as a table, with one column per axis of its metrics: ``message_bytes``, ``seed``."""
+    axes: dict[str, Column] = {}
+    for result in record.results:
+        for launch in result.launches:
+            for measurement in launch.measurements:
+                for axis, point in measurement.at.items():
+                    axes[axis] = type(point) if axes.get(axis, type(point)) is type(point) else str
+    rows = [row for result in record.results for row in _rows_of_result(result, axes)]
+    return Table({**RUN_COLUMNS, **axes}, rows)
+
+
+def _rows_of_entry(file: BaselineFile) -> Iterator[tuple[object, ...]]:
+    entry = file.entry
+    case = (file.platform, file.test, file.key, entry.world_size, entry.backend, entry.launcher, entry.workload)
+    for key, metric in entry.metrics.items():
+        for launch, value in enumerate(metric.launches):
+            yield (*case, key, metric.unit, metric.better, launch, value)
+
+
+def _rows_of_result(result: CaseResult, axes: Mapping[str, Column]) -> Iterator[tuple[object, ...]]:
+    case = result.case
+    key = case.key
+    group = (case.test, key.case_id, case.world_size, key.backend, key.launcher, result.environment.platform)
+    kinds = {v.metric: v.kind for v in result.verdicts}
+    for launch in result.launches:
+        for m in launch.measurements:
+            over_seeds = metric_key(m.name, {k: v for k, v in m.at.items() if k != "seed"})
+            verdict = kinds.get(m.key) or kinds.get(over_seeds, "")
+            points = [
+                None if (point := m.at.get(axis)) is None else kind(point) if kind is str else point
+                for axis, kind in axes.items()
+            ]
+            yield (*group, launch.index, m.name, m.unit, m.better, m.value, verdict, *points)

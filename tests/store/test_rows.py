@@ -1,0 +1,63 @@
+"""Records as flat tables: one value of one launch a row."""
+
+from __future__ import annotations
+
+from pytest_distbench.records.baseline import BaselineEntry, BaselineMetric
+from pytest_distbench.records.case import Case, CaseKey
+from pytest_distbench.records.environment import Environment
+from pytest_distbench.records.launch import LaunchRecord
+from pytest_distbench.records.metric import Measurement
+from pytest_distbench.records.run import CaseResult, ReferenceRecord, RunRecord
+from pytest_distbench.records.verdict import Verdict
+from pytest_distbench.store.baselines import BaselineFile
+from pytest_distbench.store.rows import entry_rows, run_rows
+
+
+def test_an_entry_has_a_row_per_metric_and_launch() -> None:
+    metrics = {
+        "latency[message_bytes=8]": BaselineMetric(better="lower", unit="s", launches=[0.1, 0.2]),
+        "steps": BaselineMetric(better="steps", unit="", launches=[None]),
+    }
+    entry = BaselineEntry(
+        workload="x", world_size=2, backend="gloo", launcher="warm", software={}, metrics=metrics, params={}
+    )
+    table = entry_rows([BaselineFile(schema=1, platform="p", test="a.py::t", key="ws2.gloo.warm", entry=entry)])
+
+    assert list(table.columns)[-5:] == ["metric", "unit", "better", "launch", "value"]
+    assert [row[-5:] for row in table.rows] == [
+        ("latency[message_bytes=8]", "s", "lower", 0, 0.1),
+        ("latency[message_bytes=8]", "s", "lower", 1, 0.2),
+        ("steps", "", "steps", 0, None),
+    ]
+
+
+def test_a_run_has_a_column_per_axis_and_a_verdict_over_seeds_stands_beside_each_seed() -> None:
+    measurements = [
+        Measurement(name="latency", unit="s", better="lower", value=0.1, at={"message_bytes": 8}),
+        Measurement(name="steps", unit="", better="steps", value=3.0, at={"seed": 1, "level": 0.5}),
+        Measurement(name="steps", unit="", better="steps", value=None, at={"seed": 2, "level": "best"}),
+    ]
+    verdicts = [
+        Verdict(metric="latency[message_bytes=8]", kind="regressed", unit="s", better="lower"),
+        Verdict(metric="steps[level=0.5]", kind="unchanged", unit="", better="steps"),
+    ]
+    result = CaseResult(
+        nodeid="a.py::t[ws2]",
+        case=Case(
+            test="a.py::t", key=CaseKey(case_id="ws2", backend="gloo", launcher="warm"), world_size=2, device="cpu"
+        ),
+        environment=Environment(platform="p", device="X", cores=2, software={}),
+        launches=[LaunchRecord(index=4, outcome="passed", wall_s=1.0, measurements=measurements)],
+        verdicts=verdicts,
+        reference=ReferenceRecord(kind="nothing"),
+    )
+    table = run_rows(
+        RunRecord(schema=1, distbench="0", started="", duration_s=1, world_sizes=[2], gpu=False, results=[result])
+    )
+
+    assert list(table.columns.items())[-4:] == [("verdict", str), ("message_bytes", int), ("seed", int), ("level", str)]
+    assert [row[6:] for row in table.rows] == [
+        (4, "latency", "s", "lower", 0.1, "regressed", 8, None, None),
+        (4, "steps", "", "steps", 3.0, "unchanged", None, 1, "0.5"),
+        (4, "steps", "", "steps", None, "", None, 2, "best"),
+    ]
