@@ -3,12 +3,49 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
+from pytest_distbench.records.kinds import VERDICT_KINDS
 from pytest_distbench.records.run import RunRecord
 from pytest_distbench.store.files import FileKind
 
-SCHEMA = 1
-"""Version of the file format. 1: first."""
+SCHEMA = 2
+"""Version of the file format. 1: first. 2: key and reference of a case are records of their own; its outcome."""
+
+
+def _with_references(document: dict[str, Any]) -> dict[str, Any]:
+    """From schema 1 to 2. A test's outcome was not written then: it is what the verdicts and launches say."""
+    return document | {"results": [_with_reference(result) for result in document["results"]]}
+
+
+def _with_reference(result: dict[str, Any]) -> dict[str, Any]:
+    case = dict(result["case"])
+    key = {name: case.pop(name) for name in ("case_id", "backend", "launcher")}
+    name, path = result.get("against", ""), result.get("baseline_path", "")
+    reference = {
+        "kind": "paired" if name else "stored" if path else "nothing",
+        "name": name,
+        "path": path,
+        "software": result.get("baseline_software", {}),
+        "peak_memory_bytes": result.get("baseline_peak_memory_bytes"),
+        "phases": result.get("baseline_phases", {}),
+        "launches": result.get("reference_launches", []),
+    }
+    replaced_by = {
+        "against", "baseline_path", "baseline_software", "baseline_peak_memory_bytes", "baseline_phases",
+        "reference_launches",
+    }  # fmt: skip
+    kept = {field: value for field, value in result.items() if field not in replaced_by}
+    return kept | {"case": case | {"key": key}, "reference": reference, "outcome": _outcome(result)}
+
+
+def _outcome(result: dict[str, Any]) -> str:
+    last = result["launches"][-1]["outcome"]
+    fails = any(VERDICT_KINDS[verdict["kind"]].fails for verdict in result["verdicts"])
+    if last == "passed" and fails and result.get("update", "") == "":
+        return "xfailed" if result.get("xfail_perf", "") else "failed"
+    return "failed" if result.get("update", "") == "refused" else str(last)
+
 
 RUN_RECORDS = FileKind(
     name="run record",
@@ -17,6 +54,7 @@ RUN_RECORDS = FileKind(
     max_bytes=512 * 2**20,
     next_step="Write one with pytest --distbench-json FILE",
     where="Give --distbench-json a writable place",
+    migrations={1: _with_references},
 )
 
 

@@ -25,7 +25,7 @@ from pytest_distbench.records.record import replaced
 from pytest_distbench.records.run import CaseResult, ReferenceRecord, RunRecord
 from pytest_distbench.records.verdict import Verdict
 from pytest_distbench.store.baselines import BaselineStore
-from pytest_distbench.store.run_record import write_run_record
+from pytest_distbench.store.run_record import SCHEMA, write_run_record
 
 TEST = "suites/test_a.py::test_a"
 KEY = "ws2.gloo.warm"
@@ -36,6 +36,10 @@ CASE = Case(test=TEST, key=CaseKey(case_id="ws2", backend="gloo", launcher="warm
 HUNG = LaunchRecord(index=0, outcome="failed", wall_s=1.0, reason="hung in body")
 
 Run = Callable[..., tuple[int, str]]
+
+
+def keyed(**changes: str) -> Case:
+    return replaced(CASE, key=replaced(CASE.key, **changes))
 
 
 def environment(platform: str, *, shares_gpu: bool = False) -> Environment:
@@ -78,7 +82,7 @@ def result(*values: float | None, kind: VerdictName = "regressed", case: Case = 
 
 def record(path: Path, *results: CaseResult) -> str:
     run = RunRecord(
-        schema=1, distbench="0", started="", duration_s=1.0, world_sizes=[2], gpu=False, results=list(results)
+        schema=SCHEMA, distbench="0", started="", duration_s=1.0, world_sizes=[2], gpu=False, results=list(results)
     )
     write_run_record(path, run)
     return str(path)
@@ -272,7 +276,7 @@ class TestAccept:
     @pytest.mark.parametrize(
         ("changes", "reason"),
         [
-            ({"case": replaced(CASE, key=replaced(CASE.key, backend="fake"))}, "the fake backend moves no data"),
+            ({"case": keyed(backend="fake")}, "the fake backend moves no data"),
             (
                 {"environment": Environment(platform=PLATFORM, device="X", cores=2, software={}, shares_gpu=True)},
                 "shared",
@@ -345,13 +349,7 @@ class TestAccept:
     def test_a_case_id_that_looks_like_a_path_stays_a_name(
         self, run: Run, store: BaselineStore, tmp_path: Path
     ) -> None:
-        run(
-            "accept",
-            record(
-                tmp_path / "run.json",
-                result(*[0.004] * 5, case=replaced(CASE, key=replaced(CASE.key, case_id="../../x"))),
-            ),
-        )
+        run("accept", record(tmp_path / "run.json", result(*[0.004] * 5, case=keyed(case_id="../../x"))))
 
         assert [path.name for path in store.files()] == ["%2E.%2F..%2Fx.gloo.warm.json", "ws2.gloo.warm.json"]
 
@@ -451,7 +449,7 @@ class TestCompare:
 
     def test_a_case_that_is_gone_or_failed_fails(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         good = result(*[0.01, 0.0101] * 3)
-        other = result(*[0.01, 0.0101] * 3, case=replaced(CASE, key=replaced(CASE.key, case_id="ws4")))
+        other = result(*[0.01, 0.0101] * 3, case=keyed(case_id="ws4"))
         broken = replaced(good, launches=[HUNG])
 
         assert self.compare(tmp_path, [good, other], [good]) == 1

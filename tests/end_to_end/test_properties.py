@@ -22,10 +22,8 @@ from pytest_distbench.errors import ConfigurationError, DistbenchError, StoredFi
 from pytest_distbench.machine import hardware
 from pytest_distbench.plugin.settings import parse_world_sizes
 from pytest_distbench.records.baseline import BaselineEntry, BaselineMetric
-from pytest_distbench.records.run import RunRecord
 from pytest_distbench.report.escape import printable
 from pytest_distbench.store.baselines import BaselineStore, read_file, render
-from pytest_distbench.store.run_record import read_run_record, write_run_record
 from pytest_distbench.units import parse_bytes
 
 TEST = "suites/test_a.py::test_b"
@@ -129,32 +127,6 @@ class TestBaselines:
         assert sorted(path.parent.iterdir()) == sorted([path, living])
 
 
-class TestRunRecords:
-    @given(st.one_of(st.binary(max_size=100), documents.map(msgspec.json.encode)))
-    def test_anything_else_is_refused(self, folder: Path, data: bytes) -> None:
-        path = folder / "run.json"
-        path.write_bytes(data)
-        with pytest.raises(StoredFileError, match=r"run\.json"):
-            read_run_record(path)
-
-    def test_truncation_at_any_offset_is_a_clear_error(self, tmp_path: Path) -> None:
-        path = tmp_path / "run.json"
-        record = RunRecord(
-            schema=1, distbench="0", started="now", duration_s=1.0, world_sizes=[2], gpu=False, results=[]
-        )
-        write_run_record(path, record)
-        whole = path.read_bytes()
-        assert read_run_record(path) == record
-        for length in range(len(whole.rstrip())):
-            path.write_bytes(whole[:length])
-            with pytest.raises(StoredFileError):
-                read_run_record(path)
-
-    def test_a_later_schema_is_refused(self, tmp_path: Path) -> None:
-        path = tmp_path / "run.json"
-        path.write_text('{"schema": 99, "new": true}')
-        with pytest.raises(StoredFileError, match=r"schema 99.*Upgrade pytest-distbench"):
-            read_run_record(path)
 
 
 class TestOptions:

@@ -1,0 +1,88 @@
+"""Run records: what is written is read, also what older versions wrote."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytest_distbench.errors import StoredFileError
+from pytest_distbench.records.case import CaseKey
+from pytest_distbench.records.run import RunRecord
+from pytest_distbench.store.run_record import SCHEMA, read_run_record, write_run_record
+
+SCHEMA_1 = Path(__file__).with_name("run_record_1.json")
+"""Written by the last version of schema 1: a regression, an expected one beside another revision, a failed launch."""
+
+documents = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=20),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=20), inner, max_size=3),
+)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("records")
+
+
+def test_a_record_of_schema_1_is_read() -> None:
+    record = read_run_record(SCHEMA_1)
+    stored, paired, failed = record.results
+
+    assert record.schema == SCHEMA
+    assert stored.case.key == CaseKey(case_id="ws2", backend="gloo", launcher="warm")
+    assert (stored.reference.kind, stored.reference.path) == ("stored", "b/x.json")
+    assert (stored.reference.software, stored.reference.phases) == ({"torch": "1"}, {"f": 1.0})
+    assert stored.reference.peak_memory_bytes == 7
+    assert (paired.reference.kind, paired.reference.name) == ("paired", "main (123)")
+    assert len(paired.reference.launches) == 1
+    assert failed.reference.kind == "nothing"
+    assert [result.outcome for result in record.results] == ["failed", "xfailed", "failed"]
+
+
+def test_a_record_of_schema_1_that_is_written_again_is_of_this_schema(tmp_path: Path) -> None:
+    write_run_record(tmp_path / "run.json", read_run_record(SCHEMA_1))
+
+    assert json.loads((tmp_path / "run.json").read_text())["schema"] == SCHEMA
+    assert read_run_record(tmp_path / "run.json") == read_run_record(SCHEMA_1)
+
+
+@given(st.one_of(st.binary(max_size=100), documents.map(msgspec.json.encode)))
+def test_anything_else_is_refused(folder: Path, data: bytes) -> None:
+    path = folder / "run.json"
+    path.write_bytes(data)
+    with pytest.raises(StoredFileError, match=r"run\.json"):
+        read_run_record(path)
+
+
+@given(st.integers(1, SCHEMA), st.lists(documents, min_size=1, max_size=2))
+def test_what_only_begins_like_a_record_is_refused(folder: Path, schema: int, results: list[object]) -> None:
+    path = folder / "run.json"
+    path.write_bytes(msgspec.json.encode({"schema": schema, "results": results}))
+    with pytest.raises(StoredFileError, match=r"run\.json: not a run record"):
+        read_run_record(path)
+
+
+def test_truncation_at_any_offset_is_a_clear_error(tmp_path: Path) -> None:
+    path = tmp_path / "run.json"
+    record = RunRecord(
+        schema=SCHEMA, distbench="0", started="now", duration_s=1.0, world_sizes=[2], gpu=False, results=[]
+    )
+    write_run_record(path, record)
+    whole = path.read_bytes()
+    assert read_run_record(path) == record
+    for length in range(len(whole.rstrip())):
+        path.write_bytes(whole[:length])
+        with pytest.raises(StoredFileError):
+            read_run_record(path)
+
+
+def test_a_later_schema_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "run.json"
+    path.write_text('{"schema": 99, "new": true}')
+    with pytest.raises(StoredFileError, match=r"schema 99.*Upgrade pytest-distbench"):
+        read_run_record(path)
