@@ -17,7 +17,7 @@ from pytest_distbench.records.baseline import BaselineEntry, BaselineMetric
 from pytest_distbench.records.fingerprint import Fingerprint
 from pytest_distbench.records.kinds import METRIC_KINDS
 from pytest_distbench.records.launch import LaunchRecord
-from pytest_distbench.records.metric import Measurement, metric_key
+from pytest_distbench.records.metric import Measurement, metric_key, metric_name
 from pytest_distbench.records.record import replaced
 from pytest_distbench.records.verdict import Verdict
 
@@ -72,7 +72,7 @@ def judge_launches(
         judgements.append(Judgement(fingerprint, is_open=False))
     if stale:
         judgements = [_as_stale(j) for j in judgements]
-    unseen = [key for key in stored if key not in found and terms.wants(key.partition("[")[0])]
+    unseen = [key for key in stored if key not in found and terms.wants(metric_name(key))]
     return judgements + [Judgement(not_measured(key, stored[key]), is_open=False) for key in unseen]
 
 

@@ -42,7 +42,7 @@ from pytest_distbench.judging.stats import (
 )
 from pytest_distbench.records.baseline import BaselineMetric
 from pytest_distbench.records.kinds import METRIC_KINDS, VerdictName
-from pytest_distbench.records.metric import Measurement
+from pytest_distbench.records.metric import Measurement, metric_name
 
 DRIFT = 0.4
 """Variance between the baseline's stretch of time and today's, in units of the variance between launches of one
@@ -269,7 +269,7 @@ def typical_of_siblings(noise: Mapping[str, float]) -> dict[str, float]:
     """Name without point -> median noise of its metrics; from the noise by key, see :func:`typical_noise`."""
     found: dict[str, list[float]] = {}
     for key, sigma in noise.items():
-        found.setdefault(key.partition("[")[0], []).append(sigma)
+        found.setdefault(metric_name(key), []).append(sigma)
     return {name: statistics.median(known) for name, known in found.items() if len(known) >= FEWEST_SIBLINGS}
 
 

@@ -137,8 +137,9 @@ class ResultsPlugin:
     def _find_unused(self, settings: Settings, session: pytest.Session) -> None:
         """Know the entries that no test used, if this run can tell; delete them if it was asked to."""
         from pytest_distbench.errors import StoredFileError
+        from pytest_distbench.plugin.partial import why_partial
         from pytest_distbench.store.baselines import BaselineStore
-        from pytest_distbench.store.unused import unused_entries, why_partial
+        from pytest_distbench.store.unused import unused_entries
 
         self._why_not_pruned = why_partial(self._config, session, deselected=self._deselected) or (
             "" if self._results else "nothing was measured"
@@ -147,7 +148,14 @@ class ResultsPlugin:
             return
         store = BaselineStore(settings.baselines, self._results[0].environment.platform)
         try:
-            self._unused = unused_entries(store, self._results, self._reported, self._seen, self._config)
+            self._unused = unused_entries(
+                store,
+                self._results,
+                reported=self._reported,
+                seen=self._seen,
+                rootpath=self._config.rootpath,
+                roots=[Path(self._config.invocation_params.dir, str(given)).resolve() for given in self._config.args],
+            )
             if settings.prune:
                 for name in self._unused:
                     store.delete(name.test, name.key)

@@ -173,7 +173,7 @@ def _benchmark(result: CaseResult, verdict: Verdict, measured: Sequence[Measurem
         fullname=fullname,
         group=test,
         param=f"{case.key.case_id}:{verdict.metric}",
-        params={**scalars, **verdict.at, "world_size": case.world_size, "metric": verdict.metric.partition("[")[0]},
+        params={**scalars, **verdict.at, "world_size": case.world_size, "metric": verdict.name},
         rounds_s=rounds_s,
         extra_info={
             "world_size": case.world_size,

@@ -88,6 +88,11 @@ class Measurement(Record, frozen=True, kw_only=True):
         return metric_key(self.name, self.at)
 
 
+def metric_name(key: str) -> str:
+    """The name in such a key: ``latency`` of ``latency[message_bytes=4096]``."""
+    return key.partition("[")[0]
+
+
 def metric_key(name: str, at: dict[str, Scalar]) -> str:
     """Join a metric's name and its point into the key used in files and tables."""
     if not at:

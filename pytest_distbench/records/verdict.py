@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pytest_distbench.records.kinds import METRIC_KINDS, VERDICT_KINDS, Better, VerdictName, metric_kind, verdict_kind
-from pytest_distbench.records.metric import Scalar
+from pytest_distbench.records.metric import Scalar, metric_name
 from pytest_distbench.records.record import Record
 
 
@@ -11,6 +11,7 @@ class Verdict(Record, frozen=True, kw_only=True):
     """The answer for one metric of one case."""
 
     metric: str
+    """Name and point: ``latency[message_bytes=4096]``."""
     kind: VerdictName
     unit: str
     better: Better
@@ -36,6 +37,11 @@ class Verdict(Record, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         metric_kind(self.better)
         verdict_kind(self.kind)
+
+    @property
+    def name(self) -> str:
+        """The metric's name, without its point."""
+        return metric_name(self.metric)
 
     @property
     def is_failure(self) -> bool:

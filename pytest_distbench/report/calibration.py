@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from pytest_distbench.judging.stats import BLIND_LIMIT
 from pytest_distbench.records.calibration import Calibration, CaseNoise, MetricNoise
+from pytest_distbench.records.metric import metric_name
 from pytest_distbench.report.tables import layout, quantity
 
 _SHOWN_METRICS = 5
@@ -86,7 +87,7 @@ def _proposal(case: CaseNoise) -> list[str]:
     """A tolerance per name of a metric, over its points; points that are blind are left to their verdicts."""
     names: dict[str, list[float]] = {}
     for metric in case.metrics:
-        names.setdefault(metric.metric.partition("[")[0], []).append(metric.tolerance)
+        names.setdefault(metric_name(metric.metric), []).append(metric.tolerance)
     known = {name: [t for t in values if t <= BLIND_LIMIT] for name, values in names.items()}
     seeing = {name: max(values) for name, values in known.items() if values}
     blind = sum(t > BLIND_LIMIT for values in names.values() for t in values)

@@ -91,7 +91,7 @@ def _moved(result: CaseResult, failed: list[Verdict]) -> str:
     worst = max(
         failed, key=lambda v: (METRIC_KINDS[v.better].rule == "curve", _severity(v))
     )  # a curve is the earliest to go
-    same = [v for v in result.verdicts if v.metric.partition("[")[0] == worst.metric.partition("[")[0]]
+    same = [v for v in result.verdicts if v.name == worst.name]
     hits = sum(v.is_failure for v in same)
     where = f" at {format_bytes(int(worst.at['message_bytes']))}" if "message_bytes" in worst.at else ""
     of = (
@@ -101,7 +101,7 @@ def _moved(result: CaseResult, failed: list[Verdict]) -> str:
         if len(failed) > 1
         else ""
     )
-    name = worst.metric.partition("[")[0] if where else worst.metric
+    name = worst.name if where else worst.metric
     if worst.current is None:
         return f"{name}{where}: no value ({worst.reason}), baseline {quantity(worst.baseline, worst.unit)}{of}"
     if METRIC_KINDS[worst.better].is_of_training and worst.reason:

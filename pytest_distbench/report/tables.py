@@ -76,7 +76,7 @@ def _sweep_table(result: CaseResult, *, show_all: bool) -> list[str]:
     points: dict[int, dict[str, Verdict]] = {}
     for verdict in result.verdicts:
         if "message_bytes" in verdict.at:
-            points.setdefault(int(verdict.at["message_bytes"]), {})[verdict.metric.partition("[")[0]] = verdict
+            points.setdefault(int(verdict.at["message_bytes"]), {})[verdict.name] = verdict
     rows = []
     hidden = 0
     for size, found in sorted(points.items()):

@@ -96,7 +96,7 @@ def _overview(results: Sequence[CaseResult]) -> list[str]:
     for result in results[:_SHOWN_CASES]:
         name = f"{result.case.test.rpartition('::')[2]}[{result.case.key.case_id}]"
         for verdict in _telling(result):
-            what = verdict.metric.partition("[")[0] if "message_bytes" in verdict.at else verdict.metric
+            what = verdict.name if "message_bytes" in verdict.at else verdict.metric
             if "message_bytes" in verdict.at:
                 what += f" at {format_bytes(int(verdict.at['message_bytes']))}"
             rows.append(

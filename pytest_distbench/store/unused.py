@@ -1,4 +1,4 @@
-"""Stored entries that a run did not use, and whether the run was whole enough to say so.
+"""Stored entries that a whole, green run did not use.
 
 Careful by design, because ``--distbench-prune`` deletes what is found here: an entry counts as unused only if its test
 was there to use it, or is certainly gone.
@@ -6,44 +6,22 @@ was there to use it, or is certainly gone.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path, PurePosixPath
-
-import pytest
 
 from pytest_distbench.records.case import EntryName
 from pytest_distbench.records.run import CaseResult
 from pytest_distbench.store.baselines import BaselineStore, read_file
 
-_SELECTING = (
-    ("keyword", "-k"), ("markexpr", "-m"), ("deselect", "--deselect"), ("ignore", "--ignore"),
-    ("ignore_glob", "--ignore-glob"), ("lf", "--last-failed"), ("stepwise", "--stepwise"), ("pyargs", "--pyargs"),
-    ("distbench_attach", "--distbench-attach"),
-)  # fmt: skip
-
-
-def why_partial(config: pytest.Config, session: pytest.Session, *, deselected: int) -> str:
-    """Why this run cannot tell what is unused: a selection, a failure, an early end. Empty if it can."""
-    for name, option in _SELECTING:
-        if config.getoption(name, None):
-            return f"{option} was given"
-    if any("::" in str(argument) for argument in config.args):
-        return "single tests were named"
-    if deselected:
-        return f"{deselected} tests were deselected"
-    if session.exitstatus != pytest.ExitCode.OK or session.testsfailed:
-        return f"{session.testsfailed} tests failed" if session.testsfailed else "the run did not end well"
-    if session.shouldstop or session.shouldfail:
-        return "the run was stopped early"
-    return ""
-
 
 def unused_entries(
     store: BaselineStore,
     results: Iterable[CaseResult],
+    *,
     reported: Collection[str],
     seen: Mapping[tuple[str, str], bool],
-    config: pytest.Config,
+    rootpath: Path,
+    roots: Sequence[Path],
 ) -> list[EntryName]:
     """Entries of this platform, backend and launcher that belong to no test of a whole, green run.
 
@@ -58,7 +36,8 @@ def unused_entries(
         results: every case measured.
         reported: test files that had any test, as node ids.
         seen: (test, case id) of every test of ours -> whether it ran to its end, rather than being skipped.
-        config: pytest's, for the folders given.
+        rootpath: folder that the files of the tests are relative to.
+        roots: folders and files that the run was given, absolute.
 
     Raises:
         StoredFileError: a file of the store cannot be read.
@@ -73,14 +52,13 @@ def unused_entries(
         sizes.setdefault(result.case.test, set()).add(result.case.world_size)
     skipped = {name for name, ran in seen.items() if not ran}
     tests = {test for test, _ in seen}
-    roots = [Path(config.invocation_params.dir, str(argument)).resolve() for argument in config.args]
     found = []
     for path in store.files():
         if path in used:
             continue
         file = read_file(path)
         entry, test_file = file.entry, file.test.partition("::")[0]
-        whole = (config.rootpath / PurePosixPath(test_file)).resolve()
+        whole = (rootpath / PurePosixPath(test_file)).resolve()
         if (entry.backend, entry.launcher) not in kind or not any(whole.is_relative_to(root) for root in roots):
             continue
         case = file.key.removesuffix(f".{entry.backend}.{entry.launcher}")

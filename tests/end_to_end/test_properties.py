@@ -127,8 +127,6 @@ class TestBaselines:
         assert sorted(path.parent.iterdir()) == sorted([path, living])
 
 
-
-
 class TestOptions:
     @given(st.one_of(texts, st.from_regex(r"[0-9,. kKMGibB]{0,400}", fullmatch=True)))
     def test_a_size_is_a_number_or_a_clear_error(self, text: str) -> None:

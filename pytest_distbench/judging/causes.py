@@ -1,0 +1,238 @@
+"""What may explain a regression: fingerprint, message sizes, phases, CPU time, a late rank, memory. Pure, no I/O.
+
+Each cause is a record of what moved, from what to what. A cause explains, and is never judged.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from pytest_distbench.judging import size_model
+from pytest_distbench.judging.entry import phases_of
+from pytest_distbench.judging.severity import severity
+from pytest_distbench.records.run import CaseResult
+from pytest_distbench.records.verdict import Verdict
+
+_LATE_SHARE = 0.1
+"""A rank that comes later than the others by this share of the iteration holds them up."""
+_LATE_LAUNCHES = 0.8
+"""... in this share of the launches: in one of them anything may have happened."""
+_SLOWEST_ITERATIONS, _SLOWEST_LAUNCHES = 0.9, 0.7
+"""A rank whose clock is the slowest in this share of the iterations, in more than this share of the launches."""
+_MEMORY_CHANGE = 0.03
+"""Resident memory repeats to about half a per cent; below this nothing is said."""
+_PHASE_CHANGE = 0.1
+_MOST_PHASES = 4
+_COMPUTES, _WAITS = 0.7, 0.3
+"""Shares of the added time that were spent computing: from the first it is work, below the second it is waiting."""
+_SHOWN_BY_MEDIANS = 0.5
+"""The CPU time is of the median launch. Where its clock shows less than this of the slowdown that was judged, on the
+fast side of the launches, it does not tell where the added time went."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OtherFingerprint:
+    """What an iteration does changed.
+
+    Attributes:
+        differences: one sentence each.
+        is_slower: whether a metric regressed besides.
+    """
+
+    differences: tuple[str, ...]
+    is_slower: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CostlierSizes:
+    """Of a sweep: which sizes are slower, and whether a call or a byte costs more.
+
+    Attributes:
+        name: of the metric.
+        sizes: in words: ``from 64 KiB up``.
+        then: the model of the reference's times.
+        now: of this run's.
+    """
+
+    name: str
+    sizes: str
+    then: size_model.Terms
+    now: size_model.Terms
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LongerPhase:
+    """A phase that takes longer; seconds."""
+
+    name: str
+    then_s: float
+    now_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CpuTime:
+    """What the added time was spent on, told by CPU seconds of all ranks per iteration.
+
+    Attributes:
+        metric: the clock that is slower, name and point.
+        then_s: CPU seconds before.
+        now_s: CPU seconds now.
+        spent: computing, waiting, or both.
+    """
+
+    metric: str
+    then_s: float
+    now_s: float
+    spent: Literal["computing", "waiting", "both"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LateRank:
+    """A rank that comes late to the collectives of a metric's iterations, and the others wait for it."""
+
+    rank: int
+    metric: str
+    late_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlowestRank:
+    """A rank whose own clock was the slowest in nearly all iterations."""
+
+    rank: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OtherMemory:
+    """Peak memory that moved, either way; bytes."""
+
+    then_bytes: float
+    now_bytes: float
+
+
+Cause = OtherFingerprint | CostlierSizes | LongerPhase | CpuTime | LateRank | SlowestRank | OtherMemory
+
+
+def find_causes(result: CaseResult) -> list[Cause]:
+    """What stands out, the most telling first; nothing where nothing does."""
+    return [
+        *_fingerprints(result),
+        *_sizes(result),
+        *_phases(result),
+        *_cpu_time(result),
+        *_stragglers(result),
+        *_memory(result),
+    ]
+
+
+def _regressed(result: CaseResult) -> list[Verdict]:
+    """The worst first."""
+    return sorted((v for v in result.verdicts if v.kind == "regressed"), key=severity, reverse=True)
+
+
+def _fingerprints(result: CaseResult) -> Iterator[OtherFingerprint]:
+    is_slower = bool(_regressed(result))
+    for verdict in result.verdicts:
+        if verdict.kind == "changed":
+            yield OtherFingerprint(differences=tuple(verdict.differences), is_slower=is_slower)
+
+
+def _sizes(result: CaseResult) -> Iterator[CostlierSizes]:
+    sweeps: dict[str, list[Verdict]] = {}
+    for verdict in result.verdicts:
+        if set(verdict.at) == {"message_bytes"} and verdict.unit == "s" and verdict.current and verdict.baseline:
+            sweeps.setdefault(verdict.name, []).append(verdict)
+    for name, verdicts in sweeps.items():
+        hit = [_size(v) for v in verdicts if v.kind == "regressed"]
+        if hit and len(verdicts) >= size_model.FEWEST_SIZES:
+            yield CostlierSizes(
+                name=name,
+                sizes=size_model.which(hit, [_size(v) for v in verdicts]),
+                then=size_model.fit({_size(v): v.baseline or 0.0 for v in verdicts}),
+                now=size_model.fit({_size(v): v.current or 0.0 for v in verdicts}),
+            )
+
+
+def _size(verdict: Verdict) -> int:
+    return int(verdict.at["message_bytes"])
+
+
+def _phases(result: CaseResult) -> Iterator[LongerPhase]:
+    """The phases that take longer, by the time they add."""
+    if not _regressed(result):
+        return
+    both = [
+        LongerPhase(name=name, then_s=result.reference.phases[name], now_s=now)
+        for name, now in phases_of(result.launches).items()
+        if name in result.reference.phases
+    ]
+    longer = [phase for phase in both if phase.now_s > phase.then_s * (1 + _PHASE_CHANGE)]
+    yield from sorted(longer, key=lambda phase: phase.then_s - phase.now_s)[:_MOST_PHASES]
+
+
+def _cpu_time(result: CaseResult) -> Iterator[CpuTime]:
+    """Whether the added time was spent computing. CPU time is summed over ranks, the clock is the slowest rank's."""
+    for verdict in _regressed(result):
+        added_s = _added_s(verdict)
+        if added_s is None or "cpu_s" not in verdict.companions:
+            continue
+        then, now = verdict.companions["cpu_s"]
+        share = (now - then) / result.case.world_size / added_s
+        yield CpuTime(
+            metric=verdict.metric,
+            then_s=then,
+            now_s=now,
+            spent="computing" if share >= _COMPUTES else "waiting" if share <= _WAITS else "both",
+        )
+        return
+
+
+def _added_s(verdict: Verdict) -> float | None:
+    """Seconds by which the median launch is slower; None where it does not show what was judged."""
+    if verdict.unit != "s" or not verdict.ratio or verdict.current is None or not verdict.baseline:
+        return None
+    added = verdict.current - verdict.baseline
+    return added if added > 0 and added >= _SHOWN_BY_MEDIANS * (verdict.ratio - 1) * verdict.baseline else None
+
+
+def _stragglers(result: CaseResult) -> Iterator[LateRank | SlowestRank]:
+    """The rank that came late to the collectives, or else the one whose clock was the slowest."""
+    failed = _regressed(result)
+    for verdict in failed:
+        late = [launch.late_s[verdict.metric] for launch in result.launches if verdict.metric in launch.late_s]
+        if not late or verdict.current is None or verdict.unit != "s":
+            continue
+        rank, times = Counter(_latest(launch, _LATE_SHARE * verdict.current) for launch in late).most_common(1)[0]
+        if rank is not None and times >= _LATE_LAUNCHES * len(late):
+            typical = statistics.median(launch[rank] for launch in late)
+            yield LateRank(rank=rank, metric=verdict.metric, late_s=typical)
+            return
+    names = {v.metric for v in failed}
+    votes: Counter[int] = Counter()
+    total = 0
+    for launch in result.launches:
+        for m in launch.measurements:
+            if m.key in names and m.summary is not None and m.summary.slowest_rank is not None:
+                total += 1
+                votes[m.summary.slowest_rank] += m.summary.slowest_share > _SLOWEST_ITERATIONS
+    for rank, times in votes.most_common(1):
+        if times > _SLOWEST_LAUNCHES * total:
+            yield SlowestRank(rank=rank)
+
+
+def _latest(late_s: Sequence[float], margin_s: float) -> int | None:
+    """The rank that came later than all others by a margin, in one launch."""
+    rank = max(range(len(late_s)), key=late_s.__getitem__)
+    others = max((t for r, t in enumerate(late_s) if r != rank), default=late_s[rank])
+    return rank if late_s[rank] - others > margin_s else None
+
+
+def _memory(result: CaseResult) -> Iterator[OtherMemory]:
+    then = result.reference.peak_memory_bytes
+    found = [launch.peak_memory_bytes for launch in result.launches if launch.peak_memory_bytes]
+    if then and found and abs(statistics.median(found) / then - 1) > _MEMORY_CHANGE:
+        yield OtherMemory(then_bytes=then, now_bytes=statistics.median(found))

@@ -1,0 +1,27 @@
+"""Whether a run saw every test it could have seen, and so can tell which stored entries nobody uses any more."""
+
+from __future__ import annotations
+
+import pytest
+
+_SELECTING = (
+    ("keyword", "-k"), ("markexpr", "-m"), ("deselect", "--deselect"), ("ignore", "--ignore"),
+    ("ignore_glob", "--ignore-glob"), ("lf", "--last-failed"), ("stepwise", "--stepwise"), ("pyargs", "--pyargs"),
+    ("distbench_attach", "--distbench-attach"),
+)  # fmt: skip
+
+
+def why_partial(config: pytest.Config, session: pytest.Session, *, deselected: int) -> str:
+    """Why this run cannot tell what is unused: a selection, a failure, an early end. Empty if it can."""
+    for name, option in _SELECTING:
+        if config.getoption(name, None):
+            return f"{option} was given"
+    if any("::" in str(argument) for argument in config.args):
+        return "single tests were named"
+    if deselected:
+        return f"{deselected} tests were deselected"
+    if session.exitstatus != pytest.ExitCode.OK or session.testsfailed:
+        return f"{session.testsfailed} tests failed" if session.testsfailed else "the run did not end well"
+    if session.shouldstop or session.shouldfail:
+        return "the run was stopped early"
+    return ""

@@ -1,0 +1,131 @@
+"""What may explain a regression, found as records."""
+
+from __future__ import annotations
+
+import pytest
+
+from pytest_distbench.judging.causes import (
+    Cause,
+    CostlierSizes,
+    CpuTime,
+    LateRank,
+    LongerPhase,
+    OtherFingerprint,
+    OtherMemory,
+    SlowestRank,
+    find_causes,
+)
+from pytest_distbench.records.case import Case, CaseKey
+from pytest_distbench.records.environment import Environment
+from pytest_distbench.records.launch import LaunchRecord
+from pytest_distbench.records.metric import Measurement, Summary, metric_key
+from pytest_distbench.records.record import replaced
+from pytest_distbench.records.run import CaseResult, ReferenceRecord
+from pytest_distbench.records.verdict import Verdict
+
+EQUAL = [0.0, 0.0]
+SLOWER = Verdict(metric="m", kind="regressed", unit="s", better="lower", current=0.03, baseline=0.02, ratio=1.5)
+
+
+def case(*verdicts: Verdict, launches: list[LaunchRecord], **reference: object) -> CaseResult:
+    return CaseResult(
+        nodeid="t",
+        case=Case(test="t", key=CaseKey(case_id="ws2", backend="gloo", launcher="warm"), world_size=2, device="cpu"),
+        environment=Environment(platform="p", device="d", cores=2, software={}),
+        launches=launches,
+        verdicts=list(verdicts),
+        reference=replaced(ReferenceRecord(kind="stored"), **reference),
+    )
+
+
+def slower(*, cpu_s: float = 0.02, late: list[float] = EQUAL, memory: int = 100, **changes: object) -> CaseResult:
+    """A step of 20 ms that takes 30 ms now, on 2 ranks that computed 20 ms in all."""
+    verdict = replaced(SLOWER, companions={"cpu_s": (0.02, cpu_s)}, **changes)
+    launch = LaunchRecord(index=0, outcome="passed", wall_s=1.0, late_s={"m": late}, peak_memory_bytes=memory)
+    return case(verdict, launches=[launch], peak_memory_bytes=100)
+
+
+def found(result: CaseResult, kind: type[Cause]) -> list[Cause]:
+    return [cause for cause in find_causes(result) if isinstance(cause, kind)]
+
+
+@pytest.mark.parametrize(("cpu_s", "spent"), [(0.04, "computing"), (0.03, "both"), (0.021, "waiting")])
+def test_cpu_time_tells_computing_from_waiting(cpu_s: float, spent: str) -> None:
+    assert find_causes(slower(cpu_s=cpu_s)) == [CpuTime(metric="m", then_s=0.02, now_s=cpu_s, spent=spent)]
+
+
+@pytest.mark.parametrize("current", [0.02, 0.0199, 0.01, 0.0201])
+def test_medians_that_do_not_show_the_slowdown_do_not_tell_what_it_was_spent_on(current: float) -> None:
+    """The fast side of the launches is judged: it may be slower where the medians are equal, or faster."""
+    assert found(slower(cpu_s=0.04, current=current), CpuTime) == []
+
+
+def test_a_throughput_has_no_added_time() -> None:
+    assert found(slower(cpu_s=0.04, unit="samples/s", better="higher", ratio=0.5), CpuTime) == []
+
+
+def test_a_late_rank_and_more_memory_are_found_beside_a_regression() -> None:
+    _, *causes = find_causes(slower(late=[0.0001, 0.01], memory=150))
+
+    assert causes == [LateRank(rank=1, metric="m", late_s=0.01), OtherMemory(then_bytes=100, now_bytes=150)]
+
+
+def test_a_rank_that_is_late_in_one_launch_of_two_is_not_accused() -> None:
+    result = slower(late=[0.0001, 0.01])
+    other = replaced(result.launches[0], late_s={"m": [0.01, 0.0001]})
+
+    assert found(replaced(result, launches=[*result.launches, other]), LateRank) == []
+
+
+def test_ranks_that_come_together_and_the_usual_memory_are_no_cause() -> None:
+    assert [type(cause) for cause in find_causes(slower(late=[0.001, 0.0], memory=102))] == [CpuTime]
+
+
+@pytest.mark.parametrize(("share", "named"), [(0.95, [SlowestRank(rank=1)]), (0.85, [])])
+def test_the_rank_whose_clock_is_the_slowest_is_named(share: float, named: list[Cause]) -> None:
+    summary = Summary(
+        n=9, minimum=1, p25=1, median=1, p95=1, p99=1, mean=1, stdev=0, slowest_rank=1, slowest_share=share
+    )
+    measurement = Measurement(name="m", unit="s", better="lower", value=0.03, summary=summary)
+    launch = LaunchRecord(index=0, outcome="passed", wall_s=1.0, measurements=[measurement])
+
+    assert find_causes(case(SLOWER, launches=[launch])) == named
+
+
+def test_phases_that_take_longer_are_named_by_what_they_add() -> None:
+    seconds = {"load": 1.2, "step": 3.0, "save": 1.05}
+    phases = [
+        Measurement(name=f"phase/{name}", unit="s", better="info", value=value) for name, value in seconds.items()
+    ]
+    launch = LaunchRecord(index=0, outcome="passed", wall_s=1.0, measurements=phases)
+    result = case(SLOWER, launches=[launch], phases={"load": 1.0, "step": 1.0, "save": 1.0, "gone": 1.0})
+
+    assert find_causes(result) == [
+        LongerPhase(name="step", then_s=1.0, now_s=3.0),
+        LongerPhase(name="load", then_s=1.0, now_s=1.2),
+    ]
+    assert find_causes(replaced(result, verdicts=[replaced(SLOWER, kind="unchanged")])) == []
+
+
+def test_of_a_sweep_it_is_said_whether_a_call_or_a_byte_costs_more() -> None:
+    def point(size: int) -> Verdict:
+        then = 1e-5 + size * 1e-9
+        at = {"message_bytes": size}
+        return replaced(
+            SLOWER, metric=metric_key("latency", at), at=at, baseline=then, current=then + 2e-5, ratio=2e-5 / then + 1
+        )
+
+    (cause,) = find_causes(case(*map(point, (8, 1024, 4096, 16384)), launches=[]))
+
+    assert isinstance(cause, CostlierSizes)
+    assert (cause.name, cause.sizes) == ("latency", "at all 4 sizes")
+    assert cause.then.latency_s == pytest.approx(1e-5)
+    assert cause.now.latency_s == pytest.approx(3e-5)
+    assert cause.now.s_per_byte == pytest.approx(1e-9)
+
+
+def test_a_changed_fingerprint_is_told_with_or_without_a_slowdown() -> None:
+    changed = Verdict(metric="fingerprint", kind="changed", unit="", better="exact", differences=["a", "b"])
+
+    assert find_causes(case(changed, launches=[])) == [OtherFingerprint(differences=("a", "b"), is_slower=False)]
+    assert find_causes(case(changed, SLOWER, launches=[])) == [OtherFingerprint(differences=("a", "b"), is_slower=True)]

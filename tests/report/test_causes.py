@@ -1,0 +1,51 @@
+"""The words for each cause."""
+
+from __future__ import annotations
+
+import typing
+
+import pytest
+
+from pytest_distbench.judging import causes
+from pytest_distbench.judging.size_model import Terms
+from pytest_distbench.report.causes import describe
+
+WORDS: list[tuple[causes.Cause, list[str]]] = [
+    (
+        causes.OtherFingerprint(differences=tuple("abcdefghij"), is_slower=True),
+        ["likely cause: what an iteration does changed", *(f"  {c}" for c in "abcdefgh"), "  and 2 more"],
+    ),
+    (causes.OtherFingerprint(differences=("a",), is_slower=False), ["what an iteration does changed", "  a"]),
+    (
+        causes.CostlierSizes(name="latency", sizes="at 8 B only", then=Terms(1e-5, 0.0), now=Terms(2e-5, 1e-9)),
+        [
+            "latency is slower at 8 B only",
+            "  latency term 10 us -> 20 us (+100.0 %), bandwidth term 0 s/GB -> 1 s/GB",
+        ],
+    ),
+    (causes.LongerPhase(name="load", then_s=1.0, now_s=1.5), ["phase load: 1 s -> 1.5 s (+50.0 %)"]),
+    (
+        causes.CpuTime(metric="m", then_s=0.02, now_s=0.03, spent="both"),
+        [
+            (
+                "CPU time of all ranks per iteration of m: 20 ms -> 30 ms (+50.0 %): "
+                "the added time is partly computing, partly waiting"
+            )
+        ],
+    ),
+    (
+        causes.LateRank(rank=1, metric="m", late_s=0.01),
+        ["rank 1 comes 10 ms late to the collectives of m, the others wait for it"],
+    ),
+    (causes.SlowestRank(rank=3), ["rank 3 was the slowest in over 90 % of the iterations"]),
+    (causes.OtherMemory(then_bytes=100, now_bytes=150), ["peak memory: 100 B -> 150 B (+50.0 %)"]),
+]
+
+
+@pytest.mark.parametrize(("cause", "lines"), WORDS)
+def test_a_cause_has_words(cause: causes.Cause, lines: list[str]) -> None:
+    assert list(describe(cause)) == lines
+
+
+def test_every_kind_of_cause_has_words() -> None:
+    assert {type(cause) for cause, _ in WORDS} == set(typing.get_args(causes.Cause))
