@@ -34,7 +34,7 @@ from pytest_distbench.launch.warm import WarmLauncher
 from pytest_distbench.records.baseline import BaselineMetric
 from pytest_distbench.records.metric import Measurement
 from pytest_distbench.records.record import replaced
-from pytest_distbench.report.tables import layout
+from pytest_distbench.report.layout import layout
 
 LAUNCHES = 10
 SPACINGS_S = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0)

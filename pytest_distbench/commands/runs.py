@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
 from pytest_distbench.commands.contract import Adder, NegativeError
-from pytest_distbench.errors import DistbenchError
+from pytest_distbench.errors import ConfigurationError, DistbenchError
 from pytest_distbench.judging.runs import compared
 from pytest_distbench.judging.update_policy import FEWEST_LAUNCHES
 from pytest_distbench.records.kinds import VERDICT_KINDS
-from pytest_distbench.report.tables import METRIC_HEADER, layout, metric_row
+from pytest_distbench.records.run import RunRecord
+from pytest_distbench.report.formats import FORMATS
+from pytest_distbench.report.layout import layout
+from pytest_distbench.report.rows import REFERENCE_WORDS, cells, make_row
+from pytest_distbench.report.sections import SECTIONS, sections_of
 from pytest_distbench.report.terminal import summary_lines
+from pytest_distbench.store.files import replacing
 from pytest_distbench.store.run_record import read_run_record
 
 
@@ -33,6 +39,9 @@ def add(add_parser: Adder) -> None:
     compare.set_defaults(command=_compare)
     report = add_parser("report", help="what a run measured and said, from its run record")
     report.add_argument("run", metavar="RUN.json", type=Path, help="written by pytest --distbench-json")
+    report.add_argument("--table", metavar="NAME", default="", help=f"one of {', '.join(SECTIONS)}; those the run has")
+    report.add_argument("--format", choices=[*FORMATS], default="text", help="of the table (default: text)")
+    report.add_argument("-o", "--output", metavar="FILE", type=Path, help="default: standard output")
     report.set_defaults(command=_report)
 
 
@@ -48,7 +57,8 @@ def _compare(options: argparse.Namespace) -> Iterator[str]:
         moved = [v for v in verdicts if v.kind != "unchanged"]
         if moved:
             yield str(name)
-            yield from layout(METRIC_HEADER, [metric_row(v) for v in moved], left=2)
+            columns = REFERENCE_WORDS["stored"].columns
+            yield from layout([*columns], [cells(make_row(v), columns) for v in moved], left=2)
             reasons = Counter(v.reason for v in moved if v.reason)
             yield from (f"   {reason} ({number} metric{'s' * (number != 1)})" for reason, number in reasons.items())
             yield ""
@@ -72,6 +82,25 @@ def _compare(options: argparse.Namespace) -> Iterator[str]:
 
 def _report(options: argparse.Namespace) -> Iterator[str]:
     record = read_run_record(options.run)
+    if not options.table and options.format == "text" and options.output is None:
+        yield from _told(record)
+        return
+    sections, name = sections_of(record), options.table or "verdicts"
+    if name not in sections:
+        raise DistbenchError(f"{options.run} has no table {name!r}; it has {', '.join(sections) or 'none'}")
+    chosen = FORMATS[options.format]
+    if options.output is not None:
+        with replacing(options.output, next_step="Give -o a writable place") as out:
+            chosen.write(sections[name], out)
+        rows = len(sections[name].rows)
+        yield f"{rows} row{'s' * (rows != 1)} written to {options.output}"
+    elif chosen.is_text:
+        chosen.write(sections[name], sys.stdout.buffer)
+    else:
+        raise ConfigurationError(f"report --format {options.format} is no text: give -o FILE")
+
+
+def _told(record: RunRecord) -> Iterator[str]:
     yield f"{record.started}, {record.duration_s:.0f} s, pytest-distbench {record.distbench}"
     yield from summary_lines(
         record.results, verbosity=1, record_command="pytest --distbench-update=new", folder=Path("baselines")

@@ -125,7 +125,7 @@ class ResultsPlugin:
         for line in self._trouble:
             terminalreporter.write_line(f"distbench: {line}", red=True)
         if github.runs_here(os.environ):
-            for line in github.workflow_commands(self._results, also_failing=settings.policy.also_failing):
+            for line in github.workflow_commands(self._results):
                 terminalreporter.write_line(line)
 
     def _settings(self) -> Settings | None:

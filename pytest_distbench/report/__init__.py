@@ -1,1 +1,1 @@
-"""What people and other programs read: tables, failure texts, the run record, GitHub's summary. Decides nothing."""
+"""What people and other programs read of a run: tables, failure texts, GitHub's summary. Renders, and decides nothing."""

@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from pytest_distbench.judging.stats import BLIND_LIMIT
 from pytest_distbench.records.calibration import Calibration, CaseNoise, MetricNoise
 from pytest_distbench.records.metric import metric_name
-from pytest_distbench.report.tables import layout, quantity
+from pytest_distbench.report.layout import layout
+from pytest_distbench.report.rows import quantity
 
 _SHOWN_METRICS = 5
 _FROM_ITERATIONS = 0.3

@@ -1,42 +1,52 @@
-"""Texts of failed tests. The first line tells the story in about 100 characters; JUnit and summaries show only it."""
+"""Texts of failed tests. The first line tells the story in about 100 characters; JUnit and summaries show only it.
+
+One text per kind of failure, whatever the case was compared with: a stored baseline, or launches beside it.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 
+from pytest_distbench.judging.severity import worst
 from pytest_distbench.judging.software import software_changes
 from pytest_distbench.judging.update_policy import why_not_storable
 from pytest_distbench.records.kinds import METRIC_KINDS, VERDICT_KINDS
-from pytest_distbench.records.launch import LaunchRecord
-from pytest_distbench.records.launch_files import LaunchFiles
-from pytest_distbench.records.rank import RankFate
 from pytest_distbench.records.run import CaseResult
 from pytest_distbench.records.verdict import Verdict
 from pytest_distbench.report.causes import cause_lines
-from pytest_distbench.report.tables import case_table, change, limit, quantity
-from pytest_distbench.units import format_bytes
+from pytest_distbench.report.rows import change, limit, metric_text, quantity, words_for
+from pytest_distbench.report.tables import case_table
 
-_FEW_LINES = 30
-_FEW_LOGS = 4
-_STACK_LINES = 90
-_LONGEST_LINE = 500
-_LONGEST_TEXT = 8000
+_MOST_REASONS = 8
 
 
-def regression_text(result: CaseResult, *, update_command: str) -> str:
-    """Explain a regression: what moved, by how much, against what, and how to accept it."""
+def regression_text(result: CaseResult, *, command: str) -> str:
+    """Explain a regression: what moved, by how much, against what, and what may explain it."""
+    failed = [v for v in result.verdicts if v.is_failure and v.kind != "changed"]
+    return _text(result, regression_headline(result), failed, command=command, causes=True)
+
+
+def unaccepted_text(result: CaseResult, unaccepted: Sequence[Verdict], *, command: str) -> str:
+    """Explain verdicts that fail only because the run was told so: which, why, and what to do."""
+    return _text(result, unaccepted_headline(unaccepted), unaccepted, command=command, causes=False)
+
+
+def _text(result: CaseResult, headline: str, verdicts: Sequence[Verdict], *, command: str, causes: bool) -> str:
+    reasons = [f"{metric_text(v)}: {v.reason}" for v in verdicts if v.reason]
+    intended = "this change is intended" if causes else "what was measured is right"
     return "\n".join(
         [
-            regression_headline(result),
+            headline,
             "",
             *case_table(result, show_all=False),
             "",
-            *_reasons(result),
-            *cause_lines(result),
+            *reasons[:_MOST_REASONS],
+            *(cause_lines(result) if causes else []),
             *comparison_lines(result),
             "",
-            f"If this change is intended:  {update_command}",
+            f"again:  {command}"
+            if result.reference.kind == "paired"
+            else f"If {intended}:  {command} --distbench-update",
         ]
     )
 
@@ -45,7 +55,7 @@ def refused_text(result: CaseResult) -> str:
     """Explain why an update did not store what it measured."""
     return "\n".join(
         [
-            f"not stored: {why_not_storable(result.launches)}",
+            refused_headline(result),
             "",
             *case_table(result, show_all=False),
             "",
@@ -54,19 +64,35 @@ def refused_text(result: CaseResult) -> str:
     )
 
 
-def unaccepted_text(result: CaseResult, unaccepted: Sequence[Verdict], *, update_command: str) -> str:
-    """Explain verdicts that fail only because the run was told so: which, why, and how to accept them."""
-    return "\n".join(
-        [
-            unaccepted_headline(unaccepted),
-            "",
-            *case_table(result, show_all=False),
-            "",
-            *[f"{v.metric}: {v.reason}" for v in unaccepted if v.reason][:8],
-            *comparison_lines(result),
-            "",
-            f"If what was measured is right:  {update_command}",
-        ]
+def missing_text(result: CaseResult, *, platforms: Sequence[str], command: str) -> str:
+    """Say that there is nothing to compare with, where there is something, and how to record it."""
+    if result.reference.kind == "paired":
+        return missing_headline(result)
+    have = ", ".join(platforms) or "none"
+    return (
+        f"{missing_headline(result)} (have: {have})\n\n"
+        f"looked in {result.reference.path} for {result.case.key!s}\nrecord it:  {command} --distbench-update=new"
+    )
+
+
+def refused_headline(result: CaseResult) -> str:
+    """One line: what the measured numbers lack to be a baseline."""
+    return f"not stored: {why_not_storable(result.launches)}"
+
+
+def missing_headline(result: CaseResult) -> str:
+    """One line: what there is nothing of."""
+    if result.reference.kind == "paired":
+        return f"{result.verdicts[0].reason or 'nothing to compare with'}: measured, not judged"
+    return f"no baseline for {result.environment.platform}"
+
+
+def nothing_judged_headline(result: CaseResult) -> str:
+    """One line: what the body recorded instead, and what to do."""
+    shown = ", ".join(v.metric for v in result.verdicts) or "nothing"
+    return (
+        f"nothing was measured that can be judged: the body recorded {shown}; give what matters to rank.record "
+        "with better='lower', 'higher' or 'exact', or use rank.timed"
     )
 
 
@@ -75,145 +101,59 @@ def unaccepted_headline(unaccepted: Sequence[Verdict]) -> str:
     first = unaccepted[0]
     option = f"--{VERDICT_KINDS[first.kind].fails_under}"
     more = f" (and {len(unaccepted) - 1} more)" if len(unaccepted) > 1 else ""
-    return f"{first.metric}: {first.kind}: {first.reason or change(first)}{more}; {option}"
+    return f"{metric_text(first)}: {first.kind}: {first.reason or change(first)}{more}; {option}"
 
 
 def regression_headline(result: CaseResult) -> str:
-    """One line: metric, change, where, limit, how many; and whether the fingerprint changed with it."""
-    changed = next((f"fingerprint changed: {v.reason}" for v in result.verdicts if v.kind == "changed"), "")
-    failed = [v for v in result.verdicts if v.kind == "regressed"]
+    """One line: metric, change, against what, limit, how many; and whether the fingerprint changed with it."""
+    against = f" against {result.reference.name}" if result.reference.name else ""
+    changed = next((v.reason for v in result.verdicts if v.kind == "changed"), "")
+    failed = [v for v in result.verdicts if v.is_failure and v.kind != "changed"]
     if not failed:
-        return changed
-    return _moved(result, failed) + ("; the fingerprint changed" if changed else "")
+        return f"fingerprint changed{against}: {changed}"
+    return _moved(result, failed, against) + ("; the fingerprint changed" if changed else "")
 
 
-def _moved(result: CaseResult, failed: list[Verdict]) -> str:
-    worst = max(
-        failed, key=lambda v: (METRIC_KINDS[v.better].rule == "curve", _severity(v))
-    )  # a curve is the earliest to go
-    same = [v for v in result.verdicts if v.name == worst.name]
-    hits = sum(v.is_failure for v in same)
-    where = f" at {format_bytes(int(worst.at['message_bytes']))}" if "message_bytes" in worst.at else ""
-    of = (
-        f", {hits} of {len(same)} sizes"
-        if where
-        else f", {len(failed)} of {len(result.verdicts)} metrics"
-        if len(failed) > 1
-        else ""
-    )
-    name = worst.name if where else worst.metric
-    if worst.current is None:
-        return f"{name}{where}: no value ({worst.reason}), baseline {quantity(worst.baseline, worst.unit)}{of}"
-    if METRIC_KINDS[worst.better].is_of_training and worst.reason:
-        return f"{name}: {worst.reason.partition(';')[0]}{of}"
-    if METRIC_KINDS[worst.better].rule == "exact":
-        now, then = quantity(worst.current, worst.unit), quantity(worst.baseline, worst.unit)
-        return f"{name}{where}: {now}, baseline {then} (exact){of}"
-    return f"{name}{where} {change(worst)} (limit {limit(worst)}){of}"
+def _moved(result: CaseResult, failed: Sequence[Verdict], against: str) -> str:
+    first = worst(failed)
+    of = _how_many(result, first, failed)
+    name, kind = metric_text(first), METRIC_KINDS[first.better]
+    other = words_for(result).name
+    if first.kind != "regressed":
+        return f"{name}{against}: {first.kind}: {first.reason or change(first)}{of}"
+    if first.current is None:
+        return f"{name}{against}: no value ({first.reason}), {other} {quantity(first.baseline, first.unit)}{of}"
+    if kind.is_of_training and first.reason:
+        return f"{name}{against}: {first.reason.partition(';')[0]}{of}"
+    if kind.rule == "exact":
+        now, then = quantity(first.current, first.unit), quantity(first.baseline, first.unit)
+        return f"{name}{against}: {now}, {other} {then} (exact){of}"
+    return f"{name} {change(first) or first.reason}{against} (limit {limit(first)}){of}"
+
+
+def _how_many(result: CaseResult, first: Verdict, failed: Sequence[Verdict]) -> str:
+    """How far it goes: over the sizes of its sweep, or over the metrics."""
+    if "message_bytes" in first.at:
+        same = [v for v in result.verdicts if v.name == first.name]
+        return f", {sum(v.is_failure for v in same)} of {len(same)} sizes"
+    return f", {len(failed)} of {len(result.verdicts)} metrics" if len(failed) > 1 else ""
 
 
 def comparison_lines(result: CaseResult) -> list[str]:
-    """Which baseline, which software, and what differs."""
-    current = result.launches[0].software if result.launches else {}
+    """What was compared with what, in which software, and what differs."""
     stored = result.reference.software
-    lines = [f"baseline  {result.environment.platform}  {_versions(stored)}  {result.reference.path}"]
-    lines.append(f"this run  {result.environment.platform}  {_versions(current)}")
-    return lines + ([f"differs   {change}" for change in software_changes(stored, current)] if stored else [])
-
-
-def launch_text(result: CaseResult, *, rerun_command: str) -> str:
-    """Explain a failed launch: the culprit first, equal fates merged, then the logs and the command to run it again."""
-    launch = result.launches[-1]
-    parts = [launch_headline(launch), ""]
-    groups: dict[tuple[str, str], list[RankFate]] = {}
-    for fate in launch.fates:
-        groups.setdefault((_title_of(fate), _body_of(fate)), []).append(fate)
-    for (title, body), fates in groups.items():
-        numbers = ", ".join(str(f.rank) for f in sorted(fates, key=lambda f: f.rank))
-        parts += [f"--- rank{'s' * (len(fates) > 1)} {numbers}: {title}", *([body, ""] if body else [])]
-        for fate in fates[:_FEW_LOGS]:
-            parts += _log_of(fate, launch)
-    parts += _launcher_lines(launch)
-    parts.append(f"logs:    {launch.logs}/rank*.log")
-    parts.append(f"re-run:  {rerun_command}")
-    parts.append(f"debug:   {rerun_command} --distbench-attach {launch.fates[0].rank if launch.fates else 0}")
-    return "\n".join(parts)
-
-
-def launch_headline(launch: LaunchRecord) -> str:
-    """One line: which launch, on how many ranks, and what happened."""
-    ranks = len(launch.fates)
-    return f"launch {launch.index + 1} on {ranks} rank{'s' * (ranks != 1)}: {_first_line(launch)}"
-
-
-def missing_text(result: CaseResult, *, platforms: list[str], update_command: str) -> str:
-    """Say that there is no baseline, where there are some, and how to record one."""
-    have = ", ".join(platforms) or "none"
-    return (
-        f"no baseline for {result.environment.platform} (have: {have})\n\n"
-        f"looked in {result.reference.path} for {result.case.key!s}\nrecord it:  {update_command}"
-    )
-
-
-def _severity(verdict: Verdict) -> float:
-    if verdict.ratio is None or verdict.ratio <= 0:
-        return float("inf")
-    return max(verdict.ratio, 1 / verdict.ratio)
-
-
-def _reasons(result: CaseResult) -> list[str]:
-    return [f"{v.metric}: {v.reason}" for v in result.verdicts if v.kind == "regressed" and v.reason][:8]
+    current = result.launches[0].software if result.launches else {}
+    if result.reference.kind == "paired":
+        sides = [("reference", result.reference.name, stored), ("this tree", "", current)]
+        lines = ["  ".join(filter(None, [side, name, _versions(software)])) for side, name, software in sides]
+    else:
+        platform = result.environment.platform
+        lines = [
+            f"baseline  {platform}  {_versions(stored)}  {result.reference.path}",
+            f"this run  {platform}  {_versions(current)}",
+        ]
+    return lines + ([f"differs   {what}" for what in software_changes(stored, current)] if stored else [])
 
 
 def _versions(software: dict[str, str]) -> str:
     return ", ".join(f"{k} {software[k]}" for k in ("torch", "cuda", "nccl", "python") if k in software)
-
-
-def _first_line(launch: LaunchRecord) -> str:
-    return (launch.reason.splitlines() or ["failed"])[0][:_LONGEST_LINE]
-
-
-def _title_of(fate: RankFate) -> str:
-    """How the rank ended, where, and whether it was another's fault."""
-    words = [f"{fate.how}, in phase {fate.phase}"]
-    if fate.waits_at:
-        words.append(f"at {fate.waits_at}")
-    if fate.collective_number is not None:
-        words.append(f"last collective: {fate.collective} (number {fate.collective_number})")
-    if fate.is_victim:
-        words.append("followed from another rank's failure")
-    return "; ".join(words)
-
-
-def _body_of(fate: RankFate) -> str:
-    if fate.error is not None:
-        return _shortened(fate.error.traceback.rstrip())
-    if not fate.is_hung:
-        return ""
-    return "\n".join(f"    {line}" for line in fate.stacks.splitlines()[:_STACK_LINES])
-
-
-def _log_of(fate: RankFate, launch: LaunchRecord) -> list[str]:
-    lines = fate.log_tail.strip().splitlines()[-_FEW_LINES:]
-    if not lines:
-        return []
-    return [
-        f"    end of {LaunchFiles(Path(launch.logs)).log(fate.rank)}:",
-        *(f"    | {line[:_LONGEST_LINE]}" for line in lines),
-        "",
-    ]
-
-
-def _launcher_lines(launch: LaunchRecord) -> list[str]:
-    """What the launcher itself said, where no rank said anything."""
-    lines = launch.reason.splitlines()[1:]
-    return (
-        ["the launcher's log:", *(f"    | {line[:_LONGEST_LINE]}" for line in lines[-_FEW_LINES:]), ""] if lines else []
-    )
-
-
-def _shortened(text: str) -> str:
-    if len(text) <= _LONGEST_TEXT:
-        return text
-    half = _LONGEST_TEXT // 2
-    return f"{text[:half]}\n... {len(text) - 2 * half} characters left out, the log has them ...\n{text[-half:]}"

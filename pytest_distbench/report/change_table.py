@@ -6,8 +6,9 @@ from collections import Counter
 from collections.abc import Sequence
 
 from pytest_distbench.records.kinds import METRIC_KINDS
-from pytest_distbench.report.github import escape
-from pytest_distbench.report.tables import layout, quantity
+from pytest_distbench.report.layout import layout
+from pytest_distbench.report.markdown import escape, row_line, table_head
+from pytest_distbench.report.rows import quantity
 from pytest_distbench.store.changes import EntryChange, MetricChange
 from pytest_distbench.units import format_change
 
@@ -31,8 +32,7 @@ def change_markdown(changes: Sequence[EntryChange], *, unchanged: int) -> list[s
     rows = _rows(changes)
     lines = [f"### baselines: {_counts(changes, unchanged)}", ""]
     if rows:
-        lines += ["| " + " | ".join(_HEADER) + " |", "|---|---|---:|---:|---:|---:|"]
-        lines += ["| " + " | ".join(escape(cell) for cell in row) + " |" for row in rows[:MOST_ROWS]]
+        lines += [*table_head(_HEADER, left=2), *map(row_line, rows[:MOST_ROWS])]
         lines += ["", *_left_out(rows, "metrics, less worse than these")]
     return lines + [f"- {escape(what)}: {escape(note)}" for what, note in [*_whole(changes), *_notes(changes)]]
 

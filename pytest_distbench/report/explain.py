@@ -1,13 +1,13 @@
-"""Why a case ended its test: one line for lists, and the whole text."""
+"""Why a case ended its test: one line for lists, and the whole text. What decided is in the conclusion."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from pytest_distbench.judging.policy import Conclusion
-from pytest_distbench.judging.update_policy import why_not_storable
 from pytest_distbench.records.run import CaseResult
-from pytest_distbench.report import case_text, pair_text
+from pytest_distbench.report import case_text
+from pytest_distbench.report.launch_text import launch_headline, launch_text
 
 
 def headline(result: CaseResult, conclusion: Conclusion) -> str:
@@ -17,25 +17,19 @@ def headline(result: CaseResult, conclusion: Conclusion) -> str:
         case "launch" if launch.outcome == "skipped":
             return launch.reason or "all ranks skipped"
         case "launch":
-            return case_text.launch_headline(launch)
+            return launch_headline(launch)
         case "nothing_judged":
-            shown = ", ".join(v.metric for v in result.verdicts) or "nothing"
-            return (
-                f"nothing was measured that can be judged: the body recorded {shown}; give what matters to rank.record "
-                "with better='lower', 'higher' or 'exact', or use rank.timed"
-            )
+            return case_text.nothing_judged_headline(result)
         case "refused":
-            return f"not stored: {why_not_storable(result.launches)}"
+            return case_text.refused_headline(result)
         case "regressed" if conclusion.outcome == "xfailed":
             return result.xfail_perf
         case "regressed":
-            return pair_text.headline(result) if _is_paired(result) else case_text.regression_headline(result)
+            return case_text.regression_headline(result)
         case "unaccepted":
             return case_text.unaccepted_headline(conclusion.verdicts)
-        case "missing" if _is_paired(result):
-            return pair_text.missing_text(result)
         case "missing":
-            return f"no baseline for {result.environment.platform}"
+            return case_text.missing_headline(result)
         case _:
             return ""
 
@@ -49,25 +43,16 @@ def explanation(result: CaseResult, conclusion: Conclusion, *, command: str, pla
         command: that runs the test again.
         platforms: hardware classes that have baselines.
     """
-    update = f"{command} --distbench-update"
     match conclusion.reason:
         case "launch":
-            return case_text.launch_text(result, rerun_command=command)
+            return launch_text(result, rerun_command=command)
         case "refused":
             return case_text.refused_text(result)
-        case "regressed" if _is_paired(result):
-            return pair_text.regression_text(result, rerun_command=command)
         case "regressed":
-            return case_text.regression_text(result, update_command=update)
-        case "unaccepted" if _is_paired(result):
-            return pair_text.unaccepted_text(result, conclusion.verdicts, rerun_command=command)
+            return case_text.regression_text(result, command=command)
         case "unaccepted":
-            return case_text.unaccepted_text(result, conclusion.verdicts, update_command=update)
-        case "missing" if not _is_paired(result):
-            return case_text.missing_text(result, platforms=list(platforms), update_command=f"{update}=new")
+            return case_text.unaccepted_text(result, conclusion.verdicts, command=command)
+        case "missing":
+            return case_text.missing_text(result, platforms=platforms, command=command)
         case _:
             return headline(result, conclusion)
-
-
-def _is_paired(result: CaseResult) -> bool:
-    return result.reference.kind == "paired"

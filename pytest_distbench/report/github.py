@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from pytest_distbench.records.kinds import VERDICT_KINDS, VerdictName
+from pytest_distbench.records.kinds import VERDICT_KINDS
 from pytest_distbench.records.run import CaseResult
-from pytest_distbench.records.verdict import Verdict
-from pytest_distbench.report import pair_text
-from pytest_distbench.report.case_text import regression_headline, unaccepted_headline
 from pytest_distbench.report.escape import printable
-from pytest_distbench.report.tables import change, limit, quantity
+from pytest_distbench.report.markdown import escape, row_line, table_head
+from pytest_distbench.report.rows import metric_text
+from pytest_distbench.report.sections import verdict_section
 
 MAX_SUMMARY_BYTES = 900 * 1024
 """GitHub drops a step's whole summary above 1024 KiB."""
@@ -19,7 +18,9 @@ MAX_SUMMARY_BYTES = 900 * 1024
 MAX_ANNOTATIONS = 9
 """GitHub shows ten of a kind per step; the tenth says how many more there are."""
 
-_ORDER = tuple(VERDICT_KINDS)
+
+_SHOWN_CASES = 50
+"""Of those that failed, above the table."""
 
 
 def runs_here(variables: Mapping[str, str]) -> bool:
@@ -36,78 +37,45 @@ def append_summary(path: Path, results: Sequence[CaseResult]) -> None:
 
 def summary(results: Sequence[CaseResult], *, max_bytes: int) -> str:
     """The Markdown table; rows that do not fit are counted in its last line."""
-    rows = sorted(
-        ((r, v) for r in results for v in r.verdicts if v.is_judged), key=lambda pair: _ORDER.index(pair[1].kind)
-    )
-    failed = sum(v.is_failure for _, v in rows)
+    table = verdict_section(results)
     device = f"{results[0].environment.device}, {results[0].environment.platform}" if results else "nothing measured"
-    lines = [
-        f"### distbench: {failed} of {len(rows)} metrics failed",
-        "",
-        escape(device),
-        "",
-        "| verdict | test | metric | this run | baseline | change | limit | n |",
-        "|---|---|---|---:|---:|---:|---:|---:|",
-    ]
+    failed = sum(v.is_failure for result in results for v in result.verdicts if v.is_judged)
+    counted = [f"{failed} of {len(table.rows)} metrics failed"]
+    if fallen := [r for r in results if r.outcome == "failed"]:
+        counted.append(f"{len(fallen)} of {len(results)} {'case' if len(results) == 1 else 'cases'} failed")
+    lines = [f"### distbench: {', '.join(counted)}", "", escape(device), ""]
+    if fallen:
+        more = [f"- and {len(fallen) - _SHOWN_CASES} more"] if len(fallen) > _SHOWN_CASES else []
+        shown = [f"- {escape(r.case.title)}: {escape(r.headline)}" for r in fallen[:_SHOWN_CASES]]
+        lines += [*shown, *more, ""]
+    lines += table_head(table.header, left=3)
     size = sum(len(line.encode()) + 1 for line in lines) + 100
-    for done, (result, verdict) in enumerate(rows):
-        line = _row(result, verdict)
+    for done, texts in enumerate(table.texts):
+        line = row_line(texts)
         size += len(line.encode()) + 1
         if size > max_bytes:
-            lines += ["", f"{len(rows) - done} more rows left out: see the run record"]
+            lines += ["", f"{len(table.rows) - done} more rows left out: see the run record"]
             break
         lines.append(line)
     return "\n".join(lines) + "\n\n"
 
 
-def workflow_commands(
-    results: Sequence[CaseResult], *, also_failing: Collection[VerdictName] = frozenset()
-) -> list[str]:
-    """Workflow commands: an error per test that failed by its verdicts, a warning per test without a clear one.
-
-    Args:
-        results: of the run; those of an update are passed over, expected regressions are warnings.
-        also_failing: verdict kinds that fail a test besides those that always do.
-    """
+def workflow_commands(results: Sequence[CaseResult]) -> list[str]:
+    """Workflow commands: an error per case that failed its test, a warning per case without a clear answer."""
     errors, warnings = [], []
-    for result in (r for r in results if not r.update):
-        kinds = {v.kind for v in result.verdicts if v.is_judged}
+    for result in results:
         file = result.nodeid.partition("::")[0]
         title = result.nodeid.rpartition("::")[2]
-        failing = [v for v in result.verdicts if v.is_judged and (v.is_failure or v.kind in also_failing)]
-        if failing and result.xfail_perf and any(v.is_failure for v in failing):
-            warnings.append(_command("warning", file, title, f"expected: {result.xfail_perf}"))
-        elif failing and not any(v.is_failure for v in failing):
-            errors.append(_command("error", file, title, unaccepted_headline(failing)))
-        elif failing:
-            headline = pair_text.headline(result) if result.reference.kind == "paired" else regression_headline(result)
-            errors.append(_command("error", file, title, headline))
-        elif unclear := {kind for kind in kinds if VERDICT_KINDS[kind].warns}:
-            first = next(v for v in result.verdicts if v.kind in unclear)
-            warnings.append(_command("warning", file, title, f"{first.kind}: {first.metric} {first.reason}"))
+        if result.outcome == "failed":
+            errors.append(_command("error", file, title, result.headline))
+        elif result.outcome == "xfailed":
+            warnings.append(_command("warning", file, title, f"expected: {result.headline}"))
+        elif result.outcome == "passed" and not result.update:
+            unclear = [v for v in result.verdicts if v.is_judged and VERDICT_KINDS[v.kind].warns]
+            for first in unclear[:1]:
+                message = f"{first.kind}: {metric_text(first)} {first.reason}".rstrip()
+                warnings.append(_command("warning", file, title, message))
     return [*_capped(errors, "error"), *_capped(warnings, "warning")]
-
-
-def escape(text: str) -> str:
-    """Text that cannot leave its table cell nor become markup."""
-    for character, replacement in (("&", "&amp;"), ("<", "&lt;"), (">", "&gt;"), ("|", "\\|"), ("`", "'")):
-        text = text.replace(character, replacement)
-    return "".join(c if c.isprintable() else " " for c in text)
-
-
-def _row(result: CaseResult, v: Verdict) -> str:
-    name = result.nodeid.rpartition("::")[2]
-    cells = (
-        v.kind,
-        name,
-        v.metric,
-        quantity(v.current, v.unit),
-        quantity(v.baseline, v.unit),
-        change(v),
-        limit(v),
-        str(v.launches),
-    )
-    return "| " + " | ".join(escape(c) for c in cells) + " |"
 
 
 def _command(kind: str, file: str, title: str, message: str) -> str:

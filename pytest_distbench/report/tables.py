@@ -1,111 +1,114 @@
-"""Tables of verdicts as plain text: one for collective sweeps, in nccl-tests' order of columns, one for all else."""
+"""The verdicts of cases as tables for a terminal: of one case, and a few telling rows of many."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
-from pytest_distbench.records.kinds import METRIC_KINDS, VERDICT_KINDS
+from pytest_distbench.records.kinds import VERDICT_KINDS
 from pytest_distbench.records.run import CaseResult
 from pytest_distbench.records.verdict import Verdict
-from pytest_distbench.units import GIGABYTE, format_bytes, format_change, format_quantity
+from pytest_distbench.report.layout import layout
+from pytest_distbench.report.rows import cells, change, limit, make_row, quantity, words_for
+from pytest_distbench.report.sweep import is_sweep, sweep_points
+from pytest_distbench.units import format_bytes
 
+FAST_SIDE = "change: of the fast side of the launches, which is what is judged"
+MEAN_OVER_PAIRS = "change: mean over pairs, which is what is judged"
+FINDS = "finds: the smallest slowdown called regressed in nine of ten runs, with as many pairs as a run makes at most"
 
-def layout(header: Sequence[str], rows: Sequence[Sequence[str]], *, left: int = 1) -> list[str]:
-    """Align columns: the first ``left`` to the left, the others to the right. No trailing blanks."""
-    widths = [max(len(row[i]) for row in [header, *rows]) for i in range(len(header))]
-    lines = []
-    for row in [header, *rows]:
-        cells = [c.ljust(w) if i < left else c.rjust(w) for i, (c, w) in enumerate(zip(row, widths, strict=True))]
-        lines.append("  ".join(cells).rstrip())
-    return lines
-
-
-def is_sweep(result: CaseResult) -> bool:
-    """Whether the case measured latencies over message sizes."""
-    return any("message_bytes" in v.at for v in result.verdicts)
+_NOTICEABLE = 0.01
+_SHOWN_CASES = 20
+_SHOWN_METRICS = 6
+_SWEEP_HEADER = ("", "size", "time us", "algbw GB/s", "busbw GB/s", "#wrong", "baseline us", "change", "limit", "n")
 
 
 def case_table(result: CaseResult, *, show_all: bool) -> list[str]:
     """The table of one case. Without ``show_all`` metrics within their limits are counted, not listed."""
-    if is_sweep(result):
+    if is_sweep(result) and result.reference.kind != "paired":
         return _sweep_table(result, show_all=show_all)
+    return verdict_table(result, result.verdicts, show_all=show_all)
+
+
+def verdict_table(result: CaseResult, verdicts: Sequence[Verdict], *, show_all: bool) -> list[str]:
+    """Verdicts of a case under the columns that its reference asks for."""
+    words = words_for(result)
+    shown = [v for v in verdicts if show_all or v.kind != "unchanged"]
+    lines = layout([*words.columns], [cells(make_row(v), words.columns) for v in shown], left=2) if shown else []
+    hidden = sum(v.is_judged for v in verdicts) - sum(v.is_judged for v in shown)
+    return lines + ([f"  {hidden} more {words.unchanged} (-v shows all)"] if hidden else [])
+
+
+def overview(results: Sequence[CaseResult]) -> list[str]:
+    """A few telling rows per case, under the columns of its reference."""
+    lines: list[str] = []
+    shown = results[:_SHOWN_CASES]
+    paired = [r for r in shown if r.reference.kind == "paired"]
+    others = [r for r in shown if r.reference.kind != "paired"]
+    for group in (others, paired):
+        rows = []
+        for result in group:
+            name = result.case.title
+            for verdict in telling(result):
+                mark, *rest = cells(make_row(verdict), words_for(result).columns)
+                rows.append((mark, name, *rest))
+                name = ""
+        if rows:
+            mark, *headings = words_for(group[0]).columns
+            lines += layout((mark, "test", *headings), rows, left=3)
+    if paired:
+        lines += [MEAN_OVER_PAIRS, FINDS]
+    if any(_is_of_the_fast_side(v) for result in others for v in telling(result)):
+        lines.append(FAST_SIDE)
+    if len(results) > _SHOWN_CASES:
+        lines.append(f"  {len(results) - _SHOWN_CASES} more cases (-v shows all)")
+    return lines
+
+
+def telling(result: CaseResult) -> Iterable[Verdict]:
+    """Of a sweep the smallest, the largest and the one that moved most; of many pairs the ends and what moved."""
     judged = [v for v in result.verdicts if v.is_judged]
-    shown = [v for v in result.verdicts if show_all or v.kind != "unchanged"]
-    lines = layout(METRIC_HEADER, [metric_row(v) for v in shown], left=2) if shown else []
-    hidden = len(judged) - sum(v.is_judged for v in shown)
-    return lines + ([f"  {hidden} more within their limits (-v shows all)"] if hidden else [])
+    if result.reference.kind == "paired":
+        ends = judged if len(judged) <= _SHOWN_METRICS else [judged[0], judged[-1]]
+        return [v for v in judged if v.kind != "unchanged" or v in ends]
+    judged = [v for v in judged if v.current is not None or v.kind == "changed"]
+    if not is_sweep(result):
+        return judged
+    times = sorted((v for v in judged if v.unit == "s"), key=lambda v: int(v.at.get("message_bytes", 0)))
+    if not times:
+        return judged[:3]
+    largest_change = max(times, key=lambda v: abs((v.ratio or 1.0) - 1.0))
+    chosen = {times[0].metric, largest_change.metric, times[-1].metric}
+    return [v for v in judged if v.metric in chosen or v.kind == "changed"]
 
 
-METRIC_HEADER = ("", "metric", "this run", "baseline", "change", "limit", "n")
-
-
-def metric_row(verdict: Verdict) -> tuple[str, ...]:
-    """One metric as a row under :data:`METRIC_HEADER`."""
-    return (
-        VERDICT_KINDS[verdict.kind].mark,
-        verdict.metric,
-        quantity(verdict.current, verdict.unit),
-        quantity(verdict.baseline, verdict.unit) if verdict.is_judged else "",
-        change(verdict),
-        limit(verdict),
-        str(verdict.launches) if verdict.launches else "",
-    )
-
-
-def quantity(value: float | None, unit: str) -> str:
-    """A value with its unit, ``-`` where there is none."""
-    return "-" if value is None else format_quantity(value, unit)
-
-
-def change(verdict: Verdict) -> str:
-    """The change against the baseline, signed, as the metric itself moves."""
-    if verdict.kind == "changed":
-        return "changed"
-    return "" if verdict.ratio is None or not verdict.is_judged else format_change(verdict.ratio)
-
-
-def limit(verdict: Verdict) -> str:
-    """The largest accepted change towards worse."""
-    if verdict.limit is None or not verdict.is_judged:
-        return ""
-    kind = METRIC_KINDS[verdict.better]
-    return "exact" if kind.repeats_exactly and verdict.limit == 0.0 else kind.limit_text(verdict.limit)
+def _is_of_the_fast_side(verdict: Verdict) -> bool:
+    """Whether the change shown is clearly not that of the two values beside it."""
+    if verdict.ratio is None or verdict.current is None or not verdict.baseline:
+        return False
+    return abs(verdict.ratio - verdict.current / verdict.baseline) > _NOTICEABLE
 
 
 def _sweep_table(result: CaseResult, *, show_all: bool) -> list[str]:
-    points: dict[int, dict[str, Verdict]] = {}
-    for verdict in result.verdicts:
-        if "message_bytes" in verdict.at:
-            points.setdefault(int(verdict.at["message_bytes"]), {})[verdict.name] = verdict
-    rows = []
-    hidden = 0
-    for size, found in sorted(points.items()):
-        time = found.get("latency")
-        if time is None or time.current is None:
-            continue
-        worst = max(found.values(), key=lambda v: (v.kind == "regressed", v.kind != "unchanged"))
-        if not show_all and worst.kind == "unchanged":
-            hidden += 1
-            continue
-        factor = float(time.facts.get("busbw_factor", 0.0))
-        bandwidth = size / time.current / GIGABYTE
-        wrong = found.get("wrong_elements")
-        rows.append(
-            (
-                VERDICT_KINDS[worst.kind].mark,
-                format_bytes(size),
-                f"{time.current * 1e6:.1f}",
-                f"{bandwidth:.3f}",
-                f"{bandwidth * factor:.3f}" if factor else "-",
-                quantity(wrong.current, "") if wrong else "",
-                f"{time.baseline * 1e6:.1f}" if time.baseline else "-",
-                change(time),
-                limit(time),
-                str(time.launches),
-            )
+    points = list(sweep_points(result))
+    shown = [point for point in points if show_all or point.gravest != "unchanged"]
+    rows = [
+        (
+            VERDICT_KINDS[point.gravest].mark,
+            format_bytes(point.message_bytes),
+            f"{point.time_s * 1e6:.1f}",
+            f"{point.algbw:.3f}",
+            "-" if point.busbw is None else f"{point.busbw:.3f}",
+            "" if point.wrong_elements is None else quantity(point.wrong_elements, ""),
+            f"{point.time.baseline * 1e6:.1f}" if point.time.baseline else "-",
+            change(point.time),
+            limit(point.time),
+            str(point.time.launches),
         )
-    header = ("", "size", "time us", "algbw GB/s", "busbw GB/s", "#wrong", "baseline us", "change", "limit", "n")
-    lines = layout(header, rows) if rows else []
+        for point in shown
+    ]
+    lines = layout(_SWEEP_HEADER, rows) if rows else []
+    hidden = len(points) - len(shown)
+    plural = "s" * (hidden != 1)
     return lines + (
-        [f"  {hidden} size{'s' * (hidden != 1)} within their limits not shown (-v shows all)"] if hidden else []
+        [f"  {hidden} size{plural} {words_for(result).unchanged} not shown (-v shows all)"] if hidden else []
     )

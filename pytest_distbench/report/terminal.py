@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from pytest_distbench.judging.fingerprint_rule import METRIC as FINGERPRINT
@@ -14,30 +14,25 @@ from pytest_distbench.records.case import EntryName
 from pytest_distbench.records.kinds import VERDICT_KINDS, VerdictName
 from pytest_distbench.records.run import CaseResult
 from pytest_distbench.records.verdict import Verdict
-from pytest_distbench.report.pair_text import overview, pair_table
-from pytest_distbench.report.tables import case_table, change, is_sweep, layout, limit, quantity
-from pytest_distbench.units import format_bytes
+from pytest_distbench.report.layout import layout
+from pytest_distbench.report.rows import change, metric_text, quantity, words_for
+from pytest_distbench.report.tables import case_table, overview, telling
 
 _NUMBER = re.compile(r"[+-]?[\d.,]+(e[+-]?\d+)?")
-_NOTICEABLE = 0.01
-FAST_SIDE = "change: of the fast side of the launches, which is what is judged"
-_SHOWN_CASES = 20
 _SHOWN_NAMES = 10
 
 
 def summary_lines(results: Sequence[CaseResult], *, verbosity: int, record_command: str, folder: Path) -> list[str]:
     """Everything below the section's title."""
     compared = [r for r in results if not r.update and r.verdicts]
-    paired = [r for r in compared if r.reference.kind == "paired"]
     failed = sum(r.launches[-1].outcome == "failed" for r in results)
     updated = [r for r in results if r.update]
     lines: list[str] = []
     if verbosity > 0:
         for result in results:
-            table = pair_table if result.reference.kind == "paired" else case_table
-            lines += [_title(result), *table(result, show_all=True), ""]
+            lines += [_title(result), *case_table(result, show_all=True), ""]
     elif verbosity == 0:
-        lines += [*(overview(paired) if paired else _overview(results)), ""]
+        lines += [*overview(results), ""]
     if compared:
         lines += _counts(compared)
     lines += _inconclusive(compared)
@@ -72,71 +67,23 @@ def unused_lines(unused: Sequence[EntryName], *, pruned: bool) -> list[str]:
 
 
 def _drift(results: Sequence[CaseResult]) -> list[str]:
-    """What software changed since the baselines were taken; once for all cases."""
-    found = Counter(
-        what
-        for r in results
-        if r.reference.software
-        for what in software_changes(r.reference.software, r.environment.software)
-    )
-    cases = [f"{what} ({number} {_cases(number)})" for what, number in found.items()]
-    return [f"software differs from the baselines': {', '.join(cases)}"] if cases else []
+    """What software differs from that of the references; once for all cases."""
+    found: dict[str, Counter[str]] = {}
+    for result in results:
+        if result.reference.software:
+            changes = software_changes(result.reference.software, result.environment.software)
+            found.setdefault(words_for(result).drift, Counter()).update(changes)
+    return [
+        f"{words}: {', '.join(f'{what} ({number} {_cases(number)})' for what, number in counts.items())}"
+        for words, counts in found.items()
+        if counts
+    ]
 
 
 def _title(result: CaseResult) -> str:
     case = result.case
-    function = case.test.rpartition("::")[2]
     group = f"{case.world_size} ranks, {case.key.backend}, {case.key.launcher} launcher"
-    return f"{function}[{case.key.case_id}]  {group}, {len(result.launches)} launches"
-
-
-def _overview(results: Sequence[CaseResult]) -> list[str]:
-    """A few telling rows per case: of a sweep the smallest and the largest message and the largest change."""
-    rows = []
-    for result in results[:_SHOWN_CASES]:
-        name = f"{result.case.test.rpartition('::')[2]}[{result.case.key.case_id}]"
-        for verdict in _telling(result):
-            what = verdict.name if "message_bytes" in verdict.at else verdict.metric
-            if "message_bytes" in verdict.at:
-                what += f" at {format_bytes(int(verdict.at['message_bytes']))}"
-            rows.append(
-                (
-                    VERDICT_KINDS[verdict.kind].mark,
-                    name,
-                    what,
-                    quantity(verdict.current, verdict.unit),
-                    quantity(verdict.baseline, verdict.unit),
-                    change(verdict),
-                    limit(verdict),
-                    str(verdict.launches),
-                )
-            )
-            name = ""
-    lines = layout(("", "test", "metric", "this run", "baseline", "change", "limit", "n"), rows, left=3) if rows else []
-    if any(_is_of_the_fast_side(v) for result in results[:_SHOWN_CASES] for v in _telling(result)):
-        lines.append(FAST_SIDE)
-    if len(results) > _SHOWN_CASES:
-        lines.append(f"  {len(results) - _SHOWN_CASES} more cases (-v shows all)")
-    return lines
-
-
-def _is_of_the_fast_side(verdict: Verdict) -> bool:
-    """Whether the change shown is clearly not that of the two values beside it."""
-    if verdict.ratio is None or verdict.current is None or not verdict.baseline:
-        return False
-    return abs(verdict.ratio - verdict.current / verdict.baseline) > _NOTICEABLE
-
-
-def _telling(result: CaseResult) -> Iterable[Verdict]:
-    judged = [v for v in result.verdicts if v.is_judged and (v.current is not None or v.kind == "changed")]
-    if not is_sweep(result):
-        return judged
-    times = sorted((v for v in judged if v.unit == "s"), key=lambda v: int(v.at.get("message_bytes", 0)))
-    if not times:
-        return judged[:3]
-    largest_change = max(times, key=lambda v: abs((v.ratio or 1.0) - 1.0))
-    chosen = {times[0].metric, largest_change.metric, times[-1].metric}
-    return [v for v in judged if v.metric in chosen or v.kind == "changed"]
+    return f"{case.title}  {group}, {len(result.launches)} launches"
 
 
 def _counts(results: Sequence[CaseResult]) -> list[str]:
@@ -174,18 +121,17 @@ def _inconclusive(results: Sequence[CaseResult]) -> list[str]:
         for verdict in result.verdicts:
             if verdict.kind in unclear:
                 groups.setdefault((verdict.kind, _NUMBER.sub("", verdict.reason)), []).append(verdict)
-        name = f"{result.case.test.rpartition('::')[2]}[{result.case.key.case_id}]"
+        name = result.case.title
         for found in groups.values():
             more = f" and {len(found) - 1} more" if len(found) > 1 else ""
-            lines.append(f"{VERDICT_KINDS[found[0].kind].mark} {name} {found[0].metric}{more}: {found[0].reason}")
+            lines.append(f"{VERDICT_KINDS[found[0].kind].mark} {name} {metric_text(found[0])}{more}: {found[0].reason}")
     return lines
 
 
 def _needless(compared: Sequence[CaseResult]) -> list[str]:
     """Cases whose regression was expected and did not come."""
     return [
-        f"xfail_perf of {r.case.test.rpartition('::')[2]}[{r.case.key.case_id}] is no longer needed: nothing regressed "
-        f"({r.xfail_perf})"
+        f"xfail_perf of {r.case.title} is no longer needed: nothing regressed ({r.xfail_perf})"
         for r in compared
         if r.xfail_perf and all(v.kind in ("unchanged", "improved") for v in r.verdicts if v.is_judged)
     ][:_SHOWN_NAMES]
@@ -201,11 +147,11 @@ def _updates(results: Sequence[CaseResult], folder: Path) -> list[str]:
     rows = []
     stored = [r for r in results if r.update in ("new", "changed")]
     for result in stored:
-        name = f"{result.case.test.rpartition('::')[2]}[{result.case.key.case_id}]"
-        for verdict in _telling(result):
+        name = result.case.title
+        for verdict in telling(result):
             old = result.previous.get(verdict.metric)
             note = "new" if old is None else "regression accepted" if verdict.is_failure else ""
-            metric = verdict.metric
+            metric = metric_text(verdict)
             rows.append(
                 (
                     name,

@@ -1,0 +1,45 @@
+"""The formats a table of a run can be written in: a new format is one row here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import BinaryIO
+
+from pytest_distbench.report.escape import printable
+from pytest_distbench.report.layout import layout
+from pytest_distbench.report.markdown import row_line, table_head
+from pytest_distbench.report.sections import Section
+from pytest_distbench.store.tables import as_text, write_csv, write_parquet
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Format:
+    """A way to write a table.
+
+    Attributes:
+        write: the table into a file.
+        is_text: whether it may go to a terminal.
+    """
+
+    write: Callable[[Section, BinaryIO], None]
+    is_text: bool = True
+
+
+def _write_text(section: Section, out: BinaryIO) -> None:
+    with as_text(out) as text:
+        text.writelines(f"{printable(line)}\n" for line in layout(section.header, section.texts, left=3))
+
+
+def _write_markdown(section: Section, out: BinaryIO) -> None:
+    with as_text(out) as text:
+        text.writelines(f"{line}\n" for line in [*table_head(section.header, left=3), *map(row_line, section.texts)])
+
+
+FORMATS: dict[str, Format] = {
+    "text": Format(write=_write_text),
+    "markdown": Format(write=_write_markdown),
+    "csv": Format(write=lambda section, out: write_csv(section.table, out)),
+    "parquet": Format(write=lambda section, out: write_parquet(section.table, out), is_text=False),
+}
+"""By the name that ``--format`` takes."""

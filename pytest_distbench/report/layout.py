@@ -1,0 +1,15 @@
+"""Tables of texts, aligned."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+def layout(header: Sequence[str], rows: Sequence[Sequence[str]], *, left: int = 1) -> list[str]:
+    """Align columns: the first ``left`` to the left, the others to the right. No trailing blanks."""
+    widths = [max(len(row[i]) for row in [header, *rows]) for i in range(len(header))]
+    lines = []
+    for row in [header, *rows]:
+        texts = [c.ljust(w) if i < left else c.rjust(w) for i, (c, w) in enumerate(zip(row, widths, strict=True))]
+        lines.append("  ".join(texts).rstrip())
+    return lines

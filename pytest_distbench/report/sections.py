@@ -1,0 +1,171 @@
+"""What a run has to tell, as tables: each cell a value for machines and a text for people. A new table is one row."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from pytest_distbench.records.kinds import VERDICT_KINDS
+from pytest_distbench.records.run import CaseResult, RunRecord
+from pytest_distbench.report.rows import make_row, quantity, words_for
+from pytest_distbench.report.sweep import sweep_points
+from pytest_distbench.store.rows import Column, Table
+from pytest_distbench.units import format_bytes, format_seconds
+
+
+class Cell(NamedTuple):
+    """One cell: what machines read, and what people do."""
+
+    value: object
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Section:
+    """One table.
+
+    Attributes:
+        columns: for machines: name -> what it holds. Values are in base units.
+        headings: for people, one per column; None where the texts of others say it.
+        rows: as many cells as columns.
+    """
+
+    columns: Mapping[str, Column]
+    headings: Sequence[str | None]
+    rows: Sequence[Sequence[Cell]]
+
+    @property
+    def table(self) -> Table:
+        """The values."""
+        return Table(self.columns, [[cell.value for cell in row] for row in self.rows])
+
+    @property
+    def header(self) -> list[str]:
+        """The headings of the columns that people see."""
+        return [heading for heading in self.headings if heading is not None]
+
+    @property
+    def texts(self) -> list[list[str]]:
+        """The texts below them."""
+        return [
+            [cell.text for cell, heading in zip(row, self.headings, strict=True) if heading is not None]
+            for row in self.rows
+        ]
+
+
+def _plain(value: str) -> Cell:
+    return Cell(value, value)
+
+
+def verdict_section(results: Sequence[CaseResult]) -> Section:
+    """Every judged metric, the gravest verdicts first."""
+    order = list(VERDICT_KINDS)
+    judged = [(result, v) for result in results for v in result.verdicts if v.is_judged]
+    rows = []
+    for result, verdict in sorted(judged, key=lambda pair: order.index(pair[1].kind)):
+        row = make_row(verdict)
+        rows.append(
+            [
+                _plain(verdict.kind),
+                Cell(result.nodeid, result.nodeid.rpartition("::")[2]),
+                Cell(verdict.metric, row.metric),
+                _plain(verdict.unit),
+                Cell(verdict.current, row.current),
+                Cell(verdict.baseline, row.reference),
+                Cell(verdict.ratio, row.change),
+                Cell(verdict.limit, row.limit),
+                Cell(verdict.launches, str(verdict.launches)),
+                _plain(verdict.reason),
+            ]
+        )
+    columns: dict[str, Column] = {
+        "verdict": str, "test": str, "metric": str, "unit": str, "current": float, "baseline": float, "ratio": float,
+        "limit": float, "launches": int, "reason": str,
+    }  # fmt: skip
+    other = words_for(results[0]).name if results else ""
+    headings = ["verdict", "test", "metric", None, "this run", other, "change", "limit", "n", None]
+    return Section(columns=columns, headings=headings, rows=rows)
+
+
+def collective_section(results: Sequence[CaseResult]) -> Section:
+    """Every message size of every sweep, in nccl-tests' order of columns."""
+    rows = [
+        [
+            Cell(result.nodeid, result.case.title),
+            Cell(point.message_bytes, format_bytes(point.message_bytes)),
+            Cell(point.time_s, f"{point.time_s * 1e6:.1f}"),
+            Cell(point.algbw, f"{point.algbw:.3f}"),
+            Cell(point.busbw, "-" if point.busbw is None else f"{point.busbw:.3f}"),
+            Cell(point.wrong_elements, quantity(point.wrong_elements, "")),
+            _plain(point.gravest),
+        ]
+        for result in results
+        for point in sweep_points(result)
+    ]
+    columns: dict[str, Column] = {
+        "test": str, "message_bytes": int, "time_s": float, "algbw_gb_per_s": float, "busbw_gb_per_s": float,
+        "wrong_elements": float, "verdict": str,
+    }  # fmt: skip
+    headings = ["test", "size", "time us", "algbw GB/s", "busbw GB/s", "#wrong", "verdict"]
+    return Section(columns=columns, headings=headings, rows=rows)
+
+
+def environment_section(results: Sequence[CaseResult]) -> Section:
+    """What the cases ran on; more than one value where they differ."""
+    found: dict[str, None] = {}
+    rows: dict[tuple[str, str], None] = {}
+    for environment in (result.environment for result in results):
+        facts = {
+            "platform": environment.platform,
+            "device": environment.device,
+            "cores": str(environment.cores),
+            **environment.software,
+            **environment.variables,
+        }
+        rows |= dict.fromkeys(facts.items())
+        found |= dict.fromkeys(facts)
+    ordered = sorted(rows, key=lambda fact: list(found).index(fact[0]))
+    return Section(
+        columns={"name": str, "value": str},
+        headings=["name", "value"],
+        rows=[[_plain(name), _plain(value)] for name, value in ordered],
+    )
+
+
+def launch_section(results: Sequence[CaseResult]) -> Section:
+    """Every process group that was started: how it ended, how long it took, what it used."""
+    rows = [
+        [
+            Cell(result.nodeid, result.case.title),
+            Cell(launch.index, str(launch.index + 1)),
+            _plain(launch.outcome),
+            Cell(launch.wall_s, format_seconds(launch.wall_s)),
+            Cell(launch.peak_memory_bytes, format_bytes(launch.peak_memory_bytes) if launch.peak_memory_bytes else "-"),
+            Cell(launch.foreign_cores, "-" if launch.foreign_cores is None else f"{launch.foreign_cores:.2f}"),
+            Cell(launch.reason, (launch.reason.splitlines() or [""])[0]),
+        ]
+        for result in results
+        for launch in result.launches
+    ]
+    columns: dict[str, Column] = {
+        "test": str, "launch": int, "outcome": str, "wall_s": float, "peak_memory_bytes": int, "foreign_cores": float,
+        "reason": str,
+    }  # fmt: skip
+    headings = ["test", "launch", "outcome", "time", "memory", "cores of others", "reason"]
+    return Section(columns=columns, headings=headings, rows=rows)
+
+
+SECTIONS: dict[str, Callable[[Sequence[CaseResult]], Section]] = {
+    "verdicts": verdict_section,
+    "collectives": collective_section,
+    "environment": environment_section,
+    "launches": launch_section,
+}
+"""By the name that ``--table`` takes."""
+
+
+def sections_of(record: RunRecord) -> dict[str, Section]:
+    """The tables that a run has: those with a row."""
+    made = {name: make(record.results) for name, make in SECTIONS.items()}
+    return {name: section for name, section in made.items() if section.rows}
