@@ -1,1 +1,1 @@
-"""What people and other programs read of a run: tables, failure texts, GitHub's summary. Renders, and decides nothing."""
+"""What people and other programs read of a run: tables, failure texts, summaries for GitHub. Decides nothing."""
