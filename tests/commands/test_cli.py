@@ -515,6 +515,32 @@ def test_report_prints_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     assert "suites/test_a.py::test_a[ws2]: launch 1 failed: hung in body" in text
 
 
+def test_report_writes_a_table_of_the_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = record(tmp_path / "run.json", result(0.01, 0.02))
+
+    assert main(["report", path, "--table", "launches", "--format", "csv"]) == 0
+    assert capsys.readouterr().out.startswith("test,launch,outcome,wall_s,")
+    assert main(["report", path, "--format", "markdown"]) == 0
+    assert capsys.readouterr().out.startswith("| verdict | test | metric |")
+    assert main(["report", path, "--format", "parquet", "-o", str(tmp_path / "v.parquet")]) == 0
+    assert capsys.readouterr().out == f"1 row written to {tmp_path / 'v.parquet'}\n"
+    assert pd.read_parquet(tmp_path / "v.parquet").verdict.tolist() == ["regressed"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--table", "collectives"], "has no table 'collectives'; it has verdicts, environment, launches"),
+        (["--format", "parquet"], "is no text: give -o FILE"),
+    ],
+)
+def test_report_says_what_there_is(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
+) -> None:
+    assert main(["report", record(tmp_path / "run.json", result(0.01)), *arguments]) == 2
+    assert message in capsys.readouterr().err
+
+
 def test_update_is_pytest(tmp_path: Path) -> None:
     (tmp_path / "test_x.py").write_text(
         "def test_x(pytestconfig):\n    assert pytestconfig.option.distbench_update == 'new'\n"

@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from pathlib import Path
+from typing import BinaryIO
+
 import pytest
 
+from pytest_distbench.commands.cli import main
 from pytest_distbench.frames import read_run
+from pytest_distbench.report.formats import FORMATS, Format
+from pytest_distbench.report.sections import Section
 
 LAUNCHER = """
 import os
@@ -145,3 +152,72 @@ def test_a_metric_kind_is_one_row(pytester: pytest.Pytester, monkeypatch: pytest
 
     assert (recorded.ret, same.ret, slower.ret) == (0, 0, 1)
     slower.stdout.fnmatch_lines(["pause +*% (limit <= 1.* times)*"])
+
+
+def test_a_report_format_is_one_row(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def write_names(section: Section, out: BinaryIO) -> None:
+        out.write(b"".join(f"{row[0].value}\n".encode() for row in section.rows))
+
+    monkeypatch.setitem(FORMATS, "names", Format(write=write_names))
+    record = str(Path(__file__).parents[1] / "store" / "run_record_1.json")
+
+    assert main(["report", record, "--table", "launches", "--format", "names"]) == 0
+    assert capsys.readouterr().out == "a.py::t[ws2]\n" * 3
+    assert main(["report", record, "--format", "names", "-o", str(tmp_path / "names.txt")]) == 0
+    assert (tmp_path / "names.txt").read_text() == "regressed\nregressed\n"
+
+
+SUSPICIOUS = """
+from pytest_distbench.judging.metric import Judgement
+from pytest_distbench.records.kinds import VERDICT_KINDS, VerdictKind
+from pytest_distbench.records.record import replaced
+from pytest_distbench.run import references
+
+VERDICT_KINDS["suspicious"] = VerdictKind(mark="$", words="too good to be true", fails=True, is_answer=True)
+judge_as_ever = references.judge_launches
+
+
+def judge_with_suspicion(*arguments, **options):
+    found = judge_as_ever(*arguments, **options)
+    return [
+        Judgement(replaced(j.verdict, kind="suspicious", reason="nobody is that fast"), is_open=False)
+        if j.verdict.kind == "improved"
+        else j
+        for j in found
+    ]
+
+
+references.judge_launches = judge_with_suspicion
+"""
+
+
+def test_a_verdict_kind_is_one_row(project: Callable[[str], pytest.Pytester], monkeypatch: pytest.MonkeyPatch) -> None:
+    made = project(
+        """
+        def body(rank):
+            pass
+
+        def test_step(distbench):
+            distbench.run(body, params={"stand_in": {"step": [0.0200, 0.0201, 0.0199, 0.0202, 0.0198]}})
+        """
+    )
+    with (made.path / "conftest.py").open("a") as file:
+        file.write(SUSPICIOUS)
+    command = ("-p", "no:sugar", "-p", "no:cacheprovider")
+    assert made.runpytest_subprocess(*command, "--distbench-update", "--distbench-launches=5").ret == 0
+    monkeypatch.setenv("DISTBENCH_STAND_IN_FACTOR", "0.2")
+    monkeypatch.setenv("GITHUB_ACTIONS", "true")
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(made.path / "summary.md"))
+    result = made.runpytest_subprocess(*command)
+
+    assert result.ret == 1
+    result.stdout.fnmatch_lines(
+        [
+            "$  test_step[[]ws2]  step *",
+            "1 metric of 1 case in * launch*: 1 too good to be true",
+            "::error file=test_it.py,title=test_step[[]ws2]::step: suspicious: nobody is that fast",
+        ]
+    )
+    assert "| suspicious | test_step[ws2] | step |" in (made.path / "summary.md").read_text()

@@ -1,0 +1,82 @@
+"""The tables of a run, and the formats they are written in."""
+
+from __future__ import annotations
+
+import csv
+import io
+
+import pytest
+from support.results import PAIRED, point, result, verdict
+
+from pytest_distbench.records.record import replaced
+from pytest_distbench.records.run import RunRecord
+from pytest_distbench.report.formats import FORMATS
+from pytest_distbench.report.sections import (
+    collective_section,
+    environment_section,
+    launch_section,
+    sections_of,
+    verdict_section,
+)
+
+
+def written(section_format: str, section: object) -> bytes:
+    out = io.BytesIO()
+    FORMATS[section_format].write(section, out)  # type: ignore[arg-type]
+    return out.getvalue()
+
+
+def test_verdicts_come_the_gravest_first_with_values_for_machines_and_texts_for_people() -> None:
+    section = verdict_section([result(verdict("unchanged")), result(verdict("regressed"))])
+
+    assert [row[0].value for row in section.rows] == ["regressed", "unchanged"]
+    assert section.header == ["verdict", "test", "metric", "this run", "baseline", "change", "limit", "n"]
+    assert section.texts[0] == ["regressed", "test_a[ws2]", "step", "30 ms", "20 ms", "+50.0 %", "+10%", "5"]
+    (row, _) = csv.DictReader(written("csv", section).decode().splitlines())
+    assert (row["test"], row["current"], row["ratio"]) == ("suites/test_a.py::test_a[ws2]", "0.03", "1.5")
+
+
+def test_beside_another_revision_the_other_side_has_its_name() -> None:
+    assert "reference" in verdict_section([result(verdict(), reference=PAIRED)]).header
+
+
+def test_collectives_have_the_columns_of_nccl_tests() -> None:
+    section = collective_section([result(point(1_000_000, current=0.001))])
+
+    assert section.header == ["test", "size", "time us", "algbw GB/s", "busbw GB/s", "#wrong", "verdict"]
+    assert section.texts == [["test_a[ws2]", "976.6 KiB", "1000.0", "1.000", "1.500", "-", "unchanged"]]
+    assert [cell.value for cell in section.rows[0][1:5]] == [1_000_000, 0.001, pytest.approx(1.0), pytest.approx(1.5)]
+
+
+def test_the_environment_tells_what_cases_differ_in() -> None:
+    first = result()
+    other = replaced(first, environment=replaced(first.environment, software={"torch": "2.15.0"}))
+    values = [cells[0].value for cells in environment_section([first, other]).rows]
+
+    assert values == ["platform", "device", "cores", "torch", "torch"]
+
+
+def test_a_run_has_the_tables_that_have_rows() -> None:
+    record = RunRecord(
+        schema=2, distbench="0", started="", duration_s=1.0, world_sizes=[2], gpu=False, results=[result(verdict())]
+    )
+
+    assert list(sections_of(record)) == ["verdicts", "environment", "launches"]
+
+
+def test_text_is_aligned_and_markdown_escaped() -> None:
+    section = launch_section([result()])
+
+    assert written("text", section).decode().splitlines() == [
+        "test         launch  outcome   time  memory  cores of others  reason",
+        "test_a[ws2]  1       passed   1.5 s       -                -",
+    ]
+    assert written("markdown", section).decode().splitlines()[1] == "|---|---|---|---:|---:|---:|---:|"
+
+
+def test_parquet_holds_the_values() -> None:
+    import pyarrow.parquet
+
+    table = pyarrow.parquet.read_table(io.BytesIO(written("parquet", launch_section([result()]))))
+
+    assert table.to_pylist()[0]["wall_s"] == 1.5

@@ -1,0 +1,58 @@
+"""The section at the end of a run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from support.results import PAIRED, STORED, point, result, verdict
+
+from pytest_distbench.records.run import ReferenceRecord
+from pytest_distbench.report.tables import FINDS, case_table, overview
+from pytest_distbench.report.terminal import summary_lines
+
+
+@pytest.mark.parametrize(
+    ("reference", "line"),
+    [
+        (STORED, "software differs from the baselines': torch 2.13.0 -> 2.14.0 (2 cases)"),
+        (PAIRED, "software differs from the reference's: torch 2.13.0 -> 2.14.0 (2 cases)"),
+    ],
+)
+def test_software_that_differs_is_told_once_in_the_words_of_the_reference(
+    reference: ReferenceRecord, line: str
+) -> None:
+    lines = summary_lines(
+        [result(verdict(), reference=reference)] * 2, verbosity=0, record_command="", folder=Path("b")
+    )
+
+    assert [found for found in lines if "software" in found] == [line]
+
+
+def test_cases_of_both_kinds_have_a_table_each() -> None:
+    lines = overview([result(verdict()), result(verdict(), reference=PAIRED)])
+
+    assert [line.split() for line in lines if " test " in line] == [
+        ["test", "metric", "this", "run", "baseline", "change", "limit", "n"],
+        ["test", "metric", "this", "tree", "reference", "change", "limit", "finds", "pairs"],
+    ]
+    assert FINDS in lines
+
+
+def test_what_is_unchanged_is_counted_in_the_words_of_the_reference() -> None:
+    verdicts = [verdict("regressed"), verdict(metric="other")]
+
+    assert case_table(result(*verdicts), show_all=False)[-1] == "  1 more within their limits (-v shows all)"
+    assert case_table(result(*verdicts, reference=PAIRED), show_all=False)[-1] == "  1 more unchanged (-v shows all)"
+
+
+def test_a_sweep_has_the_columns_of_nccl_tests_and_shows_the_gravest_verdict_of_a_size() -> None:
+    at = {"message_bytes": 8}
+    wrong = verdict("regressed", metric="wrong_elements[message_bytes=8]", at=at, unit="", better="exact", current=3.0)
+    time = point(8, current=1e-5, baseline=1e-5, ratio=1.0)
+
+    assert case_table(result(time, point(16), wrong), show_all=False) == [
+        "   size  time us  algbw GB/s  busbw GB/s  #wrong  baseline us  change  limit  n",
+        "!   8 B     10.0       0.001       0.001       3         10.0  +0.0 %   +10%  5",
+        "  1 size within their limits not shown (-v shows all)",
+    ]

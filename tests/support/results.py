@@ -1,0 +1,53 @@
+"""Results of cases as a run would record them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pytest_distbench.records.case import Case, CaseKey
+from pytest_distbench.records.environment import Environment
+from pytest_distbench.records.launch import LaunchRecord
+from pytest_distbench.records.metric import metric_key
+from pytest_distbench.records.record import replaced
+from pytest_distbench.records.run import CaseResult, ReferenceRecord
+from pytest_distbench.records.verdict import Verdict
+
+STORED = ReferenceRecord(kind="stored", path="baselines/x.json", software={"torch": "2.13.0"})
+PAIRED = ReferenceRecord(kind="paired", name="main (123)", software={"torch": "2.13.0"})
+
+
+def verdict(kind: str = "unchanged", **changes: Any) -> Verdict:
+    made = Verdict(
+        metric="step",
+        kind=kind,
+        unit="s",
+        better="lower",
+        current=0.03,
+        baseline=0.02,
+        ratio=1.5,
+        limit=0.1,
+        launches=5,
+    )
+    return replaced(made, **changes)
+
+
+def point(size: int, kind: str = "unchanged", **changes: Any) -> Verdict:
+    at = {"message_bytes": size}
+    return verdict(kind, metric=metric_key("latency", at), at=at, facts={"busbw_factor": 1.5}, **changes)
+
+
+def result(*verdicts: Verdict, reference: ReferenceRecord = STORED, **changes: Any) -> CaseResult:
+    made = CaseResult(
+        nodeid="suites/test_a.py::test_a[ws2]",
+        case=Case(
+            test="suites/test_a.py::test_a",
+            key=CaseKey(case_id="ws2", backend="gloo", launcher="warm"),
+            world_size=2,
+            device="cpu",
+        ),
+        environment=Environment(platform="cpu-x", device="X", cores=2, software={"torch": "2.14.0"}),
+        launches=[LaunchRecord(index=0, outcome="passed", wall_s=1.5, software={"torch": "2.14.0"})],
+        verdicts=list(verdicts),
+        reference=reference,
+    )
+    return replaced(made, **changes)
