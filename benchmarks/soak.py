@@ -39,7 +39,10 @@ from pytest_distbench.store.run_record import read_run_record
 MARK = "DISTBENCH_SOAK"
 SETTLE_S = 10.0
 """How long processes may take to be gone after their run was killed."""
-TIMEOUT_S = 4.0
+HANG_S = 4.0
+"""The time-out of launches that are to reach it."""
+TIMEOUT_S = 60.0
+"""That of all others: a busy machine is no fault."""
 HEALTHY_SHARE = 0.5
 LAST_SHARE = 0.2
 """Faults that kill the launcher come in this last part of the run, so that one agent's memory is seen for long."""
@@ -57,7 +60,7 @@ def test_soak(distbench, monkeypatch, launch):
     fault = BY_NAME[PLAN[launch]]
     if fault.phase:
         monkeypatch.setenv(faults.PHASE_VARIABLE, fault.phase)
-    distbench.run(fault.body, timeout={timeout})
+    distbench.run(fault.body, timeout={hang} if fault.is_hang or fault.waits else {timeout})
 """
 
 
@@ -113,9 +116,14 @@ def draw(count: int, seed: int) -> list[str]:
     return first + ending
 
 
+def make_test() -> str:
+    """The test file: one launch for each name in ``plan.json``."""
+    return TEST.format(folder=str(Path(faults.__file__).parent), hang=HANG_S, timeout=TIMEOUT_S)
+
+
 def soak(folder: Path, plan: list[str], launcher: str) -> tuple[list[list[str]], list[str], int]:
     """One pytest run; returns the table's rows, lines about memory, and how many launches went wrong."""
-    (folder / "test_soak.py").write_text(TEST.format(folder=str(Path(faults.__file__).parent), timeout=TIMEOUT_S))
+    (folder / "test_soak.py").write_text(make_test())
     (folder / "plan.json").write_bytes(msgspec.json.encode(plan))
     process = start(folder, launcher, "--distbench-json=run.json")
     memory = Memory(process.pid)
@@ -156,9 +164,7 @@ def verdict_on(fault: faults.Fault, result: CaseResult | None) -> tuple[bool, bo
 
 def kill_at_random(folder: Path, rounds: int, seed: int, launcher: str) -> tuple[int, int, int]:
     """Kill updating runs, their agents and forkservers; returns leftovers, sockets left, and damaged baselines."""
-    (folder / "test_soak.py").write_text(
-        TEST.format(folder=str(Path(faults.__file__).parent), timeout=60.0).replace("range(len(PLAN))", "range(8)")
-    )
+    (folder / "test_soak.py").write_text(make_test())
     (folder / "plan.json").write_bytes(msgspec.json.encode(["healthy"] * 8))
     begin = time.monotonic()
     start(folder, launcher, "--distbench-update=all", "--distbench-launches=2").wait()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 import textwrap
 import time
 import uuid
@@ -24,7 +25,19 @@ from pytest_distbench.launch.launchers import LAUNCHERS, LauncherSetup
 hypothesis.settings.register_profile("repository", deadline=None, derandomize=True)  # no clock, no surprise in CI
 hypothesis.settings.load_profile("repository")
 
+SHARED = {"launcher", "launchers"}
+"""Fixtures of a module that cost seconds: a second worker would make them again."""
 _SETTLE_S = 10.0
+
+
+@pytest.fixture(scope="session", autouse=True)
+def own_temporary_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Locks and run directories of this process's tests; another worker's measurements are no reason to wait."""
+    folder = str(tmp_path_factory.mktemp("tmp"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tempfile, "tempdir", folder)
+        patch.setenv("TMPDIR", folder)
+        yield
 
 
 @pytest.fixture(autouse=True)
@@ -44,7 +57,7 @@ def clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(autouse=True)
 def no_process_left(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """After a test that starts process groups, none of their processes is alive."""
-    if request.node.get_closest_marker("spawn") is None or "launcher" in request.fixturenames:
+    if request.node.get_closest_marker("spawn") is None or not SHARED.isdisjoint(request.fixturenames):
         yield  # a launcher outlives a test: such a test looks for its own launch's processes
         return
     value = uuid.uuid4().hex
@@ -56,11 +69,19 @@ def no_process_left(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPa
     assert left == []
 
 
+@pytest.hookimpl(tryfirst=True)  # before pytest-xdist looks for groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Every test that starts process groups has a time limit."""
+    """Give what starts process groups a time limit, and one worker to those that share a launcher; it comes first.
+
+    The longest tests are among it: begun last, one of them would keep a single worker busy to the end.
+    """
     for item in items:
         if item.get_closest_marker("spawn") is not None and item.get_closest_marker("timeout") is None:
             item.add_marker(pytest.mark.timeout(180))
+        if isinstance(item, pytest.Function) and not SHARED.isdisjoint(item.fixturenames):
+            shared = item.callspec.params.get("launcher", "") if hasattr(item, "callspec") else ""
+            item.add_marker(pytest.mark.xdist_group(f"{item.path.stem}-{shared}"))
+    items.sort(key=lambda item: item.get_closest_marker("spawn") is None)
 
 
 @pytest.fixture(scope="module", params=["warm", "torchrun"])

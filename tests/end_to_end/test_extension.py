@@ -86,8 +86,8 @@ def test_a_launcher_is_one_row(pytester: pytest.Pytester) -> None:
 
 
 @pytest.mark.spawn
-@pytest.mark.parametrize("launcher", ["warm", "torchrun"])
-def test_a_collective_is_one_row(pytester: pytest.Pytester, launcher: str) -> None:
+@pytest.mark.parametrize("launcher_name", ["warm", "torchrun"])
+def test_a_collective_is_one_row(pytester: pytest.Pytester, launcher_name: str) -> None:
     pytester.makepyfile(
         my_operations="""
         import torch.distributed as dist
@@ -109,7 +109,7 @@ def test_a_collective_is_one_row(pytester: pytest.Pytester, launcher: str) -> No
         """,
     )
     result = pytester.runpytest_subprocess(
-        "-p", "no:sugar", f"--distbench-launcher={launcher}", "--distbench-json=run.json"
+        "-p", "no:sugar", f"--distbench-launcher={launcher_name}", "--distbench-json=run.json"
     )
 
     assert result.ret == 0

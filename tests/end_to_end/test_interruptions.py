@@ -108,14 +108,14 @@ def both_up(folder: Path) -> bool:
     return all((folder / f"up{rank}").exists() for rank in (0, 1))
 
 
-@pytest.mark.parametrize("launcher", ["warm", "torchrun"])
+@pytest.mark.parametrize("launcher_name", ["warm", "torchrun"])
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM])
 def test_a_run_ended_from_outside_leaves_no_process_socket_or_plan(
-    pytester: pytest.Pytester, start: Pytest, number: signal.Signals, launcher: str
+    pytester: pytest.Pytester, start: Pytest, number: signal.Signals, launcher_name: str
 ) -> None:
     """Not even where ranks are stopped, have closed their files, and have children of other sessions."""
     pytester.makepyfile(test_long=ESCAPES)
-    process = start("--distbench-launcher", launcher)
+    process = start("--distbench-launcher", launcher_name)
     wait_for(lambda: both_up(pytester.path), process)
     process.send_signal(number)
 
