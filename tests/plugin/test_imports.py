@@ -16,6 +16,7 @@ OURS = [
     "pytest_distbench.plugin.markers",
     "pytest_distbench.plugin.options",
     "pytest_distbench.plugin.rerun",
+    "pytest_distbench.plugin.state",
     "pytest_distbench.records",
     "pytest_distbench.records.options",
 ]
