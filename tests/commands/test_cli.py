@@ -567,11 +567,14 @@ def test_csv_is_written_without_pandas_and_pyarrow(folder: Path, tmp_path: Path)
     code = (
         "import sys, pytest_distbench.commands.cli as c;"
         "c.main(['baseline', 'export', '--format', 'csv', '--baselines', sys.argv[1]]);"
+        "c.main(['report', sys.argv[2], '--format', 'csv']);"
         "print(sorted({'pyarrow', 'numpy', 'pandas'} & set(sys.modules)))"
     )
-    done = subprocess.run([sys.executable, "-c", code, str(folder)], capture_output=True, text=True, check=True)
+    path = record(tmp_path / "run.json", result(0.01))
+    done = subprocess.run([sys.executable, "-c", code, str(folder), path], capture_output=True, text=True, check=True)
 
     assert done.stdout.splitlines()[1].startswith("cpu-x-2c,")
+    assert done.stdout.splitlines()[-2].startswith("regressed,")
     assert done.stdout.splitlines()[-1] == "[]"
 
 

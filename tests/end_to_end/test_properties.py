@@ -7,7 +7,6 @@ import os
 import random
 import signal
 import time
-import unicodedata
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -22,7 +21,6 @@ from pytest_distbench.errors import ConfigurationError, DistbenchError, StoredFi
 from pytest_distbench.machine import hardware
 from pytest_distbench.plugin.settings import parse_world_sizes
 from pytest_distbench.records.baseline import BaselineEntry, BaselineMetric
-from pytest_distbench.report.escape import printable
 from pytest_distbench.store.baselines import BaselineStore, read_file, render
 from pytest_distbench.units import parse_bytes
 
@@ -151,14 +149,6 @@ class TestOptions:
         checked = accepted(hardware.check_platform_name, name, "--distbench-platform")
 
         assert checked is None or Path("a", checked).parent == Path("a")
-
-
-@given(st.text())
-def test_printable_text_has_no_control_characters(text: str) -> None:
-    shown = printable(text)
-
-    assert all(c in "\n\t" or unicodedata.category(c) not in ("Cc", "Cf", "Cs", "Zl", "Zp") for c in shown)
-    assert printable(shown) == shown
 
 
 @given(st.dictionaries(st.sampled_from(["NCCL_DEBUG", "NCCL_TOKEN", "OMP_SECRET", "PATH", "TORCH_PROXY"]), texts))
