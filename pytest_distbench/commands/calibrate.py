@@ -20,6 +20,7 @@ from pytest_distbench.judging import noise
 from pytest_distbench.judging.stats import baseline_error_rate
 from pytest_distbench.judging.update_policy import FEWEST_LAUNCHES
 from pytest_distbench.records.calibration import Calibration
+from pytest_distbench.records.choices import DEFAULT_TOLERANCE
 from pytest_distbench.records.options import OPTIONS
 from pytest_distbench.records.run import CaseResult
 from pytest_distbench.report.calibration import calibration_lines
@@ -31,7 +32,6 @@ LAUNCHES = 20
 
 ROUND_LAUNCHES = 5
 FEWEST_ROUNDS = 2
-WANTED_TOLERANCE = 0.1
 
 _SETTLE_S = 10.0
 _TAIL_LINES = 15
@@ -60,8 +60,8 @@ def add(add_parser: Adder) -> None:
         "--tolerance",
         metavar="X",
         type=_tolerance,
-        default=WANTED_TOLERANCE,
-        help=f"that you would like to promise, as a fraction (default: {WANTED_TOLERANCE})",
+        default=DEFAULT_TOLERANCE,
+        help=f"that you would like to promise, as a fraction (default: {DEFAULT_TOLERANCE})",
     )
     parser.add_argument("--json", metavar="FILE", type=Path, help="write the findings")
     parser.add_argument("--all", action="store_true", help="show every metric, not the noisiest of each case")

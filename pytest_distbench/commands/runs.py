@@ -12,6 +12,7 @@ from pytest_distbench.commands.contract import Adder, NegativeError
 from pytest_distbench.errors import ConfigurationError, DistbenchError
 from pytest_distbench.judging.runs import compared
 from pytest_distbench.judging.update_policy import FEWEST_LAUNCHES
+from pytest_distbench.records.choices import DEFAULT_TOLERANCE
 from pytest_distbench.records.kinds import VERDICT_KINDS
 from pytest_distbench.records.run import RunRecord
 from pytest_distbench.report.formats import FORMATS
@@ -34,7 +35,11 @@ def add(add_parser: Adder) -> None:
         help="exit code 1 if anything regressed, failed or is gone, or nothing was judged",
     )
     compare.add_argument(
-        "--tolerance", metavar="X", type=float, default=0.1, help="accepted change towards worse (default: 0.1)"
+        "--tolerance",
+        metavar="X",
+        type=float,
+        default=DEFAULT_TOLERANCE,
+        help=f"accepted change towards worse (default: {DEFAULT_TOLERANCE})",
     )
     compare.set_defaults(command=_compare)
     report = add_parser("report", help="what a run measured and said, from its run record")

@@ -10,7 +10,7 @@ import pytest
 
 from pytest_distbench.errors import ConfigurationError
 from pytest_distbench.launch.launchers import DEFAULT_LAUNCHER, LAUNCHERS, who_hold_two
-from pytest_distbench.records.choices import BASELINE_LAUNCHES, RUN_LAUNCHES, UPDATES
+from pytest_distbench.records.choices import BASELINE_LAUNCHES, DEFAULT_TOLERANCE, RUN_LAUNCHES, UPDATES
 from pytest_distbench.records.options import BACKENDS, NOTHING, OPTIONS
 from pytest_distbench.units import parse_bytes
 
@@ -77,7 +77,7 @@ def read_settings(config: pytest.Config) -> Settings:
             also_failing=_also_failing(config),
             missing=_choice(config, "missing", get_args(Missing), "warn"),  # type: ignore[arg-type] # checked by _choice
         ),
-        tolerance=_number(config, "tolerance", 0.1, least=0.0),
+        tolerance=_number(config, "tolerance", DEFAULT_TOLERANCE, least=0.0),
         json=_json_path(config),
         max_message_bytes=_size(config, "max_message"),
         preload=tuple(config.getini("distbench_preload")),

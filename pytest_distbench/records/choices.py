@@ -14,3 +14,6 @@ BASELINE_LAUNCHES = 10
 
 RUN_LAUNCHES = 10
 """Launches of a case at most, while its answer is open."""
+
+DEFAULT_TOLERANCE = 0.1
+"""Accepted change from a stored baseline towards worse, as a fraction, where nobody says otherwise."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from pytest_distbench.records.choices import DEFAULT_TOLERANCE
+
 BACKENDS = ("gloo", "nccl", "mpi", "ucc", "xccl", "fake")
 
 
@@ -89,7 +91,8 @@ OPTIONS: dict[str, Option] = {
     ),
     "tolerance": Option(
         metavar="X",
-        summary="change from the baseline towards worse that is accepted, as a fraction (default: 0.1)",
+        summary="change from the baseline towards worse that is accepted, as a fraction "
+        f"(default: {DEFAULT_TOLERANCE})",
     ),
     "json": Option(
         metavar="FILE",

@@ -83,7 +83,8 @@ def _drift(results: Sequence[CaseResult]) -> list[str]:
 def _title(result: CaseResult) -> str:
     case = result.case
     group = f"{case.world_size} ranks, {case.key.backend}, {case.key.launcher} launcher"
-    return f"{case.title}  {group}, {len(result.launches)} launches"
+    number = len(result.launches)
+    return f"{case.title}  {group}, {number} launch{'es' * (number != 1)}"
 
 
 def _counts(results: Sequence[CaseResult]) -> list[str]:

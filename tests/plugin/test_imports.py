@@ -18,6 +18,7 @@ OURS = [
     "pytest_distbench.plugin.rerun",
     "pytest_distbench.plugin.state",
     "pytest_distbench.records",
+    "pytest_distbench.records.choices",
     "pytest_distbench.records.options",
 ]
 """Beyond these nothing of ours may be imported by a run without a test of ours, at its very end neither."""
