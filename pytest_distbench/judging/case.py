@@ -5,10 +5,11 @@ from __future__ import annotations
 import statistics
 from collections.abc import Mapping, Sequence
 
+from pytest_distbench.judging.draft import Judgement
 from pytest_distbench.judging.entry import fingerprints_of
 from pytest_distbench.judging.family import Family
 from pytest_distbench.judging.fingerprint_rule import METRIC, judge_fingerprints
-from pytest_distbench.judging.metric import Judgement, Rule, judge, not_measured
+from pytest_distbench.judging.metric import Rule, judge, not_measured
 from pytest_distbench.judging.software import software_changes
 from pytest_distbench.judging.stored_rule import typical_noise
 from pytest_distbench.judging.terms import Terms

@@ -12,11 +12,12 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from pytest_distbench.judging.draft import Draft, Judgement
 from pytest_distbench.judging.identity import difference
 from pytest_distbench.judging.stats import LARGEST_EXPONENT, baseline_error_rate
 from pytest_distbench.judging.stored_rule import DRIFT, NO_RATIO, Comparison
 from pytest_distbench.records.baseline import BaselineMetric
-from pytest_distbench.records.kinds import METRIC_KINDS, VerdictName
+from pytest_distbench.records.kinds import METRIC_KINDS
 from pytest_distbench.records.metric import Measurement
 from pytest_distbench.records.verdict import Verdict
 from pytest_distbench.units import format_values
@@ -57,14 +58,6 @@ class Rule:
         return baseline_error_rate(self.comparisons)
 
 
-@dataclass(frozen=True, slots=True)
-class Judgement:
-    """A verdict, and whether more launches could still change it."""
-
-    verdict: Verdict
-    is_open: bool
-
-
 def judge(current: Sequence[Measurement], baseline: BaselineMetric | None, rule: Rule) -> Judgement:
     """Judge one metric.
 
@@ -76,7 +69,7 @@ def judge(current: Sequence[Measurement], baseline: BaselineMetric | None, rule:
     first = current[0]
     values = [m.value for m in current]
     known = [v for v in values if v is not None]
-    draft = _Draft(first, known, baseline, len(values))
+    draft = Draft(first, values, baseline.launches if baseline is not None else [])
     if not first.is_judged:
         return draft.settle("unchanged", "recorded, not judged")
     if len(known) < len(values) and (baseline is None or None not in baseline.launches):
@@ -114,62 +107,21 @@ def not_measured(key: str, baseline: BaselineMetric) -> Verdict:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Draft:
-    """The parts of a verdict that every branch shares."""
-
-    first: Measurement
-    known: list[float]
-    baseline: BaselineMetric | None
-    launches: int
-
-    def settle(
-        self,
-        kind: VerdictName,
-        reason: str = "",
-        *,
-        ratio: float | None = None,
-        limit: float | None = None,
-        detectable: float | None = None,
-        is_open: bool = False,
-    ) -> Judgement:
-        stored = [v for v in self.baseline.launches if v is not None] if self.baseline else []
-        now = statistics.median(self.known) if self.known else None
-        then = statistics.median(stored) if stored else None
-        verdict = Verdict(
-            metric=self.first.key,
-            kind=kind,
-            unit=self.first.unit,
-            better=self.first.better,
-            current=now,
-            baseline=then,
-            ratio=ratio if ratio is not None else now / then if now is not None and then else None,
-            limit=limit,
-            detectable=detectable,
-            launches=self.launches,
-            baseline_launches=len(self.baseline.launches) if self.baseline else 0,
-            reason=reason,
-            at=self.first.at,
-            facts={**self.first.identity, **self.first.facts},
-        )
-        return Judgement(verdict, is_open)
-
-
-def _judge_exact(draft: _Draft, values: Sequence[float | None], baseline: BaselineMetric, rule: Rule) -> Judgement:
+def _judge_exact(draft: Draft, values: Sequence[float | None], baseline: BaselineMetric, rule: Rule) -> Judgement:
     if len(set(values)) > 1:
         if len(set(baseline.launches)) > 1:
             return draft.settle("incomparable", "differs between launches, now and in the baseline: not exact")
-        now = format_values(values, draft.first.unit)
+        now = format_values(values, draft.metric.unit)
         return draft.settle("regressed", f"differs between launches of this run: {now}")
     if set(values) == set(baseline.launches):
         return draft.settle("unchanged", limit=0.0)
     if not rule.same_software:
         return draft.settle("incomparable", "the number changed, and so did the software", limit=0.0)
-    then = format_values(baseline.launches, draft.first.unit)
-    return draft.settle("regressed", f"exact: {then} -> {format_values(values, draft.first.unit)}", limit=0.0)
+    then = format_values(baseline.launches, draft.metric.unit)
+    return draft.settle("regressed", f"exact: {then} -> {format_values(values, draft.metric.unit)}", limit=0.0)
 
 
-def _judge_noisy(draft: _Draft, current: Sequence[Measurement], baseline: BaselineMetric, rule: Rule) -> Judgement:
+def _judge_noisy(draft: Draft, current: Sequence[Measurement], baseline: BaselineMetric, rule: Rule) -> Judgement:
     found = Comparison.of(
         [m for m in current if m.value is not None],
         baseline,
@@ -185,5 +137,5 @@ def _judge_noisy(draft: _Draft, current: Sequence[Measurement], baseline: Baseli
         kind = "inconclusive"
         reason = f"slower, but other processes used {rule.busier_cores:.1f} cores more than when the baseline was taken"
     limit = math.expm1(min(found.limit, LARGEST_EXPONENT))
-    is_open = answer.is_open and draft.launches < rule.max_launches  # those without a value count too
+    is_open = answer.is_open and len(draft.current) < rule.max_launches  # those without a value count too
     return draft.settle(kind, reason, ratio=found.ratio, limit=limit, detectable=found.detectable, is_open=is_open)

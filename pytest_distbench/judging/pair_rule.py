@@ -21,12 +21,12 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from pytest_distbench.judging.draft import Draft, Judgement
 from pytest_distbench.judging.identity import difference
 from pytest_distbench.judging.stats import BLIND_LIMIT, LARGEST_EXPONENT, shared_error_rate, student_t_quantile
 from pytest_distbench.judging.stored_rule import NO_RATIO
 from pytest_distbench.records.kinds import METRIC_KINDS, VerdictName
 from pytest_distbench.records.metric import Measurement
-from pytest_distbench.records.verdict import Verdict
 from pytest_distbench.units import format_values
 
 TOLERANCE = 0.05
@@ -84,31 +84,28 @@ def looks(first: int, most: int) -> tuple[int, ...]:
     return tuple(found)
 
 
-def judge_pairs(pairs: Sequence[tuple[Measurement | None, Measurement | None]], rule: PairRule) -> tuple[Verdict, bool]:
+def judge_pairs(pairs: Sequence[tuple[Measurement | None, Measurement | None]], rule: PairRule) -> Judgement:
     """Judge one metric at a look.
 
     Args:
         pairs: per pair of launches what the reference and this tree measured; None where one did not record it.
         rule: tolerance, error rate and looks.
-
-    Returns:
-        The verdict, and whether more pairs could still change it.
     """
     reference = [a for a, _ in pairs if a is not None]
     current = [b for _, b in pairs if b is not None]
-    draft = _Draft(reference, current, len(pairs))
-    if not draft.first.is_judged:
+    old, new = [m.value for m in reference], [m.value for m in current]
+    draft = Draft((current or reference)[0], new, old)
+    if not draft.metric.is_judged:
         return draft.settle("unchanged", "recorded, not judged")
     if not reference:
         return draft.settle("missing", "the reference does not record this metric")
     if not current:
         return draft.settle("incomparable", "recorded by the reference, not by this tree")
-    if why_not := difference(reference[0], draft.first):
+    if why_not := difference(reference[0], draft.metric):
         return draft.settle("incomparable", why_not)
-    old, new = [m.value for m in reference], [m.value for m in current]
     if None in new and None not in old:
         return draft.settle("regressed", f"no value in {new.count(None)} of {len(new)} launches")
-    if METRIC_KINDS[draft.first.better].rule == "exact":
+    if METRIC_KINDS[draft.metric.better].rule == "exact":
         return _judge_exact(draft, old, new, rule)
     values = [
         (a.value, b.value)
@@ -121,7 +118,7 @@ def judge_pairs(pairs: Sequence[tuple[Measurement | None, Measurement | None]], 
         if len({v for pair in values for v in pair}) == 1:
             return draft.settle("unchanged", "equal in every launch")
         return draft.settle("incomparable", NO_RATIO)
-    sign = METRIC_KINDS[draft.first.better].sign
+    sign = METRIC_KINDS[draft.metric.better].sign
     return _judge_noisy(draft, [sign * math.log(b / a) for a, b in values], rule)
 
 
@@ -165,54 +162,10 @@ def detectable(sigma: float, rule: PairRule) -> float:
     return math.expm1(high)
 
 
-@dataclass(frozen=True, slots=True)
-class _Draft:
-    """The parts of a verdict that every branch shares."""
-
-    reference: list[Measurement]
-    current: list[Measurement]
-    pairs: int
-
-    @property
-    def first(self) -> Measurement:
-        return (self.current or self.reference)[0]
-
-    def settle(
-        self,
-        kind: VerdictName,
-        reason: str = "",
-        *,
-        ratio: float | None = None,
-        limit: float | None = None,
-        detectable: float | None = None,
-        is_open: bool = False,
-    ) -> tuple[Verdict, bool]:
-        now, then = _median(self.current), _median(self.reference)
-        verdict = Verdict(
-            metric=self.first.key,
-            kind=kind,
-            unit=self.first.unit,
-            better=self.first.better,
-            current=now,
-            baseline=then,
-            ratio=ratio if ratio is not None else now / then if now is not None and then else None,
-            limit=limit,
-            launches=len(self.current),
-            baseline_launches=len(self.reference),
-            reason=reason,
-            at=self.first.at,
-            facts={**self.first.identity, **self.first.facts},
-            detectable=detectable,
-        )
-        return verdict, is_open
-
-
-def _judge_exact(
-    draft: _Draft, old: list[float | None], new: list[float | None], rule: PairRule
-) -> tuple[Verdict, bool]:
+def _judge_exact(draft: Draft, old: list[float | None], new: list[float | None], rule: PairRule) -> Judgement:
     if set(old) == set(new):
         return draft.settle("unchanged", limit=0.0)
-    then, now = (format_values(values, draft.first.unit) for values in (old, new))
+    then, now = (format_values(values, draft.metric.unit) for values in (old, new))
     if len(set(old)) > 1:
         return draft.settle("incomparable", f"differs between launches of the reference ({then}): not exact")
     if not rule.same_software:
@@ -220,10 +173,10 @@ def _judge_exact(
     return draft.settle("regressed", f"exact: {then} -> {now}", limit=0.0)
 
 
-def _judge_noisy(draft: _Draft, worse_by: list[float], rule: PairRule) -> tuple[Verdict, bool]:
+def _judge_noisy(draft: Draft, worse_by: list[float], rule: PairRule) -> Judgement:
     n = len(worse_by)
     mean = statistics.fmean(worse_by)
-    ratio = math.exp(METRIC_KINDS[draft.first.better].sign * mean)
+    ratio = math.exp(METRIC_KINDS[draft.metric.better].sign * mean)
     sigma = statistics.stdev(worse_by)
     error = sigma / math.sqrt(n)
     wanted = math.log1p(rule.tolerance)
@@ -254,11 +207,6 @@ def _sample_stdevs(df: int) -> list[tuple[float, float]]:
     points = [(i + 0.5) * _WIDEST / _STEPS for i in range(_STEPS)]
     density = [math.exp((df - 1) * math.log(u) - df * (u * u - 1) / 2) for u in points]
     return [(u, d / sum(density)) for u, d in zip(points, density, strict=True)]
-
-
-def _median(measurements: Sequence[Measurement]) -> float | None:
-    known = [m.value for m in measurements if m.value is not None]
-    return statistics.median(known) if known else None
 
 
 def _normal_cdf(z: float) -> float:

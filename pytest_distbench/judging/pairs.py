@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from pytest_distbench.judging.case import accompanied, judge_fingerprint, judge_trainings
+from pytest_distbench.judging.draft import Judgement
 from pytest_distbench.judging.entry import make_entry
-from pytest_distbench.judging.metric import Judgement, not_measured
+from pytest_distbench.judging.metric import not_measured
 from pytest_distbench.judging.pair_rule import PairRule, judge_pairs
 from pytest_distbench.judging.software import software_changes
 from pytest_distbench.judging.terms import Terms
@@ -60,8 +61,9 @@ def judge_paired(
     verdicts += [not_measured(key, stored.metrics[key]) for key in lost]
     judgements = [Judgement(verdict, is_open=False) for verdict in verdicts]
     for key, sides in pairs.items():
-        verdict, is_open = judge_pairs(sides, rule)
-        judgements.append(Judgement(accompanied(verdict, stored.metrics.get(key), here[key]), is_open))
+        found_in_pairs = judge_pairs(sides, rule)
+        verdict = accompanied(found_in_pairs.verdict, stored.metrics.get(key), here[key])
+        judgements.append(found_in_pairs._replace(verdict=verdict))
     fingerprint = judge_fingerprint(terms, launches, stored.fingerprints, changed=changed)
     return judgements + ([Judgement(fingerprint, is_open=False)] if fingerprint is not None else [])
 
@@ -69,7 +71,7 @@ def judge_paired(
 def not_there(terms: Terms, launch: LaunchRecord, reason: str) -> list[Verdict]:
     """The verdicts on a test that the reference does not have."""
     rule = PairRule(tolerance=0.0, comparisons=1, looks=(1,))
-    verdicts = [judge_pairs([(None, _as_wanted(terms, m))], rule)[0] for m in launch.measurements]
+    verdicts = [judge_pairs([(None, _as_wanted(terms, m))], rule).verdict for m in launch.measurements]
     return [v if not v.is_judged else replaced(v, reason=reason) for v in verdicts]
 
 

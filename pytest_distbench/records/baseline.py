@@ -7,15 +7,14 @@ from typing import Annotated, Any
 import msgspec
 
 from pytest_distbench.records.fingerprint import Fingerprint
-from pytest_distbench.records.kinds import METRIC_KINDS, Better, metric_kind
+from pytest_distbench.records.kinds import METRIC_KINDS, OfKind
 from pytest_distbench.records.metric import Scalar
 from pytest_distbench.records.record import Record, Tolerance
 
 
-class BaselineMetric(Record, frozen=True, kw_only=True, omit_defaults=True):
+class BaselineMetric(OfKind, frozen=True, kw_only=True, omit_defaults=True):
     """Stored values of one metric, one per launch."""
 
-    better: Better
     unit: str
     launches: Annotated[list[float | None], msgspec.Meta(min_length=1)]
     tolerance: Tolerance | None = None
@@ -34,7 +33,8 @@ class BaselineMetric(Record, frozen=True, kw_only=True, omit_defaults=True):
     """Medians over launches; they explain a regression and are not judged."""
 
     def __post_init__(self) -> None:
-        if metric_kind(self.better).rule == "exact" and self.tolerance is not None:
+        super().__post_init__()
+        if METRIC_KINDS[self.better].rule == "exact" and self.tolerance is not None:
             raise ValueError("an exact metric has no tolerance: take it out, or record the number as lower or higher")
         if self.minimum or self.p95:
             lengths = (len(self.launches), len(self.minimum), len(self.p95))
@@ -43,16 +43,6 @@ class BaselineMetric(Record, frozen=True, kw_only=True, omit_defaults=True):
             for low, value, high in zip(self.minimum, self.launches, self.p95, strict=True):
                 if not low <= value <= high:  # type: ignore[operator] # none is None
                     raise ValueError(f"a launch of {value} cannot have minimum {low} and p95 {high}")
-
-    @property
-    def is_noisy(self) -> bool:
-        """Whether it scatters between launches of the same code."""
-        return METRIC_KINDS[self.better].is_noisy
-
-    @property
-    def is_judged(self) -> bool:
-        """Whether there is a verdict on it that counts."""
-        return METRIC_KINDS[self.better].is_judged
 
 
 class BaselineEntry(Record, frozen=True, kw_only=True, omit_defaults=True):

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Literal, TypeVar
 
 from pytest_distbench.records.quantiles import quantile
+from pytest_distbench.records.record import Record
 
 Better = str
 """Name of a metric kind, a key of :data:`METRIC_KINDS`."""
@@ -225,3 +226,22 @@ def _row(table: Mapping[str, _Kind], name: str, of: str) -> _Kind:
         return table[name]
     except KeyError:
         raise ValueError(f"unknown kind of {of} {name!r}; wanted one of {', '.join(table)}") from None
+
+
+class OfKind(Record, frozen=True, kw_only=True):
+    """What has a metric kind; reading one of an unknown kind from a file is an error."""
+
+    better: Better
+
+    def __post_init__(self) -> None:
+        metric_kind(self.better)
+
+    @property
+    def is_noisy(self) -> bool:
+        """Whether it scatters between launches of the same code."""
+        return METRIC_KINDS[self.better].is_noisy
+
+    @property
+    def is_judged(self) -> bool:
+        """Whether there is a verdict on it that counts."""
+        return METRIC_KINDS[self.better].is_judged

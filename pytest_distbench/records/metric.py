@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pytest_distbench.records.kinds import METRIC_KINDS, Better, Reduce, metric_kind
+from pytest_distbench.records.kinds import OfKind, Reduce
 from pytest_distbench.records.record import Record
 
 Scalar = bool | int | float | str
@@ -12,12 +12,11 @@ PHASE = "phase/"
 """What the names of phases begin with among the metrics."""
 
 
-class Observation(Record, frozen=True, kw_only=True):
+class Observation(OfKind, frozen=True, kw_only=True):
     """What one rank recorded under one name: a value or a series, before reduction over ranks."""
 
     name: str
     unit: str
-    better: Better
     reduce: Reduce
     values: list[float]
     is_series: bool
@@ -28,9 +27,6 @@ class Observation(Record, frozen=True, kw_only=True):
     """What describes it."""
     companions: dict[str, list[float]] = {}
     """Quieter witnesses of a clock, one value per iteration: ``cpu_s``, ``waits``."""
-
-    def __post_init__(self) -> None:
-        metric_kind(self.better)
 
 
 class Summary(Record, frozen=True, kw_only=True):
@@ -50,12 +46,11 @@ class Summary(Record, frozen=True, kw_only=True):
     """Share of the iterations in which that rank was the slowest, 0 to 1."""
 
 
-class Measurement(Record, frozen=True, kw_only=True):
+class Measurement(OfKind, frozen=True, kw_only=True):
     """One metric of one launch, reduced over ranks: the sample a verdict is made of."""
 
     name: str
     unit: str
-    better: Better
     value: float | None
     """The launch's value; None says it has none (a goal never reached)."""
     at: dict[str, Scalar] = {}
@@ -68,19 +63,6 @@ class Measurement(Record, frozen=True, kw_only=True):
     summary: Summary | None = None
     companions: dict[str, float] = {}
     """Of one iteration, summed over ranks: ``cpu_s`` (25th percentile), ``waits`` (mean)."""
-
-    def __post_init__(self) -> None:
-        metric_kind(self.better)
-
-    @property
-    def is_noisy(self) -> bool:
-        """Whether it scatters between launches of the same code."""
-        return METRIC_KINDS[self.better].is_noisy
-
-    @property
-    def is_judged(self) -> bool:
-        """Whether there is a verdict on it that counts."""
-        return METRIC_KINDS[self.better].is_judged
 
     @property
     def key(self) -> str:

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from pytest_distbench.records.kinds import METRIC_KINDS, VERDICT_KINDS, Better, VerdictName, metric_kind, verdict_kind
+from pytest_distbench.records.kinds import VERDICT_KINDS, OfKind, VerdictName, verdict_kind
 from pytest_distbench.records.metric import Scalar, metric_name
-from pytest_distbench.records.record import Record
 
 
-class Verdict(Record, frozen=True, kw_only=True):
+class Verdict(OfKind, frozen=True, kw_only=True):
     """The answer for one metric of one case."""
 
     metric: str
     """Name and point: ``latency[message_bytes=4096]``."""
     kind: VerdictName
     unit: str
-    better: Better
     current: float | None = None
     """Median over launches; of a convergence metric the mean over seeds."""
     baseline: float | None = None
@@ -35,7 +33,7 @@ class Verdict(Record, frozen=True, kw_only=True):
     """Quieter witnesses of the clock: (baseline, this run)."""
 
     def __post_init__(self) -> None:
-        metric_kind(self.better)
+        super().__post_init__()
         verdict_kind(self.kind)
 
     @property
@@ -47,13 +45,3 @@ class Verdict(Record, frozen=True, kw_only=True):
     def is_failure(self) -> bool:
         """Whether this verdict alone fails a test under the default policy."""
         return VERDICT_KINDS[self.kind].fails
-
-    @property
-    def is_noisy(self) -> bool:
-        """Whether it scatters between launches of the same code."""
-        return METRIC_KINDS[self.better].is_noisy
-
-    @property
-    def is_judged(self) -> bool:
-        """Whether there is a verdict on it that counts."""
-        return METRIC_KINDS[self.better].is_judged

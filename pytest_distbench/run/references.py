@@ -11,8 +11,9 @@ from collections.abc import Iterator
 from typing import Protocol
 
 from pytest_distbench.judging.case import judge_launches
+from pytest_distbench.judging.draft import Judgement
 from pytest_distbench.judging.entry import make_entry, peak_memory_of, phases_of
-from pytest_distbench.judging.metric import Judgement, Rule, judge
+from pytest_distbench.judging.metric import Rule, judge
 from pytest_distbench.judging.pairs import judge_paired, not_there
 from pytest_distbench.judging.update_policy import is_wanted, only_judges, why_not_storable
 from pytest_distbench.records.baseline import BaselineEntry

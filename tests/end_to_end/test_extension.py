@@ -170,7 +170,7 @@ def test_a_report_format_is_one_row(
 
 
 SUSPICIOUS = """
-from pytest_distbench.judging.metric import Judgement
+from pytest_distbench.judging.draft import Judgement
 from pytest_distbench.records.kinds import VERDICT_KINDS, VerdictKind
 from pytest_distbench.records.record import replaced
 from pytest_distbench.run import references
