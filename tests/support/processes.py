@@ -35,7 +35,9 @@ def marked_processes(value: str) -> list[str]:
     return found
 
 
-def wait_for(is_so: Callable[[], bool], process: subprocess.Popen[str] | None = None, *, limit_s: float = LIMIT_S) -> None:
+def wait_for(
+    is_so: Callable[[], bool], process: subprocess.Popen[str] | None = None, *, limit_s: float = LIMIT_S
+) -> None:
     """Wait until something is so, as long as ``process`` lives."""
     deadline = time.monotonic() + limit_s
     while not is_so():
