@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 
 import hypothesis
 import pytest
-from support.processes import MARK, marked_processes
+from support.processes import LIMIT_S, MARK, SETTLE_S, marked_processes
 
 # Imported here so that the many plugin runs inside this process find them loaded.
 import pytest_distbench.plugin.fixtures
@@ -27,7 +27,6 @@ hypothesis.settings.load_profile("repository")
 
 SHARED = {"launcher", "launchers"}
 """Fixtures of a module that cost seconds: a second worker would make them again."""
-_SETTLE_S = 10.0
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -63,7 +62,7 @@ def no_process_left(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPa
     value = uuid.uuid4().hex
     monkeypatch.setenv(MARK, value)
     yield
-    deadline = time.monotonic() + _SETTLE_S
+    deadline = time.monotonic() + SETTLE_S
     while (left := marked_processes(value)) and time.monotonic() < deadline:
         time.sleep(0.05)
     assert left == []
@@ -77,7 +76,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """
     for item in items:
         if item.get_closest_marker("spawn") is not None and item.get_closest_marker("timeout") is None:
-            item.add_marker(pytest.mark.timeout(180))
+            item.add_marker(pytest.mark.timeout(2 * LIMIT_S))
         if isinstance(item, pytest.Function) and not SHARED.isdisjoint(item.fixturenames):
             shared = item.callspec.params.get("launcher", "") if hasattr(item, "callspec") else ""
             item.add_marker(pytest.mark.xdist_group(f"{item.path.stem}-{shared}"))

@@ -41,7 +41,7 @@ def test_the_package_itself_imports_no_torch() -> None:
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "False\n"
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(300)
 def test_a_type_checker_sees_the_types_of_the_installed_package(tmp_path: Path) -> None:
     """Installed as the wheel has it, every file of the package: without py.typed its types would not count."""
     venv.create(tmp_path / "venv", symlinks=True)

@@ -129,7 +129,7 @@ def test_made_up_ranks_are_not_limited_by_the_cores_of_this_host(project: Callab
     made.runpytest_inprocess("-p", "no:cacheprovider", f"--world-size={ranks}").assert_outcomes(passed=1)
 
 
-@pytest.mark.timeout(60)
+@pytest.mark.timeout(300)
 def test_made_up_ranks_need_not_be_alone_on_this_host(
     project: Callable[[str], pytest.Pytester], monkeypatch: pytest.MonkeyPatch
 ) -> None:

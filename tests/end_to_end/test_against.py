@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from support.processes import wait_for
+from support.processes import LIMIT_S, wait_for
 
 from pytest_distbench.launch import processes
 from pytest_distbench.launch.contract import SESSION_VARIABLE
@@ -22,7 +22,7 @@ from pytest_distbench.launch.warm import WarmLauncher
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.plan import BodyReference, LaunchPlan
 
-pytestmark = [pytest.mark.spawn, pytest.mark.timeout(400)]  # each run starts two agents
+pytestmark = pytest.mark.spawn
 
 BODIES = """
 import time
@@ -32,7 +32,7 @@ def intervals(rank):
     for i in rank.timed("step", warmup=0, iterations=40):
         if i % 10 == 0:
             begin.append(time.monotonic())
-        time.sleep(0.05)
+        time.sleep(0.1)
         if i % 10 == 9:
             end.append(time.monotonic())
     rank.record("begin", begin)
@@ -57,7 +57,7 @@ def hangs(rank):
             time.sleep(100)
 
 def endless(rank):
-    for _ in rank.timed("step", warmup=0, iterations=600):
+    for _ in rank.timed("step", warmup=0, iterations=3000):
         time.sleep(0.01)
 """
 
@@ -140,8 +140,8 @@ def series(record: LaunchRecord | None, name: str) -> list[float]:
 
 
 def test_blocks_alternate_and_never_overlap_and_waiting_is_not_counted(pair: Pair) -> None:
-    """Each side needs 2 s of its own, is given 3.5 s, and waits for 2 s more."""
-    first, second = pair("intervals", "intervals", timeout_s=3.5)
+    """Each side needs 4 s of its own, is given 7 s, and waits for 4 s more."""
+    first, second = pair("intervals", "intervals", timeout_s=7.0)
 
     blocks = sorted(
         (begin, end, side)
@@ -159,12 +159,12 @@ def test_bodies_of_different_length_and_without_blocks_get_along(pair: Pair) -> 
 
 @pytest.mark.parametrize("function", ["raises", "dies", "hangs"])
 def test_a_side_that_does_not_pass_ends_the_other_at_once_and_is_told_as_ever(pair: Pair, function: str) -> None:
-    first, second = pair(function, "endless", timeout_s=2.0)
+    first, second = pair(function, "endless", timeout_s=4.0 if function == "hangs" else 60.0)
 
     assert second is None
     assert first is not None
     assert first.outcome == "failed"
-    assert first.wall_s < 20
+    assert first.wall_s < 60  # not at a time-out
     how = {fate.rank: fate.how for fate in first.fates if not fate.is_victim}
     assert {"raises": "AssertionError", "dies": "exit code 3", "hangs": "hung"}[function] in str(how)
 
@@ -239,7 +239,7 @@ def test_a_run_ended_from_outside_leaves_no_process_and_its_worktree_not_for_lon
     process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     wait_for(lambda: len(list(repository.path.glob("up*"))) == 4, process)
     process.send_signal(number)
-    process.communicate(timeout=60)
+    process.communicate(timeout=LIMIT_S)
 
     if number == signal.SIGKILL:
         assert worktrees(repository.path) == 2

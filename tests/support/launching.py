@@ -13,7 +13,7 @@ from pytest_distbench.launch.supervise import supervise
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.launch_files import LaunchFiles
 from pytest_distbench.records.plan import BodyReference, LaunchPlan
-from support.processes import wait_for, working_in
+from support.processes import SETTLE_S, wait_for, working_in
 
 
 class Launch:
@@ -65,7 +65,7 @@ class Launch:
                 **plan,  # type: ignore[arg-type]
             ),
         )
-        wait_for(lambda: not working_in(self.directory), limit_s=5)
+        wait_for(lambda: not working_in(self.directory), limit_s=SETTLE_S)
         assert self.launcher.leftovers() == []
         assert not LaunchFiles(directory).control.exists()
         assert not LaunchFiles(directory).plan.exists()

@@ -13,6 +13,10 @@ import psutil
 
 MARK = "DISTBENCH_TEST"
 """In the environment of every process a test starts."""
+LIMIT_S = 300.0
+"""How long what a test waits for may take. Generous: a busy machine is slow, and what hangs does so for ever."""
+SETTLE_S = 30.0
+"""How long processes that were ended may take to be gone."""
 
 
 def marked_processes(value: str) -> list[str]:
@@ -31,7 +35,9 @@ def marked_processes(value: str) -> list[str]:
     return found
 
 
-def wait_for(is_so: Callable[[], bool], process: subprocess.Popen[str] | None = None, *, limit_s: float = 90.0) -> None:
+def wait_for(
+    is_so: Callable[[], bool], process: subprocess.Popen[str] | None = None, *, limit_s: float = LIMIT_S
+) -> None:
     """Wait until something is so, as long as ``process`` lives."""
     deadline = time.monotonic() + limit_s
     while not is_so():

@@ -18,7 +18,8 @@ from pytest_distbench.launch.diagnosis.stacks import is_whole
 from pytest_distbench.records.launch_files import LaunchFiles
 from pytest_distbench.records.wire import FLIGHT_REQUEST, STACKS_SIGNAL
 
-_WAIT_S = 2.0
+_WAIT_S = 5.0
+"""For an answer. A busy machine is slow, and what is not told is lost; a rank that cannot answer costs this much."""
 _LOOK_AGAIN_S = 0.02
 _PY_SPY_S = 10.0
 

@@ -1,0 +1,96 @@
+"""The private folder of a run: who may enter it, when it goes, and what a later run makes of those that stayed."""
+
+from __future__ import annotations
+
+import os
+import stat
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from pytest_distbench.records.launch_files import LaunchFiles, sockets_folder
+from pytest_distbench.run.directory import KEPT, RunDirectory, is_of_an_ended_run
+
+
+@pytest.fixture(autouse=True)
+def own_temporary_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+
+
+def ended(*, keep: bool = True) -> Path:
+    """The folder of a run that has ended."""
+    directory = RunDirectory()
+    directory.close(keep=keep)
+    return directory.path
+
+
+def test_only_this_user_may_enter_the_folders_of_a_run_and_of_its_launches() -> None:
+    directory = RunDirectory()
+    launches = [directory.next_launch() for _ in range(2)]
+
+    assert [path.name for path in launches] == ["launch1", "launch2"]
+    assert {stat.S_IMODE(path.stat().st_mode) for path in (directory.path, *launches)} == {0o700}
+
+
+def test_a_folder_goes_unless_somebody_may_want_to_read_it() -> None:
+    assert not ended(keep=False).exists()
+    assert ended(keep=True).exists()
+
+
+def test_the_newest_folders_of_earlier_runs_stay(tmp_path: Path) -> None:
+    earlier = []
+    for second in range(KEPT + 2):
+        earlier.append(ended())
+        os.utime(earlier[-1], (second, second))
+    now = RunDirectory()
+
+    assert set(tmp_path.iterdir()) == {*earlier[-KEPT:], now.path}
+
+
+def test_the_folder_of_a_run_that_goes_on_is_never_removed() -> None:
+    running = [RunDirectory() for _ in range(KEPT + 2)]
+
+    assert all(directory.path.exists() for directory in running)
+    assert not any(is_of_an_ended_run(directory.path) for directory in running)
+
+
+def test_a_folder_of_that_name_without_a_lock_is_somebody_elses(tmp_path: Path) -> None:
+    foreign = [tmp_path / f"distbench-{i}" for i in range(KEPT + 2)]
+    for path in foreign:
+        path.mkdir()
+    RunDirectory()
+
+    assert all(path.exists() for path in foreign)
+
+
+def test_what_a_killed_run_left_of_its_secrets_and_sockets_goes_and_its_logs_stay() -> None:
+    directory = RunDirectory()
+    files = LaunchFiles(directory.next_launch())
+    files.plan.write_text("the environment, secrets included")
+    files.control.touch()
+    files.log(0).write_text("what rank 0 printed")
+    for folder in (files.sockets, sockets_folder(directory.path, "session")):
+        folder.mkdir()
+    directory.close(keep=True)
+    RunDirectory()
+
+    assert list(files.directory.iterdir()) == [files.log(0)]
+    assert not sockets_folder(directory.path, "session").exists()
+
+
+@pytest.mark.parametrize(("name", "is_one"), [("distbench-gone", True), ("somebody-elses", False)])
+def test_a_folder_that_is_gone_was_one_if_it_has_the_name(tmp_path: Path, name: str, is_one: bool) -> None:
+    assert is_of_an_ended_run(tmp_path / name) == is_one
+
+
+def test_a_failed_launch_keeps_its_runs_folder_and_removes_those_of_long_ago(
+    project: Callable[[str], pytest.Pytester], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DISTBENCH_STAND_IN_ERROR", "keep the logs")
+    made = project("def body(rank):\n    pass\n\ndef test_it(distbench):\n    distbench.run(body)\n")
+    for _ in range(KEPT + 2):
+        made.runpytest_inprocess("-p", "no:cacheprovider").assert_outcomes(failed=1)
+
+    assert len(list(tmp_path.glob("distbench-*/"))) == KEPT + 1  # the last one's, and those before it
