@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from statistics import median
 
 from pytest_distbench.records.kinds import VERDICT_KINDS
 from pytest_distbench.records.run import CaseResult
 from pytest_distbench.records.verdict import Verdict
+from pytest_distbench.report.axes import point_text
 from pytest_distbench.report.layout import layout
 from pytest_distbench.report.rows import cells, change, limit, make_row, quantity, words_for
 from pytest_distbench.report.sweep import is_sweep, sweep_points
@@ -24,9 +26,21 @@ _SWEEP_HEADER = ("", "size", "time us", "algbw GB/s", "busbw GB/s", "#wrong", "b
 
 def case_table(result: CaseResult, *, show_all: bool) -> list[str]:
     """The table of one case. Without ``show_all`` metrics within their limits are counted, not listed."""
+    if not result.verdicts:
+        return _measured_table(result) if show_all else []
     if is_sweep(result) and result.reference.kind != "paired":
         return _sweep_table(result, show_all=show_all)
     return verdict_table(result, result.verdicts, show_all=show_all)
+
+
+def _measured_table(result: CaseResult) -> list[str]:
+    """What a case measured that was not judged: medians over its launches."""
+    found: dict[tuple[str, str], list[float]] = {}
+    for measurement in (m for launch in result.launches for m in launch.measurements if m.value is not None):
+        name = point_text(measurement.name, measurement.at)
+        found.setdefault((name, measurement.unit), []).append(measurement.value or 0.0)
+    rows = [("", name, quantity(median(values), unit), str(len(values))) for (name, unit), values in found.items()]
+    return layout(("", "metric", "this run", "n"), rows, left=2) if rows else []
 
 
 def verdict_table(result: CaseResult, verdicts: Sequence[Verdict], *, show_all: bool) -> list[str]:

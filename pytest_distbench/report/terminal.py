@@ -82,7 +82,7 @@ def _drift(results: Sequence[CaseResult]) -> list[str]:
 
 def _title(result: CaseResult) -> str:
     case = result.case
-    group = f"{case.world_size} ranks, {case.key.backend}, {case.key.launcher} launcher"
+    group = f"{case.world_size} rank{'s' * (case.world_size != 1)}, {case.key.backend}, {case.key.launcher} launcher"
     number = len(result.launches)
     return f"{case.title}  {group}, {number} launch{'es' * (number != 1)}"
 

@@ -238,3 +238,9 @@ def test_a_point_is_part_of_a_derived_metrics_name(project: Project) -> None:
     run(made, "--distbench-update")
 
     assert list(entry(made)["metrics"]) == ["efficiency[nodes=2]"]  # type: ignore[call-overload]
+
+
+def test_what_was_only_measured_is_shown_with_v(project: Project) -> None:
+    result = run(make(project), "-v")
+
+    result.stdout.fnmatch_lines(["test_efficiency?ws2:one@ws1?  1 rank, gloo, *1 launch", "*step*20 ms*1"])
