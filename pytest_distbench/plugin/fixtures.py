@@ -164,7 +164,7 @@ class Distbench:
             name="measure" if isinstance(name, str) and not name else name,
         )
         samples = self._session.samples(launched)
-        self._measured[samples] = request, request.launches
+        self._measured[samples] = request, 1 if self._session.settings.attach is not None else request.launches
         with self._lend_terminal():
             self._add_launches([samples], 1)
         return self._keep(samples, lambda: self._finish(self._measured_result(samples)))

@@ -6,6 +6,7 @@ Joins the strangers launch, judging and store. Knows nothing of pytest.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 import os
 import sys
@@ -116,7 +117,7 @@ class Session:
             StoredFileError: its baseline cannot be read.
         """
         if self.settings.attach is not None:
-            return Nothing(request)
+            return Nothing(dataclasses.replace(request, launches=1))
         if self.settings.shares_gpu:
             return Nothing(request, _SHARES_GPU)
         if self.settings.against is not None:
