@@ -56,7 +56,7 @@ def clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(autouse=True)
 def no_process_left(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """After a test that starts process groups, none of their processes is alive."""
-    if request.node.get_closest_marker("spawn") is None or not SHARED.isdisjoint(request.fixturenames):
+    if request.node.get_closest_marker("spawn") is None or _shares_launcher(request.node):
         yield  # a launcher outlives a test: such a test looks for its own launch's processes
         return
     value = uuid.uuid4().hex
@@ -70,17 +70,24 @@ def no_process_left(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPa
 
 @pytest.hookimpl(tryfirst=True)  # before pytest-xdist looks for groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Give what starts process groups a time limit, and one worker to those that share a launcher; it comes first.
+    """Give what starts process groups a time limit, and one worker to those that share a warm launcher.
 
-    The longest tests are among it: begun last, one of them would keep a single worker busy to the end.
+    Whole runs come first, then single launches, then all that is quick: a long test that is begun last would keep one
+    worker busy while the others have nothing left. Torchrun keeps nothing between launches: any worker will do for it.
     """
+    turns = {}
     for item in items:
-        if item.get_closest_marker("spawn") is not None and item.get_closest_marker("timeout") is None:
+        spawns, shares = item.get_closest_marker("spawn") is not None, _shares_launcher(item)
+        turns[item] = 2 if not spawns else 1 if shares else 0
+        if spawns and item.get_closest_marker("timeout") is None:
             item.add_marker(pytest.mark.timeout(2 * LIMIT_S))
-        if isinstance(item, pytest.Function) and not SHARED.isdisjoint(item.fixturenames):
-            shared = item.callspec.params.get("launcher", "") if hasattr(item, "callspec") else ""
-            item.add_marker(pytest.mark.xdist_group(f"{item.path.stem}-{shared}"))
-    items.sort(key=lambda item: item.get_closest_marker("spawn") is None)
+        if shares and not (hasattr(item, "callspec") and item.callspec.params.get("launcher") == "torchrun"):
+            item.add_marker(pytest.mark.xdist_group(item.path.stem))
+    items.sort(key=turns.__getitem__)
+
+
+def _shares_launcher(item: pytest.Item) -> bool:
+    return not SHARED.isdisjoint(getattr(item, "fixturenames", ()))
 
 
 @pytest.fixture(scope="module", params=["warm", "torchrun"])

@@ -197,7 +197,9 @@ def worktrees(folder: Path) -> int:
 def test_each_side_runs_the_code_of_its_own_tree(repository: pytest.Pytester) -> None:
     result = run(repository, "--distbench-against", "HEAD", "-rA")
 
-    result.stdout.fnmatch_lines(["value exact: 1 -> 2 against HEAD (*)", "*the test does not exist in HEAD (*"])
+    result.stdout.fnmatch_lines(
+        ["value against HEAD (*): 2, reference 1 (exact)", "*the test does not exist in HEAD (*"]
+    )
     result.assert_outcomes(failed=1, passed=1)
     assert worktrees(repository.path) == 1
 

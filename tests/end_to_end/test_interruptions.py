@@ -195,11 +195,19 @@ def test_a_full_disk_under_the_run_directory_is_told(
 
 @pytest.mark.parametrize(("options", "text"), [("ro", "Read-only file system"), ("size=4k", "No space left on device")])
 def test_baselines_that_cannot_be_written_fail_the_update_and_stay_as_they_are(
-    pytester: pytest.Pytester, start: Pytest, tiny_disk: Callable[[str], Path], options: str, text: str
+    pytester: pytest.Pytester,
+    start: Pytest,
+    tiny_disk: Callable[[str], Path],
+    monkeypatch: pytest.MonkeyPatch,
+    options: str,
+    text: str,
 ) -> None:
+    """The disk is real; what is to be written on it may be made up."""
     disk = tiny_disk(options)
+    monkeypatch.setenv("DISTBENCH_STAND_IN", '{"answer!exact": 42}')
     pytester.makepyfile(test_stores=STORES.format(name="stores"))
-    process = start("--distbench-update", "--distbench-launches=1", "--distbench-baselines", str(disk))
+    made_up = ("-p", "pytest_distbench.testing", "--distbench-launcher=stand-in")
+    process = start(*made_up, "--distbench-update", "--distbench-launches=1", "--distbench-baselines", str(disk))
     output, _ = process.communicate(timeout=LIMIT_S)
 
     assert process.returncode == 1
