@@ -1,79 +1,28 @@
-"""What is added from outside, by a row in a table: no edit of the package is needed."""
+"""What is added from outside, by a row in a table, without an edit of the package: the rows of docs/extending.md."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import BinaryIO
 
 import pytest
 
 from pytest_distbench.commands.cli import main
 from pytest_distbench.frames import read_run
-from pytest_distbench.report.formats import FORMATS, Format
-from pytest_distbench.report.sections import Section
+from pytest_distbench.report.formats import FORMATS
 
-LAUNCHER = """
-import os
-import msgspec
-from pytest_distbench.launch.contract import Exit
-from pytest_distbench.launch.launchers import LAUNCHERS, LauncherKind
-from pytest_distbench.records.metric import Observation
-from pytest_distbench.records.rank import RankReport
+PAGE = (Path(__file__).parents[2] / "docs" / "extending.md").read_text()
 
 
-class Launched:
-    def __init__(self):
-        self.readable, writable = os.pipe()
-        os.close(writable)
-
-    def fileno(self):
-        return self.readable
-
-    def poll(self):
-        os.close(self.readable)
-        return Exit(codes={0: 0, 1: 0})
-
-    def pids(self):
-        return {}
-
-    def abandon(self):
-        pass
-
-
-class Mine:
-    name = "mine"
-
-    def __init__(self, setup):
-        self.session = setup.session
-
-    def prepare(self, variables):
-        pass
-
-    def start(self, plan):
-        for rank in range(plan.world_size):
-            step = Observation(
-                name="step", unit="s", better="lower", reduce="max", values=[0.02], is_series=False
-            )
-            report = RankReport(
-                rank=rank, pid=os.getpid(), outcome="passed", phase="body", phases={"begin": 0.0}, observations=[step]
-            )
-            plan.files.report(rank).write_bytes(msgspec.json.encode(report))
-        return Launched()
-
-    def leftovers(self):
-        return []
-
-    def close(self):
-        pass
-
-
-LAUNCHERS["mine"] = LauncherKind(help="a launcher of my own", make=Mine, is_spaced=False, local_lock=False)
-"""
+def example(part: str) -> str:
+    """The example of the page with this in it."""
+    [found] = [block for block in re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL) if part in block]
+    return str(found)
 
 
 def test_a_launcher_is_one_row(pytester: pytest.Pytester) -> None:
-    pytester.makeconftest(LAUNCHER)
+    pytester.makeconftest(example("LAUNCHERS["))
     pytester.makepyfile(test_it="def body(rank):\n    pass\n\ndef test_step(distbench):\n    distbench.run(body)\n")
     command = ("-p", "no:sugar", "-p", "no:cacheprovider", "--distbench-launcher", "mine")
     recorded = pytester.runpytest_subprocess(*command, "--distbench-update", "--distbench-launches", "3")
@@ -88,26 +37,7 @@ def test_a_launcher_is_one_row(pytester: pytest.Pytester) -> None:
 @pytest.mark.spawn
 @pytest.mark.parametrize("launcher_name", ["warm", "torchrun"])
 def test_a_collective_is_one_row(pytester: pytest.Pytester, launcher_name: str) -> None:
-    pytester.makepyfile(
-        my_operations="""
-        import torch.distributed as dist
-
-        from pytest_distbench.workloads.collectives import Operation
-
-        BROADCAST = Operation(
-            name="broadcast",
-            busbw_factor=lambda n: 1,
-            source="nccl-tests src/broadcast.cu",
-            call=lambda buffers: dist.broadcast(buffers.sent, src=0),
-            expected=lambda inputs: inputs.of(0),
-            options={"root": 0},
-        )
-        """,
-        test_broadcast="""
-        def test_broadcast(collective_sweep):
-            collective_sweep("my_operations.py::BROADCAST", sizes=[4, 4096], iterations=5, launches=1)
-        """,
-    )
+    pytester.makepyfile(my_operations=example("BROADCAST ="), test_broadcast=example("::BROADCAST"))
     result = pytester.runpytest_subprocess(
         "-p", "no:sugar", f"--distbench-launcher={launcher_name}", "--distbench-json=run.json"
     )
@@ -121,29 +51,7 @@ def test_a_collective_is_one_row(pytester: pytest.Pytester, launcher_name: str) 
 
 @pytest.mark.spawn
 def test_a_metric_kind_is_one_row(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
-    pytester.makepyfile(
-        test_worst="""
-        import os
-
-        from pytest_distbench.records.kinds import METRIC_KINDS, MetricKind
-
-        METRIC_KINDS["worst"] = MetricKind(
-            summary="the slowest iteration: may not rise",
-            reduce="max",
-            launch_value=max,
-            rule="noisy",
-            sign=1,
-            limit_text=lambda limit: f"<= {1 + limit:.1f} times",
-        )
-
-        def body(rank):
-            factor = float(os.environ.get("SLOWER", "1"))
-            rank.record("pause", [0.01, 0.01, (0.5 + rank.launch % 3 / 100) * factor], unit="s", better="worst")
-
-        def test_pause(distbench):
-            distbench.run(body)
-        """
-    )
+    pytester.makepyfile(test_worst=example("METRIC_KINDS["))
     command = ("-p", "no:sugar", "-p", "no:cacheprovider")
     recorded = pytester.runpytest_subprocess(*command, "--distbench-update")
     same = pytester.runpytest_subprocess(*command)
@@ -157,10 +65,8 @@ def test_a_metric_kind_is_one_row(pytester: pytest.Pytester, monkeypatch: pytest
 def test_a_report_format_is_one_row(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def write_names(section: Section, out: BinaryIO) -> None:
-        out.write(b"".join(f"{row[0].value}\n".encode() for row in section.rows))
-
-    monkeypatch.setitem(FORMATS, "names", Format(write=write_names))
+    monkeypatch.setitem(FORMATS, "names", FORMATS["text"])  # undone after the test; the example sets its own
+    exec(example("FORMATS["), {})
     record = str(Path(__file__).parents[1] / "store" / "run_record_1.json")
 
     assert main(["report", record, "--table", "launches", "--format", "names"]) == 0
@@ -169,13 +75,11 @@ def test_a_report_format_is_one_row(
     assert (tmp_path / "names.txt").read_text() == "regressed\nregressed\n"
 
 
-SUSPICIOUS = """
+RULE = """
 from pytest_distbench.judging.draft import Judgement
-from pytest_distbench.records.kinds import VERDICT_KINDS, VerdictKind
 from pytest_distbench.records.record import replaced
 from pytest_distbench.run import references
 
-VERDICT_KINDS["suspicious"] = VerdictKind(mark="$", words="too good to be true", fails=True, is_answer=True)
 judge_as_ever = references.judge_launches
 
 
@@ -204,7 +108,7 @@ def test_a_verdict_kind_is_one_row(project: Callable[[str], pytest.Pytester], mo
         """
     )
     with (made.path / "conftest.py").open("a") as file:
-        file.write(SUSPICIOUS)
+        file.write("\n" + example("VERDICT_KINDS[") + RULE)
     command = ("-p", "no:sugar", "-p", "no:cacheprovider")
     assert made.runpytest_subprocess(*command, "--distbench-update", "--distbench-launches=5").ret == 0
     monkeypatch.setenv("DISTBENCH_STAND_IN_FACTOR", "0.2")

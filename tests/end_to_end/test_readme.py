@@ -1,23 +1,27 @@
-"""The README is true: its test runs, its options exist, its failure looks as printed."""
+"""The README is true: its examples run as it says. What holds for every page is in ``tests/test_documents.py``."""
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
-README = (ROOT / "README.md").read_text()
+README = (Path(__file__).parents[2] / "README.md").read_text()
+COMMAND = ("-p", "no:sugar", "-p", "no:cacheprovider", "--world-size", "2")
+
+
+def example(part: str) -> str:
+    """The Python example with this in it."""
+    [found] = [block for block in re.findall(r"```python\n(.*?)```", README, re.DOTALL) if part in block]
+    return str(found)
 
 
 @pytest.mark.spawn
 def test_the_example_runs_as_described(pytester: pytest.Pytester) -> None:
-    blocks = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
-    example = next(block for block in blocks if "def body(rank)" in block)
-    sweep = next(block for block in blocks if "collective_sweep(" in block)
-    pytester.makepyfile(test_mine=example, test_sweep=sweep)
-    result = pytester.runpytest_subprocess("-p", "no:sugar", "-p", "no:cacheprovider", "--world-size", "2", "-v", "-rs")
+    pytester.makepyfile(test_mine=example("def body(rank)"), test_sweep=example("collective_sweep("))
+    result = pytester.runpytest_subprocess(*COMMAND, "-v", "-rs")
 
     result.stdout.fnmatch_lines(
         [
@@ -30,16 +34,19 @@ def test_the_example_runs_as_described(pytester: pytest.Pytester) -> None:
     assert result.ret == 0
 
 
-def test_every_option_of_the_readme_exists(pytester: pytest.Pytester) -> None:
-    help_text = pytester.runpytest_inprocess("--help").stdout.str()
-    options = set(re.findall(r"--(?:distbench-[a-z-]+|world-size|gpu)\b", README))
+@pytest.mark.spawn
+def test_a_number_of_several_runs_and_the_phases_of_a_loop_are_as_described(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(test_scaling=example("def test_efficiency(distbench)"))
+    result = pytester.runpytest_subprocess(*COMMAND, "-v", "--distbench-launches=2", "--distbench-json=run.json")
 
-    assert {option for option in options if option not in help_text} == set()
-
-
-def test_every_file_of_the_readme_exists() -> None:
-    names = re.findall(r"`((?:pytest_distbench|suites|benchmarks|docs|\.github)/[\w./-]+)`", README)
-    modules = re.findall(r"`((?:worker/|launch/)?\w+\.py)`", README[README.index("## Reading the code") :])
-
-    assert [n for n in names if not (ROOT / n).exists()] == []
-    assert [m for m in modules if not (ROOT / "pytest_distbench" / m).exists()] == []
+    result.stdout.fnmatch_lines(["*test_step?ws2? NEW*", "*test_efficiency?ws2? NEW*"])
+    assert result.ret == 0
+    cases = json.loads((pytester.path / "run.json").read_text())["results"]
+    judged = {case["case"]["key"]["case_id"]: {v["metric"] for v in case["verdicts"]} for case in cases}
+    assert {"step", "phase/step/forward"} <= judged["ws2"]
+    assert [metrics for metrics in judged.values() if "efficiency" in metrics] == [{"efficiency"}]
+    [step] = [case for case in cases if case["case"]["key"]["case_id"] == "ws2"]
+    measured = {m["name"]: m for m in step["launches"][0]["measurements"]}
+    assert measured["phase/step/forward"]["summary"]["n"] == 30
+    assert measured["step"]["identity"] == {"layers": 1}
+    assert (measured["phase/step/backward"]["better"], measured["phase/step/forward"]["better"]) == ("info", "lower")

@@ -1,0 +1,79 @@
+"""README and docs are true: every path, link, command and option they name exists."""
+
+from __future__ import annotations
+
+import importlib
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from pytest_distbench.commands.cli import main
+from pytest_distbench.records.options import OPTIONS
+
+ROOT = Path(__file__).parents[1]
+PACKAGE = ROOT / "pytest_distbench"
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+FOLDERS = "pytest_distbench|suites|tests|benchmarks|docs|\\.github"
+EXAMPLES = {"suites/test_mine.py", "suites/test_scaling.py"}
+"""Files of the reader's own."""
+ROOMS = sorted(path.parent.name for path in PACKAGE.glob("*/__init__.py"))
+
+of_every_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+
+
+def code_of(text: str) -> list[str]:
+    """What is set as code: blocks line by line, and spans."""
+    blocks = re.findall(r"```\w*\n(.*?)```", text, re.DOTALL)
+    rest = re.sub(r"```.*?```", "", text, flags=re.DOTALL)
+    spans = [" ".join(span.split()) for span in re.findall(r"`([^`]+)`", rest)]
+    return [*(line for block in blocks for line in block.splitlines()), *spans]
+
+
+@of_every_page
+def test_every_path_of_the_repository_exists(page: Path) -> None:
+    """Paths of modules are given from the repository's root, or from the package's: ``run/loop.py``."""
+    text = page.read_text()
+    named = set(re.findall(rf"\b(?<![\w/.])((?:{FOLDERS})/[\w./-]+\.\w+)", text))
+    modules = set(re.findall(rf"`((?:{'|'.join(ROOMS)})/[\w/]+\.py)`", text))
+
+    assert {name for name in named - EXAMPLES if not (ROOT / name).exists()} == set()
+    assert {name for name in modules if not (PACKAGE / name).exists()} == set()
+
+
+@of_every_page
+def test_every_dotted_name_can_be_looked_up(page: Path) -> None:
+    for name in set(re.findall(r"`(pytest_distbench(?:\.\w+)+)", page.read_text())):
+        module, attribute = name, ""
+        if not (ROOT / f"{name.replace('.', '/')}.py").exists() and not (ROOT / name.replace(".", "/")).is_dir():
+            module, _, attribute = name.rpartition(".")
+        assert hasattr(importlib.import_module(module), attribute or "__name__"), name
+
+
+@of_every_page
+def test_every_link_leads_to_a_page(page: Path) -> None:
+    links = re.findall(r"\]\(([^)#]+)", page.read_text())
+
+    assert [link for link in links if "://" not in link and not (page.parent / link).exists()] == []
+
+
+@of_every_page
+def test_every_option_exists(page: Path) -> None:
+    named = set(re.findall(r"--distbench-([a-z-]+[a-z])", page.read_text()))
+
+    assert named - set(OPTIONS) == set()
+
+
+@of_every_page
+def test_every_command_exists_with_its_options(page: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for line in code_of(page.read_text()):
+        if not (found := re.match(r"(?:\$ )?distbench ((?:baseline )?[a-z]+)\b(.*)", line)):
+            continue
+        command, rest = found.groups()
+        with pytest.raises(SystemExit) as ended:
+            main([*shlex.split(command), "--help"])
+        told = capsys.readouterr().out
+        assert ended.value.code == 0, line
+        if command != "calibrate":  # what it does not know itself goes to pytest
+            assert [option for option in re.findall(r"--[a-z][a-z-]+", rest) if option not in told] == [], line
