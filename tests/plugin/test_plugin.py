@@ -9,11 +9,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from support.projects import EXIT_USAGE, Project, run
 
 from pytest_distbench.frames import read_run
 from pytest_distbench.machine import hardware
-
-Project = Callable[[str], pytest.Pytester]
 
 TEST = """
     def body(rank):
@@ -22,11 +21,6 @@ TEST = """
     def test_step(distbench):
         distbench.run(body, params={"stand_in": {"step": [0.0200, 0.0201, 0.0199, 0.0202, 0.0198], "count!exact": 7}})
 """
-EXIT_USAGE = 4
-
-
-def run(project: pytest.Pytester, *arguments: str) -> pytest.RunResult:
-    return project.runpytest_inprocess("-p", "no:sugar", "-p", "no:cacheprovider", *arguments)
 
 
 def stored(project: pytest.Pytester) -> list[Path]:

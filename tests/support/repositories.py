@@ -1,0 +1,11 @@
+"""Git repositories of a test."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+
+def git(folder: Path, *arguments: str) -> str:
+    command = ["git", "-C", str(folder), "-c", "user.name=a", "-c", "user.email=a@localhost", *arguments]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout
