@@ -5,16 +5,8 @@ from __future__ import annotations
 import os
 
 import pytest
-from support.projects import Project
+from support.projects import TEST, Project
 from support.repositories import git
-
-TEST = """
-    def body(rank):
-        pass
-
-    def test_step(distbench):
-        distbench.run(body, params={"stand_in": {"step": [0.0200, 0.0201, 0.0199, 0.0202, 0.0198], "count!exact": 7}})
-"""
 
 
 @pytest.fixture(autouse=True)

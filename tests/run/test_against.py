@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from support.projects import EXIT_USAGE, Project, run
+from support.projects import EXIT_USAGE, TEST, Project, run
 from support.repositories import git
 
 from pytest_distbench.run.against import Reference, outside
