@@ -8,7 +8,6 @@ from collections.abc import Callable
 import pytest
 from support.projects import EXIT_USAGE, TEST, Project, run, stored
 
-from pytest_distbench.frames import read_run
 from pytest_distbench.machine import hardware
 
 
@@ -247,17 +246,6 @@ def test_the_run_record_holds_everything_and_no_foreign_variable(
     assert record["results"][0]["verdicts"][0]["kind"] == "missing"
     assert record["results"][0]["environment"]["variables"]["GLOO_SOCKET_IFNAME"] == "lo"
     assert "hunter2" not in text
-
-
-def test_a_run_record_becomes_a_data_frame(project: Project) -> None:
-    made = project(TEST)
-    run(made, "--distbench-json=run.json")
-    frame = read_run(made.path / "run.json")
-
-    assert frame[["case", "launch", "metric", "value", "verdict"]].to_dict("records") == [
-        {"case": "ws2", "launch": 0, "metric": "step", "value": 0.02, "verdict": "missing"},
-        {"case": "ws2", "launch": 0, "metric": "count", "value": 7.0, "verdict": "missing"},
-    ]
 
 
 def test_quiet_shows_no_header_and_verbose_every_metric(recorded: pytest.Pytester) -> None:
