@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-
-Project = Callable[[str], pytest.Pytester]
+from support.projects import Project, run
 
 TEST = """
     def body(rank):
@@ -24,10 +22,6 @@ STEADY = [0.0200, 0.0201, 0.0199, 0.0202, 0.0198, 0.0200, 0.0201, 0.0199, 0.0202
 
 def make(project: Project, *, one: object = STEADY, two: object = STEADY, test: str = TEST) -> pytest.Pytester:
     return project(test.replace("ONE", repr(one)).replace("TWO", repr(two)))
-
-
-def run(project: pytest.Pytester, *arguments: str) -> pytest.RunResult:
-    return project.runpytest_inprocess("-p", "no:sugar", "-p", "no:cacheprovider", *arguments)
 
 
 def record(project: pytest.Pytester, *arguments: str) -> dict[str, dict[str, object]]:

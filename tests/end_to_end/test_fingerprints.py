@@ -1,4 +1,4 @@
-"""Fingerprints: what differs is told in a sentence, nothing else is, and planted defects are caught in one launch."""
+"""Fingerprints: planted defects are caught in one launch, and a run says what an iteration does otherwise."""
 
 from __future__ import annotations
 
@@ -6,202 +6,17 @@ import textwrap
 import uuid
 from collections.abc import Callable, Iterator
 
-import msgspec
 import pytest
+from support.fingerprints import MIB, of, reduce
 from support.launching import Launch
+from support.projects import run
 
-from pytest_distbench.judging.entry import make_entry
-from pytest_distbench.judging.fingerprint_rule import DIFFERS, differences, judge_fingerprints, rank_ranges
-from pytest_distbench.launch.reduce import late_s, merge, merge_fingerprints
+from pytest_distbench.judging.fingerprint_rule import differences
 from pytest_distbench.launch.warm import WarmLauncher
-from pytest_distbench.records.case import Case, CaseKey
-from pytest_distbench.records.fingerprint import Collective, Fingerprint, RankFingerprint
+from pytest_distbench.records.fingerprint import Collective, Fingerprint
 from pytest_distbench.records.launch import LaunchRecord
-from pytest_distbench.records.metric import Measurement, Observation
-from pytest_distbench.records.rank import RankReport
-from pytest_distbench.records.record import replaced
-
-MIB = 2**20
-
-
-def of(*rows: Collective, **facts: int) -> Fingerprint:
-    return Fingerprint(collectives={"all": list(rows)}, **facts)
-
-
-def reduce(size: int, count: int = 1, dtype: str = "float32", group: str = "default") -> Collective:
-    return Collective("all_reduce", dtype, size, group, count)
-
 
 BARRIER_OF_ONE = Collective("barrier", "", 0, "group 2", 1)
-BARRIER = Collective("barrier", "", 0, "default", 1)
-
-
-@pytest.mark.parametrize(
-    ("stored", "current", "told"),
-    [
-        (of(reduce(25 * MIB, 2)), of(reduce(25 * MIB, 2)), []),
-        (
-            of(reduce(25 * MIB, 2)),
-            of(reduce(104858, 214)),
-            ["2 all_reduce of 25 MiB became 214 of 102.4 KiB", "50 MiB sent per rank became 21.4 MiB"],
-        ),
-        (
-            of(reduce(4096)),
-            of(reduce(2048, dtype="bfloat16")),
-            [
-                "1 all_reduce of 4 KiB float32 became 1 of 2 KiB bfloat16",
-                "4 KiB sent per rank became 2 KiB",
-            ],
-        ),
-        (of(reduce(4096)), of(reduce(4096), BARRIER), ["1 barrier was added"]),
-        (
-            of(reduce(40_000_000)),
-            of(reduce(40_000_004)),
-            ["1 all_reduce of 40,000,000 B became 1 of 40,000,004 B"],
-        ),
-        (
-            of(reduce(4096), reduce(1024)),
-            of(),
-            ["2 all_reduce of 1 KiB to 4 KiB float32 are gone", "5 KiB sent per rank became 0 B"],
-        ),
-        (
-            of(reduce(4096), BARRIER),
-            of(BARRIER, reduce(4096)),
-            ["the same collectives in another order: number 1 was all_reduce of 4 KiB float32, is barrier"],
-        ),
-        (
-            of(reduce(8, group="mesh_tp")),
-            of(reduce(16, group="mesh_tp")),
-            ["1 all_reduce of 8 B in mesh_tp became 1 of 16 B", "8 B sent per rank became 16 B"],
-        ),
-        (
-            of(parameters=10, optimizer_steps=1),
-            of(parameters=10, optimizer_steps=2),
-            ["1 optimizer step of all ranks became 2"],
-        ),
-        (of(parameters=1000), of(parameters=2000), ["1,000 parameters in the optimizers of all ranks became 2,000"]),
-    ],
-)
-def test_a_difference_is_told_in_a_sentence(stored: Fingerprint, current: Fingerprint, told: list[str]) -> None:
-    assert differences(stored, current) == told
-
-
-def test_a_rank_that_alone_does_something_else_is_named() -> None:
-    current = Fingerprint(collectives={"0,2-3": [reduce(8)], "1": [reduce(8), BARRIER]})
-
-    assert differences(of(reduce(8)), current) == ["rank 1: 1 barrier was added"]
-
-
-def test_the_same_per_rank_told_otherwise_is_no_difference() -> None:
-    assert differences(Fingerprint(collectives={"0": [reduce(8)], "1": [reduce(8)]}), of(reduce(8))) == []
-
-
-def test_a_run_cut_in_two_is_the_same_sequence() -> None:
-    assert differences(of(reduce(8, 2)), of(reduce(8), reduce(8))) == []
-
-
-def test_ranks_are_told_in_ranges() -> None:
-    assert [rank_ranges([0, 2, 3]), rank_ranges([0, 1], 2), rank_ranges([0, 1], 3)] == ["0,2-3", "all", "0-1"]
-
-
-@pytest.mark.parametrize(
-    ("stored", "current", "kind", "reason"),
-    [
-        ({"a": of(BARRIER)}, {"a": of(BARRIER)}, "unchanged", ""),
-        ({"a": of(BARRIER)}, {"a": of()}, "changed", "a: 1 barrier is gone (and the software: torch 1 -> 2)"),
-        ({}, {"a": of()}, "missing", "the baseline has no fingerprint of a"),
-        ({"a": of()}, {}, "incomparable", "the baseline has a fingerprint of a, this run has none"),
-        ({"a": of()}, {"a": Fingerprint(missing="off")}, "incomparable", "a: off"),
-        ({"a": Fingerprint(missing="off")}, {"a": of()}, "missing", "the baseline has no fingerprint of a"),
-        ({"a": Fingerprint(missing="off")}, {"a": Fingerprint(missing="off")}, "unchanged", "a: off"),
-        ({"a": Fingerprint(missing=DIFFERS)}, {"a": of()}, "unchanged", f"a: {DIFFERS}"),
-        (
-            {"a": of(BARRIER), "b": of(BARRIER)},
-            {"a": of(), "b": of()},
-            "changed",
-            "a and 1 more: 1 barrier is gone (and the software: torch 1 -> 2)",
-        ),
-    ],
-)
-def test_the_verdict_on_all_fingerprints_of_a_case(
-    stored: dict[str, Fingerprint], current: dict[str, Fingerprint], kind: str, reason: str
-) -> None:
-    verdict = judge_fingerprints(stored, current, launches=1, drift="torch 1 -> 2")
-
-    assert (verdict.kind, verdict.reason) == (kind, reason)
-    assert verdict.is_failure == (kind == "changed")
-
-
-def report(rank: int, *rows: Collective, entered: tuple[float, ...] = (), missing: str = "") -> RankReport:
-    fingerprint = RankFingerprint(collectives=list(rows), entered=list(entered), missing=missing)
-    return RankReport(rank=rank, pid=1, outcome="passed", phase="body", phases={}, fingerprints={"m": fingerprint})
-
-
-def test_equal_ranks_are_stored_once_and_others_apart() -> None:
-    found = merge_fingerprints([report(1, BARRIER), report(0, BARRIER), report(2)])["m"]
-
-    assert found.collectives == {"0-1": [BARRIER], "2": []}
-
-
-def test_a_rank_without_a_fingerprint_leaves_the_launch_without() -> None:
-    assert merge_fingerprints([report(0, BARRIER), report(1, missing="off")])["m"] == Fingerprint(missing="off")
-
-
-def test_the_rank_that_comes_last_is_late_by_the_mean_over_collectives() -> None:
-    late = late_s([report(0, entered=(0.0, 1.0)), report(1, entered=(0.5, 1.1))])
-
-    assert late["m"] == pytest.approx([0.0, 0.3])
-
-
-def test_a_baseline_keeps_what_launches_agree_on_and_says_where_they_do_not() -> None:
-    case = Case(test="t", key=CaseKey(case_id="ws2", backend="gloo", launcher="warm"), world_size=2, device="cpu")
-    measured = Measurement(name="m", unit="s", better="lower", value=1.0)
-    launches = [
-        LaunchRecord(
-            index=i,
-            outcome="passed",
-            wall_s=1.0,
-            measurements=[replaced(measured, companions={"cpu_s": seconds, "waits": 3.0})],
-            fingerprints={"m": of(BARRIER), "wild": of(reduce(4 * i))},
-            peak_memory_bytes=123456789,
-        )
-        for i, seconds in enumerate([0.1, 0.5, 0.123456])
-    ]
-    entry = make_entry(case, launches, {})
-
-    assert entry.fingerprints["m"] == of(BARRIER)
-    assert entry.fingerprints["wild"] == Fingerprint(missing="differs between launches of the same code")
-    assert entry.metrics["m"].companions == {"cpu_s": 0.1235, "waits": 3.0}
-    assert entry.peak_memory_bytes == 123500000
-
-
-def test_cpu_time_and_waits_are_summed_over_ranks() -> None:
-    times = [1.0, 1.0, 1.0, 9.0]
-    reports = [
-        RankReport(
-            rank=rank,
-            pid=1,
-            outcome="passed",
-            phase="body",
-            phases={},
-            observations=[
-                Observation(
-                    name="m",
-                    unit="s",
-                    better="lower",
-                    reduce="max",
-                    values=times,
-                    is_series=True,
-                    companions={"cpu_s": times, "waits": times},
-                )
-            ],
-        )
-        for rank in range(2)
-    ]
-    [measurement] = merge(reports)
-
-    assert measurement.companions == {"cpu_s": 2.0, "waits": 6.0}
-
 
 BODIES = """
     import time
@@ -283,6 +98,7 @@ BODIES = """
 """
 
 BUCKETS = "2 all_reduce of 1.239 MiB to 1.323 MiB"
+
 FAULTS = {
     "no sync": [f"{BUCKETS} float32 are gone", "2.562 MiB sent per rank became 0 B"],
     "layer not synced": ["1 all_reduce of 1.323 MiB became 1 of 728.1 KiB", "2.562 MiB sent per rank became 1.95 MiB"],
@@ -400,11 +216,6 @@ def test_a_torch_that_records_nothing_is_no_fingerprint(looped: LaunchRecord) ->
     assert "records no collectives" in looped.fingerprints["blind"].missing
 
 
-def test_a_record_of_ranks_that_are_no_ranks_is_refused() -> None:
-    with pytest.raises(msgspec.ValidationError, match=r"\$\.collectives"):
-        msgspec.json.decode(b'{"collectives": {"1-x": []}}', type=Fingerprint)
-
-
 TEST = """
     def body(rank):
         pass
@@ -412,10 +223,6 @@ TEST = """
     def test_step(distbench):
         distbench.run(body, params={"stand_in": {"step": [0.0200, 0.0201, 0.0199, 0.0202, 0.0198]}})
 """
-
-
-def run(project: pytest.Pytester, *arguments: str) -> pytest.RunResult:
-    return project.runpytest_inprocess("-p", "no:sugar", "-p", "no:cacheprovider", *arguments)
 
 
 @pytest.fixture

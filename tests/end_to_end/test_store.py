@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from support.projects import Project, run
 
 from pytest_distbench.commands.cli import main
 from pytest_distbench.store.baselines import read_file
-
-Project = Callable[[str], pytest.Pytester]
 
 TEST = """
     import os
@@ -33,10 +31,6 @@ TEST = """
         assert not os.environ.get("BROKEN")
 """
 ALL = {"test_step[f16-ws2]", "test_step[f32-ws2]", "test_other[ws2]"}
-
-
-def run(project: pytest.Pytester, *arguments: str) -> pytest.RunResult:
-    return project.runpytest_inprocess("-p", "no:sugar", "-p", "no:cacheprovider", *arguments)
 
 
 def names(project: pytest.Pytester) -> set[str]:

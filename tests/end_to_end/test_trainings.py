@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable
 
 import pytest
+from support.projects import run
 
 from pytest_distbench.frames import read_run
 
@@ -16,10 +17,6 @@ TEST = """
     def test_train(distbench):
         distbench.run(body, params={"stand_in": {"loss!curve": [[2.3, 2.1, 1.9]]}})
 """
-
-
-def run(project: pytest.Pytester, *arguments: str) -> pytest.RunResult:
-    return project.runpytest_inprocess("-p", "no:sugar", "-p", "no:cacheprovider", *arguments)
 
 
 @pytest.fixture

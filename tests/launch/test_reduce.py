@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from support.fingerprints import BARRIER
 
 from pytest_distbench.errors import RecordingError
-from pytest_distbench.launch.reduce import foreign_cores, merge
+from pytest_distbench.launch.reduce import foreign_cores, late_s, merge, merge_fingerprints
+from pytest_distbench.records.fingerprint import Collective, Fingerprint, RankFingerprint
 from pytest_distbench.records.kinds import Better, Reduce
 from pytest_distbench.records.metric import Observation
 from pytest_distbench.records.rank import RankReport
@@ -58,3 +60,54 @@ def test_foreign_cores_are_what_the_ranks_did_not_use_themselves() -> None:
 
 def test_a_short_body_says_nothing_about_others() -> None:
     assert foreign_cores([report(0, 1.0, body_s=0.1, cpu_s=0.1, busy_s=0.2)]) is None
+
+
+def fingerprinted(rank: int, *rows: Collective, entered: tuple[float, ...] = (), missing: str = "") -> RankReport:
+    fingerprint = RankFingerprint(collectives=list(rows), entered=list(entered), missing=missing)
+    return RankReport(rank=rank, pid=1, outcome="passed", phase="body", phases={}, fingerprints={"m": fingerprint})
+
+
+def test_equal_ranks_are_stored_once_and_others_apart() -> None:
+    found = merge_fingerprints([fingerprinted(1, BARRIER), fingerprinted(0, BARRIER), fingerprinted(2)])["m"]
+
+    assert found.collectives == {"0-1": [BARRIER], "2": []}
+
+
+def test_a_rank_without_a_fingerprint_leaves_the_launch_without() -> None:
+    assert merge_fingerprints([fingerprinted(0, BARRIER), fingerprinted(1, missing="off")])["m"] == Fingerprint(
+        missing="off"
+    )
+
+
+def test_the_rank_that_comes_last_is_late_by_the_mean_over_collectives() -> None:
+    late = late_s([fingerprinted(0, entered=(0.0, 1.0)), fingerprinted(1, entered=(0.5, 1.1))])
+
+    assert late["m"] == pytest.approx([0.0, 0.3])
+
+
+def test_cpu_time_and_waits_are_summed_over_ranks() -> None:
+    times = [1.0, 1.0, 1.0, 9.0]
+    reports = [
+        RankReport(
+            rank=rank,
+            pid=1,
+            outcome="passed",
+            phase="body",
+            phases={},
+            observations=[
+                Observation(
+                    name="m",
+                    unit="s",
+                    better="lower",
+                    reduce="max",
+                    values=times,
+                    is_series=True,
+                    companions={"cpu_s": times, "waits": times},
+                )
+            ],
+        )
+        for rank in range(2)
+    ]
+    [measurement] = merge(reports)
+
+    assert measurement.companions == {"cpu_s": 2.0, "waits": 6.0}

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support.documents import accepted, texts
 
 from pytest_distbench.errors import ConfigurationError
 from pytest_distbench.machine import hardware
@@ -115,3 +120,26 @@ def test_stored_command_lines_hold_no_secret() -> None:
     assert hardware.scrubbed_arguments(given) == [
         "--steps", "5", "--api-key", "***", "--token=***", "hydra.auth.token=***", "--data=https://host", "x",
     ]  # fmt: skip
+
+
+@given(st.one_of(st.none(), texts, st.from_regex(r"[0-9,GPU-]{0,30}", fullmatch=True)))
+def test_visible_devices_are_indices(setting: str | None) -> None:
+    uuids = ["GPU-00", "GPU-01", "GPU-10"]
+
+    assert set(hardware.visible_devices(setting, uuids)) <= {0, 1, 2}
+
+
+@given(texts)
+def test_a_platform_is_one_folder_or_a_clear_error(name: str) -> None:
+    checked = accepted(hardware.check_platform_name, name, "--distbench-platform")
+
+    assert checked is None or Path("a", checked).parent == Path("a")
+
+
+@given(st.dictionaries(st.sampled_from(["NCCL_DEBUG", "NCCL_TOKEN", "OMP_SECRET", "PATH", "TORCH_PROXY"]), texts))
+def test_recorded_variables_hold_no_secret(variables: dict[str, str]) -> None:
+    values = {name: f"https://me:pw@host/{value}" for name, value in variables.items()}
+    found = hardware.recordable(values)
+
+    assert set(found) <= {"NCCL_DEBUG", "TORCH_PROXY"}
+    assert not any("me:pw" in value for value in found.values())

@@ -2,64 +2,14 @@
 
 from __future__ import annotations
 
-import importlib
-import os
-import subprocess
-import sys
-from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
-from typing import cast
 
 import pytest
+from support.projects import EXIT_USAGE, TEST, Project, run
+from support.repositories import git
 
-from pytest_distbench.errors import ConfigurationError, ForeignModuleError
-from pytest_distbench.machine.interpreters import find_interpreter
-from pytest_distbench.records.plan import LaunchPlan
 from pytest_distbench.run.against import Reference, outside
-from pytest_distbench.run.directory import RunDirectory
-from pytest_distbench.run.worktree import Revision, checked_out, find_revision
-from pytest_distbench.worker import bodies
-
-TEST = """
-    def body(rank):
-        pass
-
-    def test_step(distbench):
-        distbench.run(body, params={"stand_in": {"step": [0.0200, 0.0201, 0.0199, 0.0202, 0.0198], "count!exact": 7}})
-"""
-EXIT_USAGE = 4
-
-Project = Callable[[str], pytest.Pytester]
-
-
-def git(folder: Path, *arguments: str) -> str:
-    command = ["git", "-C", str(folder), "-c", "user.name=a", "-c", "user.email=a@localhost", *arguments]
-    return subprocess.run(command, check=True, capture_output=True, text=True).stdout
-
-
-def run(project: pytest.Pytester, *arguments: str) -> pytest.RunResult:
-    return project.runpytest_inprocess("-p", "no:sugar", "-p", "no:cacheprovider", *arguments)
-
-
-@pytest.fixture(autouse=True)
-def own_git(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Neither the user's settings nor a repository above the test's folder matter."""
-    monkeypatch.setenv("GIT_CONFIG_GLOBAL", os.devnull)
-    monkeypatch.setenv("GIT_CONFIG_SYSTEM", os.devnull)
-
-
-@pytest.fixture
-def committed(project: Project, monkeypatch: pytest.MonkeyPatch) -> pytest.Pytester:
-    """The test above in a repository of one commit; run directories are in tmp/, which git ignores."""
-    made = project(TEST)
-    (made.path / ".gitignore").write_text("tmp/\n__pycache__/\n")
-    (made.path / "tmp").mkdir()
-    monkeypatch.setattr("tempfile.tempdir", str(made.path / "tmp"))
-    git(made.path, "init", "-q")
-    git(made.path, "add", "-A")
-    git(made.path, "commit", "-q", "-m", "first")
-    return made
+from pytest_distbench.run.worktree import Revision
 
 
 def is_clean(project: pytest.Pytester) -> bool:
@@ -194,80 +144,6 @@ def test_outside_a_repository_a_revision_is_refused(project: Project) -> None:
     assert result.ret == EXIT_USAGE
 
 
-@pytest.mark.parametrize(
-    ("answer", "said"),
-    [
-        ("hello", "does not answer as a Python 3 does: hello"),
-        ('[[3, 12, 1], {"torch": "2.5.1", "numpy": "2", "msgspec": "1", "psutil": "7"}, []]', "2.5.1; ranks need 2.6"),
-        ('[[3, 9, 1], {"torch": "2.9"}, []]', "Python 3.9.1; ranks need 3.11 or later"),
-        (
-            '[[3, 12, 1], {"torch": "2.9", "numpy": "2"}, []]',
-            "it lacks msgspec, psutil; .*-m pip install msgspec psutil",
-        ),
-    ],
-)
-def test_a_python_that_cannot_run_ranks_is_refused(tmp_path: Path, answer: str, said: str) -> None:
-    fake = tmp_path / "python"
-    fake.write_text(f"#!/bin/sh\necho '{answer}'\n")
-    fake.chmod(0o755)
-
-    with pytest.raises(ConfigurationError, match=said):
-        find_interpreter("python", tmp_path)
-
-
-def test_the_running_python_can_run_ranks() -> None:
-    assert "torch" in str(find_interpreter(sys.executable, Path()))
-
-
-def test_a_worktree_holds_the_revision_and_is_removed_after_an_error_with_what_was_written_there(
-    committed: pytest.Pytester,
-) -> None:
-    (committed.path / "test_it.py").write_text("changed")
-    revision = find_revision("HEAD", committed.path)
-
-    def use() -> None:
-        with checked_out(revision, committed.path / "tmp") as tree:
-            assert "def test_step" in (tree / "test_it.py").read_text()
-            (tree / "left.txt").write_text("by a rank")
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        use()
-
-    assert len(git(committed.path, "worktree", "list").splitlines()) == 1
-    assert (committed.path / "test_it.py").read_text() == "changed"
-    assert not (committed.path / "tmp" / "reference").exists()
-
-
-def test_what_a_killed_run_left_is_removed_and_a_living_run_keeps_its_own(committed: pytest.Pytester) -> None:
-    revision = find_revision("HEAD", committed.path)
-    alive = RunDirectory()
-    killed = committed.path / "tmp" / "distbench-killed"
-    for folder in (alive.path, killed):
-        git(committed.path, "worktree", "add", "-q", "--detach", str(folder / "reference"))
-    mine = committed.path / "tmp" / "mine"
-    git(committed.path, "worktree", "add", "-q", "--detach", str(mine))
-    (killed / "in-use.lock").touch()
-    with checked_out(revision, committed.path / "tmp"):
-        pass
-    left = git(committed.path, "worktree", "list")
-    alive.close(keep=False)
-
-    assert str(killed) not in left
-    assert str(alive.path) in left
-    assert str(mine) in left
-
-
-def test_no_hook_of_the_repository_runs(committed: pytest.Pytester) -> None:
-    hook = committed.path / ".git" / "hooks" / "post-checkout"
-    hook.write_text(f"#!/bin/sh\ntouch {committed.path}/tmp/ran\n")
-    hook.chmod(0o755)
-    with checked_out(find_revision("HEAD", committed.path), committed.path / "tmp"):
-        pass
-
-    assert not (committed.path / "tmp" / "ran").exists()
-
-
 def test_modules_of_the_repository_are_not_shared_by_both_sides(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -277,19 +153,3 @@ def test_modules_of_the_repository_are_not_shared_by_both_sides(
     reference = Reference(revision=revision, interpreter=None)
 
     assert outside(["of_the_project", "json.decoder", "msgspec"], reference) == ("json.decoder", "msgspec")
-
-
-def test_a_module_that_came_from_the_working_tree_all_the_same_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As an editable install with an import hook does it, and not for modules of the worktree, wherever that is."""
-    (tmp_path / "led_astray.py").touch()
-    monkeypatch.syspath_prepend(tmp_path)
-    importlib.import_module("led_astray")
-    astray, fine, none = (SimpleNamespace(tree=tree, foreign_tree=str(tmp_path)) for tree in ("/other", tmp_path, ""))
-
-    with pytest.raises(ForeignModuleError, match=r"module led_astray was imported from .*led_astray\.py"):
-        bodies.check_origin(cast("LaunchPlan", astray))
-    bodies.check_origin(cast("LaunchPlan", fine))
-    bodies.check_origin(cast("LaunchPlan", none))
-    monkeypatch.delitem(sys.modules, "led_astray")

@@ -5,23 +5,29 @@ from __future__ import annotations
 import json
 import multiprocessing
 import os
-import subprocess
+import random
+import signal
+import time
 from pathlib import Path
 
+import msgspec
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from support.documents import documents, texts
+from support.repositories import git
 
-from pytest_distbench.errors import StoredFileError
+from pytest_distbench.errors import DistbenchError, StoredFileError
 from pytest_distbench.judging.entry import make_entry
 from pytest_distbench.records.baseline import BaselineEntry, BaselineMetric
 from pytest_distbench.records.case import Case, CaseKey
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import Measurement
 from pytest_distbench.records.record import replaced
-from pytest_distbench.store.baselines import SCHEMA, BaselineStore, read_file
+from pytest_distbench.store.baselines import SCHEMA, BaselineFile, BaselineStore, read_file, render
 
 TEST = "suites/collectives/test_all_reduce.py::test_all_reduce"
+
 KEY = "ws2.gloo.warm"
 
 
@@ -39,6 +45,56 @@ def entry(*values: float) -> BaselineEntry:
 @pytest.fixture
 def store(tmp_path: Path) -> BaselineStore:
     return BaselineStore(tmp_path / "baselines", "cpu-test-2c")
+
+
+finite = st.floats(allow_nan=False, allow_infinity=False)
+
+tolerances = st.none() | st.floats(0, 1e9)
+
+kinds = st.tuples(st.just("exact"), st.none()) | st.tuples(
+    st.sampled_from(["lower", "higher", "curve", "same", "steps", "floor"]), tolerances
+)
+
+metrics = st.builds(
+    lambda kind, **rest: BaselineMetric(better=kind[0], tolerance=kind[1], **rest),
+    kinds,
+    unit=texts,
+    launches=st.lists(st.none() | finite, min_size=1, max_size=4),
+    curve=st.lists(finite, max_size=3),
+    spread=finite,
+    identity=st.dictionaries(texts, st.booleans() | st.integers(-(2**63), 2**63 - 1) | finite | texts, max_size=2),
+)
+
+entries = st.builds(
+    BaselineEntry,
+    workload=texts,
+    world_size=st.integers(1, 4096),
+    backend=texts,
+    launcher=texts,
+    software=st.dictionaries(texts, texts, max_size=2),
+    metrics=st.dictionaries(texts, metrics, max_size=3),
+    tolerance=tolerances,
+    xfail_perf=texts,
+)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("properties")
+
+
+def _entry() -> BaselineEntry:
+    metric = BaselineMetric(better="lower", unit="s", launches=[1.0, 2.0])
+    return BaselineEntry(
+        workload="x", world_size=2, backend="gloo", launcher="warm", software={}, metrics={"m": metric}
+    )
+
+
+def _write_for_ever(folder: str) -> None:
+    store = BaselineStore(Path(folder), "cpu")
+    while True:
+        store.write(TEST, "a", _entry())
+        store.write(TEST, "b", _entry())
 
 
 def test_what_is_written_is_read_back(store: BaselineStore) -> None:
@@ -100,11 +156,6 @@ def test_a_copied_file_is_not_taken_for_another_case(store: BaselineStore) -> No
 
     with pytest.raises(StoredFileError, match=r"ws4.gloo.warm.json: holds .*\[ws2.gloo.warm\], whose place is"):
         store.entry(TEST, "ws4.gloo.warm")
-
-
-def git(folder: Path, *arguments: str) -> None:
-    identity = ["-c", "user.name=a", "-c", "user.email=a@b", "-c", "commit.gpgsign=false"]
-    subprocess.run(["git", *identity, *arguments], cwd=folder, check=True, capture_output=True)
 
 
 def test_branches_that_record_different_cases_merge_without_conflict(store: BaselineStore) -> None:
@@ -293,3 +344,77 @@ def test_the_identity_is_called_facts_in_files_as_it_always_was(store: BaselineS
     assert text["steps"]["facts"] == {"every": 5}
     assert "facts" not in text["plain"]
     assert store.entry(TEST, "k").metrics["steps"].identity == {"every": 5}  # type: ignore[union-attr]
+
+
+class TestBaselines:
+    @given(st.dictionaries(texts, entries, max_size=4))
+    def test_what_is_written_is_read(self, folder: Path, content: dict[str, BaselineEntry]) -> None:
+        store = BaselineStore(folder / "written", "cpu")
+        for key in store.entries(TEST):
+            assert store.delete(TEST, key)
+        for key, entry in content.items():
+            store.write(TEST, key, entry)
+
+        assert store.entries(TEST) == content
+        assert {key: store.entry(TEST, key) for key in content} == content
+        assert {file.key: file.entry for file in store.read_all()} == content
+
+    @given(documents)
+    def test_any_document_is_refused_or_read(self, folder: Path, document: object) -> None:
+        path = folder / "document.json"
+        path.write_bytes(msgspec.json.encode(document))
+        with pytest.raises(StoredFileError, match=r"document\.json"):
+            read_file(path)
+
+    @given(st.text(max_size=80))
+    def test_no_name_of_a_test_leads_out_of_the_store(self, folder: Path, name: str) -> None:
+        store = BaselineStore(folder / "names", "cpu")
+        for test in (name, f"{name}::test", f"a.py::{name}"):
+            try:
+                path = store.path(test, name)
+                assert store.entry(test, name) is None
+                assert store.entries(test) == {}
+            except DistbenchError:
+                continue
+            assert path.resolve().is_relative_to(store.folder.resolve())
+
+    def test_a_link_that_leads_out_of_the_store_is_refused(self, tmp_path: Path) -> None:
+        elsewhere = tmp_path / "elsewhere"
+        elsewhere.mkdir()
+        (tmp_path / "baselines" / "cpu").mkdir(parents=True)
+        (tmp_path / "baselines" / "cpu" / "suites").symlink_to(elsewhere)
+        store = BaselineStore(tmp_path / "baselines", "cpu")
+
+        with pytest.raises(StoredFileError, match="outside the baseline folder"):
+            store.write(TEST, "a", _entry())
+        assert list(elsewhere.iterdir()) == []
+
+    def test_a_writer_killed_at_any_moment_leaves_a_whole_file(self, tmp_path: Path) -> None:
+        store = BaselineStore(tmp_path, "cpu")
+        dice = random.Random(0)
+        for _ in range(15):
+            writer = multiprocessing.get_context("fork").Process(target=_write_for_ever, args=(str(tmp_path),))
+            writer.start()
+            time.sleep(dice.uniform(0, 0.05))
+            os.kill(writer.pid or 0, signal.SIGKILL)
+            writer.join()
+            assert set(store.entries(TEST)) <= {"a", "b"}
+
+    def test_what_a_killed_writer_left_is_removed_by_a_later_one_and_a_living_writers_is_not(
+        self, tmp_path: Path
+    ) -> None:
+        store = BaselineStore(tmp_path, "cpu")
+        path = store.write(TEST, "a", _entry())
+        abandoned, living = (path.with_name(f".{path.name}.{name}") for name in ("abandoned", "living"))
+        for draft in (abandoned, living):
+            draft.write_bytes(b"{")
+        os.utime(abandoned, (0, 0))
+        store.write(TEST, "a", _entry())
+
+        assert sorted(path.parent.iterdir()) == sorted([path, living])
+
+
+def test_a_rendered_file_is_the_same_each_time() -> None:
+    content = BaselineFile(schema=1, test=TEST, platform="cpu", key="a", entry=_entry())
+
+    assert render(content) == render(content)

@@ -1,16 +1,14 @@
-"""What the doctor makes of a machine."""
+"""What the doctor makes of a host, whose files are made up."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
-from pytest_distbench.commands.cli import main
-from pytest_distbench.commands.doctor import examination, gpus, host
-from pytest_distbench.commands.doctor.finding import Finding, report
+from pytest_distbench.commands.doctor import host
+from pytest_distbench.commands.doctor.finding import Finding
 
 
 def put(root: Path, name: str, text: str) -> None:
@@ -100,63 +98,6 @@ def test_without_user_namespaces_there_is_a_note(tmp_path: Path) -> None:
     put(tmp_path, "proc/sys/user/max_user_namespaces", "0")
 
     assert only(host.user_namespaces(tmp_path)).level == "note"
-
-
-def test_a_gpu_with_other_processes_and_held_clocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """By NVIDIA's binding with a device made up: there is none here."""
-    import pynvml
-
-    answers = {
-        "Init": None,
-        "Shutdown": None,
-        "SystemGetDriverVersion": "570.1",
-        "DeviceGetCount": 1,
-        "DeviceGetHandleByIndex": "handle",
-        "DeviceGetUUID": "GPU-0",
-        "DeviceGetName": "NVIDIA H200",
-        "DeviceGetMemoryInfo": SimpleNamespace(used=2**30, total=2**37),
-        "DeviceGetTemperature": 88,
-        "DeviceGetComputeRunningProcesses": [SimpleNamespace(pid=4711)],
-        "DeviceGetCurrentClocksThrottleReasons": pynvml.nvmlClocksThrottleReasonHwThermalSlowdown,
-        "DeviceGetMaxMigDeviceCount": 0,
-        "DeviceGetPersistenceMode": pynvml.NVML_FEATURE_ENABLED,
-    }
-    for name, answer in answers.items():
-        monkeypatch.setattr(pynvml, f"nvml{name}", lambda *arguments, answer=answer: answer)
-    found = list(gpus.gpus({}))
-
-    assert [f.level for f in found] == ["ok", "ok", "warn", "warn"]
-    assert "NVIDIA H200, 1 GiB of 128 GiB in use, 88 C" in found[1].found
-    assert "pid 4711" in found[2].found
-    assert "temperature (hardware)" in found[3].found
-
-
-def test_the_report_counts_and_gives_advice() -> None:
-    lines = list(report(iter([Finding("ok", "clock", "tsc"), Finding("warn", "memory", "little", "buy more")])))
-
-    assert lines[0].split() == ["ok", "clock", "tsc"]
-    assert lines[2].strip() == "-> buy more"
-    assert lines[-1].startswith("1 warnings")
-
-
-@pytest.mark.spawn
-def test_this_machine_is_examined(capsys: pytest.CaptureFixture[str]) -> None:
-    code = main(["doctor"])
-    output = capsys.readouterr().out
-
-    for subject in ("processor", "other processes", "open files", "loopback", "versions", "torch", "leftovers"):
-        assert f" {subject} " in output
-    assert code == 0
-
-
-def test_a_machine_that_cannot_run_tests_is_exit_code_one(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    finding = Finding("fail", "loopback", "down\x1b[2J", "ip link set lo up")
-    monkeypatch.setattr(examination, "examine", lambda: iter([finding]))
-
-    assert main(["doctor"]) == 1
-    assert "down\\x1b[2J" in capsys.readouterr().out
 
 
 class _Times(tuple[float, float]):

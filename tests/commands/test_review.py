@@ -1,0 +1,209 @@
+"""distbench baseline diff and accept: what moved, what is taken, and what is refused."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from support.repositories import git
+from support.stores import CASE, KEY, PLATFORM, TEST, Run, entry, environment, keyed, record, result
+
+from pytest_distbench.records.environment import Environment
+from pytest_distbench.records.kinds import VerdictName
+from pytest_distbench.records.launch import LaunchRecord
+from pytest_distbench.records.metric import Measurement
+from pytest_distbench.records.record import replaced
+from pytest_distbench.store.baselines import BaselineStore
+
+
+def test_diff_against_a_revision_shows_the_worst_first_and_counts_the_rest(
+    run: Run, store: BaselineStore, tmp_path: Path
+) -> None:
+    git(tmp_path, "init")
+    before = run("diff")
+    for name in ("better", "worse", "same", "gone"):
+        store.write(f"suites/test_{name}.py::test_{name}", KEY, entry(1.0, 1.0))
+    git(tmp_path, "add", ".")
+    git(tmp_path, "commit", "-m", "all")
+    store.write("suites/test_better.py::test_better", KEY, entry(0.5, 0.5))
+    store.write("suites/test_worse.py::test_worse", KEY, entry(1.5, 1.5, software={"torch": "2.14.0"}))
+    store.write("suites/test_new.py::test_new", KEY, entry(1.0, 1.0))
+    store.delete("suites/test_gone.py::test_gone", KEY)
+    code, text = run("diff")
+
+    assert before[0] == 2  # nothing is committed yet
+    assert code == 0
+    assert text.splitlines() == [
+        "test                                               metric  old     new   change  launches",
+        "suites/test_worse.py::test_worse[ws2.gloo.warm]    step    1 s   1.5 s  +50.0 %    2 -> 2",
+        "suites/test_better.py::test_better[ws2.gloo.warm]  step    1 s  500 ms  -50.0 %    2 -> 2",
+        "removed: suites/test_gone.py::test_gone[ws2.gloo.warm] (1 metric, 2 launches)",
+        "new: suites/test_new.py::test_new[ws2.gloo.warm] (1 metric, 2 launches)",
+        "suites/test_worse.py::test_worse[ws2.gloo.warm]: software.torch 2.13.0 -> 2.14.0",
+        "2 changed, 1 new, 1 removed, 2 unchanged",
+    ]
+    _, markdown = run("diff", "HEAD", "--markdown", "-k", "worse")
+    assert markdown.splitlines() == [
+        "### baselines: 1 changed, 0 new, 0 removed, 0 unchanged",
+        "",
+        "| test | metric | old | new | change | launches |",
+        "|---|---|---:|---:|---:|---:|",
+        "| suites/test_worse.py::test_worse[ws2.gloo.warm] | step | 1 s | 1.5 s | +50.0 % | 2 -&gt; 2 |",
+        "",
+        "- suites/test_worse.py::test_worse[ws2.gloo.warm]: software.torch 2.13.0 -&gt; 2.14.0",
+    ]
+
+
+def test_diff_against_a_folder(run: Run, tmp_path: Path) -> None:
+    BaselineStore(tmp_path / "other", PLATFORM).write(TEST, KEY, entry(0.001, 0.001))
+
+    assert "step    1 ms  2 ms  +100.0 %    2 -> 3" in run("diff", str(tmp_path / "other"))[1]
+
+
+def test_a_hostile_name_cannot_leave_its_markdown_cell(run: Run, store: BaselineStore, tmp_path: Path) -> None:
+    for folder, value in ((store.folder, 1.0), (tmp_path / "other", 2.0)):
+        BaselineStore(folder, PLATFORM).write("a|b<i>.py::test_a", KEY, entry(value, value))
+    _, markdown = run("diff", str(tmp_path / "other"), "--markdown", "-k", "a|b")
+
+    assert "| a\\|b&lt;i&gt;.py::test_a[ws2.gloo.warm] | step |" in markdown
+
+
+class TestAccept:
+    def test_takes_what_moved_and_keeps_what_was_set_by_hand(
+        self, run: Run, store: BaselineStore, tmp_path: Path
+    ) -> None:
+        store.write(TEST, KEY, entry(0.001, 0.002, 0.003, tolerance=0.25))
+        code, text = run("accept", record(tmp_path / "run.json", result(*[0.004] * 5)))
+
+        assert code == 0
+        assert "step    2 ms  4 ms  +100.0 %    3 -> 5" in text
+        assert "software.torch 2.13.0 -> 2.14.0" in text
+        assert store.entry(TEST, KEY) == entry(*[0.004] * 5, tolerance=0.25, software={"torch": "2.14.0"})
+
+    def test_a_regression_that_was_obvious_after_three_launches_is_refused_and_not_passed_over(
+        self, run: Run, store: BaselineStore, tmp_path: Path
+    ) -> None:
+        path = record(tmp_path / "run.json", result(*[0.009] * 3))
+        refused = run("accept", path)
+        forced = run("accept", path, "--force")
+
+        assert refused[0] == 1
+        assert "step is new or moved, and has 3 of the 5 launches" in refused[1]
+        assert forced[0] == 0
+        assert "step    2 ms  9 ms  +350.0 %    3 -> 3" in forced[1]
+
+    def test_a_dry_run_writes_nothing(self, run: Run, store: BaselineStore, tmp_path: Path) -> None:
+        _, text = run("accept", record(tmp_path / "run.json", result(*[0.004] * 5)), "--dry-run")
+
+        assert "+100.0 %" in text
+        assert store.entry(TEST, KEY) == entry(0.001, 0.002, 0.003)
+
+    @pytest.mark.parametrize(
+        ("mode", "kind", "exists", "taken"),
+        [
+            ("failed", "regressed", True, True),
+            ("failed", "improved", True, False),
+            ("changed", "improved", True, True),
+            ("changed", "unchanged", True, False),
+            ("changed", "missing", False, True),
+            ("new", "missing", False, True),
+            ("new", "regressed", True, False),
+            ("all", "unchanged", True, True),
+        ],
+    )
+    def test_modes(
+        self, run: Run, store: BaselineStore, tmp_path: Path, mode: str, kind: VerdictName, exists: bool, taken: bool
+    ) -> None:
+        if not exists:
+            store.delete(TEST, KEY)
+        before = store.entry(TEST, KEY)
+        code, _ = run("accept", record(tmp_path / "run.json", result(*[0.004] * 5, kind=kind)), "--only", mode)
+
+        assert code == 0
+        assert (store.entry(TEST, KEY) != before) is taken
+
+    @pytest.mark.parametrize(
+        ("changes", "reason"),
+        [
+            ({"case": keyed(backend="fake")}, "the fake backend moves no data"),
+            (
+                {"environment": Environment(platform=PLATFORM, device="X", cores=2, software={}, shares_gpu=True)},
+                "shared",
+            ),
+            (
+                {"launches": [LaunchRecord(index=0, outcome="failed", wall_s=1.0, reason="hung")]},
+                "launch 1 failed: hung",
+            ),
+            ({"launches": []}, "nothing was launched"),
+            (
+                {"launches": result(0.004).launches},
+                "step is new or moved, and has 1 of the 5 launches .* or give --force",
+            ),
+            (
+                {"launches": result(*[0.004] * 4, None).launches},
+                "step has no value in 1 of 5 launches: a baseline must",
+            ),
+            ({"verdicts": []}, "nothing was judged"),
+        ],
+    )
+    def test_refuses_what_must_not_be_a_baseline(
+        self, run: Run, store: BaselineStore, tmp_path: Path, changes: dict[str, object], reason: str
+    ) -> None:
+        store.delete(TEST, KEY)
+        code, text = run("accept", record(tmp_path / "run.json", result(*[0.004] * 5, **changes)))
+
+        assert code == 1
+        assert list(store.files()) == []
+        assert re.search(f"refused  suites/test_a.py::test_a.*: .*{reason}", text)
+
+    def test_force_takes_few_launches(self, run: Run, store: BaselineStore, tmp_path: Path) -> None:
+        assert run("accept", record(tmp_path / "run.json", result(0.004)), "--force")[0] == 0
+        assert store.entry(TEST, KEY) == entry(0.004, software={"torch": "2.14.0"})
+
+    def test_metrics_that_were_closed_after_one_launch_keep_their_values(
+        self, run: Run, store: BaselineStore, tmp_path: Path
+    ) -> None:
+        closed = Measurement(name="closed", unit="s", better="lower", value=9.0)
+        old = entry(0.001, 0.002, 0.003).metrics["step"]
+        store.write(TEST, KEY, entry(1.0, metrics={"step": old, "closed": old}))
+        adaptive = result(*[0.004] * 5)
+        first = replaced(adaptive.launches[0], measurements=[*adaptive.launches[0].measurements, closed])
+        later = [replaced(launch, only=["step"]) for launch in adaptive.launches[1:]]
+        run("accept", record(tmp_path / "run.json", replaced(adaptive, launches=[first, *later])))
+        taken = store.entry(TEST, KEY)
+
+        assert taken is not None
+        assert taken.metrics == {"step": replaced(old, launches=[0.004] * 5), "closed": old}
+
+    @pytest.mark.parametrize(
+        "changes",
+        [
+            {"case": replaced(CASE, test="../../escape.py::test_a")},
+            {"case": replaced(CASE, test="/abs.py::test_a")},
+            {"environment": environment("../..")},
+            {"environment": environment("")},
+            {"environment": environment("/abs")},
+        ],
+    )
+    def test_no_name_in_a_record_leads_out_of_the_store(
+        self, run: Run, folder: Path, tmp_path: Path, changes: dict[str, object]
+    ) -> None:
+        path = record(tmp_path / "run.json", result(*[0.004] * 5, **changes))
+        before = sorted(tmp_path.rglob("*"))
+        code, text = run("accept", path, "--only", "all")
+
+        assert (code, "has no place below the baseline folder" in text) == (2, True)
+        assert sorted(tmp_path.rglob("*")) == before
+
+    def test_a_case_id_that_looks_like_a_path_stays_a_name(
+        self, run: Run, store: BaselineStore, tmp_path: Path
+    ) -> None:
+        run("accept", record(tmp_path / "run.json", result(*[0.004] * 5, case=keyed(case_id="../../x"))))
+
+        assert [path.name for path in store.files()] == ["%2E.%2F..%2Fx.gloo.warm.json", "ws2.gloo.warm.json"]
+
+    def test_a_record_without_such_a_case_is_an_error(self, run: Run, tmp_path: Path) -> None:
+        code, text = run("accept", record(tmp_path / "run.json", result(*[0.004] * 5)), "-k", "nothing")
+
+        assert (code, "has no case of that platform and name" in text) == (2, True)

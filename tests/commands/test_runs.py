@@ -1,0 +1,92 @@
+"""distbench compare and report: run records, without a store."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from support.stores import HUNG, keyed, record, result
+
+from pytest_distbench.commands.cli import main
+from pytest_distbench.records.fingerprint import Collective, Fingerprint
+from pytest_distbench.records.record import replaced
+from pytest_distbench.records.run import CaseResult
+
+
+class TestCompare:
+    @staticmethod
+    def compare(tmp_path: Path, old: Sequence[CaseResult], new: Sequence[CaseResult]) -> int:
+        return main(["compare", record(tmp_path / "a.json", *old), record(tmp_path / "b.json", *new), "--fail"])
+
+    def test_a_slower_run_fails(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        old = result(0.0100, 0.0101, 0.0099, 0.0100, 0.0101)
+        new = result(0.0150, 0.0151, 0.0149, 0.0150, 0.0151)
+
+        assert self.compare(tmp_path, [old], [new]) == 1
+        assert "!  step       15 ms     10 ms  +50.0 %" in capsys.readouterr().out
+        assert self.compare(tmp_path, [new], [new]) == 0
+
+    def test_a_changed_fingerprint_fails(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        def sends(count: int) -> CaseResult:
+            rows = {"all": [Collective("all_reduce", "float32", 8, "default", count)]}
+            made = result(*[0.01, 0.0101] * 3)
+            prints = {"step": Fingerprint(collectives=rows)}
+            return replaced(made, launches=[replaced(launch, fingerprints=prints) for launch in made.launches])
+
+        assert self.compare(tmp_path, [sends(2)], [sends(64)]) == 1
+        assert "62 all_reduce of 8 B float32 were added" in capsys.readouterr().out
+        assert self.compare(tmp_path, [sends(2)], [sends(2)]) == 0
+
+    def test_a_case_that_is_gone_or_failed_fails(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        good = result(*[0.01, 0.0101] * 3)
+        other = result(*[0.01, 0.0101] * 3, case=keyed(case_id="ws4"))
+        broken = replaced(good, launches=[HUNG])
+
+        assert self.compare(tmp_path, [good, other], [good]) == 1
+        assert "only in " in capsys.readouterr().out
+        assert self.compare(tmp_path, [good, other], [broken, other]) == 1
+        assert "failed in " in capsys.readouterr().out
+        assert self.compare(tmp_path, [good], [good, other]) == 0
+
+    def test_runs_that_cannot_be_judged_fail_and_say_what_to_do(
+        self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        assert self.compare(tmp_path, [result(0.01)], [result(0.02)]) == 1
+        assert "measure both runs with --distbench-launches 5" in capsys.readouterr().out
+
+
+def test_report_prints_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = record(tmp_path / "run.json", result(0.01), replaced(result(0.01), launches=[HUNG], verdicts=[]))
+
+    assert main(["report", path]) == 0
+    text = capsys.readouterr().out
+    assert "test_a[ws2]  2 ranks, gloo, warm launcher, 1 launch" in text
+    assert "suites/test_a.py::test_a[ws2]: launch 1 failed: hung in body" in text
+
+
+def test_report_writes_a_table_of_the_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = record(tmp_path / "run.json", result(0.01, 0.02))
+
+    assert main(["report", path, "--table", "launches", "--format", "csv"]) == 0
+    assert capsys.readouterr().out.startswith("test,launch,outcome,wall_s,")
+    assert main(["report", path, "--format", "markdown"]) == 0
+    assert capsys.readouterr().out.startswith("| verdict | test | metric |")
+    assert main(["report", path, "--format", "parquet", "-o", str(tmp_path / "v.parquet")]) == 0
+    assert capsys.readouterr().out == f"1 row written to {tmp_path / 'v.parquet'}\n"
+    assert pd.read_parquet(tmp_path / "v.parquet").verdict.tolist() == ["regressed"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--table", "collectives"], "has no table 'collectives'; it has verdicts, environment, launches"),
+        (["--format", "parquet"], "is no text: give -o FILE"),
+    ],
+)
+def test_report_says_what_there_is(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
+) -> None:
+    assert main(["report", record(tmp_path / "run.json", result(0.01)), *arguments]) == 2
+    assert message in capsys.readouterr().err

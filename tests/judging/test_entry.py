@@ -1,0 +1,71 @@
+"""What is stored of the launches of a case."""
+
+from __future__ import annotations
+
+from support.fingerprints import BARRIER, of, reduce
+from support.metrics import metric
+
+from pytest_distbench.judging.entry import make_entry
+from pytest_distbench.records.case import Case, CaseKey
+from pytest_distbench.records.fingerprint import Fingerprint
+from pytest_distbench.records.launch import LaunchRecord
+from pytest_distbench.records.metric import Measurement, Summary
+from pytest_distbench.records.record import replaced
+
+
+def timed(value: float, *, fastest: float = 0.9, slow: float = 1.2) -> Measurement:
+    """A launch whose minimum and p95 are these multiples of its value."""
+    summary = Summary(
+        n=50,
+        minimum=fastest * value,
+        p25=value,
+        median=value,
+        p95=slow * value,
+        p99=slow * value,
+        mean=value,
+        stdev=0.1,
+    )
+    return Measurement(name="latency", unit="s", better="lower", value=value, summary=summary)
+
+
+def test_a_baseline_keeps_the_ends_of_a_series_and_nothing_of_a_number() -> None:
+    launches = [
+        LaunchRecord(
+            index=0,
+            outcome="passed",
+            wall_s=1.0,
+            measurements=[
+                timed(1.0),
+                replaced(metric(2.0), name="one"),
+                replaced(timed(1.0), name="foreign", value=9.0),
+            ],
+        )
+    ]
+    case = Case(test="t.py::t", key=CaseKey(case_id="", backend="gloo", launcher="warm"), world_size=2, device="cpu")
+    stored = make_entry(case, launches, {}).metrics
+
+    assert (stored["latency"].minimum, stored["latency"].p95) == ([0.9], [1.2])
+    assert (stored["one"].minimum, stored["one"].p95) == ([], [])
+    assert (stored["foreign"].launches, stored["foreign"].minimum) == ([9.0], [])
+
+
+def test_a_baseline_keeps_what_launches_agree_on_and_says_where_they_do_not() -> None:
+    case = Case(test="t", key=CaseKey(case_id="ws2", backend="gloo", launcher="warm"), world_size=2, device="cpu")
+    measured = Measurement(name="m", unit="s", better="lower", value=1.0)
+    launches = [
+        LaunchRecord(
+            index=i,
+            outcome="passed",
+            wall_s=1.0,
+            measurements=[replaced(measured, companions={"cpu_s": seconds, "waits": 3.0})],
+            fingerprints={"m": of(BARRIER), "wild": of(reduce(4 * i))},
+            peak_memory_bytes=123456789,
+        )
+        for i, seconds in enumerate([0.1, 0.5, 0.123456])
+    ]
+    entry = make_entry(case, launches, {})
+
+    assert entry.fingerprints["m"] == of(BARRIER)
+    assert entry.fingerprints["wild"] == Fingerprint(missing="differs between launches of the same code")
+    assert entry.metrics["m"].companions == {"cpu_s": 0.1235, "waits": 3.0}
+    assert entry.peak_memory_bytes == 123500000

@@ -1,0 +1,105 @@
+"""Fingerprints: what differs is told in a sentence, and nothing else is."""
+
+from __future__ import annotations
+
+import pytest
+from support.fingerprints import BARRIER, MIB, of, reduce
+
+from pytest_distbench.judging.fingerprint_rule import DIFFERS, differences, judge_fingerprints, rank_ranges
+from pytest_distbench.records.fingerprint import Fingerprint
+
+
+@pytest.mark.parametrize(
+    ("stored", "current", "told"),
+    [
+        (of(reduce(25 * MIB, 2)), of(reduce(25 * MIB, 2)), []),
+        (
+            of(reduce(25 * MIB, 2)),
+            of(reduce(104858, 214)),
+            ["2 all_reduce of 25 MiB became 214 of 102.4 KiB", "50 MiB sent per rank became 21.4 MiB"],
+        ),
+        (
+            of(reduce(4096)),
+            of(reduce(2048, dtype="bfloat16")),
+            [
+                "1 all_reduce of 4 KiB float32 became 1 of 2 KiB bfloat16",
+                "4 KiB sent per rank became 2 KiB",
+            ],
+        ),
+        (of(reduce(4096)), of(reduce(4096), BARRIER), ["1 barrier was added"]),
+        (
+            of(reduce(40_000_000)),
+            of(reduce(40_000_004)),
+            ["1 all_reduce of 40,000,000 B became 1 of 40,000,004 B"],
+        ),
+        (
+            of(reduce(4096), reduce(1024)),
+            of(),
+            ["2 all_reduce of 1 KiB to 4 KiB float32 are gone", "5 KiB sent per rank became 0 B"],
+        ),
+        (
+            of(reduce(4096), BARRIER),
+            of(BARRIER, reduce(4096)),
+            ["the same collectives in another order: number 1 was all_reduce of 4 KiB float32, is barrier"],
+        ),
+        (
+            of(reduce(8, group="mesh_tp")),
+            of(reduce(16, group="mesh_tp")),
+            ["1 all_reduce of 8 B in mesh_tp became 1 of 16 B", "8 B sent per rank became 16 B"],
+        ),
+        (
+            of(parameters=10, optimizer_steps=1),
+            of(parameters=10, optimizer_steps=2),
+            ["1 optimizer step of all ranks became 2"],
+        ),
+        (of(parameters=1000), of(parameters=2000), ["1,000 parameters in the optimizers of all ranks became 2,000"]),
+    ],
+)
+def test_a_difference_is_told_in_a_sentence(stored: Fingerprint, current: Fingerprint, told: list[str]) -> None:
+    assert differences(stored, current) == told
+
+
+def test_a_rank_that_alone_does_something_else_is_named() -> None:
+    current = Fingerprint(collectives={"0,2-3": [reduce(8)], "1": [reduce(8), BARRIER]})
+
+    assert differences(of(reduce(8)), current) == ["rank 1: 1 barrier was added"]
+
+
+def test_the_same_per_rank_told_otherwise_is_no_difference() -> None:
+    assert differences(Fingerprint(collectives={"0": [reduce(8)], "1": [reduce(8)]}), of(reduce(8))) == []
+
+
+def test_a_run_cut_in_two_is_the_same_sequence() -> None:
+    assert differences(of(reduce(8, 2)), of(reduce(8), reduce(8))) == []
+
+
+def test_ranks_are_told_in_ranges() -> None:
+    assert [rank_ranges([0, 2, 3]), rank_ranges([0, 1], 2), rank_ranges([0, 1], 3)] == ["0,2-3", "all", "0-1"]
+
+
+@pytest.mark.parametrize(
+    ("stored", "current", "kind", "reason"),
+    [
+        ({"a": of(BARRIER)}, {"a": of(BARRIER)}, "unchanged", ""),
+        ({"a": of(BARRIER)}, {"a": of()}, "changed", "a: 1 barrier is gone (and the software: torch 1 -> 2)"),
+        ({}, {"a": of()}, "missing", "the baseline has no fingerprint of a"),
+        ({"a": of()}, {}, "incomparable", "the baseline has a fingerprint of a, this run has none"),
+        ({"a": of()}, {"a": Fingerprint(missing="off")}, "incomparable", "a: off"),
+        ({"a": Fingerprint(missing="off")}, {"a": of()}, "missing", "the baseline has no fingerprint of a"),
+        ({"a": Fingerprint(missing="off")}, {"a": Fingerprint(missing="off")}, "unchanged", "a: off"),
+        ({"a": Fingerprint(missing=DIFFERS)}, {"a": of()}, "unchanged", f"a: {DIFFERS}"),
+        (
+            {"a": of(BARRIER), "b": of(BARRIER)},
+            {"a": of(), "b": of()},
+            "changed",
+            "a and 1 more: 1 barrier is gone (and the software: torch 1 -> 2)",
+        ),
+    ],
+)
+def test_the_verdict_on_all_fingerprints_of_a_case(
+    stored: dict[str, Fingerprint], current: dict[str, Fingerprint], kind: str, reason: str
+) -> None:
+    verdict = judge_fingerprints(stored, current, launches=1, drift="torch 1 -> 2")
+
+    assert (verdict.kind, verdict.reason) == (kind, reason)
+    assert verdict.is_failure == (kind == "changed")

@@ -1,0 +1,74 @@
+"""From what is said about a case to what that makes of its test."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from support.results import STORED, result, verdict
+
+from pytest_distbench.judging.policy import Conclusion, Policy, conclude
+from pytest_distbench.records.launch import LaunchRecord
+from pytest_distbench.records.run import CaseResult, ReferenceRecord
+
+NOTHING = ReferenceRecord(kind="nothing")
+
+
+def ended(outcome: Any) -> dict[str, Any]:
+    return {"launches": [LaunchRecord(index=0, outcome=outcome, wall_s=1.0)]}
+
+
+def told(made: CaseResult, **policy: Any) -> tuple[str, str]:
+    found = conclude(made, Policy(**policy))
+    return found.outcome, found.reason
+
+
+@pytest.mark.parametrize(
+    ("made", "expected"),
+    [
+        (result(verdict("unchanged")), ("passed", "")),
+        (result(verdict("improved"), verdict("inconclusive")), ("passed", "")),
+        (result(verdict("unchanged"), verdict("regressed")), ("failed", "regressed")),
+        (result(verdict("regressed"), xfail_perf="bug 12"), ("xfailed", "regressed")),
+        (result(verdict("regressed"), **ended("failed")), ("failed", "launch")),
+        (result(**ended("skipped")), ("skipped", "launch")),
+        (result(), ("failed", "nothing_judged")),
+        (result(verdict("unchanged", better="info")), ("failed", "nothing_judged")),
+        (result(reference=NOTHING), ("passed", "")),
+        (result(verdict("incomparable"), reference=NOTHING), ("passed", "")),
+        (result(verdict("regressed"), update="changed"), ("passed", "")),
+        (result(verdict("regressed"), update="kept"), ("passed", "")),
+        (result(verdict("unchanged"), update="refused"), ("failed", "refused")),
+    ],
+)
+def test_the_first_rule_that_holds_decides(made: CaseResult, expected: tuple[str, str]) -> None:
+    assert told(made) == expected
+
+
+def test_the_verdicts_that_decided_are_named() -> None:
+    slow, fine = verdict("regressed", metric="slow"), verdict("unchanged", metric="fine")
+
+    assert conclude(result(fine, slow), Policy()) == Conclusion(outcome="failed", reason="regressed", verdicts=(slow,))
+
+
+def test_ranks_that_all_stood_down_get_what_they_asked_for() -> None:
+    assert conclude(result(**ended("skipped")), Policy(), stood_down="xfailed").outcome == "xfailed"
+
+
+def test_a_verdict_that_the_policy_does_not_accept_fails() -> None:
+    made = result(verdict("improved"), reference=STORED)
+
+    assert told(made, also_failing=frozenset({"improved"})) == ("failed", "unaccepted")
+    assert told(made, also_failing=frozenset({"inconclusive"})) == ("passed", "")
+
+
+@pytest.mark.parametrize(
+    ("missing", "expected"),
+    [("warn", ("passed", "")), ("skip", ("skipped", "missing")), ("fail", ("failed", "missing"))],
+)
+def test_without_any_baseline_the_policy_decides(missing: str, expected: tuple[str, str]) -> None:
+    assert told(result(verdict("missing")), missing=missing) == expected
+
+
+def test_one_metric_without_a_baseline_is_no_missing_baseline() -> None:
+    assert told(result(verdict("missing"), verdict("unchanged")), missing="fail") == ("passed", "")

@@ -1,0 +1,180 @@
+"""The rule for numbers that scatter, against stored launches, with the numbers written out."""
+
+from __future__ import annotations
+
+import math
+import random
+
+import pytest
+from hypothesis import strategies as st
+from support.metrics import STORED, baseline, metric, rule
+
+from pytest_distbench.judging.metric import judge
+from pytest_distbench.judging.stats import detectable_slowdown
+from pytest_distbench.judging.stored_rule import DRIFT, typical_noise
+from pytest_distbench.records.baseline import BaselineMetric
+from pytest_distbench.records.kinds import Better
+from pytest_distbench.records.metric import Measurement, Summary
+
+wild = st.floats(min_value=-1.0, allow_nan=False, allow_infinity=False) | st.sampled_from([5e-324, 1.7e308])
+
+
+def kind(current: list[float], stored: list[float], better: Better = "lower", **changes: object) -> str:
+    return judge([metric(v, better) for v in current], baseline(stored, better), rule(**changes)).verdict.kind
+
+
+def test_one_launch_as_fast_as_the_baseline_keeps_a_regression_from_being_called() -> None:
+    assert kind([1.5, 1.5, 1.5, 1.5, 1.02], STORED) != "regressed"
+
+
+def test_noise_widens_the_limit_and_says_what_could_have_been_seen() -> None:
+    noisy = [1.0, 1.6, 0.8, 1.3, 0.7, 1.9, 1.1, 0.9, 1.5, 1.2]
+    verdict = judge([metric(v) for v in (1.8, 1.2, 2.4, 1.7, 1.5)], baseline(noisy), rule()).verdict
+
+    assert verdict.kind == "inconclusive"
+    assert "smallest slowdown we could have seen" in verdict.reason
+
+
+def test_a_metric_is_not_believed_to_be_quieter_than_its_siblings() -> None:
+    assert kind([1.3] * 5, STORED) == "regressed"
+    assert kind([1.3] * 5, STORED, noise_floor=0.2) == "inconclusive"
+
+
+def test_the_typical_noise_is_the_median_of_the_siblings() -> None:
+    def noisy(sigma: float) -> BaselineMetric:
+        return baseline([math.exp(sigma), math.exp(-sigma)])
+
+    metrics = {f"latency[message_bytes={i}]": noisy(0.1 * i) for i in range(1, 6)} | {"other": noisy(9.0)}
+
+    assert typical_noise(metrics) == {"latency": pytest.approx(0.3 * 2**0.5)}
+
+
+def test_more_comparisons_share_the_error_rate() -> None:
+    few = judge([metric(1.06)] * 5, baseline(STORED), rule(tolerance=0.0, comparisons=1)).verdict
+    many = judge([metric(1.06)] * 5, baseline(STORED), rule(tolerance=0.0, comparisons=10_000)).verdict
+
+    assert few.limit is not None
+    assert many.limit is not None
+    assert few.limit < many.limit
+
+
+def test_a_busier_machine_makes_a_regression_inconclusive() -> None:
+    judgement = judge([metric(1.5)] * 5, baseline(STORED), rule(busier_cores=0.9, cores=2))
+
+    assert judgement.verdict.kind == "inconclusive"
+    assert "0.9 cores more" in judgement.verdict.reason
+
+
+def test_unchanged_code_is_rarely_called_a_regression() -> None:
+    """2000 comparisons with 10 % noise between launches: at an error rate of 2 % per 50, at most one or two."""
+    random.seed(1)
+
+    def run() -> str:
+        stored = [random.lognormvariate(0, 0.1) for _ in range(10)]
+        current: list[Measurement] = []
+        while True:
+            current.append(metric(random.lognormvariate(0, 0.1)))
+            judgement = judge(current, baseline(stored), rule())
+            if not judgement.is_open:
+                return judgement.verdict.kind
+
+    assert [run() for _ in range(2000)].count("regressed") <= 3
+
+
+def timed(value: float, *, fastest: float = 0.9, slow: float = 1.2) -> Measurement:
+    """A launch whose minimum and p95 are these multiples of its value."""
+    summary = Summary(
+        n=50,
+        minimum=fastest * value,
+        p25=value,
+        median=value,
+        p95=slow * value,
+        p99=slow * value,
+        mean=value,
+        stdev=0.1,
+    )
+    return Measurement(name="latency", unit="s", better="lower", value=value, summary=summary)
+
+
+TIMED = BaselineMetric(
+    better="lower",
+    unit="s",
+    launches=STORED,
+    minimum=[0.9 * v for v in STORED],
+    p95=[(1.15 if i % 2 else 1.25) * v for i, v in enumerate(STORED)],
+)
+
+
+def test_the_fast_side_is_judged_not_the_25th_percentile_alone() -> None:
+    """The fastest iterations did not move: half of the change remains, +10 %, and a tolerance of 12 % holds."""
+    raised = [timed(1.21 * v, fastest=0.9 / 1.21) for v in STORED]
+    verdict = judge(raised, TIMED, rule(tolerance=0.12, max_launches=10)).verdict
+
+    assert verdict.kind == "unchanged"
+    assert verdict.ratio == pytest.approx(1.1)
+
+
+def test_a_slowdown_that_moves_every_iteration_alike_is_a_regression() -> None:
+    assert judge([timed(1.2 * v) for v in STORED], TIMED, rule(max_launches=10)).verdict.kind == "regressed"
+
+
+def test_a_slowdown_that_stretched_the_slow_side_as_load_does_is_inconclusive() -> None:
+    busy = [timed(1.2 * v, slow=1.5) for v in STORED]
+    verdict = judge(busy, TIMED, rule(max_launches=10)).verdict
+
+    assert verdict.kind == "inconclusive"
+    assert "busy machine" in verdict.reason
+
+
+def test_a_doubling_is_a_regression_however_it_is_spread() -> None:
+    assert judge([timed(2 * v, slow=9) for v in STORED], TIMED, rule(max_launches=10)).verdict.kind == "regressed"
+
+
+def test_a_baseline_without_iterations_is_compared_by_its_values() -> None:
+    assert judge([timed(1.5)] * 5, baseline(STORED), rule()).verdict.kind == "regressed"
+
+
+def test_an_obvious_regression_takes_three_launches_and_a_lesser_one_all() -> None:
+    assert not judge([metric(1.5)] * 3, baseline(STORED), rule()).is_open
+    assert judge([metric(1.15)] * 3, baseline(STORED), rule()).is_open
+
+
+def test_a_faster_launch_asks_for_more_only_beyond_the_limit() -> None:
+    assert not judge([metric(0.92)], baseline(STORED), rule()).is_open
+    assert judge([metric(0.5)], baseline(STORED), rule()).is_open
+
+
+def test_one_odd_launch_does_not_make_a_regression() -> None:
+    """The mean alone would: one launch of ten took fifty times as long."""
+    assert kind([1.0] * 9 + [50.0], STORED, max_launches=10) == "inconclusive"
+
+
+def test_noise_that_hides_a_doubling_is_said_after_one_launch() -> None:
+    wild = [1.0, 4.0, 0.3, 2.5, 0.5, 6.0, 1.2, 0.2, 3.0, 1.5]
+    judgement = judge([metric(1.2)], baseline(wild), rule())
+
+    assert (judgement.verdict.kind, judgement.is_open) == ("inconclusive", False)
+    assert "more than a doubling" in judgement.verdict.reason
+
+
+def test_a_large_tolerance_is_no_blindness() -> None:
+    assert kind([1.5] * 5, STORED, tolerance=3.0) == "unchanged"
+
+
+def test_the_verdict_says_what_would_have_been_found() -> None:
+    verdict = judge([metric(1.0)], baseline(STORED), rule(tolerance=0.0)).verdict
+
+    assert verdict.limit is not None
+    assert verdict.detectable is not None
+    assert 0 < verdict.limit < verdict.detectable < 0.2
+
+
+def test_what_the_verdict_says_it_would_find_is_found_in_nine_runs_of_ten() -> None:
+    random.seed(2)
+    exact = math.log1p(detectable_slowdown(0.05, 10, 5, 0.0004, drift=DRIFT, tolerance=0.1))
+    found = 0
+    for _ in range(300):
+        stored = [random.lognormvariate(0, 0.05) for _ in range(10)]
+        found += kind([random.lognormvariate(exact, 0.05) for _ in range(5)], stored) == "regressed"
+
+    assert 0.85 <= found / 300 <= 0.95

@@ -1,0 +1,48 @@
+"""Which world sizes and backends a test runs with, and what it is called then."""
+
+from __future__ import annotations
+
+from support.projects import TEST, Project, run, stored
+
+
+def test_world_sizes_become_ids_and_larger_ones_are_not_run(project: Project) -> None:
+    made = project(
+        """
+        import pytest
+
+        def body(rank):
+            pass
+
+        @pytest.mark.world_size(2, 4, 8)
+        @pytest.mark.parametrize("dtype", ["float32"])
+        def test_step(distbench, dtype, world_size):
+            assert world_size == distbench.world_size
+            distbench.run(body, params={"stand_in": {"step": 1.0}})
+        """
+    )
+    result = run(made, "--world-size", "4", "-v", "-rs")
+
+    result.stdout.fnmatch_lines(
+        [
+            "*test_step?float32-ws2? NEW*",
+            "*test_step?float32-ws4? NEW*",
+            "*test_step?float32-ws8? SKIPPED*",
+            "SKIPPED*not run: needs 8 ranks, 4 given",
+        ]
+    )
+
+
+def test_a_list_of_sizes_runs_exactly_those(project: Project) -> None:
+    result = run(project(TEST), "--world-size", "2,3", "-v")
+
+    result.stdout.fnmatch_lines(["*test_step?ws2? NEW*", "*test_step?ws3? NEW*"])
+
+
+def test_several_backends_run_every_test_with_each_and_share_the_names_of_stored_entries(project: Project) -> None:
+    made = project(TEST)
+    both = run(made, "--distbench-backend=gloo,mpi", "--distbench-update", "-v")
+    one = run(made, "--distbench-backend=mpi", "-v")
+
+    both.stdout.fnmatch_lines(["*test_step?ws2-gloo? UPDATED*", "*test_step?ws2-mpi? UPDATED*"])
+    assert [path.name for path in stored(made)] == ["ws2.gloo.stand-in.json", "ws2.mpi.stand-in.json"]
+    one.stdout.fnmatch_lines(["*test_step?ws2? PASSED*"])

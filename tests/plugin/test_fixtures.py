@@ -1,0 +1,95 @@
+"""The fixture distbench: what a test gets of it, and what it refuses."""
+
+from __future__ import annotations
+
+import errno
+import tempfile
+
+import pytest
+from support.projects import TEST, Project, run, stored
+
+
+def test_a_few_derived_values_are_judged_at_once(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No launch can be added to them, so that their answer must not stay open."""
+    made = project("""
+        import os
+
+        def test_efficiency(distbench):
+            factor = float(os.environ.get("DISTBENCH_STAND_IN_FACTOR", "1"))
+            distbench.judge("efficiency", [factor * v for v in (0.90, 0.91)], better="higher")
+    """)
+    assert run(made, "--distbench-update").ret == 0
+    monkeypatch.setenv("DISTBENCH_STAND_IN_FACTOR", "0.8")
+
+    run(made).stdout.fnmatch_lines(["FAILED *- Regression: efficiency -20.* %*"])
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("distbench.run(lambda rank: None)", "*is defined inside a function*move it to module level*"),
+        ("distbench.run('nowhere.py::body')", "*there is no file*nowhere.py*"),
+        ("distbench.run('test_it.py::')", "*no function named after*"),
+        ("distbench.run(42)", "*body 42 is a int*"),
+        ("distbench.run(body, params={'x': object()})", "*params?'x'? is not JSON-able*"),
+        ("distbench.run(body, params={'x': float('nan')})", "*params?'x'? is not JSON-able: Out of range float*"),
+        ("distbench.run(body, params={'x': {1, 2}})", "*params?'x'? is not JSON-able*set*"),
+        ("distbench.judge('v', [])", "*judge('v'): no value to judge*"),
+        (
+            "distbench.run(body, params={'stand_in': {'a!info': 1}})",
+            "*nothing was measured that can be judged: the body recorded a; *",
+        ),
+        ("[distbench.run(body, params={'stand_in': {'a': 1}}) for _ in range(2)]", "*already has a run named*"),
+    ],
+)
+def test_misuse_in_a_test_is_a_failure_without_our_traceback(project: Project, line: str, message: str) -> None:
+    made = project(f"""
+        def body(rank):
+            pass
+
+        def test_step(distbench):
+            {line}
+    """)
+    result = run(made)
+
+    result.stdout.fnmatch_lines([message])
+    result.stdout.no_fnmatch_line("*fixtures.py*")
+    assert result.ret == 1
+    assert stored(made) == []
+
+
+def test_derived_metrics_are_judged_against_their_own_baseline(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = project(
+        """
+        import os
+
+        def test_efficiency(distbench):
+            values = [float(x) for x in os.environ.get("EFF", "0.90 0.91 0.89 0.90 0.91").split()]
+            distbench.judge("efficiency", values, better="higher")
+        """
+    )
+    assert run(made, "--distbench-update").ret == 0
+    assert run(made).ret == 0
+    monkeypatch.setenv("EFF", "0.5 0.51 0.5 0.5 0.5")
+    result = run(made)
+
+    result.stdout.fnmatch_lines(["efficiency -44.* % (limit -*%)"])
+    assert result.ret == 1
+
+
+def test_no_place_for_the_run_directory_is_told(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Disk full, TMPDIR gone: no traceback of ours."""
+
+    def fail(**options: str) -> str:
+        raise OSError(errno.ENOSPC, "No space left on device", "/tmp")
+
+    made = project(TEST)
+    monkeypatch.setattr(tempfile, "mkdtemp", fail)
+    result = run(made)
+
+    result.stdout.fnmatch_lines(
+        ["cannot start ranks: No space left on device: /tmp. The run directory is below TMPDIR*"]
+    )
+    assert result.ret == 1

@@ -1,0 +1,37 @@
+"""Markers: what they say of a test, and what they may not say."""
+
+from __future__ import annotations
+
+import pytest
+from support.projects import EXIT_USAGE, Project, run
+
+
+@pytest.mark.parametrize(
+    ("marker", "message"),
+    [
+        (
+            "distbench(tolerence=0.1)",
+            "*test_step*unknown keyword tolerence; known are: timeout, launches, tolerance, metrics, xfail_perf*",
+        ),
+        ("distbench(tolerance='big')", "*tolerance='big'; wanted a fraction*"),
+        ("distbench(launches=0)", "*launches=0; wanted a number above 0*"),
+        ("distbench(0.1)", "*takes keywords only*"),
+        ("world_size(2, mx=4)", "*world_size: unknown keyword mx; known are: min, max*"),
+        ("world_size('two')", "*world_size: wants numbers of ranks*"),
+        ("world_size(min=4, max=2)", "*min=4 is more than max=2*"),
+        ("world_size(2, min=3)", "*world_size: none of 2 lies within min and max*"),
+        ("gpu(1)", "*@pytest.mark.gpu takes no arguments, found (1,)*"),
+    ],
+)
+def test_a_bad_marker_is_a_usage_error(project: Project, marker: str, message: str) -> None:
+    made = project(f"""
+        import pytest
+
+        @pytest.mark.{marker}
+        def test_step(distbench):
+            raise AssertionError("must not run")
+    """)
+    result = run(made)
+
+    result.stderr.fnmatch_lines([message])
+    assert result.ret == EXIT_USAGE

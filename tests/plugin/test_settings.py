@@ -1,0 +1,96 @@
+"""Settings of a run, from options and ini keys."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support.documents import accepted, texts
+from support.projects import EXIT_USAGE, TEST, Project, run, stored
+
+from pytest_distbench.plugin.settings import parse_world_sizes
+
+
+@given(st.one_of(texts, st.from_regex(r"[0-9, ]{1,30}", fullmatch=True), st.just("9" * 5000)))
+def test_world_sizes_are_numbers_or_a_clear_error(text: str) -> None:
+    sizes = accepted(parse_world_sizes, text, "--world-size")
+
+    assert sizes is None or (sizes == tuple(sorted(set(sizes))) and sizes[0] >= 1)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--world-size", "many"], "*--world-size: 'many' is not a number of ranks*"),
+        (["--world-size", "0"], "*--world-size: '0' is not a number of ranks*"),
+        (["--world-size", "100000", "--distbench-launcher=warm"], "*100000 ranks on * CPU cores; at most *"),
+        (["--gpu"], "*--gpu: no GPU: 0 visible (CUDA_VISIBLE_DEVICES is not set)*"),
+        (["--distbench-backend", "glo"], "*unknown backend 'glo'; known are gloo, nccl*"),
+        (["--distbench-launcher", "mpirun"], "*unknown launcher 'mpirun'; known are warm, torchrun, stand-in*"),
+        (["--distbench-update", "sometimes"], "*unknown update 'sometimes'; known are new, failed, changed, all*"),
+        (["--distbench-missing", "shrug"], "*unknown policy 'shrug'*"),
+        (["--distbench-timeout", "soon"], "*distbench-timeout*'soon' is not a number*"),
+        (["--distbench-launches", "-1"], "*distbench-launches*'-1' is not a whole number of at least 1*"),
+        (["--distbench-tolerance", "nan"], "*distbench-tolerance*'nan' is not a number*"),
+        (["--distbench-platform", "../x"], "*'../x' is not a usable name*"),
+        (["--distbench-max-message", "big"], "*--distbench-max-message*'big' is not a size*"),
+        (["--distbench-json", "."], "*--distbench-json*is a folder*"),
+        (["--distbench-baselines", "test_it.py"], "*test_it.py is not a folder*"),
+    ],
+)
+def test_a_bad_option_is_a_usage_error_that_names_it(project: Project, arguments: list[str], message: str) -> None:
+    made = project(TEST)
+    result = run(made, *arguments)
+
+    result.stderr.fnmatch_lines([message])
+    assert result.ret == EXIT_USAGE
+    assert stored(made) == []
+
+
+def test_ini_keys_are_read(project: Project) -> None:
+    made = project(TEST)
+    made.makeini("[pytest]\ndistbench_launcher = stand-in\ndistbench_world_size = 3\ndistbench_missing = fail\n")
+
+    run(made).stdout.fnmatch_lines(["*test_step?ws3?*no baseline*"])
+
+
+def test_the_world_size_is_the_number_of_gpus(project: Project, gpus: Callable[[int], None]) -> None:
+    gpus(3)
+    result = run(project(TEST), "--gpu", "-v")
+
+    result.stdout.fnmatch_lines(["distbench *: world size 3, nccl, 3 GPUs (NVIDIA H200)*", "*test_step?ws3? NEW*"])
+    assert result.ret == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        (["--distbench-share-gpu"], "*several ranks on one GPU: give --gpu too*"),
+        (["--gpu", "--distbench-share-gpu", "--distbench-update"], "*measures nothing that could be a baseline*"),
+        (["--distbench-attach=2"], "*--distbench-attach*there is no rank 2: the largest group has 2 ranks*"),
+        (["--distbench-attach=-1"], "*--distbench-attach*'-1' is not a whole number*"),
+        (["--distbench-attach=first"], "*--distbench-attach*'first' is not a whole number*"),
+        (["--distbench-attach=0", "--distbench-update"], "*nothing is measured then*"),
+        (["--distbench-attach=0", "-n2"], "*with -n nobody has the terminal*"),
+    ],
+)
+def test_options_that_exclude_each_other_are_refused(
+    project: Project, gpus: Callable[[int], None], options: list[str], text: str
+) -> None:
+    gpus(1)
+    made = project(TEST)
+    result = run(made, *options)
+
+    result.stderr.fnmatch_lines([text])
+    assert result.ret == EXIT_USAGE
+    assert stored(made) == []
+
+
+@pytest.mark.parametrize("given", ["gloo,", "gloo,nope", ","])
+def test_a_list_of_backends_with_an_unknown_one_is_a_usage_error(project: Project, given: str) -> None:
+    result = run(project(TEST), f"--distbench-backend={given}")
+
+    result.stderr.fnmatch_lines(["*--distbench-backend (ini: distbench_backend): unknown backend *; known are gloo, *"])
+    assert result.ret == EXIT_USAGE

@@ -1,0 +1,18 @@
+"""Fingerprints with little typing."""
+
+from __future__ import annotations
+
+from pytest_distbench.records.fingerprint import Collective, Fingerprint
+
+MIB = 2**20
+
+
+def of(*rows: Collective, **facts: int) -> Fingerprint:
+    return Fingerprint(collectives={"all": list(rows)}, **facts)
+
+
+def reduce(size: int, count: int = 1, dtype: str = "float32", group: str = "default") -> Collective:
+    return Collective("all_reduce", dtype, size, group, count)
+
+
+BARRIER = Collective("barrier", "", 0, "default", 1)

@@ -1,0 +1,24 @@
+"""Measurements, stored metrics and rules with little typing."""
+
+from __future__ import annotations
+
+from pytest_distbench.judging.metric import Rule
+from pytest_distbench.records.baseline import BaselineMetric
+from pytest_distbench.records.kinds import Better
+from pytest_distbench.records.metric import Measurement
+
+STORED = [1.00, 1.02, 0.98, 1.01, 0.99, 1.03, 0.97, 1.00, 1.01, 0.99]
+
+
+def metric(value: float | None, better: Better = "lower") -> Measurement:
+    return Measurement(name="latency", unit="s", better=better, value=value)
+
+
+def baseline(
+    values: list[float | None] | list[float], better: Better = "lower", tolerance: float | None = None
+) -> BaselineMetric:
+    return BaselineMetric(better=better, unit="s", launches=list(values), tolerance=tolerance)
+
+
+def rule(**changes: object) -> Rule:
+    return Rule(**({"tolerance": 0.1, "comparisons": 50, "max_launches": 5} | changes))  # type: ignore[arg-type]

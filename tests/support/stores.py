@@ -1,0 +1,81 @@
+"""A store with one entry, and run records to compare it with, as the commands meet them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from pytest_distbench.records.baseline import BaselineEntry, BaselineMetric
+from pytest_distbench.records.case import Case, CaseKey
+from pytest_distbench.records.environment import Environment
+from pytest_distbench.records.kinds import VerdictName
+from pytest_distbench.records.launch import LaunchRecord
+from pytest_distbench.records.metric import Measurement
+from pytest_distbench.records.record import replaced
+from pytest_distbench.records.run import CaseResult, ReferenceRecord, RunRecord
+from pytest_distbench.records.verdict import Verdict
+from pytest_distbench.store.run_record import SCHEMA, write_run_record
+
+TEST = "suites/test_a.py::test_a"
+
+KEY = "ws2.gloo.warm"
+
+PLATFORM = "cpu-x-2c"
+
+SOFTWARE = {"torch": "2.13.0"}
+
+CASE = Case(test=TEST, key=CaseKey(case_id="ws2", backend="gloo", launcher="warm"), world_size=2, device="cpu")
+
+HUNG = LaunchRecord(index=0, outcome="failed", wall_s=1.0, reason="hung in body")
+
+Run = Callable[..., tuple[int, str]]
+
+
+def keyed(**changes: str) -> Case:
+    return replaced(CASE, key=replaced(CASE.key, **changes))
+
+
+def environment(platform: str, *, shares_gpu: bool = False) -> Environment:
+    return Environment(platform=platform, device="X", cores=2, software={"torch": "2.14.0"}, shares_gpu=shares_gpu)
+
+
+def entry(*values: float, **changes: object) -> BaselineEntry:
+    metric = BaselineMetric(better="lower", unit="s", launches=list(values))
+    made = BaselineEntry(
+        workload=CASE.workload,
+        world_size=2,
+        backend="gloo",
+        launcher="warm",
+        software=SOFTWARE,
+        metrics={"step": metric},
+    )
+    return replaced(made, **changes)
+
+
+def result(*values: float | None, kind: VerdictName = "regressed", case: Case = CASE, **changes: object) -> CaseResult:
+    launches = [
+        LaunchRecord(
+            index=i,
+            outcome="passed",
+            wall_s=1.0,
+            measurements=[Measurement(name="step", unit="s", better="lower", value=value)],
+        )
+        for i, value in enumerate(values)
+    ]
+    made = CaseResult(
+        nodeid=f"{case.test}[{case.key.case_id}]",
+        case=case,
+        environment=environment(PLATFORM),
+        launches=launches,
+        verdicts=[Verdict(metric="step", kind=kind, unit="s", better="lower")],
+        reference=ReferenceRecord(kind="stored", path="b"),
+    )
+    return replaced(made, **changes)
+
+
+def record(path: Path, *results: CaseResult) -> str:
+    run = RunRecord(
+        schema=SCHEMA, distbench="0", started="", duration_s=1.0, world_sizes=[2], gpu=False, results=list(results)
+    )
+    write_run_record(path, run)
+    return str(path)

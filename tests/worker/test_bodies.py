@@ -1,0 +1,31 @@
+"""Bodies: how they are found in a rank, and what is no body."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
+
+import pytest
+
+from pytest_distbench.errors import ForeignModuleError
+from pytest_distbench.records.plan import LaunchPlan
+from pytest_distbench.worker import bodies
+
+
+def test_a_module_that_came_from_the_working_tree_all_the_same_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As an editable install with an import hook does it, and not for modules of the worktree, wherever that is."""
+    (tmp_path / "led_astray.py").touch()
+    monkeypatch.syspath_prepend(tmp_path)
+    importlib.import_module("led_astray")
+    astray, fine, none = (SimpleNamespace(tree=tree, foreign_tree=str(tmp_path)) for tree in ("/other", tmp_path, ""))
+
+    with pytest.raises(ForeignModuleError, match=r"module led_astray was imported from .*led_astray\.py"):
+        bodies.check_origin(cast("LaunchPlan", astray))
+    bodies.check_origin(cast("LaunchPlan", fine))
+    bodies.check_origin(cast("LaunchPlan", none))
+    monkeypatch.delitem(sys.modules, "led_astray")
