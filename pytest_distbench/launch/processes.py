@@ -20,12 +20,12 @@ def marked(variable: str, value: str) -> list[psutil.Process]:
 
     A process that was forked and not executed anew shows the environment of the one it was forked from.
     """
-    return [process for process in _carrying(f"{variable}={value}\0".encode()) if process.pid != os.getpid()]
+    return [process for process in _carrying(f"{variable}={value}\0") if process.pid != os.getpid()]
 
 
 def carrying(variable: str) -> list[psutil.Process]:
     """Live processes that were started with ``variable`` in their environment, whatever its value."""
-    return _carrying(f"{variable}=".encode())
+    return _carrying(f"{variable}=")
 
 
 def family(pids: Iterable[int]) -> list[psutil.Process]:
@@ -134,9 +134,13 @@ def oom_kills() -> int:
     return 0
 
 
-def _carrying(text: bytes) -> list[psutil.Process]:
-    """By reading /proc itself: ten times faster than through psutil, and done after every launch."""
+def _carrying(start: str) -> list[psutil.Process]:
+    """By how a variable begins, its name first.
+
+    Reads /proc itself: ten times faster than through psutil, and done after every launch.
+    """
     found = []
+    text = f"\0{start}".encode()
     for entry in os.scandir("/proc"):
         with contextlib.suppress(*_GONE, OSError):
             if entry.name.isdecimal() and text in b"\0" + Path(entry.path, "environ").read_bytes():
