@@ -1,0 +1,68 @@
+"""The entry that a case of a run record proposes, or why it must not become a baseline."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from support.fingerprints import BARRIER, of
+from support.stores import entry, keyed, result
+
+from pytest_distbench.records.fingerprint import Fingerprint
+from pytest_distbench.records.record import replaced
+from pytest_distbench.records.run import CaseResult, ReferenceRecord
+from pytest_distbench.store.accept import NotABaseline, accepted
+
+FIVE = (0.004, 0.004, 0.004, 0.004, 0.004)
+
+
+def take(made: CaseResult, stored: Any = None, *, mode: str = "all", force: bool = False) -> Any:
+    return accepted(made, stored, mode=mode, force=force)
+
+
+def test_the_values_of_the_launches_take_the_place_of_the_stored_ones() -> None:
+    made = take(result(*FIVE), entry(1.0, tolerance=0.25, xfail_perf="bug"))
+
+    assert made.metrics["step"].launches == [0.004] * 5
+    assert (made.tolerance, made.xfail_perf, made.software) == (0.25, "bug", {"torch": "2.14.0"})
+
+
+def test_what_the_mode_does_not_want_stays() -> None:
+    assert take(result(*FIVE, kind="improved"), entry(1.0), mode="failed") is None
+    assert take(result(*FIVE), entry(1.0), mode="new") is None
+
+
+def test_a_run_that_was_compared_with_something_else_proposes_nothing() -> None:
+    assert take(result(*FIVE, reference=ReferenceRecord(kind="paired"))) is None
+
+
+@pytest.mark.parametrize(
+    ("made", "said"),
+    [
+        (result(*FIVE, case=keyed(backend="fake")), "the fake backend moves no data"),
+        (result(), "nothing was launched"),
+        (result(*FIVE, verdicts=[]), "nothing was judged"),
+        (result(0.004), "step is new or moved, and has 1 of the 5 launches"),
+        (result(*FIVE[:4], None), "step has no value in 1 of 5 launches"),
+    ],
+)
+def test_what_must_not_be_a_baseline_is_refused(made: CaseResult, said: str) -> None:
+    with pytest.raises(NotABaseline, match=said):
+        take(made)
+
+
+def test_few_launches_of_what_did_not_move_keep_what_is_stored_unless_forced() -> None:
+    stored = replaced(entry(0.001, 0.002), workload=result(0.004).case.workload)
+    still = result(0.004, kind="unchanged")
+
+    assert take(still, stored).metrics == stored.metrics
+    assert take(still, stored, force=True).metrics["step"].launches == [0.004]
+
+
+def test_few_launches_keep_the_note_that_a_fingerprint_differs_between_launches() -> None:
+    unsure = Fingerprint(missing="differs between launches of the same code")
+    stored = replaced(entry(*FIVE), fingerprints={"step": unsure})
+    made = result(*FIVE[:4], kind="unchanged")
+    launches = [replaced(launch, fingerprints={"step": of(BARRIER)}) for launch in made.launches]
+
+    assert take(replaced(made, launches=launches), stored).fingerprints == {"step": unsure}
