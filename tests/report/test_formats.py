@@ -1,0 +1,34 @@
+"""A table of a run in each format."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+from support.results import result, verdict
+
+from pytest_distbench.report.formats import FORMATS
+from pytest_distbench.report.sections import verdict_section
+
+SECTION = verdict_section([result(verdict("regressed", metric="a|\x1bb"))])
+
+
+@pytest.mark.parametrize(
+    ("name", "first", "cell"),
+    [
+        ("text", "verdict    test         metric", "a|\\x1bb"),
+        ("markdown", "| verdict | test | metric |", "| a\\| b |"),
+        ("csv", "verdict,test,metric", "a|"),
+    ],
+)
+def test_a_table_is_written_so_that_its_readers_are_safe(name: str, first: str, cell: str) -> None:
+    out = io.BytesIO()
+    FORMATS[name].write(SECTION, out)
+    text = out.getvalue().decode()
+
+    assert text.startswith(first)
+    assert cell in text
+
+
+def test_only_parquet_is_no_text() -> None:
+    assert [name for name, row in FORMATS.items() if not row.is_text] == ["parquet"]

@@ -1,0 +1,13 @@
+"""Tables of texts are aligned, and end without blanks."""
+
+from __future__ import annotations
+
+from pytest_distbench.report.layout import layout
+
+
+def test_the_first_columns_stand_left_and_the_others_right() -> None:
+    assert layout(("name", "unit", "n"), [("a", "s", "12")], left=2) == ["name  unit   n", "a     s     12"]
+
+
+def test_no_line_ends_in_blanks() -> None:
+    assert layout(("a", ""), [("b", "")]) == ["a", "b"]
