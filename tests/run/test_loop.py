@@ -1,0 +1,107 @@
+"""The loop: samples come while an answer is open, and not after."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from support.results import verdict
+from support.stores import CASE, entry, environment, result
+
+from pytest_distbench.judging.draft import Judgement
+from pytest_distbench.judging.terms import Terms
+from pytest_distbench.records.record import replaced
+from pytest_distbench.records.run import CaseResult, ReferenceRecord
+from pytest_distbench.run.loop import Session
+from pytest_distbench.run.request import CaseRequest
+from pytest_distbench.run.samples import Samples
+
+REQUEST = CaseRequest(nodeid="n", case=CASE, terms=Terms(default_tolerance=0.1, max_launches=9, cores=2), launches=1)
+
+
+class Counted(Samples):
+    """Notes what each sample is still needed for; the one of this index fails."""
+
+    def __init__(self, *, fails_at: int | None = None) -> None:
+        super().__init__()
+        self.asked: list[list[str]] = []
+        self.fails_at = fails_at
+
+    def add(self, *, only: Sequence[str] = ()) -> None:
+        self.asked.append(list(only))
+        [launch] = result(1.0).launches
+        outcome = "failed" if len(self) == self.fails_at else "passed"
+        self.launches.append(replaced(launch, index=len(self), outcome=outcome))
+
+
+class Opened:
+    """A reference whose answer stays open until there are so many samples."""
+
+    def __init__(self, until: int) -> None:
+        self.until = until
+
+    def looks(self) -> range:
+        return range(2, 6)
+
+    def judge(self, samples: Samples) -> list[Judgement]:
+        return [Judgement(verdict("regressed"), is_open=len(samples) < self.until)]
+
+    def record(self, samples: Samples) -> ReferenceRecord:
+        return ReferenceRecord(kind="stored")
+
+    def conclude(self, made: CaseResult) -> CaseResult:
+        return replaced(made, headline="concluded")
+
+
+@pytest.fixture
+def session() -> Session:
+    settings = SimpleNamespace(gpus=())
+    launching: Any = SimpleNamespace(
+        settings=settings, on_progress=None, kind=SimpleNamespace(local_lock=False, is_spaced=False)
+    )
+    made = Session(launching)
+    made.__dict__["hardware"] = environment("cpu-x")
+    return made
+
+
+@pytest.mark.parametrize(("until", "samples"), [(0, 2), (2, 2), (4, 4), (99, 5)])
+def test_samples_come_while_an_answer_is_open_and_the_most_are_not_reached(
+    session: Session, until: int, samples: int
+) -> None:
+    made = session.run(REQUEST, Counted(), Opened(until))  # type: ignore[arg-type]
+
+    assert (len(made.launches), made.headline) == (samples, "concluded")
+    assert [v.kind for v in made.verdicts] == ["regressed"]
+
+
+def test_later_samples_are_for_what_is_open_only(session: Session) -> None:
+    source = Counted()
+    session.run(REQUEST, source, Opened(3))  # type: ignore[arg-type]
+
+    assert source.asked == [[], [], ["step"]]
+
+
+def test_a_launch_that_fails_is_the_last_and_nothing_is_judged(session: Session) -> None:
+    made = session.run(REQUEST, Counted(fails_at=1), Opened(9))  # type: ignore[arg-type]
+
+    assert (len(made.launches), made.verdicts, made.headline) == (2, [], "concluded")
+
+
+def test_samples_that_can_be_no_more_end_the_loop(session: Session) -> None:
+    source = Counted()
+    source.most = 1
+
+    assert len(session.run(REQUEST, source, Opened(9)).launches) == 1  # type: ignore[arg-type]
+
+
+def test_what_is_pending_is_written_once(session: Session) -> None:
+    written: list[tuple[object, ...]] = []
+    session.__dict__["store"] = SimpleNamespace(write=lambda *given: written.append(given))
+    session.pending.append(("t", "k", entry(1.0)))
+    session.write_pending()
+    session.write_pending()
+
+    assert written == [("t", "k", entry(1.0))]
+    assert session.pending == []

@@ -1,0 +1,110 @@
+"""What a case is compared with: after how many samples is judged, and what an update makes of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from support.stores import CASE, KEY, PLATFORM, TEST, entry, result
+
+from pytest_distbench.judging.terms import Terms
+from pytest_distbench.records.baseline import BaselineEntry
+from pytest_distbench.run.references import Nothing, Paired, Stored
+from pytest_distbench.run.request import CaseRequest
+from pytest_distbench.run.samples import Samples
+from pytest_distbench.store.baselines import BaselineStore
+
+REQUEST = CaseRequest(
+    nodeid="n", case=CASE, terms=Terms(default_tolerance=0.1, max_launches=4, cores=2), launches=2, xfail_perf=""
+)
+QUIET = (1.00, 1.01, 0.99, 1.02, 0.98)
+
+
+class Made(Samples):
+    """Launches with these values."""
+
+    def __init__(self, *values: float) -> None:
+        super().__init__()
+        self.launches = list(result(*values).launches)
+
+    def add(self, *, only: Sequence[str] = ()) -> None:
+        raise AssertionError
+
+
+def stored(known: BaselineEntry | None = None, **changes: Any) -> Stored:
+    given: dict[str, Any] = {"comparisons": 1, "update": None, "update_launches": 10, "pending": []}
+    store = BaselineStore(Path("b"), PLATFORM)
+    return Stored(REQUEST, store=store, entry=known, **(given | changes))
+
+
+def test_a_stored_baseline_is_looked_at_after_each_launch_up_to_the_most() -> None:
+    assert list(stored().looks()) == [2, 3, 4]
+
+
+def test_an_update_is_looked_at_once_unless_its_mode_leaves_the_case_alone() -> None:
+    assert list(stored(update="all").looks()) == [10]
+    assert list(stored(entry(1.0), update="new").looks()) == [2, 3, 4]
+
+
+def test_no_answer_stays_open_where_no_launch_can_be_added() -> None:
+    slow = Made(1.5, 1.5)
+    before = [j.is_open for j in stored(entry(*QUIET)).judge(slow)]
+    slow.most = 2
+
+    assert (before, [j.is_open for j in stored(entry(*QUIET)).judge(slow)]) == ([True], [False])
+
+
+def test_an_update_leaves_what_it_wants_to_write_pending() -> None:
+    reference = stored(update="all")
+    concluded = reference.conclude(result(*QUIET, kind="missing"))
+    [(test, key, made)] = reference.pending
+
+    assert (concluded.update, concluded.previous) == ("new", {"step": None})
+    assert (test, key, made.metrics["step"].launches) == (TEST, KEY, list(QUIET))
+
+
+def test_an_update_keeps_what_did_not_move_and_refuses_what_has_no_noise() -> None:
+    reference = stored(entry(*QUIET), update="changed")
+
+    assert reference.conclude(result(*QUIET, kind="unchanged")).update == "kept"
+    assert reference.conclude(result(1.0, kind="regressed")).update == "refused"
+    assert reference.pending == []
+
+
+def test_why_a_regression_is_expected_comes_from_the_test_before_the_file() -> None:
+    reference = stored(entry(1.0, xfail_perf="of the file"))
+
+    assert reference.conclude(result(1.0)).xfail_perf == "of the file"
+    assert reference.conclude(result(1.0, xfail_perf="of the test")).xfail_perf == "of the test"
+
+
+def test_the_record_names_the_file_whether_it_is_there_or_not() -> None:
+    missing, there = stored().record(Made()), stored(entry(1.0)).record(Made())
+
+    assert missing.path == there.path == f"b/{PLATFORM}/suites/test_a/test_a/{KEY}.json"
+    assert (missing.software, there.software) == ({}, {"torch": "2.13.0"})
+
+
+def test_pairs_are_looked_at_after_their_own_numbers_and_the_other_side_is_recorded() -> None:
+    reference = Paired(REQUEST, name="main (1)", tolerance=0.05, numbers=(5, 10), cases=1)
+    samples = Made(1.0)
+    samples.references = list(result(2.0).launches)
+
+    assert list(reference.looks()) == [5, 10]
+    assert (reference.record(samples).name, reference.record(samples).launches) == ("main (1)", samples.references)
+
+
+def test_a_test_that_the_other_side_lacks_is_missing_there() -> None:
+    samples = Made(1.0)
+    samples.alone = "the test does not exist in main"
+    [judgement] = Paired(REQUEST, name="main", tolerance=0.05, numbers=(5,), cases=1).judge(samples)
+
+    assert (judgement.verdict.kind, judgement.is_open) == ("missing", False)
+
+
+def test_nothing_is_judged_where_nobody_asked_and_incomparable_where_there_is_a_reason() -> None:
+    assert Nothing(REQUEST).judge(Made(1.0)) == []
+    [judgement] = Nothing(REQUEST, "ranks share a GPU").judge(Made(1.0))
+
+    assert (judgement.verdict.kind, judgement.verdict.reason) == ("incomparable", "ranks share a GPU")

@@ -1,0 +1,71 @@
+"""What a rank says of the exception that ended it."""
+
+from __future__ import annotations
+
+import unittest
+
+import pytest
+
+from pytest_distbench.records.rank import ErrorReport
+from pytest_distbench.worker.failure import classify
+
+
+class Unspeakable(Exception):
+    """Has no text."""
+
+    def __str__(self) -> str:
+        raise RuntimeError
+
+
+def told(raised: BaseException) -> ErrorReport:
+    with pytest.raises(type(raised)) as caught:
+        raise raised
+    return classify(caught.value)[2]
+
+
+@pytest.mark.parametrize("kind", [pytest.skip.Exception, unittest.SkipTest])
+def test_a_skip_is_no_failure_and_has_its_reason(kind: type[Exception]) -> None:
+    outcome, reason, _ = classify(kind("no data"))
+
+    assert (outcome, reason) == ("skipped", "no data")
+
+
+def test_an_error_of_the_user_that_is_only_called_so_is_a_failure() -> None:
+    assert classify(type("Skipped", (Exception,), {"__module__": "mine"})("x"))[:2] == ("failed", "")
+
+
+def test_kind_text_and_place_are_told() -> None:
+    report = told(ValueError("bad"))
+
+    assert (report.kind, report.message) == ("ValueError", "bad")
+    assert 'test_failure.py", line' in report.traceback
+    assert report.traceback.endswith("ValueError: bad\n")
+    assert (report.torch_errors, report.began_in_torch) == ([], False)
+
+
+def test_what_torch_raised_on_top_does_not_hide_what_went_wrong() -> None:
+    class DistError(RuntimeError):
+        __module__ = "torch.distributed"
+
+    on_top = DistError("connection closed")
+    on_top.__context__ = ValueError("bad")
+    report = told(on_top)
+
+    assert (report.kind, report.message) == ("ValueError", "bad")
+    assert (report.torch_errors, report.began_in_torch) == (["DistError: connection closed"], False)
+
+
+def test_a_body_that_exits_is_told_what_a_body_does() -> None:
+    assert "a body returns when it is done" in told(SystemExit(0)).message
+    assert told(SystemExit(3)).message == "3"
+
+
+def test_an_error_without_text_is_told_all_the_same() -> None:
+    assert told(Unspeakable()).message == "<Unspeakable whose text cannot be made: RuntimeError>"
+
+
+def test_a_long_text_is_cut_in_the_middle_and_half_a_character_is_written_out() -> None:
+    message = told(ValueError("a" * 5000 + "b" * 5000)).message
+
+    assert message.startswith("a" * 4000 + "\n... 2000 characters left out ...\nb")
+    assert told(ValueError("\ud800")).message == "\\ud800"

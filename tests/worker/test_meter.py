@@ -1,0 +1,23 @@
+"""What an iteration cost besides its time."""
+
+from __future__ import annotations
+
+import time
+
+from pytest_distbench.worker.meter import Meter
+
+
+def test_each_iteration_has_its_cpu_time_and_its_waits() -> None:
+    meter = Meter()
+    meter.start()
+    until = time.process_time() + 0.01
+    while time.process_time() < until:
+        pass
+    meter.stop()
+    meter.start()
+    time.sleep(0.001)
+    meter.stop()
+
+    assert meter.cpu_s[0] >= 0.01
+    assert meter.waits[1] >= 1
+    assert len(meter.cpu_s) == len(meter.waits) == 2

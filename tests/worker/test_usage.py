@@ -1,0 +1,29 @@
+"""What a process used, and the software it runs."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import torch
+from support.plans import make_plan
+
+from pytest_distbench.worker.usage import machine_busy_s, own_cpu_s, peak_memory_bytes, software
+
+
+def test_work_shows_in_the_processes_own_time() -> None:
+    before, until = own_cpu_s(), time.process_time() + 0.05
+    while time.process_time() < until:
+        pass
+
+    assert own_cpu_s() - before >= 0.04
+    assert machine_busy_s() > 0
+
+
+def test_memory_is_in_bytes(tmp_path: Path) -> None:
+    assert 2**24 < peak_memory_bytes(make_plan(tmp_path)) < 2**40
+
+
+def test_versions_are_those_that_run() -> None:
+    assert software()["torch"] == str(torch.__version__)
+    assert {"python", "numpy", "cpu_capability", "threads"} <= software().keys()
