@@ -7,7 +7,49 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "pytest_distbench"
 TESTS = ROOT / "tests"
-EXEMPT: dict[str, str] = {}
+EXEMPT = {
+    "__init__.py": "its face is tested in tests/test_package.py",
+    "errors.py": "exceptions that hold what they are given; those who raise them test the texts",
+    **dict.fromkeys(
+        (
+            "records/calibration.py",
+            "records/choices.py",
+            "records/environment.py",
+            "records/launch.py",
+            "records/options.py",
+            "records/plan.py",
+            "records/rank.py",
+            "records/record.py",
+            "records/run.py",
+            "run/request.py",
+            "run/settings.py",
+            "store/calibration.py",
+            "workloads/collectives/__init__.py",
+            "workloads/collectives/all_reduce.py",
+        ),
+        "fields or rows of a table, and no rule of its own",
+    ),
+    **dict.fromkeys(
+        ("launch/agent.py", "launch/supervise.py", "launch/warm.py"),
+        "lives with real process groups: tests/launch/test_contract.py and tests/end_to_end/test_interruptions.py",
+    ),
+    **dict.fromkeys(
+        (
+            "worker/__main__.py",
+            "worker/control.py",
+            "worker/main.py",
+            "worker/process.py",
+            "worker/recorder.py",
+            "worker/side_group.py",
+        ),
+        "the life of a rank's process, in a group: tests/launch/test_contract.py",
+    ),
+    "worker/fingerprint.py": "reads torch's recorder of a group: tests/end_to_end/test_fingerprints.py",
+    **dict.fromkeys(
+        ("plugin/requests.py", "plugin/state.py"),
+        "joins arguments, markers and settings of a pytest run: tests/plugin/test_plugin.py and test_fixtures.py",
+    ),
+}
 """Modules without a test file of their own, and why they need none."""
 ACROSS = {"end_to_end", "support"}
 """Folders of tests that belong to no room."""

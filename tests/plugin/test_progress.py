@@ -1,0 +1,73 @@
+"""The live line: what it shows, and where it stays off."""
+
+from __future__ import annotations
+
+import io
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from pytest_distbench.plugin import progress
+from pytest_distbench.plugin.progress import Progress
+
+
+def make(*, terminal: bool = True, verbosity: int = 0, kind: Any = pytest.TerminalReporter) -> tuple[Any, io.StringIO]:
+    """Progress on a reporter that writes into a text, 80 characters wide, with 10 of them taken."""
+    out = io.StringIO()
+    reporter = object.__new__(kind)
+    reporter._tw = SimpleNamespace(_file=out, width_of_current_line=10, fullwidth=80)
+    reporter.isatty = terminal
+    plugins = {"terminalreporter": reporter}
+    config: Any = SimpleNamespace(
+        pluginmanager=SimpleNamespace(getplugin=plugins.get),
+        get_verbosity=lambda: verbosity,
+        getoption=lambda name, default=None: default,
+    )
+    return Progress(config), out
+
+
+def test_a_line_stands_below_pytests_own_and_the_cursor_goes_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(progress, "REDRAW_S", 0.0)
+    made, out = make()
+    made.begin("test_a")
+    made.show("launch 1\x1b")
+
+    assert out.getvalue() == "\n\r\x1b[2K  test_a  launch 1\\x1b  00:00\x1b[1A\r\x1b[10C"
+
+
+def test_the_line_is_erased_at_the_end_and_only_if_there_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(progress, "REDRAW_S", 0.0)
+    made, out = make()
+    made.end()
+    before = out.getvalue()
+    made.show("x")
+    made.end()
+
+    assert before == ""
+    assert out.getvalue().endswith("\n\r\x1b[2K\x1b[1A\r\x1b[10C")
+
+
+def test_on_a_pipe_it_is_a_plain_line_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
+    made, out = make(terminal=False)
+    made.begin("test_a")
+    made.show("too early")
+    monkeypatch.setattr(progress, "PLAIN_INTERVAL_S", 0.0)
+    made.show("launch 2")
+
+    assert out.getvalue() == "\ndistbench: test_a  launch 2  00:00\n"
+
+
+@pytest.mark.parametrize("off", [{"verbosity": -1}, {"kind": type("Sugar", (pytest.TerminalReporter,), {})}])
+def test_under_q_and_with_another_reporter_it_stays_off(off: dict[str, Any]) -> None:
+    made, out = make(**off)
+    made.show("x")
+
+    assert (made.wants_events, out.getvalue()) == (False, "")
+
+
+def test_what_a_rank_prints_is_made_printable() -> None:
+    made, out = make()
+    made.show_output(3, "red \x1b[31m")
+
+    assert out.getvalue() == "[rank 3] red \\x1b[31m\n"
