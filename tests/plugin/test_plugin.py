@@ -253,7 +253,7 @@ def test_quiet_shows_no_header_and_verbose_every_metric(recorded: pytest.Pyteste
     run(recorded, "-v").stdout.fnmatch_lines(
         [
             "distbench 0.*: world size 2, gloo, *",
-            "test_step?ws2?  2 ranks, gloo, stand-in launcher, 1 launches",
+            "test_step?ws2?  2 ranks, gloo, stand-in launcher, 1 launch",
             "*count *7 *",
         ]
     )
