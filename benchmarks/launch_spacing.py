@@ -33,7 +33,7 @@ from pytest_distbench.judging.stored_rule import Comparison
 from pytest_distbench.launch.warm import WarmLauncher
 from pytest_distbench.records.baseline import BaselineMetric
 from pytest_distbench.records.metric import Measurement
-from pytest_distbench.records.record import replaced
+from pytest_distbench.records.record import replace
 from pytest_distbench.report.layout import layout
 
 LAUNCHES = 10
@@ -126,8 +126,8 @@ def _slowed(measurement: Measurement, factor: float) -> Measurement:
     summary = measurement.summary
     assert summary is not None
     assert measurement.value is not None
-    judged = replaced(summary, minimum=summary.minimum * factor, p25=summary.p25 * factor, p95=summary.p95 * factor)
-    return replaced(measurement, value=measurement.value * factor, summary=judged)
+    judged = replace(summary, minimum=summary.minimum * factor, p25=summary.p25 * factor, p95=summary.p95 * factor)
+    return replace(measurement, value=measurement.value * factor, summary=judged)
 
 
 def _come_and_go(over: threading.Event) -> None:

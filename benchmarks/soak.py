@@ -232,7 +232,7 @@ def start(folder: Path, launcher: str, *options: str) -> subprocess.Popen[bytes]
 def wait_until_gone() -> list[psutil.Process]:
     """What is still alive of our runs after a fair time; it is killed then."""
     deadline = time.monotonic() + SETTLE_S
-    while (alive := processes.marked(MARK, str(os.getpid()))) and time.monotonic() < deadline:
+    while (alive := processes.find_marked(MARK, str(os.getpid()))) and time.monotonic() < deadline:
         time.sleep(0.05)
     for process in alive:
         print(f"  left behind: {process}")

@@ -130,7 +130,7 @@ def _report(plan: LaunchPlan, rank: int) -> RankReport:
         phase="body",
         phases={"begin": now, "end": now, "body": 0.0},
         error=error if message else None,
-        observations=list(_observations(_described(plan), plan.index, factor)),
+        observations=list(_observations(_description(plan), plan.index, factor)),
         fingerprints=_fingerprints(_setting("COLLECTIVES")),
         software={**SOFTWARE, **given} if rank == 0 else {},
     )
@@ -140,7 +140,7 @@ def _setting(name: str) -> str:
     return os.environ.get(f"{VARIABLE}_{name}", "")
 
 
-def _described(plan: LaunchPlan) -> Mapping[str, Any]:
+def _description(plan: LaunchPlan) -> Mapping[str, Any]:
     """What a rank is to have recorded; nothing where nobody says."""
     found: object = plan.params.get("stand_in")
     if found is None:

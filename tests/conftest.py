@@ -98,7 +98,7 @@ def launcher(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
     made = LAUNCHERS[request.param].make(LauncherSetup(directory=directory, session=cookie))
     yield made
     made.close()
-    assert processes.marked(SESSION_VARIABLE, cookie) == []
+    assert processes.find_marked(SESSION_VARIABLE, cookie) == []
     assert [path for path in directory.rglob("*") if path.is_socket()] == []
 
 

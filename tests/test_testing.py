@@ -16,7 +16,7 @@ from pytest_distbench.launch.reports import read_reports
 from pytest_distbench.launch.supervise import supervise
 from pytest_distbench.machine.locks import alone_on_this_host
 from pytest_distbench.records.launch import LaunchRecord
-from pytest_distbench.records.record import replaced
+from pytest_distbench.records.record import replace
 from pytest_distbench.testing import StandInLauncher
 
 ONE_STEP = """
@@ -32,7 +32,7 @@ DOCUMENT = Path(__file__).parent.parent / "docs" / "testing.md"
 @pytest.fixture
 def launch(tmp_path: Path) -> Callable[..., LaunchRecord]:
     def run(described: object, index: int = 0) -> LaunchRecord:
-        plan = replaced(make_plan(tmp_path), params={} if described is None else {"stand_in": described}, index=index)
+        plan = replace(make_plan(tmp_path), params={} if described is None else {"stand_in": described}, index=index)
         return supervise(StandInLauncher("cookie"), plan)
 
     return run

@@ -84,7 +84,7 @@ def calibrate(options: argparse.Namespace) -> Iterator[str]:
     started = time.monotonic()
     rounds: list[list[CaseResult]] = []
     with tempfile.TemporaryDirectory(prefix="distbench-calibrate-") as folder:
-        shares = _shared_out(options.launches)
+        shares = _share_out(options.launches)
         total = f" of {len(shares)}" if options.seconds is None else ""
         for launches in shares if options.seconds is None else _until(started + options.seconds):
             yield f"round {len(rounds) + 1}{total}: {launches} launches of every case ..."
@@ -142,7 +142,7 @@ def analyse(rounds: Sequence[Sequence[CaseResult]], *, tolerance: float, duratio
     )
 
 
-def _shared_out(launches: int) -> list[int]:
+def _share_out(launches: int) -> list[int]:
     """So many launches as evenly as can be over rounds of about five, two rounds at least."""
     count = max(FEWEST_ROUNDS, round(launches / ROUND_LAUNCHES))
     return [launches // count + (i < launches % count) for i in range(count)]
@@ -163,7 +163,7 @@ def _measure(folder: Path, arguments: Sequence[str], launches: int) -> tuple[lis
     command = [
         sys.executable, "-m", "pytest", *arguments, f"--distbench-launches={launches}",
         f"--distbench-max-launches={launches}", f"--distbench-baselines={empty}", "--distbench-missing=warn",
-        f"--distbench-json={record}", *_cleared(), "--color=no",
+        f"--distbench-json={record}", *_clear_options(), "--color=no",
     ]  # fmt: skip
     with log.open("wb") as output:
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT)
@@ -185,7 +185,7 @@ def _measure(folder: Path, arguments: Sequence[str], launches: int) -> tuple[lis
     return read_run_record(record).results, [line for line in lines if line.startswith(("FAILED ", "ERROR "))]
 
 
-def _cleared() -> Iterator[str]:
+def _clear_options() -> Iterator[str]:
     """Given last: that goes before ini files, ``addopts`` and PYTEST_ADDOPTS."""
     for name, option in OPTIONS.items():
         if option.calibration == "cleared":

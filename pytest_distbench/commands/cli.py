@@ -11,7 +11,7 @@ from pytest_distbench.commands import calibrate, entries, fitness, review, runs,
 from pytest_distbench.commands.contract import NegativeError
 from pytest_distbench.errors import DistbenchError
 from pytest_distbench.installation import __version__
-from pytest_distbench.report.escape import printable
+from pytest_distbench.report.escape import escape
 
 EXIT_NEGATIVE = 1
 EXIT_ERROR = 2
@@ -29,11 +29,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options.pytest_arguments = rest
     try:
         for line in options.command(options):
-            print(printable(line), flush=True)
+            print(escape(line), flush=True)
     except NegativeError:
         return EXIT_NEGATIVE
     except DistbenchError as error:
-        print(printable(f"distbench: {error}"), file=sys.stderr)
+        print(escape(f"distbench: {error}"), file=sys.stderr)
         return EXIT_ERROR
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader has had enough, as `| head` does

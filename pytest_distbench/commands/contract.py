@@ -46,7 +46,7 @@ def folder_of(options: argparse.Namespace) -> Path:
     return folder
 
 
-def chosen(options: argparse.Namespace) -> Iterator[BaselineFile]:
+def read_chosen(options: argparse.Namespace) -> Iterator[BaselineFile]:
     """The chosen entries, one at a time, sorted by platform and path.
 
     Raises:
@@ -57,11 +57,11 @@ def chosen(options: argparse.Namespace) -> Iterator[BaselineFile]:
     platforms = BaselineStore(folder, "").platforms()
     if options.platform and options.platform not in platforms:
         raise DistbenchError(
-            f"no baselines of the hardware class {options.platform!r} in {folder}; there are {_listed(platforms)}"
+            f"no baselines of the hardware class {options.platform!r} in {folder}; there are {_list_names(platforms)}"
         )
     for platform in [options.platform] if options.platform else platforms:
         yield from (file for file in BaselineStore(folder, platform).read_all() if choice(file.name))
 
 
-def _listed(names: Iterable[str]) -> str:
+def _list_names(names: Iterable[str]) -> str:
     return ", ".join(names) or "none"

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import msgspec
 
-from pytest_distbench.commands.contract import Adder, choose_entries, chosen, folder_of
+from pytest_distbench.commands.contract import Adder, choose_entries, folder_of, read_chosen
 from pytest_distbench.errors import ConfigurationError, DistbenchError
 from pytest_distbench.records.baseline import BaselineEntry
 from pytest_distbench.records.case import EntryName
@@ -60,7 +60,7 @@ def _list(options: argparse.Namespace) -> list[str]:
             str(max((len(m.launches) for m in file.entry.metrics.values()), default=0)),
             str(len(file.entry.metrics)),
         )
-        for file in chosen(options)
+        for file in read_chosen(options)
     ]
     if not rows:
         return ["no baselines"]
@@ -70,9 +70,9 @@ def _list(options: argparse.Namespace) -> list[str]:
 def _show(options: argparse.Namespace) -> Iterator[str]:
     options.parts = [*options.parts, *options.shown]
     shown = False
-    for file in chosen(options):
+    for file in read_chosen(options):
         shown = True
-        yield from _described(file)
+        yield from _describe(file)
     if not shown:
         asked = " or ".join(map(repr, options.parts)) or "anything"
         raise DistbenchError(
@@ -81,7 +81,7 @@ def _show(options: argparse.Namespace) -> Iterator[str]:
         )
 
 
-def _described(file: BaselineFile) -> Iterator[str]:
+def _describe(file: BaselineFile) -> Iterator[str]:
     entry = file.entry
     yield str(file.name)
     yield f"  {file.platform}, {entry.world_size} ranks, workload {entry.workload}"
@@ -117,8 +117,8 @@ def _prune(options: argparse.Namespace) -> Iterator[str]:
             "prune: nothing says what to delete: give a RUN.json written by pytest --distbench-json of a whole, green "
             "run, or --gone, or -k PART"
         )
-    unused = _unused(options.run) if options.run is not None else None
-    names = [file.name for file in chosen(options) if unused is None or file.name in unused]
+    unused = _unused_names(options.run) if options.run is not None else None
+    names = [file.name for file in read_chosen(options) if unused is None or file.name in unused]
     if options.gone:
         there = {test: has_test(options.root, test) for test in {name.test for name in names}}
         if there and not any(there.values()):
@@ -136,7 +136,7 @@ def _prune(options: argparse.Namespace) -> Iterator[str]:
     yield f"{counted} deleted" if options.delete else f"{counted} to delete{': --delete does it' if names else ''}"
 
 
-def _unused(path: Path) -> set[EntryName]:
+def _unused_names(path: Path) -> set[EntryName]:
     unused = read_run_record(path).unused
     if unused is None:
         raise DistbenchError(

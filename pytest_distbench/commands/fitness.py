@@ -21,12 +21,12 @@ def _doctor(options: argparse.Namespace) -> Iterator[str]:
 
     failed = False
 
-    def watched() -> Iterator[Finding]:
+    def watch() -> Iterator[Finding]:
         nonlocal failed
         for finding in examine():
             failed = failed or finding.level == "fail"
             yield finding
 
-    yield from report(watched())
+    yield from report(watch())
     if failed:
         raise NegativeError

@@ -13,7 +13,7 @@ from pytest_distbench.judging.update_policy import FEWEST_LAUNCHES
 from pytest_distbench.records.case import EntryName
 from pytest_distbench.records.choices import UPDATES
 from pytest_distbench.report.change_table import change_lines, change_markdown
-from pytest_distbench.store.accept import NotABaseline, accepted
+from pytest_distbench.store.accept import NotABaseline, propose_entry
 from pytest_distbench.store.baselines import BaselineStore
 from pytest_distbench.store.changes import EntryChange, entry_change
 from pytest_distbench.store.names import selection
@@ -68,7 +68,7 @@ def _accept(options: argparse.Namespace) -> Iterator[str]:
         store = BaselineStore(options.baselines, name.platform)
         stored = store.entry(name.test, name.key)
         try:
-            entry = accepted(result, stored, mode=options.only, force=options.force)
+            entry = propose_entry(result, stored, mode=options.only, force=options.force)
         except NotABaseline as error:
             refused.append(f"refused  {name}: {error}")
             continue

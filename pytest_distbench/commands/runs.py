@@ -10,7 +10,7 @@ from pathlib import Path
 
 from pytest_distbench.commands.contract import Adder, NegativeError
 from pytest_distbench.errors import ConfigurationError, DistbenchError
-from pytest_distbench.judging.runs import compared
+from pytest_distbench.judging.runs import compare_runs
 from pytest_distbench.judging.update_policy import FEWEST_LAUNCHES
 from pytest_distbench.records.choices import DEFAULT_TOLERANCE
 from pytest_distbench.records.kinds import VERDICT_KINDS
@@ -20,7 +20,7 @@ from pytest_distbench.report.layout import layout
 from pytest_distbench.report.rows import REFERENCE_WORDS, cells, make_row
 from pytest_distbench.report.sections import SECTIONS, sections_of
 from pytest_distbench.report.terminal import summary_lines
-from pytest_distbench.store.files import replacing
+from pytest_distbench.store.files import replace_file
 from pytest_distbench.store.run_record import read_run_record
 
 
@@ -53,7 +53,7 @@ def add(add_parser: Adder) -> None:
 def _compare(options: argparse.Namespace) -> Iterator[str]:
     if not 0 <= options.tolerance < float("inf"):
         raise DistbenchError(f"--tolerance {options.tolerance}: wanted a fraction such as 0.05, at least 0")
-    comparison = compared(read_run_record(options.old), read_run_record(options.new), tolerance=options.tolerance)
+    comparison = compare_runs(read_run_record(options.old), read_run_record(options.new), tolerance=options.tolerance)
     if not comparison.verdicts and not comparison.lost:
         raise DistbenchError(f"{options.old} and {options.new} hold no judged case")
     counts: Counter[str] = Counter()
@@ -88,14 +88,14 @@ def _compare(options: argparse.Namespace) -> Iterator[str]:
 def _report(options: argparse.Namespace) -> Iterator[str]:
     record = read_run_record(options.run)
     if not options.table and options.format == "text" and options.output is None:
-        yield from _told(record)
+        yield from _tell(record)
         return
     sections, name = sections_of(record), options.table or "verdicts"
     if name not in sections:
         raise DistbenchError(f"{options.run} has no table {name!r}; it has {', '.join(sections) or 'none'}")
     chosen = FORMATS[options.format]
     if options.output is not None:
-        with replacing(options.output, next_step="Give -o a writable place") as out:
+        with replace_file(options.output, next_step="Give -o a writable place") as out:
             chosen.write(sections[name], out)
         rows = len(sections[name].rows)
         yield f"{rows} row{'s' * (rows != 1)} written to {options.output}"
@@ -105,7 +105,7 @@ def _report(options: argparse.Namespace) -> Iterator[str]:
         raise ConfigurationError(f"report --format {options.format} is no text: give -o FILE")
 
 
-def _told(record: RunRecord) -> Iterator[str]:
+def _tell(record: RunRecord) -> Iterator[str]:
     yield f"{record.started}, {record.duration_s:.0f} s, pytest-distbench {record.distbench}"
     yield from summary_lines(
         record.results, verbosity=1, record_command="pytest --distbench-update=new", folder=Path("baselines")

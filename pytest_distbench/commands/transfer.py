@@ -7,11 +7,11 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from pytest_distbench.commands.contract import Adder, choose_entries, chosen
+from pytest_distbench.commands.contract import Adder, choose_entries, read_chosen
 from pytest_distbench.errors import ConfigurationError, DistbenchError
 from pytest_distbench.store.baselines import BaselineFile, BaselineStore
 from pytest_distbench.store.exchange import FORMATS, entries_of
-from pytest_distbench.store.files import replacing
+from pytest_distbench.store.files import replace_file
 from pytest_distbench.store.names import selection
 
 
@@ -39,9 +39,9 @@ def add(add_parser: Adder) -> None:
 def _export(options: argparse.Namespace) -> Iterator[str]:
     number = 0
 
-    def counted() -> Iterator[BaselineFile]:
+    def count_entries() -> Iterator[BaselineFile]:
         nonlocal number
-        for file in chosen(options):
+        for file in read_chosen(options):
             number += 1
             yield file
 
@@ -49,10 +49,10 @@ def _export(options: argparse.Namespace) -> Iterator[str]:
     if options.output is None:
         if options.format == "parquet":
             raise ConfigurationError("export --format parquet is no text: give -o FILE")
-        write(counted(), sys.stdout.buffer)
+        write(count_entries(), sys.stdout.buffer)
         return
-    with replacing(options.output, next_step="Give -o a writable place") as out:
-        write(counted(), out)
+    with replace_file(options.output, next_step="Give -o a writable place") as out:
+        write(count_entries(), out)
     yield f"{number} {'entry' if number == 1 else 'entries'} written to {options.output}"
 
 

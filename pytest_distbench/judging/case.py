@@ -19,7 +19,7 @@ from pytest_distbench.records.fingerprint import Fingerprint
 from pytest_distbench.records.kinds import METRIC_KINDS
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import Measurement, metric_key, metric_name
-from pytest_distbench.records.record import replaced
+from pytest_distbench.records.record import replace
 from pytest_distbench.records.verdict import Verdict
 
 _STALE = "the workload's definition changed since the baseline; --distbench-update records it anew"
@@ -55,7 +55,7 @@ def judge_launches(
         if METRIC_KINDS[measurements[0].better].is_of_training:
             continue
         rule = Rule(
-            tolerance=terms.accepted(measurements[0].name, _by_hand(entry, stored.get(key))),
+            tolerance=terms.tolerance_of(measurements[0].name, _by_hand(entry, stored.get(key))),
             comparisons=comparisons,
             max_launches=terms.max_launches,
             noise_floor=noise.get(measurements[0].name, 0.0),
@@ -64,7 +64,7 @@ def judge_launches(
             cores=terms.cores,
         )
         judgement = judge(measurements, stored.get(key), rule)
-        verdict = accompanied(judgement.verdict, stored.get(key), measurements)
+        verdict = add_witnesses(judgement.verdict, stored.get(key), measurements)
         judgements.append(Judgement(verdict, judgement.is_open))
     trainings = judge_trainings(terms, found, stored, same_software=same, entry=entry)
     judgements = [Judgement(verdict, is_open=False) for verdict in trainings] + judgements
@@ -93,17 +93,17 @@ def judge_fingerprint(
         return None
     verdict = judge_fingerprints(stored, current, launches=len(launches), drift=changed)
     if not terms.wants(METRIC):
-        return replaced(verdict, kind="unchanged", better="info")
+        return replace(verdict, kind="unchanged", better="info")
     return verdict
 
 
-def accompanied(verdict: Verdict, stored: BaselineMetric | None, measurements: Sequence[Measurement]) -> Verdict:
+def add_witnesses(verdict: Verdict, stored: BaselineMetric | None, measurements: Sequence[Measurement]) -> Verdict:
     """With the quieter witnesses of the clock beside it, before and now."""
     names = measurements[0].companions if measurements else {}
     now = {name: statistics.median(m.companions.get(name, 0.0) for m in measurements) for name in names}
     then = stored.companions if stored is not None else {}
     both = {name: (then[name], value) for name, value in now.items() if name in then}
-    return replaced(verdict, companions=both) if both else verdict
+    return replace(verdict, companions=both) if both else verdict
 
 
 def judge_trainings(
@@ -139,7 +139,7 @@ def judge_trainings(
             stored=known,
             same_software=same_software,
             same_arithmetic=training not in departed,
-            tolerance=terms.named(name, [*by_hand, entry.tolerance if entry is not None else None]),
+            tolerance=terms.own_tolerance_of(name, [*by_hand, entry.tolerance if entry is not None else None]),
         )
         verdict = judge_family(family)
         if verdict.better == "curve" and verdict.kind in ("drifted", "regressed"):
@@ -151,7 +151,7 @@ def judge_trainings(
 def _as_stale(judgement: Judgement) -> Judgement:
     if judgement.verdict.kind != "missing":
         return judgement
-    return Judgement(replaced(judgement.verdict, kind="incomparable", reason=_STALE), is_open=False)
+    return Judgement(replace(judgement.verdict, kind="incomparable", reason=_STALE), is_open=False)
 
 
 def _by_metric(launches: Sequence[LaunchRecord]) -> dict[str, list[Measurement]]:
@@ -162,7 +162,7 @@ def _by_metric(launches: Sequence[LaunchRecord]) -> dict[str, list[Measurement]]
             found.setdefault(measurement.key, []).append(measurement)
     full = sum(not launch.only for launch in launches)
     for key, measurements in found.items():
-        found[key] = measurements + [replaced(measurements[0], value=None)] * (full - len(measurements))
+        found[key] = measurements + [replace(measurements[0], value=None)] * (full - len(measurements))
     return found
 
 
@@ -179,4 +179,4 @@ def _busier(entry: BaselineEntry | None, launches: Sequence[LaunchRecord]) -> fl
 
 
 def _as_info(measurement: Measurement) -> Measurement:
-    return replaced(measurement, better="info")
+    return replace(measurement, better="info")

@@ -129,13 +129,13 @@ def find_causes(result: CaseResult) -> list[Cause]:
     ]
 
 
-def _regressed(result: CaseResult) -> list[Verdict]:
+def _regressions(result: CaseResult) -> list[Verdict]:
     """The worst first."""
     return sorted((v for v in result.verdicts if v.kind == "regressed"), key=severity, reverse=True)
 
 
 def _fingerprints(result: CaseResult) -> Iterator[OtherFingerprint]:
-    is_slower = bool(_regressed(result))
+    is_slower = bool(_regressions(result))
     for verdict in result.verdicts:
         if verdict.kind == "changed":
             yield OtherFingerprint(differences=tuple(verdict.differences), is_slower=is_slower)
@@ -163,7 +163,7 @@ def _size(verdict: Verdict) -> int:
 
 def _phases(result: CaseResult) -> Iterator[LongerPhase]:
     """The phases that take longer, by the time they add."""
-    if not _regressed(result):
+    if not _regressions(result):
         return
     both = [
         LongerPhase(name=name, then_s=result.reference.phases[name], now_s=now)
@@ -176,7 +176,7 @@ def _phases(result: CaseResult) -> Iterator[LongerPhase]:
 
 def _cpu_time(result: CaseResult) -> Iterator[CpuTime]:
     """Whether the added time was spent computing. CPU time is summed over ranks, the clock is the slowest rank's."""
-    for verdict in _regressed(result):
+    for verdict in _regressions(result):
         added_s = _added_s(verdict)
         if added_s is None or "cpu_s" not in verdict.companions:
             continue
@@ -201,7 +201,7 @@ def _added_s(verdict: Verdict) -> float | None:
 
 def _stragglers(result: CaseResult) -> Iterator[LateRank | SlowestRank]:
     """The rank that came late to the collectives, or else the one whose clock was the slowest."""
-    failed = _regressed(result)
+    failed = _regressions(result)
     for verdict in failed:
         late = [launch.late_s[verdict.metric] for launch in result.launches if verdict.metric in launch.late_s]
         if not late or verdict.current is None or verdict.unit != "s":

@@ -6,14 +6,14 @@ import statistics
 from collections.abc import Sequence
 
 from pytest_distbench.judging import golden_curve
-from pytest_distbench.judging.fingerprint_rule import agreed
+from pytest_distbench.judging.fingerprint_rule import agree
 from pytest_distbench.records.baseline import BaselineEntry, BaselineMetric
 from pytest_distbench.records.case import Case
 from pytest_distbench.records.fingerprint import Fingerprint
 from pytest_distbench.records.kinds import METRIC_KINDS
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import PHASE, Measurement, Summary
-from pytest_distbench.records.record import replaced
+from pytest_distbench.records.record import replace
 
 
 def make_entry(
@@ -40,7 +40,7 @@ def make_entry(
         metrics=metrics,
         foreign_cores=round(foreign[len(foreign) // 2], 2) if foreign else None,
         fingerprints=fingerprints_of(launches),
-        phases={name: _rounded(seconds) for name, seconds in phases_of(launches).items()},
+        phases={name: _round(seconds) for name, seconds in phases_of(launches).items()},
         peak_memory_bytes=peak_memory_of(launches),
         tolerance=before.tolerance if before is not None else None,
         xfail_perf=before.xfail_perf if before is not None else "",
@@ -53,13 +53,13 @@ def fingerprints_of(launches: Sequence[LaunchRecord]) -> dict[str, Fingerprint]:
     for launch in launches:
         for key, fingerprint in launch.fingerprints.items():
             found.setdefault(key, []).append(fingerprint)
-    return {key: agreed(fingerprints) for key, fingerprints in found.items()}
+    return {key: agree(fingerprints) for key, fingerprints in found.items()}
 
 
 def peak_memory_of(launches: Sequence[LaunchRecord]) -> int | None:
     """Bytes the hungriest rank used at most, of the median launch; None where that is not known."""
     found = [launch.peak_memory_bytes for launch in launches if launch.peak_memory_bytes]
-    return int(_rounded(statistics.median(found))) if found else None
+    return int(_round(statistics.median(found))) if found else None
 
 
 def phases_of(launches: Sequence[LaunchRecord]) -> dict[str, float]:
@@ -80,9 +80,9 @@ def _metric(found: Sequence[Measurement], *, tolerance: float | None) -> Baselin
     made = BaselineMetric(
         better=found[0].better,
         unit=found[0].unit,
-        launches=[_stored(m.value, exact=kind.repeats_exactly) for m in found],
-        minimum=[_rounded(s.minimum) for s in summaries] if is_timed else [],
-        p95=[_rounded(s.p95) for s in summaries] if is_timed else [],
+        launches=[_stored_value(m.value, exact=kind.repeats_exactly) for m in found],
+        minimum=[_round(s.minimum) for s in summaries] if is_timed else [],
+        p95=[_round(s.p95) for s in summaries] if is_timed else [],
         tolerance=None if kind.rule == "exact" else tolerance,
         identity=found[0].identity,
         companions=_companions(found),
@@ -98,24 +98,26 @@ def _encloses(summary: Summary, value: float | None) -> bool:
 def _with_curve(made: BaselineMetric, series: Sequence[Sequence[float]]) -> BaselineMetric:
     """The curve of the first launch, and how far the others leave it."""
     steps = min(map(len, series))
-    golden = [golden_curve.rounded(v) for v in series[0][:steps]]
+    golden = [golden_curve.round_digits(v) for v in series[0][:steps]]
     spread = max(max(golden_curve.deviations(golden, values[:steps])) for values in series)
-    return replaced(made, launches=[golden_curve.rounded(values[-1]) for values in series], curve=golden, spread=spread)
+    return replace(
+        made, launches=[golden_curve.round_digits(values[-1]) for values in series], curve=golden, spread=spread
+    )
 
 
 def _companions(measurements: Sequence[Measurement]) -> dict[str, float]:
     names = measurements[0].companions
-    return {name: _rounded(statistics.median(m.companions.get(name, 0.0) for m in measurements)) for name in names}
+    return {name: _round(statistics.median(m.companions.get(name, 0.0) for m in measurements)) for name in names}
 
 
-def _stored(value: float | None, *, exact: bool) -> float | None:
+def _stored_value(value: float | None, *, exact: bool) -> float | None:
     """Four significant digits of a measured value; an exact one whole, and as an integer where it is one."""
     if value is None:
         return None
     if exact:
         return int(value) if value.is_integer() else value
-    return _rounded(value)
+    return _round(value)
 
 
-def _rounded(value: float) -> float:
+def _round(value: float) -> float:
     return float(f"{value:.4g}")

@@ -43,16 +43,16 @@ class Family:
         """The same of the baseline, in the same order."""
         return [_mean(self.stored[key].launches) for key in self.current if key in self.stored]
 
-    def accepted(self, default: float) -> float:
+    def tolerance_or(self, default: float) -> float:
         """The tolerance: the one that was set for this metric, else the rule's."""
         return default if self.tolerance is None else self.tolerance
 
 
 def _mean(values: Sequence[float | None]) -> float | None:
-    found = known(values)
+    found = known_values(values)
     return statistics.fmean(found) if len(found) == len(values) else None
 
 
-def known(values: Sequence[float | None]) -> list[float]:
+def known_values(values: Sequence[float | None]) -> list[float]:
     """The values there are."""
     return [v for v in values if v is not None]

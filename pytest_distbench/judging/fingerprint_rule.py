@@ -42,7 +42,7 @@ def differences(stored: Fingerprint, current: Fingerprint) -> list[str]:
     return lines
 
 
-def agreed(fingerprints: Sequence[Fingerprint]) -> Fingerprint:
+def agree(fingerprints: Sequence[Fingerprint]) -> Fingerprint:
     """The fingerprint of several launches: theirs if they are equal."""
     if any(f != fingerprints[0] for f in fingerprints):
         return Fingerprint(missing=DIFFERS)
@@ -78,7 +78,7 @@ def judge_fingerprints(
     lost = next((key for key in stored if key not in current), "")
     if told:
         kind: VerdictName = "changed"
-        lines = _attributed(told)
+        lines = _attribute(told)
         more = f", and {len(lines) - 1} more difference{'s' * (len(lines) > 2)}" if len(lines) > 1 else ""
         reason = f"{lines[0]}{more}" + (f" (and the software: {drift})" if drift else "")
         return _verdict(kind, reason, launches, differences=lines)
@@ -105,7 +105,7 @@ def _verdict(kind: VerdictName, reason: str, launches: int, *, differences: Sequ
     )
 
 
-def _attributed(told: Mapping[str, Sequence[str]]) -> list[str]:
+def _attribute(told: Mapping[str, Sequence[str]]) -> list[str]:
     """Sentences with the keys they hold for, the same ones once."""
     keys: dict[str, list[str]] = {}
     for key, lines in told.items():
@@ -133,11 +133,11 @@ def payload_bytes(collectives: Iterable[Collective]) -> int:
 
 
 def _changes(before: Sequence[Collective], after: Sequence[Collective]) -> list[str]:
-    gone, come = _counted(before), _counted(after)
+    gone, come = _count(before), _count(after)
     common = gone & come
     gone, come = gone - common, come - common
     if not gone and not come:
-        return _reordered(before, after)
+        return _reordering(before, after)
     sentences = []
     old, new = _families(gone), _families(come)
     for op, group in dict.fromkeys((*old, *new)):
@@ -152,13 +152,13 @@ def _changes(before: Sequence[Collective], after: Sequence[Collective]) -> list[
 
 def _became(old: Mapping[Collective, int], new: Mapping[Collective, int], op: str, where: str) -> str:
     if not new:
-        return f"{_told(old, op)}{where} {'is' if sum(old.values()) == 1 else 'are'} gone"
+        return f"{_tell(old, op)}{where} {'is' if sum(old.values()) == 1 else 'are'} gone"
     if not old:
-        return f"{_told(new, op)}{where} {'was' if sum(new.values()) == 1 else 'were'} added"
+        return f"{_tell(new, op)}{where} {'was' if sum(new.values()) == 1 else 'were'} added"
     retyped = {c.dtype for c in old} != {c.dtype for c in new}
-    was, now = _told(old, "", typed=retyped), _told(new, "", typed=retyped)
+    was, now = _tell(old, "", typed=retyped), _tell(new, "", typed=retyped)
     if was == now:  # rounded
-        was, now = _told(old, "", typed=retyped, rounded=False), _told(new, "", typed=retyped, rounded=False)
+        was, now = _tell(old, "", typed=retyped, rounded=False), _tell(new, "", typed=retyped, rounded=False)
     number, _, rest = was.partition(" ")
     return f"{number} {op} {rest}".rstrip() + f"{where} became {now}"
 
@@ -183,7 +183,7 @@ def _by_dtype(
             yield was, now
 
 
-def _counted(collectives: Iterable[Collective]) -> Counter[Collective]:
+def _count(collectives: Iterable[Collective]) -> Counter[Collective]:
     """Collective (counted once) -> how often it occurs, wherever."""
     counts: Counter[Collective] = Counter()
     for c in collectives:
@@ -191,7 +191,7 @@ def _counted(collectives: Iterable[Collective]) -> Counter[Collective]:
     return counts
 
 
-def _told(counts: Mapping[Collective, int], op: str, *, typed: bool = True, rounded: bool = True) -> str:
+def _tell(counts: Mapping[Collective, int], op: str, *, typed: bool = True, rounded: bool = True) -> str:
     """``214 all_reduce of 4 KiB to 100 KiB float32``."""
     size = format_bytes if rounded else "{:,} B".format
     sizes = sorted({c.message_bytes for c in counts})
@@ -204,11 +204,11 @@ def _told(counts: Mapping[Collective, int], op: str, *, typed: bool = True, roun
     return " ".join(words)
 
 
-def _reordered(before: Sequence[Collective], after: Sequence[Collective]) -> list[str]:
+def _reordering(before: Sequence[Collective], after: Sequence[Collective]) -> list[str]:
     """Where two sequences of the same collectives part; nothing if they do not."""
     for number, (old, new) in enumerate(zip(_one_by_one(before), _one_by_one(after), strict=True), 1):
         if old != new:
-            was, now = (_told({c: 1}, c.op).removeprefix("1 ") for c in (old, new))
+            was, now = (_tell({c: 1}, c.op).removeprefix("1 ") for c in (old, new))
             return [f"the same collectives in another order: number {number} was {was}, is {now}"]
     return []
 

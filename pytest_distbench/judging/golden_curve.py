@@ -59,7 +59,7 @@ class Departure:
                 return "after updates that agreed: a schedule, a later batch, clipping, or a change too small to see"
 
 
-def rounded(value: float) -> float:
+def round_digits(value: float) -> float:
     """The value as it is stored, with :data:`DIGITS` significant digits."""
     return float(f"{value:.{DIGITS}g}")
 
@@ -72,7 +72,7 @@ def deviations(stored: Sequence[float], current: Sequence[float]) -> list[float]
     """
     peak = max(map(abs, [*stored, *current]))
     return [
-        0.0 if rounded(a) == rounded(b) else abs(b / peak - a / peak) / max(abs(a / peak), 1e-6)
+        0.0 if round_digits(a) == round_digits(b) else abs(b / peak - a / peak) / max(abs(a / peak), 1e-6)
         for a, b in zip(stored, current, strict=True)
     ]
 

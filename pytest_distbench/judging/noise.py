@@ -71,7 +71,7 @@ def noisy_metrics(results: Sequence[CaseResult]) -> dict[str, list[list[Measurem
     """
     found: dict[str, list[list[Measurement]]] = {}
     for i, result in enumerate(results):
-        for measurement in chain.from_iterable(launch.measurements for launch in passed(result)):
+        for measurement in chain.from_iterable(launch.measurements for launch in passed_launches(result)):
             is_noisy = measurement.is_noisy and measurement.value is not None
             if is_noisy and measurement.value > 0:  # type: ignore[operator] # is_noisy says it is a number
                 rounds = found.setdefault(measurement.key, [])
@@ -81,7 +81,7 @@ def noisy_metrics(results: Sequence[CaseResult]) -> dict[str, list[list[Measurem
     return {key: rounds for key, rounds in enough.items() if sum(map(len, rounds)) >= FEWEST_LAUNCHES}
 
 
-def passed(result: CaseResult) -> list[LaunchRecord]:
+def passed_launches(result: CaseResult) -> list[LaunchRecord]:
     """The launches that measured everything."""
     return [launch for launch in result.launches if launch.outcome == "passed"]
 
@@ -109,8 +109,8 @@ def noise_of_case(results: Sequence[CaseResult], *, alpha: float, tolerance: flo
     alarms, count = false_alarms(results, tolerance=tolerance, comparisons=comparisons)
     return CaseNoise(
         case=results[0].case,
-        launch_s=statistics.median(launch.wall_s for result in results for launch in passed(result)),
-        rounds=[len(passed(result)) for result in results],
+        launch_s=statistics.median(launch.wall_s for result in results for launch in passed_launches(result)),
+        rounds=[len(passed_launches(result)) for result in results],
         metrics=sorted(metrics, key=lambda m: -m.detectable[budget_name(BUDGETS[0])]),
         alarms=alarms,
         comparisons=count,
@@ -136,7 +136,7 @@ def sigma_and_drift(rounds: Rounds) -> tuple[float, float]:
     return math.sqrt(within), math.sqrt((between - within) / typical_size)
 
 
-def detectable(noise: Noise, *, stored: int, new: int, alpha: float) -> float:
+def smallest_slowdown(noise: Noise, *, stored: int, new: int, alpha: float) -> float:
     """Smallest slowdown found nine times in ten, as a fraction, against a baseline of another time.
 
     By the rule's limit, or by the one that keeps its error rate where the machine drifts more than the rule expects.
@@ -155,7 +155,7 @@ def launches_needed(noise: Noise, *, tolerance: float, alpha: float) -> int | No
     """
     least_stored = BUDGETS[0][0]
     for new in range(1, MOST_LAUNCHES + 1):
-        if detectable(noise, stored=max(least_stored, new), new=new, alpha=alpha) <= tolerance:
+        if smallest_slowdown(noise, stored=max(least_stored, new), new=new, alpha=alpha) <= tolerance:
             return new
     return None
 
@@ -193,13 +193,15 @@ def false_alarms(results: Sequence[CaseResult], *, tolerance: float, comparisons
         the metrics called regressed, which nothing is, and how many were judged.
     """
     half = len(results) // 2
-    halves = [[launch for result in part for launch in passed(result)] for part in (results[:half], results[half:])]
+    halves = [
+        [launch for result in part for launch in passed_launches(result)] for part in (results[:half], results[half:])
+    ]
     stored, new = BUDGETS[0]
     alarms: list[str] = []
     count = 0
     for before, after in (halves, halves[::-1]):
         if min(len(before), len(after)) >= 2:
-            kinds = _judged(results[0], before[-stored:], after[:new], tolerance=tolerance, comparisons=comparisons)
+            kinds = _judge(results[0], before[-stored:], after[:new], tolerance=tolerance, comparisons=comparisons)
             alarms += [metric for metric, kind in kinds.items() if kind == "regressed"]
             count += len(kinds)
     return alarms, count
@@ -208,7 +210,7 @@ def false_alarms(results: Sequence[CaseResult], *, tolerance: float, comparisons
 def _logarithms(rounds: Sequence[Sequence[Measurement]], *, values_only: bool = False) -> list[list[float]]:
     """What the rule judges of each launch; or what was recorded."""
     timed = not values_only and all(map(are_timed, rounds))
-    return [Side.measured(launches, timed=timed).fast for launches in rounds]
+    return [Side.of_measurements(launches, timed=timed).fast for launches in rounds]
 
 
 def _noise_of_metric(
@@ -216,7 +218,8 @@ def _noise_of_metric(
 ) -> MetricNoise:
     measurements = list(chain.from_iterable(rounds))
     found = {
-        budget_name((stored, new)): detectable(noise, stored=stored, new=new, alpha=alpha) for stored, new in BUDGETS
+        budget_name((stored, new)): smallest_slowdown(noise, stored=stored, new=new, alpha=alpha)
+        for stored, new in BUDGETS
     }
     of_values, _ = sigma_and_drift(_logarithms(rounds, values_only=True))
     return MetricNoise(
@@ -239,7 +242,7 @@ def _rounds_differ(between: float, within: float, df_between: int, df_within: in
     return within == 0.0 or float(f.sf(between / within, df_between, df_within)) < _DRIFT_ERROR_RATE
 
 
-def _judged(
+def _judge(
     like: CaseResult,
     before: list[LaunchRecord],
     after: Sequence[LaunchRecord],

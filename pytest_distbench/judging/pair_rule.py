@@ -145,7 +145,7 @@ def power(slowdown: float, sigma: float, rule: PairRule) -> float:
     )
 
 
-def detectable(sigma: float, rule: PairRule) -> float:
+def smallest_slowdown(sigma: float, rule: PairRule) -> float:
     """Smallest slowdown, as a fraction, whose :func:`power` is :data:`POWER`; inf where that is beyond all measure."""
     error = sigma / math.sqrt(rule.looks[-1])
     critical = student_t_quantile(1 - rule.alpha(rule.looks[-1]), rule.looks[-1] - 1)
@@ -181,7 +181,7 @@ def _judge_noisy(draft: Draft, worse_by: list[float], rule: PairRule) -> Judgeme
     error = sigma / math.sqrt(n)
     wanted = math.log1p(rule.tolerance)
     limit = max(wanted, student_t_quantile(1 - rule.alpha(n), n - 1) * error)
-    seen = detectable(sigma, rule)
+    seen = smallest_slowdown(sigma, rule)
     kind: VerdictName = "inconclusive"
     reason = ""
     if mean > limit:

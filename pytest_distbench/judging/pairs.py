@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pytest_distbench.judging.case import accompanied, judge_fingerprint, judge_trainings
+from pytest_distbench.judging.case import add_witnesses, judge_fingerprint, judge_trainings
 from pytest_distbench.judging.draft import Judgement
 from pytest_distbench.judging.entry import make_entry
 from pytest_distbench.judging.metric import not_measured
@@ -15,7 +15,7 @@ from pytest_distbench.records.case import Case
 from pytest_distbench.records.kinds import METRIC_KINDS
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import Measurement
-from pytest_distbench.records.record import replaced
+from pytest_distbench.records.record import replace
 from pytest_distbench.records.verdict import Verdict
 
 
@@ -62,7 +62,7 @@ def judge_paired(
     judgements = [Judgement(verdict, is_open=False) for verdict in verdicts]
     for key, sides in pairs.items():
         found_in_pairs = judge_pairs(sides, rule)
-        verdict = accompanied(found_in_pairs.verdict, stored.metrics.get(key), here[key])
+        verdict = add_witnesses(found_in_pairs.verdict, stored.metrics.get(key), here[key])
         judgements.append(found_in_pairs._replace(verdict=verdict))
     fingerprint = judge_fingerprint(terms, launches, stored.fingerprints, changed=changed)
     return judgements + ([Judgement(fingerprint, is_open=False)] if fingerprint is not None else [])
@@ -72,7 +72,7 @@ def not_there(terms: Terms, launch: LaunchRecord, reason: str) -> list[Verdict]:
     """The verdicts on a test that the reference does not have."""
     rule = PairRule(tolerance=0.0, comparisons=1, looks=(1,))
     verdicts = [judge_pairs([(None, _as_wanted(terms, m))], rule).verdict for m in launch.measurements]
-    return [v if not v.is_judged else replaced(v, reason=reason) for v in verdicts]
+    return [v if not v.is_judged else replace(v, reason=reason) for v in verdicts]
 
 
 def _by_metric(
@@ -100,4 +100,4 @@ def _first(pairs: Sequence[tuple[Measurement | None, Measurement | None]]) -> Me
 
 def _as_wanted(terms: Terms, measurement: Measurement) -> Measurement:
     """A metric that the test does not want judged is for information."""
-    return measurement if terms.wants(measurement.name) else replaced(measurement, better="info")
+    return measurement if terms.wants(measurement.name) else replace(measurement, better="info")

@@ -32,7 +32,7 @@ class RunComparison:
     few: int = 0
 
 
-def compared(old: RunRecord, new: RunRecord, *, tolerance: float) -> RunComparison:
+def compare_runs(old: RunRecord, new: RunRecord, *, tolerance: float) -> RunComparison:
     """Judge every case that both runs measured.
 
     Args:
@@ -40,8 +40,8 @@ def compared(old: RunRecord, new: RunRecord, *, tolerance: float) -> RunComparis
         new: is judged.
         tolerance: accepted change towards worse, as a fraction.
     """
-    before = {name: result for name, result in _judged(old).items() if _passed(result)}
-    after = _judged(new)
+    before = {name: result for name, result in _cases(old).items() if _has_passed(result)}
+    after = _cases(new)
     entries = {
         name: make_entry(result.case, result.launches, result.environment.software) for name, result in before.items()
     }
@@ -54,7 +54,7 @@ def compared(old: RunRecord, new: RunRecord, *, tolerance: float) -> RunComparis
     comparisons = sum(m.is_noisy for name in both for m in entries[name].metrics.values())
     for name in both:
         result = after[name]
-        if not _passed(result):
+        if not _has_passed(result):
             found.failed.append(name)
             continue
         # As if the newer run had been asked for exactly the launches it has: no answer stays open.
@@ -70,7 +70,7 @@ def compared(old: RunRecord, new: RunRecord, *, tolerance: float) -> RunComparis
     return found
 
 
-def _judged(record: RunRecord) -> dict[EntryName, CaseResult]:
+def _cases(record: RunRecord) -> dict[EntryName, CaseResult]:
     return {
         EntryName(platform=r.environment.platform, test=r.case.test, key=str(r.case.key)): r
         for r in record.results
@@ -78,5 +78,5 @@ def _judged(record: RunRecord) -> dict[EntryName, CaseResult]:
     }
 
 
-def _passed(result: CaseResult) -> bool:
+def _has_passed(result: CaseResult) -> bool:
     return all(launch.outcome == "passed" for launch in result.launches)

@@ -104,7 +104,7 @@ class Side:
         )
 
     @classmethod
-    def measured(cls, launches: Iterable[Measurement], *, timed: bool) -> Side:
+    def of_measurements(cls, launches: Iterable[Measurement], *, timed: bool) -> Side:
         """Of the launches that have a value.
 
         Args:
@@ -165,7 +165,7 @@ class Comparison:
             drift: see :data:`DRIFT`.
         """
         timed = bool(baseline.minimum) and are_timed(current)
-        old, new = _stored_side(baseline, timed=timed), Side.measured(current, timed=timed)
+        old, new = _stored_side(baseline, timed=timed), Side.of_measurements(current, timed=timed)
         sigma = max(pooled_stdev(old.fast, new.fast), noise_floor)
         stored, most = len(old.fast), max(most, len(new.fast))
         return cls(
@@ -211,7 +211,7 @@ class Comparison:
             return self._too_noisy
         if self.worse_by <= max(self.wanted, STANDARD_ERRORS * self._error):
             return Answer("unchanged")
-        if self.worse_by > self.limit >= self._unexplained(1.0):
+        if self.worse_by > self.limit >= self._unexplained_change(1.0):
             return Answer("inconclusive", "slower, but its slow iterations grew as they do on a busy machine")
         return self._too_noisy
 
@@ -224,7 +224,7 @@ class Comparison:
     def _needs_more(self) -> bool:
         return self.worse_by > max(0.0, self.limit - STANDARD_ERRORS * self._error) or self.worse_by < -self.limit
 
-    def _unexplained(self, direction: float) -> float:
+    def _unexplained_change(self, direction: float) -> float:
         """The change towards worse (1) or better (-1), less what a change of load explains."""
         change = direction * self.worse_by
         old, new = self.old.stretch, self.new.stretch
@@ -234,7 +234,7 @@ class Comparison:
 
     def _is_clear(self, direction: float, limits: float, pairs: float) -> bool:
         confirming = worse_pairs(self.old.fast, self.new.fast, direction * self.sign)
-        return self._unexplained(direction) > limits * self.limit and confirming >= pairs
+        return self._unexplained_change(direction) > limits * self.limit and confirming >= pairs
 
     @property
     def _too_noisy(self) -> Answer:

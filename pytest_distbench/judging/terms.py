@@ -29,7 +29,7 @@ class Terms:
         """Whether metrics of this name, without point, are judged."""
         return self.metrics is None or name in self.metrics
 
-    def accepted(self, name: str, by_hand: Iterable[float | None]) -> float:
+    def tolerance_of(self, name: str, by_hand: Iterable[float | None]) -> float:
         """The change towards worse that is accepted of a metric, as a fraction: the closest one to the number counts.
 
         That is, in this order: what is set by hand in the baseline's file, for the metric and then for the case; what
@@ -39,12 +39,12 @@ class Terms:
             name: of the metric, without point.
             by_hand: what the file says of the metric, then of the case.
         """
-        named = self.named(name, by_hand)
+        named = self.own_tolerance_of(name, by_hand)
         if named is not None:
             return named
         return self.tolerance if isinstance(self.tolerance, int | float) else self.default_tolerance
 
-    def named(self, name: str, by_hand: Iterable[float | None]) -> float | None:
+    def own_tolerance_of(self, name: str, by_hand: Iterable[float | None]) -> float | None:
         """The same, as far as it was set for this metric or case in particular; None: it was not.
 
         Rules that have a tolerance of their own, those of trainings, give way to nothing less.

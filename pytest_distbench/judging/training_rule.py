@@ -28,7 +28,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 
 from pytest_distbench.judging import golden_curve
-from pytest_distbench.judging.family import Family, known
+from pytest_distbench.judging.family import Family, known_values
 from pytest_distbench.judging.identity import difference
 from pytest_distbench.judging.stats import BLIND_LIMIT, noise_limit, normal_quantile, pooled_stdev, student_t_quantile
 from pytest_distbench.records.kinds import METRIC_KINDS, VerdictName
@@ -116,7 +116,7 @@ def _judge_exact(family: Family) -> Verdict:
 
 
 def _judge_curve(family: Family) -> Verdict:
-    rtol = family.accepted(golden_curve.RTOL)
+    rtol = family.tolerance_or(golden_curve.RTOL)
     worst: tuple[golden_curve.Departure, Measurement, bool] | None = None
     for key, launches in family.current.items():
         stored = family.stored[key]
@@ -150,11 +150,11 @@ def _judge_curve(family: Family) -> Verdict:
 
 
 def _judge_same(family: Family) -> Verdict:
-    old, new = known(family.old), known(family.new)
+    old, new = known_values(family.old), known_values(family.new)
     if len(old) < len(new):
         return _settle(family, "incomparable", "the baseline holds no value")
     scale = abs(statistics.fmean(old))
-    accepted = family.accepted(SAME_TOLERANCE) * scale
+    accepted = family.tolerance_or(SAME_TOLERANCE) * scale
     shifts = [b - a for a, b in zip(old, new, strict=True)]
     shift = statistics.fmean(shifts)
     if abs(shift) <= accepted:
@@ -179,7 +179,7 @@ def _judge_steps(family: Family) -> Verdict:
     before, squares_old, n_old = olympic(old)
     now, squares_new, n_new = olympic(new)
     resolution = float(family.first.identity.get("every", 1))
-    accepted = max(resolution, family.accepted(0.0) * before)
+    accepted = max(resolution, family.tolerance_or(0.0) * before)
     note = f"goal missed in 1 of {len(new)} seeds, counted as the slowest" if missed else ""
     if n_old + n_new < 3:
         if abs(now - before) <= accepted:
@@ -195,13 +195,13 @@ def _judge_steps(family: Family) -> Verdict:
 
 
 def _judge_floor(family: Family) -> Verdict:
-    old, new = known(family.old), known(family.new)
+    old, new = known_values(family.old), known_values(family.new)
     if len(old) < len(new):
         return _settle(family, "incomparable", "the baseline holds no value")
     before, now = statistics.fmean(old), statistics.fmean(new)
     is_share = 0 <= before <= 1
     samples = family.first.identity.get("evaluation_samples") if is_share else None
-    bounds = [family.accepted(0.0) * abs(before)]
+    bounds = [family.tolerance_or(0.0) * abs(before)]
     if isinstance(samples, int):
         p = (before * samples + 1) / (samples + 2)  # Laplace's: a test set without an error has chance too
         each = math.sqrt(p * (1 - p) / samples)
@@ -236,7 +236,7 @@ def _settle(
     limit: float | None = None,
     facts: Mapping[str, Scalar] | None = None,
 ) -> Verdict:
-    now, then = known(family.new), known(family.old)
+    now, then = known_values(family.new), known_values(family.old)
     means = (statistics.fmean(now) if now else None, statistics.fmean(then) if then else None)
     return _verdict(family, kind, reason, means=means, limit=limit, facts=facts)
 

@@ -135,7 +135,7 @@ class _Agent:
 
     def _end_everything(self, *, pytest_died: bool) -> None:
         """Kill all that this session started, and this process; no socket or secret stays behind."""
-        processes.kill(processes.marked(SESSION_VARIABLE, os.environ[SESSION_VARIABLE]))
+        processes.kill(processes.find_marked(SESSION_VARIABLE, os.environ[SESSION_VARIABLE]))
         processes.kill_descendants()
         shutil.rmtree(sockets_folder(self._directory, os.environ[SESSION_VARIABLE]), ignore_errors=True)
         for launch in self._directory.glob("launch*/") if pytest_died else ():

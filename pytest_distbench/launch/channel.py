@@ -84,19 +84,19 @@ class ControlChannel:
         """Rank -> process id, of the ranks that have said hello."""
         return {event.rank: event.pid for event in self.events if event.kind == "hello"}
 
-    def concluded(self) -> set[int]:
+    def ranks_done(self) -> set[int]:
         """Ranks that have said how they ended."""
         return {event.rank for event in self.events if event.kind in ("failed", "skipped", "done")}
 
-    def lost(self) -> set[int]:
+    def ranks_lost(self) -> set[int]:
         """Ranks whose connection ended before they said how they ended: they have died."""
-        return set(self.closed_at) - self.concluded()
+        return set(self.closed_at) - self.ranks_done()
 
     def said(self, rank: int) -> str:
         """What a rank that failed said on the line; empty where it left a report instead."""
         return next((e.text for e in self.events if e.rank == rank and e.kind == "failed" and e.text), "")
 
-    def held(self) -> bool:
+    def is_holding(self) -> bool:
         """Whether a rank has not passed, and so waits to be ended."""
         return any(event.kind in ("failed", "skipped") for event in self.events)
 

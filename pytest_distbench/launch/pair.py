@@ -8,7 +8,7 @@ import selectors
 from collections.abc import Callable, Sequence
 
 from pytest_distbench.launch.contract import Launcher
-from pytest_distbench.launch.supervise import Supervised, opened
+from pytest_distbench.launch.supervise import Supervised, open_launch
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.plan import LaunchPlan
 
@@ -38,8 +38,8 @@ def supervise_pair(
     """
     with contextlib.ExitStack() as stack, selectors.DefaultSelector() as both:
         launches = [
-            stack.enter_context(opened(*first, on_progress, None)),
-            stack.enter_context(opened(*second, on_progress, on_output)),
+            stack.enter_context(open_launch(*first, on_progress, None)),
+            stack.enter_context(open_launch(*second, on_progress, on_output)),
         ]
         turnstile = Turnstile(launches, random.SystemRandom().shuffle)
         for launch in launches:

@@ -15,17 +15,17 @@ _LOOK_AGAIN_S = 0.002
 _GONE = (psutil.NoSuchProcess, psutil.AccessDenied, psutil.ZombieProcess)
 
 
-def marked(variable: str, value: str) -> list[psutil.Process]:
+def find_marked(variable: str, value: str) -> list[psutil.Process]:
     """Live processes, other than this one, that were started with ``variable=value`` in their environment.
 
     A process that was forked and not executed anew shows the environment of the one it was forked from.
     """
-    return [process for process in _carrying(f"{variable}={value}\0") if process.pid != os.getpid()]
+    return [process for process in _find_by_environment(f"{variable}={value}\0") if process.pid != os.getpid()]
 
 
-def carrying(variable: str) -> list[psutil.Process]:
+def find_carrying(variable: str) -> list[psutil.Process]:
     """Live processes that were started with ``variable`` in their environment, whatever its value."""
-    return _carrying(f"{variable}=")
+    return _find_by_environment(f"{variable}=")
 
 
 def family(pids: Iterable[int]) -> list[psutil.Process]:
@@ -134,7 +134,7 @@ def oom_kills() -> int:
     return 0
 
 
-def _carrying(start: str) -> list[psutil.Process]:
+def _find_by_environment(start: str) -> list[psutil.Process]:
     """By how a variable begins, its name first.
 
     Reads /proc itself: ten times faster than through psutil, and done after every launch.

@@ -25,7 +25,7 @@ from pytest_distbench.launch.reports import read_reports
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.plan import LaunchPlan
 from pytest_distbench.records.rank import RankReport
-from pytest_distbench.records.record import replaced
+from pytest_distbench.records.record import replace
 from pytest_distbench.records.wire import TURN_REQUEST, RankEvent, variables_to_wire
 
 VICTIM_GRACE_S = 0.5
@@ -67,22 +67,22 @@ def supervise(
         LauncherError: the launcher could not start ranks at all.
         KeyboardInterrupt: as it came; the ranks are gone by then.
     """
-    with opened(launcher, plan, on_progress, on_output) as launch:
+    with open_launch(launcher, plan, on_progress, on_output) as launch:
         launch.wait()
     return launch.record()
 
 
 @contextlib.contextmanager
-def opened(
+def open_launch(
     launcher: Launcher,
     plan: LaunchPlan,
     on_progress: Callable[[str], None],
     on_output: Callable[[int, str], None] | None,
 ) -> Iterator[Supervised]:
     """A launch in flight; at the end nothing of it is left but its record."""
-    plan = replaced(plan, variables={**plan.variables, SESSION_VARIABLE: launcher.session})
+    plan = replace(plan, variables={**plan.variables, SESSION_VARIABLE: launcher.session})
     plan.files.plan.touch(mode=0o600)
-    stored = replaced(plan, variables=variables_to_wire(plan.variables))
+    stored = replace(plan, variables=variables_to_wire(plan.variables))
     plan.files.plan.write_bytes(msgspec.json.encode(stored))
     with selectors.DefaultSelector() as selector:
         channel = ControlChannel(plan.files, selector, world_size=plan.world_size, attached=plan.attached)
@@ -163,7 +163,7 @@ class Supervised:
             if key.data is self.channel:
                 for event in self.channel.read(key.fileobj):
                     self._heed(event)
-                if self.channel.lost():
+                if self.channel.ranks_lost():
                     self._stop_within(CRASH_GRACE_S)
                 if self._needs_no_more():
                     return True
@@ -173,7 +173,7 @@ class Supervised:
         if self.follower is not None:
             self.follower.poll()
         if self.waits_since is None and time.monotonic() >= self.stop_at:
-            self.timed_out = not self.channel.held() and not self.channel.lost()
+            self.timed_out = not self.channel.is_holding() and not self.channel.ranks_lost()
             return True
         return False
 
@@ -215,12 +215,12 @@ class Supervised:
     def _heed(self, event: RankEvent) -> None:
         """Act on an event: show it, or decide until when the ranks may go on after it."""
         match event.kind:
-            case "hello" if len(self.channel.pids()) == self.plan.world_size and not self.channel.held():
+            case "hello" if len(self.channel.pids()) == self.plan.world_size and not self.channel.is_holding():
                 self.up_at = time.monotonic()
                 self.stop_at = self.up_at + self.plan.timeout_s
             case "progress":
                 self.on_progress(event.text)
-            case "turn" if self.waits_since is None and not self.channel.lost() and not self.channel.held():
+            case "turn" if self.waits_since is None and not self.channel.ranks_lost() and not self.channel.is_holding():
                 self.asking.add(event.rank)
                 if len(self.asking) == self.plan.world_size:
                     self.waits_since = time.monotonic()
@@ -229,7 +229,7 @@ class Supervised:
                 self._stop_within(VICTIM_GRACE_S)
             case "skipped":
                 self._stop_within(SKIP_GRACE_S)
-            case "done" if len(self.channel.concluded()) == self.plan.world_size:
+            case "done" if len(self.channel.ranks_done()) == self.plan.world_size:
                 self._stop_within(TEARDOWN_S)
 
     def _stop_within(self, seconds: float) -> None:
@@ -238,16 +238,16 @@ class Supervised:
 
     def _needs_no_more(self) -> bool:
         """Whether every rank has said how it ended, and one of them waits to be ended."""
-        return len(self.channel.concluded()) == self.plan.world_size and self.channel.held()
+        return len(self.channel.ranks_done()) == self.plan.world_size and self.channel.is_holding()
 
     def _end(self) -> Exit:
         """End the ranks by force, hung ones after they have shown where they are."""
         pids = self.channel.pids() | self.running.pids()
         alive = {rank for rank, pid in pids.items() if processes.is_alive(pid)}
         self.ended_by_us = frozenset(alive)
-        self.left = frozenset(alive & self.channel.lost())
+        self.left = frozenset(alive & self.channel.ranks_lost())
         self.ended_at = time.monotonic()
-        undecided = {rank for rank in alive if rank not in self.channel.concluded() or self.timed_out}
+        undecided = {rank for rank in alive if rank not in self.channel.ranks_done() or self.timed_out}
         collect(self.plan.files, self.channel, undecided=undecided, held=alive - undecided)
         processes.kill(processes.family(pids.values()))
         deadline = time.monotonic() + (REAP_S if len(pids) == self.plan.world_size else UNKNOWN_REAP_S)

@@ -70,7 +70,7 @@ class TorchrunLauncher:
         return _TorchrunLaunch(process, theirs, self.session, plan.files.launcher_log)
 
     def leftovers(self) -> list[psutil.Process]:
-        return processes.marked(SESSION_VARIABLE, self.session)
+        return processes.find_marked(SESSION_VARIABLE, self.session)
 
     def close(self) -> None:
         processes.kill(self.leftovers())
@@ -115,7 +115,7 @@ class _TorchrunLaunch:
         self._open.close()
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(timeout=5)
-        processes.kill(processes.marked(SESSION_VARIABLE, self._session))
+        processes.kill(processes.find_marked(SESSION_VARIABLE, self._session))
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(timeout=5)
 

@@ -88,7 +88,7 @@ class WarmLauncher:
 
     def leftovers(self) -> list[psutil.Process]:
         """All that carries the session's mark or descends from the agent, and is not one of its own helpers."""
-        found = {p.pid: p for p in processes.marked(SESSION_VARIABLE, self.session)}
+        found = {p.pid: p for p in processes.find_marked(SESSION_VARIABLE, self.session)}
         if self._agent is None:
             return list(found.values())
         found |= {p.pid: p for p in processes.family([self._agent.pid])}

@@ -137,7 +137,7 @@ def check_platform_name(name: str) -> str:
     return name
 
 
-def recordable(variables: Mapping[str, str]) -> dict[str, str]:
+def variables_to_record(variables: Mapping[str, str]) -> dict[str, str]:
     """Environment variables that may be stored: an allow-list, without anything named like a secret."""
     return {
         name: _USER_INFO.sub("", value).encode(errors="backslashreplace").decode()
@@ -146,22 +146,22 @@ def recordable(variables: Mapping[str, str]) -> dict[str, str]:
     }
 
 
-def scrubbed(value: Any, name: str = "") -> Any:
+def mask_secrets(value: Any, name: str = "") -> Any:
     """A parameter as it may be stored: texts named like a secret are masked, and user names and passwords in URLs.
 
     Only texts: ``max_tokens=512`` is no secret.
     """
     match value:
         case dict():
-            return {key: scrubbed(inner, f"{name} {key}") for key, inner in value.items()}
+            return {key: mask_secrets(inner, f"{name} {key}") for key, inner in value.items()}
         case list():
-            return [scrubbed(inner, name) for inner in value]
+            return [mask_secrets(inner, name) for inner in value]
         case str():
             return MASK if _is_secret(name) else _USER_INFO.sub("", value)
     return value
 
 
-def scrubbed_arguments(arguments: Sequence[str]) -> list[str]:
+def mask_arguments(arguments: Sequence[str]) -> list[str]:
     """A command line as it may be stored: ``--api-key X``, ``--api-key=X`` and ``api.key=X`` are masked."""
     found = []
     before = ""
@@ -170,9 +170,9 @@ def scrubbed_arguments(arguments: Sequence[str]) -> list[str]:
         if before.startswith("-") and "=" not in before and _is_secret(before):
             found.append(MASK)
         elif separator and "://" not in option:
-            found.append(f"{option}={scrubbed(value, option)}")
+            found.append(f"{option}={mask_secrets(value, option)}")
         else:
-            found.append(scrubbed(argument))
+            found.append(mask_secrets(argument))
         before = argument
     return found
 
@@ -206,5 +206,5 @@ def describe(
         device=device,
         cores=cores(),
         software=software,
-        variables=recordable(variables),
+        variables=variables_to_record(variables),
     )

@@ -36,7 +36,7 @@ def alone_on_this_host(*, on_wait: Callable[[str], None]) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def leased(uuids: Sequence[str], *, on_wait: Callable[[str], None]) -> Iterator[None]:
+def lease(uuids: Sequence[str], *, on_wait: Callable[[str], None]) -> Iterator[None]:
     """Hold GPUs, by UUID, against every other run of any user on this host.
 
     Args:

@@ -222,7 +222,7 @@ def pytest_runtest_makereport(
     if _FIXTURE in getattr(item, "fixturenames", ()):
         carry.attach_test(report, *test_and_id(item))
     if call.when == "call" and (cases := item.stash.get(_CASES, None)):
-        carry.attach_cases(report, _stored(item.config, report, list(cases.values())))
+        carry.attach_cases(report, _store_cases(item.config, report, list(cases.values())))
     return report
 
 
@@ -250,10 +250,10 @@ def _is_measured(item: pytest.Item) -> bool:
     return _FIXTURE in getattr(item, "fixturenames", ()) and item.get_closest_marker("skip") is None
 
 
-def _stored(config: pytest.Config, report: pytest.TestReport, cases: list[CaseResult]) -> list[CaseResult]:
+def _store_cases(config: pytest.Config, report: pytest.TestReport, cases: list[CaseResult]) -> list[CaseResult]:
     """Write what an update measured if the test passed; else the cases without a claim that it was written."""
     from pytest_distbench.errors import StoredFileError
-    from pytest_distbench.records.record import replaced
+    from pytest_distbench.records.record import replace
 
     session = session_of(config)
     try:
@@ -263,6 +263,6 @@ def _stored(config: pytest.Config, report: pytest.TestReport, cases: list[CaseRe
     except StoredFileError as error:
         report.outcome = "failed"
         report.longrepr = f"the baseline was not written: {error}"
-        cases = [replaced(case, outcome="failed", headline=report.longrepr) for case in cases]
+        cases = [replace(case, outcome="failed", headline=report.longrepr) for case in cases]
     session.pending.clear()
-    return [case if case.update == "refused" else replaced(case, update="") for case in cases]
+    return [case if case.update == "refused" else replace(case, update="") for case in cases]

@@ -101,7 +101,7 @@ class ResultsPlugin:
         if not self._results and not self._trouble:
             return
         from pytest_distbench.report import github
-        from pytest_distbench.report.escape import printable
+        from pytest_distbench.report.escape import escape
         from pytest_distbench.report.terminal import summary_lines, unused_lines
 
         settings = self._settings()
@@ -112,15 +112,15 @@ class ResultsPlugin:
             self._results,
             verbosity=verbosity,
             record_command=record_command(config),
-            folder=_shown(settings.baselines, config),
+            folder=_shorten(settings.baselines, config),
         ):
-            terminalreporter.write_line(printable(line), red=line.startswith("!"), yellow=line.startswith(("?", "x")))
+            terminalreporter.write_line(escape(line), red=line.startswith("!"), yellow=line.startswith(("?", "x")))
         for line in unused_lines(self._unused or [], pruned=self._pruned):
-            terminalreporter.write_line(printable(line), yellow=True)
+            terminalreporter.write_line(escape(line), yellow=True)
         if settings.prune and self._why_not_pruned:
             terminalreporter.write_line(f"nothing was pruned: {self._why_not_pruned}", yellow=True)
         if settings.json is not None and not self._trouble:
-            terminalreporter.write_line(f"run record: {_shown(settings.json, config)}")
+            terminalreporter.write_line(f"run record: {_shorten(settings.json, config)}")
         if settings.attach is not None:
             terminalreporter.write_line(f"rank {settings.attach} had the terminal: nothing was judged or stored")
         for line in self._trouble:
@@ -171,7 +171,7 @@ class ResultsPlugin:
         from pytest_distbench import git
         from pytest_distbench.errors import StoredFileError
         from pytest_distbench.installation import __version__
-        from pytest_distbench.machine.hardware import scrubbed_arguments
+        from pytest_distbench.machine.hardware import mask_arguments
         from pytest_distbench.plugin.settings import given_options
         from pytest_distbench.records.run import RunRecord
         from pytest_distbench.store.run_record import SCHEMA, write_run_record
@@ -183,7 +183,7 @@ class ResultsPlugin:
             started=datetime.fromtimestamp(self._started, UTC).isoformat(timespec="seconds"),
             duration_s=time.time() - self._started,
             commit=git.describe_commit(self._config.rootpath),
-            command=shlex.join(["pytest", *scrubbed_arguments([str(a) for a in self._config.invocation_params.args])]),
+            command=shlex.join(["pytest", *mask_arguments([str(a) for a in self._config.invocation_params.args])]),
             settings=given_options(self._config),
             world_sizes=list(settings.world_sizes),
             gpu=settings.gpu,
@@ -206,7 +206,7 @@ class ResultsPlugin:
             self._trouble.append(f"cannot write GITHUB_STEP_SUMMARY: {error}")
 
 
-def _shown(path: Path, config: pytest.Config) -> Path:
+def _shorten(path: Path, config: pytest.Config) -> Path:
     """A path as the user would write it from where pytest was started."""
     try:
         return path.relative_to(config.invocation_params.dir)

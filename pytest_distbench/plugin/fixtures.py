@@ -10,16 +10,16 @@ import pytest
 
 from pytest_distbench.errors import BackendUnavailable, DistbenchError
 from pytest_distbench.judging.policy import Conclusion, conclude
-from pytest_distbench.machine.hardware import scrubbed
+from pytest_distbench.machine.hardware import mask_secrets
 from pytest_distbench.plugin.arguments import Arguments, show
 from pytest_distbench.plugin.outcomes import LaunchFailed, MissingBaseline, Misuse, NotStored, Regression, Unaccepted
 from pytest_distbench.plugin.requests import RequestMaker
 from pytest_distbench.plugin.runs import Run
 from pytest_distbench.records.metric import Measurement, Scalar
-from pytest_distbench.records.record import replaced
+from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import CaseResult
 from pytest_distbench.records.wire import XFAILED
-from pytest_distbench.report.escape import printable
+from pytest_distbench.report.escape import escape
 from pytest_distbench.report.explain import explanation, headline
 from pytest_distbench.run.derived import DerivedNumbers, GivenNumbers
 from pytest_distbench.run.loop import Session
@@ -215,7 +215,7 @@ class Distbench:
             given,
             label=metric.key,
             world_size=self.world_size,
-            identity=scrubbed(self._ask.parameters(given, params)),
+            identity=mask_secrets(self._ask.parameters(given, params)),
             launches=None if callable(values) else int(samples.most),
             tolerance=None if tolerance is None else given.number("tolerance", tolerance, least=0.0),
         )
@@ -301,7 +301,7 @@ class Distbench:
             request, _ = self._measured[samples]
             self._finish(self._session.result(request, samples, Nothing(request)))
         run = next(run for run in self._runs if run.samples is samples)
-        self._finish(replaced(run.result, launches=samples.launches, verdicts=[], update=""))
+        self._finish(replace(run.result, launches=samples.launches, verdicts=[], update=""))
         raise AssertionError("a launch that did not pass ends its test")
 
     def _finish(self, result: CaseResult) -> CaseResult:
@@ -309,7 +309,7 @@ class Distbench:
         launch = result.launches[-1]
         xfailed = launch.outcome == "skipped" and all(f.error and f.error.kind == XFAILED for f in launch.fates)
         conclusion = conclude(result, self._session.settings.policy, stood_down="xfailed" if xfailed else "skipped")
-        result = replaced(result, outcome=conclusion.outcome, headline=headline(result, conclusion))
+        result = replace(result, outcome=conclusion.outcome, headline=headline(result, conclusion))
         self._record(result)
         self._end_test(result, conclusion)
         return result
@@ -317,9 +317,9 @@ class Distbench:
     def _end_test(self, result: CaseResult, conclusion: Conclusion) -> None:
         match conclusion.outcome:
             case "skipped":
-                pytest.skip(printable(result.headline))
+                pytest.skip(escape(result.headline))
             case "xfailed":
-                pytest.xfail(printable(result.headline))
+                pytest.xfail(escape(result.headline))
             case "failed":
                 platforms = self._session.store.platforms() if conclusion.reason == "missing" else []
                 text = explanation(result, conclusion, command=self._command, platforms=platforms)

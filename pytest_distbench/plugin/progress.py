@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from pytest_distbench.report.escape import printable
+from pytest_distbench.report.escape import escape
 
 REDRAW_S = 0.1
 PLAIN_INTERVAL_S = 60.0
@@ -54,7 +54,7 @@ class Progress:
 
     def show_output(self, rank: int, line: str) -> None:
         """Show a line a rank has printed (-s)."""
-        self._write(f"[rank {rank}] {printable(line)}\n")
+        self._write(f"[rank {rank}] {escape(line)}\n")
 
     def end(self) -> None:
         """The test is over: erase the line."""
@@ -64,7 +64,7 @@ class Progress:
 
     def _line(self, text: str, now: float) -> str:
         minutes, seconds = divmod(int(now - self._started), 60)
-        words = printable(f"{self._title}  {text}").replace("\n", " ").replace("\t", " ")
+        words = escape(f"{self._title}  {text}").replace("\n", " ").replace("\t", " ")
         return f"{words}  {minutes:02}:{seconds:02}"
 
     def _draw(self, line: str) -> None:

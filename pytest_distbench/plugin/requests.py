@@ -10,7 +10,7 @@ import pytest
 from pytest_distbench.errors import BodyError
 from pytest_distbench.judging.terms import Terms
 from pytest_distbench.machine import hardware
-from pytest_distbench.machine.hardware import scrubbed, scrubbed_arguments
+from pytest_distbench.machine.hardware import mask_arguments, mask_secrets
 from pytest_distbench.plugin.arguments import MOST_OF_A_CASE, Arguments
 from pytest_distbench.plugin.locate import json_able, locate
 from pytest_distbench.plugin.markers import requirement
@@ -65,12 +65,12 @@ class RequestMaker:
         except BodyError as error:
             given.refuse(str(error))
         parameters = self.parameters(given, params)
-        identity = scrubbed(parameters)
+        identity = mask_secrets(parameters)
         of_seeds = given.seeds(seeds)
         if of_seeds != (0,):
             identity["seeds"] = list(of_seeds)
         if reference.arguments:
-            identity["args"] = scrubbed_arguments(reference.arguments)
+            identity["args"] = mask_arguments(reference.arguments)
         label = given.text("name", name, may_be_empty=True)
         ranks = self._world_size
         if world_size is not None:

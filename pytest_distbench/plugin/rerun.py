@@ -37,7 +37,7 @@ def rerun_command(config: pytest.Config, nodeid: str) -> str:
     arguments = [str(argument) for argument in config.invocation_params.args]
     file, separator, function = nodeid.partition("::")
     path = os.path.relpath(config.rootpath / file, config.invocation_params.dir)
-    kept = _kept(without_ours(arguments), chosen=set(config.args))
+    kept = _keep(without_ours(arguments), chosen=set(config.args))
     return shlex.join(["pytest", f"{path}{separator}{function}", *kept])
 
 
@@ -66,7 +66,7 @@ def without_ours(arguments: Sequence[str], *more: str) -> list[str]:
     return kept
 
 
-def _kept(arguments: Sequence[str], *, chosen: set[str]) -> Iterator[str]:
+def _keep(arguments: Sequence[str], *, chosen: set[str]) -> Iterator[str]:
     """The options that decide how a test runs, those of conftests and other plugins included.
 
     Args:

@@ -74,7 +74,7 @@ def read_settings(config: pytest.Config) -> Settings:
         prune=bool(_option(config, "prune")),
         update=update,  # type: ignore[arg-type] # checked by _choice
         policy=Policy(
-            also_failing=_also_failing(config),
+            also_failing=_kinds_that_fail_too(config),
             missing=_choice(config, "missing", get_args(Missing), "warn"),  # type: ignore[arg-type] # checked by _choice
         ),
         tolerance=_number(config, "tolerance", DEFAULT_TOLERANCE, least=0.0),
@@ -97,7 +97,7 @@ def given_options(config: pytest.Config) -> dict[str, str]:
     return found
 
 
-def _also_failing(config: pytest.Config) -> frozenset[VerdictName]:
+def _kinds_that_fail_too(config: pytest.Config) -> frozenset[VerdictName]:
     from pytest_distbench.records.kinds import VERDICT_KINDS
 
     flags = [name for name, option in OPTIONS.items() if not option.metavar and option.has_ini_key]
@@ -118,7 +118,7 @@ def _text(config: pytest.Config, name: str) -> str:
     return str(given if given is not None else config.getini(f"distbench_{name}")).strip()
 
 
-def _spelled(name: str) -> str:
+def _spell(name: str) -> str:
     return f"--distbench-{name.replace('_', '-')} (ini: distbench_{name})"
 
 
@@ -126,7 +126,7 @@ def _choice(config: pytest.Config, name: str, allowed: tuple[str, ...], default:
     text = _text(config, name) or default
     if text and text not in allowed:
         raise ConfigurationError(
-            f"{_spelled(name)}: unknown {'policy' if name == 'missing' else name} {text!r}; "
+            f"{_spell(name)}: unknown {'policy' if name == 'missing' else name} {text!r}; "
             f"known are {', '.join(allowed)}"
         )
     return text
@@ -141,9 +141,7 @@ def _backends(config: pytest.Config, *, gpu: bool) -> tuple[str, ...]:
     text = _text(config, "backend") or ("nccl" if gpu else "gloo")
     names = [name.strip() for name in text.split(",")]
     if wrong := [name for name in names if name not in BACKENDS]:
-        raise ConfigurationError(
-            f"{_spelled('backend')}: unknown backend {wrong[0]!r}; known are {', '.join(BACKENDS)}"
-        )
+        raise ConfigurationError(f"{_spell('backend')}: unknown backend {wrong[0]!r}; known are {', '.join(BACKENDS)}")
     return tuple(dict.fromkeys(names))
 
 
@@ -154,7 +152,7 @@ def _number(config: pytest.Config, name: str, default: float, *, least: float) -
     except ValueError:
         value = float("nan")
     if not least <= value < float("inf"):
-        raise ConfigurationError(f"{_spelled(name)}: {text!r} is not a number of at least {least:g}")
+        raise ConfigurationError(f"{_spell(name)}: {text!r} is not a number of at least {least:g}")
     return value
 
 
@@ -163,24 +161,24 @@ def _size(config: pytest.Config, name: str) -> int | None:
     try:
         return parse_bytes(text) if text else None
     except ConfigurationError as error:
-        raise ConfigurationError(f"{_spelled(name)}: {error}") from None
+        raise ConfigurationError(f"{_spell(name)}: {error}") from None
 
 
 def _json_path(config: pytest.Config) -> Path | None:
     text = _text(config, "json")
     path = Path(config.invocation_params.dir, text)
     if text and path.is_dir():
-        raise ConfigurationError(f"{_spelled('json')}: {path} is a folder; give a file")
+        raise ConfigurationError(f"{_spell('json')}: {path} is a folder; give a file")
     return path if text else None
 
 
 def _integer(config: pytest.Config, name: str, default: int, *, least: int) -> int:
     text = _text(config, name)
     if text and not (text.isdecimal() and len(text) <= _MOST_DIGITS):
-        raise ConfigurationError(f"{_spelled(name)}: {text!r} is not a whole number of at least {least}")
+        raise ConfigurationError(f"{_spell(name)}: {text!r} is not a whole number of at least {least}")
     value = int(text) if text else default
     if value < least:
-        raise ConfigurationError(f"{_spelled(name)}: {value} is less than {least}")
+        raise ConfigurationError(f"{_spell(name)}: {value} is less than {least}")
     return value
 
 
@@ -190,7 +188,7 @@ def _most(config: pytest.Config, first: int, default: int) -> int:
         return max(first, default)
     most = _integer(config, "max_launches", default, least=1)
     if most < first and _text(config, "launches"):
-        raise ConfigurationError(f"{_spelled('max_launches')}: {most} is less than the {first} of --distbench-launches")
+        raise ConfigurationError(f"{_spell('max_launches')}: {most} is less than the {first} of --distbench-launches")
     return max(first, most)
 
 
@@ -198,7 +196,7 @@ def _against(config: pytest.Config) -> AgainstSettings | None:
     """What to compare with; says at once which other options it cannot go with."""
     for name in ("against", "against_python"):
         if _option(config, name) is not None and not _text(config, name):
-            raise ConfigurationError(f"{_spelled(name)} is empty: is the variable it comes from set?")
+            raise ConfigurationError(f"{_spell(name)} is empty: is the variable it comes from set?")
     given = (_text(config, name) for name in ("against", "against_python"))
     revision, interpreter = ("" if text == NOTHING else text for text in given)
     if not revision and not interpreter:
@@ -220,7 +218,7 @@ def _against(config: pytest.Config) -> AgainstSettings | None:
 
     first = _integer(config, "launches", FIRST_LOOK, least=1)
     if first < FEWEST_PAIRS:
-        raise ConfigurationError(f"{_spelled('launches')}: {option} needs at least {FEWEST_PAIRS} pairs of launches")
+        raise ConfigurationError(f"{_spell('launches')}: {option} needs at least {FEWEST_PAIRS} pairs of launches")
     return AgainstSettings(
         revision=revision,
         interpreter=interpreter,
@@ -234,13 +232,11 @@ def _attach(config: pytest.Config, largest: int, *, is_update: bool) -> int | No
         return None
     rank = _integer(config, "attach", 0, least=0)
     if rank >= largest:
-        raise ConfigurationError(
-            f"{_spelled('attach')}: there is no rank {rank}: the largest group has {largest} ranks"
-        )
+        raise ConfigurationError(f"{_spell('attach')}: there is no rank {rank}: the largest group has {largest} ranks")
     if is_update:
-        raise ConfigurationError(f"{_spelled('attach')}: nothing is measured then; leave out --distbench-update")
+        raise ConfigurationError(f"{_spell('attach')}: nothing is measured then; leave out --distbench-update")
     if hasattr(config, "workerinput") or getattr(config.option, "numprocesses", None):
-        raise ConfigurationError(f"{_spelled('attach')}: with -n nobody has the terminal; leave out -n")
+        raise ConfigurationError(f"{_spell('attach')}: with -n nobody has the terminal; leave out -n")
     return rank
 
 
@@ -288,5 +284,5 @@ def _folder(config: pytest.Config) -> Path:
         beside = config.inipath.parent if config.inipath else config.rootpath
         folder = beside / (str(config.getini("distbench_baselines")) or "baselines")
     if folder.exists() and not folder.is_dir():
-        raise ConfigurationError(f"{_spelled('baselines')}: {folder} is not a folder")
+        raise ConfigurationError(f"{_spell('baselines')}: {folder} is not a folder")
     return folder

@@ -16,6 +16,6 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 AnyRecord = TypeVar("AnyRecord", bound=Record)
 
 
-def replaced(record: AnyRecord, **changes: Any) -> AnyRecord:
+def replace(record: AnyRecord, **changes: Any) -> AnyRecord:
     """A copy of a record with some fields changed."""
     return msgspec.structs.replace(record, **changes)

@@ -111,10 +111,10 @@ def regression_headline(result: CaseResult) -> str:
     failed = [v for v in result.verdicts if v.is_failure and v.kind != "changed"]
     if not failed:
         return f"fingerprint changed{against}: {changed}"
-    return _moved(result, failed, against) + ("; the fingerprint changed" if changed else "")
+    return _movement(result, failed, against) + ("; the fingerprint changed" if changed else "")
 
 
-def _moved(result: CaseResult, failed: Sequence[Verdict], against: str) -> str:
+def _movement(result: CaseResult, failed: Sequence[Verdict], against: str) -> str:
     first = worst(failed)
     of = _how_many(result, first, failed)
     name, kind = metric_text(first), METRIC_KINDS[first.better]

@@ -46,19 +46,19 @@ def _(cause: OtherFingerprint) -> Iterator[str]:
 @describe.register
 def _(cause: CostlierSizes) -> Iterator[str]:
     yield f"{cause.name} is slower {cause.sizes}"
-    latency = _moved(cause.then.latency_s, cause.now.latency_s, format_seconds)
-    bandwidth = _moved(cause.then.s_per_byte, cause.now.s_per_byte, lambda rate: f"{rate * 1e9:.3g} s/GB")
+    latency = _movement(cause.then.latency_s, cause.now.latency_s, format_seconds)
+    bandwidth = _movement(cause.then.s_per_byte, cause.now.s_per_byte, lambda rate: f"{rate * 1e9:.3g} s/GB")
     yield f"  latency term {latency}, bandwidth term {bandwidth}"
 
 
 @describe.register
 def _(cause: LongerPhase) -> Iterator[str]:
-    yield f"phase {cause.name}: {_moved(cause.then_s, cause.now_s, format_seconds)}"
+    yield f"phase {cause.name}: {_movement(cause.then_s, cause.now_s, format_seconds)}"
 
 
 @describe.register
 def _(cause: CpuTime) -> Iterator[str]:
-    moved = _moved(cause.then_s, cause.now_s, format_seconds)
+    moved = _movement(cause.then_s, cause.now_s, format_seconds)
     yield f"CPU time of all ranks per iteration of {cause.metric}: {moved}: the added time is {_SPENT[cause.spent]}"
 
 
@@ -75,9 +75,9 @@ def _(cause: SlowestRank) -> Iterator[str]:
 
 @describe.register
 def _(cause: OtherMemory) -> Iterator[str]:
-    yield f"peak memory: {_moved(cause.then_bytes, cause.now_bytes, format_bytes)}"
+    yield f"peak memory: {_movement(cause.then_bytes, cause.now_bytes, format_bytes)}"
 
 
-def _moved(then: float, now: float, shown: Callable[[float], str]) -> str:
+def _movement(then: float, now: float, shown: Callable[[float], str]) -> str:
     change = f" ({format_change(now / then)})" if then else ""
     return f"{shown(then)} -> {shown(now)}{change}"

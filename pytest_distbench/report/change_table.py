@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from pytest_distbench.records.kinds import METRIC_KINDS
 from pytest_distbench.report.layout import layout
-from pytest_distbench.report.markdown import escape, row_line, table_head
+from pytest_distbench.report.markdown import escape_markdown, row_line, table_head
 from pytest_distbench.report.rows import quantity
 from pytest_distbench.store.changes import EntryChange, MetricChange
 from pytest_distbench.units import format_change
@@ -34,7 +34,9 @@ def change_markdown(changes: Sequence[EntryChange], *, unchanged: int) -> list[s
     if rows:
         lines += [*table_head(_HEADER, left=2), *map(row_line, rows[:MOST_ROWS])]
         lines += ["", *_left_out(rows, "metrics, less worse than these")]
-    return lines + [f"- {escape(what)}: {escape(note)}" for what, note in [*_whole(changes), *_notes(changes)]]
+    return lines + [
+        f"- {escape_markdown(what)}: {escape_markdown(note)}" for what, note in [*_whole(changes), *_notes(changes)]
+    ]
 
 
 def _rows(changes: Sequence[EntryChange]) -> list[tuple[str, ...]]:

@@ -9,12 +9,12 @@ _UNSAFE = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
 """Control characters, invisible format characters (bidirectional overrides), surrogates, foreign line ends."""
 
 
-def printable(text: str) -> str:
+def escape(text: str) -> str:
     r"""The text with every control character spelled out: ESC becomes ``\x1b``. Line ends and tabs stay."""
     if text.isascii() and text.isprintable():
         return text
-    return "".join(c if c in _KEPT or unicodedata.category(c) not in _UNSAFE else _spelled(c) for c in text)
+    return "".join(c if c in _KEPT or unicodedata.category(c) not in _UNSAFE else _spell_out(c) for c in text)
 
 
-def _spelled(character: str) -> str:
+def _spell_out(character: str) -> str:
     return character.encode("unicode_escape", errors="backslashreplace").decode("ascii")

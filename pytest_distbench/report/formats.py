@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import BinaryIO
 
-from pytest_distbench.report.escape import printable
+from pytest_distbench.report.escape import escape
 from pytest_distbench.report.layout import layout
 from pytest_distbench.report.markdown import row_line, table_head
 from pytest_distbench.report.sections import Section
@@ -28,7 +28,7 @@ class Format:
 
 def _write_text(section: Section, out: BinaryIO) -> None:
     with as_text(out) as text:
-        text.writelines(f"{printable(line)}\n" for line in layout(section.header, section.texts, left=3))
+        text.writelines(f"{escape(line)}\n" for line in layout(section.header, section.texts, left=3))
 
 
 def _write_markdown(section: Section, out: BinaryIO) -> None:

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from pytest_distbench.records.kinds import VERDICT_KINDS
 from pytest_distbench.records.run import CaseResult
-from pytest_distbench.report.escape import printable
-from pytest_distbench.report.markdown import escape, row_line, table_head
+from pytest_distbench.report.escape import escape
+from pytest_distbench.report.markdown import escape_markdown, row_line, table_head
 from pytest_distbench.report.rows import metric_text
 from pytest_distbench.report.sections import verdict_section
 
@@ -43,10 +43,10 @@ def summary(results: Sequence[CaseResult], *, max_bytes: int) -> str:
     counted = [f"{failed} of {len(table.rows)} metrics failed"]
     if fallen := [r for r in results if r.outcome == "failed"]:
         counted.append(f"{len(fallen)} of {len(results)} {'case' if len(results) == 1 else 'cases'} failed")
-    lines = [f"### distbench: {', '.join(counted)}", "", escape(device), ""]
+    lines = [f"### distbench: {', '.join(counted)}", "", escape_markdown(device), ""]
     if fallen:
         more = [f"- and {len(fallen) - _SHOWN_CASES} more"] if len(fallen) > _SHOWN_CASES else []
-        shown = [f"- {escape(r.case.title)}: {escape(r.headline)}" for r in fallen[:_SHOWN_CASES]]
+        shown = [f"- {escape_markdown(r.case.title)}: {escape_markdown(r.headline)}" for r in fallen[:_SHOWN_CASES]]
         lines += [*shown, *more, ""]
     lines += table_head(table.header, left=3)
     size = sum(len(line.encode()) + 1 for line in lines) + 100
@@ -75,21 +75,21 @@ def workflow_commands(results: Sequence[CaseResult]) -> list[str]:
             for first in unclear[:1]:
                 message = f"{first.kind}: {metric_text(first)} {first.reason}".rstrip()
                 warnings.append(_command("warning", file, title, message))
-    return [*_capped(errors, "error"), *_capped(warnings, "warning")]
+    return [*_cap(errors, "error"), *_cap(warnings, "warning")]
 
 
 def _command(kind: str, file: str, title: str, message: str) -> str:
     return f"::{kind} file={_property(file)},title={_property(title)}::{_data(message)}"
 
 
-def _capped(commands: list[str], kind: str) -> list[str]:
+def _cap(commands: list[str], kind: str) -> list[str]:
     if len(commands) <= MAX_ANNOTATIONS + 1:
         return commands
     return [*commands[:MAX_ANNOTATIONS], f"::{kind}::{len(commands) - MAX_ANNOTATIONS} more, see the job summary"]
 
 
 def _data(text: str) -> str:
-    return printable(text).replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
+    return escape(text).replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
 
 
 def _property(text: str) -> str:

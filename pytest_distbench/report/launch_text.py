@@ -59,7 +59,7 @@ def _title_of(fate: RankFate) -> str:
 
 def _body_of(fate: RankFate) -> str:
     if fate.error is not None:
-        return _shortened(fate.error.traceback.rstrip())
+        return _shorten(fate.error.traceback.rstrip())
     if not fate.is_hung:
         return ""
     return "\n".join(f"    {line}" for line in fate.stacks.splitlines()[:_STACK_LINES])
@@ -84,7 +84,7 @@ def _launcher_lines(launch: LaunchRecord) -> list[str]:
     )
 
 
-def _shortened(text: str) -> str:
+def _shorten(text: str) -> str:
     if len(text) <= _LONGEST_TEXT:
         return text
     half = _LONGEST_TEXT // 2

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 
-def escape(text: str) -> str:
+def escape_markdown(text: str) -> str:
     """Text that cannot leave its table cell nor become markup."""
     for character, replacement in (("&", "&amp;"), ("<", "&lt;"), (">", "&gt;"), ("|", "\\|"), ("`", "'")):
         text = text.replace(character, replacement)
@@ -19,4 +19,4 @@ def table_head(header: Sequence[str], *, left: int) -> list[str]:
 
 def row_line(texts: Sequence[str]) -> str:
     """One row."""
-    return "| " + " | ".join(escape(text) for text in texts) + " |"
+    return "| " + " | ".join(escape_markdown(text) for text in texts) + " |"

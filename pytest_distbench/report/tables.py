@@ -62,7 +62,7 @@ def overview(results: Sequence[CaseResult]) -> list[str]:
         rows = []
         for result in group:
             name = result.case.title
-            for verdict in telling(result):
+            for verdict in telling_verdicts(result):
                 mark, *rest = cells(make_row(verdict), words_for(result).columns)
                 rows.append((mark, name, *rest))
                 name = ""
@@ -71,14 +71,14 @@ def overview(results: Sequence[CaseResult]) -> list[str]:
             lines += layout((mark, "test", *headings), rows, left=3)
     if paired:
         lines += [MEAN_OVER_PAIRS, FINDS]
-    if any(_is_of_the_fast_side(v) for result in others for v in telling(result)):
+    if any(_is_of_the_fast_side(v) for result in others for v in telling_verdicts(result)):
         lines.append(FAST_SIDE)
     if len(results) > _SHOWN_CASES:
         lines.append(f"  {len(results) - _SHOWN_CASES} more cases (-v shows all)")
     return lines
 
 
-def telling(result: CaseResult) -> Iterable[Verdict]:
+def telling_verdicts(result: CaseResult) -> Iterable[Verdict]:
     """Of a sweep the smallest, the largest and the one that moved most; of many pairs the ends and what moved."""
     judged = [v for v in result.verdicts if v.is_judged]
     if result.reference.kind == "paired":

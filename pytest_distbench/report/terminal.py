@@ -16,7 +16,7 @@ from pytest_distbench.records.run import CaseResult
 from pytest_distbench.records.verdict import Verdict
 from pytest_distbench.report.layout import layout
 from pytest_distbench.report.rows import change, metric_text, quantity, words_for
-from pytest_distbench.report.tables import case_table, overview, telling
+from pytest_distbench.report.tables import case_table, overview, telling_verdicts
 
 _NUMBER = re.compile(r"[+-]?[\d.,]+(e[+-]?\d+)?")
 _SHOWN_NAMES = 10
@@ -88,7 +88,7 @@ def _title(result: CaseResult) -> str:
 
 
 def _counts(results: Sequence[CaseResult]) -> list[str]:
-    counts = Counter(v.kind for r in results for v in _counted(r))
+    counts = Counter(v.kind for r in results for v in _told_verdicts(r))
     total = sum(counts.values())
     is_paired = any(r.reference.kind == "paired" for r in results)
     parts = [
@@ -101,7 +101,7 @@ def _counts(results: Sequence[CaseResult]) -> list[str]:
     return [f"{counted} in {launches} launch{'es' * (launches != 1)}: {', '.join(parts) or 'nothing judged'}"]
 
 
-def _counted(result: CaseResult) -> list[Verdict]:
+def _told_verdicts(result: CaseResult) -> list[Verdict]:
     """The verdicts that the tables tell too: of a fingerprint only what is not as it should be."""
     judged = [v for v in result.verdicts if v.is_judged]
     as_it_should = {"unchanged", "missing"} if all(v.kind == "missing" for v in judged) else {"unchanged"}
@@ -149,7 +149,7 @@ def _updates(results: Sequence[CaseResult], folder: Path) -> list[str]:
     stored = [r for r in results if r.update in ("new", "changed")]
     for result in stored:
         name = result.case.title
-        for verdict in telling(result):
+        for verdict in telling_verdicts(result):
             old = result.previous.get(verdict.metric)
             note = "new" if old is None else "regression accepted" if verdict.is_failure else ""
             metric = metric_text(verdict)

@@ -19,9 +19,9 @@ from pytest_distbench.launch.pair import supervise_pair
 from pytest_distbench.machine.interpreters import Interpreter, find_interpreter
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.plan import BodyReference, LaunchPlan
-from pytest_distbench.records.record import replaced
+from pytest_distbench.records.record import replace
 from pytest_distbench.run.settings import AgainstSettings
-from pytest_distbench.run.worktree import Revision, checked_out, find_revision
+from pytest_distbench.run.worktree import Revision, check_out, find_revision
 
 PACKAGE = Path(pytest_distbench.__file__).resolve().parent
 """This package: its code is the running one on both sides, also where the repository is its own."""
@@ -113,12 +113,12 @@ class ReferenceSide:
         if self.reference.interpreter is None:
             self._is_swapped = not self._is_swapped
             here, there = (there, here) if self._is_swapped else (here, there)
-        second, first = replaced(ours, takes_turns=True), self._plan(replaced(theirs, takes_turns=True))
+        second, first = replace(ours, takes_turns=True), self._plan(replace(theirs, takes_turns=True))
         pair = supervise_pair((there, first), (here, second), on_progress=on_progress, on_output=on_output)
         # To each group the other one is foreign work, which says nothing about the machine.
-        reference, current = (record and replaced(record, foreign_cores=None) for record in pair)
+        reference, current = (record and replace(record, foreign_cores=None) for record in pair)
         if reference is not None and reference.outcome != "passed":
-            reference = replaced(reference, reason=f"in {self.reference}: {reference.reason}")
+            reference = replace(reference, reason=f"in {self.reference}: {reference.reason}")
         return reference, current
 
     def _plan(self, plan: LaunchPlan) -> LaunchPlan:
@@ -135,9 +135,9 @@ class ReferenceSide:
         working_dir = self._there(plan.working_dir)
         if not Path(working_dir).is_dir():  # pytest was started in a folder that the reference does not have
             working_dir = str(self._tree)
-        return replaced(
+        return replace(
             plan,
-            body=replaced(plan.body, file=self._there(plan.body.file)),
+            body=replace(plan.body, file=self._there(plan.body.file)),
             data_dir=str(data_dir),
             working_dir=working_dir,
             python_path=path,
@@ -156,7 +156,7 @@ class ReferenceSide:
     @functools.cached_property
     def _tree(self) -> Path | None:
         revision = self.reference.revision
-        return self._stack.enter_context(checked_out(revision, self._directory)) if revision is not None else None
+        return self._stack.enter_context(check_out(revision, self._directory)) if revision is not None else None
 
     def _there(self, path: str) -> str:
         revision = self.reference.revision

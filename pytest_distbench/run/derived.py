@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pytest_distbench.errors import DerivationError
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import Measurement
-from pytest_distbench.records.record import replaced
+from pytest_distbench.records.record import replace
 from pytest_distbench.run.samples import Samples, take_turns
 
 Derivation = Callable[..., float | None]
@@ -42,7 +42,7 @@ class GivenNumbers(Samples):
 
     def add(self, *, only: Sequence[str] = ()) -> None:
         del only
-        number = replaced(self._metric, value=self._values[len(self)])
+        number = replace(self._metric, value=self._values[len(self)])
         self.launches.append(_launch(len(self), number, self._software))
 
 
@@ -81,8 +81,8 @@ class DerivedNumbers(Samples):
     def _of(self, launches: Sequence[LaunchRecord]) -> LaunchRecord:
         value = self._value([Values({m.key: m.value for m in launch.measurements}) for launch in launches])
         foreign = [launch.foreign_cores for launch in launches if launch.foreign_cores is not None]
-        made = _launch(launches[0].index, replaced(self._metric, value=value), launches[0].software)
-        return replaced(made, foreign_cores=max(foreign, default=None))
+        made = _launch(launches[0].index, replace(self._metric, value=value), launches[0].software)
+        return replace(made, foreign_cores=max(foreign, default=None))
 
     def _value(self, values: Sequence[Values]) -> float | None:
         call = f"judge({self._metric.key!r})"

@@ -54,7 +54,7 @@ class RunDirectory:
 
 
 def _sweep(own: Path) -> None:
-    ended = sorted(_ended(own), key=_modified_at, reverse=True)
+    ended = sorted(_ended_runs(own), key=_modified_at, reverse=True)
     for path in ended[KEPT:]:
         shutil.rmtree(path, ignore_errors=True)
     for path in ended[:KEPT]:  # one whose every process was killed at once left sockets, and a plan with secrets
@@ -87,5 +87,5 @@ def is_of_an_ended_run(path: Path) -> bool:
         return False
 
 
-def _ended(own: Path) -> Iterator[Path]:
+def _ended_runs(own: Path) -> Iterator[Path]:
     return (path for path in own.parent.glob(f"{_PREFIX}*/") if path != own and is_of_an_ended_run(path))

@@ -14,11 +14,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from pytest_distbench.machine import hardware
-from pytest_distbench.machine.locks import alone_on_this_host, leased
+from pytest_distbench.machine.locks import alone_on_this_host, lease
 from pytest_distbench.records.baseline import BaselineEntry
 from pytest_distbench.records.case import CaseKey
 from pytest_distbench.records.environment import Environment
-from pytest_distbench.records.record import replaced
+from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import CaseResult
 from pytest_distbench.run.launching import Launching
 from pytest_distbench.run.pacing import SPACING_S, Pacer
@@ -74,10 +74,10 @@ class Session:
 
     def environment(self, software: dict[str, str]) -> Environment:
         """Hardware, variables as they are now, and the software that ranks reported."""
-        return replaced(
+        return replace(
             self.hardware,
             software=software or self.hardware.software,
-            variables=hardware.recordable(os.environ),
+            variables=hardware.variables_to_record(os.environ),
         )
 
     def count_comparisons(self, cases: Iterable[tuple[str, str, str]]) -> None:
@@ -160,7 +160,7 @@ class Session:
                 if not open_metrics or len(samples) >= samples.most:
                     break
         result = self.result(request, samples, reference)
-        return reference.conclude(replaced(result, verdicts=verdicts))
+        return reference.conclude(replace(result, verdicts=verdicts))
 
     def measure(self, samples: Sequence[Samples], wanted: int, world_size: int) -> None:
         """Add launches of several cases in turns until each has so many.
@@ -203,5 +203,5 @@ class Session:
         with contextlib.ExitStack() as held:
             if self.launching.kind.local_lock:
                 held.enter_context(alone_on_this_host(on_wait=tell))
-                held.enter_context(leased(gpus, on_wait=tell))
+                held.enter_context(lease(gpus, on_wait=tell))
             yield

@@ -18,7 +18,7 @@ from pytest_distbench.judging.pairs import judge_paired, not_there
 from pytest_distbench.judging.update_policy import is_wanted, only_judges, why_not_storable
 from pytest_distbench.records.baseline import BaselineEntry
 from pytest_distbench.records.choices import Update
-from pytest_distbench.records.record import replaced
+from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import CaseResult, ReferenceRecord
 from pytest_distbench.run.request import CaseRequest
 from pytest_distbench.run.samples import Samples
@@ -100,18 +100,18 @@ class Stored:
         )
 
     def conclude(self, result: CaseResult) -> CaseResult:
-        result = replaced(result, xfail_perf=result.xfail_perf or (self.entry.xfail_perf if self.entry else ""))
+        result = replace(result, xfail_perf=result.xfail_perf or (self.entry.xfail_perf if self.entry else ""))
         if not self._is_updated or result.launches[-1].outcome != "passed":
             return result
         if why_not_storable(result.launches):
-            return replaced(result, update="refused")
+            return replace(result, update="refused")
         if not is_wanted(self.update, result.verdicts, is_new=self.entry is None):
-            return replaced(result, update="kept")
+            return replace(result, update="kept")
         case = self.request.case
         made = make_entry(case, result.launches, result.launches[0].software, before=self.entry)
         self.pending.append((case.test, str(case.key), made))
         previous = {v.metric: v.baseline for v in result.verdicts if v.is_judged}
-        return replaced(result, update="new" if self.entry is None else "changed", previous=previous)
+        return replace(result, update="new" if self.entry is None else "changed", previous=previous)
 
 
 @dataclasses.dataclass
@@ -186,7 +186,7 @@ class Nothing:
         rule = Rule(tolerance=0.0, comparisons=1, max_launches=1)
         verdicts = [judge([m], None, rule).verdict for m in samples.launches[0].measurements]
         return [
-            Judgement(replaced(v, kind="incomparable", reason=self.reason) if v.is_judged else v, is_open=False)
+            Judgement(replace(v, kind="incomparable", reason=self.reason) if v.is_judged else v, is_open=False)
             for v in verdicts
         ]
 

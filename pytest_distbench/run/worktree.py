@@ -60,7 +60,7 @@ def find_revision(name: str, inside: Path) -> Revision:
 
 
 @contextlib.contextmanager
-def checked_out(revision: Revision, run_directory: Path) -> Iterator[Path]:
+def check_out(revision: Revision, run_directory: Path) -> Iterator[Path]:
     """Have a revision in a folder of the run directory; afterwards neither the folder nor git's note of it is left.
 
     The working tree and its index are not touched, and no hook runs. What a run that was killed has left goes first.

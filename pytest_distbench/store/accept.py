@@ -9,7 +9,7 @@ from pytest_distbench.judging.entry import make_entry
 from pytest_distbench.judging.update_policy import FEWEST_LAUNCHES, few_launches, is_wanted, why_not_storable
 from pytest_distbench.records.baseline import BaselineEntry, BaselineMetric
 from pytest_distbench.records.kinds import VERDICT_KINDS
-from pytest_distbench.records.record import replaced
+from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import CaseResult
 
 
@@ -17,7 +17,7 @@ class NotABaseline(DistbenchError):
     """These numbers must not be stored; the text says why and what to do."""
 
 
-def accepted(result: CaseResult, stored: BaselineEntry | None, *, mode: str, force: bool) -> BaselineEntry | None:
+def propose_entry(result: CaseResult, stored: BaselineEntry | None, *, mode: str, force: bool) -> BaselineEntry | None:
     """The entry that takes the place of ``stored``; None where the mode does not want this case.
 
     A run adds launches only for the metrics that are open, so of one case some metrics have five values and others
@@ -44,10 +44,10 @@ def accepted(result: CaseResult, stored: BaselineEntry | None, *, mode: str, for
     if force:
         return made
     moved = {v.metric for v in result.verdicts if VERDICT_KINDS[v.kind].moved}
-    merged = _merged(made.metrics, {key: metric for key, metric in kept.items() if key not in moved})
+    merged = _merge(made.metrics, {key: metric for key, metric in kept.items() if key not in moved})
     known = stored.fingerprints if stored is not None and kept else {}
     unsure = {key: f for key, f in known.items() if f.missing and len(result.launches) < FEWEST_LAUNCHES}
-    return replaced(made, metrics=merged, fingerprints=made.fingerprints | unsure)
+    return replace(made, metrics=merged, fingerprints=made.fingerprints | unsure)
 
 
 def _check_origin(result: CaseResult) -> None:
@@ -65,7 +65,7 @@ def _check_origin(result: CaseResult) -> None:
         raise NotABaseline("nothing was judged: --distbench-attach measures nothing")
 
 
-def _merged(made: Mapping[str, BaselineMetric], kept: Mapping[str, BaselineMetric]) -> dict[str, BaselineMetric]:
+def _merge(made: Mapping[str, BaselineMetric], kept: Mapping[str, BaselineMetric]) -> dict[str, BaselineMetric]:
     few = few_launches(made)
     lost = {key: number for key, number in few.items() if key not in kept}
     if lost:

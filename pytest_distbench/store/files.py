@@ -34,7 +34,7 @@ class _Head(msgspec.Struct):
     schema: int
 
 
-def _indented(content: Record) -> bytes:
+def _indent(content: Record) -> bytes:
     return msgspec.json.format(msgspec.json.encode(content), indent=1)
 
 
@@ -62,7 +62,7 @@ class FileKind(Generic[_Content]):
     where: str
     smaller: str = "Measure fewer tests at once"
     migrations: Mapping[int, Migration] = field(default_factory=dict)
-    render: Callable[[_Content], bytes] = _indented
+    render: Callable[[_Content], bytes] = _indent
 
     def write(self, path: Path, content: _Content, *, sync: bool = False) -> None:
         """Put the content in the place of the file, if there is one.
@@ -74,7 +74,7 @@ class FileKind(Generic[_Content]):
         if len(data) > self.max_bytes:
             problem = f"{len(data)} bytes are too many for a {self.name}; at most {self.max_bytes}"
             raise StoredFileError(path, problem, self.smaller)
-        with replacing(path, next_step=self.where, sync=sync) as file:
+        with replace_file(path, next_step=self.where, sync=sync) as file:
             file.write(data)
 
     def read(self, path: Path) -> _Content:
@@ -111,7 +111,7 @@ class FileKind(Generic[_Content]):
             schema = msgspec.json.decode(data, type=_Head).schema
             if schema == self.schema:
                 return msgspec.json.decode(data, type=self.record)
-            return msgspec.convert(self._carried_over(msgspec.json.decode(data), schema, path), self.record)
+            return msgspec.convert(self._migrate(msgspec.json.decode(data), schema, path), self.record)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             if data.lstrip().startswith(b"<<<<<<<") or b"\n<<<<<<< " in data:
                 raise StoredFileError(
@@ -122,7 +122,7 @@ class FileKind(Generic[_Content]):
             problem = f"not a {self.name}: {self._with_key(str(error), data)}"
             raise StoredFileError(path, problem, next_step or self.next_step) from error
 
-    def _carried_over(self, document: dict[str, Any], schema: int, path: Path) -> dict[str, Any]:
+    def _migrate(self, document: dict[str, Any], schema: int, path: Path) -> dict[str, Any]:
         """The document in this schema, one migration after the other."""
         if schema > self.schema:
             raise StoredFileError(
@@ -165,7 +165,7 @@ class FileKind(Generic[_Content]):
 
 
 @contextlib.contextmanager
-def replacing(path: Path, *, next_step: str, sync: bool = False) -> Iterator[BinaryIO]:
+def replace_file(path: Path, *, next_step: str, sync: bool = False) -> Iterator[BinaryIO]:
     """A file to write to that takes the place of ``path`` when all is written, or of nothing if that fails.
 
     What is no regular file, such as ``/dev/stdout`` or a pipe, is written to as it is.

@@ -123,8 +123,8 @@ class VersionChanges:
                 continue
             old = self._old.read(path) if path in before else None
             new = self._new.read(path) if path in after else None
-            then = _parsed(old, path)
-            now = then if old == new else _parsed(new, path)
+            then = _parse(old, path)
+            now = then if old == new else _parse(new, path)
             known = now or then
             if known is None or not self._choice(known.name):
                 continue
@@ -135,5 +135,5 @@ class VersionChanges:
                 yield change
 
 
-def _parsed(data: bytes | None, path: str) -> BaselineFile | None:
+def _parse(data: bytes | None, path: str) -> BaselineFile | None:
     return None if data is None else BASELINE_FILES.parse(data, Path(path))

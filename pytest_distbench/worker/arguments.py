@@ -32,10 +32,10 @@ _LONGEST = 80
 def refuse(call: str, wanted: str, found: object) -> NoReturn:
     """Raise the error: what the call wanted, and what it found."""
     kind = "" if found is None else f" ({type(found).__name__})"
-    raise RecordingError(f"{call}: wanted {wanted}, found {shown(found)}{kind}")
+    raise RecordingError(f"{call}: wanted {wanted}, found {show(found)}{kind}")
 
 
-def shown(found: object) -> str:
+def show(found: object) -> str:
     """A value as text for an error: a short form of it, on one line."""
     try:
         text = repr(found)

@@ -23,7 +23,7 @@ from pytest_distbench.worker.arguments import (
     check_whole,
     real,
     refuse,
-    shown,
+    show,
 )
 from pytest_distbench.worker.control import ControlLine
 from pytest_distbench.worker.fingerprint import Watch
@@ -108,7 +108,7 @@ class RankContext:
         Raises:
             RecordingError: an argument is not what is wanted, or the metric was recorded before.
         """
-        call = f"timed({shown(name)})"
+        call = f"timed({show(name)})"
         name = check_name(call, "name", name)
         warmup = check_whole(call, "warmup", warmup, least=0)
         iterations = check_whole(call, "iterations", iterations, least=1)
@@ -169,7 +169,7 @@ class RankContext:
         Raises:
             RecordingError: an argument is not what is wanted, or the metric was recorded before.
         """
-        point = {**self._common_at, **check_scalars(f"record({shown(name)})", "at", at)}
+        point = {**self._common_at, **check_scalars(f"record({show(name)})", "at", at)}
         self.notebook.note(
             name, value, unit=unit, better=better, reduce=reduce, at=point, identity=identity, facts=facts
         )
@@ -213,7 +213,7 @@ class RankContext:
         A further launch, started because some answers are open, needs only those: a body with many independent
         points may skip the others. The same in every rank.
         """
-        call = f"wants({shown(name)})"
+        call = f"wants({show(name)})"
         point = {**self._common_at, **check_scalars(call, "at", at)}
         return not self._only or metric_key(check_name(call, "name", name), point) in self._only
 
@@ -232,7 +232,7 @@ class RankContext:
         Raises:
             RecordingError: an argument is not what is wanted, or the phase was recorded before.
         """
-        call = f"phase({shown(name)})"
+        call = f"phase({show(name)})"
         check_choice(call, "better", better, ("info", "lower"))
         return self.phases.phase(check_name(call, "name", name), better=better, at=self._common_at)
 
@@ -288,11 +288,11 @@ class RankContext:
 
     def agree(self, value: float) -> float:
         """Rank 0's value in every rank; it need not be finite. A collective call."""
-        return self._side_group.broadcast(_exchanged("agree", value))
+        return self._side_group.broadcast(_check_number("agree", value))
 
     def sum_over_ranks(self, value: float) -> float:
         """The sum of every rank's value, in every rank. A collective call; integers below 2**53 are exact."""
-        return self._side_group.sum(_exchanged("sum_over_ranks", value))
+        return self._side_group.sum(_check_number("sum_over_ranks", value))
 
     def take_turn(self) -> None:
         """Where two groups run block by block in turns (``--distbench-against``), wait for this group's turn.
@@ -321,7 +321,7 @@ class RankContext:
             )
 
 
-def _exchanged(call: str, value: object) -> float:
+def _check_number(call: str, value: object) -> float:
     number = real(value)
     if number is None:
         refuse(f"{call}(...)", "a number", value)

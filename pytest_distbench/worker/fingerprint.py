@@ -19,7 +19,7 @@ from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook
 
 from pytest_distbench.records.fingerprint import Collective, RankFingerprint
 from pytest_distbench.records.flight import FlightEntry, FlightRecording
-from pytest_distbench.records.record import replaced
+from pytest_distbench.records.record import replace
 
 _DEFAULT_CAPACITY = 2000
 _MOST_STAMPS = 300
@@ -61,7 +61,7 @@ class Watch:
     def mark(self) -> None:
         """From here on counts what :meth:`since_mark` describes; at first it is the rank's start."""
         if self.is_on:
-            self._mark_ns, self._entered_at_mark = time.time_ns(), _entered()
+            self._mark_ns, self._entered_at_mark = time.time_ns(), _count_entered()
 
     def since_mark(self, key: str) -> None:
         """Describe under ``key`` everything since the last mark."""
@@ -73,7 +73,7 @@ class Watch:
         """The iteration described under ``key`` begins; a later one takes the place of an earlier."""
         if not self.is_on:
             return
-        window = self._open = _Window(key, 0, _entered())
+        window = self._open = _Window(key, 0, _count_entered())
 
         def count(optimizer: Optimizer, *_: object) -> None:
             if not window.optimizer_steps:
@@ -95,7 +95,7 @@ class Watch:
         window.end_ns = time.time_ns()
         self._hook.close()
         self._pending.append(window)
-        now = _entered()
+        now = _count_entered()
         expected = now + ahead * (now - window.entered_before + 1)  # and our barrier
         if expected - self._pending[0].entered_before > self._capacity // 2:
             self.read()
@@ -116,9 +116,9 @@ class Watch:
         """Read what is pending. Takes some ten milliseconds: not for when a clock runs."""
         if not self._pending:
             return
-        rings = [ring for name in _RECORDERS if (ring := _dumped(name, whole=True).entries)]  # oldest first
+        rings = [ring for name in _RECORDERS if (ring := _dump(name, whole=True).entries)]  # oldest first
         trouble = ""
-        if not self._capacity or not (rings or _entered()):
+        if not self._capacity or not (rings or _count_entered()):
             trouble = f"torch {torch.__version__} records no collectives here"
         elif abs(_clock_offset_ns() - self._clock_offset_ns) > _CLOCK_STEP_NS:
             trouble = "the system clock was set meanwhile"
@@ -143,8 +143,8 @@ def _fingerprint(window: _Window, entries: list[FlightEntry]) -> RankFingerprint
     rows: list[Collective] = []
     for entry in entries:
         one = _collective(entry)
-        if rows and replaced(rows[-1], count=1) == one:
-            rows[-1] = replaced(rows[-1], count=rows[-1].count + 1)
+        if rows and replace(rows[-1], count=1) == one:
+            rows[-1] = replace(rows[-1], count=rows[-1].count + 1)
         else:
             rows.append(one)
     return RankFingerprint(
@@ -174,7 +174,7 @@ def _bytes(dtype: str, shape: list[int]) -> int:
     return size
 
 
-def _dumped(function: str, *, whole: bool) -> FlightRecording:
+def _dump(function: str, *, whole: bool) -> FlightRecording:
     dump = getattr(torch._C._distributed_c10d, function, None)
     if dump is None:
         return FlightRecording()
@@ -184,9 +184,9 @@ def _dumped(function: str, *, whole: bool) -> FlightRecording:
         return FlightRecording()
 
 
-def _entered() -> int:
+def _count_entered() -> int:
     """Collectives entered so far in all groups. Some ten microseconds."""
-    status = (s for name in _RECORDERS for s in _dumped(name, whole=False).pg_status.values())
+    status = (s for name in _RECORDERS for s in _dump(name, whole=False).pg_status.values())
     return sum(max(0, int(s.last_enqueued_collective)) for s in status)
 
 

@@ -15,7 +15,7 @@ import torch
 
 from pytest_distbench.errors import RecordingError
 from pytest_distbench.records.kinds import Better
-from pytest_distbench.worker.arguments import check_choice, check_name, check_number, check_whole, real, refuse, shown
+from pytest_distbench.worker.arguments import check_choice, check_name, check_number, check_whole, real, refuse, show
 from pytest_distbench.worker.blocks import block_length
 from pytest_distbench.worker.meter import Meter
 
@@ -75,7 +75,7 @@ class Goal:
         Raises:
             RecordingError: numbers that make no training.
         """
-        call = self._call = f"goal({shown(metric)})"
+        call = self._call = f"goal({show(metric)})"
         metric = check_name(call, "metric", metric)
         target = check_number(call, "target", target)
         every = check_whole(call, "every", every, least=1)

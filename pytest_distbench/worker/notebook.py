@@ -15,7 +15,7 @@ from pytest_distbench.worker.arguments import (
     check_text,
     check_values,
     refuse,
-    shown,
+    show,
 )
 
 
@@ -59,7 +59,7 @@ class Notebook:
         Raises:
             RecordingError: what could not be merged over ranks, judged or stored later; or a metric recorded twice.
         """
-        call = f"record({shown(name)})"
+        call = f"record({show(name)})"
         name, unit = check_name(call, "name", name), check_text(call, "unit", unit)
         point, identity = check_scalars(call, "at", at), check_scalars(call, "identity", identity)
         facts = check_scalars(call, "facts", facts)

@@ -28,7 +28,7 @@ class SideGroup:
         """Wait for all ranks, without touching the device."""
         if self._backend != "fake":
             with self._watch.apart():
-                dist.barrier(group=self._made())
+                dist.barrier(group=self._make())
 
     def broadcast(self, value: float) -> float:
         """Rank 0's value in every rank."""
@@ -36,7 +36,7 @@ class SideGroup:
             return value
         box = torch.tensor([value], dtype=torch.float64)
         with self._watch.apart():
-            dist.broadcast(box, src=0, group=self._made())
+            dist.broadcast(box, src=0, group=self._make())
         return float(box.item())
 
     def sum(self, value: float) -> float:
@@ -45,10 +45,10 @@ class SideGroup:
             return value
         box = torch.tensor([value], dtype=torch.float64)
         with self._watch.apart():
-            dist.all_reduce(box, group=self._made())
+            dist.all_reduce(box, group=self._make())
         return float(box.item())
 
-    def _made(self) -> dist.ProcessGroup | None:
+    def _make(self) -> dist.ProcessGroup | None:
         if self._backend != "gloo" and self._group is None:
             group = dist.new_group(backend="gloo")
             assert isinstance(group, dist.ProcessGroup)

@@ -14,7 +14,7 @@ from pytest_distbench.commands.calibrate import analyse
 from pytest_distbench.commands.cli import main
 from pytest_distbench.errors import DistbenchError
 from pytest_distbench.records.metric import Summary
-from pytest_distbench.records.record import replaced
+from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import CaseResult
 
 Project = Callable[[str], pytest.Pytester]
@@ -44,10 +44,10 @@ def test_noise_is_that_of_what_the_rule_judges_not_of_the_percentile_alone() -> 
     ]
     whole = case_result({"step": values})
     launches = [
-        replaced(launch, measurements=[replaced(launch.measurements[0], summary=summary)])
+        replace(launch, measurements=[replace(launch.measurements[0], summary=summary)])
         for launch, summary in zip(whole.launches, summaries, strict=True)
     ]
-    found = analyse([[replaced(whole, launches=launches)]] * 2, tolerance=0.1, duration_s=1.0)
+    found = analyse([[replace(whole, launches=launches)]] * 2, tolerance=0.1, duration_s=1.0)
 
     assert found.cases[0].metrics[0].sigma == pytest.approx(
         statistics.stdev([0.5 * math.log(low) for low in minimum] * 2)
@@ -61,7 +61,7 @@ def test_noise_is_that_of_what_the_rule_judges_not_of_the_percentile_alone() -> 
         [[case_result({"step": [1.0]})], [case_result({"step": [1.0]})]],
         [[case_result({"count": [7.0] * 5}, better="exact")]] * 2,
         [[case_result({"step": [0.0] * 5})]] * 2,
-        [[replaced(case_result({"step": [1.0] * 5}), launches=[])]] * 2,
+        [[replace(case_result({"step": [1.0] * 5}), launches=[])]] * 2,
     ],
     ids=["nothing", "too few launches", "exact", "zero", "no launches"],
 )
@@ -72,7 +72,7 @@ def test_what_has_no_noise_is_an_error_that_says_what_is_wanted(rounds: list[lis
 
 def test_launches_that_failed_do_not_count() -> None:
     whole = case_result({"step": [1.0, 1.1, 1.0, 1.1, 500.0]})
-    broken = replaced(whole, launches=[*whole.launches[:4], replaced(whole.launches[4], outcome="failed")])
+    broken = replace(whole, launches=[*whole.launches[:4], replace(whole.launches[4], outcome="failed")])
 
     assert analyse([[broken], [broken]], tolerance=0.1, duration_s=1.0).cases[0].rounds == [4, 4]
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from support.stores import KEY, PLATFORM, TEST, entry
 
-from pytest_distbench.commands.contract import choose_entries, chosen, folder_of
+from pytest_distbench.commands.contract import choose_entries, folder_of, read_chosen
 from pytest_distbench.errors import DistbenchError
 from pytest_distbench.store.baselines import BaselineStore
 
@@ -20,7 +20,7 @@ def options(*arguments: str) -> argparse.Namespace:
 
 
 def names(folder: Path, *arguments: str) -> list[tuple[str, str]]:
-    return [(f.platform, f.test) for f in chosen(options("--baselines", str(folder), *arguments))]
+    return [(f.platform, f.test) for f in read_chosen(options("--baselines", str(folder), *arguments))]
 
 
 def test_entries_come_by_platform_and_several_parts_choose_what_any_names(folder: Path) -> None:

@@ -13,7 +13,7 @@ from pytest_distbench.records.environment import Environment
 from pytest_distbench.records.kinds import VerdictName
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import Measurement
-from pytest_distbench.records.record import replaced
+from pytest_distbench.records.record import replace
 from pytest_distbench.store.baselines import BaselineStore
 
 
@@ -168,19 +168,19 @@ class TestAccept:
         old = entry(0.001, 0.002, 0.003).metrics["step"]
         store.write(TEST, KEY, entry(1.0, metrics={"step": old, "closed": old}))
         adaptive = result(*[0.004] * 5)
-        first = replaced(adaptive.launches[0], measurements=[*adaptive.launches[0].measurements, closed])
-        later = [replaced(launch, only=["step"]) for launch in adaptive.launches[1:]]
-        run("accept", record(tmp_path / "run.json", replaced(adaptive, launches=[first, *later])))
+        first = replace(adaptive.launches[0], measurements=[*adaptive.launches[0].measurements, closed])
+        later = [replace(launch, only=["step"]) for launch in adaptive.launches[1:]]
+        run("accept", record(tmp_path / "run.json", replace(adaptive, launches=[first, *later])))
         taken = store.entry(TEST, KEY)
 
         assert taken is not None
-        assert taken.metrics == {"step": replaced(old, launches=[0.004] * 5), "closed": old}
+        assert taken.metrics == {"step": replace(old, launches=[0.004] * 5), "closed": old}
 
     @pytest.mark.parametrize(
         "changes",
         [
-            {"case": replaced(CASE, test="../../escape.py::test_a")},
-            {"case": replaced(CASE, test="/abs.py::test_a")},
+            {"case": replace(CASE, test="../../escape.py::test_a")},
+            {"case": replace(CASE, test="/abs.py::test_a")},
             {"environment": environment("../..")},
             {"environment": environment("")},
             {"environment": environment("/abs")},

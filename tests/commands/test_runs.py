@@ -11,7 +11,7 @@ from support.stores import HUNG, keyed, record, result
 
 from pytest_distbench.commands.cli import main
 from pytest_distbench.records.fingerprint import Collective, Fingerprint
-from pytest_distbench.records.record import replaced
+from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import CaseResult
 
 
@@ -33,7 +33,7 @@ class TestCompare:
             rows = {"all": [Collective("all_reduce", "float32", 8, "default", count)]}
             made = result(*[0.01, 0.0101] * 3)
             prints = {"step": Fingerprint(collectives=rows)}
-            return replaced(made, launches=[replaced(launch, fingerprints=prints) for launch in made.launches])
+            return replace(made, launches=[replace(launch, fingerprints=prints) for launch in made.launches])
 
         assert self.compare(tmp_path, [sends(2)], [sends(64)]) == 1
         assert "62 all_reduce of 8 B float32 were added" in capsys.readouterr().out
@@ -42,7 +42,7 @@ class TestCompare:
     def test_a_case_that_is_gone_or_failed_fails(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         good = result(*[0.01, 0.0101] * 3)
         other = result(*[0.01, 0.0101] * 3, case=keyed(case_id="ws4"))
-        broken = replaced(good, launches=[HUNG])
+        broken = replace(good, launches=[HUNG])
 
         assert self.compare(tmp_path, [good, other], [good]) == 1
         assert "only in " in capsys.readouterr().out
@@ -58,7 +58,7 @@ class TestCompare:
 
 
 def test_report_prints_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = record(tmp_path / "run.json", result(0.01), replaced(result(0.01), launches=[HUNG], verdicts=[]))
+    path = record(tmp_path / "run.json", result(0.01), replace(result(0.01), launches=[HUNG], verdicts=[]))
 
     assert main(["report", path]) == 0
     text = capsys.readouterr().out

@@ -91,7 +91,7 @@ def launchers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[WarmLa
     yield made
     for launcher in made:
         launcher.close()
-        assert processes.marked(SESSION_VARIABLE, launcher.session) == []
+        assert processes.find_marked(SESSION_VARIABLE, launcher.session) == []
     assert [path for path in directory.rglob("*") if path.is_socket()] == []
 
 

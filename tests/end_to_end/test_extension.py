@@ -77,7 +77,7 @@ def test_a_report_format_is_one_row(
 
 RULE = """
 from pytest_distbench.judging.draft import Judgement
-from pytest_distbench.records.record import replaced
+from pytest_distbench.records.record import replace
 from pytest_distbench.run import references
 
 judge_as_ever = references.judge_launches
@@ -86,7 +86,7 @@ judge_as_ever = references.judge_launches
 def judge_with_suspicion(*arguments, **options):
     found = judge_as_ever(*arguments, **options)
     return [
-        Judgement(replaced(j.verdict, kind="suspicious", reason="nobody is that fast"), is_open=False)
+        Judgement(replace(j.verdict, kind="suspicious", reason="nobody is that fast"), is_open=False)
         if j.verdict.kind == "improved"
         else j
         for j in found

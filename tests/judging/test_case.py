@@ -11,7 +11,7 @@ from pytest_distbench.judging.case import judge_launches
 from pytest_distbench.judging.terms import Terms
 from pytest_distbench.records.baseline import BaselineEntry
 from pytest_distbench.records.launch import LaunchRecord
-from pytest_distbench.records.record import replaced
+from pytest_distbench.records.record import replace
 from pytest_distbench.records.verdict import Verdict
 
 QUIET = (1.00, 1.01, 0.99, 1.02, 0.98)
@@ -19,7 +19,7 @@ STORED = entry(*QUIET, *QUIET)
 
 
 def launches(*values: float | None, **changes: Any) -> list[LaunchRecord]:
-    return [replaced(launch, software=SOFTWARE, **changes) for launch in result(*values).launches]
+    return [replace(launch, software=SOFTWARE, **changes) for launch in result(*values).launches]
 
 
 def verdicts(made: list[LaunchRecord], stored: BaselineEntry | None = STORED, **terms: Any) -> dict[str, Verdict]:
@@ -48,7 +48,7 @@ def test_an_entry_of_another_workload_is_stale_and_says_what_records_it_anew() -
 
 
 def test_a_stored_metric_that_was_not_measured_is_named_unless_nobody_wants_it() -> None:
-    both = replaced(STORED, metrics={**STORED.metrics, "gone": STORED.metrics["step"]})
+    both = replace(STORED, metrics={**STORED.metrics, "gone": STORED.metrics["step"]})
 
     assert verdicts(launches(*QUIET), both)["gone"].kind == "incomparable"
     assert "gone" not in verdicts(launches(*QUIET), both, metrics=("step",))
@@ -62,24 +62,24 @@ def test_metrics_that_are_not_asked_for_are_only_shown() -> None:
 
 def test_what_is_set_by_hand_in_the_metric_goes_before_the_entry_and_that_before_the_run() -> None:
     slow = launches(*[1.5 * v for v in QUIET])
-    metric = replaced(STORED.metrics["step"], tolerance=0.1)
+    metric = replace(STORED.metrics["step"], tolerance=0.1)
 
-    assert verdicts(slow, replaced(STORED, tolerance=1.0))["step"].kind == "unchanged"
-    assert verdicts(slow, replaced(STORED, tolerance=1.0, metrics={"step": metric}))["step"].kind == "regressed"
+    assert verdicts(slow, replace(STORED, tolerance=1.0))["step"].kind == "unchanged"
+    assert verdicts(slow, replace(STORED, tolerance=1.0, metrics={"step": metric}))["step"].kind == "regressed"
 
 
 def test_a_machine_that_is_busier_than_at_the_baseline_makes_a_slowdown_inconclusive() -> None:
     busy = launches(*[1.5 * v for v in QUIET], foreign_cores=1.5)
 
-    assert verdicts(busy, replaced(STORED, foreign_cores=0.0))["step"].kind == "inconclusive"
-    assert verdicts(busy, replaced(STORED, foreign_cores=1.5))["step"].kind == "regressed"
+    assert verdicts(busy, replace(STORED, foreign_cores=0.0))["step"].kind == "inconclusive"
+    assert verdicts(busy, replace(STORED, foreign_cores=1.5))["step"].kind == "regressed"
 
 
 def test_a_full_launch_that_lacks_a_metric_counts_as_without_value() -> None:
     made = launches(*QUIET)
-    exact = [replaced(m, name="count", better="exact", value=7.0) for m in made[0].measurements]
-    made[0] = replaced(made[0], measurements=[*made[0].measurements, *exact])
-    part = [made[0], *(replaced(launch, only=["step"]) for launch in made[1:])]
+    exact = [replace(m, name="count", better="exact", value=7.0) for m in made[0].measurements]
+    made[0] = replace(made[0], measurements=[*made[0].measurements, *exact])
+    part = [made[0], *(replace(launch, only=["step"]) for launch in made[1:])]
 
     assert verdicts(made, None)["count"].kind == "regressed"
     assert verdicts(part, None)["count"].kind == "missing"
@@ -88,17 +88,17 @@ def test_a_full_launch_that_lacks_a_metric_counts_as_without_value() -> None:
 def test_quieter_witnesses_stand_beside_the_clock_before_and_now() -> None:
     made = launches(*QUIET)
     made = [
-        replaced(launch, measurements=[replaced(launch.measurements[0], companions={"cpu_s": 0.5, "new": 1.0})])
+        replace(launch, measurements=[replace(launch.measurements[0], companions={"cpu_s": 0.5, "new": 1.0})])
         for launch in made
     ]
-    stored = replaced(STORED, metrics={"step": replaced(STORED.metrics["step"], companions={"cpu_s": 0.25})})
+    stored = replace(STORED, metrics={"step": replace(STORED.metrics["step"], companions={"cpu_s": 0.25})})
 
     assert verdicts(made, stored)["step"].companions == {"cpu_s": (0.25, 0.5)}
 
 
 def test_a_fingerprint_that_changed_fails_and_one_that_nobody_wants_does_not() -> None:
     made = launches(*QUIET, fingerprints={"step": of(BARRIER)})
-    stored = replaced(STORED, fingerprints={"step": of()})
+    stored = replace(STORED, fingerprints={"step": of()})
 
     assert verdicts(made, stored)["fingerprint"].kind == "changed"
     assert not verdicts(made, stored, metrics=("step",))["fingerprint"].is_judged

@@ -19,7 +19,7 @@ from pytest_distbench.records.case import Case, CaseKey
 from pytest_distbench.records.environment import Environment
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import Measurement, Summary, metric_key
-from pytest_distbench.records.record import replaced
+from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import CaseResult, ReferenceRecord
 from pytest_distbench.records.verdict import Verdict
 
@@ -34,13 +34,13 @@ def case(*verdicts: Verdict, launches: list[LaunchRecord], **reference: object) 
         environment=Environment(platform="p", device="d", cores=2, software={}),
         launches=launches,
         verdicts=list(verdicts),
-        reference=replaced(ReferenceRecord(kind="stored"), **reference),
+        reference=replace(ReferenceRecord(kind="stored"), **reference),
     )
 
 
 def slower(*, cpu_s: float = 0.02, late: list[float] = EQUAL, memory: int = 100, **changes: object) -> CaseResult:
     """A step of 20 ms that takes 30 ms now, on 2 ranks that computed 20 ms in all."""
-    verdict = replaced(SLOWER, companions={"cpu_s": (0.02, cpu_s)}, **changes)
+    verdict = replace(SLOWER, companions={"cpu_s": (0.02, cpu_s)}, **changes)
     launch = LaunchRecord(index=0, outcome="passed", wall_s=1.0, late_s={"m": late}, peak_memory_bytes=memory)
     return case(verdict, launches=[launch], peak_memory_bytes=100)
 
@@ -72,9 +72,9 @@ def test_a_late_rank_and_more_memory_are_found_beside_a_regression() -> None:
 
 def test_a_rank_that_is_late_in_one_launch_of_two_is_not_accused() -> None:
     result = slower(late=[0.0001, 0.01])
-    other = replaced(result.launches[0], late_s={"m": [0.01, 0.0001]})
+    other = replace(result.launches[0], late_s={"m": [0.01, 0.0001]})
 
-    assert found(replaced(result, launches=[*result.launches, other]), LateRank) == []
+    assert found(replace(result, launches=[*result.launches, other]), LateRank) == []
 
 
 def test_ranks_that_come_together_and_the_usual_memory_are_no_cause() -> None:
@@ -104,14 +104,14 @@ def test_phases_that_take_longer_are_named_by_what_they_add() -> None:
         LongerPhase(name="step", then_s=1.0, now_s=3.0),
         LongerPhase(name="load", then_s=1.0, now_s=1.2),
     ]
-    assert find_causes(replaced(result, verdicts=[replaced(SLOWER, kind="unchanged")])) == []
+    assert find_causes(replace(result, verdicts=[replace(SLOWER, kind="unchanged")])) == []
 
 
 def test_of_a_sweep_it_is_said_whether_a_call_or_a_byte_costs_more() -> None:
     def point(size: int) -> Verdict:
         then = 1e-5 + size * 1e-9
         at = {"message_bytes": size}
-        return replaced(
+        return replace(
             SLOWER, metric=metric_key("latency", at), at=at, baseline=then, current=then + 2e-5, ratio=2e-5 / then + 1
         )
 

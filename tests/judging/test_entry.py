@@ -10,7 +10,7 @@ from pytest_distbench.records.case import Case, CaseKey
 from pytest_distbench.records.fingerprint import Fingerprint
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import Measurement, Summary
-from pytest_distbench.records.record import replaced
+from pytest_distbench.records.record import replace
 
 
 def timed(value: float, *, fastest: float = 0.9, slow: float = 1.2) -> Measurement:
@@ -36,8 +36,8 @@ def test_a_baseline_keeps_the_ends_of_a_series_and_nothing_of_a_number() -> None
             wall_s=1.0,
             measurements=[
                 timed(1.0),
-                replaced(metric(2.0), name="one"),
-                replaced(timed(1.0), name="foreign", value=9.0),
+                replace(metric(2.0), name="one"),
+                replace(timed(1.0), name="foreign", value=9.0),
             ],
         )
     ]
@@ -57,7 +57,7 @@ def test_a_baseline_keeps_what_launches_agree_on_and_says_where_they_do_not() ->
             index=i,
             outcome="passed",
             wall_s=1.0,
-            measurements=[replaced(measured, companions={"cpu_s": seconds, "waits": 3.0})],
+            measurements=[replace(measured, companions={"cpu_s": seconds, "waits": 3.0})],
             fingerprints={"m": of(BARRIER), "wild": of(reduce(4 * i))},
             peak_memory_bytes=123456789,
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from support.metrics import baseline, metric
 
-from pytest_distbench.judging.family import Family, known
+from pytest_distbench.judging.family import Family, known_values
 
 
 def family(**changes: object) -> Family:
@@ -27,8 +27,8 @@ def test_stored_values_stand_in_the_order_of_the_new_ones() -> None:
 
 @pytest.mark.parametrize(("given", "accepted"), [(None, 0.2), (0.0, 0.0), (0.5, 0.5)])
 def test_the_tolerance_that_was_set_goes_before_the_rules_own(given: float | None, accepted: float) -> None:
-    assert family(tolerance=given).accepted(0.2) == accepted
+    assert family(tolerance=given).tolerance_or(0.2) == accepted
 
 
 def test_values_that_are_not_there_are_left_out() -> None:
-    assert known([1.0, None, 0.0]) == [1.0, 0.0]
+    assert known_values([1.0, None, 0.0]) == [1.0, 0.0]

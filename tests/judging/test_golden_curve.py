@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_distbench.judging.golden_curve import RTOL, Departure, compare, deviations, rounded
+from pytest_distbench.judging.golden_curve import RTOL, Departure, compare, deviations, round_digits
 
 GOLDEN = [2.3, 2.1, 1.9, 1.8, 1.7]
 
@@ -45,7 +45,7 @@ def test_the_first_step_that_differs_suggests_the_cause(step: int, cause: str) -
 
 def test_nine_digits_tell_neighbouring_float32_apart() -> None:
     """The float32 after 1.0 is 1 + 2**-23."""
-    assert rounded(1.0) != rounded(1.0 + 2**-23)
+    assert round_digits(1.0) != round_digits(1.0 + 2**-23)
     assert not compare([1.0], [1.0 + 2**-23], rtol=RTOL, rounding=0.0).is_identical
 
 
@@ -65,5 +65,5 @@ def test_any_two_curves_can_be_compared(pairs: list[tuple[float, float]]) -> Non
     found = compare(stored, current, rtol=RTOL, rounding=0.0)
 
     assert 0.0 <= found.largest < float("inf")
-    assert found.is_identical == ([rounded(a) for a in stored] == [rounded(b) for b in current])
+    assert found.is_identical == ([round_digits(a) for a in stored] == [round_digits(b) for b in current])
     assert compare(stored, stored, rtol=0.0, rounding=0.0).is_identical

@@ -9,7 +9,7 @@ from support.metrics import STORED, baseline, metric, rule
 
 from pytest_distbench.judging.metric import judge, not_measured
 from pytest_distbench.records.kinds import Better
-from pytest_distbench.records.record import replaced
+from pytest_distbench.records.record import replace
 
 wild = st.floats(min_value=-1.0, allow_nan=False, allow_infinity=False) | st.sampled_from([5e-324, 1.7e308])
 
@@ -104,7 +104,7 @@ def test_what_stays_zero_is_unchanged() -> None:
 
 
 def test_another_unit_is_incomparable() -> None:
-    verdict = judge([replaced(metric(1.0), unit="ms")], baseline(STORED), rule()).verdict
+    verdict = judge([replace(metric(1.0), unit="ms")], baseline(STORED), rule()).verdict
 
     assert (verdict.kind, verdict.reason) == ("incomparable", "the unit was 's', now it is 'ms'")
 

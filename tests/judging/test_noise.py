@@ -16,7 +16,7 @@ from pytest_distbench.plugin.settings import read_settings
 from pytest_distbench.records.baseline import BaselineMetric
 from pytest_distbench.records.metric import Measurement, Summary
 from pytest_distbench.records.quantiles import quantile
-from pytest_distbench.records.record import replaced
+from pytest_distbench.records.record import replace
 
 
 def test_noise_without_drift_is_one_deviation() -> None:
@@ -58,13 +58,13 @@ def test_edges_of_noise_and_drift(rounds: list[list[float]], expected: tuple[flo
 def test_the_rule_finds_what_is_promised_nine_times_in_ten(sigma: float, drift: float) -> None:
     made = random.Random(SEED)
     (stored, new), alpha, tries = noise.BUDGETS[0], 0.001, 400
-    promised = noise.detectable(noise.Noise(sigma, drift), stored=stored, new=new, alpha=alpha)
+    promised = noise.smallest_slowdown(noise.Noise(sigma, drift), stored=stored, new=new, alpha=alpha)
     found = 0
     for _ in range(tries):
         today = math.log1p(promised) + made.gauss(0, drift) - made.gauss(0, drift)
         before = [math.exp(made.gauss(0, sigma)) for _ in range(stored)]
         after = [Measurement(name="a", unit="s", better="lower", value=math.exp(made.gauss(today, sigma)))]
-        after += [replaced(after[0], value=math.exp(made.gauss(today, sigma))) for _ in range(new - 1)]
+        after += [replace(after[0], value=math.exp(made.gauss(today, sigma))) for _ in range(new - 1)]
         baseline = BaselineMetric(unit="s", better="lower", launches=before)
         rule = Comparison.of(after, baseline, tolerance=0.0, alpha=alpha, most=new, noise_floor=0.0)
         found += rule.answer.kind == "regressed"
@@ -80,7 +80,7 @@ def test_the_first_budget_is_that_of_a_run_without_options(pytester: pytest.Pyte
 
 
 def test_more_launches_find_less_but_never_less_than_the_rule_keeps_for_drift() -> None:
-    found = [noise.detectable(noise.Noise(0.1, 0.0), stored=n, new=n, alpha=0.001) for n in (5, 10, 100, 10_000)]
+    found = [noise.smallest_slowdown(noise.Noise(0.1, 0.0), stored=n, new=n, alpha=0.001) for n in (5, 10, 100, 10_000)]
     least = math.expm1(noise_limit(0.1, 10_000, 10_000, 0.001, drift=DRIFT))
 
     assert found[0] > 1.1 * found[1] > 1.2 * found[2]
@@ -89,7 +89,7 @@ def test_more_launches_find_less_but_never_less_than_the_rule_keeps_for_drift() 
 
 def test_a_metric_quieter_than_its_siblings_is_promised_what_the_rule_believes_of_it() -> None:
     def size(own: float, typical: float) -> float:
-        return noise.detectable(noise.Noise(own, 0.0, typical), stored=10, new=10, alpha=0.001)
+        return noise.smallest_slowdown(noise.Noise(own, 0.0, typical), stored=10, new=10, alpha=0.001)
 
     assert size(0.1, 0.0) == size(0.1, 0.05)
     assert 0.7 * size(0.1, 0.0) < size(0.01, 0.1) < size(0.1, 0.0)
@@ -100,8 +100,8 @@ def test_the_launches_needed_are_the_fewest_that_hold() -> None:
     needed = noise.launches_needed(quiet, tolerance=0.1, alpha=0.001)
 
     assert needed is not None
-    assert noise.detectable(quiet, stored=max(10, needed), new=needed, alpha=0.001) <= 0.1
-    assert noise.detectable(quiet, stored=max(10, needed - 1), new=needed - 1, alpha=0.001) > 0.1
+    assert noise.smallest_slowdown(quiet, stored=max(10, needed), new=needed, alpha=0.001) <= 0.1
+    assert noise.smallest_slowdown(quiet, stored=max(10, needed - 1), new=needed - 1, alpha=0.001) > 0.1
 
 
 @pytest.mark.parametrize("found", [noise.Noise(0.05, 0.0), noise.Noise(0.0, 0.1), noise.Noise(0.001, 0.0, 0.05)])

@@ -9,10 +9,18 @@ import statistics
 import pytest
 from scipy import stats
 
-from pytest_distbench.judging.pair_rule import FIRST_LOOK, LAST_LOOK, PairRule, detectable, judge_pairs, looks, power
+from pytest_distbench.judging.pair_rule import (
+    FIRST_LOOK,
+    LAST_LOOK,
+    PairRule,
+    judge_pairs,
+    looks,
+    power,
+    smallest_slowdown,
+)
 from pytest_distbench.records.kinds import Better
 from pytest_distbench.records.metric import Measurement
-from pytest_distbench.records.record import replaced
+from pytest_distbench.records.record import replace
 from pytest_distbench.records.verdict import Verdict
 
 QUIET = (1.00, 1.01, 0.99, 1.005, 0.995)
@@ -102,7 +110,7 @@ def test_values_without_a_ratio_are_incomparable() -> None:
 
 
 def test_another_unit_is_incomparable() -> None:
-    verdict = judge_pairs([(metric(1.0), replaced(metric(1.0), unit="ms"))] * 5, rule())[0]
+    verdict = judge_pairs([(metric(1.0), replace(metric(1.0), unit="ms"))] * 5, rule())[0]
 
     assert (verdict.kind, verdict.reason) == ("incomparable", "the unit was 's', now it is 'ms'")
 
@@ -143,18 +151,18 @@ def test_power_is_that_of_the_noncentral_t_where_the_tolerance_does_not_matter()
 
 
 def test_without_noise_everything_above_the_tolerance_is_found() -> None:
-    assert detectable(0.0, rule()) == pytest.approx(0.05, abs=1e-6)
+    assert smallest_slowdown(0.0, rule()) == pytest.approx(0.05, abs=1e-6)
 
 
 def test_hopeless_noise_finds_nothing() -> None:
-    assert detectable(100.0, rule()) == math.inf
+    assert smallest_slowdown(100.0, rule()) == math.inf
 
 
 @pytest.mark.parametrize("sigma", [0.02, 0.05, 0.1])
 def test_the_printed_power_is_the_one_observed(sigma: float) -> None:
     """Nine of ten runs at the detectable slowdown are red; more looks may find a little more."""
     rng = random.Random(7)
-    slowdown = detectable(sigma, rule())
+    slowdown = smallest_slowdown(sigma, rule())
     red = statistics.fmean(simulated(rng, slowdown, sigma) == "regressed" for _ in range(200))
 
     assert 0.83 <= red <= 0.97

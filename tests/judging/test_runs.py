@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from support.stores import HUNG, KEY, PLATFORM, TEST, keyed, result
 
-from pytest_distbench.judging.runs import compared
+from pytest_distbench.judging.runs import compare_runs
 from pytest_distbench.records.case import EntryName
-from pytest_distbench.records.record import replaced
+from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import CaseResult, ReferenceRecord, RunRecord
 
 NAME = EntryName(platform=PLATFORM, test=TEST, key=KEY)
@@ -20,7 +20,7 @@ def run(*results: CaseResult) -> RunRecord:
 
 
 def kinds(old: CaseResult, new: CaseResult, *, tolerance: float = 0.1) -> list[str]:
-    return [v.kind for v in compared(run(old), run(new), tolerance=tolerance).verdicts[NAME]]
+    return [v.kind for v in compare_runs(run(old), run(new), tolerance=tolerance).verdicts[NAME]]
 
 
 def test_the_older_run_takes_the_baselines_place() -> None:
@@ -32,30 +32,30 @@ def test_the_older_run_takes_the_baselines_place() -> None:
 
 
 def test_cases_of_one_run_only_are_named() -> None:
-    found = compared(run(result(*QUIET)), run(result(*QUIET, case=keyed(case_id="ws4"))), tolerance=0.1)
+    found = compare_runs(run(result(*QUIET)), run(result(*QUIET, case=keyed(case_id="ws4"))), tolerance=0.1)
 
     assert (found.lost, [name.key for name in found.added]) == ([NAME], ["ws4.gloo.warm"])
     assert found.verdicts == {}
 
 
 def test_a_case_that_fails_now_is_named_and_not_judged() -> None:
-    found = compared(run(result(*QUIET)), run(replaced(result(*QUIET), launches=[HUNG])), tolerance=0.1)
+    found = compare_runs(run(result(*QUIET)), run(replace(result(*QUIET), launches=[HUNG])), tolerance=0.1)
 
     assert (found.failed, found.verdicts) == ([NAME], {})
 
 
 def test_a_case_that_failed_before_is_as_good_as_new() -> None:
-    found = compared(run(replaced(result(*QUIET), launches=[HUNG])), run(result(*QUIET)), tolerance=0.1)
+    found = compare_runs(run(replace(result(*QUIET), launches=[HUNG])), run(result(*QUIET)), tolerance=0.1)
 
     assert (found.added, found.lost) == ([NAME], [])
 
 
 def test_cases_with_few_launches_are_counted() -> None:
-    assert compared(run(result(*QUIET[:4])), run(result(*QUIET)), tolerance=0.1).few == 1
-    assert compared(run(result(*QUIET)), run(result(*QUIET[:4])), tolerance=0.1).few == 0
+    assert compare_runs(run(result(*QUIET[:4])), run(result(*QUIET)), tolerance=0.1).few == 1
+    assert compare_runs(run(result(*QUIET)), run(result(*QUIET[:4])), tolerance=0.1).few == 0
 
 
 def test_what_was_compared_on_the_spot_is_no_baseline() -> None:
     paired = result(*QUIET, reference=ReferenceRecord(kind="paired"))
 
-    assert compared(run(paired), run(paired), tolerance=0.1).verdicts == {}
+    assert compare_runs(run(paired), run(paired), tolerance=0.1).verdicts == {}

@@ -33,8 +33,8 @@ def test_the_tolerance_closest_to_the_number_counts(
 ) -> None:
     terms = Terms(tolerance=of_test, default_tolerance=0.1, max_launches=1, cores=2)
 
-    assert terms.accepted("step", (of_metric, of_case)) == accepted
-    assert terms.named("step", (of_metric, of_case)) == named
+    assert terms.tolerance_of("step", (of_metric, of_case)) == accepted
+    assert terms.own_tolerance_of("step", (of_metric, of_case)) == named
 
 
 def test_metrics_that_are_not_listed_are_not_judged() -> None:

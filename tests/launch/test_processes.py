@@ -24,27 +24,27 @@ def sleeper() -> Iterator[tuple[psutil.Process, str]]:
     value = uuid.uuid4().hex
     code = "import subprocess, sys; subprocess.run([sys.executable, '-c', 'import time; time.sleep(600)'])"
     made = subprocess.Popen([sys.executable, "-c", code], env={**os.environ, VARIABLE: value}, start_new_session=True)
-    wait_for(lambda: len(processes.marked(VARIABLE, value)) == 2)
+    wait_for(lambda: len(processes.find_marked(VARIABLE, value)) == 2)
     yield psutil.Process(made.pid), value
-    processes.kill(processes.marked(VARIABLE, value))
+    processes.kill(processes.find_marked(VARIABLE, value))
     made.wait()
 
 
 def test_a_process_is_found_by_its_environment_and_by_its_parents(sleeper: tuple[psutil.Process, str]) -> None:
     process, value = sleeper
-    marked = {found.pid for found in processes.marked(VARIABLE, value)}
+    marked = {found.pid for found in processes.find_marked(VARIABLE, value)}
 
     assert marked == {found.pid for found in processes.family([process.pid])}
     assert marked == {process.pid, *processes.children(process.pid)}
-    assert processes.marked(VARIABLE, "another") == []
-    assert marked <= {found.pid for found in processes.carrying(VARIABLE)}
+    assert processes.find_marked(VARIABLE, "another") == []
+    assert marked <= {found.pid for found in processes.find_carrying(VARIABLE)}
 
 
 def test_what_is_killed_is_gone_with_the_group_it_leads(sleeper: tuple[psutil.Process, str]) -> None:
     process, value = sleeper
 
     assert processes.kill([process]) == []
-    wait_for(lambda: not processes.marked(VARIABLE, value))
+    wait_for(lambda: not processes.find_marked(VARIABLE, value))
     assert not processes.is_alive(process.pid)
 
 

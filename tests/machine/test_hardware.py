@@ -51,7 +51,7 @@ def test_a_platform_name_is_one_folder(name: str) -> None:
 
 
 def test_only_allowed_variables_are_recorded_and_no_secret() -> None:
-    recorded = hardware.recordable(
+    recorded = hardware.variables_to_record(
         {
             "NCCL_DEBUG": "INFO",
             "OMP_NUM_THREADS": "1",
@@ -88,7 +88,7 @@ def test_stored_parameters_hold_no_secret() -> None:
         "slash": "https://me:a/bc@host",
     }
 
-    assert hardware.scrubbed(given) == {
+    assert hardware.mask_secrets(given) == {
         "api_key": "***",
         "hf": {"token": "***", "max_tokens": 512},
         "password": ["***"],
@@ -117,7 +117,7 @@ def test_stored_command_lines_hold_no_secret() -> None:
         "x",
     ]
 
-    assert hardware.scrubbed_arguments(given) == [
+    assert hardware.mask_arguments(given) == [
         "--steps", "5", "--api-key", "***", "--token=***", "hydra.auth.token=***", "--data=https://host", "x",
     ]  # fmt: skip
 
@@ -139,7 +139,7 @@ def test_a_platform_is_one_folder_or_a_clear_error(name: str) -> None:
 @given(st.dictionaries(st.sampled_from(["NCCL_DEBUG", "NCCL_TOKEN", "OMP_SECRET", "PATH", "TORCH_PROXY"]), texts))
 def test_recorded_variables_hold_no_secret(variables: dict[str, str]) -> None:
     values = {name: f"https://me:pw@host/{value}" for name, value in variables.items()}
-    found = hardware.recordable(values)
+    found = hardware.variables_to_record(values)
 
     assert set(found) <= {"NCCL_DEBUG", "TORCH_PROXY"}
     assert not any("me:pw" in value for value in found.values())

@@ -11,7 +11,7 @@ import pytest
 
 from pytest_distbench.errors import LauncherError
 from pytest_distbench.machine import locks
-from pytest_distbench.machine.locks import alone_on_this_host, leased
+from pytest_distbench.machine.locks import alone_on_this_host, lease
 
 
 @pytest.fixture(autouse=True)
@@ -39,10 +39,10 @@ def test_one_measurement_at_a_time(tmp_path: Path) -> None:
 
 
 def test_a_gpu_is_held_by_its_uuid_and_others_stay_free() -> None:
-    with leased(["GPU-b", "GPU-a"], on_wait=pytest.fail):
-        with leased(["GPU-c"], on_wait=pytest.fail):
+    with lease(["GPU-b", "GPU-a"], on_wait=pytest.fail):
+        with lease(["GPU-c"], on_wait=pytest.fail):
             pass
-        with pytest.raises(LauncherError, match="the run that uses GPU-a has held"), leased(["GPU-a"], on_wait=ignore):
+        with pytest.raises(LauncherError, match="the run that uses GPU-a has held"), lease(["GPU-a"], on_wait=ignore):
             pytest.fail("two at once")
 
 
@@ -50,18 +50,18 @@ def test_a_gpu_held_by_a_process_that_was_killed_is_free(tmp_path: Path) -> None
     code = f"""
         import os, signal, tempfile
         tempfile.tempdir = {str(tmp_path)!r}
-        from pytest_distbench.machine.locks import leased
-        with leased(["GPU-a"], on_wait=print):
+        from pytest_distbench.machine.locks import lease
+        with lease(["GPU-a"], on_wait=print):
             os.kill(os.getpid(), signal.SIGKILL)
     """
     assert subprocess.run([sys.executable, "-c", textwrap.dedent(code)], check=False).returncode == -9
 
-    with leased(["GPU-a"], on_wait=pytest.fail):
+    with lease(["GPU-a"], on_wait=pytest.fail):
         pass
 
 
 def test_a_uuid_cannot_name_a_file_elsewhere(tmp_path: Path) -> None:
-    with leased(["../../etc/passwd"], on_wait=pytest.fail):
+    with lease(["../../etc/passwd"], on_wait=pytest.fail):
         assert [path.parent for path in tmp_path.rglob("*")] == [tmp_path]
 
 

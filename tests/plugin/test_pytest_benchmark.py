@@ -13,7 +13,7 @@ from pytest_distbench.records.case import Case, CaseKey
 from pytest_distbench.records.environment import Environment
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import Measurement, Summary
-from pytest_distbench.records.record import replaced
+from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import CaseResult, ReferenceRecord
 from pytest_distbench.records.verdict import Verdict
 
@@ -124,7 +124,7 @@ def test_a_round_is_a_launch_and_the_entry_says_what_was_measured_where() -> Non
         result_of([1.0], better="info"),
         result_of([None]),
         result_of([0.0]),
-        replaced(result_of([1.0]), verdicts=[]),
+        replace(result_of([1.0]), verdicts=[]),
     ],
     ids=["not a time", "not judged", "no value", "no time at all", "measured for a derived number"],
 )
@@ -138,9 +138,9 @@ def test_launches_without_a_value_are_no_rounds() -> None:
 
 def test_a_case_whose_ranks_failed_is_no_benchmark() -> None:
     result = result_of([1.0, 2.0])
-    failed = replaced(result.launches[1], outcome="failed")
+    failed = replace(result.launches[1], outcome="failed")
 
-    assert list(benchmarks([replaced(result, launches=[result.launches[0], failed])])) == []
+    assert list(benchmarks([replace(result, launches=[result.launches[0], failed])])) == []
 
 
 def test_json_has_an_entry_per_case_and_time_with_exact_values(project: Project) -> None:

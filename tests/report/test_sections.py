@@ -8,7 +8,7 @@ import io
 import pytest
 from support.results import PAIRED, point, result, verdict
 
-from pytest_distbench.records.record import replaced
+from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import RunRecord
 from pytest_distbench.report.formats import FORMATS
 from pytest_distbench.report.sections import (
@@ -50,7 +50,7 @@ def test_collectives_have_the_columns_of_nccl_tests() -> None:
 
 def test_the_environment_tells_what_cases_differ_in() -> None:
     first = result()
-    other = replaced(first, environment=replaced(first.environment, software={"torch": "2.15.0"}))
+    other = replace(first, environment=replace(first.environment, software={"torch": "2.15.0"}))
     values = [cells[0].value for cells in environment_section([first, other]).rows]
 
     assert values == ["platform", "device", "cores", "torch", "torch"]

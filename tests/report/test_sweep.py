@@ -6,7 +6,7 @@ import pytest
 from support.results import point, result, verdict
 
 from pytest_distbench.records.metric import metric_key
-from pytest_distbench.records.record import replaced
+from pytest_distbench.records.record import replace
 from pytest_distbench.report.sweep import is_sweep, sweep_points
 
 
@@ -26,7 +26,7 @@ def test_a_megabyte_in_a_millisecond_is_one_gigabyte_a_second() -> None:
 
 
 def test_a_collective_without_factor_has_no_bus_bandwidth() -> None:
-    [found] = sweep_points(result(replaced(point(8), facts={})))
+    [found] = sweep_points(result(replace(point(8), facts={})))
 
     assert found.busbw is None
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from support.results import PAIRED, point, result, verdict
 
-from pytest_distbench.report.tables import FAST_SIDE, FINDS, case_table, overview, telling
+from pytest_distbench.report.tables import FAST_SIDE, FINDS, case_table, overview, telling_verdicts
 
 
 def test_what_is_within_its_limits_is_counted_unless_all_is_asked_for() -> None:
@@ -26,13 +26,13 @@ def test_a_sweep_has_a_row_for_each_size_with_its_rates() -> None:
 def test_of_a_sweep_the_ends_and_the_size_that_moved_most_are_told() -> None:
     sizes = [point(size, ratio=ratio) for size, ratio in [(8, 1.0), (16, 1.1), (32, 1.3), (64, 1.0)]]
 
-    assert [v.at["message_bytes"] for v in telling(result(*sizes))] == [8, 32, 64]
+    assert [v.at["message_bytes"] for v in telling_verdicts(result(*sizes))] == [8, 32, 64]
 
 
 def test_of_many_pairs_the_ends_and_what_moved_are_told() -> None:
     verdicts = [verdict("regressed" if i == 3 else "unchanged", metric=f"m{i}") for i in range(8)]
 
-    assert [v.metric for v in telling(result(*verdicts, reference=PAIRED))] == ["m0", "m3", "m7"]
+    assert [v.metric for v in telling_verdicts(result(*verdicts, reference=PAIRED))] == ["m0", "m3", "m7"]
 
 
 def test_the_name_of_a_case_stands_once() -> None:

@@ -11,7 +11,7 @@ from support.metrics import metric
 from support.stores import result
 
 from pytest_distbench.errors import DerivationError
-from pytest_distbench.records.record import replaced
+from pytest_distbench.records.record import replace
 from pytest_distbench.run.derived import DerivedNumbers, GivenNumbers, Values
 from pytest_distbench.run.samples import Samples
 
@@ -21,7 +21,7 @@ class Made(Samples):
 
     def __init__(self, *values: float, foreign_cores: float | None = None) -> None:
         super().__init__()
-        self.coming = [replaced(launch, foreign_cores=foreign_cores) for launch in result(*values).launches]
+        self.coming = [replace(launch, foreign_cores=foreign_cores) for launch in result(*values).launches]
 
     def add(self, *, only: Sequence[str] = ()) -> None:
         self.launches.append(self.coming[len(self)])

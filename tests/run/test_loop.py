@@ -12,7 +12,7 @@ from support.stores import CASE, entry, environment, result
 
 from pytest_distbench.judging.draft import Judgement
 from pytest_distbench.judging.terms import Terms
-from pytest_distbench.records.record import replaced
+from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import CaseResult, ReferenceRecord
 from pytest_distbench.run.loop import Session
 from pytest_distbench.run.request import CaseRequest
@@ -33,7 +33,7 @@ class Counted(Samples):
         self.asked.append(list(only))
         [launch] = result(1.0).launches
         outcome = "failed" if len(self) == self.fails_at else "passed"
-        self.launches.append(replaced(launch, index=len(self), outcome=outcome))
+        self.launches.append(replace(launch, index=len(self), outcome=outcome))
 
 
 class Opened:
@@ -52,7 +52,7 @@ class Opened:
         return ReferenceRecord(kind="stored")
 
     def conclude(self, made: CaseResult) -> CaseResult:
-        return replaced(made, headline="concluded")
+        return replace(made, headline="concluded")
 
 
 @pytest.fixture

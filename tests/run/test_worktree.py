@@ -6,7 +6,7 @@ import pytest
 from support.repositories import git
 
 from pytest_distbench.run.directory import RunDirectory
-from pytest_distbench.run.worktree import checked_out, find_revision
+from pytest_distbench.run.worktree import check_out, find_revision
 
 
 def test_a_worktree_holds_the_revision_and_is_removed_after_an_error_with_what_was_written_there(
@@ -16,7 +16,7 @@ def test_a_worktree_holds_the_revision_and_is_removed_after_an_error_with_what_w
     revision = find_revision("HEAD", committed.path)
 
     def use() -> None:
-        with checked_out(revision, committed.path / "tmp") as tree:
+        with check_out(revision, committed.path / "tmp") as tree:
             assert "def test_step" in (tree / "test_it.py").read_text()
             (tree / "left.txt").write_text("by a rank")
             raise KeyboardInterrupt
@@ -38,7 +38,7 @@ def test_what_a_killed_run_left_is_removed_and_a_living_run_keeps_its_own(commit
     mine = committed.path / "tmp" / "mine"
     git(committed.path, "worktree", "add", "-q", "--detach", str(mine))
     (killed / "in-use.lock").touch()
-    with checked_out(revision, committed.path / "tmp"):
+    with check_out(revision, committed.path / "tmp"):
         pass
     left = git(committed.path, "worktree", "list")
     alive.close(keep=False)
@@ -52,7 +52,7 @@ def test_no_hook_of_the_repository_runs(committed: pytest.Pytester) -> None:
     hook = committed.path / ".git" / "hooks" / "post-checkout"
     hook.write_text(f"#!/bin/sh\ntouch {committed.path}/tmp/ran\n")
     hook.chmod(0o755)
-    with checked_out(find_revision("HEAD", committed.path), committed.path / "tmp"):
+    with check_out(find_revision("HEAD", committed.path), committed.path / "tmp"):
         pass
 
     assert not (committed.path / "tmp" / "ran").exists()

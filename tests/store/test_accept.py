@@ -9,15 +9,15 @@ from support.fingerprints import BARRIER, of
 from support.stores import entry, keyed, result
 
 from pytest_distbench.records.fingerprint import Fingerprint
-from pytest_distbench.records.record import replaced
+from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import CaseResult, ReferenceRecord
-from pytest_distbench.store.accept import NotABaseline, accepted
+from pytest_distbench.store.accept import NotABaseline, propose_entry
 
 FIVE = (0.004, 0.004, 0.004, 0.004, 0.004)
 
 
 def take(made: CaseResult, stored: Any = None, *, mode: str = "all", force: bool = False) -> Any:
-    return accepted(made, stored, mode=mode, force=force)
+    return propose_entry(made, stored, mode=mode, force=force)
 
 
 def test_the_values_of_the_launches_take_the_place_of_the_stored_ones() -> None:
@@ -52,7 +52,7 @@ def test_what_must_not_be_a_baseline_is_refused(made: CaseResult, said: str) -> 
 
 
 def test_few_launches_of_what_did_not_move_keep_what_is_stored_unless_forced() -> None:
-    stored = replaced(entry(0.001, 0.002), workload=result(0.004).case.workload)
+    stored = replace(entry(0.001, 0.002), workload=result(0.004).case.workload)
     still = result(0.004, kind="unchanged")
 
     assert take(still, stored).metrics == stored.metrics
@@ -61,8 +61,8 @@ def test_few_launches_of_what_did_not_move_keep_what_is_stored_unless_forced() -
 
 def test_few_launches_keep_the_note_that_a_fingerprint_differs_between_launches() -> None:
     unsure = Fingerprint(missing="differs between launches of the same code")
-    stored = replaced(entry(*FIVE), fingerprints={"step": unsure})
+    stored = replace(entry(*FIVE), fingerprints={"step": unsure})
     made = result(*FIVE[:4], kind="unchanged")
-    launches = [replaced(launch, fingerprints={"step": of(BARRIER)}) for launch in made.launches]
+    launches = [replace(launch, fingerprints={"step": of(BARRIER)}) for launch in made.launches]
 
-    assert take(replaced(made, launches=launches), stored).fingerprints == {"step": unsure}
+    assert take(replace(made, launches=launches), stored).fingerprints == {"step": unsure}

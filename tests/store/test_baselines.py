@@ -23,7 +23,7 @@ from pytest_distbench.records.baseline import BaselineEntry, BaselineMetric
 from pytest_distbench.records.case import Case, CaseKey
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import Measurement
-from pytest_distbench.records.record import replaced
+from pytest_distbench.records.record import replace
 from pytest_distbench.store.baselines import SCHEMA, BaselineFile, BaselineStore, read_file, render
 
 TEST = "suites/collectives/test_all_reduce.py::test_all_reduce"
@@ -297,7 +297,7 @@ def test_two_writers_lose_nothing(store: BaselineStore) -> None:
 def test_an_update_keeps_what_was_set_by_hand() -> None:
     case = Case(test=TEST, key=CaseKey(case_id="ws2", backend="gloo", launcher="warm"), world_size=2, device="cpu")
     by_hand = BaselineMetric(better="lower", unit="s", launches=[1.0], tolerance=0.3)
-    before = replaced(entry(1.0), metrics={"latency": by_hand}, tolerance=0.2, xfail_perf="bug 12")
+    before = replace(entry(1.0), metrics={"latency": by_hand}, tolerance=0.2, xfail_perf="bug 12")
     launch = LaunchRecord(
         index=0,
         outcome="passed",
@@ -310,7 +310,7 @@ def test_an_update_keeps_what_was_set_by_hand() -> None:
 
 
 def test_a_negative_tolerance_is_refused(store: BaselineStore) -> None:
-    path = store.write(TEST, KEY, replaced(entry(1.0), tolerance=0.5))
+    path = store.write(TEST, KEY, replace(entry(1.0), tolerance=0.5))
     path.write_text(path.read_text().replace('"tolerance": 0.5', '"tolerance": -1'))
 
     with pytest.raises(StoredFileError, match=r">= 0.0 - at `\$.entry.tolerance`"):
@@ -336,9 +336,7 @@ def test_stored_values_have_four_digits_and_exact_ones_all() -> None:
 
 def test_the_identity_is_called_facts_in_files_as_it_always_was(store: BaselineStore) -> None:
     metric = BaselineMetric(better="steps", unit="steps", launches=[50], identity={"every": 5})
-    path = store.write(
-        TEST, "k", replaced(entry(1.0), metrics={"steps": metric, "plain": replaced(metric, identity={})})
-    )
+    path = store.write(TEST, "k", replace(entry(1.0), metrics={"steps": metric, "plain": replace(metric, identity={})}))
     text = json.loads(path.read_text())["entry"]["metrics"]
 
     assert text["steps"]["facts"] == {"every": 5}

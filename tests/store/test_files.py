@@ -11,7 +11,7 @@ import pytest
 
 from pytest_distbench.errors import StoredFileError
 from pytest_distbench.records.record import Record
-from pytest_distbench.store.files import FileKind, replacing
+from pytest_distbench.store.files import FileKind, replace_file
 
 
 class Point(Record, frozen=True, kw_only=True):
@@ -94,7 +94,7 @@ def test_a_file_that_is_too_large_is_neither_read_nor_written(tmp_path: Path) ->
 
 
 def write_half(path: Path, failure: BaseException) -> None:
-    with replacing(path, next_step="Make room") as file:
+    with replace_file(path, next_step="Make room") as file:
         file.write(b"half")
         raise failure
 
@@ -121,7 +121,7 @@ def test_a_folder_in_its_place_is_an_error(tmp_path: Path) -> None:
 def test_a_pipe_is_written_to_and_stays_a_pipe(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     reader = os.open(tmp_path / "pipe", os.O_RDONLY | os.O_NONBLOCK)
-    with replacing(tmp_path / "pipe", next_step="") as file:
+    with replace_file(tmp_path / "pipe", next_step="") as file:
         file.write(b"all")
     seen = os.read(reader, 10)
     os.close(reader)

@@ -8,7 +8,7 @@ from pytest_distbench.records.case import Case, CaseKey
 from pytest_distbench.records.environment import Environment
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import metric_key
-from pytest_distbench.records.record import replaced
+from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import CaseResult, ReferenceRecord
 from pytest_distbench.records.verdict import Verdict
 
@@ -28,7 +28,7 @@ def verdict(kind: str = "unchanged", **changes: Any) -> Verdict:
         limit=0.1,
         launches=5,
     )
-    return replaced(made, **changes)
+    return replace(made, **changes)
 
 
 def point(size: int, kind: str = "unchanged", **changes: Any) -> Verdict:
@@ -50,4 +50,4 @@ def result(*verdicts: Verdict, reference: ReferenceRecord = STORED, **changes: A
         verdicts=list(verdicts),
         reference=reference,
     )
-    return replaced(made, **changes)
+    return replace(made, **changes)

@@ -11,7 +11,7 @@ from pytest_distbench.records.environment import Environment
 from pytest_distbench.records.kinds import VerdictName
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import Measurement
-from pytest_distbench.records.record import replaced
+from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import CaseResult, ReferenceRecord, RunRecord
 from pytest_distbench.records.verdict import Verdict
 from pytest_distbench.store.run_record import SCHEMA, write_run_record
@@ -32,7 +32,7 @@ Run = Callable[..., tuple[int, str]]
 
 
 def keyed(**changes: str) -> Case:
-    return replaced(CASE, key=replaced(CASE.key, **changes))
+    return replace(CASE, key=replace(CASE.key, **changes))
 
 
 def environment(platform: str, *, shares_gpu: bool = False) -> Environment:
@@ -49,7 +49,7 @@ def entry(*values: float, **changes: object) -> BaselineEntry:
         software=SOFTWARE,
         metrics={"step": metric},
     )
-    return replaced(made, **changes)
+    return replace(made, **changes)
 
 
 def result(*values: float | None, kind: VerdictName = "regressed", case: Case = CASE, **changes: object) -> CaseResult:
@@ -70,7 +70,7 @@ def result(*values: float | None, kind: VerdictName = "regressed", case: Case = 
         verdicts=[Verdict(metric="step", kind=kind, unit="s", better="lower")],
         reference=ReferenceRecord(kind="stored", path="b"),
     )
-    return replaced(made, **changes)
+    return replace(made, **changes)
 
 
 def record(path: Path, *results: CaseResult) -> str:

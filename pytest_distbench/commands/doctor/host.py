@@ -275,7 +275,7 @@ def user_namespaces(root: Path) -> Iterator[Finding]:
 
 def leftovers() -> Iterator[Finding]:
     """Processes that a run of ours left behind: there should never be one."""
-    found = [p for p in processes.carrying(SESSION_VARIABLE) if p.ppid() == 1]
+    found = [p for p in processes.find_carrying(SESSION_VARIABLE) if p.ppid() == 1]
     if found:
         pids = " ".join(str(p.pid) for p in found)
         yield Finding("warn", "leftovers", f"{len(found)} processes of a run that has ended", f"kill -9 {pids}")

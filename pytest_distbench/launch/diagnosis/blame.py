@@ -22,14 +22,14 @@ _WAITED_IN_VAIN = re.compile(
 """Texts of errors that a rank gets because another rank did not come: that one is the culprit."""
 
 
-def waited_in_vain(error: ErrorReport) -> bool:
+def has_waited_in_vain(error: ErrorReport) -> bool:
     """Whether it came from waiting for another rank. The same words in a user's own exception are no sign of that."""
     return any(map(_WAITED_IN_VAIN.search, error.torch_errors))
 
 
-def followed(error: ErrorReport) -> bool:
+def is_follower(error: ErrorReport) -> bool:
     """Whether it began with another rank that did not come, or was gone."""
-    return error.began_in_torch and (waited_in_vain(error) or any(map(_VICTIM.search, error.torch_errors)))
+    return error.began_in_torch and (has_waited_in_vain(error) or any(map(_VICTIM.search, error.torch_errors)))
 
 
 def is_hang(fates: Sequence[RankFate]) -> bool:
@@ -70,4 +70,4 @@ def _waits_for(fate: RankFate, rank: int, entered: Mapping[str, int]) -> bool:
 
 
 def _in_vain(fate: RankFate) -> bool:
-    return fate.error is not None and waited_in_vain(fate.error)
+    return fate.error is not None and has_waited_in_vain(fate.error)

@@ -12,14 +12,14 @@ import msgspec
 from pytest_distbench.launch import processes
 from pytest_distbench.launch.channel import ControlChannel
 from pytest_distbench.launch.contract import Exit
-from pytest_distbench.launch.diagnosis.blame import find_missing, followed, waited_in_vain
+from pytest_distbench.launch.diagnosis.blame import find_missing, has_waited_in_vain, is_follower
 from pytest_distbench.launch.diagnosis.flight import read_entered
 from pytest_distbench.launch.diagnosis.stacks import is_in_own_code, trim, waits_at
 from pytest_distbench.launch.logs import TAIL_LINES, tail
 from pytest_distbench.records.launch_files import LaunchFiles
 from pytest_distbench.records.plan import LaunchPlan
 from pytest_distbench.records.rank import HUNG, Phase, RankFate, RankReport
-from pytest_distbench.records.record import replaced
+from pytest_distbench.records.record import replace
 
 _STACKS_LINES = 500
 
@@ -51,7 +51,7 @@ def tell_fates(
     fates = [_fate(plan, rank, reports.get(rank), channel, ending, hung) for rank in range(plan.world_size)]
     failed = [f for f in fates if f.outcome == "failed"]
     if failed and all(f.is_victim for f in failed) and not ending.exit.died:
-        fates = [_terminated(f) if f.rank == _first_terminated(channel, ending) else f for f in fates]
+        fates = [_fate_of_terminated(f) if f.rank == _first_terminated(channel, ending) else f for f in fates]
     missing = {f.rank for f in find_missing([f for f in fates if f.is_hung])}
     return sorted(fates, key=lambda f: _precedence(f, channel, is_missing=f.rank in missing))
 
@@ -62,15 +62,15 @@ def _first_terminated(channel: ControlChannel, ending: Ending) -> int | None:
     return min(ended, key=lambda rank: channel.closed_at.get(rank, float("inf")), default=None)
 
 
-def _terminated(fate: RankFate) -> RankFate:
-    return replaced(fate, how="killed by SIGTERM", is_victim=False)
+def _fate_of_terminated(fate: RankFate) -> RankFate:
+    return replace(fate, how="killed by SIGTERM", is_victim=False)
 
 
 def _hung(reports: Mapping[int, RankReport], ending: Ending) -> frozenset[int]:
     """Ranks that did not go on: alive at the launch's time-out, or when all that had failed by then had waited."""
     silent = frozenset(r for r in ending.ended_by_us if r not in reports or reports[r].outcome == "passed")
     errors = [r.error for r in reports.values() if r.outcome == "failed" and r.error]
-    vain = bool(errors) and all(map(waited_in_vain, errors))
+    vain = bool(errors) and all(map(has_waited_in_vain, errors))
     if ending.timed_out:
         return silent
     return frozenset(r for r in silent if r not in reports) if vain else frozenset()
@@ -87,7 +87,7 @@ def _fate(
     files = plan.files
     code = ending.exit.codes.get(rank)
     if report is not None and report.outcome != "passed":
-        return _reported(report, files, beside_hung=bool(hung))
+        return _fate_as_reported(report, files, beside_hung=bool(hung))
     is_stopped = rank in ending.ended_by_us or code == -signal.SIGTERM
     if report is not None and rank not in hung and (is_stopped or code in (None, 0)):
         return RankFate(rank=rank, outcome="passed", phase=report.phase, how="passed")
@@ -103,7 +103,7 @@ def _fate(
     if rank not in hung and not is_victim:
         return fate
     stacks = tail(files.stacks(rank), _STACKS_LINES)
-    return replaced(
+    return replace(
         fate,
         stacks=trim(stacks),
         waits_at=waits_at(stacks),
@@ -141,7 +141,7 @@ def _collective(files: LaunchFiles, rank: int) -> dict[str, Any]:
     }
 
 
-def _reported(report: RankReport, files: LaunchFiles, *, beside_hung: bool) -> RankFate:
+def _fate_as_reported(report: RankReport, files: LaunchFiles, *, beside_hung: bool) -> RankFate:
     """The fate a rank told itself. Its log ends with the traceback, which is not shown twice."""
     error = report.error
     trace = error.traceback.strip().splitlines() if error else []
@@ -153,7 +153,7 @@ def _reported(report: RankReport, files: LaunchFiles, *, beside_hung: bool) -> R
         outcome=report.outcome,
         phase=report.phase,
         how=f"raised {error.kind}" if error and report.outcome == "failed" else "skipped",
-        is_victim=error is not None and (followed(error) or (beside_hung and waited_in_vain(error))),
+        is_victim=error is not None and (is_follower(error) or (beside_hung and has_waited_in_vain(error))),
         error=error,
         log_tail="\n".join(log[-TAIL_LINES:]),
         **_collective(files, report.rank),
