@@ -1,4 +1,4 @@
-"""Processes are found by their ids and by their environment, and ended with all they started."""
+"""Finding and ending processes, with processes that only sleep."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import psutil
 import pytest
@@ -15,71 +15,126 @@ from support.processes import wait_for
 
 from pytest_distbench.launch import processes
 
-VARIABLE = "DISTBENCH_TEST_OF_PROCESSES"
+pytestmark = pytest.mark.spawn
+
+SLEEPS = "import time; print('up', flush=True); time.sleep(1000)"
+HAS_A_CHILD = f"import subprocess, sys; subprocess.Popen([sys.executable, '-c', {SLEEPS!r}]).wait()"
+CATCHES = f"import signal; signal.signal(signal.SIGUSR1, lambda *_: None); {SLEEPS}"
+
+Start = Callable[..., "subprocess.Popen[bytes]"]
 
 
 @pytest.fixture
-def sleeper() -> Iterator[tuple[psutil.Process, str]]:
-    """A process that has started another one, and the mark in their environment."""
+def start() -> Iterator[Start]:
+    """Start Python code in a session of its own; returns when it says that it is up."""
+    started: list[subprocess.Popen[bytes]] = []
+
+    def run(code: str = SLEEPS, **variables: str) -> subprocess.Popen[bytes]:
+        process = subprocess.Popen(
+            [sys.executable, "-c", code],
+            env={**os.environ, **variables},
+            stdout=subprocess.PIPE,
+            start_new_session=True,
+        )
+        started.append(process)
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"up\n"
+        return process
+
+    yield run
+    for process in started:
+        processes.kill_groups([process.pid])
+        process.communicate()
+
+
+def pids(found: list[psutil.Process]) -> set[int]:
+    return {process.pid for process in found}
+
+
+def test_a_process_is_found_by_a_whole_variable_and_its_whole_value(start: Start) -> None:
     value = uuid.uuid4().hex
-    code = "import subprocess, sys; subprocess.run([sys.executable, '-c', 'import time; time.sleep(600)'])"
-    made = subprocess.Popen([sys.executable, "-c", code], env={**os.environ, VARIABLE: value}, start_new_session=True)
-    wait_for(lambda: len(processes.find_marked(VARIABLE, value)) == 2)
-    yield psutil.Process(made.pid), value
-    processes.kill(processes.find_marked(VARIABLE, value))
-    made.wait()
+    wanted = start(MINE=value)
+    start(MINE=f"{value}-and-more")
+    start(NOT_MINE=value)
+
+    assert pids(processes.find_marked("MINE", value)) == {wanted.pid}
 
 
-def test_a_process_is_found_by_its_environment_and_by_its_parents(sleeper: tuple[psutil.Process, str]) -> None:
-    process, value = sleeper
-    marked = {found.pid for found in processes.find_marked(VARIABLE, value)}
+def test_a_process_is_found_by_a_variable_of_any_value(start: Start) -> None:
+    name = f"MINE_{uuid.uuid4().hex}"
+    wanted = {start(**{name: value}).pid for value in ("", "a")}
+    start(**{f"NOT_{name}": "a"})
 
-    assert marked == {found.pid for found in processes.family([process.pid])}
-    assert marked == {process.pid, *processes.children(process.pid)}
-    assert processes.find_marked(VARIABLE, "another") == []
-    assert marked <= {found.pid for found in processes.find_carrying(VARIABLE)}
+    assert pids(processes.find_carrying(name)) == wanted
 
 
-def test_what_is_killed_is_gone_with_the_group_it_leads(sleeper: tuple[psutil.Process, str]) -> None:
-    process, value = sleeper
+def test_a_family_is_a_process_and_all_below_it(start: Start) -> None:
+    parent = start(HAS_A_CHILD)
+    [child] = processes.children(parent.pid)
 
-    assert processes.kill([process]) == []
-    wait_for(lambda: not processes.find_marked(VARIABLE, value))
+    assert pids(processes.family([parent.pid])) == {parent.pid, child}
+    assert processes.kill(processes.family([parent.pid])) == []
+    assert processes.family([parent.pid]) == []
+
+
+def test_a_group_is_ended_after_its_leader_has_gone(start: Start) -> None:
+    parent = start(HAS_A_CHILD)
+    [child] = processes.children(parent.pid)
+    parent.kill()
+    parent.wait()
+    assert processes.is_alive(child)
+    processes.kill_groups([parent.pid])
+
+    wait_for(lambda: not processes.is_alive(child))
+
+
+def test_a_process_that_has_ended_and_was_not_waited_for_is_not_alive(start: Start) -> None:
+    process = start()
+    os.kill(process.pid, signal.SIGKILL)
+    os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+
+    assert psutil.Process(process.pid).status() == psutil.STATUS_ZOMBIE
     assert not processes.is_alive(process.pid)
 
 
-def test_a_process_that_stands_still_is_told_from_one_that_runs(sleeper: tuple[psutil.Process, str]) -> None:
-    process, _ = sleeper
-    before = processes.is_stopped(process.pid)
+def test_a_stopped_process_is_alive_and_stands_still(start: Start) -> None:
+    process = start()
+    assert not processes.is_stopped(process.pid)
     processes.send([process.pid], signal.SIGSTOP)
-    wait_for(lambda: processes.is_stopped(process.pid))
 
-    assert not before
+    wait_for(lambda: processes.is_stopped(process.pid))
     assert processes.is_alive(process.pid)
 
 
-def test_a_process_that_never_was_is_no_error() -> None:
-    gone = 2**22 + 1
-    processes.send([gone], signal.SIGTERM)
-    processes.kill_groups([gone])
+def test_a_handler_is_seen_from_outside(start: Start) -> None:
+    with_it, without = start(CATCHES), start()
 
-    assert (processes.family([gone]), processes.children(gone), processes.is_alive(gone)) == ([], set(), False)
-    assert not processes.is_stopped(gone)
+    assert processes.catches(with_it.pid, signal.SIGUSR1)
+    assert not processes.catches(with_it.pid, signal.SIGUSR2)
+    assert not processes.catches(without.pid, signal.SIGUSR1)
 
 
-def test_a_signal_with_a_handler_is_known() -> None:
-    before = signal.signal(signal.SIGUSR2, lambda *_: None)
-    caught = processes.catches(os.getpid(), signal.SIGUSR2)
-    signal.signal(signal.SIGUSR2, signal.SIG_DFL)
-    uncaught = processes.catches(os.getpid(), signal.SIGUSR2)
-    signal.signal(signal.SIGUSR2, before)
+def test_a_process_that_is_gone_is_nobodys_and_no_error(start: Start) -> None:
+    process = start()
+    process.kill()
+    process.wait()
+    processes.send([process.pid], signal.SIGUSR1)
+    processes.kill_groups([process.pid])
 
-    assert (caught, uncaught) == (True, False)
+    assert processes.family([process.pid]) == []
+    assert processes.children(process.pid) == set()
+    assert not processes.is_stopped(process.pid)
+    assert not processes.catches(process.pid, signal.SIGUSR1)
 
 
 @pytest.mark.parametrize(
     ("code", "words"),
-    [(3, "ended with exit code 3"), (-9, "was killed by SIGKILL"), (-250, "was killed by signal 250")],
+    [
+        (0, "ended with exit code 0"),
+        (3, "ended with exit code 3"),
+        (-9, "was killed by SIGKILL"),
+        (-99, "was killed by signal 99"),
+    ],
 )
-def test_an_exit_code_is_told_in_words(code: int, words: str) -> None:
+def test_an_exit_code_in_words(code: int, words: str) -> None:
     assert processes.ending(code) == words
