@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence, Set
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -56,6 +57,14 @@ class Arguments:
             limit = f" above {above:g}" if above > -math.inf else f" of at least {least:g}" if least > -math.inf else ""
             self.refuse(f"{name}={show(value)}; wanted a finite number{limit}")
         return number
+
+    def numbers(self, name: str, value: object) -> list[float]:
+        """One finite number, or several: a list, a tuple, an array of one dimension."""
+        listed: list[object] = [value]
+        if isinstance(value, Collection) and not isinstance(value, str | bytes | Mapping | Set):
+            with contextlib.suppress(Exception):  # an array without dimension is one number; the rest is told below
+                listed = list(value)
+        return [self.number(name, number) for number in listed]
 
     def tolerance(self, value: object) -> float | dict[str, float]:
         """A fraction, or one per metric name."""

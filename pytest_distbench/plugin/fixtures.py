@@ -255,8 +255,7 @@ class Distbench:
             return DerivedNumbers(metric, values, [run.samples for run in runs])
         if len(runs):
             given.refuse("of= goes with a function, which is called once per launch; numbers stand for themselves")
-        listed = values if isinstance(values, Sequence) and not isinstance(values, str | bytes) else [values]
-        numbers = [given.number("values", value) for value in listed]
+        numbers = given.numbers("values", values)
         if not numbers:
             given.refuse("no value to judge")
         measured = next((run.samples.launches[0].software for run in reversed(self._runs) if run.samples.launches), {})

@@ -228,3 +228,12 @@ def test_runs_of_another_test_are_not_taken(tmp_path: Path) -> None:
 def test_a_helper_outside_the_test_is_named_where_no_line_of_the_test_is() -> None:
     with pytest.raises(Misuse, match=r"f: nonsense \(test_arguments\.py:\d+\)"):
         Arguments("f", Path("elsewhere.py")).refuse("nonsense")
+
+
+@pytest.mark.parametrize("values", [[1, 2.5], (1.0, 2.5), numpy.array([1.0, 2.5]), [numpy.float32(1.0), 2.5]])
+def test_derived_numbers_may_come_in_any_list_or_array(values: Any, tmp_path: Path) -> None:
+    assert make(tmp_path).judge("x", values).values("x") == [1.0, 2.5]
+
+
+def test_an_array_without_dimension_is_one_number(tmp_path: Path) -> None:
+    assert make(tmp_path).judge("x", numpy.array(3.0)).values("x") == [3.0]  # type: ignore[arg-type]
