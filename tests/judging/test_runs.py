@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from support.stores import HUNG, KEY, PLATFORM, TEST, keyed, result
 
 from pytest_distbench.judging.runs import compare_runs
@@ -59,3 +60,16 @@ def test_what_was_compared_on_the_spot_is_no_baseline() -> None:
     paired = result(*QUIET, reference=ReferenceRecord(kind="paired"))
 
     assert compare_runs(run(paired), run(paired), tolerance=0.1).verdicts == {}
+
+
+@pytest.mark.parametrize(("cores", "kind"), [(2, "inconclusive"), (64, "regressed")])
+def test_a_busier_machine_is_one_of_the_cores_that_measured_not_of_those_at_the_desk(cores: int, kind: str) -> None:
+    """Two cores of other work are much on a machine of two, and nothing on one of 64."""
+
+    def on_the_machine(made: CaseResult, foreign: float) -> CaseResult:
+        launches = [replace(launch, foreign_cores=foreign) for launch in made.launches]
+        return replace(made, launches=launches, environment=replace(made.environment, cores=cores))
+
+    slower = result(*[1.5 * v for v in QUIET])
+
+    assert kinds(on_the_machine(result(*QUIET), 0.0), on_the_machine(slower, 2.0)) == [kind]
