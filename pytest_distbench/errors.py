@@ -53,3 +53,13 @@ class StoredFileError(DistbenchError):
         self.path = path
         self.problem = problem
         self.next_step = next_step
+
+
+def show(value: object, *, longest: int = 200) -> str:
+    """A value as it may stand in an error: short, on one line, whatever its own class does."""
+    try:
+        text = repr(value)
+    except Exception as broken:  # noqa: BLE001 its own text must not hide what is wrong with it
+        text = f"<{type(value).__name__} without text: {type(broken).__name__}>"
+    text = text.encode(errors="backslashreplace").decode().replace("\n", " ")
+    return text if len(text) <= longest else f"{text[: longest - 4]} ..."

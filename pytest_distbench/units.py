@@ -62,3 +62,13 @@ def format_values(values: Iterable[float | None], unit: str) -> str:
 def format_change(ratio: float) -> str:
     """Write a ratio current/baseline as a signed percentage: 1.125 is ``+12.5 %``."""
     return f"{(ratio - 1) * 100:+.1f} %"
+
+
+def as_float(value: object) -> float | None:
+    """A number of whatever library as a float; None where it is none. True, False and text are none."""
+    if isinstance(value, bool | str | bytes | bytearray) or not hasattr(value, "__float__"):
+        return None
+    try:
+        return float(value)
+    except Exception:  # noqa: BLE001 a tensor of several elements, a number beyond all floats
+        return None

@@ -204,7 +204,7 @@ def _refuse_ours(arguments: Sequence[str]) -> None:
 
 
 def _launches(text: str) -> int:
-    most = 10 * noise.MOST_LAUNCHES
+    most = 10 * noise.MOST_NEEDED
     if not text.isdecimal() or not FEWEST_LAUNCHES <= int(text) <= most:
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from {FEWEST_LAUNCHES} to {most}")
     return int(text)

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import argparse
+import importlib
+import itertools
 import os
 import sys
 from collections.abc import Sequence
 
 from pytest_distbench.commands import calibrate, entries, fitness, review, runs, transfer
 from pytest_distbench.commands.contract import NegativeError
-from pytest_distbench.errors import DistbenchError
+from pytest_distbench.errors import ConfigurationError, DistbenchError
 from pytest_distbench.installation import __version__
 from pytest_distbench.report.escape import escape
 
+_COMMANDS = frozenset({"doctor", "calibrate", "baseline", "compare", "report"})
 EXIT_NEGATIVE = 1
 EXIT_ERROR = 2
 
@@ -22,8 +25,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     0: done; 1: the answer is no (unfit, regressed, refused); 2: an error whose text is on stderr.
     """
+    given = sys.argv[1:] if arguments is None else list(arguments)
+    try:
+        _import_modules(given)
+    except DistbenchError as error:
+        print(escape(f"distbench: {error}"), file=sys.stderr)
+        return EXIT_ERROR
     parser = _parser()
-    options, rest = parser.parse_known_args(arguments)
+    options, rest = parser.parse_known_args(given)
     if rest and not hasattr(options, "pytest_arguments"):
         parser.error(f"unrecognized arguments: {' '.join(rest)}")
     options.pytest_arguments = rest
@@ -40,9 +49,35 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
+def _import_modules(arguments: Sequence[str]) -> None:
+    """Import what ``-p MODULE`` before the command names, before the commands look at the tables it adds to.
+
+    Raises:
+        ConfigurationError: there is no such module, or it cannot be imported.
+    """
+    first = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    first.add_argument("-p", dest="modules", action="append", default=[])
+    known, _ = first.parse_known_args(list(itertools.takewhile(lambda a: a not in _COMMANDS, arguments)))
+    for name in known.modules:
+        if os.getcwd() not in sys.path:
+            sys.path.insert(0, os.getcwd())
+        try:
+            importlib.import_module(name)
+        except Exception as error:  # noqa: BLE001 whatever a user's module does when it is imported
+            raise ConfigurationError(f"-p {name}: cannot import it: {type(error).__name__}: {error}") from None
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="distbench", description="Baselines and run records of pytest-distbench.")
     parser.add_argument("--version", action="version", version=f"pytest-distbench {__version__}")
+    parser.add_argument(
+        "-p",
+        dest="modules",
+        metavar="MODULE",
+        action="append",
+        default=[],
+        help="import a module first, found from this folder: one that adds kinds of metrics or verdicts, or formats",
+    )
     groups = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
     fitness.add(groups.add_parser)
     calibrate.add(groups.add_parser)

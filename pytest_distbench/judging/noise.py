@@ -39,7 +39,7 @@ from pytest_distbench.records.run import CaseResult
 BUDGETS = ((BASELINE_LAUNCHES, RUN_LAUNCHES), (20, 20), (40, 40))
 """Launches stored and new. The first is what a run does unless told otherwise."""
 
-MOST_LAUNCHES = 100
+MOST_NEEDED = 100
 """More launches than this are no remedy."""
 
 _DRIFT_ERROR_RATE = 0.01
@@ -151,10 +151,10 @@ def smallest_slowdown(noise: Noise, *, stored: int, new: int, alpha: float) -> f
 def launches_needed(noise: Noise, *, tolerance: float, alpha: float) -> int | None:
     """The fewest new launches that hold a tolerance, with as many stored but no fewer than a baseline has.
 
-    None: not even :data:`MOST_LAUNCHES`. Often no number would: what the rule keeps for drift is no less for launches.
+    None: not even :data:`MOST_NEEDED`. Often no number would: what the rule keeps for drift is no less for launches.
     """
     least_stored = BUDGETS[0][0]
-    for new in range(1, MOST_LAUNCHES + 1):
+    for new in range(1, MOST_NEEDED + 1):
         if smallest_slowdown(noise, stored=max(least_stored, new), new=new, alpha=alpha) <= tolerance:
             return new
     return None

@@ -19,9 +19,9 @@ class RunComparison:
 
     Attributes:
         verdicts: of the newer run's launches against the older one's.
-        failed: passed in the older run, and failed in the newer.
+        failed: in the newer run.
         lost: only in the older run.
-        added: only in the newer run, or failed in the older.
+        added: passed in the newer run only.
         few: cases of the older run with too few launches to know their noise.
     """
 
@@ -50,6 +50,8 @@ def compare_runs(old: RunRecord, new: RunRecord, *, tolerance: float) -> RunComp
         added=sorted(after.keys() - before.keys()),
         few=sum(bool(few_launches(entry.metrics)) for entry in entries.values()),
     )
+    found.failed.extend(name for name in found.added if not _has_passed(after[name]))
+    found.added[:] = [name for name in found.added if name not in found.failed]
     both = [name for name in after if name in before]
     comparisons = sum(m.is_noisy for name in both for m in entries[name].metrics.values())
     for name in both:

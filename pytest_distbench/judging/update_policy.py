@@ -60,7 +60,7 @@ def why_not_storable(launches: Sequence[LaunchRecord], *, fewest: int = 2) -> st
         single = next((m.key for m in judged if m.is_noisy and len(launches) < fewest), "")
         return f"{single} has one value, which says nothing about its noise: {_AT_LEAST_TWO}" if single else ""
     missed = f"{lacking.count(lacking[0])} of {len(launches)} launches"
-    return f"{lacking[0]} has no value in {missed}: a baseline must have reached its goal in each"
+    return f"{lacking[0]} has no value in {missed}: a baseline needs one in each"
 
 
 def few_launches(metrics: Mapping[str, BaselineMetric]) -> dict[str, int]:

@@ -221,8 +221,10 @@ def pytest_runtest_makereport(
     report = yield
     if _FIXTURE in getattr(item, "fixturenames", ()):
         carry.attach_test(report, *test_and_id(item))
-    if call.when == "call" and (cases := item.stash.get(_CASES, None)):
+    cases = item.stash.get(_CASES, {})
+    if cases and (call.when != "setup" or not report.passed):  # what fixtures measured before the test is the test's
         carry.attach_cases(report, _store_cases(item.config, report, list(cases.values())))
+        cases.clear()
     return report
 
 

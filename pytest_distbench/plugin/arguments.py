@@ -10,12 +10,13 @@ from collections.abc import Collection, Mapping, Sequence, Set
 from pathlib import Path
 from typing import Any, NoReturn
 
+from pytest_distbench.errors import show
 from pytest_distbench.plugin.outcomes import Misuse
+from pytest_distbench.records.choices import MOST_LAUNCHES
 from pytest_distbench.records.kinds import METRIC_KINDS
 from pytest_distbench.records.metric import Scalar
+from pytest_distbench.units import as_float
 
-MOST_OF_A_CASE = 1000
-"""More launches, or seeds, than this are a typing error."""
 LONGEST_NAME = 100
 _SEEDS = range(-(2**63), 2**64)
 """What ``torch.manual_seed`` takes."""
@@ -40,7 +41,7 @@ class Arguments:
         Raises:
             Misuse: always; the call, the problem, and the line of the test that made the call.
         """
-        raise Misuse(f"{self._call}: {problem}{self._where()}")
+        raise Misuse(f"{self._call}: {problem}{self._where()}") from None
 
     def whole(self, name: str, value: object, *, least: int, most: int | None = None) -> int:
         """A whole number; numpy's are taken too, ``True`` and ``2.0`` are not."""
@@ -50,11 +51,14 @@ class Arguments:
             self.refuse(f"{name}={show(value)}; wanted a whole number of at least {least}{upto}")
         return number
 
-    def number(self, name: str, value: object, *, least: float = -math.inf, above: float = -math.inf) -> float:
+    def number(
+        self, name: str, value: object, *, least: float = -math.inf, above: float = -math.inf, most: float = math.inf
+    ) -> float:
         """A finite number."""
-        number = _as_float(value)
-        if number is None or not math.isfinite(number) or number < least or number <= above:
+        number = as_float(value)
+        if number is None or not math.isfinite(number) or number < least or number <= above or number > most:
             limit = f" above {above:g}" if above > -math.inf else f" of at least {least:g}" if least > -math.inf else ""
+            limit += f", at most {most:g}" if most < math.inf else ""
             self.refuse(f"{name}={show(value)}; wanted a finite number{limit}")
         return number
 
@@ -87,7 +91,7 @@ class Arguments:
         wanted = "wanted whole numbers, each once, such as range(5)"
         if isinstance(value, str | bytes | Mapping) or not isinstance(value, Sequence) or not len(value):
             self.refuse(f"seeds={show(value)}; {wanted}")
-        found = [_as_int(seed) for seed in value[: MOST_OF_A_CASE + 1]]
+        found = [_as_int(seed) for seed in value[: MOST_LAUNCHES + 1]]
         seeds = tuple(seed for seed in found if seed is not None and seed in _SEEDS)
         if len(seeds) < len(value) or len(set(seeds)) < len(seeds):
             self.refuse(f"seeds={show(value)}; {wanted}")
@@ -100,8 +104,8 @@ class Arguments:
         for argument in value:
             if not isinstance(argument, str | int | float | os.PathLike):
                 self.refuse(f"args: {show(argument)} is a {type(argument).__name__}; wanted text, a number or a path")
-            if "\0" in str(argument):
-                self.refuse(f"args: {show(argument)} holds a null character, which no command line can")
+            if "\0" in str(argument) or not _is_text(str(argument)):
+                self.refuse(f"args: {show(argument)} holds a character that no command line can")
         return [os.fspath(a) if isinstance(a, os.PathLike) else str(a) for a in value]
 
     def mapping(self, name: str, value: object) -> Mapping[str, Any]:
@@ -150,6 +154,11 @@ class Arguments:
         return outside
 
 
+def _is_text(text: str) -> bool:
+    """Whether it can be written in UTF-8: half of a surrogate pair cannot."""
+    return text.isascii() or not any("\ud800" <= character <= "\udfff" for character in text)
+
+
 def _as_int(value: object) -> int | None:
     if isinstance(value, bool) or not hasattr(value, "__index__"):
         return None
@@ -157,21 +166,3 @@ def _as_int(value: object) -> int | None:
         return int(value.__index__())
     except Exception:  # noqa: BLE001 whatever its class does, it is no number
         return None
-
-
-def _as_float(value: object) -> float | None:
-    if isinstance(value, bool | str | bytes | bytearray) or not hasattr(value, "__float__"):
-        return None
-    try:
-        return float(value)
-    except Exception:  # noqa: BLE001 a tensor of several elements, a number beyond all floats
-        return None
-
-
-def show(value: object) -> str:
-    """A value as it may stand in an error: short, and whatever its own class does."""
-    try:
-        text = repr(value)
-    except Exception as error:  # noqa: BLE001 its own text must not hide what is wrong with it
-        text = f"<{type(value).__name__} whose repr raises {type(error).__name__}>"
-    return text if len(text) <= 200 else f"{text[:200]}..."

@@ -66,8 +66,10 @@ class ResultsPlugin:
         self._deselected += getattr(node, "workeroutput", {}).get(_DESELECTED, 0)
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.when == "setup":
+            self._texts.pop(report.nodeid, None)  # of a test that a plugin runs again the last time counts
         if texts := carry.texts_of(report):
-            self._texts[report.nodeid] = texts  # of a test that a plugin runs again the last time counts
+            self._texts.setdefault(report.nodeid, []).extend(texts)
         self._reported.add(report.nodeid.partition("::")[0])
         if name := carry.test_of(report):
             test, case_id = name

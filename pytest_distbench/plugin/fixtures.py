@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeVar
 
 import pytest
 
-from pytest_distbench.errors import BackendUnavailable, DistbenchError
+from pytest_distbench.errors import BackendUnavailable, DistbenchError, show
 from pytest_distbench.judging.policy import Conclusion, conclude
 from pytest_distbench.machine.hardware import mask_secrets
-from pytest_distbench.plugin.arguments import Arguments, show
+from pytest_distbench.plugin.arguments import Arguments
 from pytest_distbench.plugin.outcomes import LaunchFailed, MissingBaseline, Misuse, NotStored, Regression, Unaccepted
 from pytest_distbench.plugin.requests import RequestMaker
 from pytest_distbench.plugin.runs import Run
@@ -286,13 +286,14 @@ class Distbench:
         try:
             return work()
         except SampleFailed as error:
-            self._tell_failed(error.samples)
+            failed = error.samples
         except BackendUnavailable as error:
             if len(self._session.settings.backends) > 1:
                 pytest.skip(f"not available: {error}")
             pytest.exit(f"--distbench-backend: {error}", returncode=pytest.ExitCode.USAGE_ERROR)
         except DistbenchError as error:
             raise Misuse(str(error)) from None
+        return self._tell_failed(failed)
 
     def _tell_failed(self, samples: Samples) -> NoReturn:
         """A launch of a measured run, or one added to a run that was judged, did not pass."""

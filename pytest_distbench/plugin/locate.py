@@ -9,8 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from pytest_distbench.errors import BodyError
-from pytest_distbench.plugin.arguments import show
+from pytest_distbench.errors import BodyError, show
 from pytest_distbench.records.plan import BodyReference
 
 
@@ -41,7 +40,7 @@ def locate(body: object, *, beside: Path, args: Sequence[str]) -> BodyReference:
         )
     loader = getattr(sys.modules.get(body.__module__), "__loader__", None)
     return BodyReference(
-        file=body.__code__.co_filename,
+        file=inspect.unwrap(body).__code__.co_filename,  # a decorator may lie elsewhere
         function=name,
         module=body.__module__,
         is_rewritten=type(loader).__name__ == "AssertionRewritingHook",
@@ -65,7 +64,7 @@ def json_able(params: Mapping[str, Any]) -> dict[str, Any]:
         if not isinstance(key, str):
             raise BodyError(f"params: the key {key!r} is no text: ranks get parameters as JSON")
         try:
-            json.dumps(value, allow_nan=False)
+            json.dumps({key: value}, allow_nan=False, ensure_ascii=False).encode()
         except (TypeError, ValueError, RecursionError) as error:
             raise BodyError(
                 f"params[{key!r}] is not JSON-able: {error}. Ranks get parameters as JSON: pass finite numbers, text, "

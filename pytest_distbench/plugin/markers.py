@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pytest_distbench.errors import ConfigurationError
+from pytest_distbench.records.choices import LONGEST_TIMEOUT_S, MOST_LAUNCHES
 
 if TYPE_CHECKING:
     from pytest_distbench.run.settings import Settings
@@ -90,8 +91,8 @@ def requirement(markers: Iterable[pytest.Mark]) -> Requirement:
                 raise ConfigurationError(f"@pytest.mark.distbench takes keywords only, found {mark.args!r}")
             options = {**mark.kwargs, **options}
     return Requirement(
-        timeout_s=_number(options, "timeout", above=0),
-        launches=None if options.get("launches") is None else int(_number(options, "launches", above=0) or 0),
+        timeout_s=_timeout(options.get("timeout")),
+        launches=_launches(options.get("launches")),
         tolerance=_tolerance(options.get("tolerance")),
         metrics=_metrics(options.get("metrics")),
         xfail_perf=_reason(options.get("xfail_perf")),
@@ -135,19 +136,32 @@ def _obstacle(ranks: int, settings: Settings) -> str:
     return ""
 
 
-def _number(options: Mapping[str, object], name: str, *, above: float) -> float | None:
-    value = options.get(name)
+def _timeout(value: object) -> float | None:
     if value is None:
         return None
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not above < value < float("inf"):
-        raise ConfigurationError(f"@pytest.mark.distbench: {name}={value!r}; wanted a number above {above:g}")
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value <= LONGEST_TIMEOUT_S:
+        raise ConfigurationError(
+            f"@pytest.mark.distbench: timeout={value!r}; wanted seconds, above 0 and at most {LONGEST_TIMEOUT_S:g}"
+        )
     return float(value)
+
+
+def _launches(value: object) -> int | None:
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MOST_LAUNCHES:
+        raise ConfigurationError(
+            f"@pytest.mark.distbench: launches={value!r}; wanted a whole number from 1 to {MOST_LAUNCHES}"
+        )
+    return value
 
 
 def _tolerance(value: object) -> float | Mapping[str, float] | None:
     values = list(value.values()) if isinstance(value, Mapping) else [value]
-    if value is None or all(
-        isinstance(v, (int, float)) and not isinstance(v, bool) and 0 <= v < float("inf") for v in values
+    is_named = not isinstance(value, Mapping) or (bool(value) and all(isinstance(name, str) for name in value))
+    if value is None or (
+        is_named
+        and all(isinstance(v, (int, float)) and not isinstance(v, bool) and 0 <= v < float("inf") for v in values)
     ):
         return value  # type: ignore[return-value] # just checked
     raise ConfigurationError(

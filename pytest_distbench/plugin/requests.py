@@ -11,11 +11,12 @@ from pytest_distbench.errors import BodyError
 from pytest_distbench.judging.terms import Terms
 from pytest_distbench.machine import hardware
 from pytest_distbench.machine.hardware import mask_arguments, mask_secrets
-from pytest_distbench.plugin.arguments import MOST_OF_A_CASE, Arguments
+from pytest_distbench.plugin.arguments import Arguments
 from pytest_distbench.plugin.locate import json_able, locate
 from pytest_distbench.plugin.markers import requirement
 from pytest_distbench.plugin.rerun import test_and_id
 from pytest_distbench.records.case import Case, CaseKey
+from pytest_distbench.records.choices import LONGEST_TIMEOUT_S, MOST_LAUNCHES
 from pytest_distbench.run.request import CaseRequest, LaunchRequest
 from pytest_distbench.run.settings import Settings
 
@@ -71,7 +72,7 @@ class RequestMaker:
             identity["seeds"] = list(of_seeds)
         if reference.arguments:
             identity["args"] = mask_arguments(reference.arguments)
-        label = given.text("name", name, may_be_empty=True)
+        label = given.text("name", name, may_be_empty=True, without="@")
         ranks = self._world_size
         if world_size is not None:
             ranks = given.whole("world_size", world_size, least=1)
@@ -81,7 +82,7 @@ class RequestMaker:
         request = self.case(
             given, label=label, world_size=ranks, identity=identity, launches=launches, tolerance=tolerance
         )
-        seconds = None if timeout is None else given.number("timeout", timeout, above=0.0)
+        seconds = None if timeout is None else given.number("timeout", timeout, above=0.0, most=LONGEST_TIMEOUT_S)
         launched = LaunchRequest(
             body=reference,
             params=parameters,
@@ -114,11 +115,12 @@ class RequestMaker:
             tolerance: None: the call does not say.
         """
         settings, wanted = self._settings, self._wanted
-        if settings.attach is not None and settings.attach >= world_size:
-            pytest.skip(f"--distbench-attach {settings.attach}: this test has ranks 0 to {world_size - 1}")
+        largest = max(world_size, self._world_size)  # of several runs of a test some may be too small to have that rank
+        if settings.attach is not None and settings.attach >= largest:
+            pytest.skip(f"--distbench-attach {settings.attach}: this test has ranks 0 to {largest - 1}")
         first = wanted.launches or settings.launches
         if launches is not None:
-            first = given.whole("launches", launches, least=1, most=MOST_OF_A_CASE)
+            first = given.whole("launches", launches, least=1, most=MOST_LAUNCHES)
         if label in self._names:
             given.refuse(f"this test already has a run named {label!r}: give each its own name=")
         self._names.add(label)

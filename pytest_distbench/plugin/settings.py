@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
@@ -10,12 +11,20 @@ import pytest
 
 from pytest_distbench.errors import ConfigurationError
 from pytest_distbench.launch.launchers import DEFAULT_LAUNCHER, LAUNCHERS, who_hold_two
-from pytest_distbench.records.choices import BASELINE_LAUNCHES, DEFAULT_TOLERANCE, RUN_LAUNCHES, UPDATES
+from pytest_distbench.records.choices import (
+    BASELINE_LAUNCHES,
+    DEFAULT_TOLERANCE,
+    LONGEST_TIMEOUT_S,
+    MOST_LAUNCHES,
+    RUN_LAUNCHES,
+    UPDATES,
+)
 from pytest_distbench.records.options import BACKENDS, NOTHING, OPTIONS
 from pytest_distbench.units import parse_bytes
 
 if TYPE_CHECKING:
     from pytest_distbench.machine.hardware import Gpu
+    from pytest_distbench.records.choices import Update
     from pytest_distbench.records.kinds import VerdictName
     from pytest_distbench.run.settings import AgainstSettings, Settings
 
@@ -43,9 +52,9 @@ def read_settings(config: pytest.Config) -> Settings:
     sizes_text = _option(config, "short_world_size") or _text(config, "world_size")
     hosts = LAUNCHERS[_launcher(config)].hosts
     sizes = _world_sizes(sizes_text, gpu=gpu, gpus=visible, shares_gpu=shares_gpu, is_here=hosts == "one")
-    launches = _integer(config, "launches", 1, least=1)
+    launches = _integer(config, "launches", 1, least=1, most=MOST_LAUNCHES)
     given_launches = bool(_text(config, "launches"))
-    update = _choice(config, "update", UPDATES, "") or None
+    update = _update(config)
     backends = _backends(config, gpu=gpu)
     if "fake" in backends and update:
         raise ConfigurationError(
@@ -68,11 +77,11 @@ def read_settings(config: pytest.Config) -> Settings:
         launches=launches,
         max_launches=_most(config, launches, RUN_LAUNCHES),
         update_launches=launches if given_launches else BASELINE_LAUNCHES,
-        timeout_s=_number(config, "timeout", 300.0, least=0.1),
+        timeout_s=_number(config, "timeout", 300.0, least=0.1, most=LONGEST_TIMEOUT_S),
         baselines=_folder(config),
         platform=hardware.check_platform_name(platform) if platform else None,
         prune=bool(_option(config, "prune")),
-        update=update,  # type: ignore[arg-type] # checked by _choice
+        update=update,
         policy=Policy(
             also_failing=_kinds_that_fail_too(config),
             missing=_choice(config, "missing", get_args(Missing), "warn"),  # type: ignore[arg-type] # checked by _choice
@@ -132,6 +141,16 @@ def _choice(config: pytest.Config, name: str, allowed: tuple[str, ...], default:
     return text
 
 
+def _update(config: pytest.Config) -> Update | None:
+    text = _text(config, "update")
+    if text and text not in UPDATES and Path(config.invocation_params.dir, text.partition("::")[0]).exists():
+        raise ConfigurationError(
+            f"--distbench-update took {text!r} for its mode, one of {', '.join(UPDATES)}: "
+            "write the tests first, or --distbench-update=changed"
+        )
+    return _choice(config, "update", UPDATES, "") or None  # type: ignore[return-value] # checked by _choice
+
+
 def _launcher(config: pytest.Config) -> str:
     return _choice(config, "launcher", tuple(LAUNCHERS), DEFAULT_LAUNCHER)
 
@@ -145,7 +164,7 @@ def _backends(config: pytest.Config, *, gpu: bool) -> tuple[str, ...]:
     return tuple(dict.fromkeys(names))
 
 
-def _number(config: pytest.Config, name: str, default: float, *, least: float) -> float:
+def _number(config: pytest.Config, name: str, default: float, *, least: float, most: float = float("inf")) -> float:
     text = _text(config, name)
     try:
         value = float(text) if text else default
@@ -153,6 +172,8 @@ def _number(config: pytest.Config, name: str, default: float, *, least: float) -
         value = float("nan")
     if not least <= value < float("inf"):
         raise ConfigurationError(f"{_spell(name)}: {text!r} is not a number of at least {least:g}")
+    if value > most:
+        raise ConfigurationError(f"{_spell(name)}: {text!r} is more than {most:g}")
     return value
 
 
@@ -172,13 +193,15 @@ def _json_path(config: pytest.Config) -> Path | None:
     return path if text else None
 
 
-def _integer(config: pytest.Config, name: str, default: int, *, least: int) -> int:
+def _integer(config: pytest.Config, name: str, default: int, *, least: int, most: int = 10**_MOST_DIGITS) -> int:
     text = _text(config, name)
     if text and not (text.isdecimal() and len(text) <= _MOST_DIGITS):
         raise ConfigurationError(f"{_spell(name)}: {text!r} is not a whole number of at least {least}")
     value = int(text) if text else default
     if value < least:
         raise ConfigurationError(f"{_spell(name)}: {value} is less than {least}")
+    if value > most:
+        raise ConfigurationError(f"{_spell(name)}: {value} is more than {most}")
     return value
 
 
@@ -186,7 +209,7 @@ def _most(config: pytest.Config, first: int, default: int) -> int:
     """The most launches there may be."""
     if not _text(config, "max_launches"):
         return max(first, default)
-    most = _integer(config, "max_launches", default, least=1)
+    most = _integer(config, "max_launches", default, least=1, most=MOST_LAUNCHES)
     if most < first and _text(config, "launches"):
         raise ConfigurationError(f"{_spell('max_launches')}: {most} is less than the {first} of --distbench-launches")
     return max(first, most)
@@ -280,9 +303,29 @@ def _folder(config: pytest.Config) -> Path:
     given = _option(config, "baselines")
     if given:
         folder = Path(config.invocation_params.dir, str(given))
+        _check_rootdir(config, str(given), folder)
     else:
         beside = config.inipath.parent if config.inipath else config.rootpath
         folder = beside / (str(config.getini("distbench_baselines")) or "baselines")
     if folder.exists() and not folder.is_dir():
         raise ConfigurationError(f"{_spell('baselines')}: {folder} is not a folder")
     return folder
+
+
+def _check_rootdir(config: pytest.Config, given: str, folder: Path) -> None:
+    """Without an ini file pytest takes an existing folder among the arguments, this option's too, as one of the tests'.
+
+    Its root directory, and with it the name of every test, then depends on whether the store exists already.
+    """
+    arguments = [str(argument) for argument in config.invocation_params.args]
+    is_apart = any(a == "--distbench-baselines" and b == given for a, b in itertools.pairwise(arguments))
+    if config.inipath is not None or config.getoption("rootdir", None) or not is_apart or not folder.exists():
+        return
+    tests = [Path(config.invocation_params.dir, str(a).partition("::")[0]) for a in config.args]
+    folders = [path if path.is_dir() else path.parent for path in tests]
+    if Path(os.path.commonpath([os.path.abspath(path) for path in folders])) != config.rootpath:
+        raise ConfigurationError(
+            f"--distbench-baselines {given}: pytest takes the folder for one of the tests, and its root directory is "
+            f"now {config.rootpath}: stored entries would not be found under the names of the tests. Write "
+            f"--distbench-baselines={given}, or put an ini file such as pytest.ini beside the tests"
+        )

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pytest_distbench import workloads
-from pytest_distbench.errors import ConfigurationError
-from pytest_distbench.plugin.arguments import Arguments, show
+from pytest_distbench.errors import ConfigurationError, show
+from pytest_distbench.plugin.arguments import Arguments
 from pytest_distbench.plugin.fixtures import Distbench
 from pytest_distbench.plugin.runs import Run
 from pytest_distbench.workloads.collectives import Operation, operation

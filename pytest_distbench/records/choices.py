@@ -17,3 +17,9 @@ RUN_LAUNCHES = 10
 
 DEFAULT_TOLERANCE = 0.1
 """Accepted change from a stored baseline towards worse, as a fraction, where nobody says otherwise."""
+
+MOST_LAUNCHES = 1000
+"""Launches of a case. More, or more seeds, are a typing error."""
+
+LONGEST_TIMEOUT_S = 7 * 86400.0
+"""Of one launch: longer than this is a typing error."""

@@ -15,7 +15,7 @@ from pytest_distbench.records.run import CaseResult
 from pytest_distbench.records.verdict import Verdict
 from pytest_distbench.report.causes import cause_lines
 from pytest_distbench.report.rows import change, limit, metric_text, quantity, words_for
-from pytest_distbench.report.tables import case_table
+from pytest_distbench.report.tables import case_table, note_on_change
 
 _MOST_REASONS = 8
 
@@ -39,6 +39,7 @@ def _text(result: CaseResult, headline: str, verdicts: Sequence[Verdict], *, com
             headline,
             "",
             *case_table(result, show_all=False),
+            *(note_on_change(result.verdicts) if result.reference.kind == "stored" else []),
             "",
             *reasons[:_MOST_REASONS],
             *(cause_lines(result) if causes else []),
@@ -59,7 +60,7 @@ def refused_text(result: CaseResult) -> str:
             "",
             *case_table(result, show_all=False),
             "",
-            "what was stored before is unchanged; give it more steps or a nearer goal, and record it again",
+            "what was stored before is unchanged",
         ]
     )
 

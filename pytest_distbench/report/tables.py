@@ -71,8 +71,7 @@ def overview(results: Sequence[CaseResult]) -> list[str]:
             lines += layout((mark, "test", *headings), rows, left=3)
     if paired:
         lines += [MEAN_OVER_PAIRS, FINDS]
-    if any(_is_of_the_fast_side(v) for result in others for v in telling_verdicts(result)):
-        lines.append(FAST_SIDE)
+    lines += note_on_change(v for result in others for v in telling_verdicts(result))
     if len(results) > _SHOWN_CASES:
         lines.append(f"  {len(results) - _SHOWN_CASES} more cases (-v shows all)")
     return lines
@@ -93,6 +92,11 @@ def telling_verdicts(result: CaseResult) -> Iterable[Verdict]:
     largest_change = max(times, key=lambda v: abs((v.ratio or 1.0) - 1.0))
     chosen = {times[0].metric, largest_change.metric, times[-1].metric}
     return [v for v in judged if v.metric in chosen or v.kind == "changed"]
+
+
+def note_on_change(verdicts: Iterable[Verdict]) -> list[str]:
+    """A line that explains changes which are not those of the two values beside them; none where all are."""
+    return [FAST_SIDE] if any(map(_is_of_the_fast_side, verdicts)) else []
 
 
 def _is_of_the_fast_side(verdict: Verdict) -> bool:

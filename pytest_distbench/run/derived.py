@@ -5,12 +5,16 @@ from __future__ import annotations
 import math
 import traceback
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 
-from pytest_distbench.errors import DerivationError
+from pytest_distbench.errors import DerivationError, show
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import Measurement
 from pytest_distbench.records.record import replace
 from pytest_distbench.run.samples import Samples, take_turns
+from pytest_distbench.units import as_float
+
+_PACKAGE = str(Path(__file__).resolve().parents[1])
 
 Derivation = Callable[..., float | None]
 """Called once per launch with one :class:`Values` per run that the number is made of; None: there is no value."""
@@ -84,23 +88,30 @@ class DerivedNumbers(Samples):
         made = _launch(launches[0].index, replace(self._metric, value=value), launches[0].software)
         return replace(made, foreign_cores=max(foreign, default=None))
 
+    @property
+    def _line(self) -> str:
+        """Where the function stands; empty where it is no Python function."""
+        code = getattr(self._derive, "__code__", None)
+        return f" ({code.co_filename}:{code.co_firstlineno})" if code is not None else ""
+
     def _value(self, values: Sequence[Values]) -> float | None:
-        call = f"judge({self._metric.key!r})"
+        call = f"distbench.judge({self._metric.key!r})"
         try:
             found = self._derive(*values)
         except Exception as error:
-            frame = traceback.extract_tb(error.__traceback__)[-1]
+            frames = traceback.extract_tb(error.__traceback__)
+            frame = next((f for f in reversed(frames) if not f.filename.startswith(_PACKAGE)), None)
+            where = f" ({frame.filename}:{frame.lineno})" if frame is not None else self._line
             text = error.args[0] if isinstance(error, KeyError) and error.args else error
-            raise DerivationError(
-                f"{call}: its function raised {type(error).__name__}: {text} ({frame.filename}:{frame.lineno})"
-            ) from error
+            raise DerivationError(f"{call}: its function raised {type(error).__name__}: {text}{where}") from error
         if found is None:
             return None
-        if isinstance(found, bool | str | bytes) or not hasattr(found, "__float__") or not math.isfinite(float(found)):
+        number = as_float(found)
+        if number is None or not math.isfinite(number):
             raise DerivationError(
-                f"{call}: its function returned {found!r}; wanted a finite number, or None for no value"
+                f"{call}: its function returned {show(found)}; wanted a finite number, or None for no value{self._line}"
             )
-        return float(found)
+        return number
 
 
 def _launch(index: int, number: Measurement, software: Mapping[str, str]) -> LaunchRecord:

@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 import numpy
 import torch
 
-from pytest_distbench.errors import RecordingError
+from pytest_distbench.errors import RecordingError, show
 from pytest_distbench.records.metric import Scalar
 
 LARGEST_WHOLE = 2**53
@@ -26,23 +26,11 @@ LARGEST_NUMBER = 1e300
 _NO_NUMBER = (TypeError, ValueError, ArithmeticError, RuntimeError)
 """What float() and index() raise, torch's among them."""
 
-_LONGEST = 80
-
 
 def refuse(call: str, wanted: str, found: object) -> NoReturn:
     """Raise the error: what the call wanted, and what it found."""
     kind = "" if found is None else f" ({type(found).__name__})"
     raise RecordingError(f"{call}: wanted {wanted}, found {show(found)}{kind}")
-
-
-def show(found: object) -> str:
-    """A value as text for an error: a short form of it, on one line."""
-    try:
-        text = repr(found)
-    except Exception as broken:  # noqa: BLE001 a user's __repr__ may raise anything, and must not hide the error
-        text = f"<without text: {type(broken).__name__}>"
-    text = text.encode(errors="backslashreplace").decode().replace("\n", " ")
-    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 4]} ..."
 
 
 def check_name(call: str, argument: str, value: object) -> str:

@@ -12,19 +12,11 @@ from typing import Any, Literal, SupportsFloat
 
 import torch
 
-from pytest_distbench.errors import RecordingError
+from pytest_distbench.errors import RecordingError, show
 from pytest_distbench.records.kinds import Better, Reduce
 from pytest_distbench.records.metric import Scalar, metric_key
 from pytest_distbench.records.plan import LaunchPlan
-from pytest_distbench.worker.arguments import (
-    check_choice,
-    check_name,
-    check_scalars,
-    check_whole,
-    real,
-    refuse,
-    show,
-)
+from pytest_distbench.worker.arguments import check_choice, check_name, check_scalars, check_whole, real, refuse
 from pytest_distbench.worker.control import ControlLine
 from pytest_distbench.worker.fingerprint import Watch
 from pytest_distbench.worker.goal import Goal

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from pytest_distbench.errors import RecordingError
+from pytest_distbench.errors import RecordingError, show
 from pytest_distbench.records.kinds import Better
-from pytest_distbench.worker.arguments import check_choice, check_name, check_number, check_whole, real, refuse, show
+from pytest_distbench.worker.arguments import check_choice, check_name, check_number, check_whole, real, refuse
 from pytest_distbench.worker.blocks import block_length
 from pytest_distbench.worker.meter import Meter
 

@@ -5,18 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import get_args
 
-from pytest_distbench.errors import RecordingError
+from pytest_distbench.errors import RecordingError, show
 from pytest_distbench.records.kinds import METRIC_KINDS, Better, Reduce
 from pytest_distbench.records.metric import Observation, Scalar, metric_key
-from pytest_distbench.worker.arguments import (
-    check_choice,
-    check_name,
-    check_scalars,
-    check_text,
-    check_values,
-    refuse,
-    show,
-)
+from pytest_distbench.worker.arguments import check_choice, check_name, check_scalars, check_text, check_values, refuse
 
 
 class Notebook:
@@ -38,7 +30,10 @@ class Notebook:
         """
         key = metric_key(name, dict(at))
         if key in self._keys:
-            raise RecordingError(f"{key!r} is recorded twice: give each its own name or point (at=...)")
+            raise RecordingError(
+                f"{key!r} is recorded twice: give each its own name or point (at=..., or with rank.point(...)); a "
+                "phase in a loop of rank.timed or of a goal is one series"
+            )
         return key
 
     def note(

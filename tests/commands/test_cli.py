@@ -8,9 +8,12 @@ import sys
 from pathlib import Path
 
 import pytest
-from support.stores import record, result
+from support.stores import KEY, PLATFORM, TEST, record, result
 
 from pytest_distbench.commands.cli import main
+from pytest_distbench.records.baseline import BaselineEntry, BaselineMetric
+from pytest_distbench.records.kinds import METRIC_KINDS
+from pytest_distbench.store.baselines import BaselineStore
 
 
 @pytest.mark.parametrize(
@@ -62,3 +65,38 @@ def test_the_command_imports_neither_torch_nor_pytest_nor_numpy(folder: Path) ->
     done = subprocess.run([sys.executable, "-c", code, str(folder)], capture_output=True, text=True, check=True)
 
     assert done.stdout.splitlines()[-1] == "[]"
+
+
+def test_a_module_of_the_users_is_imported_before_the_command_reads_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A metric kind of one's own stands in baselines: the command must know it too."""
+    (tmp_path / "my_kinds.py").write_text(
+        "from pytest_distbench.records.kinds import METRIC_KINDS\nMETRIC_KINDS['mine'] = METRIC_KINDS['lower']\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.path", [*sys.path])
+    stored = BaselineMetric(better="lower", unit="s", launches=[1.0, 1.1])
+    path = BaselineStore(tmp_path / "b", PLATFORM).write(
+        TEST,
+        KEY,
+        BaselineEntry(
+            workload="x", world_size=2, backend="gloo", launcher="warm", software={}, metrics={"step": stored}
+        ),
+    )
+    path.write_text(path.read_text().replace('"lower"', '"mine"'))
+    without = main(["baseline", "list", "--baselines", "b"])
+    told = capsys.readouterr().err
+    try:
+        with_it = main(["-p", "my_kinds", "baseline", "list", "--baselines", "b"])
+    finally:
+        METRIC_KINDS.pop("mine", None)
+        sys.modules.pop("my_kinds", None)
+
+    assert (without, with_it) == (2, 0)
+    assert "unknown kind of metrics 'mine'" in told
+
+
+def test_a_module_that_cannot_be_imported_is_an_error(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["-p", "no_such_module_at_all", "baseline", "list"]) == 2
+    assert "distbench: -p no_such_module_at_all: cannot import it: ModuleNotFoundError" in capsys.readouterr().err

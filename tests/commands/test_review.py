@@ -142,7 +142,7 @@ class TestAccept:
             ),
             (
                 {"launches": result(*[0.004] * 4, None).launches},
-                "step has no value in 1 of 5 launches: a baseline must",
+                "step has no value in 1 of 5 launches: a baseline needs",
             ),
             ({"verdicts": []}, "nothing was judged"),
         ],

@@ -193,10 +193,18 @@ def test_values_of_measured_runs_have_an_updates_launches(project: Project) -> N
     [
         (
             "lambda a, b: a['speed']",
-            "*judge('efficiency'): its function raised KeyError: 'speed' was not measured; there are step*",
+            "*its function raised KeyError: 'speed' was not measured; there are step (*test_it.py:*)",
         ),
         ("lambda a, b: 1 / 0", "*its function raised ZeroDivisionError: division by zero (*test_it.py:*"),
-        ("lambda a, b: 'x'", "*its function returned 'x'; wanted a finite number, or None for no value*"),
+        (
+            "lambda a, b: 'x'",
+            "*its function returned 'x'; wanted a finite number, or None for no value (*test_it.py:*)",
+        ),
+        ("lambda a, b: 10**400", "*its function returned 1000*; wanted a finite number*"),
+        (
+            "lambda a, b: __import__('numpy').array([1.0, 2.0])",
+            "*its function returned array(*; wanted a finite number*",
+        ),
         ("lambda a, b: float('nan')", "*its function returned nan; wanted a finite number*"),
         ("lambda a: 1.0", "*its function raised TypeError: *takes 1 positional argument but 2 were given*"),
     ],

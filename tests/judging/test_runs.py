@@ -73,3 +73,10 @@ def test_a_busier_machine_is_one_of_the_cores_that_measured_not_of_those_at_the_
     slower = result(*[1.5 * v for v in QUIET])
 
     assert kinds(on_the_machine(result(*QUIET), 0.0), on_the_machine(slower, 2.0)) == [kind]
+
+
+def test_a_case_that_fails_in_both_runs_is_failed_not_new() -> None:
+    broken = replace(result(*QUIET), launches=[HUNG])
+    found = compare_runs(run(broken), run(broken), tolerance=0.1)
+
+    assert (found.failed, found.added, found.lost) == ([NAME], [], [])

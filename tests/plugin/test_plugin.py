@@ -366,3 +366,51 @@ def test_the_run_record_says_how_it_came_about(project: Project) -> None:
     assert clean["settings"] == {"world-size": "2", "strict": "true", "json": "run.json", "launcher": "stand-in"}
     assert "--distbench-strict" in clean["command"]
     assert "api_token=x" not in clean["command"]
+
+
+def test_what_a_fixture_measures_in_its_teardown_is_told_and_stored_too(project: Project) -> None:
+    made = project(
+        """
+        import pytest
+
+        def body(rank):
+            pass
+
+        @pytest.fixture
+        def around(distbench):
+            distbench.run(body, name="before", params={"stand_in": {"step": [0.02, 0.021]}})
+            yield distbench
+            distbench.run(body, name="after", params={"stand_in": {"step": [0.02, 0.021]}})
+
+        def test_it(around):
+            around.run(body, params={"stand_in": {"step": [0.02, 0.021]}})
+        """
+    )
+    run(made, "--distbench-update", "--distbench-json=run.json")
+    cases = [r["case"]["key"]["case_id"] for r in json.loads((made.path / "run.json").read_text())["results"]]
+
+    assert cases == ["ws2:before", "ws2", "ws2:after"]
+    assert len(stored(made)) == 3
+
+
+def test_a_file_taken_for_the_mode_of_an_update_is_told(project: Project) -> None:
+    result = run(project(TEST), "--distbench-update", "test_it.py")
+
+    result.stderr.fnmatch_lines(["*--distbench-update took 'test_it.py' for its mode*write the tests first*"])
+    assert result.ret == EXIT_USAGE
+
+
+def test_a_store_that_pytest_takes_for_a_test_is_refused_before_names_change(project: Project) -> None:
+    made = project(TEST)
+    (made.path / "tox.ini").unlink()
+    inner = made.mkdir("inner")
+    (made.path / "test_it.py").rename(inner / "test_it.py")
+    made.mkdir("store")
+    made.chdir()
+    command = ("inner/test_it.py", "--distbench-launcher=stand-in")
+    apart = run(made, *command, "--distbench-baselines", "store")
+    joined = run(made, *command, "--distbench-baselines=store")
+
+    apart.stderr.fnmatch_lines(["*--distbench-baselines store: pytest takes the folder for one of the tests*"])
+    assert apart.ret == EXIT_USAGE
+    assert joined.ret == 0
