@@ -207,7 +207,7 @@ def test_baselines_that_cannot_be_written_fail_the_update_and_stay_as_they_are(
     monkeypatch.setenv("DISTBENCH_STAND_IN", '{"answer!exact": 42}')
     pytester.makepyfile(test_stores=STORES.format(name="stores"))
     made_up = ("-p", "pytest_distbench.testing", "--distbench-launcher=stand-in")
-    process = start(*made_up, "--distbench-update", "--distbench-launches=1", "--distbench-baselines", str(disk))
+    process = start(*made_up, "--distbench-update", "--distbench-launches=1", f"--distbench-baselines={disk}")
     output, _ = process.communicate(timeout=LIMIT_S)
 
     assert process.returncode == 1
