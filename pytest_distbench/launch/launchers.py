@@ -98,14 +98,6 @@ LAUNCHERS: dict[str, LauncherKind] = {
 """By the name that ``--distbench-launcher`` takes and baselines are stored under."""
 
 
-def describe_launchers() -> str:
-    """All of them in one line, for the option's help."""
-    rows = (
-        f"{name}: {kind.help}{' (default)' if name == DEFAULT_LAUNCHER else ''}" for name, kind in LAUNCHERS.items()
-    )
-    return "; ".join(rows)
-
-
 def who_hold_two() -> str:
     """The launchers that may hold two groups open at once, for an error."""
     return ", ".join(name for name, kind in LAUNCHERS.items() if kind.holds_two)

@@ -56,9 +56,9 @@ def pytest_load_initial_conftests(early_config: pytest.Config, parser: pytest.Pa
 
 def pytest_configure(config: pytest.Config) -> None:
     """Declare the markers, begin to collect results, and check the options if any of ours was given."""
-    from pytest_distbench.plugin.markers import DECLARATIONS
+    from pytest_distbench.plugin.options import MARKERS
 
-    for declaration in DECLARATIONS:
+    for declaration in MARKERS:
         config.addinivalue_line("markers", declaration)
     config.stash[STATE].results = ResultsPlugin(config, lambda is_used: settings_if_used(config, is_used=is_used))
     config.pluginmanager.register(config.stash[STATE].results, "distbench-results")

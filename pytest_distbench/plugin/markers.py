@@ -14,11 +14,6 @@ from pytest_distbench.records.choices import LONGEST_TIMEOUT_S, MOST_LAUNCHES
 if TYPE_CHECKING:
     from pytest_distbench.run.settings import Settings
 
-DECLARATIONS = (
-    "world_size(*sizes, min=, max=): process-group sizes this test runs at; without it the largest given",
-    "gpu: this test needs CUDA; not run without --gpu",
-    "distbench(timeout=, launches=, tolerance=, metrics=, xfail_perf=): how this test is measured and judged",
-)
 _KEYWORDS = {
     "world_size": ("min", "max"),
     "gpu": (),

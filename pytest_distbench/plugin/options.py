@@ -6,8 +6,14 @@ from typing import Any
 
 import pytest
 
-from pytest_distbench.launch.launchers import describe_launchers
 from pytest_distbench.records.options import OPTIONS, Option
+
+MARKERS = (
+    "world_size(*sizes, min=, max=): process-group sizes this test runs at; without it the largest given",
+    "gpu: this test needs CUDA; not run without --gpu",
+    "distbench(timeout=, launches=, tolerance=, metrics=, xfail_perf=): how this test is measured and judged",
+)
+"""The markers, as pytest lists them; ``markers`` reads them."""
 
 SHORT = ("world-size", "gpu")
 """Options that have a spelling without our name, where nobody else has it."""
@@ -54,7 +60,7 @@ def _declaration(option: Option) -> dict[str, Any]:
 
 
 def _summary(option: Option) -> str:
-    return option.summary.replace("{launchers}", describe_launchers())
+    return option.summary
 
 
 def _known_options(parser: pytest.Parser) -> set[str]:

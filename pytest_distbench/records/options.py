@@ -68,7 +68,11 @@ OPTIONS: dict[str, Option] = {
         summary=f"process-group backend: {', '.join(BACKENDS)} (default: nccl with --gpu, else gloo); of several, "
         "every test runs with each, and those this torch has not are skipped",
     ),
-    "launcher": Option(metavar="NAME", summary="how ranks are started: {launchers}"),
+    "launcher": Option(
+        metavar="NAME",
+        summary="how ranks are started: warm, from a process that has torch loaded (default); torchrun, the "
+        "command line tool; or another one that a conftest or plugin has added",
+    ),
     "launches": Option(
         metavar="N",
         summary="launches of each case judged first (default: 1; of an update 10, of pairs 5)",
