@@ -14,7 +14,7 @@ import pytest
 if TYPE_CHECKING:
     from pytest_distbench.plugin.collect import ResultsPlugin
     from pytest_distbench.plugin.progress import Progress
-    from pytest_distbench.run.against import Reference
+    from pytest_distbench.run.against import Variant
     from pytest_distbench.run.loop import Session
     from pytest_distbench.run.settings import Settings
 
@@ -26,7 +26,7 @@ class State:
     taken_options: list[str] = field(default_factory=list)
     """Short options that a conftest defined before us."""
     settings: Settings | None = None
-    against: Reference | None = None
+    against: Variant | None = None
     session: Session | None = None
     progress: Progress | None = None
     usage_errors: list[str] = field(default_factory=list)
@@ -56,9 +56,9 @@ def settings_of(config: pytest.Config) -> Settings:
         try:
             settings = read_settings(config)
             if settings.against is not None:
-                from pytest_distbench.run.against import find_reference
+                from pytest_distbench.run.against import find_variant
 
-                state.against = find_reference(
+                state.against = find_variant(
                     settings.against, root=config.rootpath, folder=config.invocation_params.dir
                 )
         except ConfigurationError as error:

@@ -28,7 +28,7 @@ PACKAGE = Path(pytest_distbench.__file__).resolve().parent
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reference:
+class Variant:
     """What this tree is compared with.
 
     Attributes:
@@ -44,7 +44,7 @@ class Reference:
         return " with ".join(parts)
 
 
-def find_reference(asked: AgainstSettings, *, root: Path, folder: Path) -> Reference:
+def find_variant(asked: AgainstSettings, *, root: Path, folder: Path) -> Variant:
     """Find what the user wants this tree to be compared with.
 
     Args:
@@ -55,23 +55,23 @@ def find_reference(asked: AgainstSettings, *, root: Path, folder: Path) -> Refer
     Raises:
         ConfigurationError: no such revision or Python, or it cannot run ranks.
     """
-    return Reference(
+    return Variant(
         revision=find_revision(asked.revision, root) if asked.revision else None,
         interpreter=find_interpreter(asked.interpreter, folder) if asked.interpreter else None,
     )
 
 
 class ReferenceSide:
-    """A :class:`Reference` made ready: its launcher, its worktree, and the plans for this tree made plans for it.
+    """A :class:`Variant` made ready: its launcher, its worktree, and the plans for this tree made plans for it.
 
     Args:
-        reference: what is compared with.
+        variant: what this tree is compared with.
         directory: of the run; holds the worktree from its first use until :meth:`close`.
         launcher: of the reference's ranks, with a session of its own: what ends on one side must not end on the other.
     """
 
-    def __init__(self, reference: Reference, directory: Path, launcher: Launcher) -> None:
-        self.reference = reference
+    def __init__(self, variant: Variant, directory: Path, launcher: Launcher) -> None:
+        self.variant = variant
         self.launcher = launcher
         self._directory = directory
         self._stack = contextlib.ExitStack()
@@ -110,7 +110,7 @@ class ReferenceSide:
             LauncherError: ranks could not be started, or git could not make the worktree.
         """
         here, there = launcher, self.launcher
-        if self.reference.interpreter is None:
+        if self.variant.interpreter is None:
             self._is_swapped = not self._is_swapped
             here, there = (there, here) if self._is_swapped else (here, there)
         second, first = replace(ours, takes_turns=True), self._plan(replace(theirs, takes_turns=True))
@@ -118,13 +118,13 @@ class ReferenceSide:
         # To each group the other one is foreign work, which says nothing about the machine.
         reference, current = (record and replace(record, foreign_cores=None) for record in pair)
         if reference is not None and reference.outcome != "passed":
-            reference = replace(reference, reason=f"in {self.reference}: {reference.reason}")
+            reference = replace(reference, reason=f"in {self.variant}: {reference.reason}")
         return reference, current
 
     def _plan(self, plan: LaunchPlan) -> LaunchPlan:
         """Every path below the repository leads into the worktree."""
         path = [self._there(entry) for entry in plan.python_path]
-        interpreter = self.reference.interpreter
+        interpreter = self.variant.interpreter
         if interpreter is not None:
             path = [*python_path(interpreter, self._directory, path)]
         variables = dict(plan.variables)
@@ -143,7 +143,7 @@ class ReferenceSide:
             python_path=path,
             variables=variables,
             tree=str(self._tree or ""),
-            foreign_tree=str(self.reference.revision.root) if self.reference.revision else "",
+            foreign_tree=str(self.variant.revision.root) if self.variant.revision else "",
         )
 
     def close(self) -> None:
@@ -155,11 +155,11 @@ class ReferenceSide:
 
     @functools.cached_property
     def _tree(self) -> Path | None:
-        revision = self.reference.revision
+        revision = self.variant.revision
         return self._stack.enter_context(check_out(revision, self._directory)) if revision is not None else None
 
     def _there(self, path: str) -> str:
-        revision = self.reference.revision
+        revision = self.variant.revision
         if revision is None or not path or is_installed_here(path):
             return path
         for spelling in (Path(path), Path(path).resolve()):
@@ -168,16 +168,16 @@ class ReferenceSide:
         return path
 
 
-def make_setup(reference: Reference, directory: Path, session: str, preload: Sequence[str]) -> LauncherSetup:
+def make_setup(variant: Variant, directory: Path, session: str, preload: Sequence[str]) -> LauncherSetup:
     """What the launcher of the reference's ranks is made of.
 
     Args:
-        reference: what is compared with.
+        variant: what this tree is compared with.
         directory: of the run.
         session: cookie of its own: what ends on one side must not end on the other.
         preload: modules to import once for all ranks.
     """
-    interpreter = reference.interpreter
+    interpreter = variant.interpreter
     if interpreter is None:
         return LauncherSetup(directory=directory, session=session, preload=preload)
     return LauncherSetup(
@@ -189,11 +189,11 @@ def make_setup(reference: Reference, directory: Path, session: str, preload: Seq
     )
 
 
-def outside(modules: Sequence[str], reference: Reference) -> tuple[str, ...]:
+def outside(modules: Sequence[str], variant: Variant) -> tuple[str, ...]:
     """The modules that are not the repository's: those may be imported once for both sides."""
-    if reference.revision is None:
+    if variant.revision is None:
         return tuple(modules)
-    return tuple(name for name in modules if not _is_below(name.partition(".")[0], reference.revision.root))
+    return tuple(name for name in modules if not _is_below(name.partition(".")[0], variant.revision.root))
 
 
 def python_path(interpreter: Interpreter, directory: Path, entries: Sequence[str]) -> list[str]:

@@ -19,7 +19,7 @@ from pytest_distbench.machine import hardware
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.plan import LaunchPlan
 from pytest_distbench.records.torchrun import is_of_a_group
-from pytest_distbench.run.against import Reference, ReferenceSide, make_setup, outside
+from pytest_distbench.run.against import ReferenceSide, Variant, make_setup, outside
 from pytest_distbench.run.directory import RunDirectory
 from pytest_distbench.run.request import LaunchRequest
 from pytest_distbench.run.settings import Settings
@@ -47,7 +47,7 @@ class Launching:
     reports_progress: bool = False
     on_output: Callable[[int, str], None] | None = None
     post_mortem: bool = False
-    compared_with: Reference | None = None
+    compared_with: Variant | None = None
     cookie: str = field(default_factory=lambda: uuid.uuid4().hex)
     _directory: RunDirectory | None = None
     _launcher: Launcher | None = None
@@ -97,7 +97,7 @@ class Launching:
         return self._reference
 
     @property
-    def against(self) -> Reference:
+    def against(self) -> Variant:
         """What this tree is compared with; only where the settings name something."""
         assert self.compared_with is not None
         return self.compared_with

@@ -3,29 +3,14 @@
 from __future__ import annotations
 
 from support.fingerprints import BARRIER, of, reduce
-from support.metrics import metric
+from support.metrics import metric, timed
 
 from pytest_distbench.judging.entry import make_entry
 from pytest_distbench.records.case import Case, CaseKey
 from pytest_distbench.records.fingerprint import Fingerprint
 from pytest_distbench.records.launch import LaunchRecord
-from pytest_distbench.records.metric import Measurement, Summary
+from pytest_distbench.records.metric import Measurement
 from pytest_distbench.records.record import replace
-
-
-def timed(value: float, *, fastest: float = 0.9, slow: float = 1.2) -> Measurement:
-    """A launch whose minimum and p95 are these multiples of its value."""
-    summary = Summary(
-        n=50,
-        minimum=fastest * value,
-        p25=value,
-        median=value,
-        p95=slow * value,
-        p99=slow * value,
-        mean=value,
-        stdev=0.1,
-    )
-    return Measurement(name="latency", unit="s", better="lower", value=value, summary=summary)
 
 
 def test_a_baseline_keeps_the_ends_of_a_series_and_nothing_of_a_number() -> None:

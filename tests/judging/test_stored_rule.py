@@ -7,14 +7,14 @@ import random
 
 import pytest
 from hypothesis import strategies as st
-from support.metrics import STORED, baseline, metric, rule
+from support.metrics import STORED, baseline, metric, rule, timed
 
 from pytest_distbench.judging.metric import judge
 from pytest_distbench.judging.stats import detectable_slowdown
 from pytest_distbench.judging.stored_rule import DRIFT, typical_noise
 from pytest_distbench.records.baseline import BaselineMetric
 from pytest_distbench.records.kinds import Better
-from pytest_distbench.records.metric import Measurement, Summary
+from pytest_distbench.records.metric import Measurement
 
 wild = st.floats(min_value=-1.0, allow_nan=False, allow_infinity=False) | st.sampled_from([5e-324, 1.7e308])
 
@@ -79,21 +79,6 @@ def test_unchanged_code_is_rarely_called_a_regression() -> None:
                 return judgement.verdict.kind
 
     assert [run() for _ in range(2000)].count("regressed") <= 3
-
-
-def timed(value: float, *, fastest: float = 0.9, slow: float = 1.2) -> Measurement:
-    """A launch whose minimum and p95 are these multiples of its value."""
-    summary = Summary(
-        n=50,
-        minimum=fastest * value,
-        p25=value,
-        median=value,
-        p95=slow * value,
-        p99=slow * value,
-        mean=value,
-        stdev=0.1,
-    )
-    return Measurement(name="latency", unit="s", better="lower", value=value, summary=summary)
 
 
 TIMED = BaselineMetric(

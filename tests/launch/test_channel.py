@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import selectors
 import socket
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -75,50 +76,57 @@ def test_ranks_are_told_when_the_last_one_is_up_and_when_the_last_one_has_joined
     second.socket.close()
 
 
-@given(st.lists(st.binary(max_size=200), max_size=5))
-def test_any_bytes_from_a_rank_are_survived(folder: Path, chunks: list[bytes]) -> None:
-    with selectors.DefaultSelector() as selector:
+@contextlib.contextmanager
+def connected(folder: Path) -> Iterator[tuple[ControlChannel, socket.socket]]:
+    """A channel for two ranks, and a socket of one that says what it likes."""
+    with selectors.DefaultSelector() as selector, socket.socket(socket.AF_UNIX) as rank:
         channel = ControlChannel(LaunchFiles(folder), selector, world_size=2)
-        with socket.socket(socket.AF_UNIX) as rank:
+        try:
             with short_address(LaunchFiles(folder).control) as address:
                 rank.connect(address)
-            for chunk in chunks:
-                rank.sendall(chunk + b"\n")
-            event = RankEvent(kind="hello", rank=1, pid=42, at=0.0)
-            rank.sendall(b"\n" + msgspec.json.encode(event) + b"\n")
-            while not channel.pids():
-                channel.drain()
-        channel.close()
+            yield channel, rank
+        finally:
+            channel.close()
 
-        assert channel.pids() == {1: 42}
+
+def hello(rank: int, pid: int) -> bytes:
+    return msgspec.json.encode(RankEvent(kind="hello", rank=rank, pid=pid, at=0.0)) + b"\n"
+
+
+def pids_heard(channel: ControlChannel) -> dict[int, int]:
+    """What ranks have said of themselves, once the first has."""
+    end = time.monotonic() + 60
+    while not channel.pids() and time.monotonic() < end:
+        channel.drain()
+    return channel.pids()
+
+
+@given(st.lists(st.binary(max_size=200), max_size=5))
+def test_any_bytes_from_a_rank_are_survived(folder: Path, chunks: list[bytes]) -> None:
+    with connected(folder) as (channel, rank):
+        for chunk in chunks:
+            rank.sendall(chunk + b"\n")
+        rank.sendall(b"\n" + hello(1, 42))
+
+        assert pids_heard(channel) == {1: 42}
 
 
 def test_events_of_ranks_there_are_not_are_ignored(tmp_path: Path) -> None:
-    with selectors.DefaultSelector() as selector:
-        channel = ControlChannel(LaunchFiles(tmp_path), selector, world_size=2)
-        with socket.socket(socket.AF_UNIX) as rank, short_address(LaunchFiles(tmp_path).control) as address:
-            rank.connect(address)
-            for number in (-1, 2, 10**9, 0):
-                rank.sendall(msgspec.json.encode(RankEvent(kind="hello", rank=number, pid=1, at=0.0)) + b"\n")
-            while not channel.pids():
-                channel.drain()
-        channel.close()
+    with connected(tmp_path) as (channel, rank):
+        for number in (-1, 2, 10**9, 0):
+            rank.sendall(hello(number, 1))
 
-        assert channel.pids() == {0: 1}
+        assert pids_heard(channel) == {0: 1}
 
 
 def test_an_endless_line_is_dropped_and_the_next_one_understood(tmp_path: Path) -> None:
-    with selectors.DefaultSelector() as selector:
-        channel = ControlChannel(LaunchFiles(tmp_path), selector, world_size=2)
-        with socket.socket(socket.AF_UNIX) as rank, short_address(LaunchFiles(tmp_path).control) as address:
-            rank.connect(address)
-            rank.setblocking(False)
-            event = msgspec.json.encode(RankEvent(kind="hello", rank=1, pid=1, at=0.0))
-            waiting = b"x" * 4 * LONGEST_LINE_BYTES + b"\n" + event + b"\n"
-            while waiting or not channel.pids():
-                with contextlib.suppress(BlockingIOError):
-                    waiting = waiting[rank.send(waiting[:65536]) :]
-                channel.drain()
-        channel.close()
+    with connected(tmp_path) as (channel, rank):
+        rank.setblocking(False)
+        waiting = b"x" * 4 * LONGEST_LINE_BYTES + b"\n" + hello(1, 1)
+        end = time.monotonic() + 60
+        while waiting and time.monotonic() < end:
+            with contextlib.suppress(BlockingIOError):
+                waiting = waiting[rank.send(waiting[:65536]) :]
+            channel.drain()
 
-        assert channel.pids() == {1: 1}
+        assert pids_heard(channel) == {1: 1}

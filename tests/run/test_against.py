@@ -8,7 +8,7 @@ import pytest
 from support.projects import EXIT_USAGE, TEST, Project, run
 from support.repositories import git
 
-from pytest_distbench.run.against import Reference, outside
+from pytest_distbench.run.against import Variant, outside
 from pytest_distbench.run.worktree import Revision
 
 
@@ -150,6 +150,6 @@ def test_modules_of_the_repository_are_not_shared_by_both_sides(
     (tmp_path / "of_the_project.py").touch()
     monkeypatch.syspath_prepend(tmp_path)
     revision = Revision("HEAD", "0" * 40, tmp_path)
-    reference = Reference(revision=revision, interpreter=None)
+    variant = Variant(revision=revision, interpreter=None)
 
-    assert outside(["of_the_project", "json.decoder", "msgspec"], reference) == ("json.decoder", "msgspec")
+    assert outside(["of_the_project", "json.decoder", "msgspec"], variant) == ("json.decoder", "msgspec")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pytest_distbench.judging.metric import Rule
 from pytest_distbench.records.baseline import BaselineMetric
 from pytest_distbench.records.kinds import Better
-from pytest_distbench.records.metric import Measurement
+from pytest_distbench.records.metric import Measurement, Summary
 
 STORED = [1.00, 1.02, 0.98, 1.01, 0.99, 1.03, 0.97, 1.00, 1.01, 0.99]
 
@@ -22,3 +22,18 @@ def baseline(
 
 def rule(**changes: object) -> Rule:
     return Rule(**({"tolerance": 0.1, "comparisons": 50, "max_launches": 5} | changes))  # type: ignore[arg-type]
+
+
+def timed(value: float, *, fastest: float = 0.9, slow: float = 1.2) -> Measurement:
+    """A launch whose minimum and p95 are these multiples of its value."""
+    summary = Summary(
+        n=50,
+        minimum=fastest * value,
+        p25=value,
+        median=value,
+        p95=slow * value,
+        p99=slow * value,
+        mean=value,
+        stdev=0.1,
+    )
+    return Measurement(name="latency", unit="s", better="lower", value=value, summary=summary)
