@@ -8,10 +8,10 @@ from __future__ import annotations
 import re
 
 _LIFELINE = "_die_with_pytest"
-_ENTRY = re.compile(
-    r'pytest_distbench/worker/main\.py", line \d+ in (_measure|_join_group|_leave_group|run)$', re.MULTILINE
-)
-_OUTERMOST = re.compile(r'pytest_distbench/worker/main\.py", line \d+ in run_rank$', re.MULTILINE)
+_IN_MAIN = r'pytest_distbench/worker/main\.py", line \d+ in '
+_AT_WORK = re.compile(_IN_MAIN + r"(_measure|_join_group|_leave_group)$", re.MULTILINE)
+_ENTRY = re.compile(_IN_MAIN + r"(_measure|_join_group|_leave_group|run)$", re.MULTILINE)
+_OUTERMOST = re.compile(_IN_MAIN + r"run_rank$", re.MULTILINE)
 """Our frame at the bottom of the main thread, which comes last: a dump that shows it is whole."""
 _LIBRARY = re.compile(r"/site-packages/|/pytest_distbench/|/lib/python3|^<")
 _WAITS = re.compile(r"/torch/|/pytest_distbench/")
@@ -63,6 +63,11 @@ def _innermost(text: str) -> tuple[list[tuple[str, str, str]], tuple[str, str, s
 
 
 def _last_dump(text: str) -> str:
-    """The last whole one: the elastic agent may ask a rank once more while we end it, and be left half an answer."""
+    """The last whole one of a rank at work, else the last whole one.
+
+    The elastic agent may ask a rank once more while we end it: it is left half an answer, or answers from where it
+    reports that a peer is gone, which is not where it waited.
+    """
     dumps = _NEXT_DUMP.split(text)
-    return next((dump for dump in reversed(dumps) if is_whole(dump)), dumps[-1])
+    whole = [dump for dump in dumps if is_whole(dump)] or dumps[-1:]
+    return next((dump for dump in reversed(whole) if _AT_WORK.search(dump)), whole[-1])

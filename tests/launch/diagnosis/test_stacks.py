@@ -74,6 +74,20 @@ def test_a_second_dump_cut_anywhere_does_not_hide_the_first() -> None:
         assert waits_at(DUMP + DUMP[:end]) == waits_at(DUMP)
 
 
+def test_a_second_dump_from_where_the_rank_reports_does_not_hide_where_it_waited() -> None:
+    """A peer was ended first, the wait raised, and the elastic agent asked once more."""
+    reports = """Current thread 0x02 (most recent call first):
+  File "/usr/lib/python3.11/traceback.py", line 140 in format_exception
+  File "/x/site-packages/pytest_distbench/worker/failure.py", line 36 in classify
+  File "/x/site-packages/pytest_distbench/worker/main.py", line 83 in run
+  File "/x/site-packages/pytest_distbench/worker/main.py", line 60 in run_rank
+"""
+
+    assert waits_at(DUMP + reports) == waits_at(DUMP)
+    assert trim(DUMP + reports) == trim(DUMP)
+    assert "format_exception" in trim(reports)
+
+
 @given(st.text(max_size=400))
 def test_any_text_may_stand_for_stacks(text: str) -> None:
     for dump in (text, f"Current thread 0x1 (most recent call first):\n{text}", f'  File "{text}", line 3 in f\n'):
