@@ -27,7 +27,7 @@ def add_options(parser: pytest.Parser) -> None:
         group.addoption(f"--distbench-{name}", dest=dest, **_declaration(option))
         if option.has_ini_key:
             kind: dict[str, Any] = {"default": ""} if option.metavar else {"type": "bool", "default": False}
-            parser.addini(dest, _summary(option), **kind)
+            parser.addini(dest, option.summary, **kind)
     parser.addini(
         "distbench_preload", "modules to import once, in the process ranks are forked from", type="args", default=[]
     )
@@ -54,13 +54,9 @@ def add_short_options(parser: pytest.Parser) -> list[str]:
 
 def _declaration(option: Option) -> dict[str, Any]:
     if not option.metavar:
-        return {"action": "store_true", "help": _summary(option)}
+        return {"action": "store_true", "help": option.summary}
     optional = {"nargs": "?", "const": option.const} if option.const else {}
-    return {"metavar": option.metavar, "help": _summary(option), **optional}
-
-
-def _summary(option: Option) -> str:
-    return option.summary
+    return {"metavar": option.metavar, "help": option.summary, **optional}
 
 
 def _known_options(parser: pytest.Parser) -> set[str]:
