@@ -1,10 +1,11 @@
 """What having pytest-distbench installed costs a pytest run that does not use it.
 
-    python benchmarks/plugin_overhead.py [--repeats 25]
+    python benchmarks/plugin_overhead.py [--repeats 60]
 
-Runs one empty test with and without the plugin (``-p no:distbench``), interleaved, and prints CPU time (user and
-system) and wall time of the whole process, medians and minima, and the difference between two runs of the same kind,
-which is what noise alone does. On a busy machine the minimum of the CPU time says most.
+Runs one empty test with and without the plugin (``-p no:distbench``) in turns, each turn in another order, and prints
+CPU time (user and system) and wall time of the whole process. The difference is the median over the turns of what the
+two runs of one turn differ by, which load that lasts longer than a turn does not touch; plus or minus is its standard
+error. The noise is the same between two runs without the plugin.
 """
 
 from __future__ import annotations
@@ -37,22 +38,30 @@ def run(folder: Path, *arguments: str) -> tuple[float, float]:
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--repeats", type=int, default=25)
+    parser.add_argument("--repeats", type=int, default=60)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         (folder / "test_empty.py").write_text("def test_empty():\n    pass\n")
         kinds = {"with": [], "without": ["-p", "no:distbench"], "without again": ["-p", "no:distbench"]}
         run(folder)  # byte code is cached now, where caching is on
-        rounds = [{kind: run(folder, *arguments) for kind, arguments in kinds.items()} for _ in range(options.repeats)]
-    print(f"{'ms':<16}{'CPU median':>12}{'CPU min':>12}{'wall median':>12}{'wall min':>12}")
-    rows = {
-        kind: [f(r[kind][i] for r in rounds) * 1e3 for i in (0, 1) for f in (statistics.median, min)] for kind in kinds
-    }
-    rows["difference"] = [a - b for a, b in zip(rows["with"], rows["without"], strict=True)]
-    rows["noise (A/A)"] = [a - b for a, b in zip(rows["without again"], rows["without"], strict=True)]
-    for kind, cells in rows.items():
-        print(f"{kind:<16}" + "".join(f"{c:>12.1f}" for c in cells))
+        turns = []
+        for turn in range(options.repeats):
+            order = [*kinds, *kinds][turn % len(kinds) :][: len(kinds)]
+            turns.append({kind: run(folder, *kinds[kind]) for kind in order})
+    print(f"{'ms, median':<16}{'CPU':>16}{'wall':>16}")
+    for kind in kinds:
+        print(f"{kind:<16}" + "".join(f"{statistics.median(t[kind][i] for t in turns) * 1e3:>16.1f}" for i in (0, 1)))
+    for label, other in (("difference", "with"), ("noise (A/A)", "without again")):
+        cells = [middle([t[other][i] - t["without"][i] for t in turns]) for i in (0, 1)]
+        print(f"{label:<16}" + "".join(f"{cell:>16}" for cell in cells))
+
+
+def middle(seconds: list[float]) -> str:
+    """Median and its standard error, in ms: 1.2533 standard deviations over the root of the count, from quartiles."""
+    low, median, high = statistics.quantiles(seconds, n=4)
+    error = 1.2533 * (high - low) / 1.349 / len(seconds) ** 0.5
+    return f"{median * 1e3:.1f} +- {error * 1e3:.1f}"
 
 
 if __name__ == "__main__":

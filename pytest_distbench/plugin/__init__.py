@@ -9,7 +9,7 @@ import pytest
 
 from pytest_distbench.plugin import carry
 from pytest_distbench.plugin.collect import ResultsPlugin
-from pytest_distbench.plugin.rerun import BACKEND_ARGUMENT, test_and_id
+from pytest_distbench.plugin.names import BACKEND_ARGUMENT, test_and_id
 from pytest_distbench.plugin.state import (
     STATE,
     State,

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_distbench.plugin import carry
-from pytest_distbench.plugin.rerun import record_command
 
 if TYPE_CHECKING:
     from pytest_distbench.records.case import EntryName
@@ -102,6 +101,7 @@ class ResultsPlugin:
         config = self._config
         if not self._results and not self._trouble:
             return
+        from pytest_distbench.plugin.rerun import record_command
         from pytest_distbench.report import github
         from pytest_distbench.report.escape import escape
         from pytest_distbench.report.terminal import summary_lines, unused_lines

@@ -14,7 +14,7 @@ from pytest_distbench.machine.hardware import mask_arguments, mask_secrets
 from pytest_distbench.plugin.arguments import Arguments
 from pytest_distbench.plugin.locate import json_able, locate
 from pytest_distbench.plugin.markers import requirement
-from pytest_distbench.plugin.rerun import test_and_id
+from pytest_distbench.plugin.names import test_and_id
 from pytest_distbench.records.case import Case, CaseKey
 from pytest_distbench.records.choices import LONGEST_TIMEOUT_S, MOST_LAUNCHES
 from pytest_distbench.run.request import CaseRequest, LaunchRequest

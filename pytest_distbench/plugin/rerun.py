@@ -1,4 +1,4 @@
-"""Naming one case: the test and its id, and the command that runs it again under the same options."""
+"""The command that runs a test again under the same options, and the one that records what it measured."""
 
 from __future__ import annotations
 
@@ -15,9 +15,6 @@ _WITH_VALUE = frozenset({
     "-c", "--config-file", "--rootdir", "--confcutdir", "-p", "-o", "--override-ini", "--import-mode",
 })  # fmt: skip
 """Options of pytest that matter to a re-run and take the next argument as their value."""
-
-BACKEND_ARGUMENT = "distbench_backend"
-"""Parametrized where a run has several backends."""
 
 _LEFT_OUT_WITH_VALUE = frozenset({
     "-k", "-m", "-n", "-W", "--deselect", "--ignore", "--ignore-glob", "--maxfail", "--tb", "--color", "--dist",
@@ -85,17 +82,3 @@ def _keep(arguments: Sequence[str], *, chosen: set[str]) -> Iterator[str]:
                 yield from (argument, given)
         elif not _LEFT_OUT.fullmatch(option) and argument not in chosen:
             yield argument
-
-
-def test_and_id(item: pytest.Item) -> tuple[str, str]:
-    """A node id taken apart: ``("suites/test_a.py::test_b", "ws4")``. Brackets in folders and ids do not matter.
-
-    Of a run with several backends the id has the backend at its end; the id of a case has not.
-    """
-    callspec = getattr(item, "callspec", None)
-    case_id = getattr(callspec, "id", None)
-    if case_id is None or not item.nodeid.endswith(f"[{case_id}]"):
-        return item.nodeid, ""
-    test = item.nodeid.removesuffix(f"[{case_id}]")
-    backend = callspec.params.get(BACKEND_ARGUMENT, "") if callspec is not None else ""
-    return test, case_id.removesuffix(backend).removesuffix("-") if backend else case_id

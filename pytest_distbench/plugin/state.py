@@ -6,7 +6,6 @@ import contextlib
 import signal
 import threading
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import pytest
@@ -19,18 +18,21 @@ if TYPE_CHECKING:
     from pytest_distbench.run.settings import Settings
 
 
-@dataclass
 class State:
-    """What the plugin keeps between hooks."""
+    """What the plugin keeps between hooks.
 
-    taken_options: list[str] = field(default_factory=list)
-    """Short options that a conftest defined before us."""
-    settings: Settings | None = None
-    against: Variant | None = None
-    session: Session | None = None
-    progress: Progress | None = None
-    usage_errors: list[str] = field(default_factory=list)
-    results: ResultsPlugin | None = None
+    Attributes:
+        taken_options: short options that a conftest defined before us.
+    """
+
+    def __init__(self, taken_options: list[str]) -> None:
+        self.taken_options = taken_options
+        self.settings: Settings | None = None
+        self.against: Variant | None = None
+        self.session: Session | None = None
+        self.progress: Progress | None = None
+        self.usage_errors: list[str] = []
+        self.results: ResultsPlugin | None = None
 
 
 STATE = pytest.StashKey[State]()

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from pytest_distbench.records.choices import DEFAULT_TOLERANCE
 
 BACKENDS = ("gloo", "nccl", "mpi", "ucc", "xccl", "fake")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Option:
+class Option(NamedTuple):
     """One option, ``--distbench-NAME``, and its ini key ``distbench_NAME``.
 
     Attributes:
-        metavar: what stands for its value in the help; empty: it is a flag.
         summary: for the help.
+        metavar: what stands for its value in the help; empty: it is a flag.
         const: the value of the option alone, where that may be left out.
         has_ini_key: whether the ini file can say it too.
         is_repeated: in the commands that are printed, to run a test again or to record it.
@@ -25,8 +23,8 @@ class Option:
         cleared: the value that clears it.
     """
 
-    metavar: str = ""
     summary: str
+    metavar: str = ""
     const: str = ""
     has_ini_key: bool = True
     is_repeated: bool = True

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from pytest_distbench.plugin.rerun import record_command, rerun_command
-from pytest_distbench.plugin.rerun import test_and_id as take_apart
 
 
 def config(*arguments: str) -> Any:
@@ -40,20 +39,3 @@ def test_the_command_that_records_has_one_update_and_its_own_number_of_launches(
     command = record_command(config("suites", "--distbench-update", "failed", "--distbench-launches", "2", "--gpu"))
 
     assert command == "pytest suites --gpu --distbench-update=new"
-
-
-@pytest.mark.parametrize(
-    ("nodeid", "callspec", "found"),
-    [
-        ("a.py::t", None, ("a.py::t", "")),
-        ("a.py::t[x-ws2]", {"id": "x-ws2", "params": {}}, ("a.py::t", "x-ws2")),
-        ("a.py::t[x-ws2-mpi]", {"id": "x-ws2-mpi", "params": {"distbench_backend": "mpi"}}, ("a.py::t", "x-ws2")),
-        ("a.py::t[mpi]", {"id": "mpi", "params": {"distbench_backend": "mpi"}}, ("a.py::t", "")),
-    ],
-)
-def test_a_node_id_is_taken_apart(nodeid: str, callspec: dict[str, Any] | None, found: tuple[str, str]) -> None:
-    item: Any = SimpleNamespace(nodeid=nodeid)
-    if callspec is not None:
-        item.callspec = SimpleNamespace(**callspec)
-
-    assert take_apart(item) == found
