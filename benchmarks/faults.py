@@ -38,6 +38,7 @@ class Fault:
         is_hang: ends at the time-out.
         waits: ends at a collective's time-out, which is part of the launch's.
         root_cause: rank that must be named first; None: any.
+        is_any_launchers: the rank reports it in its own words, by the same code whichever launcher started it.
     """
 
     body: Callable[[RankContext], None]
@@ -46,6 +47,7 @@ class Fault:
     is_hang: bool = False
     waits: bool = False
     root_cause: int | None = CULPRIT
+    is_any_launchers: bool = False
 
     @property
     def name(self) -> str:
@@ -389,15 +391,23 @@ LAUNCHER_DIED = r"the launcher failed: (the agent|the forkserver|torchrun) "
 
 FAULTS: tuple[Fault, ...] = (
     Fault(raises, r"rank 1 raised ValueError: bad number 42"),
-    Fault(raises_after_a_collective, r"rank 1 raised KeyError: 'gradient'"),
-    Fault(raises_what_cannot_be_pickled, r"rank 1 raised _UnpicklableError: no copy of me"),
-    Fault(raises_what_cannot_be_shown, r"rank 1 raised _UnshowableError: <_UnshowableError whose text cannot be made"),
-    Fault(raises_a_huge_message, r"rank 1 raised ValueError: huge x{100}"),
-    Fault(asserts, r"rank 1 raised AssertionError: seven was wanted"),
-    Fault(is_interrupted, r"rank 1 raised KeyboardInterrupt"),
-    Fault(leaves_with_zero, r"rank 1 raised SystemExit: 0: a body returns when it is done"),
-    Fault(raises_like_a_timeout, r"rank 1 raised TimeoutError: timed out waiting for the data server"),
-    Fault(raises_half_a_surrogate_pair, r"rank 1 raised ValueError: bad "),
+    Fault(raises_after_a_collective, r"rank 1 raised KeyError: 'gradient'", is_any_launchers=True),
+    Fault(raises_what_cannot_be_pickled, r"rank 1 raised _UnpicklableError: no copy of me", is_any_launchers=True),
+    Fault(
+        raises_what_cannot_be_shown,
+        r"rank 1 raised _UnshowableError: <_UnshowableError whose text cannot be made",
+        is_any_launchers=True,
+    ),
+    Fault(raises_a_huge_message, r"rank 1 raised ValueError: huge x{100}", is_any_launchers=True),
+    Fault(asserts, r"rank 1 raised AssertionError: seven was wanted", is_any_launchers=True),
+    Fault(is_interrupted, r"rank 1 raised KeyboardInterrupt", is_any_launchers=True),
+    Fault(leaves_with_zero, r"rank 1 raised SystemExit: 0: a body returns when it is done", is_any_launchers=True),
+    Fault(
+        raises_like_a_timeout,
+        r"rank 1 raised TimeoutError: timed out waiting for the data server",
+        is_any_launchers=True,
+    ),
+    Fault(raises_half_a_surrogate_pair, r"rank 1 raised ValueError: bad ", is_any_launchers=True),
     Fault(exits, r"rank 1 exit code 3"),
     Fault(exits_while_a_child_holds_its_files, r"rank 1 (exit code 0|ended without a report)"),
     Fault(is_killed, r"rank 1 killed by SIGKILL"),
@@ -407,7 +417,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(healthy, r"rank 1 killed by SIGKILL", phase="rendezvous:kill"),
     Fault(crashes, r"rank 1 killed by SIGSEGV"),
     Fault(aborts, r"rank 1 killed by SIGABRT"),
-    Fault(runs_out_of_memory, r"rank 1 raised MemoryError"),
+    Fault(runs_out_of_memory, r"rank 1 raised MemoryError", is_any_launchers=True),
     Fault(hangs, r"hung in body, .*: rank 1 at faults\.py:\d+ in hangs", is_hang=True),
     Fault(
         leaves_early,
@@ -438,7 +448,7 @@ FAULTS: tuple[Fault, ...] = (
         r"hung in body, .*: rank 1 at faults\.py:\d+ in hangs_and_peers.*; rank 0 waits in all_reduce",
         is_hang=True,
     ),
-    Fault(raises_and_cleans_up_together, r"rank 1 raised ValueError: root cause", waits=True),
+    Fault(raises_and_cleans_up_together, r"rank 1 raised ValueError: root cause", waits=True, is_any_launchers=True),
     Fault(becomes_another_program, r"rank 1 left its connection to pytest and went on"),
     Fault(
         hangs_without_the_handler,

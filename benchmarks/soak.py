@@ -108,7 +108,8 @@ def draw(count: int, seed: int) -> list[str]:
     usual = [f.name for f in faults.FAULTS if f.reason != faults.LAUNCHER_DIED]
     hard = [f.name for f in faults.FAULTS if f.reason == faults.LAUNCHER_DIED]
     last = max(len(hard), int(count * LAST_SHARE)) if count > 2 * len(hard) else 0
-    first = [*usual, *(dice.choice(usual) for _ in range(count))][: int((count - last) * (1 - HEALTHY_SHARE))]
+    each_once = dice.sample(usual, len(usual))
+    first = [*each_once, *(dice.choice(usual) for _ in range(count))][: int((count - last) * (1 - HEALTHY_SHARE))]
     first += ["healthy"] * (count - last - len(first))
     dice.shuffle(first)
     ending = [*hard, *(dice.choice([*usual, *hard, "healthy", "healthy"]) for _ in range(last))][:last]

@@ -16,13 +16,20 @@ pytestmark = pytest.mark.spawn
 HANG_S = 4.0
 """The time-out of launches that are to reach it; it begins when all ranks are up."""
 
+CASES = [
+    pytest.param(name, fault, id=f"{name}-{fault.name}")
+    for name in ("warm", "torchrun")
+    for fault in faults.FAULTS
+    if name == "warm" or not fault.is_any_launchers  # torchrun imports torch in every rank: seconds a launch
+]
+
 
 @pytest.fixture
 def launch(launcher: Launcher, tmp_path: Path) -> Launch:
     return Launch(launcher, tmp_path, Path(faults.__file__))
 
 
-@pytest.mark.parametrize("fault", faults.FAULTS, ids=lambda fault: fault.name)
+@pytest.mark.parametrize(("launcher", "fault"), CASES, indirect=["launcher"])
 def test_a_fault_is_detected_and_attributed_and_the_next_launch_is_well(launch: Launch, fault: faults.Fault) -> None:
     variables = {faults.PHASE_VARIABLE: fault.phase} if fault.phase else {}
     record = launch(

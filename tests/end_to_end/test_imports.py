@@ -7,13 +7,9 @@ import pytest
 HEAVY = {"torch", "numpy", "pandas", "scipy", "msgspec", "psutil", "filelock", "pynvml", "subprocess"}
 OURS = [
     "pytest_distbench",
-    "pytest_distbench.errors",
-    "pytest_distbench.launch",
-    "pytest_distbench.launch.launchers",
     "pytest_distbench.plugin",
     "pytest_distbench.plugin.carry",
     "pytest_distbench.plugin.collect",
-    "pytest_distbench.plugin.markers",
     "pytest_distbench.plugin.options",
     "pytest_distbench.plugin.names",
     "pytest_distbench.plugin.state",

@@ -9,7 +9,10 @@ from support.launching import Launch
 
 from pytest_distbench.launch.contract import Launcher
 
-pytestmark = pytest.mark.spawn
+pytestmark = [
+    pytest.mark.spawn,
+    pytest.mark.parametrize("launcher", ["warm"], indirect=True),  # what an operation does is the same under any
+]
 
 ROWS = """
 import torch
