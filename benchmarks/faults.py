@@ -38,7 +38,7 @@ class Fault:
         is_hang: ends at the time-out.
         waits: ends at a collective's time-out, which is part of the launch's.
         root_cause: rank that must be named first; None: any.
-        is_any_launchers: the rank reports it in its own words, by the same code whichever launcher started it.
+        is_any_launchers: what is told comes from the rank and its files alone, whichever launcher started it.
     """
 
     body: Callable[[RankContext], None]
@@ -425,28 +425,38 @@ FAULTS: tuple[Fault, ...] = (
         is_hang=True,
         root_cause=None,
     ),
-    Fault(calls_in_another_order, r"deadlock: rank 0 waited in .*; rank 1 waited in ", is_hang=True, root_cause=None),
+    Fault(
+        calls_in_another_order,
+        r"deadlock: rank 0 waited in .*; rank 1 waited in ",
+        is_hang=True,
+        root_cause=None,
+        is_any_launchers=True,
+    ),
     Fault(hangs_with_signals_blocked, r"hung in body, .*: rank 1 at faults\.py:\d+ in hangs_with_sig", is_hang=True),
     Fault(hangs_in_c, r"hung in body, .*: rank 1 at faults\.py:\d+ in hangs_in_c", is_hang=True),
     Fault(
         hangs_in_a_group_of_its_own,
         r"hung in body, .*: rank 1 at faults\.py:\d+ in hangs_in_a_.*; rank 0 waits in all_reduce .* in group pair",
         is_hang=True,
+        is_any_launchers=True,
     ),
     Fault(
         hangs_while_another_receives,
         r"hung in body, .*: rank 1 at faults\.py:\d+ in hangs_while_another_receives; rank 0 waits in recv",
         is_hang=True,
+        is_any_launchers=True,
     ),
     Fault(
         hangs_before_a_monitored_barrier,
         r"hung in body, .*: rank 1 at faults\.py:\d+ in hangs_before_a_mon\w*; rank 0 waits in monitored_barrier",
         is_hang=True,
+        is_any_launchers=True,
     ),
     Fault(
         hangs_and_peers_say_it_in_their_words,
         r"hung in body, .*: rank 1 at faults\.py:\d+ in hangs_and_peers.*; rank 0 waits in all_reduce",
         is_hang=True,
+        is_any_launchers=True,
     ),
     Fault(raises_and_cleans_up_together, r"rank 1 raised ValueError: root cause", waits=True, is_any_launchers=True),
     Fault(becomes_another_program, r"rank 1 left its connection to pytest and went on"),
@@ -463,14 +473,14 @@ FAULTS: tuple[Fault, ...] = (
     ),
     Fault(healthy, r"hung in import, .*: rank 1 at faults\.py:\d+ in act", phase="import:hang", is_hang=True),
     Fault(healthy, r"hung in rendezvous, .*rank 1 at faults\.py:\d+ in act", phase="rendezvous:hang", is_hang=True),
-    Fault(prints_everywhere, _PASSES),
-    Fault(prints_100_megabytes, _PASSES),
+    Fault(prints_everywhere, _PASSES, is_any_launchers=True),
+    Fault(prints_100_megabytes, _PASSES, is_any_launchers=True),
     Fault(forks, _PASSES),
     Fault(leaves_a_child, _PASSES),
     Fault(leaves_a_child_without_our_mark, _PASSES),
     Fault(leaves_a_thread, _PASSES),
     Fault(changes_everything, _PASSES),
-    Fault(changes_everything_and_raises, r"rank 1 raised ValueError: bad number 42"),
+    Fault(changes_everything_and_raises, r"rank 1 raised ValueError: bad number 42", is_any_launchers=True),
     Fault(kills_the_group_above, LAUNCHER_DIED, root_cause=None),
     Fault(kills_the_agent, LAUNCHER_DIED, root_cause=None),
 )

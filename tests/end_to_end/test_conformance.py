@@ -43,7 +43,11 @@ def test_a_fault_is_detected_and_attributed_and_the_next_launch_is_well(launch: 
     assert record.timed_out == fault.is_hang
 
 
-@pytest.mark.parametrize("world_size", [1, 3, 16])
+@pytest.mark.parametrize(
+    ("launcher", "world_size"),
+    [("warm", 1), ("warm", 3), ("warm", 16), ("torchrun", 1), ("torchrun", 5)],
+    indirect=["launcher"],
+)
 def test_a_group_of_any_size_passes(launch: Launch, world_size: int) -> None:
     """Alone, an odd number, and many more than there are cores; every other test has two."""
     record = launch("healthy", world_size=world_size, timeout_s=180)
