@@ -6,25 +6,19 @@ import contextlib
 import os
 import platform
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 from pytest_distbench.errors import ConfigurationError
+from pytest_distbench.machine.secrets import is_secret_name, mask_text
 from pytest_distbench.records.environment import Environment
 
 _ALLOWED = re.compile(
     r"(NCCL|GLOO|UCC|UCX|TORCH|OMP|MKL|KMP|ATEN|PYTORCH)_[A-Z0-9_]+|CUDA_VISIBLE_DEVICES|CUDA_LAUNCH_BLOCKING|CUBLAS_WORKSPACE_CONFIG"
 )
-_SECRET = re.compile(r"KEY|TOKEN|SECRET|PASS|CREDENTIAL|AUTH", re.IGNORECASE)
-_SECRET_WORDS = frozenset(
-    {"key", "token", "secret", "password", "passwd", "passphrase", "credential", "auth", "apikey"}
-)
-_WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
-MASK = "***"
-_USER_INFO = re.compile(r"(?<=://)\S*@")
 _MIG = "MIG-"
 _MARKETING = re.compile(r"\((?:R|TM)\)|\bCPU\b|\bProcessor\b|@.*|\b\d+-Core\b", re.IGNORECASE)
 
@@ -140,46 +134,10 @@ def check_platform_name(name: str) -> str:
 def variables_to_record(variables: Mapping[str, str]) -> dict[str, str]:
     """Environment variables that may be stored: an allow-list, without anything named like a secret."""
     return {
-        name: _USER_INFO.sub("", value).encode(errors="backslashreplace").decode()
+        name: mask_text(value.encode(errors="backslashreplace").decode())
         for name, value in sorted(variables.items())
-        if _ALLOWED.fullmatch(name) and not _SECRET.search(name)
+        if _ALLOWED.fullmatch(name) and not is_secret_name(name)
     }
-
-
-def mask_secrets(value: Any, name: str = "") -> Any:
-    """A parameter as it may be stored: texts named like a secret are masked, and user names and passwords in URLs.
-
-    Only texts: ``max_tokens=512`` is no secret.
-    """
-    match value:
-        case dict():
-            return {key: mask_secrets(inner, f"{name} {key}") for key, inner in value.items()}
-        case list():
-            return [mask_secrets(inner, name) for inner in value]
-        case str():
-            return MASK if _is_secret(name) else _USER_INFO.sub("", value)
-    return value
-
-
-def mask_arguments(arguments: Sequence[str]) -> list[str]:
-    """A command line as it may be stored: ``--api-key X``, ``--api-key=X`` and ``api.key=X`` are masked."""
-    found = []
-    before = ""
-    for argument in arguments:
-        option, separator, value = argument.partition("=")
-        if before.startswith("-") and "=" not in before and _is_secret(before):
-            found.append(MASK)
-        elif separator and "://" not in option:
-            found.append(f"{option}={mask_secrets(value, option)}")
-        else:
-            found.append(mask_secrets(argument))
-        before = argument
-    return found
-
-
-def _is_secret(name: str) -> bool:
-    words = {word.lower() for word in _WORD.findall(name)}
-    return bool(words & _SECRET_WORDS or {word.removesuffix("s") for word in words} & _SECRET_WORDS)
 
 
 def installed_version(package: str) -> str:

@@ -10,7 +10,7 @@ import pytest
 from pytest_distbench.errors import BodyError
 from pytest_distbench.judging.terms import Terms
 from pytest_distbench.machine import hardware
-from pytest_distbench.machine.hardware import mask_arguments, mask_secrets
+from pytest_distbench.machine.secrets import mask_arguments, mask_secrets
 from pytest_distbench.plugin.arguments import Arguments
 from pytest_distbench.plugin.locate import json_able, locate
 from pytest_distbench.plugin.markers import requirement

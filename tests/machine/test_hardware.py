@@ -71,57 +71,6 @@ def test_only_allowed_variables_are_recorded_and_no_secret() -> None:
     }
 
 
-def test_stored_parameters_hold_no_secret() -> None:
-    given = {
-        "api_key": "abc",
-        "hf": {"token": "abc", "max_tokens": 512},
-        "password": ["abc"],
-        "key": 5,
-        "url": "https://me:abc@host/x",
-        "dtype": "float32",
-        "monkey_wrench": "kept",
-        "authToken": "abc",
-        "password1": "abc",
-        "token_file": "abc",
-        "keys": ["abc"],
-        "tok": {"secret": {"value": "abc"}},
-        "slash": "https://me:a/bc@host",
-    }
-
-    assert hardware.mask_secrets(given) == {
-        "api_key": "***",
-        "hf": {"token": "***", "max_tokens": 512},
-        "password": ["***"],
-        "key": 5,
-        "url": "https://host/x",
-        "dtype": "float32",
-        "monkey_wrench": "kept",
-        "authToken": "***",
-        "password1": "***",
-        "token_file": "***",
-        "keys": ["***"],
-        "tok": {"secret": {"value": "***"}},
-        "slash": "https://host",
-    }
-
-
-def test_stored_command_lines_hold_no_secret() -> None:
-    given = [
-        "--steps",
-        "5",
-        "--api-key",
-        "-abc",
-        "--token=abc",
-        "hydra.auth.token=abc",
-        "--data=https://me:abc@host",
-        "x",
-    ]
-
-    assert hardware.mask_arguments(given) == [
-        "--steps", "5", "--api-key", "***", "--token=***", "hydra.auth.token=***", "--data=https://host", "x",
-    ]  # fmt: skip
-
-
 @given(st.one_of(st.none(), texts, st.from_regex(r"[0-9,GPU-]{0,30}", fullmatch=True)))
 def test_visible_devices_are_indices(setting: str | None) -> None:
     uuids = ["GPU-00", "GPU-01", "GPU-10"]

@@ -1,0 +1,312 @@
+"""What may be stored: no secret, by name, shape or place in a text; and everything else as it was."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytest_distbench.machine.secrets import MASK, is_secret_name, mask_arguments, mask_secrets, mask_text
+
+PLAIN = "s3cr3tValue"
+"""A secret without a shape: only a name or a place gives it away."""
+
+RANDOM = "q8Zr2LmX0vT5wB7nK3pJ9dYc"
+
+SECRET_NAMES = [
+    "api_key",
+    "apikey",
+    "api-key",
+    "apiKey",
+    "API_KEY",
+    "MYAPIKEY",
+    "myapikey",
+    "x-api-key",
+    "X_API_KEY",
+    "key",
+    "token",
+    "tokens",
+    "authtoken",
+    "auth_token",
+    "authToken",
+    "access_token",
+    "accesstoken",
+    "refresh_token",
+    "HFTOKEN",
+    "hf_token",
+    "HF_TOKEN",
+    "mytoken",
+    "github_token",
+    "GITHUB_TOKEN",
+    "-Dtoken",
+    "--token",
+    "--hf-token",
+    "wandb_api_key",
+    "WANDB_API_KEY",
+    "secret",
+    "secrets",
+    "client_secret",
+    "clientSecret",
+    "AWS_SECRET_ACCESS_KEY",
+    "aws_secret_key",
+    "secretkey",
+    "secret_key",
+    "accesskey",
+    "access_key",
+    "access_key_id",
+    "private_key",
+    "privatekey",
+    "ssh_key",
+    "signing_key",
+    "encryption_key",
+    "account_key",
+    "api_keys",
+    "password",
+    "PASSWORD",
+    "passwd",
+    "password1",
+    "db_password",
+    "dbpassword",
+    "pwd",
+    "PWD",
+    "NCCL_PWD",
+    "pass",
+    "--pass",
+    "db_pass",
+    "smtp_pass",
+    "passphrase",
+    "--pwd",
+    "--creds",
+    "creds",
+    "credential",
+    "credentials",
+    "cred",
+    "bearer",
+    "--bearer",
+    "jwt",
+    "--jwt",
+    "auth",
+    "oauth",
+    "authorization",
+    "PYTORCH_PAT",
+    "github_pat",
+    "cookie",
+    "session_cookie",
+    "sig",
+    "signature",
+]
+
+HARMLESS = """
+    tokenizer = gpt2
+    tokenizer_name = bert-base-uncased
+    tokenization = bpe
+    max_tokens = 512
+    num_tokens = 1e6
+    pad_token = <pad>
+    eos_token = </s>
+    bos_token = <s>
+    unk_token = [UNK]
+    mask_token = [MASK]
+    cls_token = [CLS]
+    sep_token = [SEP]
+    image_token = <image>
+    special_tokens = <a>,<b>
+    stop_token = END
+    token_type = word
+    token_count = many
+    tokens_per_step = 4k
+    token_dim = small
+    key_dim = 64d
+    key_padding_mask = causal
+    sort_key = loss
+    primary_key = id
+    cache_key = v2
+    state_dict_key = model
+    query_key_value = fused
+    keys = loss,acc
+    keyboard = us
+    monkey_wrench = kept
+    hotkey = ctrl-c
+    keypoint = nose
+    turkey = istanbul
+    author = ada
+    authority = ca
+    authored = 2024
+    passes = three
+    forward_pass = eager
+    backward_pass = fused
+    compass = north
+    bypass = none
+    passthrough = all
+    pathology = x-ray
+    pattern = a.*b
+    path = /data/cifar10
+    patience = ten
+    patch_size = 16x16
+    credit = cifar
+    accreditation = iso
+    signal = SIGTERM
+    sigma = 0.1
+    sigmoid = fast
+    design = resnet
+    assigned = rank0
+    pinned = host
+    pin_memory = true
+    spin = up
+    pipeline = gpipe
+    secretary = problem
+    cookiecutter = template
+    url = https://host/data.tar?version=2&split=train
+    dataset = hf://org/name@main
+    commit = 9f86d081884c7d659a2feaa0c55ad015a3bf4f1b
+    sha256 = 9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08
+    image = ghcr.io/org/train:2.13-cuda12.8
+    dtype = float32
+    optimizer = sgd,lr=0.1,momentum=0.9
+    note = basic training of the bearer network
+    model = sk-learn-digits
+    run_id = run-2026-11-22
+    id = resnet50-imagenet-baseline-b
+    seed = 1234567890
+    date = 2026-11-22T04:43:12+00:00
+    device = NVIDIA H100 80GB HBM3
+    layers = 64,128,256,512
+    message = use the token embedding: key and value are shared
+    json = {"lr": 0.1, "tokenizer": "gpt2"}
+    hydra = model.hidden=64
+    host = 10.0.0.1:29500
+    mail = ada@example.org
+"""
+"""Name and value, a line each."""
+
+HARMLESS_VALUES = [tuple(line.strip().split(" = ", 1)) for line in HARMLESS.strip().splitlines()]
+
+IN_TEXTS = [
+    "https://me:{}@host/x",
+    "https://{}@host/x",
+    "https://me:a/{}@host",
+    "https://host/x?token={}",
+    "https://host/x?a=1&sig={}",
+    "https://host/x?a=1&access_token={}&b=2",
+    "s3://bucket/x?X-Amz-Signature={}",
+    "Authorization: Bearer {}",
+    "authorization: token {}",
+    "Proxy-Authorization: Basic {}",
+    "X-Api-Key: {}",
+    "Cookie: session={}",
+    "curl -H 'Authorization: Bearer {}' https://host",
+    "host=db user=me password={} dbname=x",
+    "Server=x;User Id=me;Pwd={};",
+    "postgresql://me:{}@db:5432/x",
+    "DefaultEndpointsProtocol=https;AccountKey={};EndpointSuffix=x",
+    '{{"token": "{}"}}',
+    '{{"a": {{"client_secret":"{}"}}, "lr": 0.1}}',
+    "{{'password': '{}'}}",
+    '{{\\"api_key\\": \\"{}\\"}}',
+    "token={}",
+    "--token={}",
+    "--opt=key={}",
+    "--env=HF_TOKEN={}",
+    "train.py --lr 0.1 --hf-token {}",
+    "export WANDB_API_KEY={}",
+    "hydra.auth.token={}",
+    "password: {}",
+    "redis://:{}@host:6379/0",
+]
+
+SHAPES = [  # put together here, so that no scanner of repositories takes them for real ones
+    "AKIA" + "IOSFODNN7EXAMPLE",
+    "ASIA" + "IOSFODNN7EXAMPLE",
+    "AIza" + "Sy0123456789abcdefghijklmnopqrstuvwx",
+    "ghp_" + "a1B2" * 9,
+    "gho_" + "a1B2" * 9,
+    "github" + "_pat_" + "11ABCDEFG0" * 4,
+    "glpat-" + "a1B2c3D4e5F6g7H8i9J0",
+    "hf_" + "aBcD" * 9,
+    "sk-" + "proj-" + "a1B2" * 10,
+    "sk-" + "ant-api03-" + "a1B2" * 10,
+    "sk_" + "live_" + "a1B2" * 6,
+    "xox" + "b-123456789012-abcdefGHIJ",
+    "npm_" + "a1B2" * 9,
+    "pypi-" + "AgEIcHlwaS5vcmc" * 3,
+    "dckr_" + "pat_" + "a1B2" * 6,
+    "SG." + "a1B2c3D4e5F6g7H8i9" + "." + "a1B2c3D4e5F6g7H8i9",
+    "eyJhbGciOiJIUzI1NiJ9" + ".eyJzdWIiOiIxMjM0NTY3ODkwIn0" + ".dozjgNryP4J3jVmNHl0w5N",
+    "nvapi-" + "a1B2" * 8,
+    "glsa_" + "a1B2" * 8,
+    "-----BEGIN " + "RSA PRIVATE KEY-----\nMIIEpAIBAAKCAQEA\n-----END " + "RSA PRIVATE KEY-----",
+]
+
+
+def test_the_lists_are_long_and_half_of_them_is_harmless() -> None:
+    secret = len(SECRET_NAMES) + len(IN_TEXTS) + len(SHAPES)
+
+    assert secret + len(HARMLESS_VALUES) >= 150
+    assert len(HARMLESS_VALUES) >= 75
+
+
+@pytest.mark.parametrize("name", SECRET_NAMES)
+def test_a_text_named_like_a_secret_is_masked(name: str) -> None:
+    assert is_secret_name(name)
+    assert mask_secrets({name: PLAIN, "lr": 0.1}) == {name: MASK, "lr": 0.1}
+    assert mask_secrets({"a": [{name: [PLAIN]}]}) == {"a": [{name: [MASK]}]}
+
+
+@pytest.mark.parametrize("name", [name for name in SECRET_NAMES if not name.startswith("-")])
+def test_so_is_the_value_of_an_option_of_that_name(name: str) -> None:
+    assert mask_arguments([f"--{name}={PLAIN}", "x"]) == [f"--{name}={MASK}", "x"]
+    assert mask_arguments([f"--{name}", PLAIN, "x"]) == [f"--{name}", MASK, "x"]
+
+
+@pytest.mark.parametrize("text", IN_TEXTS)
+def test_a_secret_in_a_text_is_masked_and_the_rest_is_there(text: str) -> None:
+    masked = mask_text(text.format(PLAIN))
+
+    assert PLAIN not in masked
+    assert masked.endswith(text.format("|").partition("|")[2].removeprefix("@"))  # what stands behind it
+    assert mask_secrets({"a": text.format(PLAIN)}) == {"a": masked}
+
+
+@pytest.mark.parametrize("secret", SHAPES)
+@pytest.mark.parametrize("text", ["{}", "x {} y", "a=1,b={}", '{{"note": "{}"}}'])
+def test_what_has_the_shape_of_a_secret_is_masked_wherever_it_stands(secret: str, text: str) -> None:
+    assert secret not in mask_text(text.format(secret))
+    assert secret[:30] not in str(mask_secrets({"note": text.format(secret)}))
+    assert secret[:30] not in str(mask_arguments(["--note", text.format(secret)]))
+
+
+@pytest.mark.parametrize("name", ["session", "client_id", "webhook", "login", "license"])
+def test_random_letters_and_digits_are_masked_where_the_name_hints_at_a_secret(name: str) -> None:
+    assert mask_secrets({name: RANDOM, "note": RANDOM}) == {name: MASK, "note": RANDOM}
+
+
+@pytest.mark.parametrize(("name", "value"), HARMLESS_VALUES)
+def test_what_is_harmless_stays_readable(name: str, value: str) -> None:
+    assert mask_secrets({name: value}) == {name: value}
+    assert mask_arguments([f"--{name}={value}", f"--{name}", value]) == [f"--{name}={value}", f"--{name}", value]
+
+
+@pytest.mark.parametrize("value", [5, 0.5, True, None, 2**40])
+def test_numbers_are_no_secrets(value: object) -> None:
+    assert mask_secrets({"token": value}) == {"token": value}
+    assert mask_text(f"--max-token={value}") == f"--max-token={value}"
+
+
+@given(
+    st.recursive(
+        st.none() | st.integers() | st.text(), lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner)
+    )
+)
+def test_what_is_masked_keeps_its_form_and_can_be_stored(value: Any) -> None:
+    masked = mask_secrets({"a": value})
+
+    assert type(masked["a"]) is type(value)
+    assert json.loads(json.dumps(masked)) == masked
+
+
+@given(st.text())
+def test_a_text_that_was_masked_is_masked_no_further(text: str) -> None:
+    assert mask_text(mask_text(text)) == mask_text(text)
