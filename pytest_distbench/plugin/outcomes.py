@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_distbench.report.escape import escape
+from pytest_distbench.report.escape import escape_lines
 
 
 class _Failure(pytest.fail.Exception):  # type: ignore[name-defined,misc] # an attribute pytest adds to the function
     """A test failure whose text is shown as it is, but for control characters: ranks and files supply some of it."""
 
     def __init__(self, message: str) -> None:
-        super().__init__(escape(message), pytrace=False)
+        super().__init__(escape_lines(message), pytrace=False)
 
 
 class Regression(_Failure):

@@ -64,7 +64,7 @@ class Progress:
 
     def _line(self, text: str, now: float) -> str:
         minutes, seconds = divmod(int(now - self._started), 60)
-        words = escape(f"{self._title}  {text}").replace("\n", " ").replace("\t", " ")
+        words = escape(f"{self._title}  {text}".replace("\n", " ")).replace("\t", " ")
         return f"{words}  {minutes:02}:{seconds:02}"
 
     def _draw(self, line: str) -> None:

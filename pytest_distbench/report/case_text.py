@@ -14,6 +14,7 @@ from pytest_distbench.records.kinds import METRIC_KINDS, VERDICT_KINDS
 from pytest_distbench.records.run import CaseResult
 from pytest_distbench.records.verdict import Verdict
 from pytest_distbench.report.causes import cause_lines
+from pytest_distbench.report.escape import escape
 from pytest_distbench.report.rows import change, limit, metric_text, quantity, words_for
 from pytest_distbench.report.tables import case_table, note_on_change
 
@@ -32,11 +33,11 @@ def unaccepted_text(result: CaseResult, unaccepted: Sequence[Verdict], *, comman
 
 
 def _text(result: CaseResult, headline: str, verdicts: Sequence[Verdict], *, command: str, causes: bool) -> str:
-    reasons = [f"{metric_text(v)}: {v.reason}" for v in verdicts if v.reason]
+    reasons = [escape(f"{metric_text(v)}: {v.reason}") for v in verdicts if v.reason]
     intended = "this change is intended" if causes else "what was measured is right"
     return "\n".join(
         [
-            headline,
+            escape(headline),
             "",
             *case_table(result, show_all=False),
             *(note_on_change(result.verdicts) if result.reference.kind == "stored" else []),

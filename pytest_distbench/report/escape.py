@@ -1,19 +1,32 @@
-"""Text from tests, ranks and files, made safe to print: it must not move the cursor, recolour or reorder anything."""
+"""Text from tests, ranks and files, made safe to print.
+
+It must not move the cursor, recolour or reorder anything, nor begin a line that a CI system takes for a command.
+"""
 
 from __future__ import annotations
 
+import re
 import unicodedata
 
-_KEPT = frozenset("\n\t")
 _UNSAFE = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
 """Control characters, invisible format characters (bidirectional overrides), surrogates, foreign line ends."""
 
+_COMMAND = re.compile(r"\s*(?=::|##\[)")
+"""How a line begins that GitHub Actions (``::error::``) and Azure Pipelines (``##[error]``) act on."""
+
 
 def escape(text: str) -> str:
-    r"""The text with every control character spelled out: ESC becomes ``\x1b``. Line ends and tabs stay."""
-    if text.isascii() and text.isprintable():
-        return text
-    return "".join(c if c in _KEPT or unicodedata.category(c) not in _UNSAFE else _spell_out(c) for c in text)
+    r"""The text on one line, with every control character spelled out: ESC becomes ``\x1b``. Tabs stay."""
+    line = text
+    if not (text.isascii() and text.isprintable()):
+        line = "".join(c if c == "\t" or unicodedata.category(c) not in _UNSAFE else _spell_out(c) for c in text)
+    found = _COMMAND.match(line)
+    return line if found is None else f"{line[: found.end()]}\\{line[found.end() :]}"
+
+
+def escape_lines(text: str) -> str:
+    """As :func:`escape`, of a text that has lines on purpose, such as a traceback: each is made safe by itself."""
+    return "\n".join(map(escape, text.split("\n")))
 
 
 def _spell_out(character: str) -> str:

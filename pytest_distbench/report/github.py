@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from pytest_distbench.records.kinds import VERDICT_KINDS
 from pytest_distbench.records.run import CaseResult
-from pytest_distbench.report.escape import escape
+from pytest_distbench.report.escape import escape_lines
 from pytest_distbench.report.markdown import escape_markdown, row_line, table_head
 from pytest_distbench.report.rows import metric_text
 from pytest_distbench.report.sections import verdict_section
@@ -29,10 +30,12 @@ def runs_here(variables: Mapping[str, str]) -> bool:
 
 
 def append_summary(path: Path, results: Sequence[CaseResult]) -> None:
-    """Append a Markdown table to the step's summary file, failures first, cut below GitHub's limit."""
-    used = path.stat().st_size if path.exists() else 0
-    with path.open("a", encoding="utf-8") as file:
-        file.write(summary(results, max_bytes=MAX_SUMMARY_BYTES - used))
+    """Append a Markdown table to the step's summary file, failures first, cut below GitHub's limit.
+
+    In one piece: of two runs that append at once neither cuts into the other's table.
+    """
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NONBLOCK, 0o644), "ab", 0) as file:
+        file.write(summary(results, max_bytes=MAX_SUMMARY_BYTES - os.fstat(file.fileno()).st_size).encode())
 
 
 def summary(results: Sequence[CaseResult], *, max_bytes: int) -> str:
@@ -89,7 +92,7 @@ def _cap(commands: list[str], kind: str) -> list[str]:
 
 
 def _data(text: str) -> str:
-    return escape(text).replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
+    return escape_lines(text).replace("%", "%25").replace("\n", "%0A")
 
 
 def _property(text: str) -> str:

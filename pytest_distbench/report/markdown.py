@@ -2,14 +2,31 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
+
+_NAMED = {"&": "&amp;", "<": "&lt;", ">": "&gt;"}
+
+_MARKUP = re.compile(
+    r"[&<>|\\`*~$]"
+    r"|\](?=\()"  # the text of a link or an image
+    r"|(?<![^\W_])_|_(?![^\W_])"  # emphasis; not within words
+    r"|[@#](?=\w)|:(?=//)|www(?=\.)",  # mentions, issues, bare addresses
+    re.IGNORECASE,
+)
 
 
 def escape_markdown(text: str) -> str:
-    """Text that cannot leave its table cell nor become markup."""
-    for character, replacement in (("&", "&amp;"), ("<", "&lt;"), (">", "&gt;"), ("|", "\\|"), ("`", "'")):
-        text = text.replace(character, replacement)
-    return "".join(c if c.isprintable() else " " for c in text)
+    """Text that cannot leave its line or table cell nor become markup, and reads as it is once rendered."""
+    return _MARKUP.sub(_disarm, "".join(c if c.isprintable() else " " for c in text))
+
+
+def _disarm(found: re.Match[str]) -> str:
+    """An entity is never taken for the sign it stands for; an empty comment keeps apart what would become a link."""
+    sign = found[0]
+    if sign[0] in "@#:wW":
+        return f"{sign}<!-- -->"
+    return _NAMED.get(sign, f"&#{ord(sign)};")
 
 
 def table_head(header: Sequence[str], *, left: int) -> list[str]:

@@ -4,19 +4,31 @@ from __future__ import annotations
 
 import unicodedata
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_distbench.report.escape import escape
+from pytest_distbench.report.escape import escape, escape_lines
 
 
 @given(st.text())
 def test_printable_text_has_no_control_characters(text: str) -> None:
     shown = escape(text)
 
-    assert all(c in "\n\t" or unicodedata.category(c) not in ("Cc", "Cf", "Cs", "Zl", "Zp") for c in shown)
+    assert all(c == "\t" or unicodedata.category(c) not in ("Cc", "Cf", "Cs", "Zl", "Zp") for c in shown)
     assert escape(shown) == shown
 
 
 def test_what_moves_the_cursor_or_reorders_text_is_spelled_out() -> None:
-    assert escape("a\x1b[2Jb\u202ec\n\td") == "a\\x1b[2Jb\\u202ec\n\td"
+    assert escape("a\x1b[2Jb\u202ec\n\td") == "a\\x1b[2Jb\\u202ec\\n\td"
+
+
+@pytest.mark.parametrize("command", ["::error file=a::PWNED", "  ::set-output name=a::b", "##[error]PWNED"])
+def test_no_line_begins_with_a_command_to_the_ci(command: str) -> None:
+    for shown in (escape(command), escape(f"x\n{command}"), *escape_lines(f"Traceback\n{command}").split("\n")):
+        assert not shown.lstrip().startswith(("::", "##["))
+        assert "\n" not in shown
+
+
+def test_a_text_of_several_lines_keeps_them() -> None:
+    assert escape_lines("a\n  b\x1b") == "a\n  b\\x1b"

@@ -17,7 +17,7 @@ SECTION = verdict_section([result(verdict("regressed", metric="a|\x1bb"))])
     ("name", "first", "cell"),
     [
         ("text", "verdict    test         metric", "a|\\x1bb"),
-        ("markdown", "| verdict | test | metric |", "| a\\| b |"),
+        ("markdown", "| verdict | test | metric |", "| a&#124; b |"),
         ("csv", "verdict,test,metric", "a|"),
     ],
 )

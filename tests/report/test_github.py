@@ -57,7 +57,7 @@ def test_more_annotations_than_github_shows_are_counted() -> None:
 def test_an_annotation_stays_one_line() -> None:
     (line,) = workflow_commands([result(outcome="failed", headline="a\n::error::b\r\x1b[31m")])
 
-    assert line == f"::error {WHERE}::a%0A::error::b\\r\\x1b[31m"
+    assert line == f"::error {WHERE}::a%0A\\::error::b\\r\\x1b[31m"
 
 
 def test_the_summary_names_what_failed_above_the_table(tmp_path: Path) -> None:
@@ -66,7 +66,7 @@ def test_the_summary_names_what_failed_above_the_table(tmp_path: Path) -> None:
     text = (tmp_path / "summary.md").read_text()
 
     assert "### distbench: 1 of 2 metrics failed, 1 of 2 cases failed" in text
-    assert "- test_a[ws2]: no baseline \\| for &lt;x&gt;" in text
+    assert "- test_a[ws2]: no baseline &#124; for &lt;x&gt;" in text
     assert text.index("| regressed |") < text.index("| missing |")
 
 

@@ -11,3 +11,9 @@ def test_the_first_columns_stand_left_and_the_others_right() -> None:
 
 def test_no_line_ends_in_blanks() -> None:
     assert layout(("a", ""), [("b", "")]) == ["a", "b"]
+
+
+def test_a_text_can_neither_leave_its_line_nor_begin_a_command() -> None:
+    lines = layout(("a",), [("x\n::error file=a::PWNED",), ("::error::x",)])
+
+    assert lines == ["a", "x\\n::error file=a::PWNED", "\\::error::x"]
