@@ -18,12 +18,13 @@ from pytest_distbench.report.escape import escape
 _COMMANDS = frozenset({"doctor", "calibrate", "baseline", "compare", "report"})
 EXIT_NEGATIVE = 1
 EXIT_ERROR = 2
+EXIT_INTERRUPTED = 130
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; returns its exit code.
 
-    0: done; 1: the answer is no (unfit, regressed, refused); 2: an error whose text is on stderr.
+    0: done; 1: the answer is no (unfit, regressed, refused); 2: an error whose text is on stderr; 130: Ctrl-C.
     """
     given = sys.argv[1:] if arguments is None else list(arguments)
     try:
@@ -44,6 +45,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except DistbenchError as error:
         print(escape(f"distbench: {error}"), file=sys.stderr)
         return EXIT_ERROR
+    except KeyboardInterrupt:
+        print("distbench: interrupted; what was said to be done is done, and nothing is half written", file=sys.stderr)
+        return EXIT_INTERRUPTED
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader has had enough, as `| head` does
     return 0

@@ -46,6 +46,7 @@ class ResultsPlugin:
         self._texts: dict[str, list[str]] = {}  # by node, as the reports hold them: one copy, however long the run
         self._trouble: list[str] = []
         self._deselected = 0
+        self._collected: set[str] = set()
         self._reported: set[str] = set()
         self._seen: dict[tuple[str, str], bool] = {}
         self._unused: list[EntryName] | None = None
@@ -60,6 +61,13 @@ class ResultsPlugin:
         if hasattr(self._config, "workeroutput"):
             self._config.workeroutput[_DESELECTED] = self._deselected
 
+    def pytest_collection_finish(self, session: pytest.Session) -> None:
+        self._collected.update(item.nodeid for item in session.items)
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_xdist_node_collection_finished(self, ids: list[str]) -> None:
+        self._collected.update(ids)
+
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: Any) -> None:
         self._deselected += getattr(node, "workeroutput", {}).get(_DESELECTED, 0)
@@ -69,7 +77,7 @@ class ResultsPlugin:
             self._texts.pop(report.nodeid, None)  # of a test that a plugin runs again the last time counts
         if texts := carry.texts_of(report):
             self._texts.setdefault(report.nodeid, []).extend(texts)
-        self._reported.add(report.nodeid.partition("::")[0])
+        self._reported.add(report.nodeid)
         if name := carry.test_of(report):
             test, case_id = name
             self._seen[test, case_id] = self._seen.get((test, case_id), True) and not report.skipped
@@ -144,9 +152,10 @@ class ResultsPlugin:
         from pytest_distbench.store.baselines import BaselineStore
         from pytest_distbench.store.unused import unused_entries
 
-        self._why_not_pruned = why_partial(self._config, session, deselected=self._deselected) or (
-            "" if self._results else "nothing was measured"
-        )
+        unreported = len(self._collected - self._reported)
+        self._why_not_pruned = why_partial(
+            self._config, session, deselected=self._deselected, unreported=unreported
+        ) or ("" if self._results else "nothing was measured")
         if self._why_not_pruned:
             return
         store = BaselineStore(settings.baselines, self._results[0].environment.platform)
@@ -154,7 +163,7 @@ class ResultsPlugin:
             self._unused = unused_entries(
                 store,
                 self._results,
-                reported=self._reported,
+                reported={nodeid.partition("::")[0] for nodeid in self._reported},
                 seen=self._seen,
                 rootpath=self._config.rootpath,
                 roots=[Path(self._config.invocation_params.dir, str(given)).resolve() for given in self._config.args],
@@ -173,7 +182,7 @@ class ResultsPlugin:
         from pytest_distbench import git
         from pytest_distbench.errors import StoredFileError
         from pytest_distbench.installation import __version__
-        from pytest_distbench.machine.hardware import mask_arguments
+        from pytest_distbench.machine.secrets import mask_arguments
         from pytest_distbench.plugin.settings import given_options
         from pytest_distbench.records.run import RunRecord
         from pytest_distbench.store.run_record import SCHEMA, write_run_record

@@ -11,7 +11,7 @@ _SELECTING = (
 )  # fmt: skip
 
 
-def why_partial(config: pytest.Config, session: pytest.Session, *, deselected: int) -> str:
+def why_partial(config: pytest.Config, session: pytest.Session, *, deselected: int, unreported: int) -> str:
     """Why this run cannot tell what is unused: a selection, a failure, an early end. Empty if it can."""
     for name, option in _SELECTING:
         if config.getoption(name, None):
@@ -24,4 +24,6 @@ def why_partial(config: pytest.Config, session: pytest.Session, *, deselected: i
         return f"{session.testsfailed} tests failed" if session.testsfailed else "the run did not end well"
     if session.shouldstop or session.shouldfail:
         return "the run was stopped early"
+    if unreported:  # a conftest may run tests its own way
+        return f"{unreported} collected tests were not reported"
     return ""

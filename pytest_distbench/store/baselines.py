@@ -87,7 +87,7 @@ class BaselineStore:
             StoredFileError: the file cannot be read, is no baseline, or is of a later schema.
         """
         path = self.path(test, key)
-        return self._read(path).entry if path.is_file() else None
+        return self._read(path).entry if os.path.lexists(path) else None
 
     def entries(self, test: str, *, wanted: Callable[[str], bool] = lambda key: True) -> dict[str, BaselineEntry]:
         """Entries of a test by key; empty where there is none.
@@ -118,7 +118,7 @@ class BaselineStore:
         """
         path = self.path(test, key)
         file = BaselineFile(schema=SCHEMA, platform=self.platform, test=test, key=key, entry=entry)
-        if path.is_file():
+        if os.path.lexists(path):
             self._read(path)  # what we cannot read, a later schema for one, we do not overwrite
         BASELINE_FILES.write(path, file, sync=sync)
         return path
@@ -182,6 +182,10 @@ class BaselineStore:
 
     def _read(self, path: Path) -> BaselineFile:
         """Read a file, and check that it lies where its own fields say: a copy would be taken for another case."""
+        if path.is_symlink():
+            raise StoredFileError(
+                path, f"is a link to {os.path.realpath(path)}; a store holds files", "Put the file itself there"
+            )
         file = read_file(path)
         place = f"{file.platform}/{_below_platform(file.test)}/{_file_name(file.key)}"
         if path != self.folder / place:

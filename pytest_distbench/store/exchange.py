@@ -10,6 +10,7 @@ import msgspec
 
 from pytest_distbench.errors import StoredFileError
 from pytest_distbench.store.baselines import BASELINE_FILES, MAX_FILE_BYTES, BaselineFile, BaselineStore
+from pytest_distbench.store.files import open_regular
 from pytest_distbench.store.rows import entry_rows
 from pytest_distbench.store.tables import write_csv, write_parquet
 
@@ -40,7 +41,7 @@ def entries_of(source: Path) -> Iterator[BaselineFile]:
             yield from BaselineStore(source, platform).read_all()
         return
     try:
-        with source.open("rb") as lines:
+        with open_regular(source, next_step=_WANTED) as lines:
             number = 0
             while line := lines.readline(MAX_FILE_BYTES + 1):
                 number += 1

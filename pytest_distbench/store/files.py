@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import glob
+import errno
 import os
 import re
+import stat
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -21,11 +22,22 @@ from pytest_distbench.records.record import Record
 Migration = Callable[[dict[str, Any]], dict[str, Any]]
 """From a file's content in one schema to its content in the next."""
 
+_DRAFT = ".distbench-draft"
+"""How the name of a file ends that is being written: whoever writes in its folder knows it if its writer was killed."""
+
 _ABANDONED_S = 600.0
 """A draft older than this is of a writer that was killed: writing one file takes milliseconds, an export seconds."""
 
 _UNNAMED_KEY = re.compile(r"`\$([^`]*?)\[\.\.\.\]")
 _STEP = re.compile(r"\.(\w+)|\[(\d+)\]")
+
+_KINDS = {
+    stat.S_IFDIR: "a folder",
+    stat.S_IFIFO: "a pipe",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+}
 
 _Content = TypeVar("_Content", bound=Record)
 
@@ -89,10 +101,10 @@ class FileKind(Generic[_Content]):
         """The content of a file, as it is.
 
         Raises:
-            StoredFileError: unreadable, or too large.
+            StoredFileError: unreadable, no regular file, or too large.
         """
         try:
-            with path.open("rb") as file:
+            with open_regular(path, next_step=self.next_step) as file:
                 size = os.fstat(file.fileno()).st_size
                 if size > self.max_bytes:
                     raise StoredFileError(path, f"larger than {self.max_bytes // 2**20} MiB", self.next_step)
@@ -164,11 +176,27 @@ class FileKind(Generic[_Content]):
         return problem
 
 
+def open_regular(path: Path, *, next_step: str) -> BinaryIO:
+    """Open a file to read it. A pipe or a device, to which a link in a repository may lead, would block for ever.
+
+    Raises:
+        StoredFileError: it is no regular file.
+        OSError: it cannot be opened.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    mode = os.fstat(descriptor).st_mode
+    if stat.S_ISREG(mode):
+        return os.fdopen(descriptor, "rb")
+    os.close(descriptor)
+    raise StoredFileError(path, f"wanted a regular file, found {_KINDS.get(stat.S_IFMT(mode), 'no file')}", next_step)
+
+
 @contextlib.contextmanager
 def replace_file(path: Path, *, next_step: str, sync: bool = False) -> Iterator[BinaryIO]:
     """A file to write to that takes the place of ``path`` when all is written, or of nothing if that fails.
 
-    What is no regular file, such as ``/dev/stdout`` or a pipe, is written to as it is.
+    Where ``path`` is a link, the file it leads to is replaced and the link stays. What is no regular file, such as
+    ``/dev/stdout`` or a pipe that somebody reads, is written to as it is.
 
     Args:
         path: the file; its folder is made.
@@ -180,12 +208,14 @@ def replace_file(path: Path, *, next_step: str, sync: bool = False) -> Iterator[
     """
     try:
         if path.exists() and not path.is_file() and not path.is_dir():
-            with path.open("wb") as special:
+            with os.fdopen(os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC), "wb") as special:
+                os.set_blocking(special.fileno(), True)
                 yield special
             return
+        path = Path(os.path.realpath(path))
         path.parent.mkdir(parents=True, exist_ok=True)
         _remove_abandoned(path)
-        handle, draft = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        handle, draft = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=_DRAFT)
         try:
             with os.fdopen(handle, "wb") as file:
                 yield file
@@ -199,12 +229,13 @@ def replace_file(path: Path, *, next_step: str, sync: bool = False) -> Iterator[
                 os.unlink(draft)
             raise
     except OSError as error:
-        raise StoredFileError(path, f"cannot write: {error.strerror or error}", next_step) from error
+        what = "nobody reads from this pipe" if error.errno == errno.ENXIO else error.strerror or error
+        raise StoredFileError(path, f"cannot write: {what}", next_step) from error
 
 
 def _remove_abandoned(path: Path) -> None:
-    """Remove what writers of this file left behind that were killed."""
-    for draft in path.parent.glob(f".{glob.escape(path.name)}.*"):
+    """Remove what writers of files in this folder left behind that were killed."""
+    for draft in path.parent.glob(f".*{_DRAFT}"):
         with contextlib.suppress(OSError):  # another writer may be faster
             if time.time() - draft.stat().st_mtime > _ABANDONED_S:
                 draft.unlink()

@@ -254,3 +254,17 @@ def test_what_has_no_value_is_not_stored_and_the_entry_stays(recorded: pytest.Py
         "baselines in *: 0 changed, 0 new, 0 kept, 3 not stored",
     ])  # fmt: skip
     assert {path: path.read_bytes() for path in recorded.path.rglob("*.gloo.stand-in.json")} == before
+
+
+def test_a_test_that_was_collected_and_not_reported_keeps_its_entry(renamed: pytest.Pytester) -> None:
+    """A conftest may run tests its own way, or not at all."""
+    add = """
+def pytest_runtest_protocol(item):
+    return True if "plain" in item.name else None
+"""
+    conftest = renamed.path / "conftest.py"
+    conftest.write_text(conftest.read_text() + add)
+    result = run(renamed, "--distbench-prune")
+
+    result.stdout.fnmatch_lines(["nothing was pruned: 1 collected tests were not reported"])
+    assert names(renamed) == ALL

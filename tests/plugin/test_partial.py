@@ -10,10 +10,18 @@ import pytest
 from pytest_distbench.plugin.partial import why_partial
 
 
-def why(*, args: tuple[str, ...] = ("suites",), options: Any = None, deselected: int = 0, **session: Any) -> str:
+def why(
+    *,
+    args: tuple[str, ...] = ("suites",),
+    options: Any = None,
+    deselected: int = 0,
+    unreported: int = 0,
+    **session: Any,
+) -> str:
     config = SimpleNamespace(getoption=lambda name, default=None: (options or {}).get(name, default), args=args)
     ended = {"exitstatus": pytest.ExitCode.OK, "testsfailed": 0, "shouldstop": False, "shouldfail": False} | session
-    return why_partial(config, SimpleNamespace(**ended), deselected=deselected)  # type: ignore[arg-type]
+    told: Any = SimpleNamespace(**ended)
+    return why_partial(config, told, deselected=deselected, unreported=unreported)
 
 
 def test_a_whole_green_run_can_tell() -> None:
@@ -26,6 +34,7 @@ def test_a_whole_green_run_can_tell() -> None:
         ({"options": {"keyword": "a"}}, "-k was given"),
         ({"options": {"lf": True}}, "--last-failed was given"),
         ({"args": ("a.py::test_a",)}, "single tests were named"),
+        ({"unreported": 2}, "2 collected tests were not reported"),
         ({"deselected": 3}, "3 tests were deselected"),
         ({"exitstatus": pytest.ExitCode.TESTS_FAILED, "testsfailed": 2}, "2 tests failed"),
         ({"exitstatus": pytest.ExitCode.INTERRUPTED}, "the run did not end well"),

@@ -221,7 +221,7 @@ def test_a_folder_in_the_place_of_a_file_is_not_a_matter_of_permissions(store: B
     path.unlink()
     path.mkdir()
 
-    with pytest.raises(StoredFileError, match=r"Is a directory.*restore it"):
+    with pytest.raises(StoredFileError, match=r"wanted a regular file, found a folder.*restore it"):
         read_file(path)
 
 
@@ -403,7 +403,7 @@ class TestBaselines:
     ) -> None:
         store = BaselineStore(tmp_path, "cpu")
         path = store.write(TEST, "a", _entry())
-        abandoned, living = (path.with_name(f".{path.name}.{name}") for name in ("abandoned", "living"))
+        abandoned, living = (path.with_name(f".{name}.json.x.distbench-draft") for name in ("abandoned", "living"))
         for draft in (abandoned, living):
             draft.write_bytes(b"{")
         os.utime(abandoned, (0, 0))
@@ -416,3 +416,33 @@ def test_a_rendered_file_is_the_same_each_time() -> None:
     content = BaselineFile(schema=1, test=TEST, platform="cpu", key="a", entry=_entry())
 
     assert render(content) == render(content)
+
+
+def test_a_file_that_is_a_link_is_refused_and_stays(tmp_path: Path) -> None:
+    store = BaselineStore(tmp_path / "baselines", "cpu-test-2c")
+    path = store.write("a.py::test_a", "ws2.gloo.warm", entry())
+    elsewhere = tmp_path / "elsewhere.json"
+    path.rename(elsewhere)
+    path.symlink_to(elsewhere)
+    before = elsewhere.read_bytes()
+
+    for use in (
+        lambda: store.entry("a.py::test_a", "ws2.gloo.warm"),
+        lambda: store.entries("a.py::test_a"),
+        lambda: list(store.read_all()),
+        lambda: store.write("a.py::test_a", "ws2.gloo.warm", entry()),
+    ):
+        with pytest.raises(StoredFileError, match=r"is a link to .*elsewhere\.json; a store holds files"):
+            use()
+    assert path.is_symlink()
+    assert elsewhere.read_bytes() == before
+
+
+def test_a_pipe_in_the_place_of_a_file_is_told_and_does_not_block(tmp_path: Path) -> None:
+    store = BaselineStore(tmp_path / "baselines", "cpu-test-2c")
+    path = store.path("a.py::test_a", "ws2.gloo.warm")
+    path.parent.mkdir(parents=True)
+    os.mkfifo(path)
+
+    with pytest.raises(StoredFileError, match="wanted a regular file, found a pipe"):
+        store.entry("a.py::test_a", "ws2.gloo.warm")

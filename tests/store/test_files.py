@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 from pathlib import Path
 from typing import Any
 
@@ -128,3 +129,60 @@ def test_a_pipe_is_written_to_and_stays_a_pipe(tmp_path: Path) -> None:
 
     assert seen == b"all"
     assert (tmp_path / "pipe").is_fifo()
+
+
+@pytest.mark.parametrize("kind", ["a pipe", "a device", "a folder", "a socket"])
+def test_only_regular_files_are_read(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / "drawing.json"
+    if kind == "a pipe":
+        os.mkfifo(path)
+    elif kind == "a device":
+        path.symlink_to("/dev/zero")
+    elif kind == "a folder":
+        path.mkdir()
+    else:
+        os.mknod(path, stat.S_IFSOCK | 0o600)
+
+    with pytest.raises(StoredFileError, match=rf"wanted a regular file, found {kind}|cannot read: No such device"):
+        DRAWINGS.read(path)
+
+
+def test_a_file_is_written_through_a_link_which_stays(tmp_path: Path) -> None:
+    target = write(tmp_path, {"schema": 3, "points": {}, "title": "old"})
+    (tmp_path / "folder").mkdir()
+    link = tmp_path / "folder" / "link.json"
+    link.symlink_to(target)
+    DRAWINGS.write(link, DRAWN)
+
+    assert link.is_symlink()
+    assert DRAWINGS.read(target) == DRAWN
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ["drawing.json", "folder", "link.json"]
+
+
+def test_a_link_to_nothing_makes_the_file_it_names(tmp_path: Path) -> None:
+    link = tmp_path / "link.json"
+    link.symlink_to(tmp_path / "new.json")
+    DRAWINGS.write(link, DRAWN)
+
+    assert link.is_symlink()
+    assert DRAWINGS.read(tmp_path / "new.json") == DRAWN
+
+
+def test_a_pipe_that_nobody_reads_is_an_error_and_stays(tmp_path: Path) -> None:
+    path = tmp_path / "pipe"
+    os.mkfifo(path)
+
+    with pytest.raises(StoredFileError, match="cannot write: nobody reads from this pipe"):
+        DRAWINGS.write(path, DRAWN)
+    assert stat.S_ISFIFO(path.stat().st_mode)
+
+
+def test_a_pipe_with_a_reader_gets_all(tmp_path: Path) -> None:
+    path = tmp_path / "pipe"
+    os.mkfifo(path)
+    reader = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    with replace_file(path, next_step="") as file:
+        file.write(b"content")
+
+    assert os.read(reader, 100) == b"content"
+    os.close(reader)
