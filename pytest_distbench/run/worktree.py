@@ -18,6 +18,7 @@ FOLDER = "reference"
 
 _GIT_TIMEOUT_S = 300.0
 _SHORT = 10
+_LINES = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +50,7 @@ def find_revision(name: str, inside: Path) -> Revision:
         raise ConfigurationError(f"--distbench-against {name}: there is no git on PATH")
     top = _git(inside, "rev-parse", "--show-toplevel")
     if top.returncode:
-        raise ConfigurationError(f"--distbench-against {name}: {inside} is in no git working tree ({_said(top)})")
+        raise ConfigurationError(f"--distbench-against {name}: git finds no working tree at {inside}: {_said(top)}")
     found = _git(inside, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{name}^{{commit}}")
     if found.returncode:
         raise ConfigurationError(
@@ -71,12 +72,36 @@ def check_out(revision: Revision, run_directory: Path) -> Iterator[Path]:
     _remove_stale(revision.root)
     tree = run_directory / FOLDER
     try:
-        made = _git(revision.root, "worktree", "add", "--quiet", "--detach", "--force", str(tree), revision.commit)
-        if made.returncode:
-            raise LauncherError(f"git could not check out {revision} beside the working tree: {_said(made)}")
+        _add(revision.root, tree, revision)
         yield tree
     finally:
         _remove(revision.root, tree)
+
+
+def _add(root: Path, tree: Path, revision: Revision) -> None:
+    """Make a worktree, with the submodules that the working tree has: git leaves them empty."""
+    made = _git(root, "worktree", "add", "--quiet", "--detach", "--force", str(tree), revision.commit)
+    if made.returncode:
+        raise LauncherError(f"git could not check out {revision} beside the working tree: {_said(made)}")
+    for path, commit in _submodules(tree):
+        source = root / path
+        if not (source / ".git").exists():
+            continue  # not in the working tree either
+        if _git(source, "cat-file", "-e", f"{commit}^{{commit}}").returncode:
+            raise LauncherError(
+                f"{revision} has the submodule {path} at {commit[:_SHORT]}, which is not here: "
+                f"git -C {source} fetch origin {commit}"
+            )
+        _add(source, tree / path, Revision(f"{revision.name}:{path}", commit, source))
+
+
+def _submodules(tree: Path) -> list[tuple[str, str]]:
+    """Path and commit of each submodule of what is checked out in a folder."""
+    if not (tree / ".gitmodules").exists():
+        return []
+    listed = _git(tree, "ls-tree", "-r", "-z", "HEAD").stdout.split("\0")
+    entries = [line.partition("\t") for line in listed if line.startswith("160000 commit ")]
+    return [(path, description.split()[2]) for description, _, path in entries]
 
 
 def _remove_stale(root: Path) -> None:
@@ -92,6 +117,9 @@ def _remove_stale(root: Path) -> None:
 
 def _remove(root: Path, tree: Path) -> None:
     """Whatever state it is in: files that a rank left there, or a folder that is gone already."""
+    for path, _ in _submodules(tree):
+        if (root / path / ".git").exists():
+            _remove(root / path, tree / path)
     if _git(root, "worktree", "remove", "--force", "--force", str(tree)).returncode:
         shutil.rmtree(tree, ignore_errors=True)
         _git(root, "worktree", "remove", "--force", "--force", str(tree))
@@ -105,5 +133,6 @@ def _git(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def _said(done: subprocess.CompletedProcess[str]) -> str:
-    lines = done.stderr.strip().splitlines()
-    return lines[-1] if lines else f"git ended with exit code {done.returncode}"
+    """The end of what it printed: the reason often stands before the last line, which says what to do about it."""
+    lines = [line.strip() for line in done.stderr.splitlines() if line.strip()]
+    return " | ".join(lines[-_LINES:]) if lines else f"git ended with exit code {done.returncode}"

@@ -140,7 +140,7 @@ def test_what_cannot_be_compared_with_is_refused_before_anything_runs(
 def test_outside_a_repository_a_revision_is_refused(project: Project) -> None:
     result = run(project(TEST), "--distbench-against", "HEAD")
 
-    result.stderr.fnmatch_lines(["*is in no git working tree*"])
+    result.stderr.fnmatch_lines(["*git finds no working tree at *: fatal: not a git repository*"])
     assert result.ret == EXIT_USAGE
 
 

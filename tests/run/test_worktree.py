@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from support.repositories import git
 
+from pytest_distbench.errors import LauncherError
 from pytest_distbench.run.directory import RunDirectory
 from pytest_distbench.run.worktree import check_out, find_revision
 
@@ -56,3 +57,57 @@ def test_no_hook_of_the_repository_runs(committed: pytest.Pytester) -> None:
         pass
 
     assert not (committed.path / "tmp" / "ran").exists()
+
+
+@pytest.fixture
+def nested(committed: pytest.Pytester) -> pytest.Pytester:
+    """The working tree has a submodule, which has one itself; both have two commits, of which the first is recorded."""
+    for name, inner in (("inner", None), ("outer", "inner")):
+        folder = committed.path / "tmp" / name
+        folder.mkdir()
+        (folder / "value.py").write_text("VALUE = 1")
+        git(folder, "init", "-q")
+        if inner:
+            git(folder, *FILES, "submodule", "add", "-q", str(committed.path / "tmp" / inner), inner)
+        git(folder, "add", ".")
+        git(folder, "commit", "-qm", "first")
+    git(committed.path, *FILES, "submodule", "add", "-q", str(committed.path / "tmp" / "outer"), "outer")
+    git(committed.path / "outer", *FILES, "submodule", "update", "-q", "--init")
+    git(committed.path, "commit", "-qam", "with a submodule")
+    (committed.path / "outer" / "value.py").write_text("VALUE = 2")
+    git(committed.path / "outer", "commit", "-qam", "second")
+    return committed
+
+
+FILES = ("-c", "protocol.file.allow=always")
+
+
+def test_submodules_are_there_at_the_commits_of_the_revision_and_go_again(nested: pytest.Pytester) -> None:
+    with check_out(find_revision("HEAD", nested.path), nested.path / "tmp") as tree:
+        assert (tree / "outer" / "value.py").read_text() == "VALUE = 1"
+        assert (tree / "outer" / "inner" / "value.py").read_text() == "VALUE = 1"
+
+    for repository in (nested.path, nested.path / "outer", nested.path / "outer" / "inner"):
+        assert len(git(repository, "worktree", "list").splitlines()) == 1
+    assert not (nested.path / "tmp" / "reference").exists()
+    assert (nested.path / "outer" / "value.py").read_text() == "VALUE = 2"
+
+
+def test_a_submodule_that_is_not_checked_out_here_is_not_there_either(nested: pytest.Pytester) -> None:
+    git(nested.path, "submodule", "deinit", "-q", "--force", "outer")
+    with check_out(find_revision("HEAD", nested.path), nested.path / "tmp") as tree:
+        assert list((tree / "outer").iterdir()) == []
+
+
+def test_a_commit_of_a_submodule_that_is_not_here_is_told_with_what_fetches_it(nested: pytest.Pytester) -> None:
+    revision = find_revision("HEAD", nested.path)
+    git(nested.path, "update-index", "--cacheinfo", f"160000,{'1' * 40},outer")
+    git(nested.path, "commit", "-qm", "a commit nobody has")
+
+    with (
+        pytest.raises(LauncherError, match=r"the submodule outer at 1111111111, which is not here: git -C .* fetch"),
+        check_out(find_revision("HEAD", nested.path), nested.path / "tmp"),
+    ):
+        pass
+    assert len(git(nested.path, "worktree", "list").splitlines()) == 1
+    assert revision.commit != find_revision("HEAD", nested.path).commit
