@@ -26,6 +26,10 @@ FOREVER_S = 1000.0
 PHASE_VARIABLE = "DISTBENCH_FAULT_PHASE"
 """``import:hang``, ``rendezvous:kill``: what rank 1 does when it comes to that phase, before any body runs."""
 
+LEFT = "fault-left"
+LEFT_VARIABLE = "DISTBENCH_FAULT_LEFT"
+"""How the names of folders and of shared memory begin that a rank leaves to its exit handlers."""
+
 
 @dataclass(frozen=True)
 class Fault:
@@ -38,15 +42,17 @@ class Fault:
         is_hang: ends at the time-out.
         waits: ends at a collective's time-out, which is part of the launch's.
         root_cause: rank that must be named first; None: any.
+        remark: regular expression for what a launch that passes says nevertheless; empty: nothing.
         is_any_launchers: what is told comes from the rank and its files alone, whichever launcher started it.
     """
 
-    body: Callable[[RankContext], None]
+    body: Callable[[RankContext], object]
     reason: str
     phase: str = ""
     is_hang: bool = False
     waits: bool = False
     root_cause: int | None = CULPRIT
+    remark: str = ""
     is_any_launchers: bool = False
 
     @property
@@ -344,6 +350,55 @@ def hangs_without_the_handler(rank: RankContext) -> None:
     _wait(rank)
 
 
+def destroys_its_group(rank: RankContext) -> None:
+    """With a model that outlives the group: torch's own end of that can hang (see ``exit_hangs.py``)."""
+    import torch
+    import torch.distributed as dist
+    from torch.nn.parallel import DistributedDataParallel
+
+    model = DistributedDataParallel(torch.nn.Linear(20, 1))
+    for _ in range(20):
+        model(torch.ones(8, 20)).sum().backward()
+    rank.record("answer", 42, better="exact")
+    dist.destroy_process_group()
+
+
+def cleans_up_at_exit(rank: RankContext) -> None:
+    """What a process leaves to its end: folders, shared memory, locks, threads with work to do, handlers that fail."""
+    import atexit
+    import multiprocessing
+    import tempfile
+    import uuid
+    from concurrent.futures import ThreadPoolExecutor
+    from multiprocessing import shared_memory
+
+    name = f"{os.environ.get(LEFT_VARIABLE, LEFT)}-{uuid.uuid4().hex}"
+    _LEFT.append(tempfile.TemporaryDirectory(prefix=LEFT))
+    _LEFT.append(shared_memory.SharedMemory(name, create=True, size=2**20))
+    _LEFT.append(multiprocessing.get_context("spawn").Lock())
+    ThreadPoolExecutor(1).submit(time.sleep, 0.2)
+    atexit.register(lambda: 1 / 0)
+    healthy(rank)
+
+
+def hangs_at_exit(rank: RankContext) -> None:
+    import atexit
+
+    if rank.rank == CULPRIT:
+        atexit.register(time.sleep, FOREVER_S)
+    healthy(rank)
+
+
+def raises_what_breaks_its_report(rank: RankContext) -> None:
+    if rank.rank == CULPRIT:
+        raise _HostileError from ValueError("first")
+    _wait(rank)
+
+
+async def never_runs(rank: RankContext) -> None:
+    await rank.nothing_of_this_runs  # type: ignore[attr-defined]
+
+
 def leaves_a_thread(rank: RankContext) -> None:
     threading.Thread(target=time.sleep, args=(FOREVER_S,)).start()
     healthy(rank)
@@ -478,7 +533,12 @@ FAULTS: tuple[Fault, ...] = (
     Fault(forks, _PASSES),
     Fault(leaves_a_child, _PASSES),
     Fault(leaves_a_child_without_our_mark, _PASSES),
-    Fault(leaves_a_thread, _PASSES),
+    Fault(leaves_a_thread, _PASSES, remark=r"rank 0, 1: threads it had started still ran \(Thread-\d+ \(sleep\)\)"),
+    Fault(destroys_its_group, _PASSES),
+    Fault(cleans_up_at_exit, _PASSES),
+    Fault(hangs_at_exit, _PASSES, remark=r"rank 1: its exit handlers were not done after 10 s"),
+    Fault(never_runs, r"rank \d raised BodyError: the body returned a cor", root_cause=None, is_any_launchers=True),
+    Fault(raises_what_breaks_its_report, r"rank 1 raised _HostileError: <_HostileError whose", is_any_launchers=True),
     Fault(changes_everything, _PASSES),
     Fault(changes_everything_and_raises, r"rank 1 raised ValueError: bad number 42", is_any_launchers=True),
     Fault(kills_the_group_above, LAUNCHER_DIED, root_cause=None),
@@ -499,6 +559,21 @@ class _UnshowableError(Exception):
     def __str__(self) -> str:
         raise RuntimeError("not even that")
 
+
+class _HostileError(Exception):
+    __module__ = 7  # type: ignore[assignment]
+
+    def __eq__(self, other: object) -> bool:
+        raise RuntimeError("compared")
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __str__(self) -> str:
+        raise SystemExit(0)
+
+
+_LEFT: list[object] = []
+"""What lives as long as its process."""
 
 _PARENTS = {"rank": os.getpid()}
 

@@ -36,6 +36,23 @@ def launched(
     Raises:
         SystemExit: the launch did not pass.
     """
+    body = BodyReference(file=str(BODIES), function=function)
+    record = tried(launcher, folder, body, world_size=world_size, params=params)
+    if record.outcome != "passed":
+        raise SystemExit(f"{launcher.name}: {record.reason}")
+    return record
+
+
+def tried(
+    launcher: Launcher,
+    folder: Path,
+    body: BodyReference,
+    *,
+    world_size: int = 2,
+    params: Mapping[str, object] | None = None,
+    timeout_s: float = 300.0,
+) -> LaunchRecord:
+    """As :func:`launched`, of any body or script, however it ends."""
     directory = folder / uuid.uuid4().hex
     directory.mkdir()
     plan = LaunchPlan(
@@ -43,10 +60,10 @@ def launched(
         world_size=world_size,
         backend="gloo",
         device="cpu",
-        body=BodyReference(file=str(BODIES), function=function),
+        body=body,
         params=dict(params or {}),
         seeds=[0],
-        timeout_s=300.0,
+        timeout_s=timeout_s,
         directory=str(directory),
         data_dir=str(folder),
         working_dir=os.getcwd(),
@@ -54,7 +71,4 @@ def launched(
         variables={**os.environ, "OMP_NUM_THREADS": "1"},
         set_threads=1 if launcher.name == "warm" else None,
     )
-    record = supervise(launcher, plan)
-    if record.outcome != "passed":
-        raise SystemExit(f"{launcher.name}: {record.reason}")
-    return record
+    return supervise(launcher, plan)

@@ -4,8 +4,8 @@
     python benchmarks/soak.py --launches 60 --kills 4 --launcher torchrun
 
 Prints which faults were injected, detected and attributed to the right rank, how long such a launch took (a hang: 4 s
-until the time-out), whether memory grew, and what was left behind: processes, sockets, damaged baselines. Exit code 1
-unless all is well. The same seed draws the same faults.
+until the time-out), whether memory grew, and what was left behind: processes, sockets, semaphores, shared memory,
+folders, damaged baselines. Exit code 1 unless all is well. The same seed draws the same faults.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ import tempfile
 import threading
 import time
 from collections import Counter
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import faults
@@ -64,12 +65,47 @@ def test_soak(distbench, monkeypatch, launch):
 """
 
 
+SHARED = Path("/dev/shm")
+LEFT = f"soak{os.getpid()}"
+
+
+@dataclass
+class Leftovers:
+    """What is left after runs in a folder.
+
+    Attributes:
+        folder: where the runs were, and their temporary files.
+        runs: names of all run directories that were seen there: semaphores are named after them.
+    """
+
+    folder: Path
+    runs: set[str] = field(default_factory=set)
+    processes: int = 0
+    sockets: int = 0
+
+    def look_for_runs(self) -> None:
+        self.runs.update(path.name for path in self.folder.glob("distbench-*/"))
+
+    def count(self) -> dict[str, int]:
+        """How many of each kind there are now; those of processes and sockets since the beginning."""
+        found = {
+            "semaphores": [path for run in self.runs for path in SHARED.glob(f"sem.{run}-*")],
+            "shared memory": list(SHARED.glob(f"{LEFT}*")),
+            "temporary folders": list(self.folder.rglob(f"{faults.LEFT}*")),
+        }
+        for path in (path for paths in found.values() for path in paths):
+            print(f"  left behind: {path}")
+        counts = {kind: len(paths) for kind, paths in found.items()}
+        return {"processes": self.processes, "sockets": self.sockets, **counts}
+
+
 class Memory(threading.Thread):
     """Resident bytes of pytest and of its agents, twice a second."""
 
-    def __init__(self, pid: int) -> None:
+    def __init__(self, pid: int, leftovers: Leftovers) -> None:
         super().__init__(daemon=True)
         self._pytest = psutil.Process(pid)
+        self._leftovers = leftovers
         self.samples: list[tuple[float, int, int, int]] = []
         """(seconds, bytes of pytest, pid of the agent, its bytes)."""
 
@@ -80,6 +116,7 @@ class Memory(threading.Thread):
                 agents = [p for p in self._pytest.children() if "launch.agent" in " ".join(p.cmdline())]
                 agent = (agents[0].pid, agents[0].memory_info().rss) if agents else (0, 0)
                 self.samples.append((time.monotonic() - start, self._pytest.memory_info().rss, *agent))
+                self._leftovers.look_for_runs()
                 time.sleep(0.5)
 
     def growth(self, launches: int) -> list[str]:
@@ -122,12 +159,12 @@ def make_test() -> str:
     return TEST.format(folder=str(Path(faults.__file__).parent), hang=HANG_S, timeout=TIMEOUT_S)
 
 
-def soak(folder: Path, plan: list[str], launcher: str) -> tuple[list[list[str]], list[str], int]:
+def soak(folder: Path, plan: list[str], launcher: str, leftovers: Leftovers) -> tuple[list[list[str]], list[str], int]:
     """One pytest run; returns the table's rows, lines about memory, and how many launches went wrong."""
     (folder / "test_soak.py").write_text(make_test())
     (folder / "plan.json").write_bytes(msgspec.json.encode(plan))
     process = start(folder, launcher, "--distbench-json=run.json")
-    memory = Memory(process.pid)
+    memory = Memory(process.pid, leftovers)
     memory.start()
     process.wait()
     memory.join(5)
@@ -163,8 +200,8 @@ def verdict_on(fault: faults.Fault, result: CaseResult | None) -> tuple[bool, bo
     return launch.outcome == "failed", bool(named and re.match(fault.reason, launch.reason))
 
 
-def kill_at_random(folder: Path, rounds: int, seed: int, launcher: str) -> tuple[int, int, int]:
-    """Kill updating runs, their agents and forkservers; returns leftovers, sockets left, and damaged baselines."""
+def kill_at_random(folder: Path, rounds: int, seed: int, launcher: str, leftovers: Leftovers) -> int:
+    """Kill updating runs, their agents and forkservers, then let one end; returns how many baselines it cost."""
     (folder / "test_soak.py").write_text(make_test())
     (folder / "plan.json").write_bytes(msgspec.json.encode(["healthy"] * 8))
     begin = time.monotonic()
@@ -173,7 +210,7 @@ def kill_at_random(folder: Path, rounds: int, seed: int, launcher: str) -> tuple
     files = sorted((folder / "baselines").rglob("*.json"))
     assert files, "the undisturbed run stored no baseline"
     dice = random.Random(seed)
-    left = sockets = damaged = 0
+    damaged = 0
     for _ in range(rounds):
         process = start(folder, launcher, "--distbench-update=all", "--distbench-launches=2")
         time.sleep(dice.uniform(0.1, whole_s))
@@ -183,13 +220,15 @@ def kill_at_random(folder: Path, rounds: int, seed: int, launcher: str) -> tuple
             process.wait()
         else:
             process.wait(300)
-        left += len(wait_until_gone())
-        sockets += len(found := sockets_below(folder))
+        leftovers.processes += len(wait_until_gone())
+        leftovers.look_for_runs()
+        leftovers.sockets += len(found := sockets_below(folder))
         for path in found:
             print(f"  left behind after {victim} was killed: {path}")
             path.unlink()
         damaged += sum(not is_whole(path) for path in files)
-    return left, sockets, damaged
+    start(folder, launcher, "--distbench-update=all", "--distbench-launches=2").wait()  # removes what the last one could not
+    return damaged
 
 
 def sockets_below(folder: Path) -> list[Path]:
@@ -225,7 +264,7 @@ def is_whole(path: Path) -> bool:
 def start(folder: Path, launcher: str, *options: str) -> subprocess.Popen[bytes]:
     """A pytest run in a folder, with our mark on everything it starts."""
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--distbench-launcher={launcher}"]
-    variables = {**os.environ, MARK: str(os.getpid()), "TMPDIR": str(folder)}
+    variables = {**os.environ, MARK: str(os.getpid()), faults.LEFT_VARIABLE: LEFT, "TMPDIR": str(folder)}
     with open(folder / "output.txt", "ab") as output:
         return subprocess.Popen([*command, *options], cwd=folder, env=variables, stdout=output, stderr=output)
 
@@ -250,19 +289,20 @@ def main() -> int:
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="soak-") as name:
         folder = Path(name)
+        leftovers = Leftovers(folder)
         begin = time.monotonic()
-        table, memory, wrong = soak(folder, draw(options.launches, options.seed), options.launcher)
-        left = len(wait_until_gone())
-        sockets = len(sockets_below(folder))
+        table, memory, wrong = soak(folder, draw(options.launches, options.seed), options.launcher, leftovers)
+        leftovers.processes += len(wait_until_gone())
+        leftovers.sockets += len(sockets_below(folder))
         print("\n".join(layout(("fault", "injected", "detected", "mis-attributed", "median s"), table)))
         print(f"\n{options.launches} launches in {time.monotonic() - begin:.0f} s, {options.launcher} launcher")
         print("\n".join(memory))
-        more, more_sockets, damaged = kill_at_random(folder, options.kills, options.seed, options.launcher)
-        print(f"{options.kills} runs killed at a random moment of an update (pytest, agent or forkserver)")
-    left, sockets = left + more, sockets + more_sockets
-    print(f"launches wrong: {wrong}")
-    print(f"leftover processes: {left}, leftover sockets: {sockets}, baselines damaged: {damaged}")
-    return int(bool(wrong or left or sockets or damaged))
+        damaged = kill_at_random(folder, options.kills, options.seed, options.launcher, leftovers)
+        left = leftovers.count()
+    print(f"{options.kills} runs killed at a random moment of an update (pytest, agent or forkserver)")
+    print(f"launches wrong: {wrong}, baselines damaged: {damaged}")
+    print(f"left behind: {', '.join(f'{kind} {number}' for kind, number in left.items())}")
+    return int(bool(wrong or damaged or any(left.values())))
 
 
 if __name__ == "__main__":

@@ -8,6 +8,10 @@ from __future__ import annotations
 from pathlib import Path
 
 
+class DistbenchWarning(UserWarning):
+    """A test passed, and something about it should be mended: pytest lists it in its warnings summary."""
+
+
 class DistbenchError(Exception):
     """Base of all errors this package raises on purpose."""
 

@@ -38,6 +38,7 @@ EXEMPT = {
             "worker/__main__.py",
             "worker/control.py",
             "worker/main.py",
+            "worker/membership.py",
             "worker/process.py",
             "worker/recorder.py",
             "worker/side_group.py",

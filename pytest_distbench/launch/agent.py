@@ -8,6 +8,8 @@ everything here ends.
 from __future__ import annotations
 
 import contextlib
+import errno
+import gc
 import logging
 import multiprocessing
 import os
@@ -30,6 +32,8 @@ from pytest_distbench.records.record import Record
 _LOST = 255
 """multiprocessing's exit code for a process whose forkserver has died."""
 _DEATH_S = 0.5
+_HELPERS_S = 3.0
+"""How long the forkserver's exit handlers may take, at the end of a session."""
 
 PRELOAD = [
     "torch",
@@ -70,7 +74,7 @@ class Reply(Record, frozen=True, kw_only=True):
 def main(descriptor: int, directory: str, preload: list[str]) -> None:
     """Serve launches until the other end of the socket closes."""
     adopt_orphans()
-    _keep_sockets_in(Path(directory))
+    _name_after(Path(directory))
     link = socket.socket(fileno=descriptor)
     link.set_inheritable(False)
     agent = _Agent(link, Path(directory))  # from here on pytest's end is noticed, during the imports too
@@ -102,8 +106,11 @@ class _Agent:
             self._link.sendall(msgspec.json.encode(reply) + b"\n")
 
     def serve(self) -> None:
+        gc.collect()
+        gc.freeze()  # torch: looking through it takes longer than a launch
         while True:
             self.send(self._run(self._requests.get()))
+            gc.collect()  # a launch's locks are in cycles, and semaphores: files in a container's small /dev/shm
 
     def _run(self, request: Request) -> Reply:
         from pytest_distbench.launch.group import Group
@@ -116,7 +123,7 @@ class _Agent:
         try:
             group.run()
         except Exception as error:  # noqa: BLE001 reported to pytest, which decides; the next launch may well work
-            trouble = f"{type(error).__name__}: {error}"
+            trouble = f"{type(error).__name__}: {error}{_advice(error)}"
         processes.reap_orphans(kept=self.kept)
         codes = {str(r): c for r, c in group.exit_codes().items()}
         died = _LOST in codes.values() and _forkserver_died()
@@ -134,13 +141,51 @@ class _Agent:
         self._end_everything(pytest_died=True)
 
     def _end_everything(self, *, pytest_died: bool) -> None:
-        """Kill all that this session started, and this process; no socket or secret stays behind."""
-        processes.kill(processes.find_marked(SESSION_VARIABLE, os.environ[SESSION_VARIABLE]))
+        """End all that this session started, and this process; no socket, semaphore or secret stays behind."""
+        others = processes.find_marked(SESSION_VARIABLE, os.environ[SESSION_VARIABLE])
+        processes.kill(p for p in others if p.pid not in self.kept)
+        _let_helpers_end()
         processes.kill_descendants()
         shutil.rmtree(sockets_folder(self._directory, os.environ[SESSION_VARIABLE]), ignore_errors=True)
         for launch in self._directory.glob("launch*/") if pytest_died else ():
             remove_traces(LaunchFiles(launch))
         os._exit(0)
+
+
+def _advice(error: Exception) -> str:
+    """What stands behind an error of the system that starting ranks met."""
+    number = error.errno if isinstance(error, OSError) else None
+    if number in (errno.ENOSPC, errno.EROFS, errno.ENOENT) and not getattr(error, "filename", None):
+        return (
+            "; the locks of a launch are semaphores in /dev/shm: is it full, read-only or missing? "
+            "(docker run --shm-size; --distbench-launcher=torchrun needs none)"
+        )
+    if number == errno.EAGAIN or isinstance(error, EOFError):
+        return (
+            "; no process or thread could be started: see ulimit -u and the container's limit of processes (pids.max)"
+        )
+    return ""
+
+
+def _let_helpers_end() -> None:
+    """Close what keeps forkserver and resource tracker alive; whether they do end is the caller's.
+
+    The forkserver runs the exit handlers of the modules it has imported, the tracker unlinks what locks are left.
+    """
+    from multiprocessing import forkserver, resource_tracker
+
+    for helper, name in (
+        (forkserver._forkserver, "_forkserver_alive_fd"),
+        (resource_tracker._resource_tracker, "_fd"),
+    ):
+        descriptor = getattr(helper, name)
+        if descriptor is not None:
+            os.close(descriptor)
+            setattr(helper, name, None)
+    pid = forkserver._forkserver._forkserver_pid  # type: ignore[attr-defined] # no public way
+    deadline = time.monotonic() + _HELPERS_S
+    while pid is not None and processes.is_alive(pid) and time.monotonic() < deadline:
+        time.sleep(0.005)
 
 
 def _forkserver_died() -> bool:
@@ -156,11 +201,13 @@ def _forkserver_died() -> bool:
     return True
 
 
-def _keep_sockets_in(directory: Path) -> None:
-    """Put multiprocessing's sockets into the run directory, which goes as a whole. Any length of path will do."""
+def _name_after(directory: Path) -> None:
+    """Put multiprocessing's sockets into the run directory, which goes as a whole, and name semaphores after it."""
     folder = sockets_folder(directory, os.environ[SESSION_VARIABLE])
     folder.mkdir(mode=0o700, exist_ok=True)
     name = str(folder)
     if len(os.fsencode(name)) > LONGEST_SOCKETS_FOLDER:
         name = f"/proc/{os.getpid()}/fd/{os.open(folder, os.O_RDONLY | os.O_DIRECTORY)}"  # open as long as we live
-    multiprocessing.current_process()._config["tempdir"] = name  # type: ignore[attr-defined] # no public way
+    config = multiprocessing.current_process()._config  # type: ignore[attr-defined] # no public way
+    config["tempdir"] = name
+    config["semprefix"] = f"/{directory.name}"  # so that a later run finds what this one could not unlink

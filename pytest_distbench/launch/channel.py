@@ -96,6 +96,10 @@ class ControlChannel:
         """What a rank that failed said on the line; empty where it left a report instead."""
         return next((e.text for e in self.events if e.rank == rank and e.kind == "failed" and e.text), "")
 
+    def remarks(self) -> dict[int, str]:
+        """Rank -> what it could not end after it had passed."""
+        return {event.rank: event.text for event in self.events if event.kind == "remark"}
+
     def is_holding(self) -> bool:
         """Whether a rank has not passed, and so waits to be ended."""
         return any(event.kind in ("failed", "skipped") for event in self.events)

@@ -8,7 +8,6 @@ from __future__ import annotations
 import importlib
 import multiprocessing.connection
 import multiprocessing.util
-import os
 import socket
 import sys
 import time
@@ -172,13 +171,11 @@ def backends() -> dict[str, bool]:
 
 
 def _enter(plan: str) -> None:
-    """What a rank runs; a failure has left its report, and its exit code says the rest.
+    """What a rank runs. One that did not pass has left its report and never comes back: it waits to be ended.
 
     The worker is named, not imported: this side of the package does not depend on it.
     """
-    worker = importlib.import_module("pytest_distbench.worker.main")
-    if not worker.run_rank(plan):
-        os._exit(1)
-    # As under torchrun (worker/__main__.py) the process ends without finalising, once the agent has its result: a
-    # thread or a child that the body left behind cannot keep it.
-    multiprocessing.util.Finalize(None, os._exit, args=(0,), exitpriority=sys.maxsize)
+    importlib.import_module("pytest_distbench.worker.leaving").forget_inherited()
+    end = importlib.import_module("pytest_distbench.worker.main").run_rank(plan)
+    # The first thing the process does once the agent has its result and it may end.
+    multiprocessing.util.Finalize(None, end, exitpriority=sys.maxsize)

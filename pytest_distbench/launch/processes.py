@@ -6,12 +6,16 @@ import contextlib
 import os
 import signal
 import time
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 
 import psutil
 
+from pytest_distbench.records.wire import cleans_up
+
 _LOOK_AGAIN_S = 0.002
+_CLEANERS_S = 3.0
+"""How long resource trackers and their like may clean up: they begin at once, and are done soon."""
 _GONE = (psutil.NoSuchProcess, psutil.AccessDenied, psutil.ZombieProcess)
 
 
@@ -47,17 +51,37 @@ def children(pid: int) -> set[int]:
 
 
 def kill(processes: Iterable[psutil.Process], *, wait_s: float = 5.0) -> list[psutil.Process]:
-    """SIGKILL processes and the groups they lead; returns those still alive after ``wait_s``."""
+    """SIGKILL processes and the groups they lead; returns those still alive after ``wait_s``.
+
+    Resource trackers and their like are let end by themselves, which they do when the others have: they clean up.
+    """
     victims = list(processes)
+    if cleaners := [p for p in victims if _is_cleaner(p)]:
+        others = [p for p in victims if p not in cleaners]
+        for process in others:
+            with contextlib.suppress(*_GONE):
+                process.kill()
+        _wait_until_gone(victims, _CLEANERS_S)
     for process in victims:
         with contextlib.suppress(*_GONE, OSError):
             if os.getpgid(process.pid) == process.pid and process.pid != os.getpgid(0):
                 os.killpg(process.pid, signal.SIGKILL)
             process.kill()
+    return _wait_until_gone(victims, wait_s)
+
+
+def _wait_until_gone(processes: Sequence[psutil.Process], wait_s: float) -> list[psutil.Process]:
+    """The processes that are alive when all others are gone, or the time is over."""
     deadline = time.monotonic() + wait_s
-    while (alive := [p for p in victims if _is_running(p)]) and time.monotonic() < deadline:
+    while (alive := [p for p in processes if _is_running(p)]) and time.monotonic() < deadline:
         time.sleep(_LOOK_AGAIN_S)
     return alive
+
+
+def _is_cleaner(process: psutil.Process) -> bool:
+    with contextlib.suppress(OSError):
+        return cleans_up(Path(f"/proc/{process.pid}/cmdline").read_bytes())
+    return False
 
 
 def kill_descendants() -> None:

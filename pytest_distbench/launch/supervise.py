@@ -7,7 +7,7 @@ import selectors
 import shutil
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 import msgspec
 
@@ -42,7 +42,7 @@ FOLLOW_INTERVAL_S = 0.1
 """How often the ranks' logs are read while they are shown live."""
 TWICE_S = 1.0
 """A second Ctrl-C within this time ends an attached launch."""
-REAP_S = 8.0
+REAP_S = 20.0
 """How long the launcher may take to notice that its ranks are gone."""
 UNKNOWN_REAP_S = 0.3
 """The same where some ranks have not even started: nobody can end those but by ending the launcher."""
@@ -186,8 +186,8 @@ class Supervised:
                 self.ended = self._end()
         finally:
             self.channel.drain()
+            processes.kill(self.launcher.leftovers())  # lets resource trackers clean up, which killing a group does not
             processes.kill_groups(self.channel.pids().values())
-            processes.kill(self.launcher.leftovers())
             self.finished_at = time.monotonic()
 
     def give_turn(self) -> None:
@@ -258,7 +258,9 @@ class Supervised:
                 elif (ended := self.running.poll()) is not None:
                     return ended
         self.running.abandon()
-        return Exit(trouble="the launcher did not notice the end of its ranks, and was ended")
+        told = self.running.poll()  # on a busy host it may have said all, and not have come to its end
+        trouble = "the launcher did not notice the end of its ranks, and was ended"
+        return Exit(codes=told.codes if told is not None else {}, trouble=trouble)
 
     def record(self) -> LaunchRecord:
         """What happened, once the launch is finished."""
@@ -302,6 +304,7 @@ class Supervised:
             peak_memory_bytes=max((r.peak_memory_bytes for r in reports.values()), default=0),
             foreign_cores=foreign_cores(list(reports.values())),
             software=reports[0].software if 0 in reports else {},
+            remarks=_merge_remarks(self.channel.remarks()),
             logs=plan.directory,
         )
 
@@ -319,3 +322,11 @@ def _phases(reports: dict[int, RankReport], ended: Exit, started_at: float, fini
         **phases,
         "exit": finished_at - max(r.phases.get("end", begin) for r in reports.values()),
     }
+
+
+def _merge_remarks(remarks: Mapping[int, str]) -> list[str]:
+    """A line for all ranks that say the same."""
+    ranks: dict[str, list[str]] = {}
+    for rank, text in sorted(remarks.items()):
+        ranks.setdefault(text, []).append(str(rank))
+    return [f"rank {', '.join(who)}: {text}" for text, who in ranks.items()]

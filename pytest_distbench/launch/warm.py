@@ -166,6 +166,8 @@ class _Agent:
         Raises:
             LauncherError: the agent has ended.
         """
+        if self._link.fileno() < 0:
+            raise LauncherError("the agent was ended")
         self._link.settimeout(timeout_s)
         try:
             data = self._link.recv(_READ_BYTES)
@@ -235,4 +237,4 @@ class _WarmLaunch:
         elif reply.kind == "finished":
             codes = {int(rank): code for rank, code in reply.codes.items()}
             self._exit = Exit(codes=codes, stamps=reply.stamps, trouble=reply.trouble, died=reply.died)
-            self._agent.is_broken = reply.died
+            self._agent.is_broken = reply.died or (bool(reply.trouble) and not self._pids)  # it cannot start ranks

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeVar
 
 import pytest
 
-from pytest_distbench.errors import BackendUnavailable, DistbenchError, show
+from pytest_distbench.errors import BackendUnavailable, DistbenchError, DistbenchWarning, show
 from pytest_distbench.judging.policy import Conclusion, conclude
-from pytest_distbench.machine.hardware import mask_secrets
+from pytest_distbench.machine.secrets import mask_secrets
 from pytest_distbench.plugin.arguments import Arguments
 from pytest_distbench.plugin.outcomes import LaunchFailed, MissingBaseline, Misuse, NotStored, Regression, Unaccepted
 from pytest_distbench.plugin.requests import RequestMaker
@@ -21,6 +21,7 @@ from pytest_distbench.records.run import CaseResult
 from pytest_distbench.records.wire import XFAILED
 from pytest_distbench.report.escape import escape
 from pytest_distbench.report.explain import explanation, headline
+from pytest_distbench.report.launch_text import remark_lines
 from pytest_distbench.run.derived import DerivedNumbers, GivenNumbers
 from pytest_distbench.run.loop import Session
 from pytest_distbench.run.references import Nothing
@@ -312,6 +313,8 @@ class Distbench:
         result = replace(result, outcome=conclusion.outcome, headline=headline(result, conclusion))
         self._record(result)
         self._end_test(result, conclusion)
+        for line in remark_lines(result.launches):
+            self._node.warn(DistbenchWarning(escape(line)))
         return result
 
     def _end_test(self, result: CaseResult, conclusion: Conclusion) -> None:

@@ -38,6 +38,11 @@ def locate(body: object, *, beside: Path, args: Sequence[str]) -> BodyReference:
             f"body {name} in {body.__code__.co_filename}:{body.__code__.co_firstlineno} is defined inside a function: "
             "ranks import the body by name, so move it to module level"
         )
+    if inspect.iscoroutinefunction(body) or inspect.isasyncgenfunction(body) or inspect.isgeneratorfunction(body):
+        raise BodyError(
+            f"body {name} is a coroutine or generator function, of which a call runs nothing; wanted a plain function, "
+            "without async and yield: call asyncio.run in it where it needs to"
+        )
     loader = getattr(sys.modules.get(body.__module__), "__loader__", None)
     return BodyReference(
         file=inspect.unwrap(body).__code__.co_filename,  # a decorator may lie elsewhere

@@ -31,4 +31,6 @@ class LaunchRecord(Record, frozen=True, kw_only=True):
     foreign_cores: float | None = None
     """Cores kept busy by other processes during the body; None where it was too short to tell."""
     software: dict[str, str] = {}
+    remarks: list[str] = []
+    """What the user should know of a launch that passed: that a thread of his kept a rank from ending, for example."""
     logs: str = ""

@@ -27,12 +27,25 @@ ALL_JOINED = b"j"
 FLIGHT_REQUEST = b"f"
 """Byte from pytest on the socket: write the flight recorder's last collectives to :meth:`LaunchFiles.flight`."""
 
+_CLEANERS = (b"resource_tracker import main", b"torch_shm_manager")
+"""In the command lines of Python's resource trackers and of torch's manager of shared files."""
+
+
+def cleans_up(command_line: bytes) -> bool:
+    """Whether a process removes what others leave behind, once they have ended. Who kills it first leaves it for ever.
+
+    Args:
+        command_line: as /proc/PID/cmdline has it.
+    """
+    return any(cleaner in command_line for cleaner in _CLEANERS)
+
+
 XFAILED = "XFailed"
 """Name of the exception pytest.xfail raises; a rank that does so stands down, as one that skips."""
 
 _LONGEST_ADDRESS = 100
 
-EventKind = Literal["hello", "phase", "progress", "failed", "skipped", "done", "turn"]
+EventKind = Literal["hello", "phase", "progress", "failed", "skipped", "done", "remark", "turn"]
 
 
 class RankEvent(Record, frozen=True, kw_only=True):
@@ -44,7 +57,7 @@ class RankEvent(Record, frozen=True, kw_only=True):
     at: float
     """CLOCK_MONOTONIC seconds."""
     text: str = ""
-    """The phase, or what to show as progress."""
+    """The phase, what to show as progress, or what a rank that passed could not end."""
 
 
 def variables_to_wire(variables: Mapping[str, str]) -> dict[str, str]:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.launch_files import LaunchFiles
 from pytest_distbench.records.rank import RankFate
 from pytest_distbench.records.run import CaseResult
+from pytest_distbench.report.escape import escape
 
 _FEW_LINES = 30
 _FEW_LOGS = 4
@@ -19,7 +22,7 @@ _LONGEST_TEXT = 8000
 def launch_text(result: CaseResult, *, rerun_command: str) -> str:
     """Explain a failed launch: the culprit first, equal fates merged, then the logs and the command to run it again."""
     launch = result.launches[-1]
-    parts = [launch_headline(launch), ""]
+    parts = [escape(launch_headline(launch)), ""]
     groups: dict[tuple[str, str], list[RankFate]] = {}
     for fate in launch.fates:
         groups.setdefault((_title_of(fate), _body_of(fate)), []).append(fate)
@@ -39,6 +42,12 @@ def launch_headline(launch: LaunchRecord) -> str:
     """One line: which launch, on how many ranks, and what happened."""
     ranks = len(launch.fates)
     return f"launch {launch.index + 1} on {ranks} rank{'s' * (ranks != 1)}: {_first_line(launch)}"
+
+
+def remark_lines(launches: Sequence[LaunchRecord]) -> list[str]:
+    """What launches that passed have to say, each line once, with the number of launches that said it."""
+    counts = Counter(remark for launch in launches for remark in launch.remarks)
+    return [f"{remark} ({count} of {len(launches)} launches)" for remark, count in counts.items()]
 
 
 def _first_line(launch: LaunchRecord) -> str:

@@ -5,6 +5,7 @@ Kept folders do not pile up: a new run removes all but the newest few, and never
 
 from __future__ import annotations
 
+import glob
 import os
 import shutil
 import tempfile
@@ -21,6 +22,8 @@ KEPT = 3
 
 _PREFIX = "distbench-"
 _LOCK = "in-use.lock"
+_SEMAPHORES = Path("/dev/shm")
+"""Where named semaphores are files (sem_overview(7)); those of multiprocessing are named after the run directory."""
 
 
 class RunDirectory:
@@ -39,6 +42,10 @@ class RunDirectory:
         self._launches = 0
         _sweep(self.path)
 
+    def is_whole(self) -> bool:
+        """Whether all of it is there: a body, or a cleaner of temporary files, may have removed it."""
+        return self.data.is_dir() and (self.path / _LOCK).exists()
+
     def next_launch(self) -> Path:
         """Make the folder of the next launch."""
         self._launches += 1
@@ -49,12 +56,15 @@ class RunDirectory:
     def close(self, *, keep: bool) -> None:
         """Let go of the folder; remove it unless somebody may want to read it."""
         self._lock.release()
+        _unlink_semaphores(self.path)
         if not keep:
             shutil.rmtree(self.path, ignore_errors=True)
 
 
 def _sweep(own: Path) -> None:
     ended = sorted(_ended_runs(own), key=_modified_at, reverse=True)
+    for path in ended:
+        _unlink_semaphores(path)
     for path in ended[KEPT:]:
         shutil.rmtree(path, ignore_errors=True)
     for path in ended[:KEPT]:  # one whose every process was killed at once left sockets, and a plan with secrets
@@ -62,6 +72,12 @@ def _sweep(own: Path) -> None:
             remove_traces(LaunchFiles(launch))
         for sockets in sockets_folders(path):
             shutil.rmtree(sockets, ignore_errors=True)
+
+
+def _unlink_semaphores(run: Path) -> None:
+    """Remove the locks of a run's launchers that are left: of one whose agent and resource tracker were killed."""
+    for path in _SEMAPHORES.glob(f"sem.{glob.escape(run.name)}-*"):
+        path.unlink(missing_ok=True)
 
 
 def _modified_at(path: Path) -> float:

@@ -120,6 +120,7 @@ class Launching:
             BackendUnavailable: this torch cannot run the backend.
             LauncherError: no ranks could be started.
         """
+        self._replace_what_is_gone()
         try:
             return self._launch_in(self.directory.next_launch(), request, index, only=only)
         except OSError as error:
@@ -141,6 +142,7 @@ class Launching:
             The reference's record and this tree's; None for the one that was ended because the other failed.
         """
         self.on_progress(f"pair {index + 1}")
+        self._replace_what_is_gone()
         try:
             ours, theirs = (self._plan(self.directory.next_launch(), request, index, only=only) for _ in range(2))
             records = self.reference.launch(
@@ -204,6 +206,11 @@ class Launching:
         for name, value in self.kind.variables.items():
             variables.setdefault(name, value)
         return variables
+
+    def _replace_what_is_gone(self) -> None:
+        """Begin anew, launchers too, where somebody has removed the run directory: their sockets were in it."""
+        if self._directory is not None and not self._directory.is_whole():
+            self.close()
 
     def close(self) -> None:
         """End the launchers and remove the worktree; the run directory stays if a launch failed."""

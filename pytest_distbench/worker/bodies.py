@@ -9,6 +9,7 @@ import ast
 import contextlib
 import importlib
 import importlib.util
+import inspect
 import sys
 from collections.abc import Callable
 from importlib.machinery import SourceFileLoader
@@ -43,6 +44,21 @@ def load(reference: BodyReference) -> Callable[[RankContext], object]:
     if not callable(found):
         raise BodyError(f"{reference.file}::{reference.function} is a {type(found).__name__}, not a function")
     return found
+
+
+def check_ran(returned: object) -> None:
+    """Make sure that a body has run when its call returns.
+
+    Raises:
+        BodyError: it is a coroutine or generator function: calling it runs nothing of it.
+    """
+    if inspect.isawaitable(returned) or inspect.isasyncgen(returned) or inspect.isgenerator(returned):
+        if inspect.iscoroutine(returned):
+            returned.close()  # else Python warns that nobody awaited it
+        raise BodyError(
+            f"the body returned a {type(returned).__name__}, so nothing of it has run; wanted a plain function, "
+            "without async and yield: call asyncio.run in it where it needs to"
+        )
 
 
 def check_origin(plan: LaunchPlan) -> None:

@@ -8,6 +8,7 @@ import signal
 import socket
 import threading
 import time
+from pathlib import Path
 
 import msgspec
 
@@ -20,6 +21,7 @@ from pytest_distbench.records.wire import (
     TURN_REQUEST,
     EventKind,
     RankEvent,
+    cleans_up,
     short_address,
 )
 from pytest_distbench.worker import recorder
@@ -110,8 +112,12 @@ class ControlLine:
 
 
 def _kill_own_group() -> None:
-    """SIGKILL this process, and its group where it leads one."""
+    """SIGKILL this process, and its group where it leads one: all but what cleans up after it."""
+    own = os.getpid()
     with contextlib.suppress(OSError):
-        if os.getpgid(0) == os.getpid():
-            os.killpg(0, signal.SIGKILL)
-    os.kill(os.getpid(), signal.SIGKILL)
+        members = [int(name) for name in os.listdir("/proc") if name.isdecimal()] if os.getpgid(0) == own else []
+        for pid in members:
+            with contextlib.suppress(OSError):
+                if pid != own and os.getpgid(pid) == own and not cleans_up(Path(f"/proc/{pid}/cmdline").read_bytes()):
+                    os.kill(pid, signal.SIGKILL)
+    os.kill(own, signal.SIGKILL)

@@ -8,8 +8,10 @@ import runpy
 import sys
 import time
 import traceback
+from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
+from typing import TypeVar
 
 from pytest_distbench.records.rank import ErrorReport, Outcome
 from pytest_distbench.records.wire import XFAILED
@@ -20,58 +22,93 @@ _REWRITING = "/_pytest/assertion/"
 
 _LONGEST_TEXT = 8_000
 
+_Answer = TypeVar("_Answer")
+
 
 def classify(raised: BaseException) -> tuple[Outcome, str, ErrorReport]:
-    """Tell a skip or xfail (of pytest or unittest, neither imported here) from a failure."""
-    kind = type(raised)
-    skipped = kind.__name__ in ("Skipped", "SkipTest", XFAILED) and kind.__module__ in (
-        "builtins",
-        "_pytest.outcomes",
-        "unittest.case",
-    )
+    """Tell a skip or xfail (of pytest or unittest, neither imported here) from a failure, whatever its class does."""
+    kind, module = _name_of(raised), _module_of(raised)
+    skipped = kind in ("Skipped", "SkipTest", XFAILED) and module in ("builtins", "_pytest.outcomes", "unittest.case")
     chain = _chain(raised)
     # A ``finally`` that meets a collective raises on top of what went wrong: that is what must be told.
     told = chain[-1] if _is_torchs(raised) and not _is_torchs(chain[-1]) else raised
     text = _text_of(told)
-    trace = "".join(traceback.format_exception(kind, raised, user_frames(raised)))
-    with contextlib.suppress(Exception):  # a full disk, a stream the body has closed
+    trace = _trace_of(raised)
+    with contextlib.suppress(BaseException):  # a full disk, a stream the body has closed or replaced
         sys.stderr.write(trace)
     report = ErrorReport(
-        kind=type(told).__name__,
+        kind=_name_of(told),
         message=_cut(text),
         traceback=_cut(trace),
         raised_at=time.monotonic(),
-        torch_errors=[_cut(f"{type(e).__name__}: {_text_of(e)}") for e in chain if _is_torchs(e)],
+        torch_errors=[_cut(f"{_name_of(e)}: {_text_of(e)}") for e in chain if _is_torchs(e)],
         began_in_torch=_is_torchs(chain[-1]),
     )
     return ("skipped" if skipped else "failed"), _cut(text) if skipped else "", report
 
 
+def _asked(question: Callable[[], _Answer], otherwise: _Answer) -> _Answer:
+    """What an exception says of itself. Its class may answer anything with an exception of its own."""
+    try:
+        return question()
+    except BaseException:  # noqa: BLE001 SystemExit too, from a property
+        return otherwise
+
+
+def _name_of(raised: BaseException) -> str:
+    return _asked(lambda: str(type(raised).__name__), "an exception without a name")
+
+
+def _module_of(raised: BaseException) -> str:
+    return _asked(lambda: str(type(raised).__module__), "")
+
+
 def _chain(raised: BaseException) -> list[BaseException]:
-    """An exception, what it came from, and so on to the first."""
+    """An exception, what it came from, and so on to the first. Compared by identity: equality is the class's own."""
     found = [raised]
-    while (before := found[-1].__cause__ or found[-1].__context__) is not None and before not in found:
+    while isinstance(before := _before(found[-1]), BaseException) and not any(before is known for known in found):
         found.append(before)
     return found
 
 
+def _before(raised: BaseException) -> object:
+    return _asked(lambda: raised.__cause__, None) or _asked(lambda: raised.__context__, None)
+
+
 def _is_torchs(raised: BaseException) -> bool:
     """Whether torch raised it: by its class, or by the file it was raised in."""
-    trace, file = raised.__traceback__, ""
+    trace, file = _traceback_of(raised), ""
     while trace is not None:
         file, trace = trace.tb_frame.f_code.co_filename, trace.tb_next
-    return type(raised).__module__.partition(".")[0] == "torch" or "/torch/" in file
+    return _module_of(raised).partition(".")[0] == "torch" or "/torch/" in file
+
+
+def _traceback_of(raised: BaseException) -> TracebackType | None:
+    found = _asked(lambda: raised.__traceback__, None)
+    return found if isinstance(found, TracebackType) else None
+
+
+def _trace_of(raised: BaseException) -> str:
+    """As Python prints it; without its causes where its class does not let itself be printed."""
+
+    def whole() -> str:
+        return "".join(traceback.format_exception(type(raised), raised, user_frames(raised)))
+
+    def plain() -> str:
+        return "".join([*traceback.format_tb(user_frames(raised)), f"{_name_of(raised)}: {_text_of(raised)}\n"])
+
+    return _asked(whole, "") or _asked(plain, "") or f"{_name_of(raised)}: {_text_of(raised)}\n"
 
 
 def _text_of(raised: BaseException) -> str:
-    if isinstance(raised, SystemExit) and not raised.code:
+    if isinstance(raised, SystemExit) and _asked(lambda: not raised.code, otherwise=False):
         return (
             f"{raised.code}: a body returns when it is done; a script that exits is run with distbench.run('script.py')"
         )
     try:
         return str(raised)
     except BaseException as broken:  # noqa: BLE001 an exception whose __str__ raises must not hide the failure
-        return f"<{type(raised).__name__} whose text cannot be made: {type(broken).__name__}>"
+        return f"<{_name_of(raised)} whose text cannot be made: {_name_of(broken)}>"
 
 
 def _cut(text: str) -> str:
@@ -84,7 +121,7 @@ def _cut(text: str) -> str:
 
 def user_frames(raised: BaseException) -> TracebackType | None:
     """The traceback from the first frame that is not ours; none for a body's file that could not even be compiled."""
-    trace = raised.__traceback__
+    trace = _traceback_of(raised)
     here = str(Path(__file__).parent)
     first = trace
     while trace is not None:

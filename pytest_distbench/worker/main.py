@@ -6,20 +6,18 @@ Both launchers end up in :func:`run_rank`; ``python -m pytest_distbench.worker P
 from __future__ import annotations
 
 import contextlib
-import gc
 import os
 import pdb
 import runpy
 import sys
 import time
-from collections.abc import Iterator
-from datetime import timedelta
+from collections.abc import Callable, Iterator
+from os import getpid  # bodies patch os
 from pathlib import Path
+from typing import NoReturn
 
 import msgspec
 import torch
-import torch.distributed as dist
-from torch.distributed.rendezvous import rendezvous
 
 from pytest_distbench.records.plan import LaunchPlan
 from pytest_distbench.records.rank import ErrorReport, Outcome, Phase, RankReport
@@ -27,6 +25,8 @@ from pytest_distbench.worker import bodies, usage
 from pytest_distbench.worker.context import RankContext
 from pytest_distbench.worker.control import ControlLine
 from pytest_distbench.worker.failure import classify, user_frames
+from pytest_distbench.worker.leaving import leave
+from pytest_distbench.worker.membership import join_group, keep_destroyed_groups, leave_group
 from pytest_distbench.worker.process import (
     flush_output,
     forbid_breakpoints,
@@ -36,16 +36,15 @@ from pytest_distbench.worker.process import (
     take_terminal,
 )
 
-STORE_SHARE = 0.6
-GROUP_SHARE = 0.8
-"""Time-outs nest, as shares of the launch's: rendezvous before collective before launch, so that the inner explains."""
-
 HOLD_S = 120.0
 """How long a rank that did not pass waits to be ended by pytest, which looks at its peers first."""
 
 
-def run_rank(plan_path: str) -> bool:
-    """Run the plan in this process as the rank the environment names. Returns whether the body passed."""
+def run_rank(plan_path: str) -> Callable[[], NoReturn]:
+    """Run the plan in this process as the rank the environment names. Comes back only if the body has passed.
+
+    Returns what ends the process: to be called when the elastic agent, which waits for a result of each rank, has them.
+    """
     plan = msgspec.json.decode(Path(plan_path).read_bytes(), type=LaunchPlan)
     take_environment(plan)
     rank = int(os.environ["RANK"])
@@ -57,7 +56,9 @@ def run_rank(plan_path: str) -> bool:
         take_terminal()
     else:
         forbid_breakpoints(rank, plan.attached)
-    return _Life(plan, rank, control).run()
+    keep_destroyed_groups()
+    _Life(plan, rank, control).run()
+    return lambda: _end(control)
 
 
 class _Life:
@@ -72,32 +73,33 @@ class _Life:
         self.context = RankContext(plan, control)
         self.body_s = self.cpu_s = self.busy_s = 0.0
 
-    def run(self) -> bool:
+    def run(self) -> None:
         outcome: Outcome = "passed"
         reason = ""
         error: ErrorReport | None = None
-        pid = os.getpid()
+        pid = getpid()
         try:
             self._measure()
         except BaseException as raised:  # noqa: BLE001 a rank reports whatever ended it, KeyboardInterrupt and SystemExit included
             outcome, reason, error = classify(raised)
             if self.plan.post_mortem and self.rank == self.plan.attached and outcome == "failed":
                 pdb.post_mortem(user_frames(raised) or raised.__traceback__)
-        if os.getpid() != pid:
+        if getpid() != pid:
             os._exit(0)  # a child the body forked and let run on: the rank is its parent
         flush_output()
         self._report(outcome, reason, error)
+        if outcome == "skipped":
+            leave(lambda what: None)  # now, as pytest ends the ranks when all have skipped
         if outcome != "passed":
             self.control.send(outcome)
             # Its exit would make the elastic agent end the peers, which have reports to write and stacks to show.
             time.sleep(HOLD_S)
-            return False
+            os._exit(1)
         self.control.send("done")
         with self.phase("teardown"):
             self.control.wait_until_all_joined()
-            self._leave_group()
+            leave_group()
         self.control.phase("exit")
-        return True
 
     def _measure(self) -> None:
         plan = self.plan
@@ -114,13 +116,19 @@ class _Life:
             body = bodies.load(plan.body)
         with self.phase("rendezvous"):
             self.control.wait_for_the_others()
-            _join_group(plan, self.context)
+            join_group(
+                plan.backend,
+                rank=self.rank,
+                world_size=plan.world_size,
+                timeout_s=plan.timeout_s,
+                device=self.context.device,
+            )
         with self._turn(), self.phase("body"), self._resources():
             for seed in plan.seeds:
                 self.context.seed = seed
                 self.context.watch.is_on &= seed == plan.seeds[0]  # the others run the same code
                 with self.context.point(seed=seed) if len(plan.seeds) > 1 else contextlib.nullcontext():
-                    body(self.context)
+                    bodies.check_ran(body(self.context))
         self.context.check_complete()
         self.context.watch.read()
 
@@ -157,7 +165,7 @@ class _Life:
         self.seconds["end"] = time.monotonic()
         report = RankReport(
             rank=self.rank,
-            pid=os.getpid(),
+            pid=getpid(),
             outcome=outcome,
             phase=self.current,
             phases=self.seconds,
@@ -182,33 +190,14 @@ class _Life:
             time.sleep(HOLD_S)
             os._exit(1)
 
-    def _leave_group(self) -> None:
-        """Leave the group the safe way for its backend.
 
-        A gloo group ends with its process: destroying it waits 10 ms a rank for an event-loop tick and can deadlock
-        with a live reducer (torch 2.13). NCCL communicators are destroyed as their documentation asks.
-        """
-        if dist.is_initialized() and dist.get_backend() not in ("gloo", "fake"):
-            gc.collect()
-            dist.destroy_process_group()
+def _end(control: ControlLine) -> NoReturn:
+    """End as an ordinary process does, but without finalising the interpreter.
 
-
-def _join_group(plan: LaunchPlan, context: RankContext) -> None:
-    timeout = timedelta(seconds=plan.timeout_s * GROUP_SHARE)
-    if plan.backend == "fake":
-        from torch.testing._internal.distributed.fake_pg import FakeStore
-
-        dist.init_process_group("fake", store=FakeStore(), rank=context.rank, world_size=context.world_size)
-        return
-    store, rank, world_size = next(rendezvous("env://", timeout=timedelta(seconds=plan.timeout_s * STORE_SHARE)))
-    dist.init_process_group(
-        plan.backend,
-        store=store,
-        rank=rank,
-        world_size=world_size,
-        timeout=timeout,
-        device_id=context.device if plan.device == "cuda" else None,
-    )
+    With a gloo group in it that takes 0.3 s and can deadlock (torch 2.13).
+    """
+    leave(lambda what: control.send("remark", what))
+    os._exit(0)
 
 
 def _run_script(plan: LaunchPlan) -> None:

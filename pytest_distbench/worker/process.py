@@ -60,7 +60,7 @@ def take_output(path: Path) -> None:
 def flush_output() -> None:
     """Ranks end without finalising: what Python and C still hold would be lost."""
     for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(Exception):  # closed or replaced by the body
+        with contextlib.suppress(BaseException):  # closed or replaced by the body
             stream.flush()
     ctypes.CDLL(None).fflush(None)
 

@@ -10,6 +10,7 @@ import pytest
 from support.launching import Launch
 
 from pytest_distbench.launch.contract import Launcher
+from pytest_distbench.records.plan import BodyReference
 
 pytestmark = pytest.mark.spawn
 
@@ -41,6 +42,8 @@ def test_a_fault_is_detected_and_attributed_and_the_next_launch_is_well(launch: 
     if fault.reason and fault.root_cause is not None:
         assert record.fates[0].rank == fault.root_cause
     assert record.timed_out == fault.is_hang
+    assert len(record.remarks) == bool(fault.remark)
+    assert re.match(fault.remark, "".join(record.remarks))
 
 
 @pytest.mark.parametrize(
@@ -55,3 +58,12 @@ def test_a_group_of_any_size_passes(launch: Launch, world_size: int) -> None:
     assert (record.outcome, record.reason) == ("passed", "")
     assert len(record.fates) == world_size
     assert [m.value for m in record.measurements] == [42.0]
+
+
+@pytest.mark.parametrize("launcher", ["warm"], indirect=True)
+def test_a_body_or_script_that_destroys_its_group_does_not_hang_at_its_exit(launch: Launch) -> None:
+    """Before, one launch in three did, of a rank that was forked."""
+    script = BodyReference(file=str(Path(faults.__file__).with_name("scripts") / "ddp_script.py"), function="")
+    for _ in range(6):
+        assert launch("destroys_its_group", timeout_s=90.0).outcome == "passed"
+        assert launch("", body=script, timeout_s=90.0).outcome == "passed"

@@ -372,3 +372,107 @@ def test_memory_of_a_killed_agents_children_is_given_back(pytester: pytest.Pytes
     os.kill(process.pid, signal.SIGKILL)
 
     process.wait(LIMIT_S)
+
+
+CLEAN = """
+    import atexit, tempfile
+    from multiprocessing import shared_memory
+    from pathlib import Path
+
+    FOLDER = tempfile.TemporaryDirectory(prefix="body-")
+    KEPT = []
+
+    def body(rank):
+        KEPT.append(shared_memory.SharedMemory(create=True, size=1000))
+        seen = [KEPT[0].name, f"sem.{rank.data_dir.parent.name}-*"]
+        Path(f"seen{rank.rank}-{rank.launch}").write_text("\\n".join(seen))
+        atexit.register(Path(f"handled{rank.rank}-{rank.launch}").touch)
+        rank.record("answer", 42, better="exact")
+
+    def test_clean(distbench):
+        distbench.run(body, launches=2)
+"""
+
+
+@pytest.mark.parametrize("launcher", ["warm", "torchrun"])
+def test_a_green_run_leaves_no_semaphore_shared_memory_or_folder(
+    start: Pytest, pytester: pytest.Pytester, launcher: str
+) -> None:
+    pytester.makepyfile(CLEAN)
+    process = start("--world-size=2", f"--distbench-launcher={launcher}")
+    out, _ = process.communicate(timeout=LIMIT_S)
+
+    assert process.returncode == 0, out
+    seen = [line for path in pytester.path.glob("seen*") for line in path.read_text().splitlines()]
+    assert len(seen) >= 8
+    assert [path for pattern in seen for path in Path("/dev/shm").glob(pattern)] == []
+    assert len(list(pytester.path.glob("handled*"))) == len(seen) / 2
+    left = {path.name for path in (pytester.path / "tmp").iterdir() if path.is_dir()}
+    assert {name for name in left if not name.startswith("torchinductor_")} == set()  # torch's cache, one for all runs
+
+
+GONE = """
+    import shutil
+
+    def body(rank):
+        rank.record("answer", 42, better="exact")
+
+    def removes(rank):
+        rank.barrier()
+        shutil.rmtree(rank.data_dir.parent, ignore_errors=True)
+
+    def test_before(distbench):
+        distbench.run(body)
+
+    def test_removes(distbench):
+        distbench.run(removes)
+
+    def test_after(distbench):
+        distbench.run(body)
+"""
+
+
+def test_a_run_directory_removed_in_mid_run_costs_one_launch(start: Pytest, pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(GONE)
+    process = start("--world-size=2", "-rA")
+    out, _ = process.communicate(timeout=LIMIT_S)
+
+    assert "1 failed, 2 passed" in out
+    assert "cannot write its report: No such file or directory" in out
+    assert "FAILED test_a_run_directory_removed_in_mid_run_costs_one_launch.py::test_removes" in out
+
+
+LEAVES_A_THREAD = """
+    import threading, time
+
+    def body(rank):
+        threading.Thread(target=time.sleep, args=(1000,), name="poll").start()
+        rank.record("answer", 42, better="exact")
+
+    def test_leaves(distbench):
+        distbench.run(body)
+"""
+
+
+def test_a_thread_that_keeps_a_rank_is_a_warning_of_the_test(start: Pytest, pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(LEAVES_A_THREAD)
+    process = start("--world-size=2", "-W", "default")
+    out, _ = process.communicate(timeout=LIMIT_S)
+
+    assert "1 passed, 1 warning" in out
+    assert "DistbenchWarning: rank 0, 1: threads it had started still ran (poll) after 10 s (1 of 1 launches)" in out
+
+
+IN_A_FULL_SHM = 'mount -t tmpfs -o size=4k tmpfs /dev/shm && head -c 4096 /dev/zero > /dev/shm/full && exec "$@"'
+
+
+def test_a_full_dev_shm_is_named(pytester: pytest.Pytester, tiny_disk: Callable[[str], Path]) -> None:
+    tiny_disk("size=1m")  # skips where this user may not mount
+    pytester.makepyfile(STORES.format(name="a"))
+    command = [sys.executable, "-m", "pytest", "-x", "-p", "no:cacheprovider", "--world-size=2"]
+    done = subprocess.run(
+        ["unshare", "-m", "sh", "-c", IN_A_FULL_SHM, "sh", *command], capture_output=True, text=True, check=False
+    )
+
+    assert done.returncode == 1, done.stdout
+    assert "No space left on device; the locks of a launch are semaphores in /dev/shm: is it full" in done.stdout

@@ -18,4 +18,6 @@ def test_every_fault_is_attributed_and_nothing_is_left_or_damaged() -> None:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
 
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "leftover processes: 0, leftover sockets: 0, baselines damaged: 0" in done.stdout
+    assert "launches wrong: 0, baselines damaged: 0" in done.stdout
+    left = "processes 0, sockets 0, semaphores 0, shared memory 0, temporary folders 0"
+    assert f"left behind: {left}" in done.stdout

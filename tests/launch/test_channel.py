@@ -130,3 +130,14 @@ def test_an_endless_line_is_dropped_and_the_next_one_understood(tmp_path: Path) 
             channel.drain()
 
         assert pids_heard(channel) == {1: 1}
+
+
+def test_what_a_rank_could_not_end_is_kept(channel: ControlChannel, tmp_path: Path) -> None:
+    line = Line(tmp_path, 1)
+    line.say("hello")
+    line.say("done")
+    line.say("remark", "threads it had started still ran")
+    channel.drain()
+
+    assert channel.remarks() == {1: "threads it had started still ran"}
+    line.socket.close()

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import uuid
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import psutil
 import pytest
@@ -138,3 +139,24 @@ def test_a_process_that_is_gone_is_nobodys_and_no_error(start: Start) -> None:
 )
 def test_an_exit_code_in_words(code: int, words: str) -> None:
     assert processes.ending(code) == words
+
+
+def test_a_resource_tracker_cleans_up_before_it_is_ended(start: Start) -> None:
+    shares = (
+        "from multiprocessing import shared_memory; import time; "
+        "print('up', shared_memory.SharedMemory(create=True, size=100).name, flush=True); time.sleep(1000)"
+    )
+    process = subprocess.Popen([sys.executable, "-c", shares], stdout=subprocess.PIPE, start_new_session=True)
+    assert process.stdout is not None
+    name = process.stdout.readline().split()[1].decode()
+    assert Path("/dev/shm", name).exists()
+
+    assert processes.kill(processes.family([process.pid])) == []
+    process.communicate()
+    assert not Path("/dev/shm", name).exists()
+
+
+def test_what_only_looks_like_a_resource_tracker_is_ended_too(start: Start) -> None:
+    process = start(f"# resource_tracker import main\n{SLEEPS}")
+
+    assert processes.kill([psutil.Process(process.pid)]) == []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,15 @@ from pytest_distbench.plugin.locate import json_able, locate
 
 def body(rank: object) -> None:
     """At module level."""
+
+
+async def never_runs(rank: object) -> None:
+    """Calling it makes a coroutine."""
+
+
+def yields(rank: object) -> Iterator[int]:
+    """Calling it makes a generator."""
+    yield 1
 
 
 class Bodies:
@@ -46,6 +56,8 @@ def test_a_text_is_a_file_beside_the_test_with_or_without_a_function(tmp_path: P
         (42, "is a int; wanted a function at module level"),
         (len, "wanted a function at module level"),
         (lambda rank: None, "is defined inside a function"),
+        (never_runs, "body never_runs is a coroutine or generator function, of which a call runs nothing"),
+        (yields, "body yields is a coroutine or generator function"),
     ],
 )
 def test_what_ranks_cannot_import_is_refused(given: object, said: str, tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from support.results import result
 
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.rank import ErrorReport, RankFate
-from pytest_distbench.report.launch_text import launch_headline, launch_text
+from pytest_distbench.report.launch_text import launch_headline, launch_text, remark_lines
 
 
 def fate(rank: int, **changes: Any) -> RankFate:
@@ -52,3 +52,9 @@ def test_the_end_of_a_log_and_the_commands_stand_last() -> None:
     assert "    | said" in lines
     assert "    | the launcher's own words" in lines
     assert lines[-2:] == ["re-run:  pytest x", "debug:   pytest x --distbench-attach 3"]
+
+
+def test_what_launches_that_passed_have_to_say_is_said_once() -> None:
+    launches = [launch(remarks=["rank 0: a"]), launch(remarks=["rank 0: a", "rank 1: b"]), launch()]
+
+    assert remark_lines(launches) == ["rank 0: a (2 of 3 launches)", "rank 1: b (1 of 3 launches)"]

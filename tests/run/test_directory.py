@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import shutil
 import stat
 import tempfile
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -94,3 +96,37 @@ def test_a_failed_launch_keeps_its_runs_folder_and_removes_those_of_long_ago(
         made.runpytest_inprocess("-p", "no:cacheprovider").assert_outcomes(failed=1)
 
     assert len(list(tmp_path.glob("distbench-*/"))) == KEPT + 1  # the last one's, and those before it
+
+
+def test_a_folder_that_somebody_removed_is_not_whole() -> None:
+    directory = RunDirectory()
+    assert directory.is_whole()
+    shutil.rmtree(directory.path)
+
+    assert not directory.is_whole()
+
+
+def test_semaphores_of_ended_runs_are_unlinked_and_those_of_others_stay(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shm = tmp_path / "shm"
+    shm.mkdir()
+    monkeypatch.setattr("pytest_distbench.run.directory._SEMAPHORES", shm)
+    killed, running = ended(), RunDirectory()
+    for name in (killed.name, running.path.name, "mp"):
+        (shm / f"sem.{name}-x1").touch()
+    RunDirectory()
+
+    assert {path.name for path in shm.iterdir()} == {f"sem.{running.path.name}-x1", "sem.mp-x1"}
+    running.close(keep=False)
+    assert {path.name for path in shm.iterdir()} == {"sem.mp-x1"}
+
+
+def test_runs_that_start_at_the_same_moment_do_not_trip_over_folders_that_go(tmp_path: Path) -> None:
+    for _ in range(30):
+        ended()
+    with ThreadPoolExecutor(8) as pool:
+        started = list(pool.map(lambda _: RunDirectory(), range(40)))
+
+    assert len({directory.path for directory in started}) == 40
+    assert all(directory.is_whole() for directory in started)

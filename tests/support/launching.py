@@ -40,6 +40,7 @@ class Launch:
         device: str = "cpu",
         variables: dict[str, str] | None = None,
         params: dict[str, object] | None = None,
+        body: BodyReference | None = None,
         **plan: object,
     ) -> LaunchRecord:
         directory = self.directory / f"launch-{uuid.uuid4().hex[:6]}"
@@ -52,7 +53,8 @@ class Launch:
                 world_size=world_size,
                 backend=backend,
                 device=device,  # type: ignore[arg-type]
-                body=BodyReference(file=str(self.file), function=function, module=self.file.stem, is_rewritten=True),
+                body=body
+                or BodyReference(file=str(self.file), function=function, module=self.file.stem, is_rewritten=True),
                 params={"a": [1, 2.5, "x"]} if params is None else params,
                 seeds=[0],
                 timeout_s=timeout_s,

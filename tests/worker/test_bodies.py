@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import importlib
 import sys
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
 
 import pytest
 
-from pytest_distbench.errors import ForeignModuleError
+from pytest_distbench.errors import BodyError, ForeignModuleError
 from pytest_distbench.records.plan import LaunchPlan
 from pytest_distbench.worker import bodies
 
@@ -29,3 +30,26 @@ def test_a_module_that_came_from_the_working_tree_all_the_same_is_named(
     bodies.check_origin(cast("LaunchPlan", fine))
     bodies.check_origin(cast("LaunchPlan", none))
     monkeypatch.delitem(sys.modules, "led_astray")
+
+
+async def coroutine() -> None:
+    pass
+
+
+def generator() -> Iterator[int]:
+    yield 1
+
+
+async def stream() -> AsyncIterator[int]:
+    yield 1
+
+
+@pytest.mark.parametrize("body", [coroutine, generator, stream])
+def test_a_body_that_has_not_run_is_told(body: Callable[[], object]) -> None:
+    with pytest.raises(BodyError, match="so nothing of it has run; wanted a plain function"):
+        bodies.check_ran(body())
+
+
+@pytest.mark.parametrize("returned", [None, 5, [1], iter([1])])
+def test_what_else_a_body_returns_is_its_own_affair(returned: object) -> None:
+    bodies.check_ran(returned)

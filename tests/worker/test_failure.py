@@ -69,3 +69,57 @@ def test_a_long_text_is_cut_in_the_middle_and_half_a_character_is_written_out() 
 
     assert message.startswith("a" * 4000 + "\n... 2000 characters left out ...\nb")
     assert told(ValueError("\ud800")).message == "\\ud800"
+
+
+class Hostile(Exception):
+    """Answers every question with an exception of its own."""
+
+    __module__ = 7  # type: ignore[assignment]
+
+    def __eq__(self, other: object) -> bool:
+        raise RuntimeError("compared")
+
+    __hash__ = None  # type: ignore[assignment]
+
+    @property
+    def __cause__(self) -> None:  # type: ignore[override]
+        raise SystemExit(3)
+
+    def __str__(self) -> str:
+        raise KeyboardInterrupt
+
+
+class Nameless(type):
+    @property
+    def __name__(cls) -> str:  # type: ignore[override]
+        raise RuntimeError
+
+
+def test_an_exception_is_told_whatever_its_class_does() -> None:
+    report = told(Hostile())
+
+    assert report.kind == "Hostile"
+    assert report.message == "<Hostile whose text cannot be made: KeyboardInterrupt>"
+    assert "test_failure.py" in report.traceback
+
+
+def test_equality_is_not_asked_where_identity_is_meant() -> None:
+    """As of a dataclass that holds a tensor: == gives no truth value."""
+    first, second = Hostile(), ValueError("then")
+    second.__context__ = first
+
+    assert told(second).message == "then"
+
+
+def test_an_exception_whose_class_has_no_name_is_told() -> None:
+    assert told(Nameless("Odd", (Exception,), {})("bad")).kind == "an exception without a name"
+
+
+def test_a_stream_that_ends_the_process_does_not_hide_the_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Stream:
+        def write(self, text: str) -> None:
+            raise SystemExit(0)
+
+    monkeypatch.setattr("sys.stderr", Stream())
+
+    assert classify(ValueError("bad"))[2].message == "bad"

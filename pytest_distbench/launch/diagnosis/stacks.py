@@ -7,11 +7,17 @@ from __future__ import annotations
 
 import re
 
+
+def _frames_in(**functions: str) -> re.Pattern[str]:
+    """Lines of a dump that name one of these functions, by the worker's module they are in."""
+    each = (rf'{module}\.py", line \d+ in (?:{names})' for module, names in functions.items())
+    return re.compile(rf"pytest_distbench/worker/(?:{'|'.join(each)})$", re.MULTILINE)
+
+
 _LIFELINE = "_die_with_pytest"
-_IN_MAIN = r'pytest_distbench/worker/main\.py", line \d+ in '
-_AT_WORK = re.compile(_IN_MAIN + r"(_measure|_join_group|_leave_group)$", re.MULTILINE)
-_ENTRY = re.compile(_IN_MAIN + r"(_measure|_join_group|_leave_group|run)$", re.MULTILINE)
-_OUTERMOST = re.compile(_IN_MAIN + r"run_rank$", re.MULTILINE)
+_AT_WORK = _frames_in(main="_measure", membership="join_group|leave_group")
+_ENTRY = _frames_in(main="_measure|run", membership="join_group|leave_group", leaving="leave")
+_OUTERMOST = _frames_in(main="run_rank")
 """Our frame at the bottom of the main thread, which comes last: a dump that shows it is whole."""
 _LIBRARY = re.compile(r"/site-packages/|/pytest_distbench/|/lib/python3|^<")
 _WAITS = re.compile(r"/torch/|/pytest_distbench/")

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_distbench.launch.diagnosis.stacks import is_in_own_code, is_whole, trim, waits_at
-from pytest_distbench.worker import main
+from pytest_distbench.worker import leaving, main, membership
 from pytest_distbench.worker.control import ControlLine
 
 DUMP = """Thread 0x01 (most recent call first):
@@ -60,11 +60,16 @@ def test_a_dump_is_whole_once_it_shows_where_the_rank_began() -> None:
 
 def test_the_frames_that_are_looked_for_are_the_workers() -> None:
     """A rename there would blind the diagnosis of hangs."""
-    tree = ast.parse(Path(main.__file__).read_text())
-    functions = {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
+    for module, functions in (
+        (main, {"run_rank", "run", "_measure"}),
+        (membership, {"join_group", "leave_group"}),
+        (leaving, {"leave"}),
+    ):
+        file = Path(module.__file__)
+        nodes = ast.walk(ast.parse(file.read_text()))
 
-    assert {"run_rank", "run", "_measure", "_join_group", "_leave_group"} <= functions
-    assert main.__file__.endswith("pytest_distbench/worker/main.py")
+        assert functions <= {node.name for node in nodes if isinstance(node, ast.FunctionDef)}
+        assert file.parts[-3:-1] == ("pytest_distbench", "worker")
     assert hasattr(ControlLine, "_die_with_pytest")
 
 

@@ -1,0 +1,91 @@
+"""How a rank leaves: its threads and exit handlers run as in any Python process, and have a limit."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import logging
+import multiprocessing.util
+import os
+import sys
+import threading
+import weakref
+from collections.abc import Callable, Iterator
+from multiprocessing import resource_tracker
+from types import FrameType
+
+from pytest_distbench.worker.process import flush_output
+
+LEAVING_S = 10.0
+"""How long threads and exit handlers may take: less than pytest gives the ranks to end."""
+
+_MOST_THREADS = 4
+
+
+def forget_inherited() -> None:
+    """Leave to the process that this one was forked from what that one has to clean up itself.
+
+    A handler that removes the forkserver's temporary folder would remove it under the other ranks. And a rank that
+    needs a resource tracker, for shared memory say, starts its own, which cleans up when this rank ends, not when all
+    do.
+    """
+    atexit._clear()
+    weakref.finalize._registry.clear()  # type: ignore[attr-defined] # no public way, here and below
+    weakref.finalize._registered_with_atexit = False  # type: ignore[attr-defined]
+    atexit.register(logging.shutdown)
+    atexit.register(multiprocessing.util._exit_function)  # type: ignore[attr-defined]
+    tracker = resource_tracker._resource_tracker
+    tracker._fd = tracker._pid = None  # type: ignore[attr-defined]
+
+
+def leave(tell: Callable[[str], None]) -> None:
+    """Wait for this process's threads and run what was registered with ``atexit``, in Python's order.
+
+    Args:
+        tell: told what was still going on after :data:`LEAVING_S`; then the process ends, with exit code 0.
+    """
+    done = threading.Event()
+    threading.Thread(target=_give_up, args=(done, tell), name="distbench-leaving", daemon=True).start()
+    with contextlib.suppress(BaseException):  # Python prints it and goes on to its end, too
+        threading._shutdown()  # type: ignore[attr-defined] # also ends the workers of concurrent.futures
+    with contextlib.suppress(BaseException):
+        atexit._run_exitfuncs()
+    done.set()
+    flush_output()
+
+
+def _give_up(done: threading.Event, tell: Callable[[str], None]) -> None:
+    if done.wait(LEAVING_S):
+        return
+    tell(f"{_what_goes_on()} after {LEAVING_S:.0f} s")
+    flush_output()
+    os._exit(0)
+
+
+def _what_goes_on() -> str:
+    """The threads that nobody ends, or the line that an exit handler is at."""
+    frames = sys._current_frames()
+    main = threading.main_thread()
+    here = frames.get(main.ident or 0)
+    if not any(f.f_code is threading._shutdown.__code__ for f in _stack(here)):  # type: ignore[attr-defined]
+        return f"its exit handlers were not done{_place(here)}"
+    threads = [t for t in threading.enumerate() if t is not main and not t.daemon]
+    named = [f"{t.name}{_place(frames.get(t.ident or 0))}" for t in threads[:_MOST_THREADS]]
+    more = f" and {len(threads) - _MOST_THREADS} more" if len(threads) > _MOST_THREADS else ""
+    return f"threads it had started still ran ({', '.join(named)}{more})"
+
+
+def _place(frame: FrameType | None) -> str:
+    """Where a thread is, as far as that is no code of ours or of Python's."""
+    for f in _stack(frame):
+        name = f.f_code.co_filename
+        if not name.startswith(("<", sys.base_prefix, os.path.dirname(__file__))):
+            return f", at {os.path.basename(name)}:{f.f_lineno} in {f.f_code.co_name}"
+    return ""
+
+
+def _stack(frame: FrameType | None) -> Iterator[FrameType]:
+    """From the innermost frame outwards."""
+    while frame is not None:
+        yield frame
+        frame = frame.f_back

@@ -1,0 +1,87 @@
+"""How a rank joins its process group, leaves it, and survives a body that destroys groups itself."""
+
+from __future__ import annotations
+
+import functools
+import gc
+from collections import deque
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed.rendezvous import rendezvous
+
+STORE_SHARE = 0.6
+GROUP_SHARE = 0.8
+"""Time-outs nest, as shares of the launch's: rendezvous before collective before launch, so that the inner explains."""
+
+_MOST_KEPT = 16
+"""Destroyed groups that are kept: each has threads and sockets, and a body may make hundreds. Those that go are old."""
+
+
+def join_group(backend: str, *, rank: int, world_size: int, timeout_s: float, device: torch.device) -> None:
+    """Join the default group through the store that the environment names.
+
+    Args:
+        backend: of the group; ``fake`` has no store.
+        rank: of this process.
+        world_size: ranks of the group.
+        timeout_s: of the launch.
+        device: what this rank computes on.
+    """
+    if backend == "fake":
+        from torch.testing._internal.distributed.fake_pg import FakeStore
+
+        dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=world_size)
+        return
+    store, rank, world_size = next(rendezvous("env://", timeout=timedelta(seconds=timeout_s * STORE_SHARE)))
+    dist.init_process_group(
+        backend,
+        store=store,
+        rank=rank,
+        world_size=world_size,
+        timeout=timedelta(seconds=timeout_s * GROUP_SHARE),
+        device_id=device if device.type == "cuda" else None,
+    )
+
+
+def leave_group() -> None:
+    """Leave the group the safe way for its backend.
+
+    A gloo group ends with its process: destroying it waits 10 ms a rank for an event-loop tick and can deadlock
+    with a live reducer (torch 2.13). NCCL communicators are destroyed as their documentation asks.
+    """
+    if dist.is_initialized() and dist.get_backend() not in ("gloo", "fake"):
+        gc.collect()
+        dist.destroy_process_group()
+
+
+def keep_destroyed_groups() -> None:
+    """From now on a gloo group that is destroyed stays in memory, whoever destroys it.
+
+    Where DistributedDataParallel holds the last reference, its reducer's end joins gloo's thread while it holds the
+    interpreter's lock, and that thread may need the lock to let go of its last work: the rank hangs at its exit (torch
+    2.13; 12 of 30 launches of an ordinary script in a process that was forked).
+    """
+    kept: deque[Any] = deque(maxlen=_MOST_KEPT)
+    destroy = dist.destroy_process_group
+
+    @functools.wraps(destroy)
+    def keeping(group: Any = None) -> None:
+        kept.extend(g for g in _gloo_groups() if g not in kept)
+        destroy(group)
+
+    _replace_everywhere(destroy, keeping)
+
+
+def _gloo_groups() -> list[Any]:
+    return [group for group, (backend, _) in dist.distributed_c10d._world.pg_map.items() if "gloo" in backend]
+
+
+def _replace_everywhere(old: Callable[..., object], new: Callable[..., object]) -> None:
+    for module in (dist, dist.distributed_c10d):
+        for name, value in list(vars(module).items()):
+            if value is old:
+                setattr(module, name, new)
