@@ -227,7 +227,9 @@ def kill_at_random(folder: Path, rounds: int, seed: int, launcher: str, leftover
             print(f"  left behind after {victim} was killed: {path}")
             path.unlink()
         damaged += sum(not is_whole(path) for path in files)
-    start(folder, launcher, "--distbench-update=all", "--distbench-launches=2").wait()  # removes what the last one could not
+    start(
+        folder, launcher, "--distbench-update=all", "--distbench-launches=2"
+    ).wait()  # removes what the last one could not
     return damaged
 
 
