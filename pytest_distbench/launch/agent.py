@@ -160,7 +160,7 @@ def _advice(error: Exception) -> str:
             "; the locks of a launch are semaphores in /dev/shm: is it full, read-only or missing? "
             "(docker run --shm-size; --distbench-launcher=torchrun needs none)"
         )
-    if number == errno.EAGAIN or isinstance(error, EOFError):
+    if number == errno.EAGAIN:
         return (
             "; no process or thread could be started: see ulimit -u and the container's limit of processes (pids.max)"
         )

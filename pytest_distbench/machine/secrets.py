@@ -16,8 +16,9 @@ MASK = "***"
 _WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
 
 _ALWAYS = re.compile(
-    r"(?:.*(?:token|secret|password|passwd|passphrase|apikey|accesskey|secretkey|privatekey|authkey|signingkey)"
-    r"|pwd|pswd|creds?|credentials?|bearer|jwt|auth|oauth|authorization|pat|cookie|sig|signature)s?"
+    r"(?:.*(?:token|secret|passwd|passphrase|pwd|(?:api|access|secret|private|auth|signing|ssh|rsa|master|session)key)"
+    r"|.*password.*|(?:db|user|admin|root|smtp)pass|passcode|otp"
+    r"|pswd|creds?|credentials?|bearer|jwt|auth|oauth|authorization|pat|cookie|sig|signature)s?"
 )
 """A word that names a secret, also run together with others: ``hftoken``."""
 
@@ -29,34 +30,46 @@ _HARMLESS = frozenset({
     "bos", "cache", "cls", "count", "dict", "dim", "dims", "dir", "end", "eos", "file", "folder", "foreign", "group",
     "image", "index", "kind", "len", "length", "level", "mask", "max", "metric", "min", "mode", "name", "num", "pad",
     "padding", "path", "per", "primary", "query", "sep", "size", "sort", "special", "start", "state", "stop", "type",
-    "unk", "value", "video", "vocab",
+    "unk", "video", "vocab",
 })  # fmt: skip
 """Words beside *key* and *token* that make them parts of a model or a table."""
+_LONGEST_NAME = 200
+_PASSWORDS = re.compile(r".*(?:passw|pwd|pswd|passphrase|passcode)", re.IGNORECASE)
+"""Of these digits are secrets too."""
 _HINTS = frozenset({"session", "webhook", "license", "licence", "login", "client", "sas"})
 """Words that make a text of random letters and digits a secret."""
 
-_USER_INFO = re.compile(r"(?<=://)(?:[^\s/:@]*:(?!\d+/)\S*|[^\s/]*)@")
-_SCHEME = re.compile(r"\b((?i:bearer|basic))(\s+)(?=\S*[\dA-Z]|\S{16})[\w.~+/=-]{6,}")
+# Every repetition below is possessive or has a limit: what a test passes may be megabytes of anything.
+_USER_INFO = re.compile(r"(?<=://)(?::\S{1,500}|[^\s/:@]{1,200}:(?!\d+/)\S{0,500}|[^\s/]{0,500})@")
+_SCHEME = re.compile(r"\b((?i:bearer|basic))(\s{1,8})(?=\S{0,200}[\dA-Z]|\S{16})[\w.~+/=-]{6,}+")
 _HEADER = re.compile(
-    r"""(?i)(\b(?:proxy-)?authorization["']?\s*[:=]\s*["']?|\b(?:set-)?cookie["']?\s*:\s*["']?)[^"'\r\n]+"""
+    r"""(?i)(\b(?:proxy-)?authorization["']?\s{0,8}[:=]\s{0,8}["']?|\b(?:set-)?cookie["']?\s{0,8}:\s{0,8}["']?)"""
+    r"""[^"'\r\n]++"""
 )
-_PAIR = re.compile(
-    r"""(?P<name>[\w.-]*[A-Za-z][\w.-]*)(?P<between>\\?["']?\s*[:=]\s*)"""
-    r"""(?:(?P<quote>\\?["'])(?P<quoted>.*?)(?P=quote)|(?P<bare>[^\s,;&"'\\{}\[\]()]+))"""
+_NAME = re.compile(r"""(?<![\w.-])([\w.-]++)\\?["']?\s{0,8}(?::=|=>|==?|:|%3[Dd])\s{0,8}""")
+"""A name, and what stands between it and its value."""
+_VALUE = re.compile(
+    r"""(?P<open>[bru]{0,2}(?P<quote>\\?["']))(?P<quoted>.{0,4000}?)(?P=quote)"""
+    r"""|(?P<group>\[[^\]]{0,4000}\]|\{[^}]{0,4000}\}|\([^)]{0,4000}\))"""
+    r"""|(?P<bare>[^\s,;&"'\\{}\[\]()]{1,4000}+)""",
+    re.DOTALL,
 )
-_OPTION = re.compile(r"""(?P<name>(?<!\S)--?[A-Za-z][\w-]*)(?P<blank>\s+)(?P<value>[^\s-]\S*)""")
+_OPTION = re.compile(r"(?<!\S)(--?[A-Za-z][\w-]{0,200}+)(\s{1,8})([^\s-]\S*+)")
 _KNOWN = re.compile(
-    r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|$)"
-    r"|\b(?:AKIA|ASIA|AROA|AIDA)[A-Z0-9]{16}\b"  # Amazon
-    r"|\bAIza[\w-]{35}|\bya29\.[\w-]{20,}|\bGOCSPX-[\w-]{20,}"  # Google
-    r"|\bgh[pousr]_[A-Za-z0-9]{20,}|\bgithub_pat_\w{20,}"
-    r"|\bgl(?:pat|ptt|dt|rt|cbt)-[\w-]{16,}"  # GitLab
-    r"|\bhf_[A-Za-z0-9]{20,}|\bapi_org_[A-Za-z0-9]{20,}"  # Hugging Face
-    r"|\bsk-(?:proj-|ant-|or-|live-|test-)?[\w-]{16,}|\b[srp]k_(?:live|test)_[A-Za-z0-9]{10,}"  # OpenAI and others
-    r"|\bxox[abeoprs]-[\w-]{10,}|\bxapp-[\w-]{10,}|https://hooks\.slack\.com/services/\S+"
-    r"|\bnpm_[A-Za-z0-9]{20,}|\bpypi-[\w-]{16,}|\bdckr_pat_[\w-]{16,}|\bdop_v1_[0-9a-f]{32,}|\bnvapi-[\w-]{20,}"
-    r"|\bSG\.[\w-]{16,}\.[\w-]{16,}|\bkey-[0-9a-f]{32}\b|\bAGE-SECRET-KEY-1\w+|\blin_api_\w{20,}|\bglsa_\w{20,}"
-    r"|\bey[JK][\w-]{8,}\.[\w-]{8,}(?:\.[\w-]*)?",  # JSON Web Tokens
+    r"-----BEGIN [A-Z ]{0,40}PRIVATE KEY(?: BLOCK)?-----.*?(?:-----END [A-Z ]{0,40}PRIVATE KEY(?: BLOCK)?-----|$)"
+    r"|https://hooks\.slack\.com/services/\S++|https://(?:\w{1,20}\.)?discord(?:app)?\.com/api/webhooks/\S++"
+    r"|(?<![\w-])(?:"
+    r"(?:AKIA|ASIA|AROA|AIDA)[A-Z0-9]{16}\b"  # Amazon
+    r"|AIza[\w-]{35}|ya29\.[\w-]{20,}+|GOCSPX-[\w-]{20,}+"  # Google
+    r"|gh[pousr]_[A-Za-z0-9]{20,}+|github_pat_\w{20,}+"
+    r"|gl(?:pat|ptt|dt|rt|cbt)-[\w-]{16,}+"  # GitLab
+    r"|hf_[A-Za-z0-9]{20,}+|api_org_[A-Za-z0-9]{20,}+|r8_[A-Za-z0-9]{20,}+|rpa_[A-Z0-9]{20,}+|wandb_v1_\w{20,}+"
+    r"|sk-[\w-]{16,}+|[srp]k_(?:live|test)_[A-Za-z0-9]{10,}+|gsk_\w{20,}+|xai-\w{20,}+"  # OpenAI and others
+    r"|xox[abeoprs]-[\w-]{10,}+|xapp-[\w-]{10,}+|\d{8,10}:AA[\w-]{30,}+"
+    r"|npm_[A-Za-z0-9]{20,}+|pypi-[\w-]{16,}+|dckr_pat_[\w-]{16,}+|dop_v1_[0-9a-f]{32,}+|nvapi-[\w-]{20,}+"
+    r"|dapi[0-9a-f]{32}|hvs\.[\w-]{20,}+|shp(?:at|ca|pa|ss)_\w{20,}+|sntrys_\w{20,}+|ATATT3x\S{20,}+|tskey-\w+-\S{16,}+"
+    r"|SG\.[\w-]{16,}+\.[\w-]{16,}+|key-[0-9a-f]{32}\b|AGE-SECRET-KEY-1\w++|lin_api_\w{20,}+|glsa_\w{20,}+"
+    r"|ey[JK][\w-]{8,}+\.[\w-]{8,}+(?:\.[\w-]*+)?)",  # JSON Web Tokens
     re.DOTALL,
 )
 """Formats whose makers have given them a mark, as secret scanners know them."""
@@ -79,31 +92,39 @@ def mask_secrets(value: Any, name: str = "") -> Any:
 def _masked(value: Any, name: str, *, is_secret: bool) -> Any:
     match value:
         case dict():
+            named = is_secret or is_secret_name(str(value.get("name", "")))  # {"name": "TOKEN", "value": ...}
             return {
-                k: _masked(inner, str(k), is_secret=is_secret or is_secret_name(str(k))) for k, inner in value.items()
+                k: _masked(inner, str(k), is_secret=is_secret or is_secret_name(str(k)) or (named and k == "value"))
+                for k, inner in value.items()
             }
-        case list() if not is_secret and all(isinstance(inner, str) for inner in value):
-            return mask_arguments(value)
+        case [str(first), second] if not is_secret and not first.startswith("-") and is_secret_name(first):
+            return [first, _masked(second, first, is_secret=True)]
         case list():
-            return [_masked(inner, name, is_secret=is_secret) for inner in value]
+            return [
+                _masked(inner, name, is_secret=is_secret or _asks_for_a_secret(before, inner))
+                for before, inner in zip(["", *value], value)  # noqa: B905 the last has none behind it
+            ]
         case str() if value and (is_secret or _is_random_where_hinted(name, value)):
             return MASK
         case str():
             return mask_text(value)
+        case int() if is_secret and not isinstance(value, bool) and _PASSWORDS.match(name):
+            return MASK
     return value
+
+
+def _asks_for_a_secret(before: object, argument: object) -> bool:
+    """Whether an argument is the value of the option that stands before it."""
+    is_option = isinstance(before, str) and before.startswith("-") and "=" not in before
+    return is_option and not str(argument).startswith("--") and is_secret_name(str(before))
 
 
 def mask_arguments(arguments: Sequence[str]) -> list[str]:
     """A command line as it may be stored: ``--api-key X``, ``--api-key=X`` and ``api.key=X`` are masked."""
-    found = []
-    before = ""
-    for argument in arguments:
-        if before.startswith("-") and "=" not in before and not argument.startswith("--") and is_secret_name(before):
-            found.append(MASK)
-        else:
-            found.append(mask_text(argument))
-        before = argument
-    return found
+    return [
+        MASK if _asks_for_a_secret(before, argument) else mask_text(argument)
+        for before, argument in zip(["", *arguments], arguments)  # noqa: B905 the last has none behind it
+    ]
 
 
 def mask_text(text: str) -> str:
@@ -112,13 +133,13 @@ def mask_text(text: str) -> str:
     text = _USER_INFO.sub("", text)
     text = _HEADER.sub(rf"\1{MASK}", text)
     text = _SCHEME.sub(rf"\1\2{MASK}", text)
-    text = _PAIR.sub(_mask_pair, text)
-    return _OPTION.sub(lambda m: f"{m['name']}{m['blank']}{MASK}" if is_secret_name(m["name"]) else m[0], text)
+    text = _mask_pairs(text)
+    return _OPTION.sub(lambda m: f"{m[1]}{m[2]}{MASK}" if is_secret_name(m[1]) else m[0], text)
 
 
 def is_secret_name(name: str) -> bool:
     """Whether what has this name is a secret: by its words, however they are written together."""
-    words = [word.lower() for word in _WORD.findall(name)]
+    words = [word.lower() for word in _WORD.findall(name)] if len(name) <= _LONGEST_NAME else []
     if found := [word for word in words if _ALWAYS.fullmatch(word)]:
         is_of_a_text = not _HARMLESS.isdisjoint(words) and {word.removesuffix("s") for word in found} == {"token"}
         return not (is_of_a_text or words[-1] in _HARMLESS)
@@ -129,18 +150,30 @@ def is_secret_name(name: str) -> bool:
     return words == ["pass"] or (words[-1:] == ["pass"] and not _OF_PASS.isdisjoint(words))
 
 
-def _mask_pair(found: re.Match[str]) -> str:
-    name = found["name"].rpartition(".")[2] if "." in found["name"] else found["name"]
-    value = found["quoted"] if found["quote"] else found["bare"]
-    if not value or value == MASK or not (is_secret_name(name) or _is_random_where_hinted(name, value)):
-        # The value may hold a pair itself: --opt=key=X
-        inner = _PAIR.sub(_mask_pair, value) if value else value
-        quote = found["quote"] or ""
-        return f"{found['name']}{found['between']}{quote}{inner}{quote}"
-    if _is_number(value):
-        return found[0]
-    quote = found["quote"] or ""
-    return f"{found['name']}{found['between']}{quote}{MASK}{quote}"
+def _mask_pairs(text: str) -> str:
+    """Mask values behind the name of a secret: ``token=X``, ``"token": "X"``, and within a value, ``--opt=token=X``."""
+    parts = []
+    at = start = 0
+    while name := _NAME.search(text, start):
+        start = name.end()
+        word = name[1].rpartition(".")[2]
+        if not (is_secret_name(word) or _hints_at_a_secret(word)):
+            continue
+        value = _VALUE.match(text, start)
+        if value is None or not _is_secret_pair(word, value):
+            continue
+        parts += [text[at:start], value["open"] or "", MASK, value["quote"] or ""]
+        at = start = value.end()
+    return "".join([*parts, text[at:]])
+
+
+def _is_secret_pair(name: str, value: re.Match[str]) -> bool:
+    content = value["quoted"] if value["quote"] else value["group"] or value["bare"]
+    if not content or content == MASK:
+        return False
+    if is_secret_name(name):
+        return not _is_number(content) or (content.isdigit() and _PASSWORDS.match(name) is not None)
+    return _is_random_where_hinted(name, content)
 
 
 def _is_number(text: str) -> bool:
@@ -151,9 +184,12 @@ def _is_number(text: str) -> bool:
     return True
 
 
+def _hints_at_a_secret(name: str) -> bool:
+    return len(name) <= _LONGEST_NAME and not _HINTS.isdisjoint(word.lower() for word in _WORD.findall(name))
+
+
 def _is_random_where_hinted(name: str, value: str) -> bool:
-    words = {word.lower() for word in _WORD.findall(name)}
-    if _HINTS.isdisjoint(words) or len(value) < _LEAST_RANDOM or not re.fullmatch(r"[\w+/=.~-]+", value):
+    if not _hints_at_a_secret(name) or len(value) < _LEAST_RANDOM or not re.fullmatch(r"[\w+/=.~-]+", value):
         return False
     if re.search(r"[A-Za-z]{8}", value) or not (re.search(r"\d", value) and re.search(r"[A-Za-z]", value)):
         return False  # words, or a number

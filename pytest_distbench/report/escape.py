@@ -11,8 +11,8 @@ import unicodedata
 _UNSAFE = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
 """Control characters, invisible format characters (bidirectional overrides), surrogates, foreign line ends."""
 
-_COMMAND = re.compile(r"\s*(?=::|##\[)")
-"""How a line begins that GitHub Actions (``::error::``) and Azure Pipelines (``##[error]``) act on."""
+_COMMAND = re.compile(r"^\s*(?=::)|(?<=#)(?=#(?:vso|teamcity)?\[)")
+"""What CI systems act on: ``::error::`` where a line begins, ``##[error]`` wherever it stands."""
 
 
 def escape(text: str) -> str:
@@ -20,8 +20,7 @@ def escape(text: str) -> str:
     line = text
     if not (text.isascii() and text.isprintable()):
         line = "".join(c if c == "\t" or unicodedata.category(c) not in _UNSAFE else _spell_out(c) for c in text)
-    found = _COMMAND.match(line)
-    return line if found is None else f"{line[: found.end()]}\\{line[found.end() :]}"
+    return _COMMAND.sub(r"\g<0>\\", line)
 
 
 def escape_lines(text: str) -> str:

@@ -6,8 +6,8 @@ import contextlib
 import errno
 import os
 import re
+import secrets
 import stat
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -213,16 +213,18 @@ def replace_file(path: Path, *, next_step: str, sync: bool = False) -> Iterator[
                 yield special
             return
         path = Path(os.path.realpath(path))
+        if path.is_symlink():
+            path.stat()  # a link that leads to itself: this raises
         path.parent.mkdir(parents=True, exist_ok=True)
         _remove_abandoned(path)
-        handle, draft = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=_DRAFT)
+        draft = path.with_name(f".{secrets.token_hex(8)}{_DRAFT}")
         try:
-            with os.fdopen(handle, "wb") as file:
+            with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666), "wb") as file:
                 yield file
                 file.flush()
+                _keep_access(path, file.fileno())
                 if sync:
                     os.fsync(file.fileno())
-            os.chmod(draft, 0o644)
             os.replace(draft, path)
         except BaseException:
             with contextlib.suppress(OSError):
@@ -231,6 +233,15 @@ def replace_file(path: Path, *, next_step: str, sync: bool = False) -> Iterator[
     except OSError as error:
         what = "nobody reads from this pipe" if error.errno == errno.ENXIO else error.strerror or error
         raise StoredFileError(path, f"cannot write: {what}", next_step) from error
+
+
+def _keep_access(path: Path, descriptor: int) -> None:
+    """Give a file the owner and permissions of the one it replaces. A new one has what the user's umask says."""
+    with contextlib.suppress(FileNotFoundError):
+        old = path.stat()
+        with contextlib.suppress(PermissionError):
+            os.fchown(descriptor, old.st_uid, old.st_gid)
+        os.fchmod(descriptor, stat.S_IMODE(old.st_mode))
 
 
 def _remove_abandoned(path: Path) -> None:

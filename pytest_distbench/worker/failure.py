@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import contextlib
-import runpy
 import sys
 import time
 import traceback
@@ -16,17 +15,27 @@ from typing import TypeVar
 from pytest_distbench.records.rank import ErrorReport, Outcome
 from pytest_distbench.records.wire import XFAILED
 
-_MACHINERY = (contextlib.__file__, runpy.__file__, ast.__file__)
+_MACHINERY = (contextlib.__file__, ast.__file__)
 _REWRITING = "/_pytest/assertion/"
 """Frames in these files stand between ours and the user's."""
 
 _LONGEST_TEXT = 8_000
+_LONGEST_CHAIN = 100
+"""Causes of causes: a class may invent them without end."""
 
 _Answer = TypeVar("_Answer")
 
 
 def classify(raised: BaseException) -> tuple[Outcome, str, ErrorReport]:
     """Tell a skip or xfail (of pytest or unittest, neither imported here) from a failure, whatever its class does."""
+    try:
+        return _classify(raised)
+    except BaseException:  # noqa: BLE001 builtins that the body has replaced, and what else nobody thought of
+        text = "its report could not be made"
+        return "failed", "", ErrorReport(kind="an exception", message=text, traceback=text, raised_at=time.monotonic())
+
+
+def _classify(raised: BaseException) -> tuple[Outcome, str, ErrorReport]:
     kind, module = _name_of(raised), _module_of(raised)
     skipped = kind in ("Skipped", "SkipTest", XFAILED) and module in ("builtins", "_pytest.outcomes", "unittest.case")
     chain = _chain(raised)
@@ -65,9 +74,13 @@ def _module_of(raised: BaseException) -> str:
 
 def _chain(raised: BaseException) -> list[BaseException]:
     """An exception, what it came from, and so on to the first. Compared by identity: equality is the class's own."""
-    found = [raised]
-    while isinstance(before := _before(found[-1]), BaseException) and not any(before is known for known in found):
-        found.append(before)
+    found, known = [raised], {id(raised)}
+    while len(found) < _LONGEST_CHAIN:
+        before = _before(found[-1])
+        if not issubclass(type(before), BaseException) or id(before) in known:
+            break
+        found.append(before)  # type: ignore[arg-type] # it is one
+        known.add(id(before))
     return found
 
 
@@ -101,12 +114,11 @@ def _trace_of(raised: BaseException) -> str:
 
 
 def _text_of(raised: BaseException) -> str:
-    if isinstance(raised, SystemExit) and _asked(lambda: not raised.code, otherwise=False):
-        return (
-            f"{raised.code}: a body returns when it is done; a script that exits is run with distbench.run('script.py')"
-        )
+    code = _asked(lambda: getattr(raised, "code", 1), 1)
+    if issubclass(type(raised), SystemExit) and _asked(lambda: not code, otherwise=False):
+        return f"{code}: a body returns when it is done; a script that exits is run with distbench.run('script.py')"
     try:
-        return str(raised)
+        return str.__str__(str(raised))  # of a subclass of str, a plain copy
     except BaseException as broken:  # noqa: BLE001 an exception whose __str__ raises must not hide the failure
         return f"<{_name_of(raised)} whose text cannot be made: {_name_of(broken)}>"
 
@@ -129,4 +141,4 @@ def user_frames(raised: BaseException) -> TracebackType | None:
         if not name.startswith((here, "<frozen ", *_MACHINERY)) and _REWRITING not in name:
             return trace
         trace = trace.tb_next
-    return None if isinstance(raised, SyntaxError) else first
+    return None if issubclass(type(raised), SyntaxError) else first

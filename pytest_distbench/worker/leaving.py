@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import gc
+import io
 import logging
 import multiprocessing.util
 import os
 import sys
+import tempfile
 import threading
 import weakref
 from collections.abc import Callable, Iterator
 from multiprocessing import resource_tracker
-from types import FrameType
+from types import FrameType, FunctionType, ModuleType
 
 from pytest_distbench.worker.process import flush_output
 
@@ -20,6 +23,10 @@ LEAVING_S = 10.0
 """How long threads and exit handlers may take: less than pytest gives the ranks to end."""
 
 _MOST_THREADS = 4
+_DEPTH = 4
+_MOST_HOLDERS = 10_000
+_NO_HOLDERS = (str, bytes, int, float, type, ModuleType, FunctionType)
+"""What holds no file of the user, or leads to everything there is."""
 
 
 def forget_inherited() -> None:
@@ -50,6 +57,8 @@ def leave(tell: Callable[[str], None]) -> None:
         threading._shutdown()  # type: ignore[attr-defined] # also ends the workers of concurrent.futures
     with contextlib.suppress(BaseException):
         atexit._run_exitfuncs()
+    with contextlib.suppress(BaseException):
+        _finish_files()
     done.set()
     flush_output()
 
@@ -57,9 +66,40 @@ def leave(tell: Callable[[str], None]) -> None:
 def _give_up(done: threading.Event, tell: Callable[[str], None]) -> None:
     if done.wait(LEAVING_S):
         return
-    tell(f"{_what_goes_on()} after {LEAVING_S:.0f} s")
+    tell(f"{_what_goes_on()} after {LEAVING_S:.0f} s, and were ended")
+    with contextlib.suppress(BaseException):
+        _finish_files()
     flush_output()
     os._exit(0)
+
+
+def _finish_files() -> None:
+    """Write out the files that the user's modules hold, and remove their named temporary ones.
+
+    The interpreter would do so when it is finalised, which is left out. Files are looked for in the modules' globals
+    and in what these hold, not further: to look through all objects would take longer than a launch.
+    """
+    seen: set[int] = set()
+    level = [vars(module) for module in list(sys.modules.values()) if _is_users(module)]
+    for _ in range(_DEPTH):
+        found = [o for o in gc.get_referents(*level) if id(o) not in seen and not isinstance(o, _NO_HOLDERS)]
+        seen.update(map(id, found))
+        for held in found:
+            with contextlib.suppress(Exception):  # closed, or its disk is full
+                if isinstance(held, tempfile._TemporaryFileWrapper):
+                    held.close()
+                elif isinstance(held, io.IOBase) and held.writable():
+                    held.flush()
+        level = found[:_MOST_HOLDERS]
+
+
+def _is_users(module: object) -> bool:
+    file = getattr(module, "__file__", None)
+    if not isinstance(file, str) or not isinstance(module, ModuleType):
+        return False
+    return not file.startswith((sys.base_prefix, os.path.dirname(os.path.dirname(__file__)))) and (
+        "site-packages" not in file
+    )
 
 
 def _what_goes_on() -> str:

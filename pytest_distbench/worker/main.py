@@ -5,15 +5,17 @@ Both launchers end up in :func:`run_rank`; ``python -m pytest_distbench.worker P
 
 from __future__ import annotations
 
+import builtins
 import contextlib
+import io
 import os
 import pdb
-import runpy
 import sys
 import time
 from collections.abc import Callable, Iterator
 from os import getpid  # bodies patch os
 from pathlib import Path
+from types import ModuleType
 from typing import NoReturn
 
 import msgspec
@@ -96,9 +98,7 @@ class _Life:
             time.sleep(HOLD_S)
             os._exit(1)
         self.control.send("done")
-        with self.phase("teardown"):
-            self.control.wait_until_all_joined()
-            leave_group()
+        self.control.wait_until_all_joined()
         self.control.phase("exit")
 
     def _measure(self) -> None:
@@ -194,18 +194,25 @@ class _Life:
 def _end(control: ControlLine) -> NoReturn:
     """End as an ordinary process does, but without finalising the interpreter.
 
-    With a gloo group in it that takes 0.3 s and can deadlock (torch 2.13).
+    With a gloo group in it that takes 0.3 s and can deadlock (torch 2.13). The group goes last: a thread that writes a
+    checkpoint, or an exit handler, may need it.
     """
     leave(lambda what: control.send("remark", what))
+    control.phase("teardown")
+    leave_group()
     os._exit(0)
 
 
 def _run_script(plan: LaunchPlan) -> None:
+    """Run a file as ``__main__``, which it stays: what its threads and exit handlers pickle is looked up there."""
     path = plan.body.file
     sys.argv = [path, *plan.body.arguments]
     sys.path.insert(0, str(Path(path).parent))
+    script = sys.modules["__main__"] = ModuleType("__main__")
+    vars(script).update(__file__=path, __builtins__=builtins)
     try:
-        runpy.run_path(path, run_name="__main__")
+        with io.open_code(path) as file:
+            exec(compile(file.read(), path, "exec", dont_inherit=True), vars(script))
     except SystemExit as leaving:
         if leaving.code not in (None, 0):
             raise

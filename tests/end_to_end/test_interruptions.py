@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -460,7 +461,52 @@ def test_a_thread_that_keeps_a_rank_is_a_warning_of_the_test(start: Pytest, pyte
     out, _ = process.communicate(timeout=LIMIT_S)
 
     assert "1 passed, 1 warning" in out
-    assert "DistbenchWarning: rank 0, 1: threads it had started still ran (poll) after 10 s (1 of 1 launches)" in out
+    assert "DistbenchWarning: rank 0, 1: threads it had started still ran (poll) after 10 s, and were ended" in out
+
+
+ENDS_LIKE_A_SCRIPT = """
+    import atexit, os, sys, threading, time, torch
+    import torch.distributed as dist
+    import torch.distributed.checkpoint as dcp
+
+    class Net(torch.nn.Linear):
+        pass
+
+    dist.init_process_group("cpu:gloo")
+    rank = dist.get_rank()
+    net = Net(2, 2)
+    log = open(f"log{rank}.txt", "w")
+    log.write("all of it")
+    atexit.register(torch.save, net, f"net{rank}.pt")
+    saving = dcp.async_save({"net": net.state_dict()}, checkpoint_id="checkpoint")
+"""
+
+
+@pytest.mark.parametrize("launcher", ["warm", "torchrun"])
+def test_what_a_script_leaves_to_its_end_is_done(start: Pytest, pytester: pytest.Pytester, launcher: str) -> None:
+    pytester.makepyfile(train=ENDS_LIKE_A_SCRIPT, test_it="def test_it(distbench):\n    distbench.run('train.py')")
+    process = start("--world-size=2", f"--distbench-launcher={launcher}", "test_it.py")
+    out, _ = process.communicate(timeout=LIMIT_S)
+
+    assert process.returncode == 0, out
+    assert {path.read_text() for path in pytester.path.glob("log?.txt")} == {"all of it"}
+    assert len({path.stat().st_size for path in pytester.path.glob("net?.pt")}) == 1
+    assert all(zipfile.is_zipfile(path) for path in pytester.path.glob("net?.pt"))
+    assert sorted(path.name for path in (pytester.path / "checkpoint").iterdir()) == [
+        ".metadata", "__0_0.distcp", "__1_0.distcp",
+    ]  # fmt: skip
+
+
+def test_a_script_that_leaves_by_the_back_door_is_told_soon(start: Pytest, pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(
+        train="import os\nos._exit(0)",
+        test_it="def test_it(distbench):\n    distbench.run('train.py')",
+    )
+    process = start("--world-size=2", "test_it.py")
+    out, _ = process.communicate(timeout=LIMIT_S)
+
+    assert "exit code 0 without a report, by os._exit()?" in out
+    assert "did not notice" not in out
 
 
 IN_A_FULL_SHM = 'mount -t tmpfs -o size=4k tmpfs /dev/shm && head -c 4096 /dev/zero > /dev/shm/full && exec "$@"'

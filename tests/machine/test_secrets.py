@@ -215,6 +215,13 @@ IN_TEXTS = [
     "hydra.auth.token={}",
     "password: {}",
     "redis://:{}@host:6379/0",
+    "redis://:12345/{}@host:6379/0",
+    "--header=X-Auth-Token: {}",
+    "token%3D{}",
+    "token := {}",
+    "token == {}",
+    "'token' => '{}'",
+    "{{'password': b'{}'}}",
 ]
 
 SHAPES = [  # put together here, so that no scanner of repositories takes them for real ones
@@ -305,6 +312,51 @@ def test_what_is_masked_keeps_its_form_and_can_be_stored(value: Any) -> None:
 
     assert type(masked["a"]) is type(value)
     assert json.loads(json.dumps(masked)) == masked
+
+
+@pytest.mark.parametrize(
+    ("given", "masked"),
+    [
+        ({"argv": ["--token", "S", 3]}, {"argv": ["--token", MASK, 3]}),
+        ({"headers": [["X-Auth-Token", "S"]]}, {"headers": [["X-Auth-Token", MASK]]}),
+        ({"env": [{"name": "HF_TOKEN", "value": "S"}]}, {"env": [{"name": "HF_TOKEN", "value": MASK}]}),
+        ({"password": 12345678}, {"password": MASK}),
+        ({"note": '{"tokens": ["S", "S"]}'}, {"note": f'{{"tokens": {MASK}}}'}),
+        ({"note": "Server=x;Password={S};"}, {"note": f"Server=x;Password={MASK};"}),
+        ({"note": "password=12345678"}, {"note": f"password={MASK}"}),
+    ],
+)
+def test_secrets_in_pairs_and_sequences_are_masked(given: object, masked: object) -> None:
+    assert mask_secrets(given) == masked
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize(
+    "unit",
+    [
+        "a",
+        "A",
+        "1",
+        " ",
+        "=",
+        "a=",
+        "token=",
+        "://",
+        "a:",
+        '"',
+        '\\"',
+        "-",
+        "--a ",
+        ".",
+        "ey",
+        "-----BEGIN ",
+        "{",
+        "a-",
+    ],
+)
+def test_megabytes_of_anything_take_no_more_than_a_moment(unit: str) -> None:
+    """It hung for hours on one word of some thousand letters."""
+    mask_text(unit * (200_000 // len(unit)))
 
 
 @given(st.text())

@@ -32,3 +32,12 @@ def test_no_line_begins_with_a_command_to_the_ci(command: str) -> None:
 
 def test_a_text_of_several_lines_keeps_them() -> None:
     assert escape_lines("a\n  b\x1b") == "a\n  b\\x1b"
+
+
+@pytest.mark.parametrize("command", ["a ##[add-mask]b", "a ##vso[task]b", "a ##teamcity[b]", "###[x]"])
+def test_a_command_that_acts_wherever_it_stands_is_broken(command: str) -> None:
+    shown = escape(command)
+
+    assert not any(start in shown for start in ("##[", "##vso[", "##teamcity["))
+    assert shown.replace("\\", "") == command
+    assert escape(shown) == shown

@@ -186,3 +186,31 @@ def test_a_pipe_with_a_reader_gets_all(tmp_path: Path) -> None:
 
     assert os.read(reader, 100) == b"content"
     os.close(reader)
+
+
+def test_a_file_keeps_its_permissions_and_a_new_one_has_the_umasks(tmp_path: Path) -> None:
+    private = write(tmp_path, {"schema": 3, "points": {}, "title": "old"})
+    private.chmod(0o600)
+    before = os.umask(0o027)
+    try:
+        DRAWINGS.write(private, DRAWN)
+        DRAWINGS.write(tmp_path / "new.json", DRAWN)
+    finally:
+        os.umask(before)
+
+    assert [stat.S_IMODE((tmp_path / n).stat().st_mode) for n in ("drawing.json", "new.json")] == [0o600, 0o640]
+
+
+def test_a_link_that_leads_to_itself_is_an_error_and_stays(tmp_path: Path) -> None:
+    loop = tmp_path / "loop.json"
+    loop.symlink_to(loop)
+
+    with pytest.raises(StoredFileError, match="cannot write: Too many levels of symbolic links"):
+        DRAWINGS.write(loop, DRAWN)
+    assert loop.is_symlink()
+
+
+def test_a_name_may_be_as_long_as_the_file_system_takes(tmp_path: Path) -> None:
+    DRAWINGS.write(tmp_path / ("x" * 250 + ".json"), DRAWN)
+
+    assert len(list(tmp_path.iterdir())) == 1

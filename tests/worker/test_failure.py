@@ -123,3 +123,45 @@ def test_a_stream_that_ends_the_process_does_not_hide_the_failure(monkeypatch: p
     monkeypatch.setattr("sys.stderr", Stream())
 
     assert classify(ValueError("bad"))[2].message == "bad"
+
+
+class Slippery(str):
+    def encode(self, *args: object, **options: object) -> bytes:
+        raise SystemExit(6)
+
+
+class Endless(Exception):
+    """Has a new cause each time it is asked."""
+
+    @property
+    def __cause__(self) -> Exception:  # type: ignore[override]
+        return Endless("more")
+
+    @property
+    def __class__(self) -> type:  # type: ignore[override]
+        raise RuntimeError
+
+    def __str__(self) -> str:
+        return Slippery("the text")
+
+
+def test_texts_and_causes_that_a_class_makes_up_are_taken_as_they_are() -> None:
+    report = told(Endless())
+
+    assert (report.kind, report.message) == ("Endless", "the text")
+
+
+def test_a_long_chain_of_causes_is_followed_for_a_while() -> None:
+    first = ValueError("bad")
+    error: Exception = first
+    for _ in range(5000):
+        error, before = RuntimeError("then"), error
+        error.__context__ = before
+
+    assert told(error).message == "then"
+
+
+def test_what_nobody_thought_of_is_told_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pytest_distbench.worker.failure._classify", None)
+
+    assert told(ValueError("bad")).message == "its report could not be made"

@@ -50,7 +50,7 @@ def test_threads_are_waited_for_and_handlers_run(code: str, said: list[str]) -> 
 def test_a_thread_that_goes_on_is_named_and_ended() -> None:
     (told,) = run("threading.Thread(target=time.sleep, args=(1000,), name='poll').start()\nleave()", limit_s=0.5)
 
-    assert told == "told: threads it had started still ran (poll) after 0 s"
+    assert told == "told: threads it had started still ran (poll) after 0 s, and were ended"
 
 
 def test_a_handler_that_goes_on_is_named_and_ended() -> None:
@@ -90,3 +90,23 @@ leave()
 """)
 
     wait_for(lambda: not Path("/dev/shm", name).exists())
+
+
+def test_files_that_modules_hold_are_written_and_their_temporary_ones_go(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text("""
+import tempfile
+
+class Log:
+    def __init__(self):
+        self.files = {"b": open("b.txt", "w")}
+
+log = open("a.txt", "w")
+log.write("a")
+LOG = Log()
+LOG.files["b"].write("b")
+named = tempfile.NamedTemporaryFile(dir=".")
+""")
+    assert run(f"os.chdir({str(tmp_path)!r}); sys.path.insert(0, ''); import mine\nleave()") == ["left"]
+
+    assert sorted(path.name for path in tmp_path.iterdir() if path.is_file()) == ["a.txt", "b.txt", "mine.py"]
+    assert [(tmp_path / name).read_text() for name in ("a.txt", "b.txt")] == ["a", "b"]

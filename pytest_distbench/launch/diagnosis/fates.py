@@ -170,6 +170,8 @@ def _precedence(fate: RankFate, channel: ControlChannel, *, is_missing: bool) ->
 
 def _describe(code: int, oom_kills: int) -> str:
     text = processes.ending(code).removeprefix("was ").removeprefix("ended with ")
+    if code == 0:
+        return f"{text} without a report, by os._exit()?"
     if code == -signal.SIGKILL and oom_kills:
         return f"{text}, out of memory (the kernel's oom_kill count rose by {oom_kills})"
     return text

@@ -61,7 +61,7 @@ def test_a_dump_is_whole_once_it_shows_where_the_rank_began() -> None:
 def test_the_frames_that_are_looked_for_are_the_workers() -> None:
     """A rename there would blind the diagnosis of hangs."""
     for module, functions in (
-        (main, {"run_rank", "run", "_measure"}),
+        (main, {"run_rank", "run", "_measure", "_end"}),
         (membership, {"join_group", "leave_group"}),
         (leaving, {"leave"}),
     ):
