@@ -101,7 +101,8 @@ class EventAgent(LocalElasticAgent):
         result = ranks.wait(0)
         while result is None:
             pending = [q._reader for i, q in ranks._ret_vals.items() if i not in ranks._return_values]
-            if not multiprocessing.connection.wait([*ranks._pc.sentinels, *pending], timeout=_LONGEST_BLOCK_S):
+            running = [process.sentinel for process in ranks._pc.processes if process.exitcode != 0]
+            if not multiprocessing.connection.wait([*running, *pending], timeout=_LONGEST_BLOCK_S):
                 break
             for i, process in enumerate(ranks._pc.processes):  # os._exit(0): torch would wait for its result for ever
                 if process.exitcode == 0 and i not in ranks._return_values and not ranks._ret_vals[i]._reader.poll():

@@ -14,8 +14,8 @@ import psutil
 from pytest_distbench.records.wire import cleans_up
 
 _LOOK_AGAIN_S = 0.002
-_CLEANERS_S = 3.0
-"""How long resource trackers and their like may clean up: they begin at once, and are done soon."""
+_CLEANERS_S = 20.0
+"""How long resource trackers and their like may clean up: done soon, but one may still be starting on a busy host."""
 _GONE = (psutil.NoSuchProcess, psutil.AccessDenied, psutil.ZombieProcess)
 
 

@@ -156,7 +156,8 @@ def test_a_resource_tracker_cleans_up_before_it_is_ended(start: Start) -> None:
     assert not Path("/dev/shm", name).exists()
 
 
-def test_what_only_looks_like_a_resource_tracker_is_ended_too(start: Start) -> None:
+def test_what_only_looks_like_a_resource_tracker_is_ended_too(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(processes, "_CLEANERS_S", 0.2)
     process = start(f"# resource_tracker import main\n{SLEEPS}")
 
     assert processes.kill([psutil.Process(process.pid)]) == []
