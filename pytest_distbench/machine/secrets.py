@@ -97,11 +97,11 @@ def _masked(value: Any, name: str, *, is_secret: bool) -> Any:
                 k: _masked(inner, str(k), is_secret=is_secret or is_secret_name(str(k)) or (named and k == "value"))
                 for k, inner in value.items()
             }
-        case [str(first), second] if not is_secret and not first.startswith("-") and is_secret_name(first):
-            return [first, _masked(second, first, is_secret=True)]
         case list():
             return [
-                _masked(inner, name, is_secret=is_secret or _asks_for_a_secret(before, inner))
+                [inner[0], _masked(inner[1], inner[0], is_secret=True)]
+                if _is_secret_header(inner)
+                else _masked(inner, name, is_secret=is_secret or _asks_for_a_secret(before, inner))
                 for before, inner in zip(["", *value], value)  # noqa: B905 the last has none behind it
             ]
         case str() if value and (is_secret or _is_random_where_hinted(name, value)):
@@ -111,6 +111,14 @@ def _masked(value: Any, name: str, *, is_secret: bool) -> Any:
         case int() if is_secret and not isinstance(value, bool) and _PASSWORDS.match(name):
             return MASK
     return value
+
+
+def _is_secret_header(value: object) -> bool:
+    """Whether one of a list's elements is a name and its value, as HTTP headers and ``dict.items`` come."""
+    match value:
+        case [str(name), _]:
+            return not name.startswith("-") and is_secret_name(name)
+    return False
 
 
 def _asks_for_a_secret(before: object, argument: object) -> bool:

@@ -330,6 +330,11 @@ def test_secrets_in_pairs_and_sequences_are_masked(given: object, masked: object
     assert mask_secrets(given) == masked
 
 
+@pytest.mark.parametrize("value", [["key", "value"], ["token", "position"], [["query", "key"], 3]])
+def test_names_in_a_list_are_no_secrets_of_each_other(value: object) -> None:
+    assert mask_secrets({"projections": value}) == {"projections": value}
+
+
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize(
     "unit",
