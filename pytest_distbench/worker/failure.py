@@ -85,7 +85,8 @@ def _chain(raised: BaseException) -> list[BaseException]:
 
 
 def _before(raised: BaseException) -> object:
-    return _asked(lambda: raised.__cause__, None) or _asked(lambda: raised.__context__, None)
+    cause = _asked(lambda: raised.__cause__, None)
+    return cause if cause is not None else _asked(lambda: raised.__context__, None)  # not "or": that asks its class
 
 
 def _is_torchs(raised: BaseException) -> bool:

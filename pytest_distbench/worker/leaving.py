@@ -13,6 +13,7 @@ import sys
 import tempfile
 import threading
 import weakref
+from collections import deque
 from collections.abc import Callable, Iterator
 from multiprocessing import resource_tracker
 from types import FrameType, FunctionType, ModuleType
@@ -23,8 +24,9 @@ LEAVING_S = 10.0
 """How long threads and exit handlers may take: less than pytest gives the ranks to end."""
 
 _MOST_THREADS = 4
-_DEPTH = 4
-_MOST_HOLDERS = 10_000
+_MOST_OBJECTS = 20_000
+_MOST_HELD = 1_000
+_CONTAINERS = (list, tuple, dict, set, frozenset, deque)
 _NO_HOLDERS = (str, bytes, int, float, type, ModuleType, FunctionType)
 """What holds no file of the user, or leads to everything there is."""
 
@@ -76,21 +78,27 @@ def _give_up(done: threading.Event, tell: Callable[[str], None]) -> None:
 def _finish_files() -> None:
     """Write out the files that the user's modules hold, and remove their named temporary ones.
 
-    The interpreter would do so when it is finalised, which is left out. Files are looked for in the modules' globals
-    and in what these hold, not further: to look through all objects would take longer than a launch.
+    The interpreter would do so when it is finalised, which is left out. Files are looked for in the modules' globals,
+    then in what these hold, and so on, as far as that takes milliseconds. Nothing is asked of an object that is no
+    file: its class may do anything then, such as to load what it stands for.
     """
+    holders: deque[object] = deque(vars(module) for module in list(sys.modules.values()) if _is_users(module))
     seen: set[int] = set()
-    level = [vars(module) for module in list(sys.modules.values()) if _is_users(module)]
-    for _ in range(_DEPTH):
-        found = [o for o in gc.get_referents(*level) if id(o) not in seen and not isinstance(o, _NO_HOLDERS)]
-        seen.update(map(id, found))
-        for held in found:
+    while holders and len(seen) < _MOST_OBJECTS:
+        holder = holders.popleft()
+        if type(holder) in _CONTAINERS and len(holder) > _MOST_HELD:  # type: ignore[arg-type] # these have a length
+            continue  # data, not files
+        for held in gc.get_referents(holder):
+            kind = type(held)
+            if id(held) in seen or issubclass(kind, _NO_HOLDERS):
+                continue
+            seen.add(id(held))
+            holders.append(held)
             with contextlib.suppress(Exception):  # closed, or its disk is full
-                if isinstance(held, tempfile._TemporaryFileWrapper):
+                if issubclass(kind, tempfile._TemporaryFileWrapper):
                     held.close()
-                elif isinstance(held, io.IOBase) and held.writable():
+                elif issubclass(kind, io.IOBase) and held.writable():
                     held.flush()
-        level = found[:_MOST_HOLDERS]
 
 
 def _is_users(module: object) -> bool:

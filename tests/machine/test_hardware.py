@@ -58,6 +58,8 @@ def test_only_allowed_variables_are_recorded_and_no_secret() -> None:
             "CUDA_VISIBLE_DEVICES": "0,1",
             "TORCH_AUTH_TOKEN": "s3cret",
             "GLOO_PROXY": "http://user:hunter2@host/",
+            "NCCL_MYPASSFILE": "s3cret",
+            "NCCL_PWD": "s3cret",
             "AWS_SECRET_ACCESS_KEY": "s3cret",
             "HOME": "/home/me",
         }

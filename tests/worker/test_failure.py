@@ -165,3 +165,16 @@ def test_what_nobody_thought_of_is_told_too(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr("pytest_distbench.worker.failure._classify", None)
 
     assert told(ValueError("bad")).message == "its report could not be made"
+
+
+def test_a_cause_that_counts_as_false_is_a_cause() -> None:
+    class Empty(RuntimeError):
+        __module__ = "torch.distributed"
+
+        def __bool__(self) -> bool:
+            raise RuntimeError
+
+    error = ValueError("bad")
+    error.__cause__ = Empty("connection closed")
+
+    assert told(error).torch_errors == ["Empty: connection closed"]

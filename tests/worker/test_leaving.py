@@ -96,6 +96,14 @@ def test_files_that_modules_hold_are_written_and_their_temporary_ones_go(tmp_pat
     (tmp_path / "mine.py").write_text("""
 import tempfile
 
+class Lazy:
+    @property
+    def __class__(self):
+        raise RuntimeError("it was asked")
+
+LAZY = Lazy()
+DATA = [(i, str(i)) for i in range(2_000_000)]
+
 class Log:
     def __init__(self):
         self.files = {"b": open("b.txt", "w")}
