@@ -151,6 +151,11 @@ def test_a_resource_tracker_cleans_up_before_it_is_ended(start: Start) -> None:
     name = process.stdout.readline().split()[1].decode()
     assert Path("/dev/shm", name).exists()
 
+    def is_executed() -> bool:  # a tracker that has only been forked looks like the process it cleans up after
+        return any("resource_tracker" in " ".join(p.cmdline()) for p in processes.family([process.pid]))
+
+    wait_for(is_executed)
+
     assert processes.kill(processes.family([process.pid])) == []
     process.communicate()
     assert not Path("/dev/shm", name).exists()
