@@ -1,16 +1,20 @@
 """``pytest_distbench.record``, ``timed`` and ``phase``: for training scripts, which also run without the plugin.
 
-Below ``distbench.run("train.py")`` they do what ``rank.record``, ``rank.timed`` and ``rank.phase`` do. Anywhere else
-they do nothing: nothing is imported, nothing can go wrong, and a ``timed`` loop is a plain loop.
+Below ``distbench.run("train.py")``, or a command that ``distbench.run`` starts, they do what ``rank.record``,
+``rank.timed`` and ``rank.phase`` do. Anywhere else they do nothing: nothing heavy is imported, nothing can go wrong, and
+a ``timed`` loop is a plain loop.
 """
 
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Literal, SupportsFloat
+
+from pytest_distbench.records.torchrun import NOTES_VARIABLE
 
 if TYPE_CHECKING:
     from pytest_distbench.records.kinds import Better
@@ -85,4 +89,8 @@ def _notes() -> ScriptNotes | None:
     """The notes of this rank; a process that is none has not imported their module."""
     module = sys.modules.get("pytest_distbench.worker.script_notes")
     found: ScriptNotes | None = getattr(module, "CURRENT", None)
+    if found is None and module is None and (plan := os.environ.get(NOTES_VARIABLE)):
+        from pytest_distbench.worker.apart import begin
+
+        found = begin(plan)
     return found

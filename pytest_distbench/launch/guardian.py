@@ -8,6 +8,7 @@ LIFELINE is a descriptor whose other end pytest holds: when that closes, all of 
 from __future__ import annotations
 
 import ctypes
+import faulthandler
 import fcntl
 import os
 import resource
@@ -51,6 +52,7 @@ def main(lifeline: int, launch: LaunchFiles, command: list[str]) -> None:
     if code >= 0:
         os._exit(code)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    faulthandler.disable()  # the command's environment may have turned it on
     os.kill(os.getpid(), -code)
 
 

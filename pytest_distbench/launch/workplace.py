@@ -35,7 +35,11 @@ def settle(plan: LaunchPlan) -> LaunchPlan:
     own = {name: plan.fill(value) for name, value in plan.own_variables.items()}
     return replace(
         plan,
-        body=replace(plan.body, arguments=[plan.fill(argument) for argument in plan.body.arguments]),
+        body=replace(
+            plan.body,
+            arguments=[plan.fill(argument) for argument in plan.body.arguments],
+            command=[plan.fill(word) for word in plan.body.command],
+        ),
         working_dir=str(working_dir),
         variables={**plan.variables, **own},
         own_variables={},

@@ -33,8 +33,8 @@ from pytest_distbench.run.samples import SampleFailed, Samples
 Recorder = Callable[[CaseResult], None]
 """Where finished cases go, to be carried into the reports. A case that comes again takes the earlier's place."""
 
-Body = Callable[..., object] | str | os.PathLike[str]
-"""A function that takes the :class:`RankContext`, ``"file.py::function"``, or a script."""
+Body = Callable[..., object] | str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
+"""A function that takes the :class:`RankContext`, ``"file.py::function"``, a script, or a command as a list."""
 
 _Found = TypeVar("_Found")
 
@@ -106,7 +106,8 @@ class Distbench:
 
         Args:
             body: a function at module level that takes the :class:`RankContext`, or a method; or
-                ``"file.py::function"``; or a script ``"train.py"`` (paths relative to the test's file).
+                ``"file.py::function"``; or a script ``"train.py"`` (paths relative to the test's file); or a command
+                that starts its processes itself, ``["accelerate", "launch", "train.py"]``.
             module: instead of a body: a module that is run by its name, as ``torchrun -m`` does.
             params: JSON-able; handed to a function as ``rank.params``, and as its arguments of these names.
             args: command line of a script.

@@ -5,8 +5,9 @@ from __future__ import annotations
 import inspect
 import json
 import os
+import shutil
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib.machinery import PathFinder
 from pathlib import Path
 from types import FunctionType, MethodType
@@ -42,6 +43,29 @@ def locate(body: object, *, beside: Path) -> BodyReference:
         module=function.__module__,
         is_rewritten=_is_rewritten(function.__module__),
     )
+
+
+def locate_command(words: Sequence[object], path: str) -> BodyReference:
+    """Check that a command can be started.
+
+    Args:
+        words: of the command line, the program first; texts, numbers and paths.
+        path: where programs are looked for, as PATH.
+
+    Raises:
+        BodyError: it cannot.
+    """
+    for word in words:
+        if isinstance(word, bool) or not isinstance(word, str | int | float | os.PathLike):
+            raise BodyError(f"the command has {show(word)}, a {type(word).__name__}; wanted text, a number or a path")
+    command = [os.fspath(word) if isinstance(word, os.PathLike) else str(word) for word in words]
+    if not command or any("\0" in word for word in command):
+        raise BodyError(f"{show(words)} is no command; wanted a program and its arguments, such as ['torchrun', ...]")
+    if shutil.which(command[0], path=path) is None:
+        raise BodyError(
+            f"there is no program {show(command[0])}; looked beside this Python and in PATH. Is its package installed?"
+        )
+    return BodyReference(file="", command=command)
 
 
 def locate_module(name: object) -> BodyReference:

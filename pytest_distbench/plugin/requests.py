@@ -9,6 +9,7 @@ import pytest
 
 from pytest_distbench.errors import BodyError
 from pytest_distbench.judging.terms import Terms
+from pytest_distbench.launch.command import COMMAND
 from pytest_distbench.machine import hardware
 from pytest_distbench.machine.secrets import mask_secrets
 from pytest_distbench.plugin.arguments import Arguments
@@ -62,6 +63,8 @@ class RequestMaker:
             Misuse: an argument cannot be used.
         """
         workload = make_workload(given, wanted, beside=self._node.path.parent, places=self._places)
+        if workload.body.command and self._settings.attach is not None:
+            given.refuse("--distbench-attach needs ranks of ours, and a command starts its processes itself")
         label = given.text("name", name, may_be_empty=True, without="@")
         ranks = self._world_size
         if world_size is not None:
@@ -70,7 +73,13 @@ class RequestMaker:
             if ranks > self._settings.largest:
                 pytest.skip(f"not run: needs {ranks} ranks, {self._settings.largest} given")
         request = self.case(
-            given, label=label, world_size=ranks, identity=workload.identity, launches=launches, tolerance=tolerance
+            given,
+            label=label,
+            world_size=ranks,
+            identity=workload.identity,
+            launches=launches,
+            tolerance=tolerance,
+            launcher=COMMAND if workload.body.command else "",
         )
         seconds = None if timeout is None else given.number("timeout", timeout, above=0.0, most=LONGEST_TIMEOUT_S)
         launched = LaunchRequest(
@@ -96,6 +105,7 @@ class RequestMaker:
         identity: dict[str, Any],
         launches: int | None,
         tolerance: float | Mapping[str, float] | None,
+        launcher: str = "",
     ) -> CaseRequest:
         """How to judge a case.
 
@@ -106,6 +116,7 @@ class RequestMaker:
             identity: what defines the case, without secrets.
             launches: judged first; None: the test does not say.
             tolerance: None: the call does not say.
+            launcher: what starts its processes; empty: the run's launcher.
         """
         settings, wanted = self._settings, self._wanted
         largest = max(world_size, self._world_size)  # of several runs of a test some may be too small to have that rank
@@ -123,7 +134,9 @@ class RequestMaker:
             case=Case(
                 test=test,
                 key=CaseKey(
-                    case_id=bracket + (f":{label}" if label else ""), backend=self._backend, launcher=settings.launcher
+                    case_id=bracket + (f":{label}" if label else ""),
+                    backend=self._backend,
+                    launcher=launcher or settings.launcher,
                 ),
                 world_size=world_size,
                 device=self._device,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +13,7 @@ from pytest_distbench.errors import BodyError, show
 from pytest_distbench.machine.secrets import mask_arguments, mask_secrets
 from pytest_distbench.plugin.arguments import Arguments
 from pytest_distbench.plugin.identity import Places
-from pytest_distbench.plugin.locate import json_able, locate, locate_module
+from pytest_distbench.plugin.locate import json_able, locate, locate_command, locate_module
 from pytest_distbench.records.plan import PLACEHOLDERS, BodyReference
 from pytest_distbench.records.reader import Reader
 from pytest_distbench.records.record import replace
@@ -76,13 +77,16 @@ def make_workload(given: Arguments, wanted: Wanted, *, beside: Path, places: Pla
     variables = given.variables(wanted["env"])
     _check_together(given, body, wanted, params=params, arguments=arguments, seeds=seeds)
     body = replace(body, arguments=arguments, makes_group=bool(wanted["makes_group"]))
+    if body.command:
+        body = replace(body, command=[*body.command, *arguments], arguments=[])
+        variables = {**variables, "PATH": _path_of(wanted["env"])}
     identity = mask_secrets(params)
     if seeds != (0,):
         identity["seeds"] = list(seeds)
-    if arguments:
-        identity["args"] = mask_arguments(arguments)
-    if variables:
-        identity["env"] = mask_secrets(variables)
+    if words := body.command or arguments:
+        identity["args"] = mask_arguments(words)
+    if env := {name: value for name, value in variables.items() if name != "PATH"}:
+        identity["env"] = mask_secrets(env)
     return Workload(
         body=body,
         params=params,
@@ -99,11 +103,22 @@ def make_workload(given: Arguments, wanted: Wanted, *, beside: Path, places: Pla
 
 def _find(given: Arguments, wanted: Wanted, beside: Path) -> BodyReference:
     body, module = wanted["body"], wanted["module"]
-    if body is None and module == "":
-        given.refuse("nothing to run; wanted a function, 'file.py::function', 'script.py', or module='pkg.train'")
-    if body is not None and module != "":
+    is_module = not isinstance(module, str) or bool(module)
+    if body is None and not is_module:
+        given.refuse("nothing to run; wanted a function, 'file.py::function', a script, a command, or module='a.b'")
+    if body is not None and is_module:
         given.refuse(f"module={show(module)} is run in place of a body, and {show(body)} is one: give one of them")
-    return locate(body, beside=beside) if module == "" else locate_module(module)
+    if is_module:
+        return locate_module(module)
+    if isinstance(body, list | tuple):
+        return locate_command(body, _path_of(wanted["env"]))
+    return locate(body, beside=beside)
+
+
+def _path_of(env: object) -> str:
+    """Where a command's programs are looked for: beside this Python, as in an activated environment, then in PATH."""
+    own = env.get("PATH") if isinstance(env, Mapping) else None
+    return os.pathsep.join([str(Path(sys.executable).parent), str(own or os.environ.get("PATH", os.defpath))])
 
 
 def _check_together(
@@ -128,14 +143,15 @@ def _check_together(
         given.refuse("params are handed to a function, and a script has no place for them: use args= or env=")
     if len(seeds) > 1:
         given.refuse(f"seeds={show(wanted['seeds'])}: a script runs once in a launch: give each seed a run of its own")
-    if seeds != (0,) and not any("{seed}" in text for text in [*arguments, *(wanted["env"] or {}).values()]):
+    texts = [*arguments, *body.command, *map(str, (wanted["env"] or {}).values())]
+    if seeds != (0,) and not any("{seed}" in text for text in texts):
         given.refuse("the script never hears of seeds=: write {seed} in args= or env= where it wants it")
 
 
 def _folder(given: Arguments, cwd: object, body: BodyReference, beside: Path) -> str | None:
     """Where the ranks run; None: where pytest does."""
     if cwd is None:
-        return str(_home(body)) if body.is_script else None
+        return str(beside if body.command else _home(body)) if body.is_script else None
     if not isinstance(cwd, str | os.PathLike):
         given.refuse(f"cwd={show(cwd)}; wanted a path, or '{{launch_dir}}' for an empty folder of each launch's own")
     text = os.fspath(cwd)

@@ -15,6 +15,8 @@ class LaunchRecord(Record, frozen=True, kw_only=True):
     """One process group from start to exit."""
 
     index: int
+    command: str = ""
+    """That was run, secrets masked; empty: ranks were."""
     outcome: Outcome
     wall_s: float
     only: list[str] = []

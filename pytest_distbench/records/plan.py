@@ -11,7 +11,7 @@ from pytest_distbench.records.record import Record
 
 
 class BodyReference(Record, frozen=True, kw_only=True):
-    """Where a rank finds what it runs: a function in a file, or a whole script (no ``function``)."""
+    """What runs: a function in a file, a whole script (no ``function``), or a command."""
 
     file: str
     function: str = ""
@@ -26,6 +26,8 @@ class BodyReference(Record, frozen=True, kw_only=True):
     """Attributes of that object that cannot be handed to a rank."""
     arguments: list[str] = []
     """Command line of a script, with placeholders."""
+    command: list[str] = []
+    """A command that starts its processes itself, with placeholders; empty: ranks are started that run the file."""
     makes_group: bool = True
     """Of a script: it is expected to make a process group."""
 

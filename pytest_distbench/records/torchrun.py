@@ -21,3 +21,7 @@ _PREFIXES = ("TORCHELASTIC_", "PET_")
 def is_of_a_group(name: str) -> bool:
     """Whether a variable belongs to one torchrun group; where pytest inherited it, it must never reach a rank."""
     return name in PLACE or name.startswith(_PREFIXES)
+
+
+NOTES_VARIABLE = "DISTBENCH_NOTES"
+"""In the environment of a command that is measured: the plan of its launch, for what its processes record."""

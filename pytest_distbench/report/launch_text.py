@@ -28,18 +28,23 @@ def launch_text(result: CaseResult, *, rerun_command: str) -> str:
         groups.setdefault((_title_of(fate), _body_of(fate)), []).append(fate)
     for (title, body), fates in groups.items():
         numbers = ", ".join(str(f.rank) for f in sorted(fates, key=lambda f: f.rank))
-        parts += [f"--- rank{'s' * (len(fates) > 1)} {numbers}: {title}", *([body, ""] if body else [])]
+        who = escape(launch.command[:_LONGEST_LINE]) or f"rank{'s' * (len(fates) > 1)} {numbers}"
+        parts += [f"--- {who}: {title}", *([body, ""] if body else [])]
         for fate in fates[:_FEW_LOGS]:
             parts += _log_of(fate, launch)
     parts.append(f"logs:    {launch.logs}/rank*.log")
     parts.append(f"re-run:  {rerun_command}")
-    parts.append(f"debug:   {rerun_command} --distbench-attach {launch.fates[0].rank if launch.fates else 0}")
+    if not launch.command:
+        first = launch.fates[0].rank if launch.fates else 0
+        parts.append(f"debug:   {rerun_command} --distbench-attach {first}")
     return "\n".join(parts)
 
 
 def launch_headline(launch: LaunchRecord) -> str:
     """One line: which launch, on how many ranks, and what happened."""
     ranks = len(launch.fates)
+    if launch.command:
+        return f"launch {launch.index + 1}: {_first_line(launch)}"
     return f"launch {launch.index + 1} on {ranks} rank{'s' * (ranks != 1)}: {_first_line(launch)}"
 
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pytest_distbench.installation import is_installed_here
+from pytest_distbench.launch.command import launch_command
 from pytest_distbench.launch.contract import Launcher
 from pytest_distbench.launch.launchers import LauncherSetup
 from pytest_distbench.launch.pair import supervise_pair
@@ -77,8 +78,8 @@ class ReferenceSide:
         self._is_swapped = random.random() < 0.5
 
     def has(self, body: BodyReference) -> bool:
-        """Whether the file of a body exists on this side."""
-        return Path(self._there(body.file)).is_file()
+        """Whether the file of a body exists on this side; of a command nobody knows what it needs."""
+        return bool(body.command) or Path(self._there(body.file)).is_file()
 
     def launch(
         self,
@@ -108,6 +109,8 @@ class ReferenceSide:
         Raises:
             LauncherError: ranks could not be started, or git could not make the worktree.
         """
+        if ours.body.command:
+            return self._launch_commands(ours, self._plan(theirs), on_progress, on_output)
         here, there = launcher, self.launcher
         if self.variant.interpreter is None:
             self._is_swapped = not self._is_swapped
@@ -119,6 +122,25 @@ class ReferenceSide:
         if reference is not None and reference.outcome != "passed":
             reference = replace(reference, reason=f"in {self.variant}: {reference.reason}")
         return reference, current
+
+    def _launch_commands(
+        self,
+        ours: LaunchPlan,
+        theirs: LaunchPlan,
+        on_progress: Callable[[str], None],
+        on_output: Callable[[int, str], None] | None,
+    ) -> tuple[LaunchRecord | None, LaunchRecord | None]:
+        """Run a command on both sides, one after the other, in an order that is drawn anew for each pair."""
+        sides = [("theirs", theirs, None), ("ours", ours, on_output)]
+        random.shuffle(sides)
+        found: dict[str, LaunchRecord] = {}
+        for side, plan, output in sides:
+            if all(record.outcome == "passed" for record in found.values()):
+                found[side] = launch_command(plan, self.launcher.session, on_progress=on_progress, on_output=output)
+        reference = found.get("theirs")
+        if reference is not None and reference.outcome != "passed":
+            found["theirs"] = replace(reference, reason=f"in {self.variant}: {reference.reason}")
+        return found.get("theirs"), found.get("ours")
 
     def _plan(self, plan: LaunchPlan) -> LaunchPlan:
         """Every path below the repository leads into the worktree."""
@@ -136,7 +158,12 @@ class ReferenceSide:
             working_dir = str(self._tree)
         return replace(
             plan,
-            body=replace(plan.body, file=self._there(plan.body.file)),
+            body=replace(
+                plan.body,
+                file=self._there(plan.body.file),
+                arguments=[self._there_in(argument) for argument in plan.body.arguments],
+                command=[self._there_in(word) for word in plan.body.command],
+            ),
             data_dir=str(data_dir),
             working_dir=working_dir,
             mirrored=self._there(plan.mirrored),
@@ -157,6 +184,11 @@ class ReferenceSide:
     def _tree(self) -> Path | None:
         revision = self.variant.revision
         return self._stack.enter_context(check_out(revision, self._directory)) if revision is not None else None
+
+    def _there_in(self, word: str) -> str:
+        """A word of a command line whose path, if it is one or ends in one (``--config=/a/b``), leads to this side."""
+        name, separator, value = word.rpartition("=")
+        return f"{name}{separator}{self._there(value)}" if Path(value).is_absolute() else word
 
     def _there(self, path: str) -> str:
         revision = self.variant.revision

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from pytest_distbench.errors import LauncherError
+from pytest_distbench.launch.command import launch_command
 from pytest_distbench.launch.contract import Launcher
 from pytest_distbench.launch.launchers import LAUNCHERS, LauncherKind, LauncherSetup
 from pytest_distbench.launch.supervise import supervise
@@ -136,7 +137,10 @@ class Launching:
     def _launch_in(self, directory: Path, request: LaunchRequest, index: int, *, only: Sequence[str]) -> LaunchRecord:
         plan = self._plan(directory, request, index, only=only)
         self.on_progress(f"launch {index + 1}")
-        record = supervise(self.launcher, plan, on_progress=self.on_progress, on_output=self.on_output)
+        if plan.body.command:
+            record = launch_command(plan, self.cookie, on_progress=self.on_progress, on_output=self.on_output)
+        else:
+            record = supervise(self.launcher, plan, on_progress=self.on_progress, on_output=self.on_output)
         self._tidy(record, request)
         return record
 

@@ -13,6 +13,7 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
+from pytest_distbench.launch.command import COMMAND
 from pytest_distbench.machine import hardware
 from pytest_distbench.machine.locks import alone_on_this_host, lease
 from pytest_distbench.records.baseline import BaselineEntry
@@ -95,7 +96,7 @@ class Session:
 
         def is_one_of(wanted: set[tuple[str, str]], text: str) -> bool:
             key = CaseKey.parse(text)
-            is_ours = key.launcher == self.settings.launcher
+            is_ours = key.launcher in (self.settings.launcher, COMMAND)
             return is_ours and any((test_id, key.backend) in wanted for test_id in key.test_ids)
 
         count = 0

@@ -1,0 +1,287 @@
+"""One launch of a command that starts its processes itself, such as ``accelerate launch``: from start to record.
+
+Nothing of ours runs in those processes: what is measured is how long the command takes, and what is read of its output
+and its files. The whole tree of processes is watched, and ended, as ranks are.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import platform
+import resource
+import selectors
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+import psutil
+
+from pytest_distbench.errors import LauncherError, ReadingError, RecordingError
+from pytest_distbench.launch import processes
+from pytest_distbench.launch.contract import SESSION_VARIABLE
+from pytest_distbench.launch.logs import LogFollower, tail
+from pytest_distbench.launch.readers import add_readings
+from pytest_distbench.launch.reduce import merge
+from pytest_distbench.launch.reports import read_reports
+from pytest_distbench.launch.workplace import Leftovers, settle, watched_folder
+from pytest_distbench.machine import hardware
+from pytest_distbench.machine.secrets import mask_arguments
+from pytest_distbench.records.launch import LaunchRecord
+from pytest_distbench.records.metric import Observation
+from pytest_distbench.records.plan import LaunchPlan
+from pytest_distbench.records.rank import HUNG, RankFate, RankReport
+from pytest_distbench.records.record import replace
+from pytest_distbench.records.torchrun import NOTES_VARIABLE
+
+COMMAND = "command"
+"""Where a baseline's key names the launcher."""
+
+_LOOK_S = 0.1
+_STACKS_S = 2.0
+"""How long Python takes to write its stacks when it is told to abort."""
+_PACKAGE = str(Path(__file__).resolve().parents[2])
+_GUARDED = (
+    f"import sys; sys.path.append({_PACKAGE!r}); from pathlib import Path\n"
+    "from pytest_distbench.launch.guardian import main; from pytest_distbench.records.launch_files import LaunchFiles\n"
+    "main(int(sys.argv[1]), LaunchFiles(Path(sys.argv[2])), sys.argv[3:])"
+)
+_HELPFUL = {"PYTHONFAULTHANDLER": "1", "PYTHONUNBUFFERED": "1"}
+"""So that what hangs can be asked where it is, and what is killed has said what it said."""
+
+
+def launch_command(
+    plan: LaunchPlan,
+    session: str,
+    *,
+    on_progress: Callable[[str], None] = lambda text: None,
+    on_output: Callable[[int, str], None] | None = None,
+) -> LaunchRecord:
+    """Run a command once. Whatever becomes of it is in the record; nothing of it outlives the call.
+
+    Args:
+        plan: with the command; its directory exists and is empty.
+        session: cookie that marks all that it starts, in the environment.
+        on_progress: gets lines of progress.
+        on_output: gets (0, line) of what it prints, while it runs.
+
+    Raises:
+        LauncherError: it could not be started at all.
+        KeyboardInterrupt: as it came; all that the command started is gone by then.
+    """
+    ours = {SESSION_VARIABLE: session, NOTES_VARIABLE: str(plan.files.plan)}
+    plan = settle(replace(plan, variables={**_HELPFUL, **plan.variables, **ours}))
+    plan.files.plan.write_bytes(msgspec.json.encode(replace(plan, variables={}, read={})))
+    folder = watched_folder(plan)
+    leftovers = Leftovers(folder) if folder is not None else None
+    follower = LogFollower(replace(plan, world_size=1), on_output) if on_output is not None else None
+    on_progress(shlex.join(plan.body.command)[:60])
+    with _running(plan, session) as running:
+        ended = running.wait(plan.timeout_s, follower)
+    if follower is not None:
+        follower.finish()
+    remark = leftovers.remark() if leftovers is not None else ""
+    return _make_record(plan, ended, remarks=[remark] if remark else [])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Ended:
+    """How a command ended.
+
+    Attributes:
+        code: exit code, or minus the signal's number.
+        timed_out: it was ended because its time was over.
+        wall_s: seconds from start to end.
+        cpu_s: seconds that it and all it waited for have computed.
+        peak_memory_bytes: of the largest of its processes.
+    """
+
+    code: int
+    timed_out: bool
+    wall_s: float
+    cpu_s: float
+    peak_memory_bytes: int
+
+
+class _Running:
+    """A command below its guardian (see there).
+
+    Args:
+        process: the guardian.
+        session: cookie of all it started.
+    """
+
+    def __init__(self, process: subprocess.Popen[bytes], session: str) -> None:
+        self._process = process
+        self._session = session
+        self._start = time.perf_counter()
+
+    def wait(self, timeout_s: float, follower: LogFollower | None) -> _Ended:
+        """Wait for its end, or make it end when its time is over."""
+        deadline = time.monotonic() + timeout_s
+        handle = os.pidfd_open(self._process.pid)
+        try:
+            with selectors.DefaultSelector() as selector:
+                selector.register(handle, selectors.EVENT_READ)
+                while not selector.select(max(0.0, min(_LOOK_S if follower else 3600.0, deadline - time.monotonic()))):
+                    if follower is not None:
+                        follower.poll()
+                    if time.monotonic() >= deadline:
+                        return self._stop()
+        finally:
+            os.close(handle)
+        return self._reap(time.perf_counter() - self._start, timed_out=False)
+
+    def _stop(self) -> _Ended:
+        """Have every Python of it show its stacks, then end it."""
+        wall_s = time.perf_counter() - self._start
+        pythons = [p for p in self._members() if p.pid != self._process.pid and _is_python(p)]
+        for process in pythons:
+            with contextlib.suppress(OSError, psutil.Error):
+                resource.prlimit(process.pid, resource.RLIMIT_CORE, (0, 0))
+                if not processes.catches(process.pid, signal.SIGABRT):
+                    continue  # to abort would end it without a word
+                process.send_signal(signal.SIGABRT)
+        psutil.wait_procs(pythons, timeout=_STACKS_S)
+        self.end()
+        return self._reap(wall_s, timed_out=True)
+
+    def end(self) -> None:
+        """Leave nothing of it behind."""
+        processes.kill(self._members())
+
+    def _members(self) -> list[psutil.Process]:
+        found = [*processes.find_marked(SESSION_VARIABLE, self._session), *processes.family([self._process.pid])]
+        return list({process.pid: process for process in found}.values())
+
+    def _reap(self, wall_s: float, *, timed_out: bool) -> _Ended:
+        _, status, usage = os.wait4(self._process.pid, 0)
+        code = self._process.returncode = os.waitstatus_to_exitcode(status)
+        return _Ended(
+            code=code,
+            timed_out=timed_out,
+            wall_s=wall_s,
+            cpu_s=usage.ru_utime + usage.ru_stime,
+            peak_memory_bytes=usage.ru_maxrss * 1024,
+        )
+
+
+@contextlib.contextmanager
+def _running(plan: LaunchPlan, session: str) -> Iterator[_Running]:
+    lifeline, theirs = os.pipe()
+    try:
+        with open(plan.files.log(0), "ab") as log:
+            try:
+                process = subprocess.Popen(
+                    [sys.executable, "-P", "-c", _GUARDED, str(lifeline), plan.directory, *plan.body.command],
+                    env=plan.variables,
+                    cwd=plan.working_dir,
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=log,
+                    pass_fds=[lifeline],
+                    start_new_session=True,
+                )
+            except OSError as error:
+                raise LauncherError(f"cannot start {plan.body.command[0]!r}: {error}") from error
+        os.close(lifeline)
+        lifeline = -1
+        running = _Running(process, session)
+        try:
+            yield running
+        finally:
+            running.end()
+            if process.returncode is None:
+                process.wait()
+    finally:
+        for descriptor in (lifeline, theirs):
+            if descriptor >= 0:
+                os.close(descriptor)
+
+
+def _is_python(process: psutil.Process) -> bool:
+    with contextlib.suppress(psutil.Error):
+        return "python" in Path(process.exe()).name
+    return False
+
+
+def _make_record(plan: LaunchPlan, ended: _Ended, *, remarks: list[str]) -> LaunchRecord:
+    how = _tell(ended)
+    report = RankReport(
+        rank=0,
+        pid=0,
+        outcome="failed" if how else "passed",
+        phase="body",
+        phases={"begin": 0.0, "body": ended.wall_s, "end": ended.wall_s},
+        observations=[
+            Observation(
+                name="wall_time",
+                unit="s",
+                better="lower",
+                reduce="max",
+                values=[ended.wall_s],
+                is_series=False,
+                companions={"cpu_s": [ended.cpu_s]},
+            )
+        ],
+        peak_memory_bytes=ended.peak_memory_bytes,
+    )
+    measurements = []
+    reason = f"the command {how}" if how else ""
+    if not how:
+        try:
+            measurements = merge(list(add_readings(replace(plan, world_size=1), _noted(plan, report)).values()))
+        except (RecordingError, ReadingError) as error:
+            reason = str(error)
+    log = tail(plan.files.log(0)) if how else ""
+    return LaunchRecord(
+        index=plan.index,
+        command=shlex.join(mask_arguments(plan.body.command)),
+        outcome="failed" if reason else "passed",
+        wall_s=ended.wall_s,
+        phases={"body": ended.wall_s},
+        reason=reason,
+        timed_out=ended.timed_out,
+        fates=[
+            RankFate(
+                rank=0,
+                outcome=report.outcome,
+                phase="body",
+                how=HUNG if ended.timed_out else how or "passed",
+                log_tail=log,
+            )
+        ],
+        measurements=measurements,
+        peak_memory_bytes=ended.peak_memory_bytes,
+        software={"python": platform.python_version(), "torch": hardware.installed_version("torch")},
+        remarks=remarks,
+        logs=plan.directory,
+    )
+
+
+def _noted(plan: LaunchPlan, own: RankReport) -> dict[int, RankReport]:
+    """What the processes of the command recorded themselves, by rank, and the command's own report among it.
+
+    Raises:
+        RecordingError: one of them recorded something that is lost.
+    """
+    reports = read_reports(plan)
+    for rank, report in reports.items():
+        if report.outcome != "passed":
+            raise RecordingError(f"rank {rank}: {report.reason}")
+    first = reports.get(0, own)
+    observations = [*own.observations, *(first.observations if first is not own else [])]
+    return {**reports, 0: replace(own, observations=observations)}
+
+
+def _tell(ended: _Ended) -> str:
+    """How it ended, in words; empty where it has passed."""
+    if ended.timed_out:
+        return f"had not ended after {ended.wall_s:.1f} s, and was ended; the Pythons among its processes told where"
+    return "" if ended.code == 0 else processes.ending(ended.code)

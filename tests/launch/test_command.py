@@ -1,0 +1,124 @@
+"""Commands that start their processes themselves: measured, read, watched and ended."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from support.plans import make_plan
+from support.processes import wait_for, working_in
+
+from pytest_distbench.launch.command import launch_command
+from pytest_distbench.read import jsonl, stdout
+from pytest_distbench.records.launch import LaunchRecord
+from pytest_distbench.records.plan import BodyReference
+from pytest_distbench.records.reader import Reader
+from pytest_distbench.records.record import replace
+
+pytestmark = pytest.mark.spawn
+
+Run = Callable[..., LaunchRecord]
+
+STARTS_OTHERS = """
+import os, subprocess, sys, time
+subprocess.Popen([sys.executable, "-c", "import os, time; os.setsid(); time.sleep(1000)"], env={})
+print("up", flush=True)
+def waits():
+    time.sleep(float(sys.argv[1]))
+waits()
+"""
+
+NOTES = """
+import os, sys
+from pytest_distbench import phase, record
+for i in range(3):
+    with phase("part"):
+        record("loss", 3 - i, better="curve")
+if len(sys.argv) > 1:
+    os._exit(0)
+"""
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Run:
+    """Launches Python code as a command; afterwards nothing of it is alive."""
+
+    def launch(
+        code: str, *words: str, timeout_s: float = 60.0, read: dict[str, Reader] | None = None, **env: str
+    ) -> LaunchRecord:
+        directory = tmp_path / f"launch{time.monotonic_ns()}"
+        directory.mkdir()
+        plan = replace(
+            make_plan(directory),
+            body=BodyReference(file="", command=[sys.executable, "-c", code, *words]),
+            working_dir="",
+            mirrored=str(tmp_path),
+            timeout_s=timeout_s,
+            read=read or {},
+            variables=dict(os.environ),
+            own_variables=env,
+        )
+        record = launch_command(plan, "session")
+        wait_for(lambda: not working_in(directory))
+        return record
+
+    return launch
+
+
+def test_it_is_measured_and_read(run: Run) -> None:
+    code = "import os, sys; print('loss', 0.5, sys.argv[1]); open('log.jsonl', 'w').write('{\"a\": 3}')"
+    read = {"loss": stdout(r"loss (\S+)", better="same"), "a": jsonl("log.jsonl", "a", better="exact")}
+    record = run(code, "{world_size}", read=read)
+
+    values = {m.key: m.value for m in record.measurements}
+    assert record.outcome == "passed"
+    assert (values["loss"], values["a"]) == (0.5, 3.0)
+    assert values["wall_time"] == record.wall_s > 0
+    assert record.peak_memory_bytes > 2**20
+    assert record.output(0) == "loss 0.5 2\n"
+
+
+def test_its_exit_code_is_told_with_the_end_of_its_output(run: Run) -> None:
+    record = run("print('bad luck'); raise SystemExit(3)")
+
+    assert (record.outcome, record.reason) == ("failed", "the command ended with exit code 3")
+    assert record.fates[0].log_tail == "bad luck"
+    assert run("import os; os.abort()").reason == "the command was killed by SIGABRT"
+
+
+def test_one_that_hangs_shows_where_and_is_ended_with_all_it_started(run: Run) -> None:
+    record = run(STARTS_OTHERS, "1000", timeout_s=3.0)
+
+    assert record.timed_out
+    assert record.reason.startswith("the command had not ended after 3.0 s")
+    assert "in waits" in record.fates[0].log_tail
+
+
+def test_what_it_leaves_running_is_ended(run: Run) -> None:
+    assert run(STARTS_OTHERS, "0").outcome == "passed"
+
+
+def test_a_number_that_is_not_there_fails_it(run: Run) -> None:
+    record = run("print('loss: 3')", read={"loss": stdout(r"loss=(\d)")})
+
+    assert record.reason.endswith("the nearest lines are:\nloss: 3")
+
+
+def test_what_its_processes_record_is_among_its_numbers(run: Run) -> None:
+    record = run(NOTES, RANK="0", WORLD_SIZE="1")
+
+    measured = {m.key: m for m in record.measurements}
+    assert measured["loss"].series == [3.0, 2.0, 1.0]
+    assert set(measured) == {"wall_time", "loss", "phase/part"}
+
+
+def test_what_they_recorded_and_lost_fails_it(run: Run) -> None:
+    assert run(NOTES, "hard").reason.startswith("rank 0: it recorded numbers, and ended before it could write them")
+
+
+def test_secrets_of_its_command_line_are_masked(run: Run) -> None:
+    assert "hunter2hunter2" not in run("pass", "--password", "hunter2hunter2").command
