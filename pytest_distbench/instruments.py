@@ -1,8 +1,8 @@
 """``pytest_distbench.record``, ``timed`` and ``phase``: for training scripts, which also run without the plugin.
 
 Below ``distbench.run("train.py")``, or a command that ``distbench.run`` starts, they do what ``rank.record``,
-``rank.timed`` and ``rank.phase`` do. Anywhere else they do nothing: nothing heavy is imported, nothing can go wrong, and
-a ``timed`` loop is a plain loop.
+``rank.timed`` and ``rank.phase`` do. Anywhere else they do nothing: nothing heavy is imported, nothing can go wrong,
+and a ``timed`` loop is a plain loop.
 """
 
 from __future__ import annotations
