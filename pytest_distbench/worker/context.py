@@ -13,10 +13,19 @@ from typing import Any, Literal, SupportsFloat
 import torch
 
 from pytest_distbench.errors import RecordingError, show
+from pytest_distbench.records.bound_text import BoundValue
 from pytest_distbench.records.kinds import Better, Reduce
 from pytest_distbench.records.metric import Scalar, metric_key
 from pytest_distbench.records.plan import LaunchPlan
-from pytest_distbench.worker.arguments import check_choice, check_name, check_scalars, check_whole, real, refuse
+from pytest_distbench.worker.arguments import (
+    check_bounds,
+    check_choice,
+    check_name,
+    check_scalars,
+    check_whole,
+    real,
+    refuse,
+)
 from pytest_distbench.worker.control import ControlLine
 from pytest_distbench.worker.fingerprint import Watch
 from pytest_distbench.worker.goal import Goal
@@ -137,6 +146,8 @@ class RankContext:
         at: Mapping[str, Scalar] | None = None,
         identity: Mapping[str, Scalar] | None = None,
         facts: Mapping[str, Scalar] | None = None,
+        at_most: BoundValue | None = None,
+        at_least: BoundValue | None = None,
     ) -> None:
         """Record a number or a series under a name. Not a collective call: one rank alone may record.
 
@@ -157,13 +168,25 @@ class RankContext:
                 trainings look for ``every`` (of ``steps``: between evaluations) and ``evaluation_samples`` (of
                 ``floor``: the size of the test set).
             facts: what describes the number; not compared.
+            at_most: a bound: the test fails where the launch's value is above it, with or without a baseline. A
+                number in ``unit``, or a text with a unit of the same kind: ``"200us"``. Then ``info`` is judged too.
+            at_least: the same, where it is below.
 
         Raises:
             RecordingError: an argument is not what is wanted, or the metric was recorded before.
         """
-        point = {**self._common_at, **check_scalars(f"record({show(name)})", "at", at)}
+        call = f"record({show(name)})"
+        point = {**self._common_at, **check_scalars(call, "at", at)}
         self.notebook.note(
-            name, value, unit=unit, better=better, reduce=reduce, at=point, identity=identity, facts=facts
+            name,
+            value,
+            unit=unit,
+            better=better,
+            reduce=reduce,
+            at=point,
+            identity=identity,
+            facts=facts,
+            bounds=check_bounds(call, at_least, at_most, unit=unit),
         )
 
     def record_times(
