@@ -222,7 +222,7 @@ def _missed_goals(metric: str, measured: Measured) -> set[str]:
     return {
         found[0].name
         for found in measured.values()
-        if METRIC_KINDS[found[0].better].rule == "steps"
+        if found[0].name.startswith("steps_to_")
         and any(m.value is None for m in found)
         and metric in (name := found[0].name.replace("steps_to_", "time_to_", 1), metric_key(name, found[0].at))
     }

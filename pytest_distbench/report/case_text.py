@@ -34,6 +34,7 @@ def unaccepted_text(result: CaseResult, unaccepted: Sequence[Verdict], *, comman
 
 def _text(result: CaseResult, headline: str, verdicts: Sequence[Verdict], *, command: str, causes: bool) -> str:
     reasons = [escape(f"{metric_text(v)}: {v.reason}") for v in verdicts if v.reason]
+    reasons = [reason for reason in reasons if reason != escape(headline)]
     return "\n".join(
         [
             escape(headline),
@@ -163,10 +164,9 @@ def comparison_lines(result: CaseResult) -> list[str]:
         lines = ["  ".join(filter(None, [side, name, _versions(software)])) for side, name, software in sides]
     else:
         platform = result.environment.platform
-        lines = [
-            f"baseline  {platform}  {_versions(stored)}  {result.reference.path}",
-            f"this run  {platform}  {_versions(current)}",
-        ]
+        lines = [f"this run  {platform}  {_versions(current)}"]
+        if any(v.baseline is not None for v in result.verdicts):
+            lines.insert(0, f"baseline  {platform}  {_versions(stored)}  {result.reference.path}")
     return lines + ([f"differs   {what}" for what in software_changes(stored, current)] if stored else [])
 
 
