@@ -72,6 +72,11 @@ class BaselineEntry(Record, frozen=True, kw_only=True, omit_defaults=True):
     peak_memory_bytes: int | None = None
     """Of the median launch, four digits; explains, is not judged."""
 
+    @property
+    def holds_numbers(self) -> bool:
+        """Whether there is something to compare with: there may be no more than what was set by hand."""
+        return bool(self.metrics)
+
     def __post_init__(self) -> None:
         for metric, value in self.bounds.items():
             try:

@@ -16,7 +16,7 @@ from pytest_distbench.judging.draft import Judgement
 from pytest_distbench.judging.entry import make_entry, peak_memory_of, phases_of
 from pytest_distbench.judging.metric import Rule, judge
 from pytest_distbench.judging.pairs import judge_paired, not_there
-from pytest_distbench.judging.update_policy import is_wanted, only_judges, why_not_stored
+from pytest_distbench.judging.update_policy import is_wanted, judged_by_bounds_alone, only_judges, why_not_stored
 from pytest_distbench.records.baseline import BaselineEntry
 from pytest_distbench.records.bound_text import AskedBound
 from pytest_distbench.records.choices import Update
@@ -72,7 +72,7 @@ class Stored:
     @property
     def _known(self) -> BaselineEntry | None:
         """The entry, if there is something in it to compare with."""
-        return self.entry if self.entry is not None and self.entry.metrics else None
+        return self.entry if self.entry is not None and self.entry.holds_numbers else None
 
     @property
     def _is_updated(self) -> bool:
@@ -122,8 +122,8 @@ class Stored:
         result = replace(result, xfail_perf=result.xfail_perf or (self.entry.xfail_perf if self.entry else ""))
         if not self._is_updated or result.launches[-1].outcome != "passed":
             return result
-        if not any(m.is_judged for m in result.launches[0].measurements) and any(v.is_judged for v in result.verdicts):
-            return result  # bounds alone judge it: there is nothing to store
+        if judged_by_bounds_alone(result.verdicts):
+            return result  # there is nothing to store
         if why_not_stored(result.launches, result.verdicts):
             return replace(result, update="refused")
         if not is_wanted(self.update, result.verdicts, is_new=self._known is None):

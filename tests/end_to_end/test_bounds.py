@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import shlex
 from collections.abc import Callable
 from pathlib import Path
 
@@ -220,3 +222,49 @@ def test_what_is_told_afterwards_knows_bounds(
     assert main(["baseline", "accept", good, "--only", "all", *store]) == 1
     assert path.exists()
     assert "(the store)" in capsys.readouterr().out
+
+
+PAGE = (Path(__file__).parents[2] / "docs" / "bounds.md").read_text()
+DATA = Path(__file__).parents[1] / "data"
+
+
+@pytest.mark.spawn
+def test_the_example_of_the_page_runs_as_it_says(pytester: pytest.Pytester) -> None:
+    [example] = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+    [told] = re.findall(r"```text\n(.*?)```", PAGE, re.DOTALL)
+    pytester.makepyfile(test_bounds=example)
+    result = pytester.runpytest_subprocess("-p", "no:sugar", "-p", "no:cacheprovider", "--world-size=2")
+
+    result.stdout.fnmatch_lines([line.replace("[", "[[]") for line in told.splitlines() if line])
+    result.assert_outcomes(failed=1, passed=2)
+    result.stdout.fnmatch_lines(["*1 beyond a bound, *4 within bounds, without a baseline*"])
+
+
+def test_the_import_of_the_page_runs_as_it_says(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    [(command, told)] = re.findall(r"```console\n\$ distbench ([^\n]*)\n(.*?)```", PAGE, re.DOTALL)
+    lines = (DATA / "nccl-tests-2022.txt").read_text().splitlines(keepends=True)
+    (pytester.path / "acceptance.txt").write_text("".join(line for line in lines if " half " not in line))
+    monkeypatch.chdir(pytester.path)
+
+    assert main(shlex.split(command)) == 0
+    assert capsys.readouterr().out == told
+
+
+def test_an_imported_bound_is_judged(project: Project, capsys: pytest.CaptureFixture[str]) -> None:
+    test = HEAD + '    def test_sweep(distbench):\n        distbench.run(body, params={"stand_in": SWEEP})\n'
+    made = project(test.replace("SWEEP", '{"latency[message_bytes=1048576]": 9e-5, "latency[message_bytes=8]": 1e-5}'))
+    run(made, "--distbench-json=run.json")
+    platform = json.loads((made.path / "run.json").read_text())["results"][0]["environment"]["platform"]
+    whose = ["--test", "test_it.py::test_sweep[ws2]", "--platform", platform, "--backend=gloo", "--launcher=stand-in"]
+    command = ["baseline", "import", str(DATA / "nccl-tests-2020.txt"), "--as", "bounds", "--max-size=1MiB", *whose]
+    store = ["--baselines", str(made.path / "baselines")]
+    assert main([*command, "--min-size=1MiB", *store]) == 0
+    result = run(made)
+
+    result.stdout.fnmatch_lines(
+        ["latency at 1 MiB: 90 us, bound: at most 76.43 us (baselines/cpu-*ws2.gloo.stand-in.json)*"]
+    )
+    assert main([*command, *store]) == 0
+    run(made).stdout.fnmatch_lines(["the bound of 'latency?message_bytes=65536?' (*) is of nothing that was judged; *"])
