@@ -105,11 +105,9 @@ def carry_over(verdict: Verdict, own: Verdict | None) -> Verdict:
         verdict: of the metric.
         own: of the same metric, from the run that measured the launches.
     """
-    if own is None or not own.bounds:
-        return verdict
-    if own.kind == "beyond":
+    if own is not None and own.kind == "beyond":
         return replace(verdict, kind=own.kind, reason=own.reason, bounds=own.bounds)
-    return _keep(replace(verdict, bounds=own.bounds))
+    return verdict if own is None or not own.bounds else _keep(replace(verdict, bounds=own.bounds))
 
 
 def _judge(judgement: Judgement, bounds: Mapping[str, Sequence[Bound]], measured: Measured) -> Judgement:

@@ -201,3 +201,4 @@ def test_a_comparison_of_runs_has_the_bounds_of_the_newer() -> None:
     assert carry_over(verdict("improved"), verdict("within", bounds=bounds)).kind == "improved"
     assert carry_over(verdict("missing"), verdict("within", bounds=bounds)).kind == "within"
     assert carry_over(verdict("missing"), None).kind == "missing"
+    assert carry_over(verdict("regressed"), verdict("beyond")).kind == "beyond"
