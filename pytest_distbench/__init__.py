@@ -6,11 +6,14 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from pytest_distbench.installation import __version__ as __version__
+    from pytest_distbench.instruments import phase as phase
+    from pytest_distbench.instruments import record as record
+    from pytest_distbench.instruments import timed as timed
     from pytest_distbench.worker.context import RankContext as RankContext
 
 
 def __getattr__(name: str) -> object:
-    """The version, and what bodies are annotated with, looked up when asked for: an unused plugin imports neither.
+    """The version, what scripts call and what bodies are annotated with: an unused plugin imports none of it.
 
     ``RankContext`` imports torch. Under ``TYPE_CHECKING`` it costs pytest's process nothing.
     """
@@ -22,4 +25,8 @@ def __getattr__(name: str) -> object:
         from pytest_distbench.worker.context import RankContext
 
         return RankContext
+    if name in ("record", "timed", "phase"):
+        from pytest_distbench import instruments
+
+        return getattr(instruments, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -32,6 +32,10 @@ class RecordingError(DistbenchError):
     """A rank gave something that cannot be measured, merged or stored."""
 
 
+class ReadingError(DistbenchError):
+    """A launch has passed, and a number that was to be read of what it printed or wrote is not there."""
+
+
 class DerivationError(DistbenchError):
     """A function that a test gave to ``judge`` raised, or returned no number."""
 

@@ -48,6 +48,21 @@ EXEMPT = {
     ),
     "worker/fingerprint.py": "reads torch's recorder of a group: tests/end_to_end/test_fingerprints.py",
     **dict.fromkeys(
+        (
+            "launch/readers/csv_file.py",
+            "launch/readers/jsonl.py",
+            "launch/readers/mllog.py",
+            "launch/readers/place.py",
+            "launch/readers/stdout.py",
+        ),
+        "a reader is its row in the table: tests/launch/readers/test_readers.py",
+    ),
+    "launch/readers/check.py": "refuses arguments of a test: tests/plugin/test_arguments.py",
+    "records/reader.py": "fields and a table, and no rule of its own",
+    "read.py": "names the readers: tests/launch/readers/test_readers.py",
+    "worker/script.py": "runs as __main__ of a rank: tests/end_to_end/test_scripts.py",
+    "plugin/workload.py": "joins arguments of a test: tests/plugin/test_arguments.py, tests/end_to_end/test_scripts.py",
+    **dict.fromkeys(
         ("plugin/requests.py", "plugin/state.py"),
         "joins arguments, markers and settings of a pytest run: tests/plugin/test_plugin.py and test_fixtures.py",
     ),

@@ -7,24 +7,21 @@ import selectors
 import shutil
 import signal
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 
 import msgspec
 
-from pytest_distbench.errors import RecordingError
 from pytest_distbench.launch import processes
 from pytest_distbench.launch.channel import ControlChannel
 from pytest_distbench.launch.contract import SESSION_VARIABLE, Exit, Launcher, RunningLaunch
-from pytest_distbench.launch.diagnosis.blame import is_hang
 from pytest_distbench.launch.diagnosis.evidence import collect
-from pytest_distbench.launch.diagnosis.fates import Ending, tell_fates
-from pytest_distbench.launch.diagnosis.reason import merge_outcomes
-from pytest_distbench.launch.logs import LogFollower, tail
-from pytest_distbench.launch.reduce import foreign_cores, late_s, merge, merge_fingerprints
+from pytest_distbench.launch.diagnosis.fates import Ending
+from pytest_distbench.launch.logs import LogFollower
+from pytest_distbench.launch.outcome import Clock, make_record
 from pytest_distbench.launch.reports import read_reports
+from pytest_distbench.launch.workplace import Leftovers, settle, watched_folder
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.plan import LaunchPlan
-from pytest_distbench.records.rank import RankReport
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.wire import TURN_REQUEST, RankEvent, variables_to_wire
 
@@ -80,7 +77,7 @@ def open_launch(
     on_output: Callable[[int, str], None] | None,
 ) -> Iterator[Supervised]:
     """A launch in flight; at the end nothing of it is left but its record."""
-    plan = replace(plan, variables={**plan.variables, SESSION_VARIABLE: launcher.session})
+    plan = settle(replace(plan, variables={**plan.variables, SESSION_VARIABLE: launcher.session}))
     plan.files.plan.touch(mode=0o600)
     stored = replace(plan, variables=variables_to_wire(plan.variables))
     plan.files.plan.write_bytes(msgspec.json.encode(stored))
@@ -135,6 +132,8 @@ class Supervised:
         self.ended_by_us: frozenset[int] = frozenset()
         self.left: frozenset[int] = frozenset()
         self.oom_kills_before = processes.oom_kills()
+        folder = watched_folder(plan)
+        self.leftovers = Leftovers(folder) if folder is not None else None
         self.running: RunningLaunch = launcher.start(plan)
         self.up_at = time.monotonic()  # for now: the clock starts anew when the last rank has said hello
         self.stop_at = self.up_at + plan.timeout_s + START_S
@@ -264,69 +263,17 @@ class Supervised:
 
     def record(self) -> LaunchRecord:
         """What happened, once the launch is finished."""
-        plan, ended, finished_at = self.plan, self.ended, self.finished_at
-        assert ended is not None
-        assert finished_at is not None
-        # A signal may wake what hung: what a rank says after we have begun to end it is not what happened.
-        reports = {rank: r for rank, r in read_reports(plan).items() if r.phases.get("end", 0.0) <= self.ended_at}
+        assert self.ended is not None
+        assert self.finished_at is not None
         ending = Ending(
-            exit=ended,
+            exit=self.ended,
             timed_out=self.timed_out,
             ended_by_us=self.ended_by_us,
             left=self.left,
             oom_kills=processes.oom_kills() - self.oom_kills_before,
         )
-        fates = tell_fates(plan, reports, self.channel, ending)
-        outcome, reason = merge_outcomes(fates, after_s=finished_at - self.up_at)
-        if outcome == "failed" and ended.died and all(f.is_victim for f in fates if f.outcome == "failed"):
-            reason = f"the launcher failed: {ended.trouble}"
-        elif outcome == "failed" and ended.trouble and not any(r.error for r in reports.values()):
-            log = tail(plan.files.launcher_log)
-            reason = f"{reason}; {ended.trouble}" + (f"\n{log}" if log else "")
-        measurements = []
-        if outcome == "passed":
-            try:
-                measurements = merge(list(reports.values()))
-            except RecordingError as error:
-                outcome, reason = "failed", str(error)
-        return LaunchRecord(
-            index=plan.index,
-            outcome=outcome,
-            wall_s=finished_at - self.started_at,
-            only=plan.only,
-            phases=_phases(reports, ended, self.started_at, finished_at),
-            reason=reason,
-            timed_out=is_hang(fates),
-            fates=fates,
-            measurements=measurements,
-            fingerprints=merge_fingerprints(list(reports.values())) if outcome == "passed" else {},
-            late_s=late_s(list(reports.values())) if outcome == "passed" else {},
-            peak_memory_bytes=max((r.peak_memory_bytes for r in reports.values()), default=0),
-            foreign_cores=foreign_cores(list(reports.values())),
-            software=reports[0].software if 0 in reports else {},
-            remarks=_merge_remarks(self.channel.remarks()),
-            logs=plan.directory,
-        )
-
-
-def _phases(reports: dict[int, RankReport], ended: Exit, started_at: float, finished_at: float) -> dict[str, float]:
-    """Seconds of the slowest rank in each phase, and of starting and ending the group around them."""
-    if not reports:
-        return {}
-    phases = {name: max(r.phases.get(name, 0.0) for r in reports.values()) for name in ("import", "rendezvous", "body")}
-    begin = max(r.phases["begin"] for r in reports.values())
-    agreed = ended.stamps.get("rendezvous", started_at)
-    return {
-        "launcher": agreed - started_at,
-        "process_start": begin - agreed,
-        **phases,
-        "exit": finished_at - max(r.phases.get("end", begin) for r in reports.values()),
-    }
-
-
-def _merge_remarks(remarks: Mapping[int, str]) -> list[str]:
-    """A line for all ranks that say the same."""
-    ranks: dict[str, list[str]] = {}
-    for rank, text in sorted(remarks.items()):
-        ranks.setdefault(text, []).append(str(rank))
-    return [f"rank {', '.join(who)}: {text}" for text, who in ranks.items()]
+        # A signal may wake what hung: what a rank says after we have begun to end it is not what happened.
+        reports = {rank: r for rank, r in read_reports(self.plan).items() if r.phases.get("end", 0.0) <= self.ended_at}
+        clock = Clock(started_at=self.started_at, up_at=self.up_at, finished_at=self.finished_at)
+        remarks = [self.leftovers.remark()] if self.leftovers is not None else []
+        return make_record(self.plan, reports, self.channel, ending, clock, remarks=remarks)

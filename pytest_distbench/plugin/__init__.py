@@ -82,7 +82,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     definition = metafunc.definition
     try:
         markers.requirement(definition.iter_markers())
-        sizes = markers.sizes(definition.iter_markers(), settings_of(metafunc.config))
+        of_class = getattr(metafunc.cls, "world_size", None)
+        sizes = markers.sizes(definition.iter_markers(), settings_of(metafunc.config), of_class=of_class)
     except ConfigurationError as error:
         state.usage_errors.append(f"{definition.nodeid}: {error}")
         return
@@ -182,6 +183,7 @@ def distbench(request: pytest.FixtureRequest, world_size: int, distbench_backend
     )
     yield made
     progress.end()
+    session.launching.outputs.forget()
 
 
 @pytest.hookimpl(wrapper=True)

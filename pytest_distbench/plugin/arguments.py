@@ -11,11 +11,13 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from pytest_distbench.errors import ConfigurationError, show
+from pytest_distbench.launch.readers.check import problem_with
 from pytest_distbench.plugin.outcomes import Misuse
 from pytest_distbench.records.bound import Bound, bounds_between
 from pytest_distbench.records.choices import MOST_LAUNCHES
 from pytest_distbench.records.kinds import METRIC_KINDS
 from pytest_distbench.records.metric import Scalar
+from pytest_distbench.records.reader import Reader
 from pytest_distbench.units import as_float
 
 LONGEST_NAME = 100
@@ -109,6 +111,31 @@ class Arguments:
             if "\0" in str(argument) or not _is_text(str(argument)):
                 self.refuse(f"args: {show(argument)} holds a character that no command line can")
         return [os.fspath(a) if isinstance(a, os.PathLike) else str(a) for a in value]
+
+    def variables(self, value: object) -> dict[str, str]:
+        """``env=``: environment variables, texts, numbers and paths."""
+        found = self.mapping("env", {} if value is None else value)
+        for name, inner in found.items():
+            if not name or "=" in name or "\0" in name or not _is_text(name):
+                self.refuse(f"env: {show(name)} is no name of an environment variable")
+            if isinstance(inner, bool) or not isinstance(inner, str | int | float | os.PathLike):
+                self.refuse(f"env[{name!r}]={show(inner)}; wanted text, a number or a path")
+            if "\0" in str(inner) or not _is_text(str(inner)):
+                self.refuse(f"env[{name!r}]={show(inner)} holds a character that no environment can")
+        return {name: os.fspath(v) if isinstance(v, os.PathLike) else str(v) for name, v in found.items()}
+
+    def readers(self, value: object) -> dict[str, Reader]:
+        """``read=``: what is read of a script's output and files, by the metric's name."""
+        wanted = "wanted a dict from metric names to readers of pytest_distbench.read, such as stdout(r'loss (.*)')"
+        if not isinstance(value, Mapping) or not all(isinstance(name, str) for name in value):
+            self.refuse(f"read={show(value)}; {wanted}")
+        for name, reader in value.items():
+            self.text("a name in read", name, without="[]")
+            if not isinstance(reader, Reader):
+                self.refuse(f"read[{name!r}]={show(reader)}; {wanted}")
+            if problem := problem_with(reader):
+                self.refuse(f"read[{name!r}]: {problem}")
+        return dict(value)
 
     def mapping(self, name: str, value: object) -> Mapping[str, Any]:
         """A mapping with text as keys."""

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeVar
+from typing import Any, Literal, NoReturn, TypeVar
 
 import pytest
 
 from pytest_distbench.errors import BackendUnavailable, DistbenchError, DistbenchWarning, show
 from pytest_distbench.judging.bounds import check_measured
 from pytest_distbench.judging.policy import Conclusion, conclude
-from pytest_distbench.machine.secrets import mask_secrets
 from pytest_distbench.plugin.arguments import Arguments
 from pytest_distbench.plugin.outcomes import (
     BeyondBound,
@@ -24,8 +24,10 @@ from pytest_distbench.plugin.outcomes import (
 )
 from pytest_distbench.plugin.requests import RequestMaker
 from pytest_distbench.plugin.runs import Run
+from pytest_distbench.plugin.workload import Wanted
 from pytest_distbench.records.bound_text import BoundValue
 from pytest_distbench.records.metric import Measurement, Scalar
+from pytest_distbench.records.reader import Reader
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import CaseResult
 from pytest_distbench.records.wire import XFAILED
@@ -38,13 +40,12 @@ from pytest_distbench.run.references import Nothing
 from pytest_distbench.run.request import CaseRequest
 from pytest_distbench.run.samples import SampleFailed, Samples
 
-if TYPE_CHECKING:
-    from pytest_distbench.worker.context import RankContext
-
 Recorder = Callable[[CaseResult], None]
 """Where finished cases go, to be carried into the reports. A case that comes again takes the earlier's place."""
 
-Body = Callable[["RankContext"], object] | str
+Body = Callable[..., object] | str | os.PathLike[str]
+"""A function that takes the :class:`RankContext`, ``"file.py::function"``, or a script."""
+
 _Found = TypeVar("_Found")
 
 _FAILURES = {
@@ -87,14 +88,20 @@ class Distbench:
         self._lend_terminal = lend_terminal
         self._ask = RequestMaker(session.settings, node, world_size=world_size, backend=backend)
         self._runs: list[Run] = []
+        self._checks = 0
         self._measured: dict[Samples, tuple[CaseRequest, int]] = {}
 
     def run(
         self,
-        body: Body,
+        body: Body | None = None,
         *,
+        module: str = "",
         params: Mapping[str, Any] | None = None,
-        args: Sequence[str] = (),
+        args: Sequence[str | os.PathLike[str]] = (),
+        cwd: str | os.PathLike[str] | None = None,
+        env: Mapping[str, str] | None = None,
+        read: Mapping[str, Reader] | None = None,
+        makes_group: bool = True,
         world_size: int | None = None,
         launches: int | None = None,
         timeout: float | None = None,
@@ -104,11 +111,21 @@ class Distbench:
     ) -> Run:
         """Launch a body, compare with the baseline, and fail the test if it regressed.
 
+        Texts in ``args``, ``env`` and ``cwd`` may hold ``{launch_dir}`` (a folder of each launch's own),
+        ``{data_dir}`` (one for all launches of the run), ``{seed}`` and ``{world_size}``. What defines the workload
+        is ``params``, ``args``, ``env`` and ``seeds``, without the paths of this machine.
+
         Args:
-            body: a function at module level that takes the :class:`RankContext`, or ``"file.py::function"``, or a
-                script ``"train.py"`` (paths relative to the test's file).
-            params: handed to the body as ``rank.params``; JSON-able. Part of the workload's identity.
+            body: a function at module level that takes the :class:`RankContext`, or a method; or
+                ``"file.py::function"``; or a script ``"train.py"`` (paths relative to the test's file).
+            module: instead of a body: a module that is run by its name, as ``torchrun -m`` does.
+            params: JSON-able; handed to a function as ``rank.params``, and as its arguments of these names.
             args: command line of a script.
+            cwd: where the ranks run, relative to the test's file. Default for a script: a folder of each launch's own
+                in which all that lies beside the script is linked.
+            env: added to the ranks' environment.
+            read: metrics by name, read of the output and the files of each launch: :mod:`pytest_distbench.read`.
+            makes_group: False: it is no error that a script makes no process group of torch's.
             world_size: ranks of this run's process groups, at most those the run was given; part of the case's name.
                 Default: the test's.
             launches: process groups judged first.
@@ -130,14 +147,21 @@ class Distbench:
             tolerance = given.tolerance(tolerance)
         launched, request = self._ask.run(
             given,
-            body,
-            params=params,
-            args=args,
+            Wanted(
+                body=body,
+                module=module,
+                params=params,
+                args=args,
+                cwd=cwd,
+                env=env,
+                read={} if read is None else read,
+                makes_group=makes_group,
+                seeds=seeds,
+            ),
             world_size=world_size,
             launches=launches,
             timeout=timeout,
             tolerance=tolerance,
-            seeds=seeds,
             name=name,
         )
         reference = self._guard(lambda: self._session.reference(request))
@@ -148,10 +172,15 @@ class Distbench:
 
     def measure(
         self,
-        body: Body,
+        body: Body | None = None,
         *,
+        module: str = "",
         params: Mapping[str, Any] | None = None,
-        args: Sequence[str] = (),
+        args: Sequence[str | os.PathLike[str]] = (),
+        cwd: str | os.PathLike[str] | None = None,
+        env: Mapping[str, str] | None = None,
+        read: Mapping[str, Reader] | None = None,
+        makes_group: bool = True,
         world_size: int | None = None,
         launches: int | None = None,
         timeout: float | None = None,
@@ -166,14 +195,21 @@ class Distbench:
         given = self.arguments("distbench.measure")
         launched, request = self._ask.run(
             given,
-            body,
-            params=params,
-            args=args,
+            Wanted(
+                body=body,
+                module=module,
+                params=params,
+                args=args,
+                cwd=cwd,
+                env=env,
+                read={} if read is None else read,
+                makes_group=makes_group,
+                seeds=seeds,
+            ),
             world_size=world_size,
             launches=launches,
             timeout=timeout,
             tolerance=None,
-            seeds=seeds,
             name="measure" if isinstance(name, str) and not name else name,
         )
         samples = self._session.samples(launched)
@@ -181,6 +217,56 @@ class Distbench:
         with self._lend_terminal():
             self._add_launches([samples], 1)
         return self._keep(samples, lambda: self._finish(self._measured_result(samples)))
+
+    def check(
+        self,
+        body: Body | None = None,
+        *,
+        module: str = "",
+        params: Mapping[str, Any] | None = None,
+        args: Sequence[str | os.PathLike[str]] = (),
+        cwd: str | os.PathLike[str] | None = None,
+        env: Mapping[str, str] | None = None,
+        makes_group: bool = True,
+        world_size: int | None = None,
+        timeout: float | None = None,
+        seeds: Sequence[int] = (0,),
+    ) -> Run:
+        """Launch a body once, and judge nothing: for tests of correctness, whose asserts are all that counts.
+
+        The arguments are those of :meth:`run`. What the body records can be looked at, and is neither compared nor
+        stored. A test may check as often as it likes: save with 2 ranks, load with 4.
+
+        Raises:
+            LaunchFailed: a rank failed, or the group hung.
+            Misuse: an argument cannot be used.
+        """
+        self._checks += 1
+        given = self.arguments("distbench.check")
+        launched, request = self._ask.run(
+            given,
+            Wanted(
+                body=body,
+                module=module,
+                params=params,
+                args=args,
+                cwd=cwd,
+                env=env,
+                read={},
+                makes_group=makes_group,
+                seeds=seeds,
+            ),
+            world_size=world_size,
+            launches=1,
+            timeout=timeout,
+            tolerance=None,
+            name=f"check{self._checks}",
+        )
+        samples = self._session.launches_of(launched)
+        reference = Nothing(request)
+        with self._lend_terminal():
+            result = self._guard(lambda: self._session.run(request, samples, reference))
+        return self._keep(samples, self._finish(result))
 
     def judge(
         self,
@@ -235,7 +321,7 @@ class Distbench:
             given,
             label=metric.key,
             world_size=self.world_size,
-            identity=mask_secrets(self._ask.parameters(given, params)),
+            identity=self._ask.identity(given, params),
             launches=None if callable(values) else int(samples.most),
             tolerance=None if tolerance is None else given.number("tolerance", tolerance, least=0.0),
         )

@@ -4,52 +4,131 @@ from __future__ import annotations
 
 import inspect
 import json
+import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from importlib.machinery import PathFinder
 from pathlib import Path
-from typing import Any
+from types import FunctionType, MethodType
+from typing import Any, cast
 
 from pytest_distbench.errors import BodyError, show
 from pytest_distbench.records.plan import BodyReference
 
 
-def locate(body: object, *, beside: Path, args: Sequence[str]) -> BodyReference:
-    """Find out how a rank can import a body.
+def locate(body: object, *, beside: Path) -> BodyReference:
+    """Find out how a rank can import a function, or where a script is.
 
     Raises:
         BodyError: it is not importable by name from a file.
     """
-    if isinstance(body, str):
-        file, separator, function = body.partition("::")
-        path = Path(beside, file)
-        if not _is_file(path):
-            raise BodyError(f"body {show(body)}: there is no file {show(str(path))}")
-        if separator and not function:
-            raise BodyError(f"body {body!r}: no function named after '::'")
-        return BodyReference(file=str(path), function=function, arguments=[str(a) for a in args])
-    if not inspect.isfunction(body):
+    if isinstance(body, str | os.PathLike):
+        return _named(os.fspath(body), beside)
+    if inspect.ismethod(body) and not inspect.isclass(body.__self__):
+        return _method(body)
+    function = body.__func__ if inspect.ismethod(body) else body
+    if not inspect.isfunction(function):
         raise BodyError(
             f"body {show(body)} is a {type(body).__name__}; "
-            "wanted a function at module level, 'file.py::function' or 'script.py'"
+            "wanted a function at module level, a method, 'file.py::function' or 'script.py'"
         )
-    name = body.__qualname__
+    name = function.__qualname__
+    if inspect.ismethod(body):
+        name = f"{cast(type, body.__self__).__qualname__}.{function.__name__}"
+    _check(function, name)
+    return BodyReference(
+        file=inspect.unwrap(function).__code__.co_filename,  # a decorator may lie elsewhere
+        function=name,
+        module=function.__module__,
+        is_rewritten=_is_rewritten(function.__module__),
+    )
+
+
+def locate_module(name: object) -> BodyReference:
+    """Find the file of a module that is run by its name, as ``python -m`` does. Nothing is imported.
+
+    Raises:
+        BodyError: there is none on ``sys.path``.
+    """
+    if not isinstance(name, str) or not all(part.isidentifier() for part in name.split(".")):
+        raise BodyError(f"module={show(name)}; wanted the name of a module, such as 'pkg.train'")
+    path: list[str] | None = None
+    spec = None
+    for end in range(1, name.count(".") + 2):
+        spec = PathFinder.find_spec(".".join(name.split(".")[:end]), path)
+        if spec is None:
+            break
+        path = list(spec.submodule_search_locations or [])
+    if spec is not None and spec.submodule_search_locations is not None:
+        spec = PathFinder.find_spec(f"{name}.__main__", path)
+    if spec is None or not spec.origin:
+        raise BodyError(
+            f"module={name!r}: there is no such module, or it is a package without __main__; looked in "
+            f"{', '.join(sys.path[:4])} ... Put its folder on the path: pythonpath = src in the ini file"
+        )
+    return BodyReference(file=spec.origin, module=name)
+
+
+def _named(text: str, beside: Path) -> BodyReference:
+    file, separator, function = text.partition("::")
+    path = Path(beside, file)
+    if not _is_file(path):
+        raise BodyError(f"body {show(text)}: there is no file {show(str(path))}")
+    if separator and not function:
+        raise BodyError(f"body {text!r}: no function named after '::'")
+    return BodyReference(file=str(path), function=function)
+
+
+def _method(body: MethodType) -> BodyReference:
+    """A method of an object: the rank makes another object of its class, with the attributes that are JSON-able."""
+    owner = type(body.__self__)
+    name = f"{owner.__qualname__}.{body.__name__}"
+    _check(cast(FunctionType, body.__func__), name)
+    file = getattr(sys.modules.get(owner.__module__), "__file__", None)
+    if not isinstance(file, str):
+        raise BodyError(f"body {name}: its class is in no file that ranks could import")
+    instance: dict[str, Any] = {}
+    left_out = []
+    for attribute, value in vars(body.__self__).items():
+        try:
+            instance |= json_able({attribute: value})
+        except BodyError:
+            left_out.append(attribute)
+    return BodyReference(
+        file=file,
+        function=name,
+        module=owner.__module__,
+        is_rewritten=_is_rewritten(owner.__module__),
+        instance=instance,
+        left_out=left_out,
+    )
+
+
+def _check(function: FunctionType, name: str) -> None:
+    """Refuse what ranks cannot find again, or what a call would not run.
+
+    Raises:
+        BodyError: the function is one of those.
+    """
     if "<" in name:
         raise BodyError(
-            f"body {name} in {body.__code__.co_filename}:{body.__code__.co_firstlineno} is defined inside a function: "
-            "ranks import the body by name, so move it to module level"
+            f"body {name} in {function.__code__.co_filename}:{function.__code__.co_firstlineno} is defined inside a "
+            "function: ranks import the body by name, so move it to module level"
         )
-    if inspect.iscoroutinefunction(body) or inspect.isasyncgenfunction(body) or inspect.isgeneratorfunction(body):
+    if (
+        inspect.iscoroutinefunction(function)
+        or inspect.isasyncgenfunction(function)
+        or inspect.isgeneratorfunction(function)
+    ):
         raise BodyError(
             f"body {name} is a coroutine or generator function, of which a call runs nothing; wanted a plain function, "
             "without async and yield: call asyncio.run in it where it needs to"
         )
-    loader = getattr(sys.modules.get(body.__module__), "__loader__", None)
-    return BodyReference(
-        file=inspect.unwrap(body).__code__.co_filename,  # a decorator may lie elsewhere
-        function=name,
-        module=body.__module__,
-        is_rewritten=type(loader).__name__ == "AssertionRewritingHook",
-    )
+
+
+def _is_rewritten(module: str) -> bool:
+    loader = getattr(sys.modules.get(module), "__loader__", None)
+    return type(loader).__name__ == "AssertionRewritingHook"
 
 
 def _is_file(path: Path) -> bool:
@@ -69,11 +148,18 @@ def json_able(params: Mapping[str, Any]) -> dict[str, Any]:
         if not isinstance(key, str):
             raise BodyError(f"params: the key {key!r} is no text: ranks get parameters as JSON")
         try:
-            json.dumps({key: value}, allow_nan=False, ensure_ascii=False).encode()
+            json.dumps({key: value}, allow_nan=False, ensure_ascii=False, default=_as_text).encode()
         except (TypeError, ValueError, RecursionError) as error:
             raise BodyError(
                 f"params[{key!r}] is not JSON-able: {error}. Ranks get parameters as JSON: pass finite numbers, text, "
-                "lists and dicts, and build the rest in the body"
+                "paths, lists and dicts, and build the rest in the body"
             ) from None
-    decoded: dict[str, Any] = json.loads(json.dumps(dict(params)))
+    decoded: dict[str, Any] = json.loads(json.dumps(dict(params), default=_as_text))
     return decoded
+
+
+def _as_text(value: object) -> str:
+    """A path as text; nothing else that JSON has no word for."""
+    if isinstance(value, os.PathLike) and isinstance(text := os.fspath(value), str):
+        return text
+    raise TypeError(f"Object of type {type(value).__name__} is not JSON serializable")

@@ -51,14 +51,21 @@ class Size:
     not_run: str = ""
 
 
-def sizes(markers: Iterable[pytest.Mark], settings: Settings) -> list[Size]:
+def sizes(markers: Iterable[pytest.Mark], settings: Settings, *, of_class: object = None) -> list[Size]:
     """The world sizes a test runs at, and those it would have run at with more ranks.
 
+    Args:
+        markers: of the test, the closest first.
+        settings: of the run.
+        of_class: the attribute ``world_size`` of the test's class, a number or a list, which counts without a marker.
+
     Raises:
-        ConfigurationError: a marker's arguments cannot be used.
+        ConfigurationError: a marker's arguments, or the attribute, cannot be used.
     """
     marks = list(markers)
     wanted, least, most = _world_size(marks)
+    if of_class is not None and not any(m.name == "world_size" for m in marks):
+        wanted = _sizes_of_class(of_class)
     not_run = "" if settings.gpu or not any(m.name == "gpu" for m in marks) else "not run: needs a GPU: give --gpu"
     given = settings.world_sizes
     if wanted:
@@ -125,6 +132,13 @@ def _world_size(marks: list[pytest.Mark]) -> tuple[tuple[int, ...], float, float
             raise ConfigurationError(f"@pytest.mark.world_size: min={least} is more than max={most}")
         return tuple(dict.fromkeys(mark.args)), least, most
     return (), 1, float("inf")
+
+
+def _sizes_of_class(value: object) -> tuple[int, ...]:
+    numbers = tuple(value) if isinstance(value, list | tuple) else (value,)
+    if not numbers or not all(isinstance(n, int) and not isinstance(n, bool) and n >= 1 for n in numbers):
+        raise ConfigurationError(f"world_size={value!r} of its class; wanted a number of ranks, or a list of such")
+    return tuple(dict.fromkeys(numbers))
 
 
 def _obstacle(ranks: int, settings: Settings) -> str:

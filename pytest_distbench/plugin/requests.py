@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, Literal
 
 import pytest
@@ -10,11 +10,13 @@ import pytest
 from pytest_distbench.errors import BodyError
 from pytest_distbench.judging.terms import Terms
 from pytest_distbench.machine import hardware
-from pytest_distbench.machine.secrets import mask_arguments, mask_secrets
+from pytest_distbench.machine.secrets import mask_secrets
 from pytest_distbench.plugin.arguments import Arguments
-from pytest_distbench.plugin.locate import json_able, locate
+from pytest_distbench.plugin.identity import places_of
+from pytest_distbench.plugin.locate import json_able
 from pytest_distbench.plugin.markers import requirement
 from pytest_distbench.plugin.names import test_and_id
+from pytest_distbench.plugin.workload import Wanted, make_workload
 from pytest_distbench.records.bound_text import AskedBound
 from pytest_distbench.records.case import Case, CaseKey
 from pytest_distbench.records.choices import LONGEST_TIMEOUT_S, MOST_LAUNCHES
@@ -47,19 +49,17 @@ class RequestMaker:
         self._names: set[str] = set()
         given = self._wanted.bounds or {}
         self.bounds = tuple(AskedBound(metric, value, f"marker of {node.name}") for metric, value in given.items())
+        self._places = places_of(node.config)
 
     def run(
         self,
         given: Arguments,
-        body: object,
+        wanted: Wanted,
         *,
-        params: Mapping[str, Any] | None,
-        args: Sequence[str],
         world_size: int | None,
         launches: int | None,
         timeout: float | None,
         tolerance: float | Mapping[str, float] | None,
-        seeds: Sequence[int],
         name: str,
     ) -> tuple[LaunchRequest, CaseRequest]:
         """What to launch, and how to judge it.
@@ -67,17 +67,7 @@ class RequestMaker:
         Raises:
             Misuse: an argument cannot be used.
         """
-        try:
-            reference = locate(body, beside=self._node.path.parent, args=given.command_line(args))
-        except BodyError as error:
-            given.refuse(str(error))
-        parameters = self.parameters(given, params)
-        identity = mask_secrets(parameters)
-        of_seeds = given.seeds(seeds)
-        if of_seeds != (0,):
-            identity["seeds"] = list(of_seeds)
-        if reference.arguments:
-            identity["args"] = mask_arguments(reference.arguments)
+        workload = make_workload(given, wanted, beside=self._node.path.parent, places=self._places)
         label = given.text("name", name, may_be_empty=True, without="@")
         ranks = self._world_size
         if world_size is not None:
@@ -86,13 +76,16 @@ class RequestMaker:
             if ranks > self._settings.largest:
                 pytest.skip(f"not run: needs {ranks} ranks, {self._settings.largest} given")
         request = self.case(
-            given, label=label, world_size=ranks, identity=identity, launches=launches, tolerance=tolerance
+            given, label=label, world_size=ranks, identity=workload.identity, launches=launches, tolerance=tolerance
         )
         seconds = None if timeout is None else given.number("timeout", timeout, above=0.0, most=LONGEST_TIMEOUT_S)
         launched = LaunchRequest(
-            body=reference,
-            params=parameters,
-            seeds=of_seeds,
+            title=request.case.folder,
+            body=workload.body,
+            params=workload.params,
+            workplace=workload.workplace,
+            read=workload.read,
+            seeds=workload.seeds,
             world_size=ranks,
             backend=self._backend,
             device=self._device,
@@ -154,9 +147,11 @@ class RequestMaker:
             xfail_perf=wanted.xfail_perf or "",
         )
 
-    def parameters(self, given: Arguments, params: Mapping[str, Any] | None) -> dict[str, Any]:
-        """Parameters as ranks get them."""
+    def identity(self, given: Arguments, params: Mapping[str, Any] | None) -> dict[str, Any]:
+        """Parameters as they are stored: without secrets and places of this machine."""
         try:
-            return json_able(given.mapping("params", params if params is not None else {}))
+            found = json_able(given.mapping("params", params if params is not None else {}))
         except BodyError as error:
             given.refuse(str(error))
+        kept: dict[str, Any] = self._places.leave_out(mask_secrets(found))
+        return kept

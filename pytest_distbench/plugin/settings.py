@@ -88,6 +88,7 @@ def read_settings(config: pytest.Config) -> Settings:
         ),
         tolerance=_number(config, "tolerance", DEFAULT_TOLERANCE, least=0.0),
         json=_json_path(config),
+        logs=_logs_folder(config),
         max_message_bytes=_size(config, "max_message"),
         preload=tuple(config.getini("distbench_preload")),
         against=_against(config),
@@ -183,6 +184,14 @@ def _size(config: pytest.Config, name: str) -> int | None:
         return parse_bytes(text) if text else None
     except ConfigurationError as error:
         raise ConfigurationError(f"{_spell(name)}: {error}") from None
+
+
+def _logs_folder(config: pytest.Config) -> Path | None:
+    text = _text(config, "logs")
+    path = Path(config.invocation_params.dir, text)
+    if text and path.exists() and not path.is_dir():
+        raise ConfigurationError(f"{_spell('logs')}: {path} is no folder")
+    return path if text else None
 
 
 def _json_path(config: pytest.Config) -> Path | None:

@@ -58,6 +58,11 @@ class Case(Record, frozen=True, kw_only=True):
         return f"{function}[{self.key.case_id}]" if self.key.case_id else function
 
     @property
+    def folder(self) -> str:
+        """Test and key as a path: ``suites/test_a.py/test_b/ws2.gloo.warm``."""
+        return f"{self.test.replace('::', '/')}/{self.key}"
+
+    @property
     def workload(self) -> str:
         """Short hash of the parameters: a baseline with another hash measured something else."""
         text = json.dumps([self.world_size, self.device, self.params], sort_keys=True, separators=(",", ":"))

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from pytest_distbench.records.fingerprint import Fingerprint
+from pytest_distbench.records.launch_files import LaunchFiles
 from pytest_distbench.records.metric import Measurement
 from pytest_distbench.records.rank import Outcome, RankFate
 from pytest_distbench.records.record import Record
@@ -34,3 +37,19 @@ class LaunchRecord(Record, frozen=True, kw_only=True):
     remarks: list[str] = []
     """What the user should know of a launch that passed: that a thread of his kept a rank from ending, for example."""
     logs: str = ""
+    """Folder of what the ranks printed."""
+
+    def output(self, rank: int = 0) -> str:
+        """What a rank printed, on stdout and stderr. Of a launch that passed it is there until its test is over.
+
+        Raises:
+            FileNotFoundError: it is gone, or there is no such rank; the message says what to do.
+        """
+        path = LaunchFiles(Path(self.logs)).log(rank)
+        try:
+            return path.read_text(errors="replace")
+        except FileNotFoundError:
+            raise FileNotFoundError(
+                f"no output of rank {rank} of launch {self.index + 1} in {self.logs}: there is no such rank, or the "
+                "test is over. Read it in the test, or keep it with --distbench-logs DIR"
+            ) from None

@@ -50,6 +50,11 @@ class LaunchFiles:
         return sockets_folder(self.directory)
 
     @property
+    def work(self) -> Path:
+        """Folder for the files of what is measured: its working directory, unless it asked for another."""
+        return self.directory / "work"
+
+    @property
     def launcher_log(self) -> Path:
         """What a launcher that is a process of its own printed."""
         return self.directory / "launcher.log"
@@ -71,6 +76,10 @@ class LaunchFiles:
     def log(self, rank: int) -> Path:
         """What a rank printed."""
         return self.directory / f"rank{rank}.log"
+
+    def logs(self) -> list[Path]:
+        """The logs of all ranks that have one."""
+        return sorted(self.directory.glob("rank*.log"))
 
     def stacks(self, rank: int) -> Path:
         """The Python stacks that a rank writes when it is asked."""

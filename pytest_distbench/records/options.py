@@ -96,6 +96,11 @@ OPTIONS: dict[str, Option] = {
         summary="change from the baseline towards worse that is accepted, as a fraction "
         f"(default: {DEFAULT_TOLERANCE})",
     ),
+    "logs": Option(
+        metavar="DIR",
+        summary="keep what the ranks of every launch print, in files below this folder",
+        is_repeated=False,
+    ),
     "json": Option(
         metavar="FILE",
         summary="write the run record: environment, cases, launches, verdicts",

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from pytest_distbench.records.launch_files import LaunchFiles
+from pytest_distbench.records.reader import Reader
 from pytest_distbench.records.record import Record
 
 
@@ -15,11 +16,27 @@ class BodyReference(Record, frozen=True, kw_only=True):
     file: str
     function: str = ""
     module: str = ""
-    """The module name pytest knows the file by; used where it leads to the same file."""
+    """Of a function: the module name pytest knows its file by; used where it leads to the same file. Of a script: the
+    name it is run by, as ``python -m`` does; empty: it is run by its file."""
     is_rewritten: bool = False
     """Whether pytest rewrote the assertions of that module."""
+    instance: dict[str, Any] | None = None
+    """Of a method: the attributes that the object it was taken from had; None: it is no method of an object."""
+    left_out: list[str] = []
+    """Attributes of that object that cannot be handed to a rank."""
     arguments: list[str] = []
-    """Command line of a script."""
+    """Command line of a script, with placeholders."""
+    makes_group: bool = True
+    """Of a script: it is expected to make a process group."""
+
+    @property
+    def is_script(self) -> bool:
+        """Whether it is run as a program, not called."""
+        return not self.function
+
+
+PLACEHOLDERS = ("{launch_dir}", "{data_dir}", "{seed}", "{world_size}")
+"""What a test may write in arguments, variables and the working folder of a script."""
 
 
 class LaunchPlan(Record, frozen=True, kw_only=True):
@@ -39,8 +56,15 @@ class LaunchPlan(Record, frozen=True, kw_only=True):
     data_dir: str
     """Shared by all launches of a run: a place for data made once."""
     working_dir: str
+    """Where the ranks run; empty: in the launch's own folder for files (:attr:`LaunchFiles.work`)."""
+    mirrored: str = ""
+    """A folder whose entries are linked into the launch's own, so that what is there is found by its relative path."""
     python_path: list[str]
     variables: dict[str, str]
+    read: dict[str, Reader] = {}
+    """Metrics to be read after the launch, by name; no business of the ranks."""
+    own_variables: dict[str, str] = {}
+    """What the test adds to them, with placeholders."""
     devices: list[int] = []
     """Index of the CUDA device of each local rank; empty on the CPU."""
     shares_gpu: bool = False
@@ -65,3 +89,15 @@ class LaunchPlan(Record, frozen=True, kw_only=True):
     def files(self) -> LaunchFiles:
         """Where the launch's files are."""
         return LaunchFiles(Path(self.directory))
+
+    def fill(self, text: str) -> str:
+        """A text of the test's with the values of this launch for its placeholders (:data:`PLACEHOLDERS`)."""
+        values = {
+            "{launch_dir}": str(self.files.work),
+            "{data_dir}": self.data_dir,
+            "{seed}": str(self.seeds[0]),
+            "{world_size}": str(self.world_size),
+        }
+        for name, value in values.items():
+            text = text.replace(name, value)
+        return text

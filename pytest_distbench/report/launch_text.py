@@ -22,7 +22,7 @@ _LONGEST_TEXT = 8000
 def launch_text(result: CaseResult, *, rerun_command: str) -> str:
     """Explain a failed launch: the culprit first, equal fates merged, then the logs and the command to run it again."""
     launch = result.launches[-1]
-    parts = [escape(launch_headline(launch)), ""]
+    parts = [escape(launch_headline(launch)), *_further_lines(launch), ""]
     groups: dict[tuple[str, str], list[RankFate]] = {}
     for fate in launch.fates:
         groups.setdefault((_title_of(fate), _body_of(fate)), []).append(fate)
@@ -31,7 +31,6 @@ def launch_text(result: CaseResult, *, rerun_command: str) -> str:
         parts += [f"--- rank{'s' * (len(fates) > 1)} {numbers}: {title}", *([body, ""] if body else [])]
         for fate in fates[:_FEW_LOGS]:
             parts += _log_of(fate, launch)
-    parts += _launcher_lines(launch)
     parts.append(f"logs:    {launch.logs}/rank*.log")
     parts.append(f"re-run:  {rerun_command}")
     parts.append(f"debug:   {rerun_command} --distbench-attach {launch.fates[0].rank if launch.fates else 0}")
@@ -85,12 +84,10 @@ def _log_of(fate: RankFate, launch: LaunchRecord) -> list[str]:
     ]
 
 
-def _launcher_lines(launch: LaunchRecord) -> list[str]:
-    """What the launcher itself said, where no rank said anything."""
+def _further_lines(launch: LaunchRecord) -> list[str]:
+    """What belongs to the reason: what a launcher said, or the output that was searched in vain."""
     lines = launch.reason.splitlines()[1:]
-    return (
-        ["the launcher's log:", *(f"    | {line[:_LONGEST_LINE]}" for line in lines[-_FEW_LINES:]), ""] if lines else []
-    )
+    return [f"    | {line[:_LONGEST_LINE]}" for line in lines[-_FEW_LINES:]]
 
 
 def _shorten(text: str) -> str:

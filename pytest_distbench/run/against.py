@@ -11,7 +11,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import pytest_distbench
 from pytest_distbench.installation import is_installed_here
 from pytest_distbench.launch.contract import Launcher
 from pytest_distbench.launch.launchers import LauncherSetup
@@ -23,7 +22,7 @@ from pytest_distbench.records.record import replace
 from pytest_distbench.run.settings import AgainstSettings
 from pytest_distbench.run.worktree import Revision, check_out, find_revision
 
-PACKAGE = Path(pytest_distbench.__file__).resolve().parent
+PACKAGE = Path(__file__).resolve().parents[1]
 """This package: its code is the running one on both sides, also where the repository is its own."""
 
 
@@ -133,13 +132,14 @@ class ReferenceSide:
         data_dir = self._directory / "reference-data"  # what one revision has prepared is not for the other
         data_dir.mkdir(exist_ok=True)
         working_dir = self._there(plan.working_dir)
-        if not Path(working_dir).is_dir():  # pytest was started in a folder that the reference does not have
+        if plan.working_dir and not _may_hold(working_dir):  # pytest was started where the reference has no folder
             working_dir = str(self._tree)
         return replace(
             plan,
             body=replace(plan.body, file=self._there(plan.body.file)),
             data_dir=str(data_dir),
             working_dir=working_dir,
+            mirrored=self._there(plan.mirrored),
             python_path=path,
             variables=variables,
             tree=str(self._tree or ""),
@@ -166,6 +166,11 @@ class ReferenceSide:
             if spelling.is_relative_to(revision.root) and not spelling.is_relative_to(PACKAGE):
                 return str(self._tree / spelling.relative_to(revision.root))  # type: ignore[operator] # there is one
         return path
+
+
+def _may_hold(folder: str) -> bool:
+    """Whether ranks can run in a folder; one with a placeholder is made later."""
+    return "{" in folder or Path(folder).is_dir()
 
 
 def make_setup(variant: Variant, directory: Path, session: str, preload: Sequence[str]) -> LauncherSetup:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import shutil
 import sys
@@ -21,6 +22,7 @@ from pytest_distbench.records.plan import LaunchPlan
 from pytest_distbench.records.torchrun import is_of_a_group
 from pytest_distbench.run.against import ReferenceSide, Variant, make_setup, outside
 from pytest_distbench.run.directory import RunDirectory
+from pytest_distbench.run.outputs import Outputs
 from pytest_distbench.run.request import LaunchRequest
 from pytest_distbench.run.settings import Settings
 
@@ -53,6 +55,11 @@ class Launching:
     _launcher: Launcher | None = None
     _reference: ReferenceSide | None = None
     _failed_launches: int = 0
+
+    @functools.cached_property
+    def outputs(self) -> Outputs:
+        """What launches have printed."""
+        return Outputs(self.settings.logs)
 
     @property
     def directory(self) -> RunDirectory:
@@ -130,7 +137,7 @@ class Launching:
         plan = self._plan(directory, request, index, only=only)
         self.on_progress(f"launch {index + 1}")
         record = supervise(self.launcher, plan, on_progress=self.on_progress, on_output=self.on_output)
-        self._tidy(record)
+        self._tidy(record, request)
         return record
 
     def launch_pair(
@@ -150,15 +157,17 @@ class Launching:
             )
         except OSError as error:
             raise _no_room(error) from error
-        for record, plan in zip(records, (theirs, ours), strict=True):
+        for record, plan, side in zip(records, (theirs, ours), ("reference", ""), strict=True):
             if record is None:
                 shutil.rmtree(plan.directory, ignore_errors=True)
             else:
-                self._tidy(record)
+                self._tidy(record, request, side)
         return records
 
     def _plan(self, directory: Path, request: LaunchRequest, index: int, *, only: Sequence[str]) -> LaunchPlan:
         variables = self._variables()
+        place = request.workplace
+        folder = str(Path.cwd()) if place.folder is None else place.folder
         return LaunchPlan(
             index=index,
             world_size=request.world_size,
@@ -170,9 +179,12 @@ class Launching:
             timeout_s=request.timeout_s if self.settings.attach is None else ATTACHED_TIMEOUT_S,
             directory=str(directory),
             data_dir=str(self.directory.data),
-            working_dir=str(Path.cwd()),
+            working_dir="" if place.is_mirrored else folder,
+            mirrored=folder if place.is_mirrored else "",
             python_path=[p or str(Path.cwd()) for p in sys.path],
             variables=variables,
+            own_variables=dict(place.variables),
+            read=dict(request.read),
             devices=self._devices(request.world_size),
             shares_gpu=self.settings.shares_gpu,
             attached=self.settings.attach,
@@ -187,12 +199,10 @@ class Launching:
         self._failed_launches -= 1
         shutil.rmtree(record.logs, ignore_errors=True)
 
-    def _tidy(self, record: LaunchRecord) -> None:
-        """The folder of a launch that failed is kept for reading."""
-        if record.outcome == "failed":
-            self._failed_launches += 1
-        else:
-            shutil.rmtree(record.logs, ignore_errors=True)
+    def _tidy(self, record: LaunchRecord, request: LaunchRequest, side: str = "") -> None:
+        """The folder of a launch that failed is kept for reading; what others printed, until their test ends."""
+        self._failed_launches += record.outcome == "failed"
+        self.outputs.take(record, request.title, side)
 
     def _devices(self, world_size: int) -> list[int]:
         """CUDA device of each rank: one of its own, or shared evenly."""

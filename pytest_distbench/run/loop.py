@@ -110,6 +110,10 @@ class Session:
         """The launches of a case, none made yet: in pairs where this tree is compared with another."""
         if self.settings.against is not None and self.settings.attach is None:
             return PairedLaunches(self.launching, request)
+        return self.launches_of(request)
+
+    def launches_of(self, request: LaunchRequest) -> Samples:
+        """The launches of a case, of this tree alone."""
         return Launches(self.launching, request, self.pacer)
 
     def reference(self, request: CaseRequest) -> Reference:

@@ -2,12 +2,29 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from pytest_distbench.judging.terms import Terms
 from pytest_distbench.records.case import Case
 from pytest_distbench.records.plan import BodyReference
+from pytest_distbench.records.reader import Reader
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workplace:
+    """Where the ranks of a launch run.
+
+    Attributes:
+        folder: with placeholders; None: where pytest runs.
+        is_mirrored: not in the folder itself, but in a folder of the launch's own in which all of it is linked.
+        variables: added to the environment, with placeholders.
+    """
+
+    folder: str | None = None
+    is_mirrored: bool = False
+    variables: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -15,8 +32,11 @@ class LaunchRequest:
     """What to launch.
 
     Attributes:
+        title: of the case, slashes separating folders: what its logs are kept under.
         body: what every rank runs.
         params: as the ranks get them.
+        workplace: where a script runs.
+        read: metrics to be read after the launch, by name.
         seeds: the body runs once for each.
         world_size: ranks of the process group.
         backend: of the process group.
@@ -24,8 +44,11 @@ class LaunchRequest:
         timeout_s: for one launch.
     """
 
+    title: str
     body: BodyReference
     params: dict[str, Any]
+    workplace: Workplace = Workplace()
+    read: Mapping[str, Reader] = field(default_factory=dict)
     seeds: tuple[int, ...]
     world_size: int
     backend: str

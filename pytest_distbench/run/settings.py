@@ -54,6 +54,7 @@ class Settings:
         policy: which verdicts fail a test, and what happens without a baseline.
         tolerance: default tolerance as a fraction.
         json: where to write the run record, or None.
+        logs: folder for what the ranks of all launches print, or None.
         max_message_bytes: collective sweeps leave out larger messages; None: no limit.
         preload: modules to import once for all ranks.
         against: what this tree is compared with in place of stored baselines, or None.
@@ -78,6 +79,7 @@ class Settings:
     policy: Policy
     tolerance: float
     json: Path | None
+    logs: Path | None
     max_message_bytes: int | None
     preload: tuple[str, ...]
     against: AgainstSettings | None = None

@@ -33,7 +33,10 @@ def load(reference: BodyReference) -> Callable[[RankContext], object]:
         Exception: whatever the module raises while it is imported.
     """
     found: object = _module(reference)
-    for part in reference.function.split("."):
+    *owners, name = reference.function.split(".")
+    for part in [*owners, name]:
+        if part is name and reference.instance is not None and isinstance(found, type):
+            found = _make_object(found, reference)
         if not hasattr(found, part):
             inside = "" if isinstance(found, ModuleType) else f": {part!r} is no part of a {type(found).__name__}"
             raise BodyError(
@@ -44,6 +47,31 @@ def load(reference: BodyReference) -> Callable[[RankContext], object]:
     if not callable(found):
         raise BodyError(f"{reference.file}::{reference.function} is a {type(found).__name__}, not a function")
     return found
+
+
+def call(body: Callable[..., object], rank: RankContext) -> None:
+    """Call a body: a parameter that has the name of one of ``params`` gets that, the one that is left gets the rank.
+
+    Raises:
+        BodyError: it wants something else, or the call has run nothing of it.
+        Exception: whatever the body raises.
+    """
+    try:
+        parameters = list(inspect.signature(body).parameters.values())
+    except (TypeError, ValueError):  # Python cannot tell
+        parameters = [inspect.Parameter("rank", inspect.Parameter.POSITIONAL_ONLY)]
+    named = {p.name: rank.params[p.name] for p in parameters if p.name in rank.params and p.kind in _BY_NAME}
+    left = [p for p in parameters if p.name not in named and p.kind is not inspect.Parameter.VAR_KEYWORD]
+    wanted = [p for p in left if p.default is p.empty] or left[:1]
+    if len(wanted) > 1 and wanted[1].kind is not inspect.Parameter.VAR_POSITIONAL:
+        raise BodyError(
+            f"the body wants {', '.join(p.name for p in wanted[1:])} besides {wanted[0].name}, which is the rank; "
+            f"params= has {', '.join(rank.params) or 'nothing'}"
+        )
+    if wanted and wanted[0].kind in _BY_NAME:
+        named[wanted[0].name] = rank
+        wanted = []
+    check_ran(body(*[rank] * bool(wanted), **named))
 
 
 def check_ran(returned: object) -> None:
@@ -106,6 +134,25 @@ def _module(reference: BodyReference) -> ModuleType:
     sys.modules[name] = module
     spec.loader.exec_module(module)
     return module
+
+
+_BY_NAME = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+
+
+def _make_object(owner: type, reference: BodyReference) -> object:
+    """An object of a method's class, with the attributes that reached this process. Its ``__init__`` is not called."""
+    left_out = frozenset(reference.left_out)
+
+    def explain(self: object, name: str) -> object:
+        where = f"{owner.__name__} has no attribute {name!r}"
+        if name in left_out:
+            where += ": what the test put there is not JSON, so it cannot be handed to a rank; make it in the body"
+        raise AttributeError(where, name=name, obj=self)
+
+    missing = {} if hasattr(owner, "__getattr__") else {"__getattr__": explain}
+    made: object = object.__new__(type(owner.__name__, (owner,), {**missing, "__module__": owner.__module__}))
+    vars(made).update(reference.instance or {})
+    return made
 
 
 class _RewritingLoader(SourceFileLoader):

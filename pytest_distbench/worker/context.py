@@ -72,7 +72,7 @@ class RankContext:
         self._only = frozenset(plan.only)
         self._control = control
         self._common_at: dict[str, Scalar] = {}
-        self._side_group = SideGroup(plan.backend, self.watch)
+        self._side_group = SideGroup("" if plan.body.is_script else plan.backend, self.world_size, self.watch)
         self._unfinished: list[str] = []
         self._takes_turns = plan.takes_turns
         self._waited_s = 0.0
@@ -212,6 +212,18 @@ class RankContext:
             identity=identity,
             facts=facts,
             companions=witnesses,
+        )
+
+    def record_wall_time(self, seconds: float, cpu_s: float) -> None:
+        """Record how long the whole of a script took, and computed."""
+        self.notebook.note(
+            "wall_time",
+            seconds,
+            unit="s",
+            better="lower",
+            reduce="max",
+            at=self._common_at,
+            companions={"cpu_s": [cpu_s]},
         )
 
     def loop(self, name: str) -> AbstractContextManager[Loop]:

@@ -37,7 +37,9 @@ def classify(raised: BaseException) -> tuple[Outcome, str, ErrorReport]:
 
 def _classify(raised: BaseException) -> tuple[Outcome, str, ErrorReport]:
     kind, module = _name_of(raised), _module_of(raised)
-    skipped = kind in ("Skipped", "SkipTest", XFAILED) and module in ("builtins", "_pytest.outcomes", "unittest.case")
+    reason = _skip_of_torchs_tests(raised)
+    is_skip = kind in ("Skipped", "SkipTest", XFAILED) and module in ("builtins", "_pytest.outcomes", "unittest.case")
+    skipped = is_skip or bool(reason)
     chain = _chain(raised)
     # A ``finally`` that meets a collective raises on top of what went wrong: that is what must be told.
     told = chain[-1] if _is_torchs(raised) and not _is_torchs(chain[-1]) else raised
@@ -47,13 +49,26 @@ def _classify(raised: BaseException) -> tuple[Outcome, str, ErrorReport]:
         sys.stderr.write(trace)
     report = ErrorReport(
         kind=_name_of(told),
-        message=_cut(text),
+        message=_cut(reason or text),
         traceback=_cut(trace),
         raised_at=time.monotonic(),
         torch_errors=[_cut(f"{_name_of(e)}: {_text_of(e)}") for e in chain if _is_torchs(e)],
         began_in_torch=_is_torchs(chain[-1]),
     )
-    return ("skipped" if skipped else "failed"), _cut(text) if skipped else "", report
+    return ("skipped" if skipped else "failed"), _cut(reason or text) if skipped else "", report
+
+
+def _skip_of_torchs_tests(raised: BaseException) -> str:
+    """Why a test of torch's own is skipped: in a rank it ends the process with an exit code of torch's table.
+
+    The table is torch.testing._internal.common_distributed.TEST_SKIPS; a body that has not imported it means another
+    thing by such a code. Empty: this is no skip.
+    """
+    table = getattr(sys.modules.get("torch.testing._internal.common_distributed"), "TEST_SKIPS", {})
+    if not issubclass(type(raised), SystemExit):
+        return ""
+    code = _asked(lambda: getattr(raised, "code", None), None)
+    return next((str(skip.message) for skip in table.values() if type(code) is int and skip.exit_code == code), "")
 
 
 def _asked(question: Callable[[], _Answer], otherwise: _Answer) -> _Answer:

@@ -69,10 +69,16 @@ class Watch:
             window = _Window(key, self._mark_ns, self._entered_at_mark, end_ns=time.time_ns())
             self._pending.append(window)
 
+    @property
+    def open_key(self) -> str:
+        """What is being described; empty: nothing."""
+        return self._open.key if self._open is not None else ""
+
     def begin(self, key: str) -> None:
         """The iteration described under ``key`` begins; a later one takes the place of an earlier."""
         if not self.is_on:
             return
+        self._hook.close()
         window = self._open = _Window(key, 0, _count_entered())
 
         def count(optimizer: Optimizer, *_: object) -> None:

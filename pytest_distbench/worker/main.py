@@ -5,17 +5,13 @@ Both launchers end up in :func:`run_rank`; ``python -m pytest_distbench.worker P
 
 from __future__ import annotations
 
-import builtins
 import contextlib
-import io
 import os
 import pdb
-import sys
 import time
 from collections.abc import Callable, Iterator
 from os import getpid  # bodies patch os
 from pathlib import Path
-from types import ModuleType
 from typing import NoReturn
 
 import msgspec
@@ -23,7 +19,7 @@ import torch
 
 from pytest_distbench.records.plan import LaunchPlan
 from pytest_distbench.records.rank import ErrorReport, Outcome, Phase, RankReport
-from pytest_distbench.worker import bodies, usage
+from pytest_distbench.worker import bodies, script_notes, usage
 from pytest_distbench.worker.context import RankContext
 from pytest_distbench.worker.control import ControlLine
 from pytest_distbench.worker.failure import classify, user_frames
@@ -37,6 +33,7 @@ from pytest_distbench.worker.process import (
     take_signals,
     take_terminal,
 )
+from pytest_distbench.worker.script import run_script, watched_steps
 
 HOLD_S = 120.0
 """How long a rank that did not pass waits to be ended by pytest, which looks at its peers first."""
@@ -58,8 +55,9 @@ def run_rank(plan_path: str) -> Callable[[], NoReturn]:
         take_terminal()
     else:
         forbid_breakpoints(rank, plan.attached)
-    keep_destroyed_groups()
-    _Life(plan, rank, control).run()
+    life = _Life(plan, rank, control)
+    life.largest_group = keep_destroyed_groups()
+    life.run()
     return lambda: _end(control)
 
 
@@ -74,6 +72,7 @@ class _Life:
         self.seconds: dict[str, float] = {"begin": time.monotonic()}
         self.context = RankContext(plan, control)
         self.body_s = self.cpu_s = self.busy_s = 0.0
+        self.largest_group: Callable[[], int] = lambda: 0
 
     def run(self) -> None:
         outcome: Outcome = "passed"
@@ -107,10 +106,12 @@ class _Life:
             torch.cuda.set_device(self.context.device)
         if plan.set_threads is not None:
             torch.set_num_threads(plan.set_threads)
-        if not plan.body.function:
-            with self._turn(), self.phase("body"), self._resources():
-                _run_script(plan)
-            self.context.record("wall_time", self.body_s, unit="s", better="lower", reduce="max")
+        if plan.body.is_script:
+            notes = script_notes.CURRENT = script_notes.ScriptNotes(self.context)
+            with self._turn(), self.phase("body"), self._resources(), watched_steps(self.context.watch):
+                run_script(plan.body)
+            notes.finish()
+            self.context.record_wall_time(self.body_s, self.cpu_s)
             return
         with self.phase("import"):
             body = bodies.load(plan.body)
@@ -128,7 +129,7 @@ class _Life:
                 self.context.seed = seed
                 self.context.watch.is_on &= seed == plan.seeds[0]  # the others run the same code
                 with self.context.point(seed=seed) if len(plan.seeds) > 1 else contextlib.nullcontext():
-                    bodies.check_ran(body(self.context))
+                    bodies.call(body, self.context)
         self.context.check_complete()
         self.context.watch.read()
 
@@ -178,6 +179,7 @@ class _Life:
             cpu_s=self.cpu_s,
             busy_s=self.busy_s,
             software=usage.software() if self.rank == 0 else {},
+            group_size=self.largest_group(),
         )
         target = self.plan.files.report(self.rank)
         draft = target.with_suffix(".tmp")
@@ -201,18 +203,3 @@ def _end(control: ControlLine) -> NoReturn:
     control.phase("teardown")
     leave_group()
     os._exit(0)
-
-
-def _run_script(plan: LaunchPlan) -> None:
-    """Run a file as ``__main__``, which it stays: what its threads and exit handlers pickle is looked up there."""
-    path = plan.body.file
-    sys.argv = [path, *plan.body.arguments]
-    sys.path.insert(0, str(Path(path).parent))
-    script = sys.modules["__main__"] = ModuleType("__main__")
-    vars(script).update(__file__=path, __builtins__=builtins)
-    try:
-        with io.open_code(path) as file:
-            exec(compile(file.read(), path, "exec", dont_inherit=True), vars(script))
-    except SystemExit as leaving:
-        if leaving.code not in (None, 0):
-            raise

@@ -58,22 +58,31 @@ def leave_group() -> None:
         dist.destroy_process_group()
 
 
-def keep_destroyed_groups() -> None:
+def keep_destroyed_groups() -> Callable[[], int]:
     """From now on a gloo group that is destroyed stays in memory, whoever destroys it.
+
+    Returns what tells the ranks of the largest group this process was in, up to then; 0: it was in none.
 
     Where DistributedDataParallel holds the last reference, its reducer's end joins gloo's thread while it holds the
     interpreter's lock, and that thread may need the lock to let go of its last work: the rank hangs at its exit (torch
     2.13; 12 of 30 launches of an ordinary script in a process that was forked).
     """
     kept: deque[Any] = deque(maxlen=_MOST_KEPT)
+    sizes = [0]
     destroy = dist.destroy_process_group
+
+    def largest_group() -> int:
+        sizes.extend(group.size() for group in dist.distributed_c10d._world.pg_map)
+        return max(sizes)
 
     @functools.wraps(destroy)
     def keeping(group: Any = None) -> None:
+        largest_group()
         kept.extend(g for g in _gloo_groups() if g not in kept)
         destroy(group)
 
     _replace_everywhere(destroy, keeping)
+    return largest_group
 
 
 def _gloo_groups() -> list[Any]:

@@ -57,6 +57,11 @@ class Phases:
         self._synchronize = synchronize
         self._open: list[Loop | str] = []
 
+    @property
+    def in_loop(self) -> bool:
+        """Whether a loop with a clock is open."""
+        return any(isinstance(o, Loop) for o in self._open)
+
     @contextlib.contextmanager
     def loop(self, name: str, at: Mapping[str, Scalar]) -> Iterator[Loop]:
         """Collect the phases of a loop. They are recorded at its end; of one that is left early, not."""

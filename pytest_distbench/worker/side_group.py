@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 import torch.distributed as dist
 
+from pytest_distbench.errors import RecordingError
 from pytest_distbench.worker.fingerprint import Watch
 
 
@@ -12,27 +13,29 @@ class SideGroup:
     """A gloo group of all ranks, apart from the measured collectives; the default group itself where that is gloo.
 
     Every method is a collective call; so is making the group, at the first of them. With the backend ``fake`` there are
-    no others to wait for.
+    no others to wait for, nor are there for a script that has made no group and is one process.
 
     Args:
-        backend: of the default group.
+        backend: of the default group; empty: whatever a script has made it.
+        world_size: ranks of the launch.
         watch: is told which collectives are not the workload's.
     """
 
-    def __init__(self, backend: str, watch: Watch) -> None:
+    def __init__(self, backend: str, world_size: int, watch: Watch) -> None:
         self._backend = backend
+        self._world_size = world_size
         self._watch = watch
         self._group: dist.ProcessGroup | None = None
 
     def barrier(self) -> None:
         """Wait for all ranks, without touching the device."""
-        if self._backend != "fake":
+        if not self._is_alone():
             with self._watch.apart():
                 dist.barrier(group=self._make())
 
     def broadcast(self, value: float) -> float:
         """Rank 0's value in every rank."""
-        if self._backend == "fake":
+        if self._is_alone():
             return value
         box = torch.tensor([value], dtype=torch.float64)
         with self._watch.apart():
@@ -41,15 +44,27 @@ class SideGroup:
 
     def sum(self, value: float) -> float:
         """The sum of every rank's value, in every rank; of integers below 2**53 exact."""
-        if self._backend == "fake":
+        if self._is_alone():
             return value
         box = torch.tensor([value], dtype=torch.float64)
         with self._watch.apart():
             dist.all_reduce(box, group=self._make())
         return float(box.item())
 
+    def _is_alone(self) -> bool:
+        if self._backend:
+            return self._backend == "fake"
+        if dist.is_initialized():
+            return dist.get_world_size() == 1
+        if self._world_size > 1:
+            raise RecordingError(
+                f"{self._world_size} ranks have to wait for one another here, and the script has no process group: "
+                "wanted after init_process_group and before destroy_process_group"
+            )
+        return True
+
     def _make(self) -> dist.ProcessGroup | None:
-        if self._backend != "gloo" and self._group is None:
+        if (self._backend or dist.get_backend()) != "gloo" and self._group is None:
             group = dist.new_group(backend="gloo")
             assert isinstance(group, dist.ProcessGroup)
             self._group = group

@@ -19,6 +19,7 @@ from pytest_distbench.plugin.arguments import Arguments
 from pytest_distbench.plugin.fixtures import Distbench
 from pytest_distbench.plugin.outcomes import Misuse, Regression
 from pytest_distbench.plugin.shapes import CollectiveSweep, TimeToAccuracy
+from pytest_distbench.read import stdout
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import Measurement
 from pytest_distbench.records.run import CaseResult
@@ -52,6 +53,8 @@ class MadeUpSession(Session):
     def samples(self, request: LaunchRequest) -> Samples:
         return MadeUp(request)
 
+    launches_of = samples
+
     @contextlib.contextmanager
     def _alone(self, world_size: int) -> Iterator[None]:
         yield
@@ -79,11 +82,17 @@ def make(folder: Path, **changes: object) -> Distbench:
         policy=Policy(),
         tolerance=0.1,
         json=None,
+        logs=None,
         max_message_bytes=None,
         preload=(),
     )
     launching: Any = SimpleNamespace(settings=dataclasses.replace(settings, **changes), on_progress=lambda text: None)  # type: ignore[arg-type]
-    node: Any = SimpleNamespace(path=HERE, nodeid="t.py::t", iter_markers=lambda: iter(()))
+    node: Any = SimpleNamespace(
+        path=HERE,
+        nodeid="t.py::t",
+        iter_markers=lambda: iter(()),
+        config=SimpleNamespace(rootpath=HERE.parent, getoption=lambda *_: None),
+    )
     found: list[CaseResult] = []
     return Distbench(MadeUpSession(launching), node, 2, "gloo", found.append, "pytest", contextlib.nullcontext)
 
@@ -133,8 +142,12 @@ def takes_or_refuses(call: Callable[[], object], name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "argument", ["body", "params", "args", "world_size", "launches", "timeout", "tolerance", "seeds", "name"]
-)
+    "argument",
+    [
+        "body", "module", "params", "args", "cwd", "env", "read", "makes_group", "world_size", "launches", "timeout",
+        "tolerance", "seeds", "name",
+    ],
+)  # fmt: skip
 @given(value=nonsense)
 def test_run_takes_it_or_refuses_it(argument: str, value: Any, tmp_path_factory: pytest.TempPathFactory) -> None:
     distbench = make(tmp_path_factory.getbasetemp() / "b")
@@ -149,6 +162,37 @@ def test_measure_takes_it_or_refuses_it(argument: str, value: Any, tmp_path_fact
     distbench = make(tmp_path_factory.getbasetemp() / "b")
 
     takes_or_refuses(lambda: distbench.measure(body, **{argument: value}), "distbench.measure: ")
+
+
+@pytest.mark.parametrize("argument", ["cwd", "env", "args", "seeds", "params", "makes_group", "world_size", "timeout"])
+@given(value=nonsense)
+def test_check_takes_it_or_refuses_it_for_a_script(
+    argument: str, value: Any, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    distbench = make(tmp_path_factory.getbasetemp() / "b")
+
+    takes_or_refuses(lambda: distbench.check(HERE, **{argument: value}), "distbench.check: ")
+
+
+@pytest.mark.parametrize(
+    "reading",
+    [
+        {"scale": 0}, {"scale": float("nan")}, {"scale": "x"}, {"rank": -1}, {"rank": True}, {"rank": None},
+        {"skip": -1}, {"skip": 1.5}, {"first": 0}, {"take": "some"}, {"take": 3},
+        {"better": "curve", "take": "last"}, {"unit": 3},
+        {"at": []}, {"at": {1: 2}}, {"identity": {"a": []}},
+    ],
+)  # fmt: skip
+def test_a_reader_that_cannot_read_is_refused(reading: dict[str, Any], tmp_path: Path) -> None:
+    takes_or_refuses(
+        lambda: make(tmp_path).run(HERE, read={"loss": stdout(r"(\d+)", **reading)}), "distbench.run: read"
+    )
+
+
+@pytest.mark.parametrize("pattern", ["(", "loss", "(a)(b)", 3])
+def test_a_pattern_has_one_group_or_one_that_is_named_value(pattern: Any, tmp_path: Path) -> None:
+    with pytest.raises(Misuse, match="read"):
+        make(tmp_path).run(HERE, read={"loss": stdout(pattern)})
 
 
 @pytest.mark.parametrize("argument", ["name", "values", "of", "unit", "better", "tolerance", "at", "params"])

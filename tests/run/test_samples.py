@@ -15,7 +15,14 @@ from pytest_distbench.run.request import LaunchRequest
 from pytest_distbench.run.samples import Launches, PairedLaunches, SampleFailed, Samples, take_turns
 
 REQUEST = LaunchRequest(
-    body=BodyReference(file="x.py"), params={}, seeds=(0,), world_size=2, backend="gloo", device="cpu", timeout_s=1.0
+    title="test_a.py/test_b/ws2.gloo.warm",
+    body=BodyReference(file="x.py", function="body"),
+    params={},
+    seeds=(0,),
+    world_size=2,
+    backend="gloo",
+    device="cpu",
+    timeout_s=1.0,
 )
 
 

@@ -13,7 +13,7 @@ def make_plan(directory: Path, *, world_size: int = 2) -> LaunchPlan:
         world_size=world_size,
         backend="gloo",
         device="cpu",
-        body=BodyReference(file="x.py"),
+        body=BodyReference(file="x.py", function="body"),
         params={},
         seeds=[0],
         timeout_s=1.0,

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
-from typing import cast
+from typing import Any, cast
 
 import pytest
 
 from pytest_distbench.errors import BodyError, ForeignModuleError
-from pytest_distbench.records.plan import LaunchPlan
+from pytest_distbench.records.plan import BodyReference, LaunchPlan
 from pytest_distbench.worker import bodies
 
 
@@ -53,3 +54,58 @@ def test_a_body_that_has_not_run_is_told(body: Callable[[], object]) -> None:
 @pytest.mark.parametrize("returned", [None, 5, [1], iter([1])])
 def test_what_else_a_body_returns_is_its_own_affair(returned: object) -> None:
     bodies.check_ran(returned)
+
+
+@pytest.mark.parametrize(
+    ("body", "params", "given"),
+    [
+        (lambda rank: rank, {"rate": 1}, ("rank",)),
+        (lambda rank, rate: (rank, rate), {"rate": 1, "more": 2}, ("rank", 1)),
+        (lambda rate, context: (context, rate), {"rate": 1}, ("rank", 1)),
+        (lambda rank, rate=5: (rank, rate), {}, ("rank", 5)),
+        (lambda rank, *, rate: (rank, rate), {"rate": 1}, ("rank", 1)),
+        (lambda rank, /, rate: (rank, rate), {"rate": 1}, ("rank", 1)),
+        (lambda *everything: everything, {"rate": 1}, ("rank",)),
+        (lambda *, rate: ("none", rate), {"rate": 1}, ("none", 1)),
+        (lambda: ("none",), {}, ("none",)),
+        (lambda rank=None: rank, {}, ("rank",)),
+    ],
+)
+def test_params_are_arguments_of_their_names_and_what_is_left_is_the_rank(
+    body: Callable[..., object], params: dict[str, object], given: tuple[object, ...]
+) -> None:
+    found: list[object] = []
+    rank: Any = SimpleNamespace(params=params)
+
+    @functools.wraps(body)
+    def noted(*positional: object, **named: object) -> None:
+        found.append(body(*positional, **named))
+
+    bodies.call(noted, rank)
+    told = [tuple("rank" if one is rank else one for one in (f if isinstance(f, tuple) else (f,))) for f in found]
+    assert told == [given]
+
+
+def test_an_argument_that_nobody_gives_is_named() -> None:
+    rank: Any = SimpleNamespace(params={"rate": 1})
+
+    with pytest.raises(BodyError, match="wants model, size besides rank, which is the rank; params= has rate"):
+        bodies.call(lambda rank, model, size, rate: None, rank)
+
+
+def test_a_method_s_object_has_what_could_be_handed_over_and_says_what_could_not(tmp_path: Path) -> None:
+    file = tmp_path / "bodies_in_a_class.py"
+    file.write_text("""
+class Suite:
+    size = 2
+    def __init__(self):
+        raise AssertionError
+    def body(self, rank):
+        assert (self.size, self.rate) == (2, 0.5)
+        self.model
+""")
+    reference = BodyReference(file=str(file), function="Suite.body", instance={"rate": 0.5}, left_out=["model"])
+    body = bodies.load(reference)
+
+    with pytest.raises(AttributeError, match="Suite has no attribute 'model': what the test put there is not JSON"):
+        body(SimpleNamespace())  # type: ignore[arg-type]

@@ -1,0 +1,88 @@
+"""``pytest_distbench.record``, ``timed`` and ``phase``: for training scripts, which also run without the plugin.
+
+Below ``distbench.run("train.py")`` they do what ``rank.record``, ``rank.timed`` and ``rank.phase`` do. Anywhere else
+they do nothing: nothing is imported, nothing can go wrong, and a ``timed`` loop is a plain loop.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any, Literal, SupportsFloat
+
+if TYPE_CHECKING:
+    from pytest_distbench.records.kinds import Better
+    from pytest_distbench.records.metric import Scalar
+    from pytest_distbench.worker.script_notes import ScriptNotes
+
+
+def record(
+    name: str,
+    value: SupportsFloat | Iterable[SupportsFloat] | None,
+    *,
+    unit: str = "",
+    better: Better = "info",
+    **options: Any,
+) -> None:
+    """Record a number or a series under a name, as ``rank.record``; without the plugin nothing.
+
+    Called again under the same name, in a loop of the script's, it gives the next value of a series.
+
+    Args:
+        name: of the metric.
+        value: a number, a series, or None for "has no value".
+        unit: as in ``rank.record``.
+        better: as in ``rank.record``.
+        options: ``reduce``, ``at``, ``identity`` and ``facts``, as in ``rank.record``.
+
+    Raises:
+        RecordingError: below the plugin, where an argument is not what is wanted.
+    """
+    if (notes := _notes()) is not None:
+        notes.record(name, value, unit=unit, better=better, **options)
+
+
+def timed(name: str, *, warmup: int, iterations: int, **options: Any) -> Iterator[int]:
+    """Time the body of a ``for`` loop, as ``rank.timed``; without the plugin a loop over the same indices.
+
+    Args:
+        name: of the metric, in seconds.
+        warmup: untimed iterations before the first timed one; their indices are negative.
+        iterations: timed iterations.
+        options: ``at``, ``identity`` and ``facts``, as in ``rank.timed``.
+
+    Raises:
+        RecordingError: below the plugin, where an argument is not what is wanted.
+    """
+    if (notes := _notes()) is not None:
+        return notes.timed(name, warmup=warmup, iterations=iterations, **options)
+    return iter(range(-warmup, iterations))
+
+
+def phase(
+    name: str, *, better: Literal["info", "lower"] = "info", at: Mapping[str, Scalar] | None = None
+) -> AbstractContextManager[None]:
+    """Time a part of the script, as ``rank.phase``; without the plugin nothing.
+
+    Entered again, in a loop of the script's, it gives the next value of a series.
+
+    Args:
+        name: of the part.
+        better: ``info`` explains other metrics; ``lower`` is judged itself.
+        at: the point measured.
+
+    Raises:
+        RecordingError: below the plugin, where an argument is not what is wanted.
+    """
+    if (notes := _notes()) is not None:
+        return notes.phase(name, better=better, at=at)
+    return contextlib.nullcontext()
+
+
+def _notes() -> ScriptNotes | None:
+    """The notes of this rank; a process that is none has not imported their module."""
+    module = sys.modules.get("pytest_distbench.worker.script_notes")
+    found: ScriptNotes | None = getattr(module, "CURRENT", None)
+    return found

@@ -1,0 +1,135 @@
+"""From all that is known of a launch that is over to its record."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from pytest_distbench.errors import ReadingError, RecordingError
+from pytest_distbench.launch.channel import ControlChannel
+from pytest_distbench.launch.contract import Exit
+from pytest_distbench.launch.diagnosis.blame import is_hang
+from pytest_distbench.launch.diagnosis.fates import Ending, tell_fates
+from pytest_distbench.launch.diagnosis.reason import merge_outcomes
+from pytest_distbench.launch.logs import tail
+from pytest_distbench.launch.readers import add_readings
+from pytest_distbench.launch.reduce import foreign_cores, late_s, merge, merge_fingerprints
+from pytest_distbench.records.launch import LaunchRecord
+from pytest_distbench.records.plan import LaunchPlan
+from pytest_distbench.records.rank import RankReport
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Clock:
+    """Moments of a launch, CLOCK_MONOTONIC seconds.
+
+    Attributes:
+        started_at: when the launcher was asked.
+        up_at: when the last rank had said hello.
+        finished_at: when nothing of it ran any more.
+    """
+
+    started_at: float
+    up_at: float
+    finished_at: float
+
+
+def make_record(
+    plan: LaunchPlan,
+    reports: Mapping[int, RankReport],
+    channel: ControlChannel,
+    ending: Ending,
+    clock: Clock,
+    *,
+    remarks: Sequence[str] = (),
+) -> LaunchRecord:
+    """Tell what happened.
+
+    Args:
+        plan: of the launch.
+        reports: that its ranks left, by rank.
+        channel: what they said.
+        ending: how it ended.
+        clock: when.
+        remarks: what is to be said of it besides; empty ones are passed over.
+    """
+    fates = tell_fates(plan, reports, channel, ending)
+    outcome, reason = merge_outcomes(fates, after_s=clock.finished_at - clock.up_at)
+    trouble = ending.exit.trouble
+    if outcome == "failed" and ending.exit.died and all(f.is_victim for f in fates if f.outcome == "failed"):
+        reason = f"the launcher failed: {trouble}"
+    elif outcome == "failed" and trouble and not any(r.error for r in reports.values()):
+        log = tail(plan.files.launcher_log)
+        reason = f"{reason}; {trouble}" + (f"; the launcher's log:\n{log}" if log else "")
+    measurements = []
+    if outcome == "passed":
+        try:
+            remarks = [*_check_group(plan, reports), *remarks]
+            reports = add_readings(plan, reports)
+            measurements = merge(list(reports.values()))
+        except (RecordingError, ReadingError) as error:
+            outcome, reason = "failed", str(error)
+    has_passed = outcome == "passed"
+    told = list(reports.values())
+    return LaunchRecord(
+        index=plan.index,
+        outcome=outcome,
+        wall_s=clock.finished_at - clock.started_at,
+        only=plan.only,
+        phases=_phases(reports, ending.exit, clock),
+        reason=reason,
+        timed_out=is_hang(fates),
+        fates=fates,
+        measurements=measurements,
+        fingerprints=merge_fingerprints(told) if has_passed else {},
+        late_s=late_s(told) if has_passed else {},
+        peak_memory_bytes=max((r.peak_memory_bytes for r in told), default=0),
+        foreign_cores=foreign_cores(told),
+        software=reports[0].software if 0 in reports else {},
+        remarks=[*_merge_remarks(channel.remarks()), *filter(None, remarks)],
+        logs=plan.directory,
+    )
+
+
+def _check_group(plan: LaunchPlan, reports: Mapping[int, RankReport]) -> list[str]:
+    """A script whose ranks never met has not done what it is measured for: it gave up early, or saw one process only.
+
+    Returns what is to be said where only some of them did.
+
+    Raises:
+        RecordingError: no rank was in a process group with another.
+    """
+    if not (plan.body.is_script and plan.body.makes_group) or plan.world_size == 1:
+        return []
+    largest = max(report.group_size for report in reports.values())
+    if largest < 2:
+        last = tail(plan.files.log(0), lines=5)
+        shown = f"; the output of rank 0 ends with:\n{last}" if last else "; rank 0 printed nothing"
+        raise RecordingError(
+            f"no rank joined a process group of {plan.world_size}: the script ended without one. If its ranks meet by "
+            f"other means than torch.distributed, say so with makes_group=False{shown}"
+        )
+    return [f"the largest process group had {largest} of {plan.world_size} ranks"] * (largest < plan.world_size)
+
+
+def _phases(reports: Mapping[int, RankReport], ended: Exit, clock: Clock) -> dict[str, float]:
+    """Seconds of the slowest rank in each phase, and of starting and ending the group around them."""
+    if not reports:
+        return {}
+    phases = {name: max(r.phases.get(name, 0.0) for r in reports.values()) for name in ("import", "rendezvous", "body")}
+    begin = max(r.phases["begin"] for r in reports.values())
+    agreed = ended.stamps.get("rendezvous", clock.started_at)
+    return {
+        "launcher": agreed - clock.started_at,
+        "process_start": begin - agreed,
+        **phases,
+        "exit": clock.finished_at - max(r.phases.get("end", begin) for r in reports.values()),
+    }
+
+
+def _merge_remarks(remarks: Mapping[int, str]) -> list[str]:
+    """A line for all ranks that say the same."""
+    ranks: dict[str, list[str]] = {}
+    for rank, text in sorted(remarks.items()):
+        ranks.setdefault(text, []).append(str(rank))
+    return [f"rank {', '.join(who)}: {text}" for text, who in ranks.items()]

@@ -1,0 +1,87 @@
+"""Numbers out of what a script prints and writes: the table of readers, and what they find as observations.
+
+A conftest adds a reader by one row: ``READERS["mine"] = read``, and asks for it with ``Reader(kind="mine", ...)``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+
+from pytest_distbench.errors import ReadingError, show
+from pytest_distbench.launch.readers import csv_file, jsonl, mllog, stdout, tensorboard
+from pytest_distbench.launch.readers.place import Found, Place
+from pytest_distbench.records.kinds import METRIC_KINDS
+from pytest_distbench.records.metric import Observation, metric_key
+from pytest_distbench.records.plan import LaunchPlan
+from pytest_distbench.records.rank import RankReport
+from pytest_distbench.records.reader import TAKES, Reader
+from pytest_distbench.records.record import replace
+
+READERS: dict[str, Callable[[Reader, Place], list[Found]]] = {
+    "stdout": stdout.read,
+    "jsonl": jsonl.read,
+    "csv": csv_file.read,
+    "mllog": mllog.read,
+    "tensorboard": tensorboard.read,
+}
+"""By kind: what finds a reader's values at a place, in their order; a ReadingError where there is none."""
+
+
+def add_readings(plan: LaunchPlan, reports: Mapping[int, RankReport]) -> dict[int, RankReport]:
+    """The reports of a launch that passed, with what its readers find as further observations.
+
+    Raises:
+        ReadingError: a reader found nothing, or no number.
+    """
+    added = dict(reports)
+    for name, reader in plan.read.items():
+        ranks = range(plan.world_size) if reader.rank == "all" else [reader.rank]
+        for rank in ranks:
+            observation = _observe(name, reader, Place(plan, rank))
+            added[rank] = replace(added[rank], observations=[*added[rank].observations, observation])
+    return added
+
+
+def _observe(name: str, reader: Reader, place: Place) -> Observation:
+    key = metric_key(name, reader.at)
+    found = READERS[reader.kind](reader, place)
+    kept = found[reader.skip :]
+    if not kept:
+        raise ReadingError(f"{key}: {_times(found)} found, and skip={reader.skip} leaves nothing: {found[-1].where}")
+    if reader.first is not None and len(kept) < reader.first:
+        raise ReadingError(
+            f"{key}: wanted the first {reader.first} values, found {len(kept)}"
+            + (f" after the {reader.skip} that are skipped" if reader.skip else "")
+            + f"; the last is {kept[-1].where}"
+        )
+    kept = kept[: reader.first]
+    values = [_number(key, one) * reader.scale for one in kept]
+    kind = METRIC_KINDS[reader.better]
+    take = reader.take or ("last" if kind.shape == "number" else "")
+    return Observation(
+        name=name,
+        unit=reader.unit,
+        better=reader.better,
+        reduce=kind.reduce,
+        values=[TAKES[take](values)] if take else values,
+        is_series=not take,
+        at=reader.at,
+        identity=reader.defining,
+    )
+
+
+def _number(key: str, found: Found) -> float:
+    """The finite number a text says; thousands may be separated by commas."""
+    text = found.text.strip()
+    try:
+        number = float(text.replace(",", "") if text.count(",") and "." not in text.partition(",")[0] else text)
+    except ValueError:
+        raise ReadingError(f"{key}: {show(text)} is no number: {found.where}") from None
+    if not math.isfinite(number):
+        raise ReadingError(f"{key}: the value is {text}: {found.where}")
+    return number
+
+
+def _times(found: list[Found]) -> str:
+    return f"{len(found)} value{'s' * (len(found) != 1)}"

@@ -1,0 +1,65 @@
+"""What is wrong with a reader, before anything is launched."""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import get_args
+
+from pytest_distbench.errors import show
+from pytest_distbench.launch.readers import READERS
+from pytest_distbench.launch.readers.stdout import VALUE
+from pytest_distbench.records.kinds import METRIC_KINDS
+from pytest_distbench.records.metric import Scalar
+from pytest_distbench.records.reader import TAKES, Reader
+
+
+def problem_with(reader: Reader) -> str:
+    """The first thing that is wrong, as wanted and found; empty where nothing is."""
+    if reader.kind not in READERS:
+        return f"unknown kind of reader {show(reader.kind)}; known are {', '.join(READERS)}"
+    for name in ("source", "key", "since", "unit", "take"):
+        if not isinstance(getattr(reader, name), str):
+            return f"{name}={show(getattr(reader, name))}; wanted text"
+    if reader.kind == "stdout":
+        return _problem_with_pattern(reader.source) or _problem_with_values(reader)
+    return _problem_with_values(reader)
+
+
+def _problem_with_pattern(source: str) -> str:
+    try:
+        pattern = re.compile(source)
+    except (re.error, OverflowError, RecursionError) as error:
+        return f"{source!r} is no regular expression: {error}"
+    if pattern.groups == 1 or VALUE in pattern.groupindex:
+        return ""
+    return (
+        f"{source!r} has {pattern.groups} groups; wanted one around the number, or several of which one is "
+        f"(?P<{VALUE}>...)"
+    )
+
+
+def _problem_with_values(reader: Reader) -> str:
+    kind = METRIC_KINDS[reader.better]
+    if not isinstance(reader.scale, int | float) or not math.isfinite(reader.scale) or not reader.scale:
+        return f"scale={show(reader.scale)}; wanted a finite number other than 0"
+    if reader.rank != "all" and not _is_whole(reader.rank, least=0):
+        return f"rank={show(reader.rank)}; wanted the number of a rank, or 'all'"
+    if not _is_whole(reader.skip, least=0):
+        return f"skip={show(reader.skip)}; wanted how many values at the start do not count"
+    if reader.first is not None and not _is_whole(reader.first, least=1):
+        return f"first={show(reader.first)}; wanted how many values count"
+    if reader.take and reader.take not in TAKES:
+        return f"take={show(reader.take)}; wanted one of {', '.join(TAKES)}"
+    if reader.take and kind.shape == "series":
+        return f"take={reader.take!r} makes one number, and better={reader.better!r} judges a series"
+    for name, scalars in (("at", reader.at), ("identity", reader.identity)):
+        if not isinstance(scalars, dict) or not all(isinstance(k, str) for k in scalars):
+            return f"{name}={show(scalars)}; wanted a dict of names and plain values"
+        if not all(isinstance(v, get_args(Scalar)) for v in scalars.values()):
+            return f"{name}={show(scalars)}; wanted numbers, texts, True or False"
+    return ""
+
+
+def _is_whole(value: object, *, least: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= least

@@ -1,0 +1,73 @@
+"""Where a reader looks: the output and the files of one rank of one launch."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from pytest_distbench.errors import ReadingError
+from pytest_distbench.records.plan import LaunchPlan
+
+_LINE_END = re.compile(r"\r\n|\n|\r")
+_COLOURS = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+_LONGEST_SHOWN = 160
+_MOST_SHOWN = 5
+_MOST_COMPARED = 2_000
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A value as text, and where it stands: for an error."""
+
+    text: str
+    where: str
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """The output and files of one rank.
+
+    Attributes:
+        plan: of the launch, settled.
+        rank: whose.
+    """
+
+    plan: LaunchPlan
+    rank: int
+
+    def lines(self) -> Iterator[str]:
+        """What the rank printed, on stdout and stderr, line by line; a progress bar's states are lines too."""
+        try:
+            with self.plan.files.log(self.rank).open(errors="replace", newline="") as log:
+                for line in log:
+                    yield from (_COLOURS.sub("", part) for part in _LINE_END.split(line.rstrip("\r\n")))
+        except FileNotFoundError:
+            return
+
+    def path(self, source: str) -> Path:
+        """A file of the launch: relative paths are relative to the working directory.
+
+        Raises:
+            ReadingError: there is no such file, or none that can be read.
+        """
+        path = Path(self.plan.working_dir, self.plan.fill(source))
+        if not path.exists():
+            near = sorted(p.name for p in path.parent.iterdir()) if path.parent.is_dir() else []
+            there = f"{path.parent} has {', '.join(near[:_MOST_SHOWN]) or 'nothing'}"
+            raise ReadingError(
+                f"there is no {path}; " + (there if path.parent.is_dir() else f"nor a folder {path.parent}")
+            )
+        return path
+
+
+def nearest(pattern: str, lines: Iterable[str]) -> Sequence[str]:
+    """The lines that look most like what a pattern would match; the last ones where none does."""
+    kept = [line.strip() for line in lines if line.strip()][-_MOST_COMPARED:]
+    words = set(re.findall(r"[A-Za-z]{2,}", re.sub(r"\\[A-Za-z]|\(\?P<\w+>", " ", pattern)))
+    sharing = [line for line in kept if words & set(re.findall(r"[A-Za-z]{2,}", line))]
+    literal = re.sub(r"\\[A-Za-z]|\(\?P<\w+>|[\\^$.*+?()\[\]{}|]", " ", pattern)
+    close = difflib.get_close_matches(literal, list(dict.fromkeys(sharing)), n=_MOST_SHOWN, cutoff=0.0)
+    return [line[:_LONGEST_SHOWN] for line in close or kept[-_MOST_SHOWN:]]

@@ -1,0 +1,158 @@
+"""What a call of ``distbench.run`` wants to have run: found, checked, and told apart from other workloads."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypedDict
+
+from pytest_distbench.errors import BodyError, show
+from pytest_distbench.machine.secrets import mask_arguments, mask_secrets
+from pytest_distbench.plugin.arguments import Arguments
+from pytest_distbench.plugin.identity import Places
+from pytest_distbench.plugin.locate import json_able, locate, locate_module
+from pytest_distbench.records.plan import PLACEHOLDERS, BodyReference
+from pytest_distbench.records.reader import Reader
+from pytest_distbench.records.record import replace
+from pytest_distbench.run.request import Workplace
+
+
+class Wanted(TypedDict):
+    """The arguments of ``distbench.run`` that say what runs."""
+
+    body: object
+    module: str
+    params: Mapping[str, Any] | None
+    args: Sequence[str | os.PathLike[str]]
+    cwd: str | os.PathLike[str] | None
+    env: Mapping[str, str] | None
+    read: Mapping[str, Reader]
+    makes_group: bool
+    seeds: Sequence[int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workload:
+    """What runs in the ranks.
+
+    Attributes:
+        body: what every rank runs.
+        params: as the ranks get them.
+        seeds: the body runs once for each.
+        workplace: where.
+        read: metrics to be read afterwards, by name.
+        identity: what defines it: parameters, arguments and variables, without secrets and places of this machine.
+    """
+
+    body: BodyReference
+    params: dict[str, Any]
+    seeds: tuple[int, ...]
+    workplace: Workplace
+    read: dict[str, Reader]
+    identity: dict[str, Any]
+
+
+def make_workload(given: Arguments, wanted: Wanted, *, beside: Path, places: Places) -> Workload:
+    """Find what is to run, and check what goes with it.
+
+    Args:
+        given: the arguments of the call.
+        wanted: some of them.
+        beside: folder of the test.
+        places: that are no part of its identity.
+
+    Raises:
+        Misuse: an argument cannot be used, or not with the others.
+    """
+    try:
+        body = _find(given, wanted, beside)
+        params = json_able(given.mapping("params", wanted["params"] if wanted["params"] is not None else {}))
+    except BodyError as error:
+        given.refuse(str(error))
+    arguments = given.command_line(wanted["args"])
+    seeds = given.seeds(wanted["seeds"])
+    variables = given.variables(wanted["env"])
+    _check_together(given, body, wanted, params=params, arguments=arguments, seeds=seeds)
+    body = replace(body, arguments=arguments, makes_group=bool(wanted["makes_group"]))
+    identity = mask_secrets(params)
+    if seeds != (0,):
+        identity["seeds"] = list(seeds)
+    if arguments:
+        identity["args"] = mask_arguments(arguments)
+    if variables:
+        identity["env"] = mask_secrets(variables)
+    return Workload(
+        body=body,
+        params=params,
+        seeds=seeds,
+        workplace=Workplace(
+            folder=_folder(given, wanted["cwd"], body, beside),
+            is_mirrored=body.is_script and wanted["cwd"] is None,
+            variables=variables,
+        ),
+        read=given.readers(wanted["read"]),
+        identity=places.leave_out(identity),
+    )
+
+
+def _find(given: Arguments, wanted: Wanted, beside: Path) -> BodyReference:
+    body, module = wanted["body"], wanted["module"]
+    if body is None and module == "":
+        given.refuse("nothing to run; wanted a function, 'file.py::function', 'script.py', or module='pkg.train'")
+    if body is not None and module != "":
+        given.refuse(f"module={show(module)} is run in place of a body, and {show(body)} is one: give one of them")
+    return locate(body, beside=beside) if module == "" else locate_module(module)
+
+
+def _check_together(
+    given: Arguments,
+    body: BodyReference,
+    wanted: Wanted,
+    *,
+    params: Mapping[str, Any],
+    arguments: Sequence[str],
+    seeds: Sequence[int],
+) -> None:
+    """Refuse what would be passed over in silence."""
+    if not isinstance(wanted["makes_group"], bool):
+        given.refuse(f"makes_group={show(wanted['makes_group'])}; wanted True or False")
+    if not body.is_script:
+        if arguments:
+            given.refuse("args are the command line of a script, and a function has none: use params=")
+        if not wanted["makes_group"]:
+            given.refuse("makes_group=False is for scripts: a function is given a process group")
+        return
+    if params:
+        given.refuse("params are handed to a function, and a script has no place for them: use args= or env=")
+    if len(seeds) > 1:
+        given.refuse(f"seeds={show(wanted['seeds'])}: a script runs once in a launch: give each seed a run of its own")
+    if seeds != (0,) and not any("{seed}" in text for text in [*arguments, *(wanted["env"] or {}).values()]):
+        given.refuse("the script never hears of seeds=: write {seed} in args= or env= where it wants it")
+
+
+def _folder(given: Arguments, cwd: object, body: BodyReference, beside: Path) -> str | None:
+    """Where the ranks run; None: where pytest does."""
+    if cwd is None:
+        return str(_home(body)) if body.is_script else None
+    if not isinstance(cwd, str | os.PathLike):
+        given.refuse(f"cwd={show(cwd)}; wanted a path, or '{{launch_dir}}' for an empty folder of each launch's own")
+    text = os.fspath(cwd)
+    if any(name in text for name in PLACEHOLDERS):
+        return str(text)
+    try:
+        folder = Path(beside, text).resolve(strict=True)
+        is_folder = folder.is_dir()
+    except (OSError, ValueError):  # a name no file can have
+        is_folder = False
+    if not is_folder:
+        given.refuse(f"cwd={show(text)}: there is no folder {show(str(Path(beside, text)))}")
+    return str(folder)
+
+
+def _home(body: BodyReference) -> Path:
+    """The folder of a script; of a module the one that holds the package it belongs to."""
+    folder = Path(body.file).parent
+    depth = body.module.count(".") + (Path(body.file).stem == "__main__" and body.module != "__main__")
+    return folder.parents[depth - 1] if body.module and depth else folder

@@ -1,0 +1,116 @@
+r"""Readers: numbers out of what an unchanged script prints or writes, for ``distbench.run(..., read={...})``.
+
+.. code-block:: python
+
+    distbench.run("train.py", read={
+        "loss_curve": stdout(r"iter \d+: loss ([\d.]+)", better="curve", first=10),
+        "step_time": stdout(r"time ([\d.]+)ms", scale=1e-3, unit="s", better="lower", skip=5),
+        "accuracy": jsonl("{launch_dir}/metrics.jsonl", "eval.accuracy", better="floor"),
+    })
+
+All take these keywords:
+
+``better``
+    as in ``rank.record``; ``info``, the default, is shown and not judged.
+``unit``, ``scale``
+    the number read is multiplied by ``scale``, and is then in ``unit``: ``scale=1e-3, unit="s"`` for milliseconds.
+``rank``
+    whose output, or whose file; ``"all"``: every rank's, reduced over the ranks as ``rank.record`` does.
+``skip``, ``first``
+    so many values at the start do not count (a warm-up); of the others only the first so many do.
+``take``
+    how a series becomes the launch's value: first, last, min, max, mean, median, sum. Default: as ``better`` says: of
+    times the 25th percentile on the fast side, of a curve all of it, of ``floor``, ``same`` and ``steps`` the last.
+``at``, ``identity``
+    as in ``rank.record``.
+
+A value that is not there is an error that shows the nearest lines of the output, or what there is instead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from os import PathLike, fspath
+from typing import Literal, TypedDict, Unpack
+
+from pytest_distbench.records.kinds import Better
+from pytest_distbench.records.metric import Scalar
+from pytest_distbench.records.reader import Reader
+
+
+class Reading(TypedDict, total=False):
+    """What all readers take; see the module."""
+
+    better: Better
+    unit: str
+    scale: float
+    rank: int | Literal["all"]
+    skip: int
+    first: int | None
+    take: str
+    at: Mapping[str, Scalar]
+    identity: Mapping[str, Scalar]
+
+
+def stdout(pattern: str, **reading: Unpack[Reading]) -> Reader:
+    """Each match of a regular expression in what a rank prints, stderr too, at most one a line.
+
+    Args:
+        pattern: with one group, around the number; or with several, of which one is ``(?P<value>...)``.
+        reading: see the module.
+    """
+    return _reader("stdout", pattern, reading)
+
+
+def jsonl(path: str | PathLike[str], key: str, **reading: Unpack[Reading]) -> Reader:
+    """The value of a key in each line of a file with one JSON object a line.
+
+    Args:
+        path: relative to the script's working directory; placeholders as in ``args``.
+        key: ``loss``, or ``eval.loss`` for ``loss`` inside ``eval``.
+        reading: see the module.
+    """
+    return _reader("jsonl", fspath(path), reading, key=key)
+
+
+def csv(path: str | PathLike[str], column: str, **reading: Unpack[Reading]) -> Reader:
+    """The cells of a column of a CSV file with a header; empty cells do not count.
+
+    Args:
+        path: relative to the script's working directory; placeholders as in ``args``.
+        column: its name.
+        reading: see the module.
+    """
+    return _reader("csv", fspath(path), reading, key=column)
+
+
+def mllog(key: str, *, since: str = "", **reading: Unpack[Reading]) -> Reader:
+    """The value of each event of MLPerf's log (lines ``:::MLLOG {...}`` in the output).
+
+    Args:
+        key: of the event, such as ``eval_accuracy``.
+        since: an event from which on the seconds are counted, instead of the value: ``mllog("run_stop",
+            since="run_start", unit="s", better="lower")`` is the time to train.
+        reading: see the module.
+    """
+    return _reader("mllog", "", reading, key=key, since=since)
+
+
+def tensorboard(folder: str | PathLike[str], tag: str, **reading: Unpack[Reading]) -> Reader:
+    """A scalar of TensorBoard's event files, in the order of its steps. Needs the package ``tensorboard``.
+
+    Args:
+        folder: relative to the script's working directory; placeholders as in ``args``.
+        tag: such as ``train/loss``.
+        reading: see the module.
+    """
+    return _reader("tensorboard", fspath(folder), reading, key=tag)
+
+
+def _reader(kind: str, source: str, reading: Reading, *, key: str = "", since: str = "") -> Reader:
+    options = dict(reading)
+    better = str(options.pop("better", "info"))
+    for name in ("at", "identity"):
+        if isinstance(given := options.get(name), Mapping):
+            options[name] = dict(given)
+    return Reader(kind=kind, source=source, key=key, since=since, better=better, **options)  # type: ignore[arg-type]

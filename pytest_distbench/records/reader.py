@@ -1,0 +1,50 @@
+"""Where a number is read from that a script prints or writes, and what becomes of it."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Sequence
+from typing import Literal
+
+from pytest_distbench.records.kinds import OfKind
+from pytest_distbench.records.metric import Scalar
+
+TAKES: dict[str, Callable[[Sequence[float]], float]] = {
+    "first": lambda series: series[0],
+    "last": lambda series: series[-1],
+    "min": min,
+    "max": max,
+    "mean": statistics.fmean,
+    "median": statistics.median,
+    "sum": sum,
+}
+"""How a series becomes one number, by the name that ``take=`` has."""
+
+
+class Reader(OfKind, frozen=True, kw_only=True):
+    """One metric to be read after a launch. Made by the functions of :mod:`pytest_distbench.read`."""
+
+    kind: str
+    """Key of :data:`pytest_distbench.launch.readers.READERS`."""
+    source: str
+    """A pattern, or a path with placeholders."""
+    key: str = ""
+    """What is read there: a key, a column, a tag."""
+    since: str = ""
+    """Of a log of events: the event from which the seconds are counted; empty: the event's own value is read."""
+    unit: str = ""
+    scale: float = 1.0
+    rank: int | Literal["all"] = 0
+    """Whose output, or whose file."""
+    skip: int = 0
+    first: int | None = None
+    take: str = ""
+    """Key of :data:`TAKES`; empty: the metric kind decides."""
+    at: dict[str, Scalar] = {}
+    identity: dict[str, Scalar] = {}
+
+    @property
+    def defining(self) -> dict[str, Scalar]:
+        """What defines the number: read in another way it is another number."""
+        chosen: dict[str, Scalar] = {"skip": self.skip, "take": self.take, "since": self.since}
+        return {**{name: value for name, value in chosen.items() if value}, **self.identity}

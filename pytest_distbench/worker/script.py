@@ -1,0 +1,116 @@
+"""Runs a training script as ``torchrun`` would: as ``__main__``, with its command line."""
+
+from __future__ import annotations
+
+import builtins
+import contextlib
+import importlib.util
+import io
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import CodeType, ModuleType
+
+from torch.optim.optimizer import Optimizer, register_optimizer_step_pre_hook
+
+from pytest_distbench.errors import BodyError
+from pytest_distbench.records.plan import BodyReference
+from pytest_distbench.worker.fingerprint import Watch
+
+STEP = "optimizer_step"
+"""Key of the fingerprint of one training step of a script."""
+
+WHOLE = "script"
+"""Key of the fingerprint of a script that takes no such step."""
+
+_STEADY_STEP = 3
+"""The first steps also build and broadcast; from here on one is like the next."""
+
+
+def run_script(body: BodyReference) -> None:
+    """Run a file, or a module by its name, as ``__main__``.
+
+    It stays ``__main__`` to the end: what its threads and exit handlers pickle is looked up there.
+
+    Raises:
+        BodyError: the module cannot be found, or cannot be run.
+        SystemExit: it ended with an exit code other than 0.
+        Exception: whatever it raises.
+    """
+    script = ModuleType("__main__")
+    if body.module:
+        code = _take_module(body.module, script)
+    else:
+        sys.path.insert(0, str(Path(body.file).parent))
+        with io.open_code(body.file) as file:
+            code = compile(file.read(), body.file, "exec", dont_inherit=True)
+        vars(script).update(__file__=body.file, __builtins__=builtins)
+    sys.argv = [str(vars(script)["__file__"]), *body.arguments]
+    sys.modules["__main__"] = script
+    try:
+        exec(code, vars(script))
+    except SystemExit as leaving:
+        if leaving.code not in (None, 0):
+            raise
+
+
+def _take_module(name: str, script: ModuleType) -> CodeType:
+    """The code that ``python -m`` runs for a name; the packages above it are imported.
+
+    Whoever runs a module of a folder by its name stands in that folder, which is on the path then.
+    """
+    if "" not in sys.path:
+        sys.path.insert(0, "")
+    try:
+        spec = importlib.util.find_spec(name)
+        if spec is not None and spec.submodule_search_locations is not None:
+            name = f"{name}.__main__"
+            spec = importlib.util.find_spec(name)
+    except ImportError as error:
+        raise BodyError(f"module={name!r}: {error}") from error
+    get_code = getattr(spec and spec.loader, "get_code", None)
+    code = get_code(name) if get_code is not None else None
+    if spec is None or not isinstance(code, CodeType):
+        raise BodyError(f"module={name!r}: there is none of that name that can be run, as python -m {name} would")
+    vars(script).update(
+        __file__=spec.origin, __builtins__=builtins, __spec__=spec, __package__=spec.parent, __loader__=spec.loader
+    )
+    return code
+
+
+@contextlib.contextmanager
+def watched_steps(watch: Watch) -> Iterator[None]:
+    """Take the fingerprint of one training step: what lies between two steps of the optimizer that steps first.
+
+    Where no optimizer of torch's steps often enough, that of the whole script is taken.
+    """
+    if not watch.is_on:
+        yield
+        return
+    first: list[Optimizer] = []
+    steps = 0
+
+    def look(optimizer: Optimizer, *_: object) -> None:
+        nonlocal steps
+        if not first:
+            first.append(optimizer)
+        if optimizer is not first[0]:
+            return
+        steps += 1
+        if steps == _STEADY_STEP and not watch.open_key:  # else it steps inside a loop with a clock
+            watch.begin(STEP)
+        elif watch.open_key == STEP:
+            watch.end()
+            watch.read()
+
+    watch.mark()
+    hook = register_optimizer_step_pre_hook(look)
+    try:
+        yield
+    finally:
+        hook.remove()
+    if watch.open_key == STEP:  # that step was the last
+        watch.end()
+    if steps < _STEADY_STEP:
+        watch.since_mark(WHOLE)
+    watch.read()

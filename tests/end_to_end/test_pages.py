@@ -1,0 +1,51 @@
+"""Pages that lead from nothing to a failing regression: their files are written and their commands run, in order."""
+
+from __future__ import annotations
+
+import fnmatch
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+DOCS = Path(__file__).parents[2] / "docs"
+LIMIT_S = 150
+
+
+def steps(page: Path) -> list[tuple[str, str]]:
+    """The page's blocks: a file's name and text, or a command and the output it promises, in order."""
+    found = []
+    for language, text in re.findall(r"```(\w+)\n(.*?)```", page.read_text(), re.DOTALL):
+        if language == "python" and (file := re.match(r"# (\S+\.py)\n", text)):
+            found.append((file[1], text))
+        elif language == "console":
+            parts = re.split(r"^\$ (.*)\n", text, flags=re.MULTILINE)[1:]
+            found += [(f"$ {command}", output) for command, output in zip(parts[::2], parts[1::2], strict=True)]
+    return found
+
+
+@pytest.mark.spawn
+@pytest.mark.parametrize("page", ["scripts.md"])
+def test_a_page_does_what_it_says(page: str, tmp_path: Path) -> None:
+    (tmp_path / "pytest.ini").write_text("[pytest]\naddopts = -p no:cacheprovider -p no:sugar\n")
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    for name, text in steps(DOCS / page):
+        if not name.startswith("$ "):
+            (tmp_path / name).write_text(text)
+            continue
+        done = subprocess.run(
+            name.removeprefix("$ "),
+            shell=True,
+            cwd=tmp_path,
+            env={**os.environ, "PATH": path},
+            capture_output=True,
+            text=True,
+            timeout=LIMIT_S,
+        )
+        told = done.stdout + done.stderr
+        assert done.returncode == 0 or "failed" in text, told
+        for line in text.splitlines():
+            assert fnmatch.fnmatch(told, f"*{line.strip('.')}*"), f"{name}: {line!r} is not in\n{told}"

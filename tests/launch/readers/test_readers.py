@@ -1,0 +1,182 @@
+"""Numbers out of what a script prints and writes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from support.plans import make_plan
+
+from pytest_distbench.errors import ReadingError
+from pytest_distbench.launch.readers import add_readings
+from pytest_distbench.read import csv, jsonl, mllog, stdout
+from pytest_distbench.records.metric import Observation
+from pytest_distbench.records.rank import RankReport
+from pytest_distbench.records.reader import Reader
+from pytest_distbench.records.record import replace
+
+OUTPUT = """\
+starting
+iter 0: loss 10.98, time 812.00ms
+iter 1: loss 9.50, time 11.00ms
+iter 2: loss 8.25, time 10.00ms
+eval: 1,234.5 samples
+"""
+
+
+def read(folder: Path, reader: Reader, output: str | None = OUTPUT, *, others: str = "") -> Observation:
+    """What a reader finds in the output of rank 0, and of rank 1 beside it."""
+    plan = replace(make_plan(folder), read={"number": reader})
+    if output is not None:
+        plan.files.log(0).write_text(output, newline="")
+    plan.files.log(1).write_text(others)
+    reports = {r: RankReport(rank=r, pid=1, outcome="passed", phase="body", phases={}) for r in range(2)}
+    added = add_readings(plan, reports)
+    return next(o for r in added.values() for o in r.observations)
+
+
+def test_matches_are_a_series_in_the_unit_that_the_scale_makes(tmp_path: Path) -> None:
+    times = read(tmp_path, stdout(r"time ([\d.]+)ms", scale=1e-3, unit="s", better="lower", skip=1))
+
+    assert times.values == pytest.approx([0.011, 0.010])
+    assert (times.unit, times.better, times.is_series, times.identity) == ("s", "lower", True, {"skip": 1})
+
+
+@pytest.mark.parametrize(
+    ("reading", "values", "is_series"),
+    [
+        ({"better": "curve", "first": 2}, [10.98, 9.5], True),
+        ({"better": "floor"}, [8.25], False),
+        ({"take": "first"}, [10.98], False),
+        ({"take": "min"}, [8.25], False),
+        ({"take": "max", "skip": 1}, [9.5], False),
+    ],
+)
+def test_a_series_becomes_a_curve_or_a_number(
+    reading: dict[str, object], values: list[float], is_series: bool, tmp_path: Path
+) -> None:
+    found = read(tmp_path, stdout(r"loss ([\d.]+)", **reading))  # type: ignore[arg-type]
+
+    assert (found.values, found.is_series) == (values, is_series)
+
+
+def test_the_group_named_value_is_the_number_and_commas_separate_thousands(tmp_path: Path) -> None:
+    assert read(tmp_path, stdout(r"(eval|test): (?P<value>[\d.,]+)")).values == [1234.5]
+
+
+def test_a_progress_bar_and_colours_hide_nothing(tmp_path: Path) -> None:
+    bar = "\x1b[32m 1/2\x1b[0m loss=3.0\r 2/2 loss=\x1b[1m2.5\x1b[0m\n"
+
+    assert read(tmp_path, stdout(r"loss=([\d.]+)"), bar).values == [3.0, 2.5]
+
+
+def test_every_rank_may_be_read(tmp_path: Path) -> None:
+    plan = replace(make_plan(tmp_path), read={"t": stdout(r"t (\d+)", rank="all", better="lower")})
+    for rank in range(2):
+        plan.files.log(rank).write_text(f"t {rank + 5}\n")
+    reports = {r: RankReport(rank=r, pid=1, outcome="passed", phase="body", phases={}) for r in range(2)}
+
+    assert [r.observations[0].values for r in add_readings(plan, reports).values()] == [[5.0], [6.0]]
+
+
+@pytest.mark.parametrize(
+    ("reader", "said"),
+    [
+        (stdout(r"loss: ([\d.]+)"), "matches nothing in the output of rank 0; the nearest lines are:\niter"),
+        (stdout(r"loss ([\d.]+)", skip=3), "3 values found, and skip=3 leaves nothing: line 4 of rank 0's output"),
+        (stdout(r"loss ([\d.]+)", first=10), "wanted the first 10 values, found 3"),
+        (stdout(r"(starting)"), "'starting' is no number: line 1 of rank 0's output"),
+        (stdout(r"t (\d)", rank=1), "in the output of rank 1, which is empty"),
+    ],
+)
+def test_what_is_not_there_is_told_with_what_is(reader: Reader, said: str, tmp_path: Path) -> None:
+    with pytest.raises(ReadingError) as error:
+        read(tmp_path, reader)
+
+    assert said in str(error.value)
+
+
+def test_a_loss_that_is_no_number_any_more_is_told_with_its_line(tmp_path: Path) -> None:
+    with pytest.raises(ReadingError, match="number: the value is nan: line 2 of rank 0's output: loss nan"):
+        read(tmp_path, stdout(r"loss (\S+)"), "loss 1.0\nloss nan\n")
+
+
+def test_without_output_nothing_matches(tmp_path: Path) -> None:
+    with pytest.raises(ReadingError, match="which is empty"):
+        read(tmp_path, stdout(r"loss (\S+)"), None)
+
+
+def test_lines_of_json_have_the_key_at_the_top_or_inside(tmp_path: Path) -> None:
+    rows = [{"step": 1, "loss": 3}, {"eval": {"accuracy": 0.5}}, {"eval.accuracy": "0.75"}, {"eval": None}]
+    (tmp_path / "log.jsonl").write_text("\n".join(map(json.dumps, rows)) + "\n\n")
+
+    assert read(tmp_path, jsonl("log.jsonl", "eval.accuracy")).values == [0.5, 0.75]
+    assert read(tmp_path, jsonl(tmp_path / "log.jsonl", "loss")).values == [3.0]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ('{"a": 1}\n{"b"', "log.jsonl:2: no JSON"),
+        ('{"a": 1}\n[2]\n', "no line has 'loss'; there are a"),
+        ("", "no line has 'loss'; there are none"),
+    ],
+)
+def test_damaged_lines_are_named(text: str, said: str, tmp_path: Path) -> None:
+    (tmp_path / "log.jsonl").write_text(text)
+
+    with pytest.raises(ReadingError, match=said):
+        read(tmp_path, jsonl("log.jsonl", "loss"))
+
+
+def test_a_file_that_is_not_there_is_told_with_what_is(tmp_path: Path) -> None:
+    (tmp_path / "other.csv").touch()
+
+    with pytest.raises(ReadingError, match=r"there is no .*/log.csv; .* has other.csv"):
+        read(tmp_path, csv("log.csv", "loss"), None)
+    with pytest.raises(ReadingError, match="nor a folder"):
+        read(tmp_path, csv("runs/log.csv", "loss"))
+
+
+def test_a_column_of_a_table(tmp_path: Path) -> None:
+    (tmp_path / "work").mkdir()
+    for folder in (tmp_path, tmp_path / "work"):
+        (folder / "log.csv").write_text("step, loss\n1,3.5\n2,\n3,2.5\n")
+
+    assert read(tmp_path, csv("{launch_dir}/log.csv", "loss")).values == [3.5, 2.5]
+    with pytest.raises(ReadingError, match="no column 'acc'; there are step, loss"):
+        read(tmp_path, csv("log.csv", "acc"))
+
+
+MLLOG = """\
+noise
+:::MLLOG {"namespace": "", "time_ms": 1000, "event_type": "INTERVAL_START", "key": "run_start", "value": null}
+:::MLLOG {"namespace": "", "time_ms": 1500, "event_type": "POINT", "key": "eval_accuracy", "value": 0.25}
+[0] :::MLLOG {"namespace": "", "time_ms": 3500, "event_type": "POINT", "key": "eval_accuracy", "value": 0.75}
+:::MLLOG {"namespace": "", "time_ms": 4000, "event_type": "INTERVAL_END", "key": "run_stop", "value": null}
+"""
+
+
+def test_events_of_mlperfs_log_have_values_and_times(tmp_path: Path) -> None:
+    assert read(tmp_path, mllog("eval_accuracy", better="floor"), MLLOG).values == [0.75]
+    time_to_train = read(tmp_path, mllog("run_stop", since="run_start", unit="s", better="lower"), MLLOG)
+    assert (time_to_train.values, time_to_train.identity) == ([3.0], {"since": "run_start"})
+
+
+@pytest.mark.parametrize(
+    ("reader", "output", "said"),
+    [
+        (mllog("loss"), MLLOG, "no event 'loss'; there are run_start, eval_accuracy, run_stop"),
+        (mllog("loss"), "nothing\n", "there are no :::MLLOG lines"),
+        (mllog("run_start", since="run_stop"), MLLOG, "'run_start' after a 'run_stop'"),
+        (mllog("a"), ":::MLLOG {\n", "line 1 of rank 0's output: no JSON"),
+        (mllog("a"), ":::MLLOG [1]\n", "an event without a key"),
+        (mllog("a", since="a"), ':::MLLOG {"key": "a"}\n', "has no time_ms"),
+    ],
+)
+def test_what_the_log_does_not_have_is_told(reader: Reader, output: str, said: str, tmp_path: Path) -> None:
+    with pytest.raises(ReadingError) as error:
+        read(tmp_path, reader, output)
+
+    assert said in str(error.value)

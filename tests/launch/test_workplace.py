@@ -1,0 +1,93 @@
+"""Where a launch works, and what it leaves elsewhere."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from support.plans import make_plan
+
+from pytest_distbench.launch.workplace import Leftovers, settle, watched_folder
+from pytest_distbench.records.plan import BodyReference, LaunchPlan
+from pytest_distbench.records.record import replace
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    folder = tmp_path / "project"
+    (folder / "data").mkdir(parents=True)
+    (folder / "train.py").write_text("script")
+    (folder / "data" / "train.bin").write_text("tokens")
+    return folder
+
+
+@pytest.fixture
+def plan(tmp_path: Path) -> LaunchPlan:
+    directory = tmp_path / "launch"
+    directory.mkdir()
+    return replace(make_plan(directory), body=BodyReference(file="train.py"), working_dir="")
+
+
+def test_a_folder_of_the_launch_s_own_has_all_that_lies_beside_the_script(plan: LaunchPlan, project: Path) -> None:
+    settled = settle(replace(plan, mirrored=str(project)))
+    work = Path(settled.working_dir)
+
+    assert work == plan.files.work
+    assert (work / "data" / "train.bin").read_text() == "tokens"
+    (work / "snapshot.pt").touch()
+    assert not (project / "snapshot.pt").exists()
+
+
+def test_placeholders_have_this_launch_s_values(plan: LaunchPlan) -> None:
+    arguments = ["--out={launch_dir}/x", "--data", "{data_dir}", "{seed}/{world_size}", '{"a": 1}']
+    settled = settle(
+        replace(
+            plan,
+            body=replace(plan.body, arguments=arguments),
+            seeds=[7],
+            data_dir="/data",
+            variables={"KEPT": "{seed}"},
+            own_variables={"OUT": "{launch_dir}", "KEPT_TOO": "{nothing}"},
+            working_dir="{launch_dir}/inner",
+        )
+    )
+
+    assert settled.body.arguments == [f"--out={plan.files.work}/x", "--data", "/data", "7/2", '{"a": 1}']
+    assert settled.variables == {"KEPT": "{seed}", "OUT": str(plan.files.work), "KEPT_TOO": "{nothing}"}
+    assert settled.working_dir == f"{plan.files.work}/inner"
+    assert Path(settled.working_dir).is_dir()
+
+
+def test_what_is_new_or_changed_in_a_folder_is_named(project: Path) -> None:
+    leftovers = Leftovers(project)
+    assert leftovers.remark() == ""
+
+    (project / "snapshot.pt").touch()
+    (project / "__pycache__").mkdir()
+    (project / "__pycache__" / "train.pyc").touch()
+    os.utime(project / "data" / "train.bin", (1, 1))
+    assert leftovers.remark().startswith(f"left data/train.bin, snapshot.pt in {project}, where later launches find it")
+    for i in range(6):
+        (project / f"a{i}").touch()
+    assert "left a0, a1, a2, a3, a4 and 3 more in" in leftovers.remark()
+
+
+def test_a_folder_with_more_files_than_can_be_looked_through_is_not_watched(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pytest_distbench.launch.workplace._MOST_FILES", 1)
+    leftovers = Leftovers(project)
+    (project / "snapshot.pt").touch()
+
+    assert leftovers.remark() == ""
+    assert Leftovers(project / "nowhere").remark() == ""
+
+
+def test_only_a_folder_that_outlives_the_launch_is_watched(plan: LaunchPlan, project: Path) -> None:
+    function = replace(plan, body=BodyReference(file="train.py", function="body"), working_dir=str(project))
+
+    assert watched_folder(function) is None
+    assert watched_folder(settle(replace(plan, mirrored=str(project)))) == project
+    assert watched_folder(replace(plan, working_dir=str(project))) == project
+    assert watched_folder(replace(plan, working_dir=str(plan.files.work))) is None
