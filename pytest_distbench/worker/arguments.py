@@ -135,13 +135,13 @@ def check_values(call: str, value: object) -> tuple[list[float], bool]:
     return values, True
 
 
-def check_bounds(call: str, at_least: object, at_most: object, *, unit: object) -> list[Bound]:
-    """``at_least=`` and ``at_most=`` of a number, and the line of the body that gave them."""
+def check_bounds(call: str, at_least: object, at_most: object, *, unit: object, by: str) -> list[Bound]:
+    """``at_least=`` and ``at_most=`` of a number, and the line that gave them to the function ``by``."""
     if at_least is None and at_most is None:
         return []
     try:
         return bounds_between(
-            at_least, at_most, unit=check_text(call, "unit", unit), where=f"rank.record at {_line_outside()}"
+            at_least, at_most, unit=check_text(call, "unit", unit), where=f"{by} at {_line_outside()}"
         )
     except ConfigurationError as error:
         raise RecordingError(f"{call}: {error}") from None

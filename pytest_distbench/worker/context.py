@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, Literal, SupportsFloat
@@ -13,6 +13,7 @@ from typing import Any, Literal, SupportsFloat
 import torch
 
 from pytest_distbench.errors import RecordingError, show
+from pytest_distbench.records.bound import Bound
 from pytest_distbench.records.bound_text import BoundValue
 from pytest_distbench.records.kinds import Better, Reduce
 from pytest_distbench.records.metric import Scalar, metric_key
@@ -175,8 +176,26 @@ class RankContext:
         Raises:
             RecordingError: an argument is not what is wanted, or the metric was recorded before.
         """
-        call = f"record({show(name)})"
-        point = {**self._common_at, **check_scalars(call, "at", at)}
+        bounds = check_bounds(f"record({show(name)})", at_least, at_most, unit=unit, by="rank.record")
+        self.record_bounded(
+            name, value, bounds, unit=unit, better=better, reduce=reduce, at=at, identity=identity, facts=facts
+        )
+
+    def record_bounded(
+        self,
+        name: str,
+        value: object,
+        bounds: Sequence[Bound],
+        *,
+        unit: str = "",
+        better: Better = "info",
+        reduce: Reduce | None = None,
+        at: Mapping[str, Scalar] | None = None,
+        identity: Mapping[str, Scalar] | None = None,
+        facts: Mapping[str, Scalar] | None = None,
+    ) -> None:
+        """As :meth:`record`, with bounds that somebody set earlier, in the unit."""
+        point = {**self._common_at, **check_scalars(f"record({show(name)})", "at", at)}
         self.notebook.note(
             name,
             value,
@@ -186,7 +205,7 @@ class RankContext:
             at=point,
             identity=identity,
             facts=facts,
-            bounds=check_bounds(call, at_least, at_most, unit=unit),
+            bounds=bounds,
         )
 
     def record_times(
