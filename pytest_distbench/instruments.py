@@ -39,7 +39,7 @@ def record(
         value: a number, a series, or None for "has no value".
         unit: as in ``rank.record``.
         better: as in ``rank.record``.
-        options: ``reduce``, ``at``, ``identity`` and ``facts``, as in ``rank.record``.
+        options: ``reduce``, ``at``, ``identity``, ``facts``, ``at_most`` and ``at_least``, as in ``rank.record``.
 
     Raises:
         RecordingError: below the plugin, where an argument is not what is wanted.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable
 
@@ -10,6 +11,13 @@ from pytest_distbench.errors import ConfigurationError
 _BINARY = (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10))
 _SUFFIXES = {"": 1, "b": 1, "kib": 2**10, "mib": 2**20, "gib": 2**30, "kb": 10**3, "mb": 10**6, "gb": 10**9}
 _TIMES = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"), (1e-9, "ns"))
+
+_DURATIONS = {"h": 3600.0, "min": 60.0, "s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "ns": 1e-9}
+_SIZES = {
+    "B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40, "kB": 10**3, "KB": 10**3, "MB": 10**6, "GB": 10**9,
+    "TB": 10**12,
+}  # fmt: skip
+_QUANTITY = re.compile(r"([+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*([^\d\s].*)?")
 
 GIGABYTE = 1e9
 """Bytes in the GB of algbw and busbw: decimal, as nccl-tests prints them."""
@@ -25,6 +33,55 @@ def parse_bytes(text: str) -> int:
     if match is None or match[2].lower() not in _SUFFIXES:
         raise ConfigurationError(f"{text!r} is not a size: write for example 4096, 64KiB, 1MiB or 2GiB")
     return int(float(match[1]) * _SUFFIXES[match[2].lower()])
+
+
+def parse_quantity(text: str) -> tuple[float, str]:
+    """Read a number and its unit, as far as it has one: ``"200us"``, ``"10 GB/s"``, ``"2.5"``.
+
+    Raises:
+        ConfigurationError: the text is no finite number with or without a unit.
+    """
+    match = _QUANTITY.fullmatch(text.strip())
+    if match is None or not math.isfinite(float(match[1])):
+        raise ConfigurationError(f"{text!r} is no number with a unit: write for example 200us, 10 GB/s, 64 MiB or 2.5")
+    return float(match[1]), match[2] or ""
+
+
+def convert(value: float, unit: str, wanted: str) -> float:
+    """A value in another unit of the same kind: 200 ``us`` are 0.0002 ``s``. Without a unit it is in the wanted one.
+
+    Durations, sizes, and sizes over durations are converted; ``%`` is a hundredth where no unit is wanted. Any other
+    unit is only itself.
+
+    Raises:
+        ConfigurationError: the unit is of another kind than the wanted one.
+    """
+    if unit in ("", wanted):
+        return value
+    (kind, factor), (wanted_kind, wanted_factor) = _dimension(unit), _dimension(wanted)
+    if kind != wanted_kind:
+        raise ConfigurationError(f"the unit {unit!r} does not fit: wanted {_like(wanted)}")
+    return float(f"{value * factor / wanted_factor:.15g}")  # 200 us are 0.0002 s, not a bit less
+
+
+def _dimension(unit: str) -> tuple[str, float]:
+    """What a unit measures, and one of it in base units: a GB/s is 1e9 of ``B/s``."""
+    if unit in _DURATIONS:
+        return "s", _DURATIONS[unit]
+    if unit in _SIZES:
+        return "B", _SIZES[unit]
+    if unit == "%":
+        return "", 0.01
+    amount, slash, duration = unit.partition("/")
+    if slash and duration.strip() in _DURATIONS:
+        kind, factor = _dimension(amount.strip())
+        return f"{kind}/s", factor / _DURATIONS[duration.strip()]
+    return unit, 1.0
+
+
+def _like(unit: str) -> str:
+    examples = {"s": "a time such as 200us or 1.5 s", "B": "a size such as 64 MiB", "B/s": "a rate such as 10 GB/s"}
+    return examples.get(_dimension(unit)[0], f"{unit!r}" if unit else "a number without a unit")
 
 
 def format_bytes(size: float) -> str:

@@ -17,6 +17,7 @@ EXEMPT = {
             "records/environment.py",
             "records/launch.py",
             "records/options.py",
+            "records/perf_output.py",
             "records/plan.py",
             "records/rank.py",
             "records/record.py",

@@ -25,7 +25,7 @@ from pytest_distbench.store.run_record import read_run_record
 
 def add(add_parser: Adder) -> None:
     """Add these commands to the group ``baseline``."""
-    listing = add_parser("list", help="one line per entry: platform, test, case, launches, metrics")
+    listing = add_parser("list", help="one line per entry: platform, test, case, launches, metrics, bounds")
     choose_entries(listing)
     listing.set_defaults(command=_list)
     show = add_parser("show", help="every metric of the chosen entries")
@@ -59,12 +59,13 @@ def _list(options: argparse.Namespace) -> list[str]:
             str(file.name),
             str(max((len(m.launches) for m in file.entry.metrics.values()), default=0)),
             str(len(file.entry.metrics)),
+            str(len(file.entry.bounds) or ""),
         )
         for file in read_chosen(options)
     ]
     if not rows:
         return ["no baselines"]
-    return layout(("platform", "test[case.backend.launcher]", "launches", "metrics"), rows, left=2)
+    return layout(("platform", "test[case.backend.launcher]", "launches", "metrics", "bounds"), rows, left=2)
 
 
 def _show(options: argparse.Namespace) -> Iterator[str]:

@@ -59,7 +59,7 @@ def _compare(options: argparse.Namespace) -> Iterator[str]:
     counts: Counter[str] = Counter()
     for name, verdicts in comparison.verdicts.items():
         counts.update(v.kind for v in verdicts if v.is_judged)
-        moved = [v for v in verdicts if v.kind != "unchanged"]
+        moved = [v for v in verdicts if not VERDICT_KINDS[v.kind].is_quiet]
         if moved:
             yield str(name)
             columns = REFERENCE_WORDS["stored"].columns

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+from pytest_distbench.commands import acceptance
 from pytest_distbench.commands.contract import Adder, choose_entries, read_chosen
 from pytest_distbench.errors import ConfigurationError, DistbenchError
 from pytest_distbench.store.baselines import BaselineFile, BaselineStore
@@ -27,12 +28,17 @@ def add(add_parser: Adder) -> None:
     export.add_argument("-o", "--output", metavar="FILE", type=Path, help="default: standard output")
     choose_entries(export)
     export.set_defaults(command=_export)
-    importing = add_parser("import", help="add the entries of an exported file, or of another store")
-    importing.add_argument("source", metavar="FILE|DIR", type=Path, help="of export --format json, or a store's folder")
+    importing = add_parser(
+        "import", help="add the entries of an exported file or another store, or numbers of nccl-tests and rccl-tests"
+    )
     importing.add_argument(
-        "--existing", choices=("keep", "replace"), default="keep", help="entries that are here already (default: keep)"
+        "source", metavar="FILE|DIR", type=Path, nargs="+", help="of export --format json, a store's folder, or a run"
+    )
+    importing.add_argument(
+        "--existing", choices=("keep", "replace"), default="keep", help="what is here already (default: keep)"
     )
     choose_entries(importing)
+    acceptance.add_options(importing)
     importing.set_defaults(command=_import)
 
 
@@ -57,9 +63,12 @@ def _export(options: argparse.Namespace) -> Iterator[str]:
 
 
 def _import(options: argparse.Namespace) -> Iterator[str]:
+    if options.kind:
+        yield from acceptance.import_numbers(options)
+        return
     choice = selection(options.parts)
     counts = {"new": 0, "replaced": 0, "kept": 0}
-    for file in entries_of(options.source):
+    for file in (file for source in options.source for file in entries_of(source)):
         if not choice(file.name) or options.platform not in ("", file.platform):
             continue
         store = BaselineStore(options.baselines, file.platform)
@@ -71,5 +80,6 @@ def _import(options: argparse.Namespace) -> Iterator[str]:
         counts[done] += 1
     if not sum(counts.values()):
         of = f" of platform {options.platform}" if options.platform else ""
-        raise DistbenchError(f"{options.source} holds no entry{of} that was asked for: nothing imported")
+        sources = ", ".join(map(str, options.source))
+        raise DistbenchError(f"{sources}: no entry{of} that was asked for: nothing imported")
     yield ", ".join(f"{number} {what}" for what, number in counts.items())

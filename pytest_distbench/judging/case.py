@@ -39,15 +39,16 @@ def judge_launches(
         terms: tolerances, metrics, and the most launches there may be.
         launches: that passed, at least one.
         entry: of the baseline; None where there is none.
-        workload: what was measured (``Case.workload``); an entry of another one is stale.
+        workload: what was measured (``Case.workload``); an entry of another one is stale. One that another tool made
+            does not say.
         comparisons: noisy comparisons in the whole run, which share the error rate.
     """
-    stale = entry is not None and entry.workload != workload
+    stale = entry is not None and entry.workload not in ("", workload)
     stored = entry.metrics if entry is not None and not stale else {}
     noise = typical_noise(stored)
     changed = ", ".join(software_changes(entry.software, launches[0].software)) if entry is not None else ""
     same = entry is not None and not changed
-    found = _by_metric(launches)
+    found = by_metric(launches)
     judgements = []
     for key, measurements in found.items():
         if not terms.wants(measurements[0].name):
@@ -154,7 +155,7 @@ def _as_stale(judgement: Judgement) -> Judgement:
     return Judgement(replace(judgement.verdict, kind="incomparable", reason=_STALE), is_open=False)
 
 
-def _by_metric(launches: Sequence[LaunchRecord]) -> dict[str, list[Measurement]]:
+def by_metric(launches: Sequence[LaunchRecord]) -> dict[str, list[Measurement]]:
     """Metric key -> its measurement in each launch; one that a full launch lacks counts as without value."""
     found: dict[str, list[Measurement]] = {}
     for launch in launches:

@@ -130,8 +130,8 @@ def find_causes(result: CaseResult) -> list[Cause]:
 
 
 def _regressions(result: CaseResult) -> list[Verdict]:
-    """The worst first."""
-    return sorted((v for v in result.verdicts if v.kind == "regressed"), key=severity, reverse=True)
+    """What is worse than its baseline or its bound, the worst first."""
+    return sorted((v for v in result.verdicts if v.kind in ("regressed", "beyond")), key=severity, reverse=True)
 
 
 def _fingerprints(result: CaseResult) -> Iterator[OtherFingerprint]:

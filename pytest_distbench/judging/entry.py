@@ -44,6 +44,7 @@ def make_entry(
         peak_memory_bytes=peak_memory_of(launches),
         tolerance=before.tolerance if before is not None else None,
         xfail_perf=before.xfail_perf if before is not None else "",
+        bounds=before.bounds if before is not None else {},
     )
 
 

@@ -10,7 +10,7 @@ from pytest_distbench.records.run import CaseOutcome, CaseResult
 from pytest_distbench.records.verdict import Verdict
 
 Missing = Literal["warn", "fail", "skip"]
-Reason = Literal["", "launch", "nothing_judged", "refused", "regressed", "unaccepted", "missing"]
+Reason = Literal["", "launch", "nothing_judged", "beyond", "refused", "regressed", "unaccepted", "missing"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,8 +45,9 @@ def conclude(result: CaseResult, policy: Policy, *, stood_down: CaseOutcome = "s
     """Decide about a case.
 
     The first of these that holds: a rank failed; all ranks skipped; the case was only measured; an update took the
-    numbers, or refused them; nothing was measured that can be judged; a verdict fails, unless that is expected; the
-    policy does not accept a verdict; there is no baseline, and the policy does not accept that.
+    numbers; nothing was measured that can be judged; a metric is beyond a bound, unless that is expected; an update
+    refused the numbers; another verdict fails, unless that is expected; the policy does not accept a verdict; there is
+    no baseline, and the policy does not accept that.
 
     Args:
         result: with its launches and verdicts.
@@ -61,10 +62,14 @@ def conclude(result: CaseResult, policy: Policy, *, stood_down: CaseOutcome = "s
         return Conclusion(outcome="passed")
     if not judged:
         return Conclusion(outcome="failed", reason="nothing_judged")
+    failing = tuple(v for v in judged if v.is_failure)
+    expected: CaseOutcome = "xfailed" if result.xfail_perf else "failed"
+    if any(v.kind == "beyond" for v in failing):
+        return Conclusion(outcome=expected, reason="beyond", verdicts=failing)
     if result.update == "refused":
         return Conclusion(outcome="failed", reason="refused")
-    if failing := tuple(v for v in judged if v.is_failure):
-        return Conclusion(outcome="xfailed" if result.xfail_perf else "failed", reason="regressed", verdicts=failing)
+    if failing:
+        return Conclusion(outcome=expected, reason="regressed", verdicts=failing)
     if unaccepted := tuple(v for v in judged if v.kind in policy.also_failing):
         return Conclusion(outcome="failed", reason="unaccepted", verdicts=unaccepted)
     if all(v.kind == "missing" for v in judged) and policy.missing != "warn":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from pytest_distbench.judging.bounds import carry_over
 from pytest_distbench.judging.case import judge_launches
 from pytest_distbench.judging.entry import make_entry
 from pytest_distbench.judging.terms import Terms
@@ -68,7 +69,8 @@ def compare_runs(old: RunRecord, new: RunRecord, *, tolerance: float) -> RunComp
             workload=result.case.workload,
             comparisons=max(1, comparisons),
         )
-        found.verdicts[name] = [j.verdict for j in judgements]
+        own = {v.metric: v for v in result.verdicts}
+        found.verdicts[name] = [carry_over(j.verdict, own.get(j.verdict.metric)) for j in judgements]
     return found
 
 

@@ -17,9 +17,9 @@ def severity(verdict: Verdict) -> float:
 
 
 def worst(verdicts: Iterable[Verdict]) -> Verdict:
-    """The one to name first: a training's curve, as it is the earliest to go, else what moved furthest.
+    """The one to name first: what is beyond a bound, or a training's curve, the earliest to go, else what moved most.
 
     Raises:
         ValueError: there is none.
     """
-    return max(verdicts, key=lambda v: (METRIC_KINDS[v.better].rule == "curve", severity(v)))
+    return max(verdicts, key=lambda v: (v.kind == "beyond", METRIC_KINDS[v.better].rule == "curve", severity(v)))

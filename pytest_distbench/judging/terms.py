@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from pytest_distbench.records.bound_text import AskedBound
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Terms:
@@ -17,6 +19,7 @@ class Terms:
         metrics: names that are judged; None: all.
         max_launches: the most launches there may be while an answer is open.
         cores: CPU cores of the machine that measured.
+        bounds: that the test's marker sets.
     """
 
     tolerance: float | Mapping[str, float] | None = None
@@ -24,6 +27,7 @@ class Terms:
     metrics: tuple[str, ...] | None = None
     max_launches: int
     cores: int
+    bounds: tuple[AskedBound, ...] = ()
 
     def wants(self, name: str) -> bool:
         """Whether metrics of this name, without point, are judged."""

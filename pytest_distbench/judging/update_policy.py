@@ -39,6 +39,23 @@ def is_wanted(mode: str | None, verdicts: Sequence[Verdict], *, is_new: bool) ->
             return is_new or any(VERDICT_KINDS[kind].moved or VERDICT_KINDS[kind].wants_update for kind in kinds)
 
 
+def judged_by_bounds_alone(verdicts: Sequence[Verdict]) -> bool:
+    """Whether all that was judged is for information, and has a bound: that is never stored."""
+    judged = [v for v in verdicts if v.is_judged]
+    return bool(judged) and not any(METRIC_KINDS[v.better].is_judged for v in judged)
+
+
+def why_not_stored(launches: Sequence[LaunchRecord], verdicts: Sequence[Verdict]) -> str:
+    """Why an update refuses what was measured; empty if it does not. Accepting a number does not move its bound.
+
+    Args:
+        launches: that passed.
+        verdicts: on them.
+    """
+    beyond = next((f"{v.metric} is beyond a bound: {v.reason}" for v in verdicts if v.kind == "beyond"), "")
+    return beyond or why_not_storable(launches)
+
+
 def why_not_storable(launches: Sequence[LaunchRecord], *, fewest: int = 2) -> str:
     """What these launches lack to be a baseline; empty if nothing.
 

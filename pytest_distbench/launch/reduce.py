@@ -84,11 +84,11 @@ def late_s(reports: Sequence[RankReport]) -> dict[str, list[float]]:
 def _reduce(key: str, seen: list[tuple[int, Observation]]) -> Measurement:
     first = seen[0][1]
     if any(
-        (o.unit, o.better, o.reduce, o.is_series, o.identity)
-        != (first.unit, first.better, first.reduce, first.is_series, first.identity)
+        (o.unit, o.better, o.reduce, o.is_series, o.identity, o.bounds)
+        != (first.unit, first.better, first.reduce, first.is_series, first.identity, first.bounds)
         for _, o in seen
     ):
-        raise RecordingError(f"{key!r}: ranks disagree about its unit, direction, reduction, shape or identity")
+        raise RecordingError(f"{key!r}: ranks disagree about its unit, direction, reduction, shape, identity or bounds")
     lengths = {len(o.values) for _, o in seen}
     if len(lengths) > 1:
         raise RecordingError(f"{key!r}: ranks recorded {sorted(lengths)} values; all must record equally many")
@@ -111,6 +111,7 @@ def _reduce(key: str, seen: list[tuple[int, Observation]]) -> Measurement:
         series=values if first.is_series and METRIC_KINDS[first.better].keeps_series else [],
         summary=summary,
         companions=_companions([o for _, o in seen]),
+        bounds=first.bounds,
     )
 
 

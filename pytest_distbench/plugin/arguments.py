@@ -10,9 +10,10 @@ from collections.abc import Collection, Mapping, Sequence, Set
 from pathlib import Path
 from typing import Any, NoReturn
 
-from pytest_distbench.errors import show
+from pytest_distbench.errors import ConfigurationError, show
 from pytest_distbench.launch.readers.check import problem_with
 from pytest_distbench.plugin.outcomes import Misuse
+from pytest_distbench.records.bound import Bound, bounds_between
 from pytest_distbench.records.choices import MOST_LAUNCHES
 from pytest_distbench.records.kinds import METRIC_KINDS
 from pytest_distbench.records.metric import Scalar
@@ -43,7 +44,8 @@ class Arguments:
         Raises:
             Misuse: always; the call, the problem, and the line of the test that made the call.
         """
-        raise Misuse(f"{self._call}: {problem}{self._where()}") from None
+        line = self._line()
+        raise Misuse(f"{self._call}: {problem}{f' ({line})' if line else ''}") from None
 
     def whole(self, name: str, value: object, *, least: int, most: int | None = None) -> int:
         """A whole number; numpy's are taken too, ``True`` and ``2.0`` are not."""
@@ -152,6 +154,13 @@ class Arguments:
                 self.refuse(f"at={show(value)}: {key} is a {type(inner).__name__}; wanted a number or short text")
         return dict(point)
 
+    def bounds(self, at_least: object, at_most: object, *, unit: str) -> list[Bound]:
+        """``at_least=`` and ``at_most=``: numbers in the unit, or texts with a unit of the same kind."""
+        try:
+            return bounds_between(at_least, at_most, unit=unit, where=f"judge at {self._line()}")
+        except ConfigurationError as error:
+            self.refuse(str(error))
+
     def derived_kind(self, value: object) -> str:
         """``better=`` of a number that a test derives."""
         allowed = [name for name, kind in METRIC_KINDS.items() if not kind.is_of_training]
@@ -167,16 +176,16 @@ class Arguments:
         if unknown := sorted(set(given) - set(allowed)):
             self.refuse(f"unknown keyword {', '.join(unknown)}; known are {', '.join(allowed)}")
 
-    def _where(self) -> str:
-        """The line of the test that made the call; of another file where a helper of the test's made it."""
+    def _line(self) -> str:
+        """The line of the test that made the call: ``test_a.py:12``; of another file where a helper made it."""
         frame = sys._getframe(2)
         outside = ""
         while frame is not None:
             file = frame.f_code.co_filename
             if file == self._file:
-                return f" ({Path(file).name}:{frame.f_lineno})"
+                return f"{Path(file).name}:{frame.f_lineno}"
             if not outside and not file.startswith(_PACKAGE):
-                outside = f" ({Path(file).name}:{frame.f_lineno})"
+                outside = f"{Path(file).name}:{frame.f_lineno}"
             frame = frame.f_back  # type: ignore[assignment] # None ends the loop
         return outside
 

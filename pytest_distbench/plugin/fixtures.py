@@ -10,12 +10,22 @@ from typing import Any, Literal, NoReturn, TypeVar
 import pytest
 
 from pytest_distbench.errors import BackendUnavailable, DistbenchError, DistbenchWarning, show
+from pytest_distbench.judging.bounds import check_measured
 from pytest_distbench.judging.policy import Conclusion, conclude
 from pytest_distbench.plugin.arguments import Arguments
-from pytest_distbench.plugin.outcomes import LaunchFailed, MissingBaseline, Misuse, NotStored, Regression, Unaccepted
+from pytest_distbench.plugin.outcomes import (
+    BeyondBound,
+    LaunchFailed,
+    MissingBaseline,
+    Misuse,
+    NotStored,
+    Regression,
+    Unaccepted,
+)
 from pytest_distbench.plugin.requests import RequestMaker
 from pytest_distbench.plugin.runs import Run
 from pytest_distbench.plugin.workload import Wanted
+from pytest_distbench.records.bound_text import BoundValue
 from pytest_distbench.records.metric import Measurement, Scalar
 from pytest_distbench.records.reader import Reader
 from pytest_distbench.records.record import replace
@@ -41,6 +51,7 @@ _Found = TypeVar("_Found")
 _FAILURES = {
     "launch": LaunchFailed,
     "nothing_judged": Misuse,
+    "beyond": BeyondBound,
     "refused": NotStored,
     "regressed": Regression,
     "unaccepted": Unaccepted,
@@ -126,6 +137,7 @@ class Distbench:
 
         Raises:
             Regression: a judged metric is worse than its baseline allows.
+            BeyondBound: a metric is beyond a bound that was set for it.
             Unaccepted: none is, but a verdict is of a kind that the run was told not to accept.
             LaunchFailed: a rank failed, or the group hung.
             MissingBaseline: there is none, and the policy is ``fail``.
@@ -268,6 +280,8 @@ class Distbench:
         tolerance: float | None = None,
         at: Mapping[str, Scalar] | None = None,
         params: Mapping[str, Any] | None = None,
+        at_most: BoundValue | None = None,
+        at_least: BoundValue | None = None,
     ) -> Run:
         """Judge a derived number, such as an efficiency, against its own baseline.
 
@@ -282,21 +296,26 @@ class Distbench:
             tolerance: accepted change towards worse, as a fraction.
             at: the point, where one name is judged at several; part of the metric's identity.
             params: identity of what was derived.
+            at_most: a bound: the test fails where the number is above it, with or without a baseline. A number in
+                ``unit``, or a text with a unit of the same kind.
+            at_least: the same, where it is below.
 
         Raises:
-            Regression, Unaccepted, NotStored, MissingBaseline, Misuse: as :meth:`run`.
+            BeyondBound, Regression, Unaccepted, NotStored, MissingBaseline, Misuse: as :meth:`run`.
             LaunchFailed: a rank of a launch that was added failed.
         """
         given = self.arguments("distbench.judge")
         given.text("name", name, without="[]")
         given = self.arguments(f"distbench.judge({name!r})")
         point = given.point({} if at is None else at)
+        unit = given.text("unit", unit, may_be_empty=True)
         metric = Measurement(
             name=name,
-            unit=given.text("unit", unit, may_be_empty=True),
+            unit=unit,
             better=given.derived_kind(better),
             value=None,
             at=point,
+            bounds=given.bounds(at_least, at_most, unit=unit),
         )
         samples = self._derived_samples(given, metric, values, of)
         request = self._ask.case(
@@ -327,7 +346,12 @@ class Distbench:
 
         Raises:
             LaunchFailed: a rank of one of them failed.
+            Misuse: a bound of the test's marker is of nothing that the test judged.
         """
+        judged = [run for run in self._runs if run.samples not in self._measured and run.verdicts]
+        launches = [launch for run in judged for launch in run.launches]
+        if self._session.settings.attach is None:
+            self._guard(lambda: check_measured(self._ask.bounds, launches, self._session.settings.max_message_bytes))
         for samples in self._measured:
             self._finish(self._measured_result(samples, in_update=False))
 

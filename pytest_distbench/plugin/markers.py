@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pytest_distbench.errors import ConfigurationError
+from pytest_distbench.records.bound_text import BoundValue, terms_of
 from pytest_distbench.records.choices import LONGEST_TIMEOUT_S, MOST_LAUNCHES
 
 if TYPE_CHECKING:
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 _KEYWORDS = {
     "world_size": ("min", "max"),
     "gpu": (),
-    "distbench": ("timeout", "launches", "tolerance", "metrics", "xfail_perf"),
+    "distbench": ("timeout", "launches", "tolerance", "metrics", "bounds", "xfail_perf"),
 }
 
 
@@ -30,6 +31,7 @@ class Requirement:
         launches: judged first.
         tolerance: fraction, or one per metric name.
         metrics: names of the metrics that are judged; the others are only shown.
+        bounds: by a metric's key, or its name.
         xfail_perf: reason why a regression is expected.
     """
 
@@ -37,6 +39,7 @@ class Requirement:
     launches: int | None = None
     tolerance: float | Mapping[str, float] | None = None
     metrics: tuple[str, ...] | None = None
+    bounds: Mapping[str, BoundValue] | None = None
     xfail_perf: str | None = None
 
 
@@ -97,6 +100,7 @@ def requirement(markers: Iterable[pytest.Mark]) -> Requirement:
         launches=_launches(options.get("launches")),
         tolerance=_tolerance(options.get("tolerance")),
         metrics=_metrics(options.get("metrics")),
+        bounds=_bounds(options.get("bounds")),
         xfail_perf=_reason(options.get("xfail_perf")),
     )
 
@@ -184,6 +188,20 @@ def _metrics(value: object) -> tuple[str, ...] | None:
     if not isinstance(value, (list, tuple)) or not value or not all(isinstance(v, str) for v in value):
         raise ConfigurationError(f"@pytest.mark.distbench: metrics={value!r}; wanted a list of metric names")
     return tuple(value)
+
+
+def _bounds(value: object) -> Mapping[str, BoundValue] | None:
+    if value is None:
+        return None
+    if not isinstance(value, Mapping) or not value or not all(isinstance(key, str) for key in value):
+        example = {"latency[message_bytes=4096]": "200us"}
+        raise ConfigurationError(f"@pytest.mark.distbench: bounds={value!r}; wanted a dict such as {example}")
+    for key, given in value.items():
+        try:
+            terms_of(given)
+        except ConfigurationError as error:
+            raise ConfigurationError(f"@pytest.mark.distbench: bounds[{key!r}]: {error}") from None
+    return value
 
 
 def _reason(value: object) -> str | None:

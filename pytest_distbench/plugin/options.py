@@ -11,7 +11,7 @@ from pytest_distbench.records.options import OPTIONS, Option
 MARKERS = (
     "world_size(*sizes, min=, max=): process-group sizes this test runs at; without it the largest given",
     "gpu: this test needs CUDA; not run without --gpu",
-    "distbench(timeout=, launches=, tolerance=, metrics=, xfail_perf=): how this test is measured and judged",
+    "distbench(timeout=, launches=, tolerance=, metrics=, bounds=, xfail_perf=): how this test is measured and judged",
 )
 """The markers, as pytest lists them; ``markers`` reads them."""
 

@@ -18,6 +18,10 @@ class Regression(_Failure):
     """A judged metric got worse than its baseline allows."""
 
 
+class BeyondBound(_Failure):
+    """A metric is beyond a bound that was set for it."""
+
+
 class Unaccepted(_Failure):
     """Nothing regressed, but --distbench-strict or --distbench-fail-on-improvement does not accept a verdict."""
 
@@ -38,5 +42,5 @@ class Misuse(_Failure):
     """The test asks for something that cannot be done: a body that cannot be imported, parameters that are not JSON."""
 
 
-for _kind in (Regression, Unaccepted, NotStored, MissingBaseline, LaunchFailed, Misuse):
+for _kind in (Regression, BeyondBound, Unaccepted, NotStored, MissingBaseline, LaunchFailed, Misuse):
     _kind.__module__ = "builtins"  # pytest prints "Regression: ...", not the module's path, in its summary

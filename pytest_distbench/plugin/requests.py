@@ -18,6 +18,7 @@ from pytest_distbench.plugin.locate import json_able
 from pytest_distbench.plugin.markers import requirement
 from pytest_distbench.plugin.names import test_and_id
 from pytest_distbench.plugin.workload import Wanted, make_workload
+from pytest_distbench.records.bound_text import AskedBound
 from pytest_distbench.records.case import Case, CaseKey
 from pytest_distbench.records.choices import LONGEST_TIMEOUT_S, MOST_LAUNCHES
 from pytest_distbench.run.request import CaseRequest, LaunchRequest
@@ -34,6 +35,9 @@ class RequestMaker:
         node: the test.
         world_size: ranks of its process groups.
         backend: of its process groups.
+
+    Attributes:
+        bounds: that its marker sets; each is for whichever of its cases measures the metric.
     """
 
     def __init__(self, settings: Settings, node: pytest.Item, *, world_size: int, backend: str) -> None:
@@ -44,6 +48,8 @@ class RequestMaker:
         self._device: Literal["cpu", "cuda"] = "cuda" if settings.gpu else "cpu"
         self._wanted = requirement(node.iter_markers())
         self._names: set[str] = set()
+        given = self._wanted.bounds or {}
+        self.bounds = tuple(AskedBound(metric, value, f"marker of {node.name}") for metric, value in given.items())
         self._places = places_of(node.config)
 
     def run(
@@ -148,6 +154,7 @@ class RequestMaker:
                 metrics=wanted.metrics,
                 max_launches=max(first, settings.max_launches),
                 cores=hardware.cores(),
+                bounds=self.bounds,
             ),
             launches=first,
             xfail_perf=wanted.xfail_perf or "",

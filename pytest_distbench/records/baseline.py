@@ -6,6 +6,8 @@ from typing import Annotated, Any
 
 import msgspec
 
+from pytest_distbench.errors import ConfigurationError
+from pytest_distbench.records.bound_text import BoundValue, terms_of
 from pytest_distbench.records.fingerprint import Fingerprint
 from pytest_distbench.records.kinds import METRIC_KINDS, OfKind
 from pytest_distbench.records.metric import Scalar
@@ -49,6 +51,7 @@ class BaselineEntry(Record, frozen=True, kw_only=True, omit_defaults=True):
     """Stored values of one case."""
 
     workload: str
+    """Hash of what was measured; empty where another tool made the numbers, or there are none."""
     world_size: Annotated[int, msgspec.Meta(ge=1)]
     backend: str
     launcher: str
@@ -61,8 +64,22 @@ class BaselineEntry(Record, frozen=True, kw_only=True, omit_defaults=True):
     """Set by hand in the file, for all metrics of this case; goes before markers and options. An update keeps it."""
     xfail_perf: str = ""
     """Set by hand in the file: why a regression of this case is expected. An update keeps it."""
+    bounds: dict[str, BoundValue] = {}
+    """Set by hand in the file, by a metric's key or its name, which stands for all its points. An update keeps them."""
     fingerprints: dict[str, Fingerprint] = {}
     phases: dict[str, float] = {}
     """Seconds in each phase the body named, of the median launch; they explain, and are not judged."""
     peak_memory_bytes: int | None = None
     """Of the median launch, four digits; explains, is not judged."""
+
+    @property
+    def holds_numbers(self) -> bool:
+        """Whether there is something to compare with: there may be no more than what was set by hand."""
+        return bool(self.metrics)
+
+    def __post_init__(self) -> None:
+        for metric, value in self.bounds.items():
+            try:
+                terms_of(value)
+            except ConfigurationError as error:
+                raise ValueError(f"bounds of {metric}: {error}") from None

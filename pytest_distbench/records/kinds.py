@@ -149,6 +149,7 @@ class VerdictKind:
         wants_update: such an update writes it although nothing is known to have moved.
         is_told: its reason is told at the end of a run.
         warns: it is worth a warning on GitHub where nothing failed.
+        is_quiet: tables that list what moved count it only.
     """
 
     mark: str
@@ -161,9 +162,11 @@ class VerdictKind:
     wants_update: bool = False
     is_told: bool = False
     warns: bool = False
+    is_quiet: bool = False
 
 
 VERDICT_KINDS: dict[str, VerdictKind] = {
+    "beyond": VerdictKind(mark="!", words="beyond a bound", fails=True, is_answer=True),
     "regressed": VerdictKind(mark="!", words="regressed", fails=True, is_answer=True, moved=True),
     "changed": VerdictKind(mark="!", words="with another fingerprint", fails=True, is_answer=True, wants_update=True),
     "inconclusive": VerdictKind(
@@ -195,7 +198,15 @@ VERDICT_KINDS: dict[str, VerdictKind] = {
         is_answer=True,
         moved=True,
     ),
-    "unchanged": VerdictKind(mark=" ", words="within limits", is_answer=True),
+    "within": VerdictKind(
+        mark=" ",
+        words="within bounds, without a baseline",
+        paired_words="within bounds, not in the reference",
+        is_answer=True,
+        wants_update=True,
+        is_quiet=True,
+    ),
+    "unchanged": VerdictKind(mark=" ", words="within limits", is_answer=True, is_quiet=True),
 }
 """By name, the gravest first: that is their order in reports."""
 

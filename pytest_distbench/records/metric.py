@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pytest_distbench.records.bound import Bound
 from pytest_distbench.records.kinds import OfKind, Reduce
 from pytest_distbench.records.record import Record
 
@@ -27,6 +28,8 @@ class Observation(OfKind, frozen=True, kw_only=True):
     """What describes it."""
     companions: dict[str, list[float]] = {}
     """Quieter witnesses of a clock, one value per iteration: ``cpu_s``, ``waits``."""
+    bounds: list[Bound] = []
+    """That were given with the number."""
 
 
 class Summary(Record, frozen=True, kw_only=True):
@@ -63,6 +66,8 @@ class Measurement(OfKind, frozen=True, kw_only=True):
     summary: Summary | None = None
     companions: dict[str, float] = {}
     """Of one iteration, summed over ranks: ``cpu_s`` (25th percentile), ``waits`` (mean)."""
+    bounds: list[Bound] = []
+    """That were given with the number."""
 
     @property
     def key(self) -> str:

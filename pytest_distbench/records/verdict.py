@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pytest_distbench.records.bound import Bound
 from pytest_distbench.records.kinds import VERDICT_KINDS, OfKind, VerdictName, verdict_kind
 from pytest_distbench.records.metric import Scalar, metric_name
 
@@ -31,6 +32,8 @@ class Verdict(OfKind, frozen=True, kw_only=True):
     """How a fingerprint changed, one sentence each."""
     companions: dict[str, tuple[float, float]] = {}
     """Quieter witnesses of the clock: (baseline, this run)."""
+    bounds: list[Bound] = []
+    """That the value had to keep to, whether it did or not."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -40,6 +43,11 @@ class Verdict(OfKind, frozen=True, kw_only=True):
     def name(self) -> str:
         """The metric's name, without its point."""
         return metric_name(self.metric)
+
+    @property
+    def is_judged(self) -> bool:
+        """Whether it counts: the metric's kind is judged, or a bound of it is."""
+        return super().is_judged or bool(self.bounds)
 
     @property
     def is_failure(self) -> bool:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from pytest_distbench.judging.severity import worst
 from pytest_distbench.judging.software import software_changes
-from pytest_distbench.judging.update_policy import why_not_storable
+from pytest_distbench.judging.update_policy import why_not_stored
 from pytest_distbench.records.kinds import METRIC_KINDS, VERDICT_KINDS
 from pytest_distbench.records.run import CaseResult
 from pytest_distbench.records.verdict import Verdict
@@ -22,7 +22,7 @@ _MOST_REASONS = 8
 
 
 def regression_text(result: CaseResult, *, command: str) -> str:
-    """Explain a regression: what moved, by how much, against what, and what may explain it."""
+    """Explain a regression, or what is beyond a bound: what moved, by how much, against what, and what explains it."""
     failed = [v for v in result.verdicts if v.is_failure and v.kind != "changed"]
     return _text(result, regression_headline(result), failed, command=command, causes=True)
 
@@ -34,7 +34,7 @@ def unaccepted_text(result: CaseResult, unaccepted: Sequence[Verdict], *, comman
 
 def _text(result: CaseResult, headline: str, verdicts: Sequence[Verdict], *, command: str, causes: bool) -> str:
     reasons = [escape(f"{metric_text(v)}: {v.reason}") for v in verdicts if v.reason]
-    intended = "this change is intended" if causes else "what was measured is right"
+    reasons = [reason for reason in reasons if reason != escape(headline)]
     return "\n".join(
         [
             escape(headline),
@@ -46,11 +46,23 @@ def _text(result: CaseResult, headline: str, verdicts: Sequence[Verdict], *, com
             *(cause_lines(result) if causes else []),
             *comparison_lines(result),
             "",
-            f"again:  {command}"
-            if result.reference.kind == "paired"
-            else f"If {intended}:  {command} --distbench-update",
+            *_next_steps(
+                result, command, intended="this change is intended" if causes else "what was measured is right"
+            ),
         ]
     )
+
+
+def _next_steps(result: CaseResult, command: str, *, intended: str) -> list[str]:
+    """An update accepts a change, and no value beyond a bound."""
+    if any(v.kind == "beyond" for v in result.verdicts):
+        return [
+            "no update accepts this: mend what was measured, or change the bound where it was set",
+            f"again:  {command}",
+        ]
+    return [
+        f"again:  {command}" if result.reference.kind == "paired" else f"If {intended}:  {command} --distbench-update"
+    ]
 
 
 def refused_text(result: CaseResult) -> str:
@@ -79,7 +91,7 @@ def missing_text(result: CaseResult, *, platforms: Sequence[str], command: str) 
 
 def refused_headline(result: CaseResult) -> str:
     """One line: what the measured numbers lack to be a baseline."""
-    return f"not stored: {why_not_storable(result.launches)}"
+    return f"not stored: {why_not_stored(result.launches, result.verdicts)}"
 
 
 def missing_headline(result: CaseResult) -> str:
@@ -120,6 +132,8 @@ def _movement(result: CaseResult, failed: Sequence[Verdict], against: str) -> st
     first = worst(failed)
     of = _how_many(result, first, failed)
     name, kind = metric_text(first), METRIC_KINDS[first.better]
+    if first.kind == "beyond":
+        return f"{name}: {first.reason}{of}"
     other = words_for(result).name
     if first.kind != "regressed":
         return f"{name}{against}: {first.kind}: {first.reason or change(first)}{of}"
@@ -150,10 +164,9 @@ def comparison_lines(result: CaseResult) -> list[str]:
         lines = ["  ".join(filter(None, [side, name, _versions(software)])) for side, name, software in sides]
     else:
         platform = result.environment.platform
-        lines = [
-            f"baseline  {platform}  {_versions(stored)}  {result.reference.path}",
-            f"this run  {platform}  {_versions(current)}",
-        ]
+        lines = [f"this run  {platform}  {_versions(current)}"]
+        if any(v.baseline is not None for v in result.verdicts):
+            lines.insert(0, f"baseline  {platform}  {_versions(stored)}  {result.reference.path}")
     return lines + ([f"differs   {what}" for what in software_changes(stored, current)] if stored else [])
 
 

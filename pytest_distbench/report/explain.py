@@ -22,9 +22,9 @@ def headline(result: CaseResult, conclusion: Conclusion) -> str:
             return case_text.nothing_judged_headline(result)
         case "refused":
             return case_text.refused_headline(result)
-        case "regressed" if conclusion.outcome == "xfailed":
+        case "regressed" | "beyond" if conclusion.outcome == "xfailed":
             return result.xfail_perf
-        case "regressed":
+        case "regressed" | "beyond":
             return case_text.regression_headline(result)
         case "unaccepted":
             return case_text.unaccepted_headline(conclusion.verdicts)
@@ -48,7 +48,7 @@ def explanation(result: CaseResult, conclusion: Conclusion, *, command: str, pla
             return launch_text(result, rerun_command=command)
         case "refused":
             return case_text.refused_text(result)
-        case "regressed":
+        case "regressed" | "beyond":
             return case_text.regression_text(result, command=command)
         case "unaccepted":
             return case_text.unaccepted_text(result, conclusion.verdicts, command=command)

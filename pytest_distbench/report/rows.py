@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from pytest_distbench.records.bound import tightest
+from pytest_distbench.records.bound_text import Side
 from pytest_distbench.records.kinds import METRIC_KINDS, VERDICT_KINDS
 from pytest_distbench.records.run import CaseResult
 from pytest_distbench.records.verdict import Verdict
@@ -23,7 +25,7 @@ class Row:
         current: of this run, with unit.
         reference: of what it was compared with.
         change: against that, as the metric itself moves.
-        limit: the largest accepted change towards worse.
+        limit: the largest accepted change towards worse, and the bounds.
         finds: the smallest slowdown that would be called regressed in nine of ten runs.
         launches: how many there are, or pairs of them.
     """
@@ -73,8 +75,15 @@ def change(verdict: Verdict) -> str:
 
 
 def limit(verdict: Verdict) -> str:
-    """The largest accepted change towards worse."""
-    if verdict.limit is None or not verdict.is_judged:
+    """The largest accepted change towards worse, and the bounds: ``+10%, <= 200 us``."""
+    sides: tuple[tuple[str, Side], ...] = ((">=", "least"), ("<=", "most"))
+    found = [(sign, tightest(verdict.bounds, side)) for sign, side in sides]
+    bounds = [f"{sign} {quantity(value, verdict.unit)}" for sign, value in found if value is not None]
+    return ", ".join(filter(None, [_largest_change(verdict), *bounds]))
+
+
+def _largest_change(verdict: Verdict) -> str:
+    if verdict.limit is None or not METRIC_KINDS[verdict.better].is_judged:
         return ""
     kind = METRIC_KINDS[verdict.better]
     return "exact" if kind.repeats_exactly and verdict.limit == 0.0 else kind.limit_text(verdict.limit)

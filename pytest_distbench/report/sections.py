@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from pytest_distbench.records.bound import tightest
 from pytest_distbench.records.kinds import VERDICT_KINDS
 from pytest_distbench.records.run import CaseResult, RunRecord
 from pytest_distbench.report.rows import make_row, quantity, words_for
@@ -75,16 +76,18 @@ def verdict_section(results: Sequence[CaseResult]) -> Section:
                 Cell(verdict.baseline, row.reference),
                 Cell(verdict.ratio, row.change),
                 Cell(verdict.limit, row.limit),
+                Cell(tightest(verdict.bounds, "least"), ""),
+                Cell(tightest(verdict.bounds, "most"), ""),
                 Cell(verdict.launches, str(verdict.launches)),
                 _plain(verdict.reason),
             ]
         )
     columns: dict[str, Column] = {
         "verdict": str, "test": str, "metric": str, "unit": str, "current": float, "baseline": float, "ratio": float,
-        "limit": float, "launches": int, "reason": str,
+        "limit": float, "at_least": float, "at_most": float, "launches": int, "reason": str,
     }  # fmt: skip
     other = words_for(results[0]).name if results else ""
-    headings = ["verdict", "test", "metric", None, "this run", other, "change", "limit", "n", None]
+    headings = ["verdict", "test", "metric", None, "this run", other, "change", "limit", None, None, "n", None]
     return Section(columns=columns, headings=headings, rows=rows)
 
 

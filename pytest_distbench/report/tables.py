@@ -46,7 +46,7 @@ def _measured_table(result: CaseResult) -> list[str]:
 def verdict_table(result: CaseResult, verdicts: Sequence[Verdict], *, show_all: bool) -> list[str]:
     """Verdicts of a case under the columns that its reference asks for."""
     words = words_for(result)
-    shown = [v for v in verdicts if show_all or v.kind != "unchanged"]
+    shown = [v for v in verdicts if show_all or not VERDICT_KINDS[v.kind].is_quiet]
     lines = layout([*words.columns], [cells(make_row(v), words.columns) for v in shown], left=2) if shown else []
     hidden = sum(v.is_judged for v in verdicts) - sum(v.is_judged for v in shown)
     return lines + ([f"  {hidden} more {words.unchanged} (-v shows all)"] if hidden else [])
@@ -82,8 +82,8 @@ def telling_verdicts(result: CaseResult) -> Iterable[Verdict]:
     judged = [v for v in result.verdicts if v.is_judged]
     if result.reference.kind == "paired":
         ends = judged if len(judged) <= _SHOWN_METRICS else [judged[0], judged[-1]]
-        return [v for v in judged if v.kind != "unchanged" or v in ends]
-    judged = [v for v in judged if v.current is not None or v.kind == "changed"]
+        return [v for v in judged if not VERDICT_KINDS[v.kind].is_quiet or v in ends]
+    judged = [v for v in judged if v.current is not None or v.is_failure]
     if not is_sweep(result):
         return judged
     times = sorted((v for v in judged if v.unit == "s"), key=lambda v: int(v.at.get("message_bytes", 0)))
@@ -91,7 +91,7 @@ def telling_verdicts(result: CaseResult) -> Iterable[Verdict]:
         return judged[:3]
     largest_change = max(times, key=lambda v: abs((v.ratio or 1.0) - 1.0))
     chosen = {times[0].metric, largest_change.metric, times[-1].metric}
-    return [v for v in judged if v.metric in chosen or v.kind == "changed"]
+    return [v for v in judged if v.metric in chosen or v.kind in ("changed", "beyond")]
 
 
 def note_on_change(verdicts: Iterable[Verdict]) -> list[str]:
@@ -108,7 +108,7 @@ def _is_of_the_fast_side(verdict: Verdict) -> bool:
 
 def _sweep_table(result: CaseResult, *, show_all: bool) -> list[str]:
     points = list(sweep_points(result))
-    shown = [point for point in points if show_all or point.gravest != "unchanged"]
+    shown = [point for point in points if show_all or not VERDICT_KINDS[point.gravest].is_quiet]
     rows = [
         (
             VERDICT_KINDS[point.gravest].mark,

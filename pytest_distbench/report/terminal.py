@@ -11,7 +11,7 @@ from pytest_distbench.judging.fingerprint_rule import METRIC as FINGERPRINT
 from pytest_distbench.judging.software import software_changes
 from pytest_distbench.judging.update_policy import FEWEST_LAUNCHES
 from pytest_distbench.records.case import EntryName
-from pytest_distbench.records.kinds import VERDICT_KINDS, VerdictName
+from pytest_distbench.records.kinds import METRIC_KINDS, VERDICT_KINDS, VerdictName
 from pytest_distbench.records.run import CaseResult
 from pytest_distbench.records.verdict import Verdict
 from pytest_distbench.report.layout import layout
@@ -20,6 +20,7 @@ from pytest_distbench.report.tables import case_table, overview, telling_verdict
 
 _NUMBER = re.compile(r"[+-]?[\d.,]+(e[+-]?\d+)?")
 _SHOWN_NAMES = 10
+_WITHOUT_BASELINE = frozenset({"missing", "within", "beyond"})
 
 
 def summary_lines(results: Sequence[CaseResult], *, verbosity: int, record_command: str, folder: Path) -> list[str]:
@@ -42,14 +43,21 @@ def summary_lines(results: Sequence[CaseResult], *, verbosity: int, record_comma
         lines += _updates(updated, folder)
     if failed:
         lines.append(f"{failed} {_cases(failed)} failed in a rank: nothing judged, nothing stored")
-    stored = [r for r in compared if r.reference.kind == "stored"]
-    missing = [r for r in stored if {v.kind for v in r.verdicts if v.is_judged} == {"missing"}]
+    missing = [r for r in compared if r.reference.kind == "stored" and _lacks_baseline(r)]
     if missing:
         platform = missing[0].environment.platform
         count = f"{len(missing)} of {len(compared)} {_cases(len(compared))}"
-        lines.append(f"no baseline for {count} on {platform}: measured, not judged")
+        bounded = sum(any(v.bounds for v in r.verdicts) for r in missing)
+        but = f", but for bounds in {bounded} {_cases(bounded)}" if bounded else ""
+        lines.append(f"no baseline for {count} on {platform}: measured, not judged{but}")
         lines.append(f"record them:  {record_command}")
     return lines
+
+
+def _lacks_baseline(result: CaseResult) -> bool:
+    """Whether there is nothing stored to compare a case with, and there could be."""
+    storable = [v for v in result.verdicts if METRIC_KINDS[v.better].is_judged]
+    return bool(storable) and all(v.baseline is None and v.kind in _WITHOUT_BASELINE for v in storable)
 
 
 def unused_lines(unused: Sequence[EntryName], *, pruned: bool) -> list[str]:
@@ -104,7 +112,7 @@ def _counts(results: Sequence[CaseResult]) -> list[str]:
 def _told_verdicts(result: CaseResult) -> list[Verdict]:
     """The verdicts that the tables tell too: of a fingerprint only what is not as it should be."""
     judged = [v for v in result.verdicts if v.is_judged]
-    as_it_should = {"unchanged", "missing"} if all(v.kind == "missing" for v in judged) else {"unchanged"}
+    as_it_should = {"unchanged", "missing"} if _lacks_baseline(result) else {"unchanged"}
     return [v for v in judged if v.metric != FINGERPRINT or v.kind not in as_it_should]
 
 
@@ -134,7 +142,7 @@ def _needless(compared: Sequence[CaseResult]) -> list[str]:
     return [
         f"xfail_perf of {r.case.title} is no longer needed: nothing regressed ({r.xfail_perf})"
         for r in compared
-        if r.xfail_perf and all(v.kind in ("unchanged", "improved") for v in r.verdicts if v.is_judged)
+        if r.xfail_perf and all(v.kind in ("unchanged", "within", "improved") for v in r.verdicts if v.is_judged)
     ][:_SHOWN_NAMES]
 
 

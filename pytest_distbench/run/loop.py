@@ -13,6 +13,8 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
+from pytest_distbench.judging.bounds import check_measured, judge_bounds
+from pytest_distbench.judging.draft import Judgement
 from pytest_distbench.launch.command import COMMAND
 from pytest_distbench.machine import hardware
 from pytest_distbench.machine.locks import alone_on_this_host, lease
@@ -150,6 +152,7 @@ class Session:
             BackendUnavailable: this torch cannot run the backend.
             LauncherError: no ranks could be started.
             SampleFailed: a launch did not pass that a derived number needs.
+            ConfigurationError: a bound does not fit what was measured.
         """
         open_metrics: list[str] = []
         verdicts = []
@@ -159,13 +162,21 @@ class Session:
                     samples.add(only=open_metrics)
                     if samples.failed:
                         return reference.conclude(self.result(request, samples, reference))
-                judgements = reference.judge(samples)
+                judgements = self._judge(request, samples, reference)
                 verdicts = [j.verdict for j in judgements]
                 open_metrics = [j.verdict.metric for j in judgements if j.is_open]
                 if not open_metrics or len(samples) >= samples.most:
                     break
         result = self.result(request, samples, reference)
         return reference.conclude(replace(result, verdicts=verdicts))
+
+    def _judge(self, request: CaseRequest, samples: Samples, reference: Reference) -> list[Judgement]:
+        """What the reference says of the samples, and the bounds, which go before it."""
+        judgements = reference.judge(samples)
+        if not judgements:
+            return []
+        check_measured(reference.bounds(), samples.launches, self.settings.max_message_bytes)
+        return judge_bounds(judgements, samples.launches, [*request.terms.bounds, *reference.bounds()])
 
     def measure(self, samples: Sequence[Samples], wanted: int, world_size: int) -> None:
         """Add launches of several cases in turns until each has so many.

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Protocol
 
 from pytest_distbench.judging.case import judge_launches
@@ -15,9 +16,11 @@ from pytest_distbench.judging.draft import Judgement
 from pytest_distbench.judging.entry import make_entry, peak_memory_of, phases_of
 from pytest_distbench.judging.metric import Rule, judge
 from pytest_distbench.judging.pairs import judge_paired, not_there
-from pytest_distbench.judging.update_policy import is_wanted, only_judges, why_not_storable
+from pytest_distbench.judging.update_policy import is_wanted, judged_by_bounds_alone, only_judges, why_not_stored
 from pytest_distbench.records.baseline import BaselineEntry
+from pytest_distbench.records.bound_text import AskedBound
 from pytest_distbench.records.choices import Update
+from pytest_distbench.records.kinds import METRIC_KINDS
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import CaseResult, ReferenceRecord
 from pytest_distbench.run.request import CaseRequest
@@ -34,6 +37,9 @@ class Reference(Protocol):
     def judge(self, samples: Samples) -> list[Judgement]:
         """Judge what there is; an open judgement asks for more samples."""
 
+    def bounds(self) -> list[AskedBound]:
+        """Bounds that come with it."""
+
     def record(self, samples: Samples) -> ReferenceRecord:
         """What the record of the case says of it."""
 
@@ -48,7 +54,7 @@ class Stored:
     Attributes:
         request: what is compared.
         store: where its entry is.
-        entry: None where there is none.
+        entry: None where there is none. One without metrics holds what was set by hand, and nothing to compare with.
         comparisons: noisy comparisons of the whole run, which share the error rate.
         update: mode of the update, or None.
         update_launches: samples of an update.
@@ -64,8 +70,13 @@ class Stored:
     pending: list[tuple[str, str, BaselineEntry]]
 
     @property
+    def _known(self) -> BaselineEntry | None:
+        """The entry, if there is something in it to compare with."""
+        return self.entry if self.entry is not None and self.entry.holds_numbers else None
+
+    @property
     def _is_updated(self) -> bool:
-        return self.update is not None and not only_judges(self.update, self.entry)
+        return self.update is not None and not only_judges(self.update, self._known)
 
     def looks(self) -> Iterator[int]:
         first = self.request.launches
@@ -81,19 +92,27 @@ class Stored:
         return judge_launches(
             terms,
             samples.launches,
-            self.entry,
+            self._known,
             workload=self.request.case.workload,
             comparisons=self.comparisons,
         )
 
+    def bounds(self) -> list[AskedBound]:
+        where = str(self._path.relative_to(self.store.folder.parent))
+        bounds = self.entry.bounds if self.entry is not None else {}
+        return [AskedBound(metric, value, where) for metric, value in bounds.items()]
+
+    @property
+    def _path(self) -> Path:
+        return self.store.path(self.request.case.test, str(self.request.case.key))
+
     def record(self, samples: Samples) -> ReferenceRecord:
         del samples
-        path = str(self.store.path(self.request.case.test, str(self.request.case.key)))
         if self.entry is None:
-            return ReferenceRecord(kind="stored", path=path)
+            return ReferenceRecord(kind="stored", path=str(self._path))
         return ReferenceRecord(
             kind="stored",
-            path=path,
+            path=str(self._path),
             software=self.entry.software,
             peak_memory_bytes=self.entry.peak_memory_bytes,
             phases=self.entry.phases,
@@ -103,15 +122,17 @@ class Stored:
         result = replace(result, xfail_perf=result.xfail_perf or (self.entry.xfail_perf if self.entry else ""))
         if not self._is_updated or result.launches[-1].outcome != "passed":
             return result
-        if why_not_storable(result.launches):
+        if judged_by_bounds_alone(result.verdicts):
+            return result  # there is nothing to store
+        if why_not_stored(result.launches, result.verdicts):
             return replace(result, update="refused")
-        if not is_wanted(self.update, result.verdicts, is_new=self.entry is None):
+        if not is_wanted(self.update, result.verdicts, is_new=self._known is None):
             return replace(result, update="kept")
         case = self.request.case
         made = make_entry(case, result.launches, result.launches[0].software, before=self.entry)
         self.pending.append((case.test, str(case.key), made))
-        previous = {v.metric: v.baseline for v in result.verdicts if v.is_judged}
-        return replace(result, update="new" if self.entry is None else "changed", previous=previous)
+        previous = {v.metric: v.baseline for v in result.verdicts if METRIC_KINDS[v.better].is_judged}
+        return replace(result, update="new" if self._known is None else "changed", previous=previous)
 
 
 @dataclasses.dataclass
@@ -149,6 +170,9 @@ class Paired:
             looks=self.numbers,
             cases=self.cases,
         )
+
+    def bounds(self) -> list[AskedBound]:
+        return []
 
     def record(self, samples: Samples) -> ReferenceRecord:
         references = samples.references
@@ -189,6 +213,9 @@ class Nothing:
             Judgement(replace(v, kind="incomparable", reason=self.reason) if v.is_judged else v, is_open=False)
             for v in verdicts
         ]
+
+    def bounds(self) -> list[AskedBound]:
+        return []
 
     def record(self, samples: Samples) -> ReferenceRecord:
         return ReferenceRecord(kind="nothing", launches=list(samples.references))

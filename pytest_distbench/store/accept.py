@@ -4,10 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from pytest_distbench.errors import DistbenchError
+from pytest_distbench.errors import ConfigurationError, DistbenchError
+from pytest_distbench.judging.bounds import judge_bounds
+from pytest_distbench.judging.draft import Judgement
 from pytest_distbench.judging.entry import make_entry
-from pytest_distbench.judging.update_policy import FEWEST_LAUNCHES, few_launches, is_wanted, why_not_storable
+from pytest_distbench.judging.update_policy import (
+    FEWEST_LAUNCHES,
+    few_launches,
+    is_wanted,
+    judged_by_bounds_alone,
+    why_not_storable,
+)
 from pytest_distbench.records.baseline import BaselineEntry, BaselineMetric
+from pytest_distbench.records.bound_text import AskedBound
 from pytest_distbench.records.kinds import VERDICT_KINDS
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import CaseResult
@@ -33,10 +42,12 @@ def propose_entry(result: CaseResult, stored: BaselineEntry | None, *, mode: str
         NotABaseline: the numbers are not fit to be compared with.
     """
     _check_origin(result)
-    if result.reference.kind != "stored" or not is_wanted(mode, result.verdicts, is_new=stored is None):
+    is_new = stored is None or not stored.holds_numbers
+    if result.reference.kind != "stored" or judged_by_bounds_alone(result.verdicts):
         return None
-    if mode == "new" and stored is not None:
+    if not is_wanted(mode, result.verdicts, is_new=is_new) or (mode == "new" and not is_new):
         return None
+    _check_bounds(result, stored)
     if why := why_not_storable(result.launches, fewest=1):
         raise NotABaseline(why)
     made = make_entry(result.case, result.launches, result.environment.software, before=stored)
@@ -63,6 +74,20 @@ def _check_origin(result: CaseResult) -> None:
         raise NotABaseline("nothing was launched")
     if result.reference.kind == "stored" and not result.verdicts:
         raise NotABaseline("nothing was judged: --distbench-attach measures nothing")
+
+
+def _check_bounds(result: CaseResult, stored: BaselineEntry | None) -> None:
+    """Refuse what is beyond a bound: one that the run knew, or one that was set in the store since."""
+    asked = [AskedBound(metric, value, "the store") for metric, value in (stored.bounds if stored else {}).items()]
+    try:
+        judged = judge_bounds([Judgement(v, is_open=False) for v in result.verdicts], result.launches, asked)
+    except ConfigurationError as error:
+        raise NotABaseline(str(error)) from None
+    for verdict in [*result.verdicts, *(judgement.verdict for judgement in judged)]:
+        if verdict.kind == "beyond":
+            raise NotABaseline(
+                f"{verdict.metric} is beyond a bound: {verdict.reason}; mend what was measured, or change the bound"
+            )
 
 
 def _merge(made: Mapping[str, BaselineMetric], kept: Mapping[str, BaselineMetric]) -> dict[str, BaselineMetric]:

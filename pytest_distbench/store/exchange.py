@@ -14,7 +14,10 @@ from pytest_distbench.store.files import open_regular
 from pytest_distbench.store.rows import entry_rows
 from pytest_distbench.store.tables import write_csv, write_parquet
 
-_WANTED = "Give what 'distbench baseline export --format json' wrote, or the folder of a store"
+_WANTED = (
+    "Give what 'distbench baseline export --format json' wrote, or the folder of a store; with --as bounds or "
+    "--as baseline the output of nccl-tests or rccl-tests"
+)
 
 
 def write_json(files: Iterable[BaselineFile], out: BinaryIO) -> None:

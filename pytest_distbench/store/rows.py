@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from pytest_distbench.records.bound import tightest
 from pytest_distbench.records.metric import metric_key
 from pytest_distbench.records.run import CaseResult, RunRecord
 from pytest_distbench.store.baselines import BaselineFile
@@ -19,7 +20,7 @@ ENTRY_COLUMNS: Mapping[str, Column] = {
 
 RUN_COLUMNS: Mapping[str, Column] = {
     "test": str, "case": str, "world_size": int, "backend": str, "launcher": str, "platform": str, "launch": int,
-    "metric": str, "unit": str, "better": str, "value": float, "verdict": str,
+    "metric": str, "unit": str, "better": str, "value": float, "verdict": str, "at_least": float, "at_most": float,
 }  # fmt: skip
 """Of a run record; ``metric`` is the name alone, and the point has columns of its own after these."""
 
@@ -66,13 +67,16 @@ def _rows_of_result(result: CaseResult, axes: Mapping[str, Column]) -> Iterator[
     case = result.case
     key = case.key
     group = (case.test, key.case_id, case.world_size, key.backend, key.launcher, result.environment.platform)
-    kinds = {v.metric: v.kind for v in result.verdicts}
+    verdicts = {v.metric: v for v in result.verdicts}
     for launch in result.launches:
         for m in launch.measurements:
             over_seeds = metric_key(m.name, {k: v for k, v in m.at.items() if k != "seed"})
-            verdict = kinds.get(m.key) or kinds.get(over_seeds, "")
+            verdict = verdicts.get(m.key) or verdicts.get(over_seeds)
+            said = verdict.kind if verdict is not None else ""
+            bounds = verdict.bounds if verdict is not None else []
+            limits = tightest(bounds, "least"), tightest(bounds, "most")
             points = [
                 None if (point := m.at.get(axis)) is None else kind(point) if kind is str else point
                 for axis, kind in axes.items()
             ]
-            yield (*group, launch.index, m.name, m.unit, m.better, m.value, verdict, *points)
+            yield (*group, launch.index, m.name, m.unit, m.better, m.value, said, *limits, *points)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, Literal, SupportsFloat
@@ -13,10 +13,20 @@ from typing import Any, Literal, SupportsFloat
 import torch
 
 from pytest_distbench.errors import RecordingError, show
+from pytest_distbench.records.bound import Bound
+from pytest_distbench.records.bound_text import BoundValue
 from pytest_distbench.records.kinds import Better, Reduce
 from pytest_distbench.records.metric import Scalar, metric_key
 from pytest_distbench.records.plan import LaunchPlan
-from pytest_distbench.worker.arguments import check_choice, check_name, check_scalars, check_whole, real, refuse
+from pytest_distbench.worker.arguments import (
+    check_bounds,
+    check_choice,
+    check_name,
+    check_scalars,
+    check_whole,
+    real,
+    refuse,
+)
 from pytest_distbench.worker.control import ControlLine
 from pytest_distbench.worker.fingerprint import Watch
 from pytest_distbench.worker.goal import Goal
@@ -137,6 +147,8 @@ class RankContext:
         at: Mapping[str, Scalar] | None = None,
         identity: Mapping[str, Scalar] | None = None,
         facts: Mapping[str, Scalar] | None = None,
+        at_most: BoundValue | None = None,
+        at_least: BoundValue | None = None,
     ) -> None:
         """Record a number or a series under a name. Not a collective call: one rank alone may record.
 
@@ -157,13 +169,43 @@ class RankContext:
                 trainings look for ``every`` (of ``steps``: between evaluations) and ``evaluation_samples`` (of
                 ``floor``: the size of the test set).
             facts: what describes the number; not compared.
+            at_most: a bound: the test fails where the launch's value is above it, with or without a baseline. A
+                number in ``unit``, or a text with a unit of the same kind: ``"200us"``. Then ``info`` is judged too.
+            at_least: the same, where it is below.
 
         Raises:
             RecordingError: an argument is not what is wanted, or the metric was recorded before.
         """
+        bounds = check_bounds(f"record({show(name)})", at_least, at_most, unit=unit, by="rank.record")
+        self.record_bounded(
+            name, value, bounds, unit=unit, better=better, reduce=reduce, at=at, identity=identity, facts=facts
+        )
+
+    def record_bounded(
+        self,
+        name: str,
+        value: object,
+        bounds: Sequence[Bound],
+        *,
+        unit: str = "",
+        better: Better = "info",
+        reduce: Reduce | None = None,
+        at: Mapping[str, Scalar] | None = None,
+        identity: Mapping[str, Scalar] | None = None,
+        facts: Mapping[str, Scalar] | None = None,
+    ) -> None:
+        """As :meth:`record`, with bounds that somebody set earlier, in the unit."""
         point = {**self._common_at, **check_scalars(f"record({show(name)})", "at", at)}
         self.notebook.note(
-            name, value, unit=unit, better=better, reduce=reduce, at=point, identity=identity, facts=facts
+            name,
+            value,
+            unit=unit,
+            better=better,
+            reduce=reduce,
+            at=point,
+            identity=identity,
+            facts=facts,
+            bounds=bounds,
         )
 
     def record_times(

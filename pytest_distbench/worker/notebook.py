@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import get_args
 
 from pytest_distbench.errors import RecordingError, show
+from pytest_distbench.records.bound import Bound
 from pytest_distbench.records.kinds import METRIC_KINDS, Better, Reduce
 from pytest_distbench.records.metric import Observation, Scalar, metric_key
 from pytest_distbench.worker.arguments import check_choice, check_name, check_scalars, check_text, check_values, refuse
@@ -48,8 +49,9 @@ class Notebook:
         identity: Mapping[str, Scalar] | None = None,
         facts: Mapping[str, Scalar] | None = None,
         companions: Mapping[str, list[float]] | None = None,
+        bounds: Sequence[Bound] = (),
     ) -> None:
-        """Check and keep one observation. Arguments as of ``rank.record``.
+        """Check and keep one observation. Arguments as of ``rank.record``, the bounds in the unit.
 
         Raises:
             RecordingError: what could not be merged over ranks, judged or stored later; or a metric recorded twice.
@@ -78,6 +80,7 @@ class Notebook:
                 identity=identity,
                 facts=facts,
                 companions=dict(companions or {}),
+                bounds=list(bounds),
             )
         )
         self._keys.add(key)

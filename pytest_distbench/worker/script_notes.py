@@ -12,7 +12,7 @@ from typing import Any, Literal
 from pytest_distbench.errors import RecordingError, show
 from pytest_distbench.records.kinds import METRIC_KINDS
 from pytest_distbench.records.metric import PHASE, Scalar, metric_key
-from pytest_distbench.worker.arguments import check_choice, check_name, check_scalars, check_values
+from pytest_distbench.worker.arguments import check_bounds, check_choice, check_name, check_scalars, check_values
 from pytest_distbench.worker.context import RankContext
 
 CURRENT: ScriptNotes | None = None
@@ -42,8 +42,10 @@ class ScriptNotes:
         options["at"] = check_scalars(call, "at", options.get("at"))
         key = metric_key(name, options["at"])
         values, is_series = check_values(call, value)
+        given = options.pop("at_least", None), options.pop("at_most", None)
+        options["bounds"] = check_bounds(call, *given, unit=options.get("unit", ""), by="record")
         if is_series or not values:
-            self._context.record(name, value, **options)
+            self._context.record_bounded(name, value, **options)
             return
         self._collect(key, name, options, values[0])
 
@@ -76,14 +78,14 @@ class ScriptNotes:
         finally:
             self._open.remove(name)
         self._context.synchronize()
-        options = {"unit": "s", "better": better, "reduce": "max", "at": point}
+        options = {"unit": "s", "better": better, "reduce": "max", "at": point, "bounds": ()}
         self._collect(metric_key(path, point), path, options, self._context.own_clock() - start)
 
     def finish(self) -> None:
         """Record what was collected; the script is over."""
         for name, options, values in self._collected.values():
             is_series = len(values) > 1 or METRIC_KINDS[options.get("better", "info")].shape == "series"
-            self._context.record(name, values if is_series else values[0], **options)
+            self._context.record_bounded(name, values if is_series else values[0], **options)
         self._context.check_complete()
 
     def _collect(self, key: str, name: str, options: dict[str, Any], value: float) -> None:

@@ -19,6 +19,12 @@ def test_list_names_every_entry(run: Run) -> None:
     assert run("list", "-k", "ws4") == (0, "no baselines\n")
 
 
+def test_list_counts_bounds(run: Run, store: BaselineStore) -> None:
+    store.write(TEST, KEY, entry(0.001, bounds={"step": "3 s", "other": "<= 2"}))
+
+    assert run("list")[1].splitlines()[1].split()[-3:] == ["1", "1", "2"]
+
+
 def test_show_prints_median_and_range_and_what_was_set_by_hand(run: Run, store: BaselineStore) -> None:
     store.write(TEST, KEY, entry(0.001, 0.002, 0.003, tolerance=0.25, xfail_perf="bug 12"))
     code, text = run("show", "suites/test_a.py::test_a[ws2]")

@@ -129,3 +129,10 @@ def test_a_changed_fingerprint_is_told_with_or_without_a_slowdown() -> None:
 
     assert find_causes(case(changed, launches=[])) == [OtherFingerprint(differences=("a", "b"), is_slower=False)]
     assert find_causes(case(changed, SLOWER, launches=[])) == [OtherFingerprint(differences=("a", "b"), is_slower=True)]
+
+
+def test_a_late_rank_is_found_beside_a_bound_too() -> None:
+    made = slower(late=[0.0001, 0.01])
+    beyond = [replace(v, kind="beyond", baseline=None, ratio=None) for v in made.verdicts]
+
+    assert found(replace(made, verdicts=beyond), LateRank) == [LateRank(rank=1, metric="m", late_s=0.01)]

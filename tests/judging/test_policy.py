@@ -8,9 +8,11 @@ import pytest
 from support.results import STORED, result, verdict
 
 from pytest_distbench.judging.policy import Conclusion, Policy, conclude
+from pytest_distbench.records.bound import Bound
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.run import CaseResult, ReferenceRecord
 
+BOUND = Bound(side="most", value=1.0, where="x")
 NOTHING = ReferenceRecord(kind="nothing")
 
 
@@ -32,6 +34,10 @@ def told(made: CaseResult, **policy: Any) -> tuple[str, str]:
         (result(verdict("regressed"), xfail_perf="bug 12"), ("xfailed", "regressed")),
         (result(verdict("regressed"), **ended("failed")), ("failed", "launch")),
         (result(**ended("skipped")), ("skipped", "launch")),
+        (result(verdict("regressed"), verdict("beyond")), ("failed", "beyond")),
+        (result(verdict("beyond"), update="refused"), ("failed", "beyond")),
+        (result(verdict("beyond"), xfail_perf="bug 12"), ("xfailed", "beyond")),
+        (result(verdict("unchanged", better="info", bounds=[BOUND])), ("passed", "")),
         (result(), ("failed", "nothing_judged")),
         (result(verdict("unchanged", better="info")), ("failed", "nothing_judged")),
         (result(reference=NOTHING), ("passed", "")),
@@ -68,6 +74,10 @@ def test_a_verdict_that_the_policy_does_not_accept_fails() -> None:
 )
 def test_without_any_baseline_the_policy_decides(missing: str, expected: tuple[str, str]) -> None:
     assert told(result(verdict("missing")), missing=missing) == expected
+
+
+def test_what_keeps_to_a_bound_was_judged() -> None:
+    assert told(result(verdict("within"), verdict("missing")), missing="fail") == ("passed", "")
 
 
 def test_one_metric_without_a_baseline_is_no_missing_baseline() -> None:

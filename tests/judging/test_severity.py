@@ -22,3 +22,9 @@ def test_what_has_no_ratio_is_graver_than_any_that_has_one() -> None:
 
 def test_a_curve_is_named_before_what_follows_from_it() -> None:
     assert worst([regressed("a", None), regressed("loss", 1.01, "curve")]).metric == "loss"
+
+
+def test_what_is_beyond_a_bound_is_named_first() -> None:
+    beyond = Verdict(metric="b", kind="beyond", unit="", better="lower", ratio=1.0)
+
+    assert worst([regressed("loss", None, "curve"), beyond, regressed("a", None)]).metric == "b"

@@ -7,6 +7,7 @@ from support.fingerprints import BARRIER
 
 from pytest_distbench.errors import RecordingError
 from pytest_distbench.launch.reduce import foreign_cores, late_s, merge, merge_fingerprints
+from pytest_distbench.records.bound import Bound
 from pytest_distbench.records.fingerprint import Collective, Fingerprint, RankFingerprint
 from pytest_distbench.records.kinds import Better, Reduce
 from pytest_distbench.records.metric import Observation
@@ -111,3 +112,16 @@ def test_cpu_time_and_waits_are_summed_over_ranks() -> None:
     [measurement] = merge(reports)
 
     assert measurement.companions == {"cpu_s": 2.0, "waits": 6.0}
+
+
+def test_ranks_that_disagree_about_a_bound_are_an_error() -> None:
+    def report(rank: int) -> RankReport:
+        bound = Bound(side="most", value=float(rank), where="rank.record at a.py:1")
+        observation = Observation(
+            name="loss", unit="", better="info", reduce="mean", values=[1.0], is_series=False, bounds=[bound]
+        )
+        return RankReport(rank=rank, pid=1, outcome="passed", phase="body", phases={}, observations=[observation])
+
+    assert merge([report(1)])[0].bounds == [Bound(side="most", value=1.0, where="rank.record at a.py:1")]
+    with pytest.raises(RecordingError, match=r"ranks disagree about .* or bounds"):
+        merge([report(0), report(1)])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import textwrap
 from collections.abc import Callable
 
 import pytest
@@ -325,6 +326,16 @@ def test_ranks_that_share_a_gpu_are_compared_with_nothing(project: Project, gpus
     record = json.loads((made.path / "run.json").read_text())
     assert record["results"][0]["environment"]["shares_gpu"] is True
     assert stored(made) == []
+
+
+def test_ranks_that_share_a_gpu_keep_to_bounds(project: Project, gpus: Callable[[int], None]) -> None:
+    gpus(1)
+    bounded = "import pytest\n\n" + "@pytest.mark.distbench(bounds={'count': '<= 6'})\ndef test_step"
+    made = project(textwrap.dedent(TEST).replace("def test_step", bounded))
+    shared = run(made, "--gpu", "--world-size=2", "--distbench-share-gpu")
+
+    shared.stdout.fnmatch_lines(["count: 7, bound: at most 6 (marker of test_step[[]ws2])", "x test_step?ws2? step: *"])
+    assert shared.ret == 1
 
 
 def test_a_test_that_runs_again_is_in_the_record_once(project: Project) -> None:

@@ -153,3 +153,20 @@ def test_modules_of_the_repository_are_not_shared_by_both_sides(
     variant = Variant(revision=revision, interpreter=None)
 
     assert outside(["of_the_project", "json.decoder", "msgspec"], variant) == ("json.decoder", "msgspec")
+
+
+def test_a_bound_goes_before_another_revision_that_is_as_slow(committed: pytest.Pytester) -> None:
+    file = committed.path / "test_it.py"
+    marker = "import pytest\n\n@pytest.mark.distbench(bounds={'step': '15ms', 'count': '<= 7'})\ndef test_step"
+    file.write_text(file.read_text().replace("def test_step", marker))
+    result = run(committed, "--distbench-against", "HEAD")
+
+    result.stdout.fnmatch_lines(
+        [
+            "step: 20 ms, bound: at most 15 ms (marker of test_step[[]ws2])*",
+            "!  step * 20 ms * 20 ms * +0.0 % * +5%, <= 15 ms *",
+            "again:  pytest *--distbench-against HEAD",
+            "2 metrics of 1 case in 10 launches: 1 beyond a bound, 1 within limits",
+        ]
+    )
+    assert result.ret == 1

@@ -12,6 +12,7 @@ from support.stores import CASE, entry, environment, result
 
 from pytest_distbench.judging.draft import Judgement
 from pytest_distbench.judging.terms import Terms
+from pytest_distbench.records.bound_text import AskedBound
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import CaseResult, ReferenceRecord
 from pytest_distbench.run.loop import Session
@@ -48,6 +49,9 @@ class Opened:
     def judge(self, samples: Samples) -> list[Judgement]:
         return [Judgement(verdict("regressed"), is_open=len(samples) < self.until)]
 
+    def bounds(self) -> list[AskedBound]:
+        return []
+
     def record(self, samples: Samples) -> ReferenceRecord:
         return ReferenceRecord(kind="stored")
 
@@ -57,7 +61,7 @@ class Opened:
 
 @pytest.fixture
 def session() -> Session:
-    settings = SimpleNamespace(gpus=())
+    settings = SimpleNamespace(gpus=(), max_message_bytes=None)
     launching: Any = SimpleNamespace(
         settings=settings, on_progress=None, kind=SimpleNamespace(local_lock=False, is_spaced=False)
     )

@@ -10,6 +10,7 @@ from support.stores import CASE, KEY, PLATFORM, TEST, entry, result
 
 from pytest_distbench.judging.terms import Terms
 from pytest_distbench.records.baseline import BaselineEntry
+from pytest_distbench.records.record import replace
 from pytest_distbench.run.references import Nothing, Paired, Stored
 from pytest_distbench.run.request import CaseRequest
 from pytest_distbench.run.samples import Samples
@@ -108,3 +109,20 @@ def test_nothing_is_judged_where_nobody_asked_and_incomparable_where_there_is_a_
     [judgement] = Nothing(REQUEST, "ranks share a GPU").judge(Made(1.0))
 
     assert (judgement.verdict.kind, judgement.verdict.reason) == ("incomparable", "ranks share a GPU")
+
+
+def test_an_entry_of_bounds_alone_is_no_baseline() -> None:
+    bare = replace(entry(1.0), workload="", metrics={}, bounds={"step": "2 s"})
+    reference = stored(bare, update="new")
+    concluded = reference.conclude(result(*QUIET, kind="within"))
+
+    assert list(reference.looks()) == [10]
+    assert [(b.metric, b.value) for b in reference.bounds()] == [("step", "2 s")]
+    assert reference.bounds()[0].where == f"b/{PLATFORM}/suites/test_a/test_a/{KEY}.json"
+    assert [j.verdict.kind for j in reference.judge(Made(1.0))] == ["missing"]
+    assert concluded.update == "new"
+    assert reference.pending[0][2].bounds == {"step": "2 s"}
+
+
+def test_an_update_refuses_what_is_beyond_a_bound() -> None:
+    assert stored(entry(*QUIET), update="all").conclude(result(*QUIET, kind="beyond")).update == "refused"

@@ -66,3 +66,19 @@ def test_few_launches_keep_the_note_that_a_fingerprint_differs_between_launches(
     launches = [replace(launch, fingerprints={"step": of(BARRIER)}) for launch in made.launches]
 
     assert take(replace(made, launches=launches), stored).fingerprints == {"step": unsure}
+
+
+def test_a_bound_is_not_accepted_away() -> None:
+    with pytest.raises(NotABaseline, match=r"step is beyond a bound: 4 s, bound: at most 3 s \(the store\)"):
+        take(result(4.0, 4.0, 4.0), entry(1.0, bounds={"step": "3 s"}), force=True)
+    with pytest.raises(NotABaseline, match="step is beyond a bound"):
+        take(result(*FIVE, kind="beyond"), force=True)
+    with pytest.raises(NotABaseline, match="the unit 'B' does not fit"):
+        take(result(*FIVE), entry(1.0, bounds={"step": "3 B"}))
+    assert take(result(*FIVE), entry(1.0, bounds={"step": "3 s"})).bounds == {"step": "3 s"}
+
+
+def test_an_entry_of_bounds_alone_is_new() -> None:
+    bare = entry(1.0, metrics={}, workload="", bounds={"step": "3 s"})
+
+    assert take(result(*FIVE, kind="missing"), bare, mode="new").metrics["step"].launches == [0.004] * 5

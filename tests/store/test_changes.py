@@ -78,3 +78,9 @@ def test_worse_is_positive_in_the_metrics_own_direction(
     made = MetricChange(metric="a", unit="s", better=better, old=old, new=new, old_launches=1, new_launches=1)
 
     assert made.worse_by == pytest.approx(worse_by)
+
+
+def test_a_bound_that_was_set_or_moved_is_noted() -> None:
+    moved = change(entry(1.0, bounds={"a": 1.0}), entry(1.0, bounds={"a": 2.0, "b": "<= 3 s"}))
+
+    assert moved.notes == ["bounds.a 1.0 -> 2.0", "bounds.b none -> <= 3 s"]

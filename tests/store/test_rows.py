@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pytest_distbench.records.baseline import BaselineEntry, BaselineMetric
+from pytest_distbench.records.bound import Bound
 from pytest_distbench.records.case import Case, CaseKey
 from pytest_distbench.records.environment import Environment
 from pytest_distbench.records.launch import LaunchRecord
@@ -37,8 +38,9 @@ def test_a_run_has_a_column_per_axis_and_a_verdict_over_seeds_stands_beside_each
         Measurement(name="steps", unit="", better="steps", value=3.0, at={"seed": 1, "level": 0.5}),
         Measurement(name="steps", unit="", better="steps", value=None, at={"seed": 2, "level": "best"}),
     ]
+    bounds = [Bound(side="most", value=limit, where="a.py:1") for limit in (0.07, 0.05)]
     verdicts = [
-        Verdict(metric="latency[message_bytes=8]", kind="regressed", unit="s", better="lower"),
+        Verdict(metric="latency[message_bytes=8]", kind="beyond", unit="s", better="lower", bounds=bounds),
         Verdict(metric="steps[level=0.5]", kind="unchanged", unit="", better="steps"),
     ]
     result = CaseResult(
@@ -55,9 +57,9 @@ def test_a_run_has_a_column_per_axis_and_a_verdict_over_seeds_stands_beside_each
         RunRecord(schema=1, distbench="0", started="", duration_s=1, world_sizes=[2], gpu=False, results=[result])
     )
 
-    assert list(table.columns.items())[-4:] == [("verdict", str), ("message_bytes", int), ("seed", int), ("level", str)]
+    assert list(table.columns.items())[-3:] == [("message_bytes", int), ("seed", int), ("level", str)]
     assert [row[6:] for row in table.rows] == [
-        (4, "latency", "s", "lower", 0.1, "regressed", 8, None, None),
-        (4, "steps", "", "steps", 3.0, "unchanged", None, 1, "0.5"),
-        (4, "steps", "", "steps", None, "", None, 2, "best"),
+        (4, "latency", "s", "lower", 0.1, "beyond", None, 0.05, 8, None, None),
+        (4, "steps", "", "steps", 3.0, "unchanged", None, None, None, 1, "0.5"),
+        (4, "steps", "", "steps", None, "", None, None, None, 2, "best"),
     ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable
 from decimal import Decimal
 from typing import Any
@@ -92,6 +93,8 @@ def check_stored(rank: RankContext) -> None:
     at=MISSING | MAPPING,
     identity=MISSING | MAPPING,
     facts=MISSING | MAPPING,
+    at_most=MISSING | st.just("2 s") | NONSENSE,
+    at_least=MISSING | NONSENSE,
 )
 def test_record_takes_it_or_refuses_it(**arguments: object) -> None:
     rank = make_rank()
@@ -230,3 +233,25 @@ def test_a_loop_that_is_never_run_is_an_error_at_the_end() -> None:
 
     with pytest.raises(RecordingError, match=r"timed\('t'\) was left before its last iteration"):
         rank.check_complete()
+
+
+def test_a_bound_has_the_unit_of_its_number_and_the_line_of_the_body() -> None:
+    rank = make_rank()
+    rank.record("step", 0.02, unit="s", at_most="25ms", at_least=0.001)
+
+    [noted] = rank.notebook.observations
+    assert [(bound.side, bound.value) for bound in noted.bounds] == [("least", 0.001), ("most", 0.025)]
+    assert all(re.fullmatch(r"rank\.record at test_context\.py:\d+", bound.where) for bound in noted.bounds)
+
+
+@pytest.mark.parametrize(
+    ("bounds", "message"),
+    [
+        ({"at_most": "10 GB/s"}, r"record\('step'\): at_most: the unit 'GB/s' does not fit: wanted a time"),
+        ({"at_most": math.nan}, r"record\('step'\): at_most: nan is no bound"),
+        ({"at_least": 3, "at_most": 2}, r"record\('step'\): at_least=3 is more than at_most=2"),
+    ],
+)
+def test_a_bound_that_cannot_be_is_refused(bounds: dict[str, Any], message: str) -> None:
+    with pytest.raises(RecordingError, match=message):
+        make_rank().record("step", 0.02, unit="s", **bounds)

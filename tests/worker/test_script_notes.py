@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 
 import pytest
@@ -98,3 +99,13 @@ def test_a_timed_loop_that_was_left_is_told_at_the_end(notes: ScriptNotes) -> No
 
     with pytest.raises(RecordingError, match="was left before its last iteration"):
         notes.finish()
+
+
+def test_a_bound_is_of_the_line_that_recorded_first(rank: RankContext, notes: ScriptNotes) -> None:
+    for loss in (3.0, 2.0):
+        notes.record("loss", loss, at_most="2.5")
+    notes.finish()
+
+    [bound] = found(rank)["loss"].bounds
+    assert (bound.side, bound.value) == ("most", 2.5)
+    assert re.fullmatch(r"record at test_script_notes\.py:\d+", bound.where)

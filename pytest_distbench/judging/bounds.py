@@ -1,0 +1,241 @@
+"""From the launches of a case and the bounds of its metrics to verdicts that no baseline can change. Pure, no I/O.
+
+A metric that is beyond a bound is *beyond*, whatever its reference says. A noisy one is asked again first: the median
+over launches decides, of three at least where so many can be made. One that keeps to its bounds has the verdict that
+its reference gives it; without a baseline it is *within*.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import statistics
+from collections.abc import Mapping, Sequence
+
+from pytest_distbench.errors import ConfigurationError
+from pytest_distbench.judging.case import by_metric
+from pytest_distbench.judging.draft import Judgement
+from pytest_distbench.records.bound import Bound
+from pytest_distbench.records.bound_text import AskedBound, Side, terms_of
+from pytest_distbench.records.kinds import METRIC_KINDS
+from pytest_distbench.records.launch import LaunchRecord
+from pytest_distbench.records.metric import Measurement, metric_key, metric_name
+from pytest_distbench.records.record import replace
+from pytest_distbench.records.verdict import Verdict
+from pytest_distbench.units import GIGABYTE, convert, format_quantity
+
+FEWEST = 3
+"""Of a noisy metric that was seen beyond its bound: the median of fewer is no better than one of them."""
+
+_RATE_UNIT = "GB/s"
+_SIDES: dict[str, Side] = {"lower": "most", "higher": "least"}
+_SIGNS: dict[Side, str] = {"most": "<=", "least": ">="}
+_WORDS: dict[Side, str] = {"most": "at most", "least": "at least"}
+_MOST_NAMES = 20
+_MESSAGE = re.compile(r"message_bytes=(\d+)")
+
+Measured = Mapping[str, Sequence[Measurement]]
+"""Metric key -> its measurement in each launch."""
+
+
+def judge_bounds(
+    judgements: Sequence[Judgement],
+    launches: Sequence[LaunchRecord],
+    asked: Sequence[AskedBound],
+) -> list[Judgement]:
+    """What the bounds make of the verdicts that the reference gave.
+
+    Args:
+        judgements: one per metric, or per metric of a training over its seeds.
+        launches: that passed.
+        asked: bounds of the test and of its baseline's file; those that came with the numbers are in the launches. One
+            of a metric that is not there is passed over, see :func:`check_measured`.
+
+    Raises:
+        ConfigurationError: a bound does not fit its metric.
+    """
+    measured = by_metric(launches)
+    bounds = {key: list(found[0].bounds) for key, found in measured.items()}
+    for one in asked:
+        for key, bound in _resolve(one, measured):
+            bounds[key].append(bound)
+    told = {j.verdict.metric for j in judgements}
+    of_verdict: dict[str, dict[str, list[Bound]]] = {}
+    for key, found in bounds.items():
+        if found:
+            first = measured[key][0]
+            over_seeds = metric_key(first.name, {name: at for name, at in first.at.items() if name != "seed"})
+            of_verdict.setdefault(key if key in told else over_seeds, {})[key] = found
+    made = [
+        _judge(j, of_verdict[j.verdict.metric], measured) if j.verdict.metric in of_verdict else j for j in judgements
+    ]
+    missed = {name: one for one in asked for name in _missed_goals(one.metric, measured)}
+    return [_judge_missed(j, missed[j.verdict.name]) if j.verdict.name in missed else j for j in made]
+
+
+def check_measured(asked: Sequence[AskedBound], launches: Sequence[LaunchRecord], largest_message: int | None) -> None:
+    """Refuse bounds of metrics that none of the launches measured: they would never fail.
+
+    Args:
+        asked: the bounds.
+        launches: of one case, or of several.
+        largest_message: sweeps were told to leave out messages of more bytes; bounds of such points pass. None: of all.
+
+    Raises:
+        ConfigurationError: there is one; the message lists the metrics there are.
+    """
+    measured = by_metric(launches)
+    for one in asked:
+        if _is_left_out(one.metric, largest_message):
+            continue
+        if _matches(one.metric, measured) or _missed_goals(one.metric, measured):
+            continue
+        names = [*measured, *(rate for key in measured for rate in _rates(measured[key][0]))]
+        more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
+        raise ConfigurationError(
+            f"the bound of {one.metric!r} ({one.where}) is of nothing that was judged; "
+            f"there are {', '.join(names[:_MOST_NAMES]) or 'no metrics'}{more}"
+        )
+
+
+def carry_over(verdict: Verdict, own: Verdict | None) -> Verdict:
+    """A verdict of another comparison of the same launches, with what their own run said of its bounds.
+
+    Args:
+        verdict: of the metric.
+        own: of the same metric, from the run that measured the launches.
+    """
+    if own is not None and own.kind == "beyond":
+        return replace(verdict, kind=own.kind, reason=own.reason, bounds=own.bounds)
+    return verdict if own is None or not own.bounds else _keep(replace(verdict, bounds=own.bounds))
+
+
+def _judge(judgement: Judgement, bounds: Mapping[str, Sequence[Bound]], measured: Measured) -> Judgement:
+    """Judge one verdict's metric, of a training all its seeds."""
+    distinct = list(dict.fromkeys(bound for found in bounds.values() for bound in found))
+    verdict = replace(judgement.verdict, bounds=distinct)
+    for key, found in bounds.items():
+        values = [m.value for m in measured[key]]
+        is_noisy = measured[key][0].is_noisy
+        for bound in found:
+            value = _deciding(values, bound, is_noisy=is_noisy)
+            if not bound.holds(value):
+                beyond = replace(verdict, kind="beyond", reason=_reason(value, bound, measured[key][0], verdict))
+                return Judgement(beyond, is_open=is_noisy and len(values) < FEWEST)
+    return Judgement(_keep(verdict), is_open=judgement.is_open or _is_doubtful(bounds, measured))
+
+
+def _keep(verdict: Verdict) -> Verdict:
+    """The verdict on a metric that keeps to its bounds: it was judged, if by nothing else."""
+    if verdict.kind == "missing":
+        return replace(verdict, kind="within", reason="")
+    return verdict if METRIC_KINDS[verdict.better].is_judged else replace(verdict, reason="")
+
+
+def _judge_missed(judgement: Judgement, asked: AskedBound) -> Judgement:
+    reason = f"not reached: no {asked.metric}, bound: {asked.value} ({asked.where})"
+    return Judgement(replace(judgement.verdict, kind="beyond", reason=reason), is_open=False)
+
+
+def _deciding(values: Sequence[float | None], bound: Bound, *, is_noisy: bool) -> float | None:
+    """The value that decides: of a noisy metric the median over launches, of others the first that is beyond."""
+    if not is_noisy:
+        return next((v for v in values if not bound.holds(v)), values[0])
+    worst = math.inf if bound.side == "most" else -math.inf
+    middle = statistics.median(worst if v is None else v for v in values)
+    return None if math.isinf(middle) else middle
+
+
+def _is_doubtful(bounds: Mapping[str, Sequence[Bound]], measured: Measured) -> bool:
+    """Whether some launch was beyond a bound, and too few were made to say that it was an exception."""
+    return any(
+        measured[key][0].is_noisy
+        and len(measured[key]) < FEWEST
+        and any(not bound.holds(m.value) for bound in found for m in measured[key])
+        for key, found in bounds.items()
+    )
+
+
+def _reason(value: float | None, bound: Bound, measurement: Measurement, verdict: Verdict) -> str:
+    unit = measurement.unit
+    now = "no value" if value is None else format_quantity(value, unit)
+    which = (
+        f" of seed {measurement.at['seed']}" if measurement.key != verdict.metric and "seed" in measurement.at else ""
+    )
+    limit = f"{_WORDS[bound.side]} {format_quantity(bound.value, unit)}"
+    rate = f", that is {bound.rate}" if bound.rate else ""
+    return f"{now}{which}, bound: {limit}{rate} ({bound.where})"
+
+
+def _resolve(asked: AskedBound, measured: Measured) -> list[tuple[str, Bound]]:
+    """The bounds that one of a marker or a file is, by the key of the metric."""
+    found = []
+    for key, rate_amount in _matches(asked.metric, measured):
+        first = measured[key][0]
+        for term in terms_of(asked.value):
+            side = term.side or ("least" if rate_amount else _SIDES.get(first.better))
+            name = f"the bound of {asked.metric!r} ({asked.where})"
+            if side is None:
+                raise ConfigurationError(
+                    f"{name}: its kind is {first.better!r}, which has no worse side: write '<= {asked.value}' or "
+                    f"'>= {asked.value}'"
+                )
+            try:
+                value = convert(term.value, term.unit, _RATE_UNIT if rate_amount else first.unit)
+            except ConfigurationError as error:
+                raise ConfigurationError(f"{name}: {error}") from None
+            bound = Bound(side=side, value=value, where=asked.where)
+            found.append((key, _as_time(bound, asked, rate_amount) if rate_amount else bound))
+    return found
+
+
+def _as_time(bound: Bound, asked: AskedBound, amount: float) -> Bound:
+    """The bound of a rate as that of the time it is made of."""
+    if not bound.value > 0:
+        raise ConfigurationError(
+            f"the bound of {asked.metric!r} ({asked.where}): a rate is above 0, found {asked.value!r}"
+        )
+    side: Side = "most" if bound.side == "least" else "least"
+    written = f"{metric_name(asked.metric)} {_SIGNS[bound.side]} {format_quantity(bound.value, _RATE_UNIT)}"
+    return Bound(side=side, value=amount / (bound.value * GIGABYTE), where=bound.where, rate=written)
+
+
+def _matches(metric: str, measured: Measured) -> list[tuple[str, float]]:
+    """Keys of what a bound's metric names; beside them the bytes to be divided by the time, where it names a rate.
+
+    Metrics go before the rates of a sweep.
+    """
+    named = [(key, 0.0) for key, found in measured.items() if metric in (key, found[0].name)]
+    rates = [
+        (key, amount)
+        for key, found in measured.items()
+        for rate, amount in _rates(found[0]).items()
+        if metric in (rate, metric_name(rate))
+    ]
+    return named or rates
+
+
+def _missed_goals(metric: str, measured: Measured) -> set[str]:
+    """The steps to a goal that was missed, where a bound is of the time to it: a miss is noted with the steps alone."""
+    return {
+        found[0].name
+        for found in measured.values()
+        if found[0].name.startswith("steps_to_")
+        and any(m.value is None for m in found)
+        and metric in (name := found[0].name.replace("steps_to_", "time_to_", 1), metric_key(name, found[0].at))
+    }
+
+
+def _rates(measurement: Measurement) -> dict[str, float]:
+    """Of the time of a collective: its rates' keys, and the bytes that each is made of."""
+    factor, size = measurement.facts.get("busbw_factor"), measurement.at.get("message_bytes")
+    if measurement.unit != "s" or not isinstance(factor, int | float) or not isinstance(size, int | float):
+        return {}
+    amounts = {"algbw": float(size), "busbw": size * factor}
+    return {metric_key(name, measurement.at): amount for name, amount in amounts.items() if amount}
+
+
+def _is_left_out(metric: str, largest_message: int | None) -> bool:
+    """Whether the run was told to leave this message size out."""
+    size = _MESSAGE.search(metric)
+    return size is not None and largest_message is not None and int(size[1]) > largest_message

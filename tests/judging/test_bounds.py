@@ -1,0 +1,204 @@
+"""What bounds make of verdicts: before every reference, and beside none."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from support.results import verdict
+
+from pytest_distbench.errors import ConfigurationError
+from pytest_distbench.judging.bounds import carry_over, check_measured, judge_bounds
+from pytest_distbench.judging.draft import Judgement
+from pytest_distbench.records.bound import Bound
+from pytest_distbench.records.bound_text import AskedBound
+from pytest_distbench.records.launch import LaunchRecord
+from pytest_distbench.records.metric import Measurement, metric_key
+
+WHERE = "marker of test_x"
+AT_4K = {"message_bytes": 4096}
+
+
+def launches(*values: float | None, **changes: Any) -> list[LaunchRecord]:
+    """One launch per value of one metric."""
+    metric = {"name": "step", "unit": "s", "better": "lower"} | changes
+    return [
+        LaunchRecord(index=i, outcome="passed", wall_s=1.0, measurements=[Measurement(value=value, **metric)])
+        for i, value in enumerate(values)
+    ]
+
+
+def judge(made: list[LaunchRecord], *asked: tuple[str, Any], kind: str = "missing", reason: str = "r") -> Judgement:
+    """The judgement on the only metric, which the reference calls ``kind``."""
+    [metric] = made[0].measurements
+    given = verdict(kind, metric=metric.key, at=metric.at, unit=metric.unit, better=metric.better, reason=reason)
+    bounds = [AskedBound(name, value, WHERE) for name, value in asked]
+    [found] = judge_bounds([Judgement(given, is_open=False)], made, bounds)
+    return found
+
+
+@pytest.mark.parametrize("reference", ["missing", "unchanged", "improved", "regressed", "incomparable", "inconclusive"])
+def test_beyond_goes_before_what_the_reference_says(reference: str) -> None:
+    found = judge(launches(0.03, 0.031, 0.029), ("step", "20ms"), kind=reference).verdict
+
+    assert (found.kind, found.is_failure) == ("beyond", True)
+    assert found.reason == "30 ms, bound: at most 20 ms (marker of test_x)"
+
+
+@pytest.mark.parametrize(
+    ("reference", "kind"), [("missing", "within"), ("unchanged", "unchanged"), ("regressed", "regressed")]
+)
+def test_a_bound_that_holds_judges_where_nothing_else_does(reference: str, kind: str) -> None:
+    found = judge(launches(0.01), ("step", "20ms"), kind=reference)
+
+    assert (found.verdict.kind, found.is_open) == (kind, False)
+    assert found.verdict.bounds == [Bound(side="most", value=0.02, where=WHERE)]
+
+
+def test_a_metric_without_a_bound_is_left_alone() -> None:
+    given = [Judgement(verdict("missing"), is_open=True)]
+
+    assert judge_bounds(given, launches(0.01), [AskedBound("other", 1, WHERE)]) == given
+
+
+@pytest.mark.parametrize(
+    ("values", "kind", "is_open"),
+    [
+        ((0.03,), "beyond", True),
+        ((0.03, 0.01), "within", True),
+        ((0.03, 0.01, 0.01), "within", False),
+        ((0.03, 0.03, 0.01), "beyond", False),
+        ((0.01,), "within", False),
+        ((None,), "beyond", True),
+        ((None, None, 0.01), "beyond", False),
+        ((None, 0.01, 0.01), "within", False),
+    ],
+)
+def test_the_median_of_three_launches_decides_about_a_noisy_one(
+    values: tuple[float | None, ...], kind: str, is_open: bool
+) -> None:
+    found = judge(launches(*values), ("step", "20ms"))
+
+    assert (found.verdict.kind, found.is_open) == (kind, is_open)
+
+
+@pytest.mark.parametrize("better", ["exact", "info", "same", "floor", "steps"])
+def test_what_is_not_noisy_is_beyond_at_once_in_any_launch(better: str) -> None:
+    found = judge(launches(1.0, 3.0, 1.0, better=better), ("step", "<= 2"))
+
+    assert (found.verdict.kind, found.is_open) == ("beyond", False)
+    assert found.verdict.reason.startswith("3 s, bound: at most 2 s")
+
+
+def test_no_value_is_beyond_any_bound() -> None:
+    found = judge(launches(None, better="steps", unit="steps"), ("step", "<= 300 steps"))
+
+    assert found.verdict.reason == "no value, bound: at most 300 steps (marker of test_x)"
+
+
+def test_information_with_a_bound_is_judged() -> None:
+    held = judge(launches(1.0, better="info", unit=""), ("step", "<= 2"), kind="unchanged").verdict
+
+    assert (held.kind, held.is_judged, held.reason) == ("unchanged", True, "")
+    assert not judge(launches(1.0, better="info"), kind="unchanged").verdict.is_judged
+
+
+def test_the_direction_follows_the_kind_or_is_asked_for() -> None:
+    assert judge(launches(9.0, better="higher", unit="GB/s"), ("step", "10 GB/s")).verdict.kind == "beyond"
+    assert judge(launches(9.0, better="higher", unit="GB/s"), ("step", "<= 10 GB/s")).verdict.kind == "within"
+    assert judge(launches(9.0, better="higher", unit="GB/s"), ("step", 8)).verdict.kind == "within"
+    with pytest.raises(
+        ConfigurationError, match=r"its kind is 'exact', which has no worse side: write '<= 5' or '>= 5'"
+    ):
+        judge(launches(9.0, better="exact"), ("step", 5))
+
+
+def test_a_unit_that_does_not_fit_is_told_with_the_place() -> None:
+    with pytest.raises(
+        ConfigurationError, match=r"the bound of 'step' \(marker of test_x\): the unit 'GB/s' does not fit"
+    ):
+        judge(launches(0.01), ("step", "10 GB/s"))
+
+
+def test_a_name_holds_for_all_points_and_a_key_for_one() -> None:
+    measured = [
+        Measurement(name="latency", unit="s", better="lower", value=value, at={"message_bytes": size})
+        for size, value in ((4096, 0.03), (8192, 0.01))
+    ]
+    made = [LaunchRecord(index=i, outcome="passed", wall_s=1.0, measurements=measured) for i in range(3)]
+    given = [Judgement(verdict("missing", metric=m.key, at=m.at), is_open=False) for m in measured]
+
+    def kinds(name: str) -> list[str]:
+        return [j.verdict.kind for j in judge_bounds(given, made, [AskedBound(name, "20ms", WHERE)])]
+
+    assert kinds("latency") == ["beyond", "within"]
+    assert kinds("latency[message_bytes=8192]") == ["missing", "within"]
+
+
+def test_the_rate_of_a_sweep_bounds_its_time() -> None:
+    made = launches(1e-3, 1e-3, 1e-3, name="latency", at={"message_bytes": 10**6}, facts={"busbw_factor": 1.5})
+
+    assert judge(made, ("busbw", "1.4 GB/s")).verdict.kind == "within"
+    found = judge(made, ("busbw[message_bytes=1000000]", ">= 2 GB/s")).verdict
+    assert found.reason == "1 ms, bound: at most 750 us, that is busbw >= 2 GB/s (marker of test_x)"
+    assert judge(made, ("algbw", 2)).verdict.bounds[0].value == pytest.approx(0.5e-3)
+    with pytest.raises(ConfigurationError, match="a rate is above 0"):
+        judge(made, ("algbw", 0))
+
+
+def test_one_seed_beyond_is_the_verdict_over_seeds() -> None:
+    measured = [
+        Measurement(name="final_accuracy", unit="", better="floor", value=value, at={"seed": seed})
+        for seed, value in ((0, 0.98), (1, 0.91))
+    ]
+    made = [LaunchRecord(index=0, outcome="passed", wall_s=1.0, measurements=measured)]
+    given = [Judgement(verdict("missing", metric="final_accuracy", better="floor"), is_open=False)]
+    [found] = judge_bounds(given, made, [AskedBound("final_accuracy", ">= 0.95", WHERE)])
+
+    assert found.verdict.reason == "0.91 of seed 1, bound: at least 0.95 (marker of test_x)"
+    assert len(found.verdict.bounds) == 1
+
+
+def test_the_time_to_a_goal_that_was_missed_is_beyond() -> None:
+    made = launches(None, name="steps_to_accuracy", better="steps", unit="steps")
+    found = judge(made, ("time_to_accuracy", "5 s"), kind="regressed").verdict
+
+    check_measured([AskedBound("time_to_accuracy", "5 s", WHERE)], made, None)
+    assert found.kind == "beyond"
+    assert found.reason == "not reached: no time_to_accuracy, bound: 5 s (marker of test_x)"
+
+
+def test_bounds_that_came_with_the_number_count_too() -> None:
+    bound = Bound(side="most", value=0.02, where="rank.record at a.py:3")
+
+    assert judge(launches(0.03, bounds=[bound])).verdict.reason.endswith("(rank.record at a.py:3)")
+
+
+def test_a_bound_of_nothing_that_was_measured_is_an_error_that_lists_what_was() -> None:
+    made = launches(1e-3, name="latency", at=AT_4K, facts={"busbw_factor": 1.5})
+    message = (
+        r"the bound of 'latncy' \(marker of test_x\) is of nothing that was judged; there are "
+        r"latency\[message_bytes=4096\], algbw\[message_bytes=4096\], busbw\[message_bytes=4096\]"
+    )
+    with pytest.raises(ConfigurationError, match=message):
+        check_measured([AskedBound("latncy", 1, WHERE)], made, None)
+    check_measured([AskedBound("latency", 1, WHERE), AskedBound("busbw", 1, WHERE)], made, None)
+
+
+def test_a_size_that_the_run_was_told_to_leave_out_is_no_error() -> None:
+    large = AskedBound(metric_key("busbw", {"message_bytes": 2**20}), 1, WHERE)
+
+    check_measured([large], launches(1.0), 4096)
+    with pytest.raises(ConfigurationError):
+        check_measured([large], launches(1.0), 2**20)
+
+
+def test_a_comparison_of_runs_has_the_bounds_of_the_newer() -> None:
+    bounds = [Bound(side="most", value=0.02, where=WHERE)]
+    beyond = verdict("beyond", reason="30 ms, bound: ...", bounds=bounds)
+
+    assert carry_over(verdict("improved"), beyond).kind == "beyond"
+    assert carry_over(verdict("improved"), verdict("within", bounds=bounds)).kind == "improved"
+    assert carry_over(verdict("missing"), verdict("within", bounds=bounds)).kind == "within"
+    assert carry_over(verdict("missing"), None).kind == "missing"
+    assert carry_over(verdict("regressed"), verdict("beyond")).kind == "beyond"
