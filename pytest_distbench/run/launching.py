@@ -159,6 +159,7 @@ class Launching:
 
     def _plan(self, directory: Path, request: LaunchRequest, index: int, *, only: Sequence[str]) -> LaunchPlan:
         variables = self._variables()
+        working_dir = _working_dir()
         return LaunchPlan(
             index=index,
             world_size=request.world_size,
@@ -170,8 +171,8 @@ class Launching:
             timeout_s=request.timeout_s if self.settings.attach is None else ATTACHED_TIMEOUT_S,
             directory=str(directory),
             data_dir=str(self.directory.data),
-            working_dir=str(Path.cwd()),
-            python_path=[p or str(Path.cwd()) for p in sys.path],
+            working_dir=working_dir,
+            python_path=[p or working_dir for p in sys.path],
             variables=variables,
             devices=self._devices(request.world_size),
             shares_gpu=self.settings.shares_gpu,
@@ -225,6 +226,16 @@ class Launching:
         if self._directory is not None:
             self._directory.close(keep=self._failed_launches > 0)
             self._directory = None
+
+
+def _working_dir() -> str:
+    try:
+        return os.getcwd()
+    except OSError as error:
+        raise LauncherError(
+            f"cannot start ranks: they run in pytest's working directory, and that is gone: {error.strerror}. "
+            "Did a test or a body remove it?"
+        ) from error
 
 
 def _threads(variables: Mapping[str, str]) -> int:

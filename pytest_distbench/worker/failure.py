@@ -50,10 +50,15 @@ def _classify(raised: BaseException) -> tuple[Outcome, str, ErrorReport]:
         message=_cut(text),
         traceback=_cut(trace),
         raised_at=time.monotonic(),
-        torch_errors=[_cut(f"{_name_of(e)}: {_text_of(e)}") for e in chain if _is_torchs(e)],
+        torch_errors=[describe(e) for e in chain if _is_torchs(e)],
         began_in_torch=_is_torchs(chain[-1]),
     )
     return ("skipped" if skipped else "failed"), _cut(text) if skipped else "", report
+
+
+def describe(raised: BaseException) -> str:
+    """Its class and its text, in a line or few."""
+    return _cut(f"{_name_of(raised)}: {_text_of(raised)}")
 
 
 def _asked(question: Callable[[], _Answer], otherwise: _Answer) -> _Answer:

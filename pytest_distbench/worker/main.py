@@ -26,7 +26,7 @@ from pytest_distbench.records.rank import ErrorReport, Outcome, Phase, RankRepor
 from pytest_distbench.worker import bodies, usage
 from pytest_distbench.worker.context import RankContext
 from pytest_distbench.worker.control import ControlLine
-from pytest_distbench.worker.failure import classify, user_frames
+from pytest_distbench.worker.failure import classify, describe, user_frames
 from pytest_distbench.worker.leaving import leave
 from pytest_distbench.worker.membership import join_group, keep_destroyed_groups, leave_group
 from pytest_distbench.worker.process import (
@@ -162,8 +162,21 @@ class _Life:
             self.busy_s = usage.machine_busy_s() - busy
 
     def _report(self, outcome: Outcome, reason: str, error: ErrorReport | None) -> None:
+        target = self.plan.files.report(self.rank)
+        draft = target.with_suffix(".tmp")
+        try:
+            draft.write_bytes(msgspec.json.encode(self._made_report(outcome, reason, error)))
+            draft.rename(target)
+        except BaseException as trouble:  # noqa: BLE001 handlers of signals and hooks of the body's are still there
+            what = f"{error.kind}: {error.message[:200]}; " if error else ""
+            why = trouble.strerror if isinstance(trouble, OSError) else ""
+            self.control.send("failed", f"{what}cannot write its report: {why or describe(trouble)} ({target})")
+            time.sleep(HOLD_S)
+            os._exit(1)
+
+    def _made_report(self, outcome: Outcome, reason: str, error: ErrorReport | None) -> RankReport:
         self.seconds["end"] = time.monotonic()
-        report = RankReport(
+        return RankReport(
             rank=self.rank,
             pid=getpid(),
             outcome=outcome,
@@ -179,16 +192,6 @@ class _Life:
             busy_s=self.busy_s,
             software=usage.software() if self.rank == 0 else {},
         )
-        target = self.plan.files.report(self.rank)
-        draft = target.with_suffix(".tmp")
-        try:
-            draft.write_bytes(msgspec.json.encode(report))
-            draft.rename(target)
-        except OSError as trouble:
-            what = f"{error.kind}: {error.message[:200]}; " if error else ""
-            self.control.send("failed", f"{what}cannot write its report: {trouble.strerror or trouble} ({target})")
-            time.sleep(HOLD_S)
-            os._exit(1)
 
 
 def _end(control: ControlLine) -> NoReturn:
