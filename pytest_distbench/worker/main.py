@@ -48,10 +48,10 @@ def run_rank(plan_path: str) -> Callable[[], NoReturn]:
     Returns what ends the process: to be called when the elastic agent, which waits for a result of each rank, has them.
     """
     plan = msgspec.json.decode(Path(plan_path).read_bytes(), type=LaunchPlan)
-    take_environment(plan)
     rank = int(os.environ["RANK"])
     is_attached = rank == plan.attached
-    take_output(plan.files.log(rank))
+    take_output(plan.files.log(rank))  # first: whatever goes wrong is told there
+    take_environment(plan)
     take_signals(plan.files.stacks(rank))
     control = ControlLine(plan.files, rank, reports_progress=plan.reports_progress, is_attached=is_attached)
     if is_attached:

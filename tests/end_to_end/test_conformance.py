@@ -68,3 +68,18 @@ def test_a_body_or_script_that_destroys_its_group_does_not_hang_at_its_exit(laun
     for _ in range(6):
         assert launch("destroys_its_group", timeout_s=90.0).outcome == "passed"
         assert launch("", body=script, timeout_s=90.0).outcome == "passed"
+
+
+@pytest.mark.parametrize("launcher", ["warm"], indirect=True)
+def test_a_rank_that_cannot_even_start_says_why_and_leaves_no_file(
+    launch: Launch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """torch writes what ended a forked rank to a file below TMPDIR, and forgets that."""
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    monkeypatch.setenv("TMPDIR", str(temporary))
+    record = launch("healthy", working_dir=tmp_path / "gone")
+
+    assert record.outcome == "failed"
+    assert "FileNotFoundError" in record.fates[0].log_tail
+    assert list(temporary.glob("pytorch-errorfile*")) == []
