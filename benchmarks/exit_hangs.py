@@ -1,13 +1,13 @@
 """How often launches of ordinary DDP code hang at their exit: the default launcher, the torchrun launcher, torchrun.
 
-    python benchmarks/exit_hangs.py                                  # 300 launches of ours, about eight minutes
-    python benchmarks/exit_hangs.py --launches 60 --torchrun-launches 20
+    python benchmarks/exit_hangs.py                                  # four cells, about half an hour
+    python benchmarks/exit_hangs.py --machine busy --workload "own destroy" --torchrun-launches 0    # one, a minute
 
 Two workloads on two gloo ranks: a script that trains with DistributedDataParallel and destroys its group, and a
-function that destroys the group it is given while models of its still refer to it. Half of the launches are made on the
-machine as it is, half with a process in a busy loop on every core. The three ways take turns. A launch hangs when it
-has not ended after 30 s. Where torch's own destructor hangs, it does so while it holds the interpreter's lock: nothing
-in the rank can end it.
+function that destroys the group it is given while models of its still refer to it. Each on the machine as it is, and
+with a process in a busy loop on every core: four cells. In each the three ways take turns. A launch hangs when it has
+not ended 30 s after its ranks were up; plain torchrun, which does not tell when that is, has 120 s more. Where torch's
+own destructor hangs, it does so while it holds the interpreter's lock: nothing in the rank can end it.
 """
 
 from __future__ import annotations
@@ -35,6 +35,9 @@ from pytest_distbench.records.plan import BodyReference
 
 SCRIPTS = Path(__file__).resolve().parent / "scripts"
 LIMIT_S = 30.0
+START_S = 120.0
+MACHINES = {"quiet": 0, "busy": os.cpu_count() or 1}
+"""How many cores compute something else."""
 WORKLOADS = {"DDP script": ("ddp_script.py", ""), "own destroy": ("destroying.py", "train")}
 
 
@@ -65,7 +68,7 @@ def plain(workload: str) -> bool:
                 start_new_session=True,
             )
             try:
-                _, said = process.communicate(timeout=LIMIT_S)
+                _, said = process.communicate(timeout=START_S + LIMIT_S)
             except subprocess.TimeoutExpired:
                 os.killpg(process.pid, signal.SIGKILL)
                 process.communicate()
@@ -97,8 +100,10 @@ def _burn() -> None:
 def main() -> None:
     """Launch, count and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--launches", type=int, default=300, help="of the default launcher, all cells together")
-    parser.add_argument("--torchrun-launches", type=int, default=60, help="of each of the two slow ways")
+    parser.add_argument("--launches", type=int, default=75, help="of the default launcher, in each cell")
+    parser.add_argument("--torchrun-launches", type=int, default=20, help="of each of the two slow ways, in each cell")
+    parser.add_argument("--machine", choices=MACHINES, help="only so; otherwise both")
+    parser.add_argument("--workload", choices=WORKLOADS, help="only this one; otherwise both")
     options = parser.parse_args()
     print(f"{'machine':<8} {'workload':<11} {'way':<19} {'launches':>8} {'hangs':>6} {'median s':>9} {'slowest s':>10}")
     hangs = 0
@@ -110,11 +115,12 @@ def main() -> None:
             "torchrun launcher": (under_launcher(torchrun, folder), options.torchrun_launches),
             "plain torchrun": (plain, options.torchrun_launches),
         }
-        ways["default launcher"][0]("DDP script")  # the forkserver is up now
-        for machine, burners in (("quiet", 0), ("busy", os.cpu_count() or 1)):
-            with busy(burners):
-                for workload in WORKLOADS:
-                    hangs += measure(machine, workload, {way: (run, n // 4) for way, (run, n) in ways.items()})
+        if options.launches:
+            ways["default launcher"][0]("DDP script")  # the forkserver is up now
+        for machine in [options.machine] if options.machine else MACHINES:
+            with busy(MACHINES[machine]):
+                for workload in [options.workload] if options.workload else WORKLOADS:
+                    hangs += measure(machine, workload, {way: cell for way, cell in ways.items() if cell[1]})
         warm.close()
     raise SystemExit(1 if hangs else 0)
 

@@ -395,6 +395,33 @@ def raises_what_breaks_its_report(rank: RankContext) -> None:
     _wait(rank)
 
 
+def leaves_a_hook(rank: RankContext) -> None:
+    _wait(rank)
+    if rank.rank == CULPRIT:
+
+        def refuse(event: str, args: tuple[object, ...]) -> None:
+            if event == "open" and args[1] == "w":
+                raise RuntimeError("no files here")
+
+        sys.addaudithook(refuse)
+
+
+def leaves_pipes(rank: RankContext) -> None:
+    """In the place of what pytest reads of this rank."""
+    import atexit
+
+    def replace(path: Path) -> None:
+        path.unlink()
+        os.mkfifo(path)
+
+    _wait(rank)
+    if rank.rank == CULPRIT:
+        log = Path(os.readlink("/proc/self/fd/1"))
+        replace(log)
+        replace(log.with_name(f"stacks{rank.rank}.txt"))
+        atexit.register(replace, log.with_suffix(".json"))
+
+
 def never_runs(rank: RankContext) -> object:
     """As a coroutine function under a decorator: that it is one shows only when it is called."""
 
@@ -544,6 +571,8 @@ FAULTS: tuple[Fault, ...] = (
     Fault(hangs_at_exit, _PASSES, remark=r"rank 1: its exit handlers were not done after 10 s"),
     Fault(never_runs, r"rank \d raised BodyError: the body returned a cor", root_cause=None, is_any_launchers=True),
     Fault(raises_what_breaks_its_report, r"rank 1 raised _HostileError: <_HostileError whose", is_any_launchers=True),
+    Fault(leaves_a_hook, r"rank 1 failed: cannot write its report: RuntimeError: no f", is_any_launchers=True),
+    Fault(leaves_pipes, r"rank 1 exit code 0 without a report", is_any_launchers=True),
     Fault(changes_everything, _PASSES),
     Fault(changes_everything_and_raises, r"rank 1 raised ValueError: bad number 42", is_any_launchers=True),
     Fault(kills_the_group_above, LAUNCHER_DIED, root_cause=None),

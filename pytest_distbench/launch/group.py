@@ -8,9 +8,11 @@ from __future__ import annotations
 import importlib
 import multiprocessing.connection
 import multiprocessing.util
+import os
 import socket
 import sys
 import time
+import traceback
 import uuid
 from collections.abc import Callable
 from datetime import timedelta
@@ -179,7 +181,11 @@ def _enter(plan: str) -> None:
 
     The worker is named, not imported: this side of the package does not depend on it.
     """
-    importlib.import_module("pytest_distbench.worker.leaving").forget_inherited()
-    end = importlib.import_module("pytest_distbench.worker.main").run_rank(plan)
+    try:
+        importlib.import_module("pytest_distbench.worker.leaving").forget_inherited()
+        end = importlib.import_module("pytest_distbench.worker.main").run_rank(plan)
+    except BaseException:  # noqa: BLE001 torch would write it to a file below TMPDIR, which nobody reads or removes
+        traceback.print_exc()
+        os._exit(1)
     # The first thing the process does once the agent has its result and it may end.
     multiprocessing.util.Finalize(None, end, exitpriority=sys.maxsize)

@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
+from pytest_distbench.records.launch_files import open_left
 from pytest_distbench.records.plan import LaunchPlan
 
 TAIL_LINES = 30
@@ -21,7 +22,7 @@ _LINE_END = re.compile(rb"\r\n|\n|\r")
 def tail(path: Path, lines: int = TAIL_LINES) -> str:
     """The last lines of a log of any size; empty where there is none."""
     try:
-        with path.open("rb") as file:
+        with open_left(path) as file:
             file.seek(0, 2)
             file.seek(max(0, file.tell() - _TAIL_BYTES))
             text = file.read().decode(errors="replace")
@@ -59,7 +60,7 @@ class LogFollower:
 
     def _take(self, rank: int) -> bool:
         data = b""
-        with contextlib.suppress(OSError), self._paths[rank].open("rb") as file:
+        with contextlib.suppress(OSError), open_left(self._paths[rank]) as file:
             file.seek(self._read[rank])
             data = file.read(_READ_BYTES)
         self._read[rank] += len(data)

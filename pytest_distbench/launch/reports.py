@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from pytest_distbench.records.launch_files import open_left
 from pytest_distbench.records.plan import LaunchPlan
 from pytest_distbench.records.rank import RankReport
 
@@ -16,10 +17,11 @@ def read_reports(plan: LaunchPlan) -> dict[int, RankReport]:
     for rank in range(plan.world_size):
         path = plan.files.report(rank)
         try:
-            if path.stat().st_size <= _LARGEST_REPORT:
-                report = msgspec.json.decode(path.read_bytes(), type=RankReport)
-                if report.rank == rank:
-                    reports[rank] = report
+            with open_left(path) as file:
+                data = file.read(_LARGEST_REPORT)
+            report = msgspec.json.decode(data, type=RankReport)
+            if report.rank == rank:
+                reports[rank] = report
         except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             continue
     return reports

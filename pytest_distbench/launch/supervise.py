@@ -35,6 +35,8 @@ SKIP_GRACE_S = 2.0
 """How long the other ranks may go on after one has skipped, before they disagree."""
 TEARDOWN_S = 30.0
 """How long the ranks may take to end after all bodies have passed."""
+LEAST_TEARDOWN_S = 13.0
+"""The same where less is left of the launch's own time: ranks give their threads and exit handlers 10 s."""
 FOLLOW_INTERVAL_S = 0.1
 """How often the ranks' logs are read while they are shown live."""
 TWICE_S = 1.0
@@ -230,6 +232,7 @@ class Supervised:
                 self._stop_within(SKIP_GRACE_S)
             case "done" if len(self.channel.ranks_done()) == self.plan.world_size:
                 self._stop_within(TEARDOWN_S)
+                self.stop_at = max(self.stop_at, time.monotonic() + LEAST_TEARDOWN_S)
 
     def _stop_within(self, seconds: float) -> None:
         self.waits_since = None

@@ -46,10 +46,10 @@ _HEADER = re.compile(
     r"""(?i)(\b(?:proxy-)?authorization["']?\s{0,8}[:=]\s{0,8}["']?|\b(?:set-)?cookie["']?\s{0,8}:\s{0,8}["']?)"""
     r"""[^"'\r\n]++"""
 )
-_NAME = re.compile(r"""(?<![\w.-])([\w.-]++)\\?["']?\s{0,8}(?::=|=>|==?|:|%3[Dd])\s{0,8}""")
-"""A name, and what stands between it and its value."""
+_NAME = re.compile(r"""(?<![\w.-])([\w.-]++)\\?["']?\s{0,8}(?::=|=>|==?|:|%3[Dd])\s{0,8}(?:[|>][+-]?\s{1,8})?""")
+"""A name, and what stands between it and its value: in YAML also the mark of a block."""
 _VALUE = re.compile(
-    r"""(?P<open>[bru]{0,2}(?P<quote>\\?["']))(?P<quoted>.{0,4000}?)(?P=quote)"""
+    r"""(?P<open>(?:\$|[bru]{0,2})(?P<quote>"{3}|'{3}|\\?["']))(?P<quoted>.{0,4000}?)(?P=quote)"""
     r"""|(?P<group>\[[^\]]{0,4000}\]|\{[^}]{0,4000}\}|\([^)]{0,4000}\))"""
     r"""|(?P<bare>[^\s,;&"'\\{}\[\]()]{1,4000}+)""",
     re.DOTALL,
@@ -68,7 +68,7 @@ _KNOWN = re.compile(
     r"|xox[abeoprs]-[\w-]{10,}+|xapp-[\w-]{10,}+|\d{8,10}:AA[\w-]{30,}+"
     r"|npm_[A-Za-z0-9]{20,}+|pypi-[\w-]{16,}+|dckr_pat_[\w-]{16,}+|dop_v1_[0-9a-f]{32,}+|nvapi-[\w-]{20,}+"
     r"|dapi[0-9a-f]{32}|hvs\.[\w-]{20,}+|shp(?:at|ca|pa|ss)_\w{20,}+|sntrys_\w{20,}+|ATATT3x\S{20,}+|tskey-\w+-\S{16,}+"
-    r"|SG\.[\w-]{16,}+\.[\w-]{16,}+|key-[0-9a-f]{32}\b|AGE-SECRET-KEY-1\w++|lin_api_\w{20,}+|glsa_\w{20,}+"
+    r"|SG\.[\w-]{16,}+\.[\w-]{16,}+|key-[0-9a-f]{32}\b|AGE-SECRET-KEY-1\w++|lin_api_\w{20,}+|whsec_[\w+/]{20,}+|glsa_\w{20,}+"
     r"|ey[JK][\w-]{8,}+\.[\w-]{8,}+(?:\.[\w-]*+)?)",  # JSON Web Tokens
     re.DOTALL,
 )
@@ -154,7 +154,8 @@ def is_secret_name(name: str) -> bool:
     if words and words[-1] == "keys":
         return not _OF_KEYS.isdisjoint(words)
     if "key" in words:
-        return _HARMLESS.isdisjoint(words) or not _OF_KEYS.isdisjoint(words[: words.index("key")])
+        is_of_a_model = not _HARMLESS.isdisjoint(words) and _OF_KEYS.isdisjoint(words[: words.index("key")])
+        return not (is_of_a_model or words[-1] in _HARMLESS)
     return words == ["pass"] or (words[-1:] == ["pass"] and not _OF_PASS.isdisjoint(words))
 
 

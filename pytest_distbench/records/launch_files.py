@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import errno
+import os
+import stat
 from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
 
 LONGEST_SOCKETS_FOLDER = 70
 """Bytes: a Unix socket's address holds 107, and multiprocessing adds up to 30."""
@@ -22,6 +26,19 @@ def sockets_folder(directory: Path, session: str = "") -> Path:
 def sockets_folders(directory: Path) -> list[Path]:
     """All of them that there are below a directory."""
     return list(directory.glob("sockets*/"))
+
+
+def open_left(path: Path) -> BinaryIO:
+    """Open a file of a launch to read what its rank has left there.
+
+    Raises:
+        OSError: there is none, or it is no regular file: a body may put a pipe in its place, which blocks for ever.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    if stat.S_ISREG(os.fstat(descriptor).st_mode):
+        return os.fdopen(descriptor, "rb")
+    os.close(descriptor)
+    raise OSError(errno.EINVAL, "no regular file", str(path))
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import glob
 import os
 import shutil
+import stat
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -95,7 +96,8 @@ def is_of_an_ended_run(path: Path) -> bool:
     if not path.exists():
         return True
     try:
-        if path.stat().st_uid != os.getuid() or not (path / _LOCK).exists():
+        found = path.lstat()  # another user may put a link here, to any folder of this one
+        if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or not (path / _LOCK).exists():
             return False
         with FileLock(path / _LOCK, timeout=0):
             return True

@@ -170,8 +170,8 @@ class Launching:
 
     def _plan(self, directory: Path, request: LaunchRequest, index: int, *, only: Sequence[str]) -> LaunchPlan:
         variables = self._variables()
-        place = request.workplace
-        folder = str(Path.cwd()) if place.folder is None else place.folder
+        place, working_dir = request.workplace, _working_dir()
+        folder = working_dir if place.folder is None else place.folder
         return LaunchPlan(
             index=index,
             world_size=request.world_size,
@@ -185,7 +185,7 @@ class Launching:
             data_dir=str(self.directory.data),
             working_dir="" if place.is_mirrored else folder,
             mirrored=folder if place.is_mirrored else "",
-            python_path=[p or str(Path.cwd()) for p in sys.path],
+            python_path=[p or working_dir for p in sys.path],
             variables=variables,
             own_variables=dict(place.variables),
             read=dict(request.read),
@@ -239,6 +239,16 @@ class Launching:
         if self._directory is not None:
             self._directory.close(keep=self._failed_launches > 0)
             self._directory = None
+
+
+def _working_dir() -> str:
+    try:
+        return os.getcwd()
+    except OSError as error:
+        raise LauncherError(
+            f"cannot start ranks: they run in pytest's working directory, and that is gone: {error.strerror}. "
+            "Did a test or a body remove it?"
+        ) from error
 
 
 def _threads(variables: Mapping[str, str]) -> int:

@@ -39,6 +39,11 @@ _KINDS = {
     stat.S_IFBLK: "a device",
 }
 
+_UNWRITABLE = {
+    errno.ENXIO: "nobody reads from this pipe",
+    errno.EBUSY: "something is mounted on this file, and it is replaced as a whole; mount its folder instead",
+}
+
 _Content = TypeVar("_Content", bound=Record)
 
 
@@ -231,7 +236,7 @@ def replace_file(path: Path, *, next_step: str, sync: bool = False) -> Iterator[
                 os.unlink(draft)
             raise
     except OSError as error:
-        what = "nobody reads from this pipe" if error.errno == errno.ENXIO else error.strerror or error
+        what = _UNWRITABLE.get(error.errno or 0) or error.strerror or error
         raise StoredFileError(path, f"cannot write: {what}", next_step) from error
 
 

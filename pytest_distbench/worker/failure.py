@@ -52,7 +52,7 @@ def _classify(raised: BaseException) -> tuple[Outcome, str, ErrorReport]:
         message=_cut(reason or text),
         traceback=_cut(trace),
         raised_at=time.monotonic(),
-        torch_errors=[_cut(f"{_name_of(e)}: {_text_of(e)}") for e in chain if _is_torchs(e)],
+        torch_errors=[describe(e) for e in chain if _is_torchs(e)],
         began_in_torch=_is_torchs(chain[-1]),
     )
     return ("skipped" if skipped else "failed"), _cut(reason or text) if skipped else "", report
@@ -69,6 +69,11 @@ def _skip_of_torchs_tests(raised: BaseException) -> str:
         return ""
     code = _asked(lambda: getattr(raised, "code", None), None)
     return next((str(skip.message) for skip in table.values() if type(code) is int and skip.exit_code == code), "")
+
+
+def describe(raised: BaseException) -> str:
+    """Its class and its text, in a line or few."""
+    return _cut(f"{_name_of(raised)}: {_text_of(raised)}")
 
 
 def _asked(question: Callable[[], _Answer], otherwise: _Answer) -> _Answer:

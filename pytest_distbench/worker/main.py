@@ -22,7 +22,7 @@ from pytest_distbench.records.rank import ErrorReport, Outcome, Phase, RankRepor
 from pytest_distbench.worker import bodies, script_notes, usage
 from pytest_distbench.worker.context import RankContext
 from pytest_distbench.worker.control import ControlLine
-from pytest_distbench.worker.failure import classify, user_frames
+from pytest_distbench.worker.failure import classify, describe, user_frames
 from pytest_distbench.worker.leaving import leave
 from pytest_distbench.worker.membership import join_group, keep_destroyed_groups, leave_group
 from pytest_distbench.worker.process import (
@@ -45,10 +45,10 @@ def run_rank(plan_path: str) -> Callable[[], NoReturn]:
     Returns what ends the process: to be called when the elastic agent, which waits for a result of each rank, has them.
     """
     plan = msgspec.json.decode(Path(plan_path).read_bytes(), type=LaunchPlan)
-    take_environment(plan)
     rank = int(os.environ["RANK"])
     is_attached = rank == plan.attached
-    take_output(plan.files.log(rank))
+    take_output(plan.files.log(rank))  # first: whatever goes wrong is told there
+    take_environment(plan)
     take_signals(plan.files.stacks(rank))
     control = ControlLine(plan.files, rank, reports_progress=plan.reports_progress, is_attached=is_attached)
     if is_attached:
@@ -163,8 +163,21 @@ class _Life:
             self.busy_s = usage.machine_busy_s() - busy
 
     def _report(self, outcome: Outcome, reason: str, error: ErrorReport | None) -> None:
+        target = self.plan.files.report(self.rank)
+        draft = target.with_suffix(".tmp")
+        try:
+            draft.write_bytes(msgspec.json.encode(self._made_report(outcome, reason, error)))
+            draft.rename(target)
+        except BaseException as trouble:  # noqa: BLE001 handlers of signals and hooks of the body's are still there
+            what = f"{error.kind}: {error.message[:200]}; " if error else ""
+            why = trouble.strerror if isinstance(trouble, OSError) else ""
+            self.control.send("failed", f"{what}cannot write its report: {why or describe(trouble)} ({target})")
+            time.sleep(HOLD_S)
+            os._exit(1)
+
+    def _made_report(self, outcome: Outcome, reason: str, error: ErrorReport | None) -> RankReport:
         self.seconds["end"] = time.monotonic()
-        report = RankReport(
+        return RankReport(
             rank=self.rank,
             pid=getpid(),
             outcome=outcome,
@@ -181,16 +194,6 @@ class _Life:
             software=usage.software() if self.rank == 0 else {},
             group_size=self.largest_group(),
         )
-        target = self.plan.files.report(self.rank)
-        draft = target.with_suffix(".tmp")
-        try:
-            draft.write_bytes(msgspec.json.encode(report))
-            draft.rename(target)
-        except OSError as trouble:
-            what = f"{error.kind}: {error.message[:200]}; " if error else ""
-            self.control.send("failed", f"{what}cannot write its report: {trouble.strerror or trouble} ({target})")
-            time.sleep(HOLD_S)
-            os._exit(1)
 
 
 def _end(control: ControlLine) -> NoReturn:

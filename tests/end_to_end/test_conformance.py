@@ -16,6 +16,8 @@ pytestmark = pytest.mark.spawn
 
 HANG_S = 4.0
 """The time-out of launches that are to reach it; it begins when all ranks are up."""
+SHORT_S = 9.0
+"""The time-out of launches whose ranks pass and then take 10 s to leave, which is no part of it."""
 
 CASES = [
     pytest.param(name, fault, id=f"{name}-{fault.name}")
@@ -33,9 +35,8 @@ def launch(launcher: Launcher, tmp_path: Path) -> Launch:
 @pytest.mark.parametrize(("launcher", "fault"), CASES, indirect=["launcher"])
 def test_a_fault_is_detected_and_attributed_and_the_next_launch_is_well(launch: Launch, fault: faults.Fault) -> None:
     variables = {faults.PHASE_VARIABLE: fault.phase} if fault.phase else {}
-    record = launch(
-        fault.body.__name__, timeout_s=HANG_S if fault.is_hang or fault.waits else 90.0, variables=variables
-    )
+    timeout_s = HANG_S if fault.is_hang or fault.waits else SHORT_S if fault.remark else 90.0
+    record = launch(fault.body.__name__, timeout_s=timeout_s, variables=variables)
 
     assert record.outcome == ("failed" if fault.reason else "passed"), record.reason
     assert re.match(fault.reason, record.reason)
@@ -67,3 +68,18 @@ def test_a_body_or_script_that_destroys_its_group_does_not_hang_at_its_exit(laun
     for _ in range(6):
         assert launch("destroys_its_group", timeout_s=90.0).outcome == "passed"
         assert launch("", body=script, timeout_s=90.0).outcome == "passed"
+
+
+@pytest.mark.parametrize("launcher", ["warm"], indirect=True)
+def test_a_rank_that_cannot_even_start_says_why_and_leaves_no_file(
+    launch: Launch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """torch writes what ended a forked rank to a file below TMPDIR, and forgets that."""
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    monkeypatch.setenv("TMPDIR", str(temporary))
+    record = launch("healthy", working_dir=tmp_path / "gone")
+
+    assert record.outcome == "failed"
+    assert "FileNotFoundError" in record.fates[0].log_tail
+    assert list(temporary.glob("pytorch-errorfile*")) == []

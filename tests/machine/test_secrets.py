@@ -101,6 +101,8 @@ SECRET_NAMES = [
 
 HARMLESS = """
     tokenizer = gpt2
+    api_key_file = /run/secrets/api
+    ssh-key-path = ~/.ssh/id
     tokenizer_name = bert-base-uncased
     tokenization = bpe
     max_tokens = 512
@@ -222,6 +224,9 @@ IN_TEXTS = [
     "token == {}",
     "'token' => '{}'",
     "{{'password': b'{}'}}",
+    "password: >-\n  {}",
+    'token = """{}"""',
+    "PASSWORD=$'{}'",
 ]
 
 SHAPES = [  # put together here, so that no scanner of repositories takes them for real ones
@@ -232,6 +237,7 @@ SHAPES = [  # put together here, so that no scanner of repositories takes them f
     "gho_" + "a1B2" * 9,
     "github" + "_pat_" + "11ABCDEFG0" * 4,
     "glpat-" + "a1B2c3D4e5F6g7H8i9J0",
+    "wh" + "sec_" + "a1B2" * 8,
     "hf_" + "aBcD" * 9,
     "sk-" + "proj-" + "a1B2" * 10,
     "sk-" + "ant-api03-" + "a1B2" * 10,

@@ -79,6 +79,22 @@ def test_derived_metrics_are_judged_against_their_own_baseline(
     assert result.ret == 1
 
 
+def test_a_working_directory_that_is_gone_is_told(project: Project) -> None:
+    made = project("""
+        def body(rank):
+            pass
+
+        def test_it(distbench, tmp_path, monkeypatch):
+            monkeypatch.chdir(tmp_path)
+            tmp_path.rmdir()
+            distbench.run(body)
+    """)
+    result = run(made)
+
+    result.stdout.fnmatch_lines(["cannot start ranks: * working directory, and that is gone: No such file*"])
+    assert result.ret == 1
+
+
 def test_no_place_for_the_run_directory_is_told(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     """Disk full, TMPDIR gone: no traceback of ours."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import pytest
 
 import pytest_distbench
 from pytest_distbench.records import launch_files
-from pytest_distbench.records.launch_files import LaunchFiles, sockets_folder, sockets_folders
+from pytest_distbench.records.launch_files import LaunchFiles, open_left, sockets_folder, sockets_folders
 
 FILES = LaunchFiles(Path("/launch1"))
 
@@ -42,3 +43,16 @@ def test_sessions_that_share_a_run_directory_have_sockets_of_their_own(tmp_path:
 )
 def test_a_name_stands_in_no_other_module(path: Path) -> None:
     assert (path == Path(launch_files.__file__)) == bool(NAME.search(path.read_text()))
+
+
+def test_what_is_no_regular_file_is_not_read(tmp_path: Path) -> None:
+    """A pipe that nobody writes to would block for ever, a device might never end."""
+    os.mkfifo(tmp_path / "rank0.log")
+    (tmp_path / "rank1.log").symlink_to("/dev/zero")
+    (tmp_path / "rank2.log").write_text("words")
+
+    for rank in (0, 1):
+        with pytest.raises(OSError, match="no regular file"):
+            open_left(tmp_path / f"rank{rank}.log")
+    with open_left(tmp_path / "rank2.log") as file:
+        assert file.read() == b"words"

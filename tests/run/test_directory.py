@@ -82,6 +82,19 @@ def test_what_a_killed_run_left_of_its_secrets_and_sockets_goes_and_its_logs_sta
     assert not sockets_folder(directory.path, "session").exists()
 
 
+def test_a_link_that_another_user_left_leads_nowhere(tmp_path: Path) -> None:
+    """To a folder of this user with files of the right names in it, which everybody may make in /tmp."""
+    (tmp_path / "in-use.lock").touch()
+    (tmp_path / "distbench-linked").symlink_to(tmp_path)
+    files = LaunchFiles(tmp_path / "launch1")
+    files.sockets.mkdir(parents=True)
+    files.plan.touch()
+    RunDirectory()
+
+    assert files.sockets.exists()
+    assert files.plan.exists()
+
+
 @pytest.mark.parametrize(("name", "is_one"), [("distbench-gone", True), ("somebody-elses", False)])
 def test_a_folder_that_is_gone_was_one_if_it_has_the_name(tmp_path: Path, name: str, is_one: bool) -> None:
     assert is_of_an_ended_run(tmp_path / name) == is_one

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from pathlib import Path
@@ -166,6 +167,18 @@ def test_a_link_to_nothing_makes_the_file_it_names(tmp_path: Path) -> None:
 
     assert link.is_symlink()
     assert DRAWINGS.read(tmp_path / "new.json") == DRAWN
+
+
+def test_a_file_that_something_is_mounted_on_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As containers get single files; only root may mount, so the system's answer is made up."""
+
+    def refuse(draft: Path, path: Path) -> None:
+        raise OSError(errno.EBUSY, "Device or resource busy")
+
+    monkeypatch.setattr(os, "replace", refuse)
+    with pytest.raises(StoredFileError, match=r"something is mounted on this file, .* mount its folder"):
+        DRAWINGS.write(tmp_path / "run.json", DRAWN)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_pipe_that_nobody_reads_is_an_error_and_stays(tmp_path: Path) -> None:

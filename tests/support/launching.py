@@ -41,6 +41,7 @@ class Launch:
         variables: dict[str, str] | None = None,
         params: dict[str, object] | None = None,
         body: BodyReference | None = None,
+        working_dir: Path | None = None,
         **plan: object,
     ) -> LaunchRecord:
         directory = self.directory / f"launch-{uuid.uuid4().hex[:6]}"
@@ -60,7 +61,7 @@ class Launch:
                 timeout_s=timeout_s,
                 directory=str(directory),
                 data_dir=str(self.directory),
-                working_dir=str(self.directory),
+                working_dir=str(working_dir or self.directory),
                 python_path=sys.path,
                 variables={**environment, **(variables or {})},
                 set_threads=1 if LAUNCHERS[self.launcher.name].sets_threads else None,

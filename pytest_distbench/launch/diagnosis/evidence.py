@@ -15,7 +15,7 @@ import msgspec
 from pytest_distbench.launch import processes
 from pytest_distbench.launch.channel import ControlChannel
 from pytest_distbench.launch.diagnosis.stacks import is_whole
-from pytest_distbench.records.launch_files import LaunchFiles
+from pytest_distbench.records.launch_files import LaunchFiles, open_left
 from pytest_distbench.records.wire import FLIGHT_REQUEST, STACKS_SIGNAL
 
 _WAIT_S = 5.0
@@ -76,7 +76,9 @@ def _wait_until(is_so: Callable[[], bool]) -> None:
 def _holds_dump(path: Path, start: int) -> bool:
     """Whether a file holds a whole dump from ``start`` on."""
     try:
-        return is_whole(path.read_bytes()[start:].decode(errors="replace"))
+        with open_left(path) as file:
+            file.seek(start)
+            return is_whole(file.read().decode(errors="replace"))
     except OSError:
         return False
 

@@ -8,7 +8,7 @@ from typing import TypeVar
 import msgspec
 
 from pytest_distbench.records.flight import FlightRecording
-from pytest_distbench.records.launch_files import LaunchFiles
+from pytest_distbench.records.launch_files import LaunchFiles, open_left
 
 _LARGEST_BYTES = 64 * 2**20
 
@@ -56,8 +56,7 @@ def read_entered(files: LaunchFiles, rank: int) -> Entered | None:
 
 def _read(path: Path, kind: type[_Content]) -> _Content | None:
     try:
-        if path.stat().st_size > _LARGEST_BYTES:
-            return None
-        return msgspec.json.decode(path.read_bytes(), type=kind)
+        with open_left(path) as file:
+            return msgspec.json.decode(file.read(_LARGEST_BYTES), type=kind)
     except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
