@@ -66,6 +66,11 @@ def pytest_configure(config: pytest.Config) -> None:
         from pytest_distbench.plugin.pytest_benchmark import PytestBenchmarkPlugin
 
         config.pluginmanager.register(PytestBenchmarkPlugin(_FIXTURE), "distbench-pytest-benchmark")
+    in_allure = bool(config.getoption("allure_report_dir", None))
+    if in_allure or config.getoption("htmlpath", None):
+        from pytest_distbench.plugin.viewers import ViewersPlugin
+
+        config.pluginmanager.register(ViewersPlugin(in_allure=in_allure), "distbench-viewers")
     if is_mentioned(config):
         settings_of(config)
 
@@ -168,6 +173,7 @@ def distbench(request: pytest.FixtureRequest, world_size: int, distbench_backend
 
     config, node = request.config, request.node
     cases = node.stash[_CASES] = {}  # anew where a plugin runs the test again
+    carry.forget_numbers(node)
     session = session_of(config)
     progress = config.stash[STATE].progress
     assert progress is not None
@@ -223,7 +229,9 @@ def pytest_runtest_makereport(
         carry.attach_test(report, *test_and_id(item))
     cases = item.stash.get(_CASES, {})
     if cases and (call.when != "setup" or not report.passed):  # what fixtures measured before the test is the test's
-        carry.attach_cases(report, _store_cases(item.config, report, list(cases.values())))
+        told = _store_cases(item.config, report, list(cases.values()))
+        carry.attach_cases(report, told)
+        carry.attach_numbers(item, report, told, case_id=test_and_id(item)[1])
         cases.clear()
     return report
 

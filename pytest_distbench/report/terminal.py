@@ -14,6 +14,7 @@ from pytest_distbench.records.case import EntryName
 from pytest_distbench.records.kinds import VERDICT_KINDS, VerdictName
 from pytest_distbench.records.run import CaseResult
 from pytest_distbench.records.verdict import Verdict
+from pytest_distbench.report.flaky import flaky_tests
 from pytest_distbench.report.layout import layout
 from pytest_distbench.report.rows import change, metric_text, quantity, words_for
 from pytest_distbench.report.tables import case_table, overview, telling_verdicts
@@ -36,6 +37,7 @@ def summary_lines(results: Sequence[CaseResult], *, verbosity: int, record_comma
     if compared:
         lines += _counts(compared)
     lines += _inconclusive(compared)
+    lines += _flaky(results)
     lines += _needless(compared)
     lines += _drift(results)
     if updated:
@@ -127,6 +129,12 @@ def _inconclusive(results: Sequence[CaseResult]) -> list[str]:
             more = f" and {len(found) - 1} more" if len(found) > 1 else ""
             lines.append(f"{VERDICT_KINDS[found[0].kind].mark} {name} {metric_text(found[0])}{more}: {found[0].reason}")
     return lines
+
+
+def _flaky(results: Sequence[CaseResult]) -> list[str]:
+    lines = [f"{nodeid.rpartition('::')[2]} is {text}" for nodeid, text in flaky_tests(results).items()]
+    more = len(lines) - _SHOWN_NAMES
+    return lines[:_SHOWN_NAMES] + ([f"{more} more tests are flaky"] if more > 0 else [])
 
 
 def _needless(compared: Sequence[CaseResult]) -> list[str]:
