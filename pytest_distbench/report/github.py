@@ -11,7 +11,7 @@ from pytest_distbench.records.run import CaseResult
 from pytest_distbench.report.escape import escape_lines
 from pytest_distbench.report.flaky import flaky_tests
 from pytest_distbench.report.markdown import escape_markdown, row_line, table_head
-from pytest_distbench.report.rows import metric_text
+from pytest_distbench.report.rows import metric_text, name_in_file
 from pytest_distbench.report.sections import verdict_section
 
 MAX_SUMMARY_BYTES = 900 * 1024
@@ -49,7 +49,7 @@ def summary(results: Sequence[CaseResult], *, max_bytes: int) -> str:
         counted.append(f"{len(fallen)} of {len(results)} {'case' if len(results) == 1 else 'cases'} failed")
     lines = [f"### distbench: {', '.join(counted)}", "", escape_markdown(device), ""]
     lines += _list([f"{r.case.title}: {r.headline}" for r in fallen])
-    lines += _list([f"{nodeid.rpartition('::')[2]} is {text}" for nodeid, text in flaky_tests(results).items()])
+    lines += _list([f"{name_in_file(nodeid)} is {text}" for nodeid, text in flaky_tests(results).items()])
     lines += table_head(table.header, left=3)
     size = sum(len(line.encode()) + 1 for line in lines) + 100
     for done, texts in enumerate(table.texts):
@@ -73,7 +73,7 @@ def workflow_commands(results: Sequence[CaseResult]) -> list[str]:
     errors, warnings = [], []
     for result in results:
         file = result.nodeid.partition("::")[0]
-        title = result.nodeid.rpartition("::")[2]
+        title = name_in_file(result.nodeid)
         if result.outcome == "failed":
             errors.append(_command("error", file, title, result.headline))
         elif result.outcome == "xfailed":
@@ -84,7 +84,7 @@ def workflow_commands(results: Sequence[CaseResult]) -> list[str]:
                 message = f"{first.kind}: {metric_text(first)} {first.reason}".rstrip()
                 warnings.append(_command("warning", file, title, message))
     for nodeid, text in flaky_tests(results).items():
-        warnings.append(_command("warning", nodeid.partition("::")[0], nodeid.rpartition("::")[2], text))
+        warnings.append(_command("warning", nodeid.partition("::")[0], name_in_file(nodeid), text))
     return [*_cap(errors, "error"), *_cap(warnings, "warning")]
 
 

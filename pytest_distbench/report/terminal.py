@@ -16,7 +16,7 @@ from pytest_distbench.records.run import CaseResult
 from pytest_distbench.records.verdict import Verdict
 from pytest_distbench.report.flaky import flaky_tests
 from pytest_distbench.report.layout import layout
-from pytest_distbench.report.rows import change, metric_text, quantity, words_for
+from pytest_distbench.report.rows import change, metric_text, name_in_file, quantity, words_for
 from pytest_distbench.report.tables import case_table, overview, telling_verdicts
 
 _NUMBER = re.compile(r"[+-]?[\d.,]+(e[+-]?\d+)?")
@@ -132,7 +132,7 @@ def _inconclusive(results: Sequence[CaseResult]) -> list[str]:
 
 
 def _flaky(results: Sequence[CaseResult]) -> list[str]:
-    lines = [f"{nodeid.rpartition('::')[2]} is {text}" for nodeid, text in flaky_tests(results).items()]
+    lines = [f"{name_in_file(nodeid)} is {text}" for nodeid, text in flaky_tests(results).items()]
     more = len(lines) - _SHOWN_NAMES
     return lines[:_SHOWN_NAMES] + ([f"{more} more tests are flaky"] if more > 0 else [])
 

@@ -63,7 +63,7 @@ class Launching:
         """
         if self._directory is None:
             try:
-                self._directory = RunDirectory()
+                self._directory = RunDirectory(self.settings.baselines)
             except OSError as error:
                 raise _no_room(error) from error
         return self._directory
