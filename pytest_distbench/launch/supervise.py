@@ -44,6 +44,8 @@ TWICE_S = 1.0
 """A second Ctrl-C within this time ends an attached launch."""
 REAP_S = 20.0
 """How long the launcher may take to notice that its ranks are gone."""
+TELLING_S = 5.0
+"""How long before the end of the test's own time a launch is ended: ranks that hang have to show where they are."""
 UNKNOWN_REAP_S = 0.3
 """The same where some ranks have not even started: nobody can end those but by ending the launcher."""
 
@@ -137,7 +139,10 @@ class Supervised:
         self.oom_kills_before = processes.oom_kills()
         self.running: RunningLaunch = launcher.start(plan)
         self.up_at = time.monotonic()  # for now: the clock starts anew when the last rank has said hello
-        self.stop_at = self.up_at + plan.timeout_s + START_S
+        self.latest = float("inf")
+        if plan.test_ends_at is not None:
+            self.latest = plan.test_ends_at - min(TELLING_S, max(0.0, plan.test_ends_at - self.started_at) / 4)
+        self.stop_at = min(self.latest, self.up_at + plan.timeout_s + START_S)
         selector.register(self.running.fileno(), selectors.EVENT_READ, self.running)
 
     def wait(self) -> None:
@@ -193,7 +198,7 @@ class Supervised:
     def give_turn(self) -> None:
         """Let the ranks, which all wait, go on; their limit is later by the time they waited."""
         if self.waits_since is not None:
-            self.stop_at += time.monotonic() - self.waits_since
+            self.stop_at = min(self.latest, self.stop_at + time.monotonic() - self.waits_since)
             self.waits_since = None
         asked, self.asking = self.asking, set()
         for rank in asked:
@@ -217,7 +222,7 @@ class Supervised:
         match event.kind:
             case "hello" if len(self.channel.pids()) == self.plan.world_size and not self.channel.is_holding():
                 self.up_at = time.monotonic()
-                self.stop_at = self.up_at + self.plan.timeout_s
+                self.stop_at = min(self.latest, self.up_at + self.plan.timeout_s)
             case "progress":
                 self.on_progress(event.text)
             case "turn" if self.waits_since is None and not self.channel.ranks_lost() and not self.channel.is_holding():
@@ -283,6 +288,8 @@ class Supervised:
         elif outcome == "failed" and ended.trouble and not any(r.error for r in reports.values()):
             log = tail(plan.files.launcher_log)
             reason = f"{reason}; {ended.trouble}" + (f"\n{log}" if log else "")
+        if self.timed_out and self.ended_at >= self.latest:
+            reason = f"{reason}; the time of its test was nearly up"
         measurements = []
         if outcome == "passed":
             try:

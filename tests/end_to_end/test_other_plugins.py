@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import textwrap
 from collections.abc import Callable
 from pathlib import Path
 from xml.etree import ElementTree
@@ -11,6 +13,8 @@ import pytest
 from support.projects import run
 
 from pytest_distbench.commands.cli import main
+
+ROOT = Path(__file__).parents[2]
 
 FLAKY = """
     import os
@@ -65,3 +69,94 @@ def test_reports_of_others_hold_the_numbers_and_a_test_that_is_run_again_counts_
     assert test["user_properties"] == [STEP, SIZE]
     assert STEP["distbench.step"] in Path("report.html").read_text()
     assert STEP["distbench.step"] in "".join(path.read_text() for path in Path("allure").glob("*-attachment.txt"))
+
+
+HANG = """
+    import time
+
+    import pytest
+
+    def fine(rank):
+        rank.record("one", 1, better="exact")
+
+    def hangs(rank):
+        if rank.rank == 1:
+            time.sleep(100)
+        rank.barrier()
+
+    def test_fine(distbench):  # torch is loaded then: what the other has is its own
+        distbench.run(fine)
+
+    @pytest.mark.timeout(12, method="thread")
+    def test_hangs(distbench):
+        distbench.measure(hangs)
+
+    def test_next(distbench):
+        distbench.run(fine)
+"""
+
+
+@pytest.mark.spawn
+def test_before_pytest_timeout_strikes_the_ranks_show_where_they_are_and_the_run_goes_on(
+    pytester: pytest.Pytester,
+) -> None:
+    pytester.makepyfile(test_it=textwrap.dedent(HANG))
+    result = pytester.runpytest_subprocess("-p", "no:sugar", "-p", "no:cacheprovider")
+
+    result.assert_outcomes(passed=2, failed=1)
+    result.stdout.fnmatch_lines(
+        [
+            "*hung in body, *: rank 1 at test_it.py:10 in hangs; rank 0 waits in *; the time of its test was nearly up",
+            '*File "*test_it.py", line 10 in hangs',
+        ]
+    )
+
+
+@pytest.mark.spawn
+def test_where_pytest_timeout_strikes_all_the_same_nothing_is_left(pytester: pytest.Pytester) -> None:
+    """It ends pytest's own process, while torch is still loaded: whoever waits for nothing has nothing to tell."""
+    pytester.makepyfile(test_it=textwrap.dedent(HANG))
+    result = pytester.runpytest_subprocess(
+        "-p", "no:sugar", "-p", "no:cacheprovider", "--timeout=1", "--timeout-method=thread", "-k", "fine"
+    )
+
+    assert result.ret == 1
+    result.stdout.fnmatch_lines(["*+ Timeout +*"])
+
+
+MEASURED = """
+    def in_a_rank():
+        return 1
+
+    def at_its_end():
+        done = True
+        return done
+
+    def body(rank):
+        import atexit
+
+        atexit.register(at_its_end)
+        rank.record("one", in_a_rank(), better="exact")
+
+    def test_it(distbench):
+        distbench.run(body)
+
+    def never():
+        return 2
+"""
+
+
+@pytest.mark.spawn
+@pytest.mark.parametrize("launcher", ["warm", "torchrun"])
+def test_the_recipe_of_the_docs_covers_what_runs_in_ranks(pytester: pytest.Pytester, launcher: str) -> None:
+    recipe = re.search(r"```ini\n(\[run\]\n.*?)```", (ROOT / "docs" / "plugins.md").read_text(), re.DOTALL)
+    assert recipe is not None
+    pytester.path.joinpath(".coveragerc").write_text(recipe[1])
+    pytester.makepyfile(test_it=textwrap.dedent(MEASURED))
+    result = pytester.runpytest_subprocess(
+        *("-p", "no:sugar", "-p", "no:cacheprovider", "--distbench-launcher", launcher),
+        *("--cov", "--cov-report=term-missing", "--world-size=1"),
+    )
+
+    result.assert_outcomes(passed=1)
+    result.stdout.re_match_lines([r"test_it\.py +13 +1 +92% +18$"])
