@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Generator, Iterator
 from typing import TYPE_CHECKING, Any
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
 
 _CASES = pytest.StashKey[dict[str, "CaseResult"]]()
+_ATTEMPTS = pytest.StashKey[int]()
 _MADE = pytest.StashKey["Distbench"]()
 _FIXTURE = "distbench"
 _BENCHMARK_OPTIONS = tuple(
@@ -267,8 +269,9 @@ def pytest_runtest_makereport(
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """Attach the measured cases to the test's report; JSON text, because pytest-xdist sends reports over a wire."""
     report = yield
+    item.stash[_ATTEMPTS] = item.stash.get(_ATTEMPTS, 0) + (call.when == "setup")
     if _FIXTURE in getattr(item, "fixturenames", ()) or RANKS in item.stash:
-        carry.attach_test(report, *test_and_id(item))
+        carry.attach_test(report, *test_and_id(item), attempt=f"{os.getpid()}-{item.stash[_ATTEMPTS]}")
     cases = item.stash.get(_CASES, {})
     if cases and (call.when != "setup" or not report.passed):  # what fixtures measured before the test is the test's
         told = _store_cases(item.config, report, list(cases.values()))

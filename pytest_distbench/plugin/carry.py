@@ -16,15 +16,17 @@ if TYPE_CHECKING:
 
 CASES_ATTRIBUTE = "distbench_cases"
 TEST_ATTRIBUTE = "distbench_test"
+ATTEMPT_ATTRIBUTE = "distbench_attempt"
 
 _RERUN = "rerun"
 """The outcome that pytest-rerunfailures gives to the last report of an attempt after which it runs the test again."""
 _LONGEST_LINE = 300
 
 
-def attach_test(report: pytest.TestReport, test: str, case_id: str) -> None:
-    """Say that a report is of a test of ours."""
+def attach_test(report: pytest.TestReport, test: str, case_id: str, attempt: str) -> None:
+    """Say that a report is of a test of ours, and of which attempt at it: no two attempts have the same name."""
     setattr(report, TEST_ATTRIBUTE, [test, case_id])
+    setattr(report, ATTEMPT_ATTRIBUTE, attempt)
 
 
 def attach_cases(report: pytest.TestReport, cases: Sequence[CaseResult]) -> None:
@@ -82,13 +84,19 @@ class Attempts:
         self._texts: dict[str, list[str]] = {}  # by node, as the reports hold them: one copy, however long the run
         self._ended: dict[str, list[str]] = {}
         self._failed: set[str] = set()
+        self._current: dict[str, str] = {}
 
     def __bool__(self) -> bool:
         return bool(self._texts)
 
     def take(self, report: pytest.TestReport) -> None:
-        """Keep what a report carries; one of ``setup`` begins a new attempt."""
-        if report.when == "setup":
+        """Keep what a report carries; what another attempt at its test carried is forgotten.
+
+        Reports of subtests come before that of the setup where a plugin holds the others back.
+        """
+        attempt = getattr(report, ATTEMPT_ATTRIBUTE, "")
+        if attempt and attempt != self._current.get(report.nodeid):
+            self._current[report.nodeid] = attempt
             self._texts.pop(report.nodeid, None)
             self._failed.discard(report.nodeid)
         if texts := texts_of(report):

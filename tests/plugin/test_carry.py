@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -36,7 +36,7 @@ def test_a_report_without_ours_has_nothing() -> None:
 def test_the_name_and_the_cases_of_a_test_arrive_as_they_were(pytestconfig: pytest.Config) -> None:
     cases = [result(verdict("regressed")), result(point(4096), update="new")]
     report = make_report()
-    carry.attach_test(report, "suites/test_a.py::test_a", "ws2")
+    carry.attach_test(report, "suites/test_a.py::test_a", "ws2", "1-1")
     carry.attach_cases(report, cases)
     arrived = over_the_wire(pytestconfig, report)
 
@@ -55,17 +55,17 @@ def test_numbers_go_to_the_item_too_whose_teardown_writers_of_junit_files_read()
     assert item.user_properties == [("mine", 1)]
 
 
-def attempt(outcome: str, *cases: Any, longrepr: Any = None) -> Iterator[pytest.TestReport]:
+def attempt(name: str, outcome: str, *cases: Any, longrepr: Any = None) -> Iterator[pytest.TestReport]:
     """The reports of a test that is run once; pytest-rerunfailures does not log the teardown of what it runs again."""
-    yield make_report(when="setup")
-    report = make_report(outcome=outcome, longrepr=longrepr)
-    carry.attach_cases(report, cases)
-    yield report
-    if outcome != "rerun":
-        yield make_report(when="teardown")
+    for when in ("setup", "call", "teardown")[: 2 if outcome == "rerun" else 3]:
+        report = make_report(when=when, **({"outcome": outcome, "longrepr": longrepr} if when == "call" else {}))
+        carry.attach_test(report, "a.py::test_a", "", name)
+        if when == "call":
+            carry.attach_cases(report, cases)
+        yield report
 
 
-def taken(*attempts: Iterator[pytest.TestReport]) -> carry.Attempts:
+def taken(*attempts: Iterable[pytest.TestReport]) -> carry.Attempts:
     found = carry.Attempts()
     for report in itertools.chain(*attempts):
         found.take(report)
@@ -75,9 +75,9 @@ def taken(*attempts: Iterator[pytest.TestReport]) -> carry.Attempts:
 def test_of_a_test_that_is_run_again_the_last_attempt_counts_and_says_what_ended_the_others() -> None:
     slow, good = result(verdict("regressed")), result(verdict("unchanged"))
     attempts = taken(
-        attempt("rerun", slow, longrepr="\nRegression: +50 %\n  table"),
-        attempt("rerun", slow, longrepr="password=hunter2"),
-        attempt("passed", good),
+        attempt("1", "rerun", slow, longrepr="\nRegression: +50 %\n  table"),
+        attempt("2", "rerun", slow, longrepr="password=hunter2"),
+        attempt("3", "passed", good),
     )
 
     assert attempts.cases() == [replace(good, flaky=["Regression: +50 %", "password=***"])]
@@ -86,13 +86,20 @@ def test_of_a_test_that_is_run_again_the_last_attempt_counts_and_says_what_ended
 def test_a_test_that_failed_in_all_its_attempts_is_not_flaky() -> None:
     slow = result(verdict("regressed"))
 
-    assert taken(attempt("rerun", slow, longrepr="x"), attempt("failed", slow, longrepr="x")).cases() == [slow]
+    assert taken(attempt("1", "rerun", slow), attempt("2", "failed", slow)).cases() == [slow]
+
+
+def test_reports_of_subtests_count_that_come_before_the_others_of_their_attempt() -> None:
+    slow, good = result(verdict("regressed")), result(verdict("unchanged"))
+    _, of_subtest, _ = attempt("2", "passed", good)
+
+    assert taken(attempt("1", "rerun", slow), [of_subtest], attempt("2", "passed")).cases()[0].verdicts == good.verdicts
 
 
 def test_an_attempt_that_ended_in_a_fixture_says_so_and_its_exceptions_text_is_one_line() -> None:
     crash = SimpleNamespace(reprcrash=SimpleNamespace(message="OSError: 'a'\nmore"))
     attempts = taken(
-        iter([make_report(when="setup", outcome="rerun", longrepr=crash)]), attempt("passed", result(verdict()))
+        [make_report(when="setup", outcome="rerun", longrepr=crash)], attempt("2", "passed", result(verdict()))
     )
 
     assert attempts.cases()[0].flaky == ["OSError: 'a' (setup)"]
