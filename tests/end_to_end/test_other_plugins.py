@@ -148,15 +148,18 @@ MEASURED = """
 
 @pytest.mark.spawn
 @pytest.mark.parametrize("launcher", ["warm", "torchrun"])
-def test_the_recipe_of_the_docs_covers_what_runs_in_ranks(pytester: pytest.Pytester, launcher: str) -> None:
-    recipe = re.search(r"```ini\n(\[run\]\n.*?)```", (ROOT / "docs" / "plugins.md").read_text(), re.DOTALL)
-    assert recipe is not None
-    pytester.path.joinpath(".coveragerc").write_text(recipe[1])
-    pytester.makepyfile(test_it=textwrap.dedent(MEASURED))
+def test_the_recipe_of_the_docs_covers_what_runs_in_ranks_and_their_testcase_runs(
+    pytester: pytest.Pytester, launcher: str
+) -> None:
+    page = (ROOT / "docs" / "plugins.md").read_text()
+    (recipe,) = re.findall(r"```ini\n(.*?)```", page, re.DOTALL)
+    (testcase,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    pytester.path.joinpath(".coveragerc").write_text(recipe)
+    pytester.makepyfile(test_it=textwrap.dedent(MEASURED), test_mine=testcase)
     result = pytester.runpytest_subprocess(
         *("-p", "no:sugar", "-p", "no:cacheprovider", "--distbench-launcher", launcher),
         *("--cov", "--cov-report=term-missing", "--world-size=1"),
     )
 
-    result.assert_outcomes(passed=1)
+    result.assert_outcomes(passed=2)
     result.stdout.re_match_lines([r"test_it\.py +13 +1 +92% +18$"])

@@ -83,7 +83,7 @@ def make(folder: Path, **changes: object) -> Distbench:
         preload=(),
     )
     launching: Any = SimpleNamespace(settings=dataclasses.replace(settings, **changes), on_progress=lambda text: None)  # type: ignore[arg-type]
-    node: Any = SimpleNamespace(path=HERE, nodeid="t.py::t", iter_markers=lambda: iter(()))
+    node: Any = SimpleNamespace(path=HERE, nodeid="t.py::t", iter_markers=lambda: iter(()), stash={})
     found: list[CaseResult] = []
     return Distbench(MadeUpSession(launching), node, 2, "gloo", found.append, "pytest", contextlib.nullcontext)
 
