@@ -108,6 +108,8 @@ class Attempts:
 
     def cases(self) -> list[CaseResult]:
         """The cases of all tests, those of flaky tests marked."""
+        if not self._texts:
+            return []
         from pytest_distbench.records.record import replace
 
         found = []
