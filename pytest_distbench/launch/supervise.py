@@ -107,6 +107,7 @@ class Supervised:
     """A launch in flight.
 
     Attributes:
+        latest: CLOCK_MONOTONIC seconds at which it ends whatever else its limits say, for the sake of the test's own.
         on_ready: told when all ranks wait for their turn; at first they have it at once.
     """
 

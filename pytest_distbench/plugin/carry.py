@@ -95,7 +95,9 @@ class Attempts:
         Reports of subtests come before that of the setup where a plugin holds the others back.
         """
         attempt = getattr(report, ATTEMPT_ATTRIBUTE, "")
-        if attempt and attempt != self._current.get(report.nodeid):
+        if not attempt:
+            return
+        if attempt != self._current.get(report.nodeid):
             self._current[report.nodeid] = attempt
             self._texts.pop(report.nodeid, None)
             self._failed.discard(report.nodeid)

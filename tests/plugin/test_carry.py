@@ -98,9 +98,9 @@ def test_reports_of_subtests_count_that_come_before_the_others_of_their_attempt(
 
 def test_an_attempt_that_ended_in_a_fixture_says_so_and_its_exceptions_text_is_one_line() -> None:
     crash = SimpleNamespace(reprcrash=SimpleNamespace(message="OSError: 'a'\nmore"))
-    attempts = taken(
-        [make_report(when="setup", outcome="rerun", longrepr=crash)], attempt("2", "passed", result(verdict()))
-    )
+    ended = make_report(when="setup", outcome="rerun", longrepr=crash)
+    carry.attach_test(ended, "a.py::test_a", "", "1")
+    attempts = taken([ended], attempt("2", "passed", result(verdict())))
 
     assert attempts.cases()[0].flaky == ["OSError: 'a' (setup)"]
 
