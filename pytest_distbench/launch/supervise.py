@@ -43,6 +43,8 @@ TWICE_S = 1.0
 """A second Ctrl-C within this time ends an attached launch."""
 REAP_S = 20.0
 """How long the launcher may take to notice that its ranks are gone."""
+TELLING_S = 5.0
+"""How long before the end of the test's own time a launch is ended: ranks that hang have to show where they are."""
 UNKNOWN_REAP_S = 0.3
 """The same where some ranks have not even started: nobody can end those but by ending the launcher."""
 
@@ -104,6 +106,7 @@ class Supervised:
     """A launch in flight.
 
     Attributes:
+        latest: CLOCK_MONOTONIC seconds at which it ends whatever else its limits say, for the sake of the test's own.
         on_ready: told when all ranks wait for their turn; at first they have it at once.
     """
 
@@ -138,7 +141,10 @@ class Supervised:
         self.leftovers = Leftovers(folder) if folder is not None else None
         self.running: RunningLaunch = launcher.start(plan)
         self.up_at = time.monotonic()  # for now: the clock starts anew when the last rank has said hello
-        self.stop_at = self.up_at + plan.timeout_s + START_S
+        self.latest = float("inf")
+        if plan.test_ends_at is not None:
+            self.latest = plan.test_ends_at - min(TELLING_S, max(0.0, plan.test_ends_at - self.started_at) / 4)
+        self.stop_at = min(self.latest, self.up_at + plan.timeout_s + START_S)
         selector.register(self.running.fileno(), selectors.EVENT_READ, self.running)
 
     def wait(self) -> None:
@@ -194,7 +200,7 @@ class Supervised:
     def give_turn(self) -> None:
         """Let the ranks, which all wait, go on; their limit is later by the time they waited."""
         if self.waits_since is not None:
-            self.stop_at += time.monotonic() - self.waits_since
+            self.stop_at = min(self.latest, self.stop_at + time.monotonic() - self.waits_since)
             self.waits_since = None
         asked, self.asking = self.asking, set()
         for rank in asked:
@@ -218,7 +224,7 @@ class Supervised:
         match event.kind:
             case "hello" if len(self.channel.pids()) == self.plan.world_size and not self.channel.is_holding():
                 self.up_at = time.monotonic()
-                self.stop_at = self.up_at + self.plan.timeout_s
+                self.stop_at = min(self.latest, self.up_at + self.plan.timeout_s)
             case "progress":
                 self.on_progress(event.text)
             case "turn" if self.waits_since is None and not self.channel.ranks_lost() and not self.channel.is_holding():
@@ -279,4 +285,7 @@ class Supervised:
         reports = {rank: r for rank, r in read_reports(self.plan).items() if r.phases.get("end", 0.0) <= self.ended_at}
         clock = Clock(started_at=self.started_at, up_at=self.up_at, finished_at=self.finished_at)
         remarks = [self.leftovers.remark()] if self.leftovers is not None else []
-        return make_record(self.plan, reports, self.channel, ending, clock, remarks=remarks)
+        record = make_record(self.plan, reports, self.channel, ending, clock, remarks=remarks)
+        if self.timed_out and self.ended_at >= self.latest:
+            return replace(record, reason=f"{record.reason}; the time of its test was nearly up")
+        return record

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import time
 from collections.abc import Generator, Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from pytest_distbench.plugin import carry
 from pytest_distbench.plugin.collect import ResultsPlugin
-from pytest_distbench.plugin.names import BACKEND_ARGUMENT, test_and_id
+from pytest_distbench.plugin.names import BACKEND_ARGUMENT, RANKS, test_and_id
 from pytest_distbench.plugin.state import (
     STATE,
     State,
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
 
 
 _CASES = pytest.StashKey[dict[str, "CaseResult"]]()
+_ATTEMPTS = pytest.StashKey[int]()
 _MADE = pytest.StashKey["Distbench"]()
 _FIXTURE = "distbench"
 _BENCHMARK_OPTIONS = tuple(
@@ -66,6 +69,11 @@ def pytest_configure(config: pytest.Config) -> None:
         from pytest_distbench.plugin.pytest_benchmark import PytestBenchmarkPlugin
 
         config.pluginmanager.register(PytestBenchmarkPlugin(_FIXTURE), "distbench-pytest-benchmark")
+    in_allure = bool(config.getoption("allure_report_dir", None))
+    if in_allure or config.getoption("htmlpath", None):
+        from pytest_distbench.plugin.viewers import ViewersPlugin
+
+        config.pluginmanager.register(ViewersPlugin(in_allure=in_allure), "distbench-viewers")
     if is_mentioned(config):
         settings_of(config)
 
@@ -96,6 +104,19 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         metafunc.parametrize("world_size", params)
     if len(backends := settings_of(metafunc.config).backends) > 1:
         metafunc.parametrize(BACKEND_ARGUMENT, backends)
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Give a test its ranks that could not be parametrized: a method of a unittest.TestCase."""
+    if _FIXTURE not in getattr(item, "fixturenames", ()) or hasattr(item, "callspec"):
+        return
+    from pytest_distbench.errors import ConfigurationError
+    from pytest_distbench.plugin.unparametrized import choose_ranks
+
+    try:
+        choose_ranks(item, settings_of(item.config))
+    except ConfigurationError as error:
+        item.config.stash[STATE].usage_errors.append(f"{item.nodeid}: {error}")
 
 
 @pytest.hookimpl(trylast=True)
@@ -152,7 +173,8 @@ def pytest_report_collectionfinish(config: pytest.Config, items: list[pytest.Ite
 @pytest.fixture
 def world_size(request: pytest.FixtureRequest) -> int:
     """Ranks of the test's process groups; parametrized from the markers and --world-size."""
-    return settings_of(request.config).largest
+    ranks: int = request.node.stash.get(RANKS, settings_of(request.config).largest)
+    return ranks
 
 
 @pytest.fixture
@@ -166,9 +188,14 @@ def distbench(request: pytest.FixtureRequest, world_size: int, distbench_backend
     """Run bodies in process groups, measure them and compare with the baseline. See the README."""
     from pytest_distbench.plugin.fixtures import Distbench
     from pytest_distbench.plugin.rerun import rerun_command
+    from pytest_distbench.plugin.unparametrized import warn_of_left_out
 
     config, node = request.config, request.node
     cases = node.stash[_CASES] = {}  # anew where a plugin runs the test again
+    carry.forget_numbers(node)
+    if "world_size" not in getattr(getattr(node, "callspec", None), "params", {}):
+        node.stash[RANKS] = world_size  # of one that asks for the fixture by request.getfixturevalue too
+    warn_of_left_out(node)
     session = session_of(config)
     progress = config.stash[STATE].progress
     assert progress is not None
@@ -199,6 +226,29 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None]:
         made.finish()
 
 
+@pytest.hookimpl(optionalhook=True, tryfirst=True)
+def pytest_timeout_set_timer(item: pytest.Item, settings: Any) -> bool | None:
+    """Let a launch end shortly before pytest-timeout strikes: what its ranks were at is told then, and the run goes on.
+
+    Under --distbench-attach time-outs are off, so that this one is not set.
+    """
+    session = item.config.stash[STATE].session
+    if session is None or _FIXTURE not in getattr(item, "fixturenames", ()):
+        return None
+    if session.settings.attach is not None:
+        return True
+    session.launching.test_ends_at = time.monotonic() + settings.timeout
+    return None
+
+
+@pytest.hookimpl(optionalhook=True, tryfirst=True)
+def pytest_timeout_cancel_timer(item: pytest.Item) -> None:
+    """The test that is run next has a time of its own."""
+    session = item.config.stash[STATE].session
+    if session is not None:
+        session.launching.test_ends_at = None
+
+
 @pytest.fixture
 def collective_sweep(request: pytest.FixtureRequest, distbench: Distbench) -> CollectiveSweep:
     """Measure one collective over message sizes: ``collective_sweep("all_reduce", dtype="float32")``."""
@@ -221,11 +271,14 @@ def pytest_runtest_makereport(
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """Attach the measured cases to the test's report; JSON text, because pytest-xdist sends reports over a wire."""
     report = yield
-    if _FIXTURE in getattr(item, "fixturenames", ()):
-        carry.attach_test(report, *test_and_id(item))
+    item.stash[_ATTEMPTS] = item.stash.get(_ATTEMPTS, 0) + (call.when == "setup")
+    if _FIXTURE in getattr(item, "fixturenames", ()) or RANKS in item.stash:
+        carry.attach_test(report, *test_and_id(item), attempt=f"{os.getpid()}-{item.stash[_ATTEMPTS]}")
     cases = item.stash.get(_CASES, {})
     if cases and (call.when != "setup" or not report.passed):  # what fixtures measured before the test is the test's
-        carry.attach_cases(report, _store_cases(item.config, report, list(cases.values())))
+        told = _store_cases(item.config, report, list(cases.values()))
+        carry.attach_cases(report, told)
+        carry.attach_numbers(item, report, told, case_id=test_and_id(item)[1])
         cases.clear()
     return report
 

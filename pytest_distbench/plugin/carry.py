@@ -16,23 +16,43 @@ if TYPE_CHECKING:
 
 CASES_ATTRIBUTE = "distbench_cases"
 TEST_ATTRIBUTE = "distbench_test"
+ATTEMPT_ATTRIBUTE = "distbench_attempt"
+
+_RERUN = "rerun"
+"""The outcome that pytest-rerunfailures gives to the last report of an attempt after which it runs the test again."""
+_LONGEST_LINE = 300
 
 
-def attach_test(report: pytest.TestReport, test: str, case_id: str) -> None:
-    """Say that a report is of a test of ours."""
+def attach_test(report: pytest.TestReport, test: str, case_id: str, attempt: str) -> None:
+    """Say that a report is of a test of ours, and of which attempt at it: no two attempts have the same name."""
     setattr(report, TEST_ATTRIBUTE, [test, case_id])
+    setattr(report, ATTEMPT_ATTRIBUTE, attempt)
 
 
 def attach_cases(report: pytest.TestReport, cases: Sequence[CaseResult]) -> None:
-    """Put the cases of a test into its report, and into what JUnit readers get: verdicts that are not *unchanged*."""
+    """Put the cases of a test into its report."""
     import msgspec
 
     setattr(report, CASES_ATTRIBUTE, [msgspec.json.encode(case).decode() for case in cases])
-    for case in cases:
-        for v in case.verdicts:
-            if v.is_judged and v.kind != "unchanged":
-                text = f"{v.kind} current={v.current} baseline={v.baseline}"
-                report.user_properties.append((f"distbench.{v.metric}", text))
+
+
+def attach_numbers(item: pytest.Item, report: pytest.TestReport, cases: Sequence[CaseResult], *, case_id: str) -> None:
+    """Put the numbers of a test where reports of other tools look for them.
+
+    JUnit and JSON files are written from the report of the teardown, which gets what the item has then.
+    """
+    from pytest_distbench.report.properties import number_properties
+
+    found = number_properties(cases, case_id)
+    item.user_properties += found
+    report.user_properties += found
+
+
+def forget_numbers(item: pytest.Item) -> None:
+    """Remove the numbers of an earlier attempt from a test that is run again."""
+    from pytest_distbench.report.properties import PREFIX
+
+    item.user_properties[:] = [pair for pair in item.user_properties if not pair[0].startswith(PREFIX)]
 
 
 def test_of(report: pytest.TestReport) -> tuple[str, str] | None:
@@ -55,6 +75,60 @@ def decode(texts: Sequence[str]) -> list[CaseResult]:
     from pytest_distbench.records.run import CaseResult
 
     return [msgspec.json.decode(text, type=CaseResult) for text in texts]
+
+
+class Attempts:
+    """What the tests of a run have carried: of one that a plugin runs again the last attempt counts."""
+
+    def __init__(self) -> None:
+        self._texts: dict[str, list[str]] = {}  # by node, as the reports hold them: one copy, however long the run
+        self._ended: dict[str, list[str]] = {}
+        self._failed: set[str] = set()
+        self._current: dict[str, str] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._texts)
+
+    def take(self, report: pytest.TestReport) -> None:
+        """Keep what a report carries; what another attempt at its test carried is forgotten.
+
+        Reports of subtests come before that of the setup where a plugin holds the others back.
+        """
+        attempt = getattr(report, ATTEMPT_ATTRIBUTE, "")
+        if not attempt:
+            return
+        if attempt != self._current.get(report.nodeid):
+            self._current[report.nodeid] = attempt
+            self._texts.pop(report.nodeid, None)
+            self._failed.discard(report.nodeid)
+        if texts := texts_of(report):
+            self._texts.setdefault(report.nodeid, []).extend(texts)
+        if report.failed:
+            self._failed.add(report.nodeid)
+        elif str(report.outcome) == _RERUN:
+            self._ended.setdefault(report.nodeid, []).append(_first_line(report))
+
+    def cases(self) -> list[CaseResult]:
+        """The cases of all tests, those of flaky tests marked."""
+        if not self._texts:
+            return []
+        from pytest_distbench.records.record import replace
+
+        found = []
+        for nodeid, texts in self._texts.items():
+            flaky = [] if nodeid in self._failed else self._ended.get(nodeid, [])
+            found += [replace(case, flaky=flaky) if flaky else case for case in decode(texts)]
+        return found
+
+
+def _first_line(report: pytest.TestReport) -> str:
+    """What ended an attempt: of our own failures the first line tells the whole story."""
+    from pytest_distbench.machine.secrets import mask_text
+
+    crash = getattr(report.longrepr, "reprcrash", None)
+    text = crash.message if crash is not None else report.longreprtext
+    line = next((line.strip() for line in text.splitlines() if line.strip()), "failed")
+    return f"{mask_text(line)[:_LONGEST_LINE]}" + (f" ({report.when})" if report.when != "call" else "")
 
 
 def status_of(cases: Sequence[CaseResult]) -> tuple[str, str, str] | None:

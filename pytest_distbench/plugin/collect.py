@@ -43,7 +43,7 @@ class ResultsPlugin:
         self._settings_if = settings_if
         self._config = config
         self._started = time.time()
-        self._texts: dict[str, list[str]] = {}  # by node, as the reports hold them: one copy, however long the run
+        self._attempts = carry.Attempts()
         self._trouble: list[str] = []
         self._deselected = 0
         self._collected: set[str] = set()
@@ -73,10 +73,7 @@ class ResultsPlugin:
         self._deselected += getattr(node, "workeroutput", {}).get(_DESELECTED, 0)
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        if report.when == "setup":
-            self._texts.pop(report.nodeid, None)  # of a test that a plugin runs again the last time counts
-        if texts := carry.texts_of(report):
-            self._texts.setdefault(report.nodeid, []).extend(texts)
+        self._attempts.take(report)
         self._reported.add(report.nodeid)
         if name := carry.test_of(report):
             test, case_id = name
@@ -85,7 +82,7 @@ class ResultsPlugin:
     @functools.cached_property
     def _results(self) -> list[CaseResult]:
         """All cases; asked for when no more can come."""
-        return carry.decode([text for texts in self._texts.values() for text in texts])
+        return self._attempts.cases()
 
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
@@ -143,7 +140,7 @@ class ResultsPlugin:
         """The run's settings, as far as anything of ours was asked for."""
         if self.session is not None:
             return self.session.settings
-        return self._settings_if(bool(self._texts))
+        return self._settings_if(bool(self._attempts))
 
     def _find_unused(self, settings: Settings, session: pytest.Session) -> None:
         """Know the entries that no test used, if this run can tell; delete them if it was asked to."""

@@ -37,7 +37,7 @@ class PytestBenchmarkPlugin:
 
     def __init__(self, fixture: str) -> None:
         self._fixture = fixture
-        self._texts: list[str] = []
+        self._attempts = carry.Attempts()
         self._trouble = ""
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
@@ -61,14 +61,14 @@ class PytestBenchmarkPlugin:
                 names.remove(_ITS_FIXTURE)
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        self._texts += carry.texts_of(report)
+        self._attempts.take(report)
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> Generator[None]:
         """Outermost, because pytest-benchmark saves and compares in a wrapper of this hook too."""
         receiver = _receiver(session.config)
         if receiver is not None and not receiver.disabled:  # by --benchmark-disable or -n
-            results = carry.decode(self._texts)
+            results = self._attempts.cases()
             try:
                 hand_over(results, receiver)
             except (AttributeError, TypeError, ImportError) as error:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shlex
+from collections import deque
 from collections.abc import Iterator, Sequence
 
 import pytest
@@ -20,28 +21,38 @@ _LEFT_OUT_WITH_VALUE = frozenset({
     "-k", "-m", "-n", "-W", "--deselect", "--ignore", "--ignore-glob", "--maxfail", "--tb", "--color", "--dist",
     "--maxprocesses", "--junitxml", "--junit-xml", "--durations", "--durations-min", "--report-log", "--basetemp",
     "--capture", "--log-file",
+    "--reruns", "--reruns-delay", "--html", "--css", "--alluredir", "--json-report-file", "--json-report-indent",
+    "--cov", "--cov-report", "--cov-config", "--cov-fail-under", "--benchmark-json", "--benchmark-save",
 })  # fmt: skip
 """Options that choose tests, or say where to write and how to look: the re-run names one test, and is read by eye."""
 
 _LEFT_OUT = re.compile(
     r"-[vqsxlr]\w*|-[kmnW].+|--(verbose|quiet|exitfirst|lf|last-failed|ff|failed-first|nf|new-first|sw|stepwise|stepwise-skip"
-    r"|no-header|no-summary|showlocals|pdb|trace|full-trace|setup-show)"
+    r"|no-header|no-summary|showlocals|pdb|trace|full-trace|setup-show"
+    r"|cov-append|cov-branch|no-cov|json-report|json-report-summary|self-contained-html|clean-alluredir|benchmark-autosave)"
 )
 
 
 def rerun_command(config: pytest.Config, nodeid: str) -> str:
     """The command, to be typed where this run was started: ``pytest 'suites/test_a.py::test_b[ws4]' --gpu``."""
-    arguments = [str(argument) for argument in config.invocation_params.args]
+    options, _ = _split(config)
     file, separator, function = nodeid.partition("::")
     path = os.path.relpath(config.rootpath / file, config.invocation_params.dir)
-    kept = _keep(without_ours(arguments), chosen=set(config.args))
+    kept = _keep(without_ours(options), chosen=set(config.args))
     return shlex.join(["pytest", f"{path}{separator}{function}", *kept])
 
 
 def record_command(config: pytest.Config) -> str:
     """The command that records what this run found no baseline for."""
+    options, names = _split(config)
+    return shlex.join(["pytest", *without_ours(options, "launches"), "--distbench-update=new", *names])
+
+
+def _split(config: pytest.Config) -> tuple[list[str], list[str]]:
+    """The command line up to a ``--``, and that with what follows: names of tests, whatever they look like."""
     arguments = [str(argument) for argument in config.invocation_params.args]
-    return shlex.join(["pytest", *without_ours(arguments, "launches"), "--distbench-update=new"])
+    end = arguments.index("--") if "--" in arguments else len(arguments)
+    return arguments[:end], arguments[end:]
 
 
 def without_ours(arguments: Sequence[str], *more: str) -> list[str]:
@@ -70,14 +81,15 @@ def _keep(arguments: Sequence[str], *, chosen: set[str]) -> Iterator[str]:
         arguments: as typed.
         chosen: those of them that name tests. What follows an unknown option and is not among them is its value.
     """
-    rest = iter(arguments)
-    for argument in rest:
+    rest = deque(arguments)
+    while rest:
+        argument = rest.popleft()
         option, _, value = argument.partition("=")
         if option in _LEFT_OUT_WITH_VALUE:
-            if not value:
-                next(rest, None)
+            if not value and rest and not rest[0].startswith("-"):  # some may stand alone
+                rest.popleft()
         elif option in _WITH_VALUE and not value:
-            given = next(rest, "")
+            given = rest.popleft() if rest else ""
             if not (option == "-p" and given.startswith("no:")):  # such plugins change the screen, not the measurement
                 yield from (argument, given)
         elif not _LEFT_OUT.fullmatch(option) and argument not in chosen:

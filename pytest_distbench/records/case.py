@@ -53,8 +53,8 @@ class Case(Record, frozen=True, kw_only=True):
 
     @property
     def title(self) -> str:
-        """The function and the case's id: ``test_all_reduce[float32-ws2]``."""
-        function = self.test.rpartition("::")[2]
+        """The function, with its class if it has one, and the case's id: ``test_all_reduce[float32-ws2]``."""
+        function = self.test.partition("::")[2] or self.test
         return f"{function}[{self.key.case_id}]" if self.key.case_id else function
 
     @property

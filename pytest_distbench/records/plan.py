@@ -53,6 +53,8 @@ class LaunchPlan(Record, frozen=True, kw_only=True):
     seeds: list[int]
     """The body runs once for each."""
     timeout_s: float
+    test_ends_at: float | None = None
+    """CLOCK_MONOTONIC seconds at which somebody else ends the test: the launch has to be over, and told of, before."""
     directory: str
     """Private directory of this launch: plan, control socket, logs, rank reports."""
     data_dir: str

@@ -47,6 +47,8 @@ class CaseResult(Record, frozen=True, kw_only=True):
     """What this case made of its test."""
     headline: str = ""
     """One line that says why; empty where it simply passed."""
+    flaky: list[str] = []
+    """Of a test that passed when a plugin ran it again: what ended its earlier attempts, a line each. Else empty."""
 
 
 class RunRecord(Record, frozen=True, kw_only=True):

@@ -9,8 +9,9 @@ from pathlib import Path
 from pytest_distbench.records.kinds import VERDICT_KINDS
 from pytest_distbench.records.run import CaseResult
 from pytest_distbench.report.escape import escape_lines
+from pytest_distbench.report.flaky import flaky_tests
 from pytest_distbench.report.markdown import escape_markdown, row_line, table_head
-from pytest_distbench.report.rows import metric_text
+from pytest_distbench.report.rows import metric_text, name_in_file
 from pytest_distbench.report.sections import verdict_section
 
 MAX_SUMMARY_BYTES = 900 * 1024
@@ -21,7 +22,7 @@ MAX_ANNOTATIONS = 9
 
 
 _SHOWN_CASES = 50
-"""Of those that failed, above the table."""
+"""Of those that failed, and of flaky ones, above the table."""
 
 
 def runs_here(variables: Mapping[str, str]) -> bool:
@@ -47,10 +48,8 @@ def summary(results: Sequence[CaseResult], *, max_bytes: int) -> str:
     if fallen := [r for r in results if r.outcome == "failed"]:
         counted.append(f"{len(fallen)} of {len(results)} {'case' if len(results) == 1 else 'cases'} failed")
     lines = [f"### distbench: {', '.join(counted)}", "", escape_markdown(device), ""]
-    if fallen:
-        more = [f"- and {len(fallen) - _SHOWN_CASES} more"] if len(fallen) > _SHOWN_CASES else []
-        shown = [f"- {escape_markdown(r.case.title)}: {escape_markdown(r.headline)}" for r in fallen[:_SHOWN_CASES]]
-        lines += [*shown, *more, ""]
+    lines += _list([f"{r.case.title}: {r.headline}" for r in fallen])
+    lines += _list([f"{name_in_file(nodeid)} is {text}" for nodeid, text in flaky_tests(results).items()])
     lines += table_head(table.header, left=3)
     size = sum(len(line.encode()) + 1 for line in lines) + 100
     for done, texts in enumerate(table.texts):
@@ -63,12 +62,18 @@ def summary(results: Sequence[CaseResult], *, max_bytes: int) -> str:
     return "\n".join(lines) + "\n\n"
 
 
+def _list(texts: Sequence[str]) -> list[str]:
+    """A Markdown list of the first ones, and an empty line behind it; nothing of nothing."""
+    more = [f"- and {len(texts) - _SHOWN_CASES} more"] if len(texts) > _SHOWN_CASES else []
+    return [*(f"- {escape_markdown(text)}" for text in texts[:_SHOWN_CASES]), *more, ""] if texts else []
+
+
 def workflow_commands(results: Sequence[CaseResult]) -> list[str]:
     """Workflow commands: an error per case that failed its test, a warning per case without a clear answer."""
     errors, warnings = [], []
     for result in results:
         file = result.nodeid.partition("::")[0]
-        title = result.nodeid.rpartition("::")[2]
+        title = name_in_file(result.nodeid)
         if result.outcome == "failed":
             errors.append(_command("error", file, title, result.headline))
         elif result.outcome == "xfailed":
@@ -78,6 +83,8 @@ def workflow_commands(results: Sequence[CaseResult]) -> list[str]:
             for first in unclear[:1]:
                 message = f"{first.kind}: {metric_text(first)} {first.reason}".rstrip()
                 warnings.append(_command("warning", file, title, message))
+    for nodeid, text in flaky_tests(results).items():
+        warnings.append(_command("warning", nodeid.partition("::")[0], name_in_file(nodeid), text))
     return [*_cap(errors, "error"), *_cap(warnings, "warning")]
 
 

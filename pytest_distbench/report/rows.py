@@ -62,6 +62,11 @@ def metric_text(verdict: Verdict) -> str:
     return point_text(verdict.name, verdict.at) if verdict.at else verdict.metric
 
 
+def name_in_file(nodeid: str) -> str:
+    """A test without its file: ``TestA::test_b[ws2]``. Ids may hold what separates the parts of the name."""
+    return nodeid.partition("::")[2] or nodeid
+
+
 def quantity(value: float | None, unit: str) -> str:
     """A value with its unit, ``-`` where there is none."""
     return "-" if value is None else format_quantity(value, unit)

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from pytest_distbench.records.bound import tightest
 from pytest_distbench.records.kinds import VERDICT_KINDS
 from pytest_distbench.records.run import CaseResult, RunRecord
-from pytest_distbench.report.rows import make_row, quantity, words_for
+from pytest_distbench.report.rows import make_row, name_in_file, quantity, words_for
 from pytest_distbench.report.sweep import sweep_points
 from pytest_distbench.store.rows import Column, Table
 from pytest_distbench.units import format_bytes, format_seconds
@@ -69,7 +69,7 @@ def verdict_section(results: Sequence[CaseResult]) -> Section:
         rows.append(
             [
                 _plain(verdict.kind),
-                Cell(result.nodeid, result.nodeid.rpartition("::")[2]),
+                Cell(result.nodeid, name_in_file(result.nodeid)),
                 Cell(verdict.metric, row.metric),
                 _plain(verdict.unit),
                 Cell(verdict.current, row.current),

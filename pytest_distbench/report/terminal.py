@@ -14,8 +14,9 @@ from pytest_distbench.records.case import EntryName
 from pytest_distbench.records.kinds import METRIC_KINDS, VERDICT_KINDS, VerdictName
 from pytest_distbench.records.run import CaseResult
 from pytest_distbench.records.verdict import Verdict
+from pytest_distbench.report.flaky import flaky_tests
 from pytest_distbench.report.layout import layout
-from pytest_distbench.report.rows import change, metric_text, quantity, words_for
+from pytest_distbench.report.rows import change, metric_text, name_in_file, quantity, words_for
 from pytest_distbench.report.tables import case_table, overview, telling_verdicts
 
 _NUMBER = re.compile(r"[+-]?[\d.,]+(e[+-]?\d+)?")
@@ -37,6 +38,7 @@ def summary_lines(results: Sequence[CaseResult], *, verbosity: int, record_comma
     if compared:
         lines += _counts(compared)
     lines += _inconclusive(compared)
+    lines += _flaky(results)
     lines += _needless(compared)
     lines += _drift(results)
     if updated:
@@ -135,6 +137,12 @@ def _inconclusive(results: Sequence[CaseResult]) -> list[str]:
             more = f" and {len(found) - 1} more" if len(found) > 1 else ""
             lines.append(f"{VERDICT_KINDS[found[0].kind].mark} {name} {metric_text(found[0])}{more}: {found[0].reason}")
     return lines
+
+
+def _flaky(results: Sequence[CaseResult]) -> list[str]:
+    lines = [f"{name_in_file(nodeid)} is {text}" for nodeid, text in flaky_tests(results).items()]
+    more = len(lines) - _SHOWN_NAMES
+    return lines[:_SHOWN_NAMES] + ([f"{more} more tests are flaky"] if more > 0 else [])
 
 
 def _needless(compared: Sequence[CaseResult]) -> list[str]:

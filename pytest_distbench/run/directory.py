@@ -1,6 +1,7 @@
 """The private folder of one pytest run: logs, rank reports, sockets. Removed when all went well, else kept for reading.
 
-Kept folders do not pile up: a new run removes all but the newest few, and never one that is in use.
+Kept folders do not pile up: a new run removes all but the newest few of its project, and those of other projects when
+they are old; never one that is in use.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import os
 import shutil
 import stat
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,10 +21,14 @@ from pytest_distbench.launch.guardian import remove_traces
 from pytest_distbench.records.launch_files import LaunchFiles, sockets_folders
 
 KEPT = 3
-"""Folders of earlier runs that stay, the newest ones."""
+"""Folders of a project's earlier runs that stay, the newest ones."""
+OLD_S = 86400.0
+"""When a folder goes that another project's run has left: projects share the place, and may never run again."""
 
 _PREFIX = "distbench-"
 _LOCK = "in-use.lock"
+_PROJECT = "project"
+"""Holds the name of the project whose run it was."""
 _SEMAPHORES = Path("/dev/shm")
 """Where named semaphores are files (sem_overview(7)); those of multiprocessing are named after the run directory."""
 
@@ -30,12 +36,16 @@ _SEMAPHORES = Path("/dev/shm")
 class RunDirectory:
     """A folder below the system's place for temporary files that only this user can enter.
 
+    Args:
+        project: whose run it is: a path that other projects do not have.
+
     Raises:
         OSError: there is no place to write to.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, project: Path) -> None:
         self.path = Path(tempfile.mkdtemp(prefix=_PREFIX))  # mode 0700
+        (self.path / _PROJECT).write_bytes(os.fsencode(project))
         self.data = self.path / "data"
         self.data.mkdir()
         self._lock = FileLock(self.path / _LOCK)
@@ -64,15 +74,27 @@ class RunDirectory:
 
 def _sweep(own: Path) -> None:
     ended = sorted(_ended_runs(own), key=_modified_at, reverse=True)
+    project = _project_of(own)
+    of_others = [path for path in ended if _project_of(path) != project]
+    going = [path for path in ended if path not in of_others][KEPT:]
+    going += [path for path in of_others if time.time() - _modified_at(path) > OLD_S]
     for path in ended:
         _unlink_semaphores(path)
-    for path in ended[KEPT:]:
-        shutil.rmtree(path, ignore_errors=True)
-    for path in ended[:KEPT]:  # one whose every process was killed at once left sockets, and a plan with secrets
-        for launch in path.glob("launch*/"):
+        if path in going:
+            shutil.rmtree(path, ignore_errors=True)
+            continue
+        for launch in path.glob("launch*/"):  # one whose every process was killed at once left sockets, and secrets
             remove_traces(LaunchFiles(launch))
         for sockets in sockets_folders(path):
             shutil.rmtree(sockets, ignore_errors=True)
+
+
+def _project_of(path: Path) -> bytes:
+    """Empty for a folder that another run, which started at the same moment, is about to remove."""
+    try:
+        return (path / _PROJECT).read_bytes()
+    except OSError:
+        return b""
 
 
 def _unlink_semaphores(run: Path) -> None:

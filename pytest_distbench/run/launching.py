@@ -42,6 +42,7 @@ class Launching:
         on_output: gets (rank, line) of what ranks print, while they run; None leaves it in their logs.
         post_mortem: an attached rank starts pdb where its body raised.
         compared_with: what the settings want this tree to be compared with, found; None: nothing.
+        test_ends_at: CLOCK_MONOTONIC seconds at which somebody else ends the test that runs now; None: nobody does.
         cookie: marks every process this run starts, in its environment.
     """
 
@@ -51,6 +52,7 @@ class Launching:
     on_output: Callable[[int, str], None] | None = None
     post_mortem: bool = False
     compared_with: Variant | None = None
+    test_ends_at: float | None = None
     cookie: str = field(default_factory=lambda: uuid.uuid4().hex)
     _directory: RunDirectory | None = None
     _launcher: Launcher | None = None
@@ -71,7 +73,7 @@ class Launching:
         """
         if self._directory is None:
             try:
-                self._directory = RunDirectory()
+                self._directory = RunDirectory(self.settings.baselines)
             except OSError as error:
                 raise _no_room(error) from error
         return self._directory
@@ -181,6 +183,7 @@ class Launching:
             params=request.params,
             seeds=list(request.seeds),
             timeout_s=request.timeout_s if self.settings.attach is None else ATTACHED_TIMEOUT_S,
+            test_ends_at=self.test_ends_at,
             directory=str(directory),
             data_dir=str(self.directory.data),
             working_dir="" if place.is_mirrored else folder,

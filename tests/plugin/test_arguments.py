@@ -90,6 +90,7 @@ def make(folder: Path, **changes: object) -> Distbench:
     node: Any = SimpleNamespace(
         path=HERE,
         nodeid="t.py::t",
+        stash={},
         iter_markers=lambda: iter(()),
         config=SimpleNamespace(rootpath=HERE.parent, getoption=lambda *_: None),
     )

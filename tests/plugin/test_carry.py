@@ -1,18 +1,22 @@
-"""What the report of a test carries: over pytest-xdist's wire, and into what readers of JUnit files get."""
+"""What the report of a test carries: over pytest-xdist's wire, and what counts of tests that are run again."""
 
 from __future__ import annotations
 
+import itertools
 import json
+from collections.abc import Iterable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from support.results import point, result, verdict
 
 from pytest_distbench.plugin import carry
+from pytest_distbench.records.record import replace
 
 
-def make_report() -> pytest.TestReport:
-    return pytest.TestReport("a.py::test_a", ("a.py", 1, "test_a"), {}, "passed", None, "call")
+def make_report(*, when: Any = "call", outcome: Any = "passed", longrepr: Any = None) -> pytest.TestReport:
+    return pytest.TestReport("a.py::test_a", ("a.py", 1, "test_a"), {}, outcome, longrepr, when)
 
 
 def over_the_wire(config: pytest.Config, report: pytest.TestReport) -> pytest.TestReport:
@@ -32,7 +36,7 @@ def test_a_report_without_ours_has_nothing() -> None:
 def test_the_name_and_the_cases_of_a_test_arrive_as_they_were(pytestconfig: pytest.Config) -> None:
     cases = [result(verdict("regressed")), result(point(4096), update="new")]
     report = make_report()
-    carry.attach_test(report, "suites/test_a.py::test_a", "ws2")
+    carry.attach_test(report, "suites/test_a.py::test_a", "ws2", "1-1")
     carry.attach_cases(report, cases)
     arrived = over_the_wire(pytestconfig, report)
 
@@ -40,12 +44,65 @@ def test_the_name_and_the_cases_of_a_test_arrive_as_they_were(pytestconfig: pyte
     assert carry.decode(carry.texts_of(arrived)) == cases
 
 
-def test_readers_of_junit_files_get_what_is_judged_and_did_not_stay() -> None:
-    report = make_report()
-    told = verdict("regressed", metric="slow")
-    carry.attach_cases(report, [result(told, verdict("unchanged", metric="same"), verdict("missing", better="info"))])
+def test_numbers_go_to_the_item_too_whose_teardown_writers_of_junit_files_read() -> None:
+    item, report = SimpleNamespace(user_properties=[("mine", 1)]), make_report()
+    carry.attach_numbers(item, report, [result(verdict("regressed", metric="slow"))], case_id="ws2")  # type: ignore[arg-type]
+    names = [name for name, _ in item.user_properties]
+    carry.forget_numbers(item)  # type: ignore[arg-type]
 
-    assert report.user_properties == [("distbench.slow", "regressed current=0.03 baseline=0.02")]
+    assert names == ["mine", "distbench.slow"]
+    assert [name for name, _ in report.user_properties] == ["distbench.slow"]
+    assert item.user_properties == [("mine", 1)]
+
+
+def attempt(name: str, outcome: str, *cases: Any, longrepr: Any = None) -> Iterator[pytest.TestReport]:
+    """The reports of a test that is run once; pytest-rerunfailures does not log the teardown of what it runs again."""
+    for when in ("setup", "call", "teardown")[: 2 if outcome == "rerun" else 3]:
+        report = make_report(when=when, **({"outcome": outcome, "longrepr": longrepr} if when == "call" else {}))
+        carry.attach_test(report, "a.py::test_a", "", name)
+        if when == "call":
+            carry.attach_cases(report, cases)
+        yield report
+
+
+def taken(*attempts: Iterable[pytest.TestReport]) -> carry.Attempts:
+    found = carry.Attempts()
+    for report in itertools.chain(*attempts):
+        found.take(report)
+    return found
+
+
+def test_of_a_test_that_is_run_again_the_last_attempt_counts_and_says_what_ended_the_others() -> None:
+    slow, good = result(verdict("regressed")), result(verdict("unchanged"))
+    attempts = taken(
+        attempt("1", "rerun", slow, longrepr="\nRegression: +50 %\n  table"),
+        attempt("2", "rerun", slow, longrepr="password=hunter2"),
+        attempt("3", "passed", good),
+    )
+
+    assert attempts.cases() == [replace(good, flaky=["Regression: +50 %", "password=***"])]
+
+
+def test_a_test_that_failed_in_all_its_attempts_is_not_flaky() -> None:
+    slow = result(verdict("regressed"))
+
+    assert taken(attempt("1", "rerun", slow), attempt("2", "failed", slow)).cases() == [slow]
+
+
+def test_reports_of_subtests_count_that_come_before_the_others_of_their_attempt() -> None:
+    slow, good = result(verdict("regressed")), result(verdict("unchanged"))
+    _, of_subtest, _ = attempt("2", "passed", good)
+
+    assert taken(attempt("1", "rerun", slow), [of_subtest], attempt("2", "passed")).cases()[0].verdicts == good.verdicts
+
+
+def test_an_attempt_that_ended_in_a_fixture_says_so_and_its_exceptions_text_is_one_line() -> None:
+    crash = SimpleNamespace(reprcrash=SimpleNamespace(message="OSError: 'a'\nmore"))
+    ended = make_report(when="setup", outcome="rerun", longrepr=crash)
+    carry.attach_test(ended, "a.py::test_a", "", "1")
+    attempts = taken([ended], attempt("2", "passed", result(verdict())))
+
+    assert attempts.cases()[0].flaky == ["OSError: 'a' (setup)"]
 
 
 @pytest.mark.parametrize(

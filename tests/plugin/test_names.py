@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from pytest_distbench.plugin.names import RANKS
 from pytest_distbench.plugin.names import test_and_id as take_apart
 
 
@@ -20,8 +21,15 @@ from pytest_distbench.plugin.names import test_and_id as take_apart
     ],
 )
 def test_a_node_id_is_taken_apart(nodeid: str, callspec: dict[str, Any] | None, found: tuple[str, str]) -> None:
-    item: Any = SimpleNamespace(nodeid=nodeid)
+    item: Any = SimpleNamespace(nodeid=nodeid, stash={})
     if callspec is not None:
         item.callspec = SimpleNamespace(**callspec)
 
     assert take_apart(item) == found
+
+
+@pytest.mark.parametrize(("nodeid", "case_id", "found"), [("a.py::t", None, "ws4"), ("a.py::t[x]", "x", "x-ws4")])
+def test_the_id_of_what_is_not_parametrized_by_its_ranks_has_them(nodeid: str, case_id: str | None, found: str) -> None:
+    item: Any = SimpleNamespace(nodeid=nodeid, stash={RANKS: 4}, callspec=SimpleNamespace(id=case_id, params={}))
+
+    assert take_apart(item) == ("a.py::t", found)

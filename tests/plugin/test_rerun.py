@@ -27,6 +27,8 @@ def config(*arguments: str) -> Any:
         (["--distbench-attach=1", "--distbench-strict"], ["--distbench-strict"]),
         (["--world-size", "4", "-k", "x", "--mine", "a"], ["--world-size", "4", "--mine", "a"]),
         (["-p", "no:sugar", "-p", "mine"], ["-p", "mine"]),
+        (["--reruns", "2", "--html=r.html", "--json-report", "--alluredir", "a", "--cov", "--mine=1"], ["--mine=1"]),
+        (["--mine=1", "--", "suites", "-odd.py"], ["--mine=1"]),
     ],
 )
 def test_a_rerun_keeps_what_decides_how_a_test_runs(given: list[str], kept: list[str]) -> None:
@@ -39,3 +41,7 @@ def test_the_command_that_records_has_one_update_and_its_own_number_of_launches(
     command = record_command(config("suites", "--distbench-update", "failed", "--distbench-launches", "2", "--gpu"))
 
     assert command == "pytest suites --gpu --distbench-update=new"
+
+
+def test_what_is_added_stands_before_the_names_behind_two_dashes() -> None:
+    assert record_command(config("--gpu", "--", "-odd.py")) == "pytest --gpu --distbench-update=new -- -odd.py"

@@ -29,8 +29,8 @@ def test_the_tests_id_ends_before_a_colon_or_is_all() -> None:
     assert key.test_ids == ["a", "a:b-ws2", "a:b-ws2:one"]
 
 
-@pytest.mark.parametrize(("case_id", "title"), [("float32-ws2", "test_b[float32-ws2]"), ("", "test_b")])
-def test_a_title_is_the_function_and_the_id(case_id: str, title: str) -> None:
+@pytest.mark.parametrize(("case_id", "title"), [("a::b-ws2", "TestC::test_b[a::b-ws2]"), ("", "TestC::test_b")])
+def test_a_title_is_the_function_with_its_class_and_the_id(case_id: str, title: str) -> None:
     key = CaseKey(case_id=case_id, backend="gloo", launcher="warm")
 
     assert Case(test="a/test_a.py::TestC::test_b", key=key, world_size=2, device="cpu").title == title

@@ -47,6 +47,13 @@ def test_what_is_as_it_should_be_is_not_annotated(case: CaseResult) -> None:
     assert workflow_commands([case]) == []
 
 
+def test_a_flaky_test_is_one_warning_and_one_line_of_the_summary_however_many_cases_it_has() -> None:
+    cases = [result(verdict("unchanged"), flaky=["step +50 %"])] * 2
+
+    assert workflow_commands(cases) == [f"::warning {WHERE}::flaky: passed at attempt 2, before: step +50 %25"]
+    assert summary(cases, max_bytes=5000).count("flaky: passed at attempt 2") == 1
+
+
 def test_more_annotations_than_github_shows_are_counted() -> None:
     lines = workflow_commands([result(outcome="failed", headline="x")] * (MAX_ANNOTATIONS + 5))
 

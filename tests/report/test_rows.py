@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from support.results import PAIRED, point, result, verdict
 
-from pytest_distbench.report.rows import cells, make_row, words_for
+from pytest_distbench.report.rows import cells, make_row, name_in_file, words_for
 
 
 def test_every_cell_is_a_text_with_its_unit() -> None:
@@ -47,3 +47,11 @@ def test_the_columns_are_those_of_the_reference() -> None:
     assert [*stored] == ["", "metric", "this run", "baseline", "change", "limit", "n"]
     assert cells(make_row(verdict()), stored)[1:4] == ("step", "30 ms", "20 ms")
     assert [*paired][2:4] == ["this tree", "reference"]
+
+
+@pytest.mark.parametrize(
+    ("nodeid", "name"),
+    [("a/test_a.py::TestA::test_b[x::y-ws2]", "TestA::test_b[x::y-ws2]"), ("docs/a.md", "docs/a.md")],
+)
+def test_a_test_is_named_with_its_class_whatever_its_id_holds(nodeid: str, name: str) -> None:
+    assert name_in_file(nodeid) == name

@@ -39,6 +39,14 @@ def test_cases_of_both_kinds_have_a_table_each() -> None:
     assert FINDS in lines
 
 
+def test_flaky_tests_are_named_a_few_of_them() -> None:
+    cases = [result(verdict(), nodeid=f"a.py::test_{i}", flaky=["no luck"]) for i in range(12)]
+    lines = summary_lines(cases, verbosity=0, record_command="", folder=Path("b"))
+
+    assert "test_0 is flaky: passed at attempt 2, before: no luck" in lines
+    assert "2 more tests are flaky" in lines
+
+
 def test_what_is_unchanged_is_counted_in_the_words_of_the_reference() -> None:
     verdicts = [verdict("regressed"), verdict(metric="other")]
 

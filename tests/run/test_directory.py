@@ -6,6 +6,7 @@ import os
 import shutil
 import stat
 import tempfile
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -13,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from pytest_distbench.records.launch_files import LaunchFiles, sockets_folder
-from pytest_distbench.run.directory import KEPT, RunDirectory, is_of_an_ended_run
+from pytest_distbench.run.directory import KEPT, OLD_S, RunDirectory, is_of_an_ended_run
 
 
 @pytest.fixture(autouse=True)
@@ -21,15 +22,18 @@ def own_temporary_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
 
 
-def ended(*, keep: bool = True) -> Path:
+PROJECT = Path("/home/me/project/baselines")
+
+
+def ended(*, keep: bool = True, project: Path = PROJECT) -> Path:
     """The folder of a run that has ended."""
-    directory = RunDirectory()
+    directory = RunDirectory(project)
     directory.close(keep=keep)
     return directory.path
 
 
 def test_only_this_user_may_enter_the_folders_of_a_run_and_of_its_launches() -> None:
-    directory = RunDirectory()
+    directory = RunDirectory(PROJECT)
     launches = [directory.next_launch() for _ in range(2)]
 
     assert [path.name for path in launches] == ["launch1", "launch2"]
@@ -46,13 +50,24 @@ def test_the_newest_folders_of_earlier_runs_stay(tmp_path: Path) -> None:
     for second in range(KEPT + 2):
         earlier.append(ended())
         os.utime(earlier[-1], (second, second))
-    now = RunDirectory()
+    now = RunDirectory(PROJECT)
 
     assert set(tmp_path.iterdir()) == {*earlier[-KEPT:], now.path}
 
 
+def test_folders_of_other_projects_are_not_counted_and_go_when_they_are_old(tmp_path: Path) -> None:
+    mine = ended()
+    others = [ended(project=Path(f"/other/{i}")) for i in range(KEPT + 2)]
+    old = time.time() - OLD_S - 60
+    os.utime(others[0], (old, old))
+    os.utime(mine, (old, old))
+    now = RunDirectory(PROJECT)
+
+    assert set(tmp_path.iterdir()) == {mine, *others[1:], now.path}
+
+
 def test_the_folder_of_a_run_that_goes_on_is_never_removed() -> None:
-    running = [RunDirectory() for _ in range(KEPT + 2)]
+    running = [RunDirectory(PROJECT) for _ in range(KEPT + 2)]
 
     assert all(directory.path.exists() for directory in running)
     assert not any(is_of_an_ended_run(directory.path) for directory in running)
@@ -62,13 +77,13 @@ def test_a_folder_of_that_name_without_a_lock_is_somebody_elses(tmp_path: Path) 
     foreign = [tmp_path / f"distbench-{i}" for i in range(KEPT + 2)]
     for path in foreign:
         path.mkdir()
-    RunDirectory()
+    RunDirectory(PROJECT)
 
     assert all(path.exists() for path in foreign)
 
 
 def test_what_a_killed_run_left_of_its_secrets_and_sockets_goes_and_its_logs_stay() -> None:
-    directory = RunDirectory()
+    directory = RunDirectory(PROJECT)
     files = LaunchFiles(directory.next_launch())
     files.plan.write_text("the environment, secrets included")
     files.control.touch()
@@ -76,7 +91,7 @@ def test_what_a_killed_run_left_of_its_secrets_and_sockets_goes_and_its_logs_sta
     for folder in (files.sockets, sockets_folder(directory.path, "session")):
         folder.mkdir()
     directory.close(keep=True)
-    RunDirectory()
+    RunDirectory(PROJECT)
 
     assert list(files.directory.iterdir()) == [files.log(0)]
     assert not sockets_folder(directory.path, "session").exists()
@@ -112,7 +127,7 @@ def test_a_failed_launch_keeps_its_runs_folder_and_removes_those_of_long_ago(
 
 
 def test_a_folder_that_somebody_removed_is_not_whole() -> None:
-    directory = RunDirectory()
+    directory = RunDirectory(PROJECT)
     assert directory.is_whole()
     shutil.rmtree(directory.path)
 
@@ -125,10 +140,10 @@ def test_semaphores_of_ended_runs_are_unlinked_and_those_of_others_stay(
     shm = tmp_path / "shm"
     shm.mkdir()
     monkeypatch.setattr("pytest_distbench.run.directory._SEMAPHORES", shm)
-    killed, running = ended(), RunDirectory()
+    killed, running = ended(), RunDirectory(PROJECT)
     for name in (killed.name, running.path.name, "mp"):
         (shm / f"sem.{name}-x1").touch()
-    RunDirectory()
+    RunDirectory(PROJECT)
 
     assert {path.name for path in shm.iterdir()} == {f"sem.{running.path.name}-x1", "sem.mp-x1"}
     running.close(keep=False)
@@ -139,7 +154,7 @@ def test_runs_that_start_at_the_same_moment_do_not_trip_over_folders_that_go(tmp
     for _ in range(30):
         ended()
     with ThreadPoolExecutor(8) as pool:
-        started = list(pool.map(lambda _: RunDirectory(), range(40)))
+        started = list(pool.map(lambda _: RunDirectory(PROJECT), range(40)))
 
     assert len({directory.path for directory in started}) == 40
     assert all(directory.is_whole() for directory in started)

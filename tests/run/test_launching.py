@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 
 import msgspec
@@ -79,3 +80,13 @@ def test_a_rank_has_the_launchers_variables_unless_the_user_has_set_them(plan_of
 
 def test_what_an_outer_torchrun_set_is_not_handed_on(plan_of: Callable[..., LaunchPlan]) -> None:
     assert "RANK" not in plan_of(RANK="7").variables
+
+
+def test_a_launch_knows_when_pytest_timeout_ends_its_test(plan_of: Callable[..., LaunchPlan]) -> None:
+    before = time.monotonic()
+    limited = plan_of("--timeout=60", "--timeout-method=thread").test_ends_at
+
+    assert limited is not None
+    assert before + 60 <= limited <= time.monotonic() + 60
+    assert plan_of("-p", "no:timeout").test_ends_at is None
+    assert plan_of("--timeout=60", "--distbench-attach=0").test_ends_at is None

@@ -32,7 +32,7 @@ def test_a_worktree_holds_the_revision_and_is_removed_after_an_error_with_what_w
 
 def test_what_a_killed_run_left_is_removed_and_a_living_run_keeps_its_own(committed: pytest.Pytester) -> None:
     revision = find_revision("HEAD", committed.path)
-    alive = RunDirectory()
+    alive = RunDirectory(committed.path)
     killed = committed.path / "tmp" / "distbench-killed"
     for folder in (alive.path, killed):
         git(committed.path, "worktree", "add", "-q", "--detach", str(folder / "reference"))

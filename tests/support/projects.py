@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 EXIT_USAGE = 4
+LEAKING = ("-p", "no:rerunfailures")
+"""Leaves a thread with a socket behind each run inside this process, where pytest-xdist is installed."""
 TEST = """
     def body(rank):
         pass
@@ -21,7 +23,8 @@ Project = Callable[[str], pytest.Pytester]
 
 
 def run(project: pytest.Pytester, *arguments: str) -> pytest.RunResult:
-    return project.runpytest_inprocess("-p", "no:sugar", "-p", "no:cacheprovider", *arguments)
+    left_out = ("-p", "no:sugar", "-p", "no:cacheprovider", *LEAKING)
+    return project.runpytest_inprocess(*left_out, *arguments)
 
 
 def stored(project: pytest.Pytester) -> list[Path]:

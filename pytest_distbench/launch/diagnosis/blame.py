@@ -46,6 +46,12 @@ def is_deadlock(fates: Sequence[RankFate]) -> bool:
     )
 
 
+def waits_in_a_circle(failed: Sequence[RankFate]) -> bool:
+    """Whether every rank hangs in a collective, and not all in the same: none of them will ever come to the others'."""
+    places = {f.collective for f in failed if f.is_hung and f.collective_number and not f.collective_is_over}
+    return len(places) > 1 and all(f.is_hung and f.collective in places for f in failed)
+
+
 def find_missing(hung: Sequence[RankFate]) -> list[RankFate]:
     """Of ranks that hang, those that others wait for.
 

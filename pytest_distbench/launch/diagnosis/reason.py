@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from pytest_distbench.launch.diagnosis.blame import find_missing, is_deadlock
+from pytest_distbench.launch.diagnosis.blame import find_missing, is_deadlock, waits_in_a_circle
 from pytest_distbench.records.rank import Outcome, RankFate
 
 _UNRECORDED = re.compile(r'/torch/distributed/.*", line \d+, in (send|recv|monitored_barrier)$', re.MULTILINE)
@@ -38,6 +38,8 @@ def merge_outcomes(fates: list[RankFate], *, after_s: float) -> tuple[Outcome, s
 def _tell_hang(failed: Sequence[RankFate], after_s: float) -> str:
     hung = [f for f in failed if f.is_hung]
     missing = find_missing(hung)
+    if not missing and waits_in_a_circle(failed):
+        return f"deadlock: {_waiting(failed, 'waits')}; ended after {after_s:.1f} s"
     shown = missing or hung
     phases = list(dict.fromkeys(f.phase for f in shown))
     told = "; ".join(_where(f) for f in sorted(shown, key=lambda f: f.rank)[:4])
@@ -49,11 +51,15 @@ def _tell_hang(failed: Sequence[RankFate], after_s: float) -> str:
 
 def _tell_deadlock(waiting: Sequence[RankFate], passed: Sequence[RankFate]) -> str:
     """Every rank that failed gave up waiting: for ranks that have left, or for each other."""
-    places = "; ".join(f"rank {f.rank} waited in {_place(f)}" for f in sorted(waiting, key=lambda f: f.rank)[:4])
+    places = _waiting(waiting, "waited")
     if not passed:
         return f"deadlock: {places}"
     gone = ", ".join(str(f.rank) for f in sorted(passed, key=lambda f: f.rank)[:8])
     return f"rank {gone} ended without the collective that others waited for: {places}"
+
+
+def _waiting(fates: Sequence[RankFate], verb: str) -> str:
+    return "; ".join(f"rank {f.rank} {verb} in {_place(f)}" for f in sorted(fates, key=lambda f: f.rank)[:4])
 
 
 def _place(fate: RankFate) -> str:

@@ -6,6 +6,7 @@ A rank's dump is faulthandler's text. Our own functions in it are known by the f
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 
 
 def _frames_in(**functions: str) -> re.Pattern[str]:
@@ -20,6 +21,7 @@ _ENTRY = _frames_in(main="_measure|run|_end", membership="join_group|leave_group
 _OUTERMOST = _frames_in(main="run_rank|_end")
 """Our frame at the bottom of the main thread, which comes last: a dump that shows it is whole."""
 _LIBRARY = re.compile(r"/site-packages/|/pytest_distbench/|/lib/python3|^<")
+_PACKAGE = re.compile(r"^(.*/site-packages/[^/]+)")
 _WAITS = re.compile(r"/torch/|/pytest_distbench/")
 _LOGGING_WRAPPER = "wrapper"  # around every collective in torch
 _FRAME = re.compile(r'File "(.+)", line (\d+) in (\S+)')
@@ -64,8 +66,22 @@ def _innermost(text: str) -> tuple[list[tuple[str, str, str]], tuple[str, str, s
     blocks = re.split(r"\n\s*\n", _last_dump(text).strip())
     main = next((block for block in blocks if _ENTRY.search(block)), blocks[-1])
     frames = _FRAME.findall(main)
-    first = next((i for i, (file, _, _) in enumerate(frames) if not _LIBRARY.search(file)), None)
+    is_users = _by_package(main) if all(_LIBRARY.search(file) for file, _, _ in frames) else _is_no_library
+    first = next((i for i, (file, _, _) in enumerate(frames) if is_users(file)), None)
     return (frames, ("", "", "")) if first is None else (frames[:first], frames[first])
+
+
+def _is_no_library(file: str) -> bool:
+    return _LIBRARY.search(file) is None
+
+
+def _by_package(main: str) -> Callable[[str], bool]:
+    """For a body or script that is installed as libraries are: what is in the package that our code called."""
+    entry = _ENTRY.search(main)
+    files = [file for file, _, _ in _FRAME.findall(main[: entry.start()] if entry else "")]
+    outermost = next((file for file in reversed(files) if "/pytest_distbench/" not in file), "")
+    package = _PACKAGE.search(outermost)
+    return lambda file: package is not None and (file == package[1] or file.startswith(f"{package[1]}/"))
 
 
 def _last_dump(text: str) -> str:

@@ -59,6 +59,22 @@ def waits(rank: int, **fields: object) -> RankFate:
             "deadlock: rank 0 waited in all_reduce, number 2; rank 1 waited in send, number 1",
         ),
         (
+            [
+                fate(rank, HUNG, collective=name, collective_number=2, waits_at=f"a.py:{rank} in f, in {name}")
+                for rank, name in enumerate(["all_reduce", "broadcast"])
+            ],
+            "failed",
+            "deadlock: rank 0 waits in all_reduce, number 2; rank 1 waits in broadcast, number 2; ended after 4.0 s",
+        ),
+        (
+            [
+                fate(rank, HUNG, collective=name, collective_number=2, collective_is_over=is_over, waits_at=str(rank))
+                for rank, (name, is_over) in enumerate([("all_reduce", False), ("broadcast", True)])
+            ],
+            "failed",
+            "hung in body, ended after 4.0 s: rank 0 at 0; rank 1 at 1",
+        ),
+        (
             [waits(0, collective="all_reduce", collective_number=2), fate(1)],
             "failed",
             "rank 1 ended without the collective that others waited for: rank 0 waited in all_reduce, number 2",

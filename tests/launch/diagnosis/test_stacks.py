@@ -38,6 +38,20 @@ def test_the_users_line_and_what_it_called_are_named() -> None:
     assert waits_at(DUMP) == "test_h.py:8 in hangs, in barrier"
 
 
+def test_of_a_body_that_is_installed_as_libraries_are_the_line_in_its_own_package_is_named() -> None:
+    called = """  File "/x/site-packages/accelerate/state.py", line 9 in gather
+  File "/x/site-packages/mine/step.py", line 8 in hangs
+  File "/usr/lib/python3.11/contextlib.py", line 3 in inner
+  File "/x/site-packages/mine/train.py", line 5 in train
+  File "/x/site-packages/pytest_distbench/worker/main.py", line 200 in _run_script
+"""
+    installed = DUMP.replace('  File "/home/me/test_h.py", line 8 in hangs\n', called)
+
+    assert waits_at(installed) == "step.py:8 in hangs, in gather"
+    assert not is_in_own_code(installed)
+    assert waits_at(DUMP.replace("/home/me/", "/x/site-packages/")) == "test_h.py:8 in hangs, in barrier"
+
+
 def test_a_rank_that_sleeps_in_code_of_its_own_waits_for_nobody() -> None:
     call = next(line for line in DUMP.splitlines(keepends=True) if "distributed_c10d" in line)
     ours = '  File "/x/site-packages/pytest_distbench/worker/context.py", line 8 in take_turn\n'
