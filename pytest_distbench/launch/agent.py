@@ -28,6 +28,7 @@ from pytest_distbench.launch.contract import SESSION_VARIABLE
 from pytest_distbench.launch.guardian import adopt_orphans, remove_traces
 from pytest_distbench.records.launch_files import LONGEST_SOCKETS_FOLDER, LaunchFiles, sockets_folder
 from pytest_distbench.records.record import Record
+from pytest_distbench.worker import python_internals
 
 _LOST = 255
 """multiprocessing's exit code for a process whose forkserver has died."""
@@ -172,17 +173,8 @@ def _let_helpers_end() -> None:
 
     The forkserver runs the exit handlers of the modules it has imported, the tracker unlinks what locks are left.
     """
-    from multiprocessing import forkserver, resource_tracker
-
-    for helper, name in (
-        (forkserver._forkserver, "_forkserver_alive_fd"),
-        (resource_tracker._resource_tracker, "_fd"),
-    ):
-        descriptor = getattr(helper, name)
-        if descriptor is not None:
-            os.close(descriptor)
-            setattr(helper, name, None)
-    pid = forkserver._forkserver._forkserver_pid  # type: ignore[attr-defined] # no public way
+    pid = python_internals.forkserver_pid()
+    python_internals.let_helpers_end()
     deadline = time.monotonic() + _HELPERS_S
     while pid is not None and processes.is_alive(pid) and time.monotonic() < deadline:
         time.sleep(0.005)
@@ -190,9 +182,8 @@ def _let_helpers_end() -> None:
 
 def _forkserver_died() -> bool:
     """Whether the exit codes were made up by multiprocessing, because the forkserver is gone or about to be."""
-    from multiprocessing import forkserver
-
-    pid = forkserver._forkserver._forkserver_pid  # type: ignore[attr-defined] # no public way
+    pid = python_internals.forkserver_pid()
+    assert pid is not None
     deadline = time.monotonic() + _DEATH_S
     while processes.is_alive(pid):  # its pipes close a moment before it counts as dead
         if time.monotonic() > deadline:
@@ -208,6 +199,5 @@ def _name_after(directory: Path) -> None:
     name = str(folder)
     if len(os.fsencode(name)) > LONGEST_SOCKETS_FOLDER:
         name = f"/proc/{os.getpid()}/fd/{os.open(folder, os.O_RDONLY | os.O_DIRECTORY)}"  # open as long as we live
-    config = multiprocessing.current_process()._config  # type: ignore[attr-defined] # no public way
-    config["tempdir"] = name
-    config["semprefix"] = f"/{directory.name}"  # so that a later run finds what this one could not unlink
+    # The prefix is for a later run to find what this one could not unlink.
+    python_internals.place_sockets(name, semaphores=f"/{directory.name}")

@@ -5,13 +5,14 @@ from __future__ import annotations
 import functools
 import gc
 from collections import deque
-from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch.distributed.rendezvous import rendezvous
+
+from pytest_distbench.worker.torch_internals import gloo_groups, join_fake_group, replace_in_distributed
 
 STORE_SHARE = 0.6
 GROUP_SHARE = 0.8
@@ -32,9 +33,7 @@ def join_group(backend: str, *, rank: int, world_size: int, timeout_s: float, de
         device: what this rank computes on.
     """
     if backend == "fake":
-        from torch.testing._internal.distributed.fake_pg import FakeStore
-
-        dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=world_size)
+        join_fake_group(rank=rank, world_size=world_size)
         return
     store, rank, world_size = next(rendezvous("env://", timeout=timedelta(seconds=timeout_s * STORE_SHARE)))
     dist.init_process_group(
@@ -70,18 +69,7 @@ def keep_destroyed_groups() -> None:
 
     @functools.wraps(destroy)
     def keeping(group: Any = None) -> None:
-        kept.extend(g for g in _gloo_groups() if g not in kept)
+        kept.extend(g for g in gloo_groups() if g not in kept)
         destroy(group)
 
-    _replace_everywhere(destroy, keeping)
-
-
-def _gloo_groups() -> list[Any]:
-    return [group for group, (backend, _) in dist.distributed_c10d._world.pg_map.items() if "gloo" in backend]
-
-
-def _replace_everywhere(old: Callable[..., object], new: Callable[..., object]) -> None:
-    for module in (dist, dist.distributed_c10d):
-        for name, value in list(vars(module).items()):
-            if value is old:
-                setattr(module, name, new)
+    replace_in_distributed(destroy, keeping)
