@@ -18,6 +18,7 @@ import shutil
 import socket
 import threading
 import time
+from importlib import metadata
 from pathlib import Path
 from typing import Literal
 
@@ -28,6 +29,7 @@ from pytest_distbench.launch.contract import SESSION_VARIABLE
 from pytest_distbench.launch.guardian import adopt_orphans, remove_traces
 from pytest_distbench.records.launch_files import LONGEST_SOCKETS_FOLDER, LaunchFiles, sockets_folder
 from pytest_distbench.records.record import Record
+from pytest_distbench.releases import untested
 from pytest_distbench.worker import python_internals
 
 _LOST = 255
@@ -124,7 +126,7 @@ class _Agent:
         try:
             group.run()
         except Exception as error:  # noqa: BLE001 reported to pytest, which decides; the next launch may well work
-            trouble = f"{type(error).__name__}: {error}{_advice(error)}"
+            trouble = f"{type(error).__name__}: {error}{_advice(error, metadata.version('torch'))}"
         processes.reap_orphans(kept=self.kept)
         codes = {str(r): c for r, c in group.exit_codes().items()}
         died = _LOST in codes.values() and _forkserver_died()
@@ -153,8 +155,10 @@ class _Agent:
         os._exit(0)
 
 
-def _advice(error: Exception) -> str:
-    """What stands behind an error of the system that starting ranks met."""
+def _advice(error: Exception, torch: str) -> str:
+    """What stands behind an error that starting ranks met: of the system, or of a torch that we do not know."""
+    if isinstance(error, (AttributeError, TypeError)) and (unknown := untested(torch)):
+        return f"; {unknown}: --distbench-launcher=torchrun may work with it"
     number = error.errno if isinstance(error, OSError) else None
     if number in (errno.ENOSPC, errno.EROFS, errno.ENOENT) and not getattr(error, "filename", None):
         return (

@@ -70,7 +70,7 @@ class LoopbackRendezvous(RendezvousHandler):
         return True
 
 
-class EventAgent(WokenByRanks, LocalElasticAgent):
+class _Agent(WokenByRanks, LocalElasticAgent):
     """The elastic agent, woken by its ranks instead of polling them."""
 
 
@@ -80,7 +80,7 @@ class Group:
     def __init__(self, plan: str, world_size: int, *, on_start: Callable[[list[int]], None]) -> None:
         self.stamps: dict[str, float] = {"asked": time.monotonic()}
         self._rendezvous = LoopbackRendezvous()
-        self._agent = EventAgent(
+        self._agent = _Agent(
             spec=WorkerSpec(
                 role="default",
                 local_world_size=world_size,

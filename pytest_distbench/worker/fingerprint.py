@@ -21,7 +21,7 @@ from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook
 from pytest_distbench.records.fingerprint import NOT_RECORDED, Collective, RankFingerprint
 from pytest_distbench.records.flight import FlightEntry, FlightRecording
 from pytest_distbench.records.record import replace
-from pytest_distbench.releases import RECORDER_SIZE_VARIABLES
+from pytest_distbench.releases import PARTS, RECORDER_SIZE_VARIABLES, text
 from pytest_distbench.worker import torch_internals
 
 _DEFAULT_CAPACITY = 2000
@@ -120,7 +120,7 @@ class Watch:
         rings = [recording.entries for recording in _read(whole=True) if recording.entries]  # oldest first
         trouble = ""
         if not self._capacity or not (rings or _count_entered()):
-            trouble = f"{NOT_RECORDED} torch {torch.__version__} on {dist.get_backend()}"
+            trouble = _why_not_recorded(self._capacity)
         elif abs(_clock_offset_ns() - self._clock_offset_ns) > _CLOCK_STEP_NS:
             trouble = "the system clock was set meanwhile"
         for window in self._pending:
@@ -189,9 +189,16 @@ def _count_entered() -> int:
     return sum(max(0, int(s.last_enqueued_collective)) for s in status)
 
 
+def _why_not_recorded(capacity: int) -> str:
+    where = f"{NOT_RECORDED} torch {torch.__version__} on {dist.get_backend()}"
+    if not capacity:
+        return f"{where} with {RECORDER_SIZE_VARIABLES[0]}=0"
+    return where if torch_internals.has_recorder() else f"{where}; {text(PARTS['recorder'].since)} and later do"
+
+
 def _capacity(environment: Mapping[str, str]) -> int:
-    text = next((value for name in RECORDER_SIZE_VARIABLES if (value := environment.get(name))), "")
-    return int(text) if text.isdecimal() else _DEFAULT_CAPACITY
+    size = next((value for name in RECORDER_SIZE_VARIABLES if (value := environment.get(name))), "")
+    return int(size) if size.isdecimal() else _DEFAULT_CAPACITY
 
 
 def _clock_offset_ns() -> int:

@@ -15,10 +15,7 @@ from typing import Any, cast
 
 import torch
 import torch.distributed as dist
-from torch.distributed import (
-    TCPStore,  # type: ignore[attr-defined] # exported at run time only
-    distributed_c10d,
-)
+from torch.distributed import TCPStore, distributed_c10d  # type: ignore[attr-defined] # exported at run time only
 
 _DUMP_ALL, _DUMP_NCCL = "_dump_fr_trace_json", "_dump_nccl_trace_json"
 _LONGEST_BLOCK_S = 5.0
