@@ -30,7 +30,7 @@ def launch(launcher: Launcher, tmp_path: Path) -> Launch:
     return Launch(launcher, tmp_path, Path(faults.__file__))
 
 
-@pytest.mark.parametrize(("launcher", "fault"), CASES, indirect=["launcher"])
+@pytest.mark.parametrize(("launcher", "fault"), CASES, indirect=["launcher"], scope="module")  # else one for each case
 def test_a_fault_is_detected_and_attributed_and_the_next_launch_is_well(launch: Launch, fault: faults.Fault) -> None:
     variables = {faults.PHASE_VARIABLE: fault.phase} if fault.phase else {}
     record = launch(
@@ -50,6 +50,7 @@ def test_a_fault_is_detected_and_attributed_and_the_next_launch_is_well(launch: 
     ("launcher", "world_size"),
     [("warm", 1), ("warm", 3), ("warm", 16), ("torchrun", 1), ("torchrun", 5)],
     indirect=["launcher"],
+    scope="module",
 )
 def test_a_group_of_any_size_passes(launch: Launch, world_size: int) -> None:
     """Alone, an odd number, and many more than there are cores; every other test has two."""
