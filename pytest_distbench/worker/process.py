@@ -18,6 +18,9 @@ from pytest_distbench.records.wire import STACKS_SIGNAL, variables_from_wire
 from pytest_distbench.releases import RECORDER_FILE_VARIABLES, RECORDER_SIZE_VARIABLES
 from pytest_distbench.worker.python_internals import place_sockets
 
+_RECORDED = "2000"
+"""Collectives that torch's flight recorder keeps: its own default."""
+
 
 def take_environment(plan: LaunchPlan) -> None:
     """Make the plan's variables, path, folder and sockets those of this process; the launcher's contract stays."""
@@ -25,6 +28,10 @@ def take_environment(plan: LaunchPlan) -> None:
     os.environ.clear()
     os.environ.update(variables_from_wire(plan.variables))
     os.environ.update(contract)
+    if not any(name in os.environ for name in RECORDER_SIZE_VARIABLES):
+        os.environ[RECORDER_SIZE_VARIABLES[0]] = (
+            _RECORDED  # torch 2.8 has a recorder that is off unless it is asked for
+        )
     if plan.device == "cuda":
         _arm_nccl(plan)
     sys.path[:] = plan.python_path
@@ -39,7 +46,7 @@ def take_environment(plan: LaunchPlan) -> None:
 def _arm_nccl(plan: LaunchPlan) -> None:
     """Let NCCL leave evidence of a hang, and several ranks on one GPU pose as hosts of their own (NCCL_HOSTID)."""
     record = plan.files.nccl_flight_prefix
-    settings = {**dict.fromkeys(RECORDER_SIZE_VARIABLES, "2000"), "TORCH_NCCL_DUMP_ON_TIMEOUT": "1"}
+    settings = {**dict.fromkeys(RECORDER_SIZE_VARIABLES, _RECORDED), "TORCH_NCCL_DUMP_ON_TIMEOUT": "1"}
     settings |= dict.fromkeys(RECORDER_FILE_VARIABLES, record)
     if plan.shares_gpu:
         settings |= {"NCCL_HOSTID": f"distbench-{os.environ['RANK']}", "NCCL_SOCKET_IFNAME": "lo"}
