@@ -29,9 +29,7 @@ def take_environment(plan: LaunchPlan) -> None:
     os.environ.update(variables_from_wire(plan.variables))
     os.environ.update(contract)
     if not any(name in os.environ for name in RECORDER_SIZE_VARIABLES):
-        os.environ[RECORDER_SIZE_VARIABLES[0]] = (
-            _RECORDED  # torch 2.8 has a recorder that is off unless it is asked for
-        )
+        os.environ[RECORDER_SIZE_VARIABLES[0]] = _RECORDED  # in torch 2.8 the recorder is off unless it is asked for
     if plan.device == "cuda":
         _arm_nccl(plan)
     sys.path[:] = plan.python_path

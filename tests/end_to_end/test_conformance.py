@@ -8,6 +8,7 @@ from pathlib import Path
 import faults
 import pytest
 from support.launching import Launch
+from support.releases import RECORDS
 
 from pytest_distbench.launch.contract import Launcher
 from pytest_distbench.records.plan import BodyReference
@@ -25,6 +26,11 @@ CASES = [
 ]
 
 
+def expected(fault: faults.Fault) -> str:
+    """The reason, as far as this torch can tell which collective the others wait in."""
+    return fault.reason if RECORDS else fault.reason.partition("all_reduce")[0].removesuffix("; rank 0 waits in ")
+
+
 @pytest.fixture
 def launch(launcher: Launcher, tmp_path: Path) -> Launch:
     return Launch(launcher, tmp_path, Path(faults.__file__))
@@ -38,7 +44,7 @@ def test_a_fault_is_detected_and_attributed_and_the_next_launch_is_well(launch: 
     )
 
     assert record.outcome == ("failed" if fault.reason else "passed"), record.reason
-    assert re.match(fault.reason, record.reason)
+    assert re.match(expected(fault), record.reason)
     if fault.reason and fault.root_cause is not None:
         assert record.fates[0].rank == fault.root_cause
     assert record.timed_out == fault.is_hang
