@@ -23,7 +23,7 @@ ROOT = Path(__file__).parent.parent
 
 PARTS = {
     "warm": ("tests/end_to_end/test_conformance.py", "tests/launch/test_contract.py", "-k=warm"),
-    "torchrun": ("tests/end_to_end/test_conformance.py", "tests/launch/test_contract.py", "-k=torchrun"),
+    "torchrun": ("tests/launch/test_contract.py", "-k=torchrun"),
     "rank": ("tests/worker", "tests/workloads"),
     "fingerprint": ("tests/end_to_end/test_fingerprints.py",),
     "A/B": ("tests/end_to_end/test_against.py",),
