@@ -26,7 +26,7 @@ PARTS = {
     "torchrun": ("tests/launch/test_contract.py", "-k=torchrun"),
     "rank": ("tests/worker", "tests/workloads"),
     "fingerprint": ("tests/end_to_end/test_fingerprints.py",),
-    "A/B": ("tests/end_to_end/test_against.py",),
+    "A/B": ("tests/end_to_end/test_against.py", "-k=blocks_alternate or its_own_tree or another_python"),
     "suites": ("suites", "--world-size=2", "--distbench-missing=warn", "--override-ini=pythonpath=suites/training"),
 }
 """Column of the table -> arguments of pytest."""

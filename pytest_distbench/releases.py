@@ -60,6 +60,9 @@ RECORDER_SIZE_VARIABLES = ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE
 RECORDER_FILE_VARIABLES = ("TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE")
 """What sizes the recorder, and where NCCL's is dumped; the second name is that of older releases."""
 
+GENERATED_MODULE = "_remote_module_non_scriptable"
+"""Older releases write it to a temporary folder in every process, and import it from there: nobody's source."""
+
 
 def release_of(version: str) -> Release:
     """``2.14.1+cu130`` -> (2, 14); a text without two numbers is (0, 0)."""
