@@ -18,6 +18,7 @@ import shutil
 import socket
 import threading
 import time
+from importlib import metadata
 from pathlib import Path
 from typing import Literal
 
@@ -28,6 +29,8 @@ from pytest_distbench.launch.contract import SESSION_VARIABLE
 from pytest_distbench.launch.guardian import adopt_orphans, remove_traces
 from pytest_distbench.records.launch_files import LONGEST_SOCKETS_FOLDER, LaunchFiles, sockets_folder
 from pytest_distbench.records.record import Record
+from pytest_distbench.releases import untested
+from pytest_distbench.worker import python_internals
 
 _LOST = 255
 """multiprocessing's exit code for a process whose forkserver has died."""
@@ -123,7 +126,7 @@ class _Agent:
         try:
             group.run()
         except Exception as error:  # noqa: BLE001 reported to pytest, which decides; the next launch may well work
-            trouble = f"{type(error).__name__}: {error}{_advice(error)}"
+            trouble = f"{type(error).__name__}: {error}{_advice(error, metadata.version('torch'))}"
         processes.reap_orphans(kept=self.kept)
         codes = {str(r): c for r, c in group.exit_codes().items()}
         died = _LOST in codes.values() and _forkserver_died()
@@ -152,8 +155,10 @@ class _Agent:
         os._exit(0)
 
 
-def _advice(error: Exception) -> str:
-    """What stands behind an error of the system that starting ranks met."""
+def _advice(error: Exception, torch: str) -> str:
+    """What stands behind an error that starting ranks met: of the system, or of a torch that we do not know."""
+    if isinstance(error, (AttributeError, TypeError)) and (unknown := untested(torch)):
+        return f"; {unknown}: --distbench-launcher=torchrun may work with it"
     number = error.errno if isinstance(error, OSError) else None
     if number in (errno.ENOSPC, errno.EROFS, errno.ENOENT) and not getattr(error, "filename", None):
         return (
@@ -172,17 +177,8 @@ def _let_helpers_end() -> None:
 
     The forkserver runs the exit handlers of the modules it has imported, the tracker unlinks what locks are left.
     """
-    from multiprocessing import forkserver, resource_tracker
-
-    for helper, name in (
-        (forkserver._forkserver, "_forkserver_alive_fd"),
-        (resource_tracker._resource_tracker, "_fd"),
-    ):
-        descriptor = getattr(helper, name)
-        if descriptor is not None:
-            os.close(descriptor)
-            setattr(helper, name, None)
-    pid = forkserver._forkserver._forkserver_pid  # type: ignore[attr-defined] # no public way
+    pid = python_internals.forkserver_pid()
+    python_internals.let_helpers_end()
     deadline = time.monotonic() + _HELPERS_S
     while pid is not None and processes.is_alive(pid) and time.monotonic() < deadline:
         time.sleep(0.005)
@@ -190,9 +186,8 @@ def _let_helpers_end() -> None:
 
 def _forkserver_died() -> bool:
     """Whether the exit codes were made up by multiprocessing, because the forkserver is gone or about to be."""
-    from multiprocessing import forkserver
-
-    pid = forkserver._forkserver._forkserver_pid  # type: ignore[attr-defined] # no public way
+    pid = python_internals.forkserver_pid()
+    assert pid is not None
     deadline = time.monotonic() + _DEATH_S
     while processes.is_alive(pid):  # its pipes close a moment before it counts as dead
         if time.monotonic() > deadline:
@@ -208,6 +203,5 @@ def _name_after(directory: Path) -> None:
     name = str(folder)
     if len(os.fsencode(name)) > LONGEST_SOCKETS_FOLDER:
         name = f"/proc/{os.getpid()}/fd/{os.open(folder, os.O_RDONLY | os.O_DIRECTORY)}"  # open as long as we live
-    config = multiprocessing.current_process()._config  # type: ignore[attr-defined] # no public way
-    config["tempdir"] = name
-    config["semprefix"] = f"/{directory.name}"  # so that a later run finds what this one could not unlink
+    # The prefix is for a later run to find what this one could not unlink.
+    python_internals.place_sockets(name, semaphores=f"/{directory.name}")

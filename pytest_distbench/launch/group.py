@@ -6,7 +6,6 @@ Imported in the agent process only.
 from __future__ import annotations
 
 import importlib
-import multiprocessing.connection
 import multiprocessing.util
 import os
 import socket
@@ -15,20 +14,19 @@ import time
 import traceback
 import uuid
 from collections.abc import Callable
-from datetime import timedelta
 from pathlib import Path
-from typing import Any
 
 from torch import distributed as dist
 from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined] # exported at run time only
-from torch.distributed.elastic.agent.server.api import RunResult, WorkerGroup, WorkerSpec
+from torch.distributed.elastic.agent.server.api import WorkerSpec
 from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
 from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs
 from torch.distributed.elastic.rendezvous import RendezvousHandler, RendezvousInfo, RendezvousStoreInfo
 
+from pytest_distbench.worker.torch_internals import WokenByRanks, store_on
+
 _LOOPBACK = "127.0.0.1"
 _STORE_TIMEOUT_S = 60.0
-_LONGEST_BLOCK_S = 5.0
 _EXIT_BARRIER_S = 30
 _SHUTDOWN_S = 5
 
@@ -42,15 +40,8 @@ class LoopbackRendezvous(RendezvousHandler):
 
     def __init__(self) -> None:
         self._run_id = uuid.uuid4().hex[:12]
-        listener = socket.create_server((_LOOPBACK, 0))  # torch itself would listen on every interface
-        self._store: TCPStore | None = TCPStore(
-            _LOOPBACK,
-            listener.getsockname()[1],
-            is_master=True,
-            timeout=timedelta(seconds=_STORE_TIMEOUT_S),
-            wait_for_workers=False,
-            master_listen_fd=listener.detach(),  # the store closes it
-        )
+        listener = socket.create_server((_LOOPBACK, 0))
+        self._store: TCPStore | None = store_on(listener, timeout_s=_STORE_TIMEOUT_S)
 
     def get_backend(self) -> str:
         return "distbench-loopback"
@@ -81,51 +72,8 @@ class LoopbackRendezvous(RendezvousHandler):
         return True
 
 
-class EventAgent(LocalElasticAgent):
-    """The elastic agent, woken by its ranks instead of polling them.
-
-    The stock agent looks every 0.1 s, on the cores that are being measured, and may meet a victim before the
-    culprit. This one blocks until a rank's result pipe or exit becomes readable.
-    """
-
-    def __init__(self, *args: Any, on_start: Callable[[list[int]], None], **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self._on_start = on_start
-
-    def _start_workers(self, worker_group: WorkerGroup) -> dict[int, Any]:
-        started: dict[int, Any] = super()._start_workers(worker_group)
-        assert self._pcontext is not None
-        self._on_start([pid for _, pid in sorted(self._pcontext.pids().items())])
-        return started
-
-    def _monitor_workers(self, worker_group: WorkerGroup) -> RunResult:
-        ranks: Any = self._pcontext
-        result = ranks.wait(0)
-        while result is None:
-            pending = [q._reader for i, q in ranks._ret_vals.items() if i not in ranks._return_values]
-            running = [process.sentinel for process in ranks._pc.processes if process.exitcode != 0]
-            if not multiprocessing.connection.wait([*running, *pending], timeout=_LONGEST_BLOCK_S):
-                break
-            for i, process in enumerate(ranks._pc.processes):  # os._exit(0): torch would wait for its result for ever
-                if process.exitcode == 0 and i not in ranks._return_values and not ranks._ret_vals[i]._reader.poll():
-                    ranks._return_values[i] = None
-            result = ranks.wait(0)
-        if result is None:
-            return super()._monitor_workers(worker_group)
-        ask_again = ranks.wait
-        ranks.wait = lambda timeout=-1, period=1: result  # the stock logic takes over the result already taken
-        try:
-            return super()._monitor_workers(worker_group)
-        finally:
-            ranks.wait = ask_again
-
-    def exit_codes(self) -> dict[int, int]:
-        """Local rank -> exit code (minus the signal's number), of the ranks that have ended."""
-        ranks: Any = self._pcontext
-        if ranks is None or ranks._pc is None:
-            return {}
-        codes = {i: process.exitcode for i, process in enumerate(ranks._pc.processes)}
-        return {i: code for i, code in codes.items() if code is not None}
+class _Agent(WokenByRanks, LocalElasticAgent):
+    """The elastic agent, woken by its ranks instead of polling them."""
 
 
 class Group:
@@ -134,7 +82,7 @@ class Group:
     def __init__(self, plan: str, world_size: int, *, on_start: Callable[[list[int]], None]) -> None:
         self.stamps: dict[str, float] = {"asked": time.monotonic()}
         self._rendezvous = LoopbackRendezvous()
-        self._agent = EventAgent(
+        self._agent = _Agent(
             spec=WorkerSpec(
                 role="default",
                 local_world_size=world_size,
@@ -149,7 +97,7 @@ class Group:
             logs_specs=DefaultLogsSpecs(log_dir=str(Path(plan).parent)),
             start_method="forkserver",
             exit_barrier_timeout=_EXIT_BARRIER_S,
-            shutdown_timeout=_SHUTDOWN_S,
+            shutdown_s=_SHUTDOWN_S,
             on_start=on_start,
         )
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import shutil
 import subprocess
 from collections.abc import Mapping
@@ -12,12 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pytest_distbench.errors import ConfigurationError
+from pytest_distbench.releases import OLDEST_PYTHON, check_torch, text
 
 NEEDED = ("torch", "numpy", "msgspec", "psutil")
 """What a rank imports; of this package itself the code that runs here is used."""
-
-OLDEST = (3, 11)
-OLDEST_TORCH = (2, 6)
 
 _PROBE_TIMEOUT_S = 60.0
 _PROBE = """
@@ -89,19 +86,15 @@ def find_interpreter(given: str, folder: Path) -> Interpreter:
     except (ValueError, TypeError):
         said = (done.stderr.strip() or done.stdout.strip() or f"exit code {done.returncode}").splitlines()[-1]
         raise ConfigurationError(f"{option}: does not answer as a Python 3 does: {said[:200]}") from None
-    if tuple(version[:2]) < OLDEST:
+    if tuple(version[:2]) < OLDEST_PYTHON:
         raise ConfigurationError(
-            f"{option}: Python {'.'.join(map(str, version))}; ranks need {'.'.join(map(str, OLDEST))} or later"
+            f"{option}: Python {'.'.join(map(str, version))}; ranks need {text(OLDEST_PYTHON)} or later"
         )
     missing = [name for name in NEEDED if name not in found]
     if missing:
         raise ConfigurationError(
             f"{option}: it lacks {', '.join(missing)}; {executable} -m pip install {' '.join(missing)}"
         )
-    torch = tuple(map(int, re.findall(r"\d+", found["torch"])[:2]))
-    if torch < OLDEST_TORCH:
-        raise ConfigurationError(
-            f"{option}: torch {found['torch']}; ranks need {'.'.join(map(str, OLDEST_TORCH))} or later"
-        )
+    check_torch(found["torch"], f"{option}: ")
     versions = {"python": ".".join(map(str, version)), **found}
     return Interpreter(executable, versions, tuple(p for p in path if p))

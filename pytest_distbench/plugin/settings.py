@@ -20,6 +20,7 @@ from pytest_distbench.records.choices import (
     UPDATES,
 )
 from pytest_distbench.records.options import BACKENDS, NOTHING, OPTIONS
+from pytest_distbench.releases import check_torch
 from pytest_distbench.units import parse_bytes
 
 if TYPE_CHECKING:
@@ -51,6 +52,8 @@ def read_settings(config: pytest.Config) -> Settings:
         raise ConfigurationError("--distbench-share-gpu puts several ranks on one GPU: give --gpu too")
     sizes_text = _option(config, "short_world_size") or _text(config, "world_size")
     hosts = LAUNCHERS[_launcher(config)].hosts
+    if hosts != "none":
+        check_torch(hardware.installed_version("torch"))
     sizes = _world_sizes(sizes_text, gpu=gpu, gpus=visible, shares_gpu=shares_gpu, is_here=hosts == "one")
     launches = _integer(config, "launches", 1, least=1, most=MOST_LAUNCHES)
     given_launches = bool(_text(config, "launches"))

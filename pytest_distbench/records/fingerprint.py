@@ -8,6 +8,9 @@ import msgspec
 
 from pytest_distbench.records.record import Record
 
+NOT_RECORDED = "collectives are not recorded by"
+"""How the reason begins where this torch cannot give a fingerprint: true of a whole run, and told once in it."""
+
 _RANKS = r"^(all|\d{1,6}(-\d{1,6})?(,\d{1,6}(-\d{1,6})?)*)$"
 
 

@@ -11,6 +11,7 @@ from pytest_distbench.judging.fingerprint_rule import METRIC as FINGERPRINT
 from pytest_distbench.judging.software import software_changes
 from pytest_distbench.judging.update_policy import FEWEST_LAUNCHES
 from pytest_distbench.records.case import EntryName
+from pytest_distbench.records.fingerprint import NOT_RECORDED
 from pytest_distbench.records.kinds import METRIC_KINDS, VERDICT_KINDS, VerdictName
 from pytest_distbench.records.run import CaseResult
 from pytest_distbench.records.verdict import Verdict
@@ -41,6 +42,7 @@ def summary_lines(results: Sequence[CaseResult], *, verbosity: int, record_comma
     lines += _flaky(results)
     lines += _needless(compared)
     lines += _drift(results)
+    lines += _unrecorded(results)
     if updated:
         lines += _updates(updated, folder)
     if failed:
@@ -90,6 +92,13 @@ def _drift(results: Sequence[CaseResult]) -> list[str]:
     ]
 
 
+def _unrecorded(results: Sequence[CaseResult]) -> list[str]:
+    """Why there are no fingerprints where this torch cannot give any; once for all cases."""
+    reasons = ({f.missing for run in r.launches for f in run.fingerprints.values()} for r in results)
+    counts = Counter(why for found in reasons for why in found if why.startswith(NOT_RECORDED))
+    return [f"no fingerprint of {number} {_cases(number)}: {why}" for why, number in counts.items()]
+
+
 def _title(result: CaseResult) -> str:
     case = result.case
     group = f"{case.world_size} rank{'s' * (case.world_size != 1)}, {case.key.backend}, {case.key.launcher} launcher"
@@ -130,7 +139,7 @@ def _inconclusive(results: Sequence[CaseResult]) -> list[str]:
         unclear |= {"missing"} if result.reference.kind == "paired" else set()
         groups: dict[tuple[VerdictName, str], list[Verdict]] = {}
         for verdict in result.verdicts:
-            if verdict.kind in unclear:
+            if verdict.kind in unclear and NOT_RECORDED not in verdict.reason:
                 groups.setdefault((verdict.kind, _NUMBER.sub("", verdict.reason)), []).append(verdict)
         name = result.case.title
         for found in groups.values():

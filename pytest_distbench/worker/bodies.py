@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 from pytest_distbench.errors import BodyError, ForeignModuleError
 from pytest_distbench.installation import is_installed_here
 from pytest_distbench.records.plan import BodyReference, LaunchPlan
+from pytest_distbench.releases import GENERATED_MODULE
 
 if TYPE_CHECKING:
     from pytest_distbench.worker.context import RankContext
@@ -104,7 +105,7 @@ def check_origin(plan: LaunchPlan) -> None:
     for name, module in list(sys.modules.items()):
         file = getattr(module, "__file__", None)
         path = Path(file).resolve() if isinstance(file, str) and Path(file).is_absolute() else None
-        if path is None or not path.is_relative_to(plan.foreign_tree):
+        if path is None or name == GENERATED_MODULE or not path.is_relative_to(plan.foreign_tree):
             continue
         if (
             any(path.is_relative_to(folder) for folder in allowed)

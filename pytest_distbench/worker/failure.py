@@ -14,6 +14,7 @@ from typing import TypeVar
 
 from pytest_distbench.records.rank import ErrorReport, Outcome
 from pytest_distbench.records.wire import XFAILED
+from pytest_distbench.worker.torch_internals import skips_of_torchs_tests
 
 _MACHINERY = (contextlib.__file__, ast.__file__)
 _REWRITING = "/_pytest/assertion/"
@@ -61,14 +62,12 @@ def _classify(raised: BaseException) -> tuple[Outcome, str, ErrorReport]:
 def _skip_of_torchs_tests(raised: BaseException) -> str:
     """Why a test of torch's own is skipped: in a rank it ends the process with an exit code of torch's table.
 
-    The table is torch.testing._internal.common_distributed.TEST_SKIPS; a body that has not imported it means another
-    thing by such a code. Empty: this is no skip.
+    A body that has not imported that table means another thing by such a code. Empty: this is no skip.
     """
-    table = getattr(sys.modules.get("torch.testing._internal.common_distributed"), "TEST_SKIPS", {})
     if not issubclass(type(raised), SystemExit):
         return ""
     code = _asked(lambda: getattr(raised, "code", None), None)
-    return next((str(skip.message) for skip in table.values() if type(code) is int and skip.exit_code == code), "")
+    return skips_of_torchs_tests().get(code, "") if type(code) is int else ""
 
 
 def describe(raised: BaseException) -> str:

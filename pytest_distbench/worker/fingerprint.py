@@ -15,17 +15,18 @@ from dataclasses import dataclass
 
 import msgspec
 import torch
+import torch.distributed as dist
 from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook
 
-from pytest_distbench.records.fingerprint import Collective, RankFingerprint
+from pytest_distbench.records.fingerprint import NOT_RECORDED, Collective, RankFingerprint
 from pytest_distbench.records.flight import FlightEntry, FlightRecording
 from pytest_distbench.records.record import replace
+from pytest_distbench.releases import PARTS, RECORDER_SIZE_VARIABLES, text
+from pytest_distbench.worker import torch_internals
 
 _DEFAULT_CAPACITY = 2000
 _MOST_STAMPS = 300
 _CLOCK_STEP_NS = 5_000_000
-_RECORDERS = ("_dump_fr_trace_json", "_dump_nccl_trace_json")
-"""Of all backends that record on the host (torch 2.9), and of NCCL."""
 
 
 @dataclass(slots=True)
@@ -122,10 +123,10 @@ class Watch:
         """Read what is pending. Takes some ten milliseconds: not for when a clock runs."""
         if not self._pending:
             return
-        rings = [ring for name in _RECORDERS if (ring := _dump(name, whole=True).entries)]  # oldest first
+        rings = [recording.entries for recording in _read(whole=True) if recording.entries]  # oldest first
         trouble = ""
         if not self._capacity or not (rings or _count_entered()):
-            trouble = f"torch {torch.__version__} records no collectives here"
+            trouble = _why_not_recorded(self._capacity)
         elif abs(_clock_offset_ns() - self._clock_offset_ns) > _CLOCK_STEP_NS:
             trouble = "the system clock was set meanwhile"
         for window in self._pending:
@@ -180,25 +181,30 @@ def _bytes(dtype: str, shape: list[int]) -> int:
     return size
 
 
-def _dump(function: str, *, whole: bool) -> FlightRecording:
-    dump = getattr(torch._C._distributed_c10d, function, None)
-    if dump is None:
-        return FlightRecording()
-    try:
-        return msgspec.json.decode(dump(includeCollectives=whole), type=FlightRecording)
-    except (RuntimeError, TypeError, msgspec.DecodeError):
-        return FlightRecording()
+def _read(*, whole: bool) -> list[FlightRecording]:
+    found = []
+    for content in torch_internals.recordings(whole=whole):
+        with contextlib.suppress(msgspec.DecodeError):
+            found.append(msgspec.json.decode(content, type=FlightRecording))
+    return found
 
 
 def _count_entered() -> int:
     """Collectives entered so far in all groups. Some ten microseconds."""
-    status = (s for name in _RECORDERS for s in _dump(name, whole=False).pg_status.values())
+    status = (s for recording in _read(whole=False) for s in recording.pg_status.values())
     return sum(max(0, int(s.last_enqueued_collective)) for s in status)
 
 
+def _why_not_recorded(capacity: int) -> str:
+    where = f"{NOT_RECORDED} torch {torch.__version__} on {dist.get_backend()}"
+    if not capacity:
+        return f"{where} with {RECORDER_SIZE_VARIABLES[0]}=0"
+    return where if torch_internals.has_recorder() else f"{where}; {text(PARTS['recorder'].since)} and later do"
+
+
 def _capacity(environment: Mapping[str, str]) -> int:
-    text = environment.get("TORCH_FR_BUFFER_SIZE") or environment.get("TORCH_NCCL_TRACE_BUFFER_SIZE") or ""
-    return int(text) if text.isdecimal() else _DEFAULT_CAPACITY
+    size = next((value for name in RECORDER_SIZE_VARIABLES if (value := environment.get(name))), "")
+    return int(size) if size.isdecimal() else _DEFAULT_CAPACITY
 
 
 def _clock_offset_ns() -> int:

@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import gc
 import io
-import logging
-import multiprocessing.util
 import os
 import sys
-import tempfile
 import threading
-import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
-from multiprocessing import resource_tracker
 from types import FrameType, FunctionType, ModuleType
 
 from pytest_distbench.worker.process import flush_output
+from pytest_distbench.worker.python_internals import (
+    TEMPORARY_FILE,
+    WAITING_FOR_THREADS,
+    forget_parents_exit,
+    run_exit_handlers,
+    wait_for_threads,
+)
 
 LEAVING_S = 10.0
 """How long threads and exit handlers may take: less than pytest gives the ranks to end."""
@@ -38,13 +39,7 @@ def forget_inherited() -> None:
     needs a resource tracker, for shared memory say, starts its own, which cleans up when this rank ends, not when all
     do.
     """
-    atexit._clear()
-    weakref.finalize._registry.clear()  # type: ignore[attr-defined] # no public way, here and below
-    weakref.finalize._registered_with_atexit = False  # type: ignore[attr-defined]
-    atexit.register(logging.shutdown)
-    atexit.register(multiprocessing.util._exit_function)  # type: ignore[attr-defined]
-    tracker = resource_tracker._resource_tracker
-    tracker._fd = tracker._pid = None  # type: ignore[attr-defined]
+    forget_parents_exit()
 
 
 def leave(tell: Callable[[str], None]) -> None:
@@ -56,9 +51,9 @@ def leave(tell: Callable[[str], None]) -> None:
     done = threading.Event()
     threading.Thread(target=_give_up, args=(done, tell), name="distbench-leaving", daemon=True).start()
     with contextlib.suppress(BaseException):  # Python prints it and goes on to its end, too
-        threading._shutdown()  # type: ignore[attr-defined] # also ends the workers of concurrent.futures
+        wait_for_threads()
     with contextlib.suppress(BaseException):
-        atexit._run_exitfuncs()
+        run_exit_handlers()
     with contextlib.suppress(BaseException):
         _finish_files()
     done.set()
@@ -95,7 +90,7 @@ def _finish_files() -> None:
             seen.add(id(held))
             holders.append(held)
             with contextlib.suppress(Exception):  # closed, or its disk is full
-                if issubclass(kind, tempfile._TemporaryFileWrapper):
+                if issubclass(kind, TEMPORARY_FILE):
                     held.close()
                 elif issubclass(kind, io.IOBase) and held.writable():
                     held.flush()
@@ -115,7 +110,7 @@ def _what_goes_on() -> str:
     frames = sys._current_frames()
     main = threading.main_thread()
     here = frames.get(main.ident or 0)
-    if not any(f.f_code is threading._shutdown.__code__ for f in _stack(here)):  # type: ignore[attr-defined]
+    if not any(f.f_code is WAITING_FOR_THREADS for f in _stack(here)):
         return f"its exit handlers were not done{_place(here)}"
     threads = [t for t in threading.enumerate() if t is not main and not t.daemon]
     named = [f"{t.name}{_place(frames.get(t.ident or 0))}" for t in threads[:_MOST_THREADS]]

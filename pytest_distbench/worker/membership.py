@@ -13,6 +13,8 @@ import torch
 import torch.distributed as dist
 from torch.distributed.rendezvous import rendezvous
 
+from pytest_distbench.worker.torch_internals import gloo_groups, group_members, join_fake_group, replace_in_distributed
+
 STORE_SHARE = 0.6
 GROUP_SHARE = 0.8
 """Time-outs nest, as shares of the launch's: rendezvous before collective before launch, so that the inner explains."""
@@ -32,9 +34,7 @@ def join_group(backend: str, *, rank: int, world_size: int, timeout_s: float, de
         device: what this rank computes on.
     """
     if backend == "fake":
-        from torch.testing._internal.distributed.fake_pg import FakeStore
-
-        dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=world_size)
+        join_fake_group(rank=rank, world_size=world_size)
         return
     store, rank, world_size = next(rendezvous("env://", timeout=timedelta(seconds=timeout_s * STORE_SHARE)))
     dist.init_process_group(
@@ -72,25 +72,14 @@ def keep_destroyed_groups() -> Callable[[], int]:
     destroy = dist.destroy_process_group
 
     def largest_group() -> int:
-        sizes.extend(group.size() for group in dist.distributed_c10d._world.pg_map)
+        sizes.extend(map(len, group_members().values()))
         return max(sizes)
 
     @functools.wraps(destroy)
     def keeping(group: Any = None) -> None:
         largest_group()
-        kept.extend(g for g in _gloo_groups() if g not in kept)
+        kept.extend(g for g in gloo_groups() if g not in kept)
         destroy(group)
 
-    _replace_everywhere(destroy, keeping)
+    replace_in_distributed(destroy, keeping)
     return largest_group
-
-
-def _gloo_groups() -> list[Any]:
-    return [group for group, (backend, _) in dist.distributed_c10d._world.pg_map.items() if "gloo" in backend]
-
-
-def _replace_everywhere(old: Callable[..., object], new: Callable[..., object]) -> None:
-    for module in (dist, dist.distributed_c10d):
-        for name, value in list(vars(module).items()):
-            if value is old:
-                setattr(module, name, new)

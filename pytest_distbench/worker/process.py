@@ -15,6 +15,11 @@ from pytest_distbench.records.launch_files import LONGEST_SOCKETS_FOLDER
 from pytest_distbench.records.plan import LaunchPlan
 from pytest_distbench.records.torchrun import CONTRACT
 from pytest_distbench.records.wire import STACKS_SIGNAL, variables_from_wire
+from pytest_distbench.releases import RECORDER_FILE_VARIABLES, RECORDER_SIZE_VARIABLES
+from pytest_distbench.worker.python_internals import place_sockets
+
+_RECORDED = "2000"
+"""Collectives that torch's flight recorder keeps: its own default."""
 
 
 def take_environment(plan: LaunchPlan) -> None:
@@ -23,6 +28,8 @@ def take_environment(plan: LaunchPlan) -> None:
     os.environ.clear()
     os.environ.update(variables_from_wire(plan.variables))
     os.environ.update(contract)
+    if not any(name in os.environ for name in RECORDER_SIZE_VARIABLES):
+        os.environ[RECORDER_SIZE_VARIABLES[0]] = _RECORDED  # in torch 2.8 the recorder is off unless it is asked for
     if plan.device == "cuda":
         _arm_nccl(plan)
     sys.path[:] = plan.python_path
@@ -31,15 +38,14 @@ def take_environment(plan: LaunchPlan) -> None:
     sockets = plan.files.sockets
     if len(os.fsencode(sockets)) <= LONGEST_SOCKETS_FOLDER:
         sockets.mkdir(mode=0o700, exist_ok=True)
-        multiprocessing.current_process()._config["tempdir"] = str(sockets)  # type: ignore[attr-defined] # no public way
+        place_sockets(str(sockets))
 
 
 def _arm_nccl(plan: LaunchPlan) -> None:
     """Let NCCL leave evidence of a hang, and several ranks on one GPU pose as hosts of their own (NCCL_HOSTID)."""
     record = plan.files.nccl_flight_prefix
-    settings = {"TORCH_FR_BUFFER_SIZE": "2000", "TORCH_NCCL_TRACE_BUFFER_SIZE": "2000"}  # the latter before torch 2.9
-    settings |= {"TORCH_NCCL_DUMP_ON_TIMEOUT": "1"}
-    settings |= {"TORCH_FR_DUMP_TEMP_FILE": record, "TORCH_NCCL_DEBUG_INFO_TEMP_FILE": record}
+    settings = {**dict.fromkeys(RECORDER_SIZE_VARIABLES, _RECORDED), "TORCH_NCCL_DUMP_ON_TIMEOUT": "1"}
+    settings |= dict.fromkeys(RECORDER_FILE_VARIABLES, record)
     if plan.shares_gpu:
         settings |= {"NCCL_HOSTID": f"distbench-{os.environ['RANK']}", "NCCL_SOCKET_IFNAME": "lo"}
         settings |= {"NCCL_IB_DISABLE": "1", "NCCL_MAX_CTAS": "2"}

@@ -8,6 +8,7 @@ from pathlib import Path
 import faults
 import pytest
 from support.launching import Launch
+from support.releases import RECORDS
 
 from pytest_distbench.launch.contract import Launcher
 from pytest_distbench.records.plan import BodyReference
@@ -27,19 +28,24 @@ CASES = [
 ]
 
 
+def expected(fault: faults.Fault) -> str:
+    """The reason, as far as this torch can tell which collective the others wait in."""
+    return fault.reason if RECORDS else fault.reason.partition("all_reduce")[0].removesuffix("; rank 0 waits in ")
+
+
 @pytest.fixture
 def launch(launcher: Launcher, tmp_path: Path) -> Launch:
     return Launch(launcher, tmp_path, Path(faults.__file__))
 
 
-@pytest.mark.parametrize(("launcher", "fault"), CASES, indirect=["launcher"])
+@pytest.mark.parametrize(("launcher", "fault"), CASES, indirect=["launcher"], scope="module")  # else one for each case
 def test_a_fault_is_detected_and_attributed_and_the_next_launch_is_well(launch: Launch, fault: faults.Fault) -> None:
     variables = {faults.PHASE_VARIABLE: fault.phase} if fault.phase else {}
     timeout_s = HANG_S if fault.is_hang or fault.waits else SHORT_S if fault.remark else 90.0
     record = launch(fault.body.__name__, timeout_s=timeout_s, variables=variables)
 
     assert record.outcome == ("failed" if fault.reason else "passed"), record.reason
-    assert re.match(fault.reason, record.reason)
+    assert re.match(expected(fault), record.reason)
     if fault.reason and fault.root_cause is not None:
         assert record.fates[0].rank == fault.root_cause
     assert record.timed_out == fault.is_hang
@@ -51,6 +57,7 @@ def test_a_fault_is_detected_and_attributed_and_the_next_launch_is_well(launch: 
     ("launcher", "world_size"),
     [("warm", 1), ("warm", 3), ("warm", 16), ("torchrun", 1), ("torchrun", 5)],
     indirect=["launcher"],
+    scope="module",
 )
 def test_a_group_of_any_size_passes(launch: Launch, world_size: int) -> None:
     """Alone, an odd number, and many more than there are cores; every other test has two."""

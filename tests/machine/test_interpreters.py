@@ -15,7 +15,7 @@ from pytest_distbench.machine.interpreters import find_interpreter
     ("answer", "said"),
     [
         ("hello", "does not answer as a Python 3 does: hello"),
-        ('[[3, 12, 1], {"torch": "2.5.1", "numpy": "2", "msgspec": "1", "psutil": "7"}, []]', "2.5.1; ranks need 2.6"),
+        ('[[3, 12, 1], {"torch": "2.4.1", "numpy": "2", "msgspec": "1", "psutil": "7"}, []]', "2.4.1; ranks need 2"),
         ('[[3, 9, 1], {"torch": "2.9"}, []]', "Python 3.9.1; ranks need 3.11 or later"),
         (
             '[[3, 12, 1], {"torch": "2.9", "numpy": "2"}, []]',

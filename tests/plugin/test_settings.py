@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from support.documents import accepted, texts
 from support.projects import EXIT_USAGE, TEST, Project, run, stored
 
+from pytest_distbench.machine import hardware
 from pytest_distbench.plugin.settings import parse_world_sizes
 
 
@@ -47,6 +48,17 @@ def test_a_bad_option_is_a_usage_error_that_names_it(project: Project, arguments
     result.stderr.fnmatch_lines([message])
     assert result.ret == EXIT_USAGE
     assert stored(made) == []
+
+
+def test_a_torch_that_ranks_cannot_run_under_is_a_usage_error(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hardware, "installed_version", lambda package: "2.4.1")
+    made = project(TEST)
+    result = run(made, "--distbench-launcher=warm")
+
+    result.stderr.fnmatch_lines(["*torch 2.4.1; ranks need * or later: pip install *"])
+    assert result.ret == EXIT_USAGE
 
 
 def test_ini_keys_are_read(project: Project) -> None:

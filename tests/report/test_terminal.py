@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 from support.results import PAIRED, STORED, point, result, verdict
 
+from pytest_distbench.records.fingerprint import NOT_RECORDED, Fingerprint
+from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import ReferenceRecord
 from pytest_distbench.report.tables import FINDS, case_table, overview
 from pytest_distbench.report.terminal import summary_lines
@@ -27,6 +29,15 @@ def test_software_that_differs_is_told_once_in_the_words_of_the_reference(
     )
 
     assert [found for found in lines if "software" in found] == [line]
+
+
+def test_a_torch_that_gives_no_fingerprints_is_told_once() -> None:
+    why = f"{NOT_RECORDED} torch 2.7.1 on gloo"
+    blind = result(verdict("incomparable", metric="fingerprint", reason=f"step: {why}"))
+    launches = [replace(blind.launches[0], fingerprints={key: Fingerprint(missing=why) for key in ("step", "other")})]
+    lines = summary_lines([replace(blind, launches=launches)] * 2, verbosity=0, record_command="", folder=Path("b"))
+
+    assert [line for line in lines if NOT_RECORDED in line] == [f"no fingerprint of 2 cases: {why}"]
 
 
 def test_cases_of_both_kinds_have_a_table_each() -> None:

@@ -14,6 +14,7 @@ import pytest
 
 from pytest_distbench.errors import BodyError, ForeignModuleError
 from pytest_distbench.records.plan import BodyReference, LaunchPlan
+from pytest_distbench.releases import GENERATED_MODULE
 from pytest_distbench.worker import bodies
 
 
@@ -31,6 +32,19 @@ def test_a_module_that_came_from_the_working_tree_all_the_same_is_named(
     bodies.check_origin(cast("LaunchPlan", fine))
     bodies.check_origin(cast("LaunchPlan", none))
     monkeypatch.delitem(sys.modules, "led_astray")
+
+
+def test_a_module_that_torch_wrote_to_a_temporary_folder_came_from_nowhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With a TMPDIR in the working tree; torch 2.8 and older write one in every process."""
+    (tmp_path / f"{GENERATED_MODULE}.py").touch()
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, GENERATED_MODULE, raising=False)
+    importlib.import_module(GENERATED_MODULE)
+
+    bodies.check_origin(cast("LaunchPlan", SimpleNamespace(tree="/other", foreign_tree=str(tmp_path))))
+    monkeypatch.delitem(sys.modules, GENERATED_MODULE)
 
 
 async def coroutine() -> None:

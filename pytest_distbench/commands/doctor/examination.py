@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
+import platform
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import psutil
 
-from pytest_distbench.commands.doctor import gpus, host
+from pytest_distbench.commands.doctor import gpus, host, software
 from pytest_distbench.commands.doctor.finding import Finding
+from pytest_distbench.machine import hardware
 
 
 def examine(root: Path = Path("/"), variables: Mapping[str, str] = os.environ) -> Iterator[Finding]:
@@ -33,9 +35,10 @@ def examine(root: Path = Path("/"), variables: Mapping[str, str] = os.environ) -
         host.loopback,
         host.reverse_look_up,
         lambda: gpus.gpus(variables),
-        host.versions,
-        host.torch_import,
-        host.debugging,
+        software.versions,
+        lambda: software.release(hardware.installed_version("torch"), platform.python_version()),
+        software.torch_import,
+        software.debugging,
         lambda: host.user_namespaces(root),
         host.leftovers,
     )

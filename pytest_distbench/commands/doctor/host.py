@@ -1,16 +1,12 @@
-"""Checks of the host and its software: /proc, /sys, and torch in a process of its own, never in this one. Linux."""
+"""Checks of the host: its processors, limits and network, what else runs on it, and what earlier runs left. Linux."""
 
 from __future__ import annotations
 
 import contextlib
-import importlib.util
 import os
-import platform
 import resource
 import shutil
 import socket
-import subprocess
-import sys
 import tempfile
 import threading
 import time
@@ -21,10 +17,8 @@ from typing import Any
 import psutil
 
 from pytest_distbench.commands.doctor.finding import Finding
-from pytest_distbench.installation import __version__
 from pytest_distbench.launch import processes
 from pytest_distbench.launch.contract import SESSION_VARIABLE
-from pytest_distbench.launch.diagnosis.evidence import py_spy
 from pytest_distbench.machine import hardware
 from pytest_distbench.units import format_bytes
 
@@ -38,7 +32,6 @@ FEW_FILES = 4096
 SMALL_SHM_BYTES = 64 * 2**20
 FEW_FREE_BYTES = 2**30
 LOOKUP_S = 1.0
-_IMPORT_TIMEOUT_S = 300.0
 _CLOCKS = frozenset({"tsc", "kvm-clock", "arch_sys_counter", "hyperv_clocksource_tsc_page", "xen"})
 
 
@@ -216,50 +209,6 @@ def reverse_look_up() -> Iterator[Finding]:
         )
     else:
         yield Finding("ok", "name look-up", f"the name of 127.0.0.1 takes {answer[0] * 1e3:.0f} ms")
-
-
-def versions() -> Iterator[Finding]:
-    """What decides a result besides the hardware."""
-    names = ("torch", "numpy", "pytest", "pytest-benchmark", "msgspec", "psutil", "filelock", "nvidia-ml-py")
-    found = ", ".join(f"{name} {hardware.installed_version(name)}" for name in names)
-    yield Finding("ok", "versions", f"distbench {__version__}, python {platform.python_version()}, {found}")
-
-
-def torch_import() -> Iterator[Finding]:
-    """Whether torch can be imported, in a process of its own, and which backends it has."""
-    code = (
-        "import torch, torch.distributed as d\n"
-        "names = ('gloo', 'nccl', 'mpi', 'ucc', 'xccl')\n"
-        "have = [n for n in names if getattr(d, f'is_{n}_available', lambda: False)()]\n"
-        "nccl = '.'.join(map(str, torch.cuda.nccl.version())) if 'nccl' in have else '-'\n"
-        'print(f\'{torch.__version__}, CUDA {torch.version.cuda or "-"}, NCCL {nccl}, backends {", ".join(have)}\')\n'
-    )
-    try:
-        done = subprocess.run(
-            [sys.executable, "-c", code], capture_output=True, text=True, timeout=_IMPORT_TIMEOUT_S, check=False
-        )
-    except subprocess.TimeoutExpired:
-        text = f"import torch did not end within {_IMPORT_TIMEOUT_S:.0f} s"
-        yield Finding(
-            "fail", "torch", text, "a slow or hanging file system? try python -X importtime -c 'import torch'"
-        )
-        return
-    if done.returncode:
-        last = (done.stderr.strip().splitlines() or ["no message"])[-1]
-        yield Finding("fail", "torch", f"cannot be imported: {last}", "pip install torch, in this environment")
-    else:
-        yield Finding("ok", "torch", done.stdout.strip())
-
-
-def debugging() -> Iterator[Finding]:
-    """py-spy, which shows the stacks of ranks that cannot show them themselves."""
-    if py_spy() is not None:
-        yield Finding("ok", "py-spy", "installed: a second source for the stacks of hung ranks")
-    else:
-        advice = "optional: pip install py-spy shows ranks that hang before they can answer a signal"
-        yield Finding("note", "py-spy", "not installed", advice)
-    if importlib.util.find_spec("xdist") is not None:
-        yield Finding("note", "pytest-xdist", "installed: measurements still run one at a time on this host")
 
 
 def user_namespaces(root: Path) -> Iterator[Finding]:

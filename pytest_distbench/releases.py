@@ -1,0 +1,110 @@
+"""The releases of torch and Python that ranks run under, and what each release of torch has. Imports no torch.
+
+pytest's own process, ``distbench doctor`` and the check of another Python read it, and none of them may import torch.
+The code that meets the differences is ``worker/torch_internals.py``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from pytest_distbench.errors import ConfigurationError
+
+Release = tuple[int, int]
+"""Major and minor: what differs, differs between minor releases."""
+
+OLDEST_PYTHON: Release = (3, 11)
+
+TESTED: Mapping[Release, tuple[str, ...]] = MappingProxyType(
+    {
+        (2, 5): ("3.11",),
+        (2, 8): ("3.12",),
+        (2, 13): ("3.11",),
+    }
+)
+"""Release of torch -> the Pythons that docs/versions.md was measured with."""
+
+OLDEST_TORCH, NEWEST_TORCH = min(TESTED), max(TESTED)
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Something of torch that not every release has.
+
+    Attributes:
+        name: what it is.
+        since: the first release that has it.
+        without: what follows where it is missing; empty: nothing, we have another way.
+    """
+
+    name: str
+    since: Release
+    without: str = ""
+
+
+PARTS: Mapping[str, Part] = MappingProxyType(
+    {
+        "recorder": Part(
+            "a flight recorder of every backend",
+            (2, 8),
+            "no fingerprints on gloo, and a hang is told by its stacks, without the collective",
+        ),
+    }
+)
+"""By the name under which ``worker/torch_internals.py`` looks for it."""
+
+RECORDER_SIZE_VARIABLES = ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE")
+RECORDER_FILE_VARIABLES = ("TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE")
+"""What sizes the recorder, and where NCCL's is dumped; the second name is that of older releases."""
+
+GENERATED_MODULE = "_remote_module_non_scriptable"
+"""Older releases write it to a temporary folder in every process, and import it from there: nobody's source."""
+
+
+def release_of(version: str) -> Release:
+    """``2.14.1+cu130`` -> (2, 14); a text without two numbers is (0, 0)."""
+    found = re.match(r"(\d{1,9})\.(\d{1,9})", version)
+    return (int(found[1]), int(found[2])) if found else (0, 0)
+
+
+def check_torch(version: str, who: str = "") -> None:
+    """Refuse a torch that ranks cannot run under.
+
+    Args:
+        version: as its package says.
+        who: what needs it, to begin the message.
+
+    Raises:
+        ConfigurationError: it is older than :data:`OLDEST_TORCH`.
+    """
+    if release_of(version) < OLDEST_TORCH:
+        raise ConfigurationError(
+            f"{who}torch {version}; ranks need {text(OLDEST_TORCH)} or later: pip install 'torch>={text(OLDEST_TORCH)}'"
+        )
+
+
+def untested(version: str) -> str:
+    """A sentence on a torch that no results exist for; empty where there are some."""
+    release = release_of(version)
+    if release in TESTED:
+        return ""
+    where = "newer than any" if release > NEWEST_TORCH else "not one of those"
+    return f"torch {text(release)} is {where} we have tested; the nearest is {text(nearest(release))}"
+
+
+def nearest(release: Release) -> Release:
+    """The tested release that this one has most in common with: the last before it, where there is one."""
+    return max((tested for tested in TESTED if tested <= release), default=OLDEST_TORCH)
+
+
+def lacking(version: str) -> list[Part]:
+    """What this torch lacks and we have no other way to do."""
+    return [part for part in PARTS.values() if part.without and release_of(version) < part.since]
+
+
+def text(release: Release) -> str:
+    """``2.14``."""
+    return ".".join(map(str, release))

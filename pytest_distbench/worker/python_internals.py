@@ -1,0 +1,77 @@
+"""Every private part of Python that ranks and the agent use: to be looked at when a release of Python is new.
+
+None has a public way. All of it is there from Python 3.11 to 3.13; what differs there is said beside it. The agent uses
+it before it has imported torch.
+"""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import multiprocessing
+import multiprocessing.util
+import os
+import tempfile
+import threading
+import weakref
+from multiprocessing import forkserver, resource_tracker
+from types import CodeType
+from typing import Any
+
+TEMPORARY_FILE: type[Any] = tempfile._TemporaryFileWrapper
+"""What ``NamedTemporaryFile`` returns."""
+
+WAITING_FOR_THREADS: CodeType = threading._shutdown.__code__  # type: ignore[attr-defined]
+"""What a main thread runs that waits for the others; from 3.13 on it waits in C, below this function."""
+
+
+def place_sockets(folder: str, *, semaphores: str = "") -> None:
+    """Let multiprocessing make its sockets in a folder, and begin the names of its semaphores with a text.
+
+    Args:
+        folder: for sockets.
+        semaphores: a slash and a prefix; empty: as it is.
+    """
+    config = multiprocessing.current_process()._config  # type: ignore[attr-defined]
+    config["tempdir"] = folder
+    if semaphores:
+        config["semprefix"] = semaphores
+
+
+def forget_parents_exit() -> None:
+    """Leave handlers, finalizers and the resource tracker to the process that this one was forked from."""
+    atexit._clear()
+    weakref.finalize._registry.clear()  # type: ignore[attr-defined]
+    weakref.finalize._registered_with_atexit = False  # type: ignore[attr-defined]
+    atexit.register(logging.shutdown)
+    atexit.register(multiprocessing.util._exit_function)  # type: ignore[attr-defined]
+    tracker: Any = resource_tracker._resource_tracker
+    tracker._fd = tracker._pid = None
+
+
+def wait_for_threads() -> None:
+    """As the interpreter does at its end: threads that are no daemons, and the workers of concurrent.futures."""
+    threading._shutdown()  # type: ignore[attr-defined]
+
+
+def run_exit_handlers() -> None:
+    """What was registered with ``atexit``, the last first."""
+    atexit._run_exitfuncs()
+
+
+def forkserver_pid() -> int | None:
+    """The process that this one's ranks are forked from."""
+    pid: int | None = forkserver._forkserver._forkserver_pid  # type: ignore[attr-defined]
+    return pid
+
+
+def let_helpers_end() -> None:
+    """Close what keeps this process's forkserver and resource tracker alive."""
+    for helper, name in (
+        (forkserver._forkserver, "_forkserver_alive_fd"),
+        (resource_tracker._resource_tracker, "_fd"),
+    ):
+        descriptor = getattr(helper, name)
+        if descriptor is not None:
+            os.close(descriptor)
+            setattr(helper, name, None)

@@ -1,0 +1,154 @@
+"""Every private part of torch that ranks and their elastic agent use: to be looked at when a release of torch is new.
+
+What differs between releases is found by looking for it, as nightly and vendor builds carry their number before they
+have everything. ``releases.py`` has the table of what is found in which release, and a test compares the two.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing.connection
+import socket
+import sys
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from typing import Any, cast
+
+import torch
+import torch.distributed as dist
+from torch.distributed import TCPStore, distributed_c10d  # type: ignore[attr-defined] # exported at run time only
+
+_DUMP_ALL, _DUMP_NCCL = "_dump_fr_trace_json", "_dump_nccl_trace_json"
+_LONGEST_BLOCK_S = 5.0
+
+
+def has_recorder() -> bool:
+    """Whether collectives are recorded whatever the backend; else those of NCCL at most."""
+    return hasattr(torch._C._distributed_c10d, _DUMP_ALL)
+
+
+def recordings(*, whole: bool) -> list[bytes]:
+    """What torch's flight recorders hold, as JSON: that of all backends, and that of NCCL.
+
+    Args:
+        whole: with the collectives; else the counts alone, which takes some ten microseconds.
+    """
+    found = []
+    for name in (_DUMP_ALL, _DUMP_NCCL):
+        dump = getattr(torch._C._distributed_c10d, name, None)
+        if dump is not None:
+            with contextlib.suppress(RuntimeError, TypeError):
+                content: str | bytes = dump(includeCollectives=whole)
+                found.append(content.encode() if isinstance(content, str) else content)
+    return found
+
+
+def group_members() -> dict[str, list[int]]:
+    """Name of each process group of this process -> its ranks."""
+    world = distributed_c10d._world
+    return {world.pg_names[group]: sorted(ranks) for group, ranks in world.pg_group_ranks.items()}
+
+
+def skips_of_torchs_tests() -> dict[int, str]:
+    """Exit code by which a test of torch's own skips -> why; empty where no such test was imported here."""
+    table = getattr(sys.modules.get("torch.testing._internal.common_distributed"), "TEST_SKIPS", {})
+    return {skip.exit_code: str(skip.message) for skip in table.values()}
+
+
+def gloo_groups() -> list[Any]:
+    """The process groups of this process that gloo has a part in."""
+    return [group for group, (backend, _) in distributed_c10d._world.pg_map.items() if "gloo" in backend]
+
+
+def replace_in_distributed(old: Callable[..., object], new: Callable[..., object]) -> None:
+    """Put ``new`` where ``torch.distributed`` has ``old``, under whatever names."""
+    for module in (dist, distributed_c10d):
+        for name, value in list(vars(module).items()):
+            if value is old:
+                setattr(module, name, new)
+
+
+def join_fake_group(*, rank: int, world_size: int) -> None:
+    """Make the default group one that moves no data."""
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=world_size)
+
+
+def store_on(listener: socket.socket, *, timeout_s: float) -> TCPStore:
+    """A TCPStore that serves on a socket of ours, which it closes: torch's own would listen on every interface."""
+    host, port = listener.getsockname()[:2]
+    return TCPStore(
+        host,
+        port,
+        is_master=True,
+        timeout=timedelta(seconds=timeout_s),
+        wait_for_workers=False,
+        master_listen_fd=listener.detach(),
+    )
+
+
+class WokenByRanks:
+    """What an elastic agent does otherwise that is woken by its ranks; to be mixed into ``LocalElasticAgent``.
+
+    The stock agent looks every 0.1 s, on the cores that are being measured, and may meet a victim before the
+    culprit. This one blocks until a rank's result pipe or exit becomes readable.
+
+    Args:
+        on_start: is told the process ids, in the order of local ranks.
+        shutdown_s: how long ranks that are told to end may take.
+    """
+
+    _pcontext: Any
+
+    def __init__(self, *args: Any, on_start: Callable[[list[int]], None], shutdown_s: int, **options: Any) -> None:
+        self._on_start = on_start
+        self._shutdown_s = shutdown_s
+        super().__init__(*args, **options)
+
+    def _start_workers(self, worker_group: Any) -> dict[int, Any]:
+        started = cast("dict[int, Any]", super()._start_workers(worker_group))  # type: ignore[misc] # the agent's
+        self._on_start([pid for _, pid in sorted(self._pcontext.pids().items())])
+        return started
+
+    def _shutdown(self, *signals: Any, **options: Any) -> None:
+        if self._pcontext is not None:
+            self._pcontext.close(*signals, timeout=self._shutdown_s)  # before torch 2.9 the agent waits 30 s
+        super()._shutdown(*signals, **options)  # type: ignore[misc]
+
+    def _monitor_workers(self, worker_group: Any) -> Any:
+        result = self._wait_for_result()
+        if result is None:
+            return super()._monitor_workers(worker_group)  # type: ignore[misc]
+        with self._answering(result):  # the stock logic takes over the result already taken
+            return super()._monitor_workers(worker_group)  # type: ignore[misc]
+
+    def _wait_for_result(self) -> Any:
+        ranks = self._pcontext
+        while (result := ranks.wait(0)) is None:
+            pending = [q._reader for i, q in ranks._ret_vals.items() if i not in ranks._return_values]
+            running = [process.sentinel for process in ranks._pc.processes if process.exitcode != 0]
+            if not multiprocessing.connection.wait([*running, *pending], timeout=_LONGEST_BLOCK_S):
+                return None
+            for i, process in enumerate(ranks._pc.processes):  # os._exit(0): torch would wait for its result for ever
+                if process.exitcode == 0 and i not in ranks._return_values and not ranks._ret_vals[i]._reader.poll():
+                    ranks._return_values[i] = None
+        return result
+
+    @contextlib.contextmanager
+    def _answering(self, result: Any) -> Iterator[None]:
+        ranks = self._pcontext
+        ask_again = ranks.wait
+        ranks.wait = lambda timeout=-1, period=1: result
+        try:
+            yield
+        finally:
+            ranks.wait = ask_again
+
+    def exit_codes(self) -> dict[int, int]:
+        """Local rank -> exit code (minus the signal's number), of the ranks that have ended."""
+        ranks = self._pcontext
+        if ranks is None or ranks._pc is None:
+            return {}
+        codes = {i: process.exitcode for i, process in enumerate(ranks._pc.processes)}
+        return {i: code for i, code in codes.items() if code is not None}

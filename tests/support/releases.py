@@ -1,0 +1,14 @@
+"""What the torch of these tests can do: under `tox run -e oldest` some is missing."""
+
+from __future__ import annotations
+
+from importlib import metadata
+
+import pytest
+
+from pytest_distbench.releases import PARTS, release_of
+
+RECORDS = release_of(metadata.version("torch")) >= PARTS["recorder"].since
+"""Whether it records the collectives of gloo."""
+
+needs_recorder = pytest.mark.skipif(not RECORDS, reason="this torch does not record the collectives of gloo")

@@ -1,0 +1,68 @@
+"""Releases of torch: which ranks can run under, which are tested, and what the documents say of them."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from pytest_distbench.errors import ConfigurationError
+from pytest_distbench.releases import (
+    NEWEST_TORCH,
+    OLDEST_PYTHON,
+    OLDEST_TORCH,
+    TESTED,
+    check_torch,
+    nearest,
+    release_of,
+    text,
+    untested,
+)
+
+ROOT = Path(__file__).parent.parent
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+
+
+@pytest.mark.parametrize(
+    ("version", "release"),
+    [("2.14.1+cu130", (2, 14)), ("2.5.0a0+872d972e41.nv24.8", (2, 5)), ("3.0", (3, 0)), ("not installed", (0, 0))],
+)
+def test_a_version_has_a_release(version: str, release: tuple[int, int]) -> None:
+    assert release_of(version) == release
+
+
+@pytest.mark.parametrize("version", ["2.4.1", "1.13.1+cpu", "not installed"])
+def test_a_torch_that_is_too_old_is_refused(version: str) -> None:
+    with pytest.raises(ConfigurationError, match=rf"^for x: torch {re.escape(version)}; ranks need 2\.\d+ or later"):
+        check_torch(version, "for x: ")
+
+
+@pytest.mark.parametrize("release", TESTED)
+def test_a_tested_release_is_accepted_and_nearest_to_itself(release: tuple[int, int]) -> None:
+    check_torch(f"{text(release)}.0")
+
+    assert nearest(release) == release
+    assert untested(f"{text(release)}.0") == ""
+
+
+def test_a_release_that_is_newer_than_any_tested_is_told_with_the_nearest() -> None:
+    assert untested("9.1.0") == f"torch 9.1 is newer than any we have tested; the nearest is {text(NEWEST_TORCH)}"
+
+
+def test_the_project_asks_for_the_oldest_release_and_names_the_tested_pythons() -> None:
+    pythons = {python for tested in TESTED.values() for python in tested}
+
+    assert f"torch>={text(OLDEST_TORCH)}" in PROJECT["dependencies"]
+    assert PROJECT["requires-python"] == f">={text(OLDEST_PYTHON)}"
+    assert set(re.findall(r":: (3\.\d+)", " ".join(PROJECT["classifiers"]))) == pythons
+
+
+def test_the_table_of_the_documents_has_a_row_for_every_tested_release_and_python() -> None:
+    page = (ROOT / "docs" / "versions.md").read_text()
+    rows = re.findall(r"^\| (\d+\.\d+)\S* \| (\d+\.\d+)\S* \|", page, re.MULTILINE)
+
+    assert {(release_of(torch), python) for torch, python in rows} == {
+        (release, python) for release, tested in TESTED.items() for python in tested
+    }
