@@ -104,7 +104,7 @@ def test_a_link_that_another_user_left_leads_nowhere(tmp_path: Path) -> None:
     files = LaunchFiles(tmp_path / "launch1")
     files.sockets.mkdir(parents=True)
     files.plan.touch()
-    RunDirectory()
+    RunDirectory(PROJECT)
 
     assert files.sockets.exists()
     assert files.plan.exists()
