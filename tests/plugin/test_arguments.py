@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from pytest_distbench.judging.policy import Policy
 from pytest_distbench.plugin.arguments import Arguments
 from pytest_distbench.plugin.fixtures import Distbench
-from pytest_distbench.plugin.outcomes import Misuse, Regression
+from pytest_distbench.plugin.outcomes import BeyondBound, Misuse, Regression
 from pytest_distbench.plugin.shapes import CollectiveSweep, TimeToAccuracy
 from pytest_distbench.read import stdout
 from pytest_distbench.records.launch import LaunchRecord
@@ -204,6 +204,15 @@ def test_judge_takes_it_or_refuses_it(argument: str, value: Any, tmp_path_factor
     arguments: dict[str, Any] = {"name": "ratio", "values": lambda a: a["step"], "of": one, argument: value}
 
     takes_or_refuses(lambda: distbench.judge(**arguments), "distbench.judge")
+
+
+@pytest.mark.parametrize("argument", ["at_most", "at_least"])
+@given(value=nonsense)
+def test_judge_takes_a_bound_or_refuses_it(argument: str, value: Any, tmp_path_factory: pytest.TempPathFactory) -> None:
+    distbench = make(tmp_path_factory.getbasetemp() / "b")
+
+    with contextlib.suppress(BeyondBound):
+        takes_or_refuses(lambda: distbench.judge("ratio", [1.0], **{argument: value}), "distbench.judge('ratio'): ")
 
 
 @pytest.mark.parametrize(
