@@ -17,7 +17,9 @@ def _frames_in(**functions: str) -> re.Pattern[str]:
 
 _LIFELINE = "_die_with_pytest"
 _AT_WORK = _frames_in(main="_measure", membership="join_group|leave_group")
-_ENTRY = _frames_in(main="_measure|run|_end", membership="join_group|leave_group", leaving="leave")
+_ENTRY = _frames_in(
+    main="_measure|run|_end", bodies="call", script="run_script", membership="join_group|leave_group", leaving="leave"
+)
 _OUTERMOST = _frames_in(main="run_rank|_end")
 """Our frame at the bottom of the main thread, which comes last: a dump that shows it is whole."""
 _LIBRARY = re.compile(r"/site-packages/|/pytest_distbench/|/lib/python3|^<")
