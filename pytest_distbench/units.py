@@ -106,7 +106,10 @@ def format_quantity(value: float, unit: str) -> str:
         return format_seconds(value)
     if unit == "B":
         return format_bytes(value)
-    digits = f"{value:,.0f}" if float(value).is_integer() and abs(value) < 1e15 else f"{value:.4g}"
+    if isinstance(value, int):
+        digits = f"{value:,d}"  # a float would not have all of them
+    else:
+        digits = f"{value:,.0f}" if value.is_integer() and abs(value) < 1e15 else f"{value:.4g}"
     return f"{digits} {unit}".rstrip()
 
 

@@ -116,7 +116,7 @@ def _stored_value(value: float | None, *, exact: bool) -> float | None:
     if value is None:
         return None
     if exact:
-        return int(value) if value.is_integer() else value
+        return int(value) if isinstance(value, int) or value.is_integer() else value
     return _round(value)
 
 

@@ -11,14 +11,14 @@ from pytest_distbench.records.bound_text import BoundValue, terms_of
 from pytest_distbench.records.fingerprint import Fingerprint
 from pytest_distbench.records.kinds import METRIC_KINDS, OfKind
 from pytest_distbench.records.metric import Scalar
-from pytest_distbench.records.record import Record, Tolerance
+from pytest_distbench.records.record import Number, Record, Tolerance
 
 
 class BaselineMetric(OfKind, frozen=True, kw_only=True, omit_defaults=True):
     """Stored values of one metric, one per launch."""
 
     unit: str
-    launches: Annotated[list[float | None], msgspec.Meta(min_length=1)]
+    launches: Annotated[list[Number | None], msgspec.Meta(min_length=1)]
     tolerance: Tolerance | None = None
     """Set by hand in the file, as a fraction; goes before the entry's. An update keeps it."""
     minimum: list[Annotated[float, msgspec.Meta(gt=0)]] = []

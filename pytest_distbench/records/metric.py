@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pytest_distbench.records.bound import Bound
 from pytest_distbench.records.kinds import OfKind, Reduce
-from pytest_distbench.records.record import Record
+from pytest_distbench.records.record import Number, Record
 
 Scalar = bool | int | float | str
 
@@ -19,7 +19,7 @@ class Observation(OfKind, frozen=True, kw_only=True):
     name: str
     unit: str
     reduce: Reduce
-    values: list[float]
+    values: list[Number]
     is_series: bool
     at: dict[str, Scalar] = {}
     identity: dict[str, Scalar] = {}
@@ -54,14 +54,14 @@ class Measurement(OfKind, frozen=True, kw_only=True):
 
     name: str
     unit: str
-    value: float | None
+    value: Number | None
     """The launch's value; None says it has none (a goal never reached)."""
     at: dict[str, Scalar] = {}
     identity: dict[str, Scalar] = {}
     """What defines the number besides its name and point: it is not compared with one of another."""
     facts: dict[str, Scalar] = {}
     """What describes it."""
-    series: list[float] = []
+    series: list[Number] = []
     """Kept for exact, info and curve series only."""
     summary: Summary | None = None
     companions: dict[str, float] = {}

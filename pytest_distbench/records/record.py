@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import msgspec
+
+if TYPE_CHECKING:
+    Number = float
+else:
+    Number = int | float
+"""A measured number. Read from a file, whole ones stay integers: a float has 53 bits, a checksum may have 64."""
 
 Tolerance = Annotated[float, msgspec.Meta(ge=0)]
 

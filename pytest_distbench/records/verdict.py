@@ -5,6 +5,7 @@ from __future__ import annotations
 from pytest_distbench.records.bound import Bound
 from pytest_distbench.records.kinds import VERDICT_KINDS, OfKind, VerdictName, verdict_kind
 from pytest_distbench.records.metric import Scalar, metric_name
+from pytest_distbench.records.record import Number
 
 
 class Verdict(OfKind, frozen=True, kw_only=True):
@@ -14,9 +15,9 @@ class Verdict(OfKind, frozen=True, kw_only=True):
     """Name and point: ``latency[message_bytes=4096]``."""
     kind: VerdictName
     unit: str
-    current: float | None = None
+    current: Number | None = None
     """Median over launches; of a convergence metric the mean over seeds."""
-    baseline: float | None = None
+    baseline: Number | None = None
     ratio: float | None = None
     """current / baseline, of a clock that of the fast sides, which are judged; None where one of them is missing."""
     limit: float | None = None

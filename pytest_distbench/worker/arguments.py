@@ -79,7 +79,16 @@ def check_number(call: str, argument: str, value: object) -> float:
     found = real(value)
     if found is None or not abs(found) <= LARGEST_NUMBER:
         refuse(call, f"{argument} to be a finite number", value)
-    return found
+    return found if abs(found) < LARGEST_WHOLE else _in_whole(value, found)
+
+
+def _in_whole(value: object, as_float: float) -> float:
+    """A large integer with all its digits, as far as it has 64 bits; JSON has no more."""
+    try:
+        whole = operator.index(value)  # type: ignore[arg-type] # that is the question
+    except _NO_NUMBER:
+        return as_float
+    return whole if -(2**63) <= whole < 2**64 else as_float
 
 
 def real(value: object) -> float | None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 from support.metrics import STORED, baseline, metric, rule
 
 from pytest_distbench.judging.metric import judge, not_measured
+from pytest_distbench.records.baseline import BaselineMetric
 from pytest_distbench.records.kinds import Better
 from pytest_distbench.records.record import replace
 
@@ -65,6 +67,15 @@ def test_exact_numbers_must_be_equal() -> None:
     assert kind([52, 52], [52] * 10, "exact") == "unchanged"
     assert kind([53], [52] * 10, "exact") == "regressed"
     assert kind([47], [52] * 10, "exact") == "regressed"
+
+
+def test_integers_are_compared_digit_by_digit() -> None:
+    entry = msgspec.json.decode(msgspec.json.encode(replace(baseline([2**60], "exact"), unit="")), type=BaselineMetric)
+
+    assert judge([replace(metric(2**60, "exact"), unit="")], entry, rule()).verdict.kind == "unchanged"
+    verdict = judge([replace(metric(2**60 + 1, "exact"), unit="")], entry, rule()).verdict
+    assert verdict.kind == "regressed"
+    assert verdict.reason == "exact: 1,152,921,504,606,846,976 -> 1,152,921,504,606,846,977"
 
 
 def test_exact_numbers_under_other_software_are_incomparable_unless_equal() -> None:

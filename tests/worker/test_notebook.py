@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import msgspec
+import numpy
 import pytest
+import torch
 
 from pytest_distbench.errors import RecordingError
+from pytest_distbench.launch.reduce import merge
+from pytest_distbench.records.rank import RankReport
 from pytest_distbench.worker.notebook import Notebook
 
 
@@ -62,3 +69,14 @@ def test_what_no_rule_for_trainings_could_judge_is_refused(
 ) -> None:
     with pytest.raises(RecordingError, match=message):
         note(Notebook(), value, better, identity=identity)
+
+
+@pytest.mark.parametrize("value", [2**60 + 1, -(2**63), 2**64 - 1, numpy.int64(2**60 + 1), torch.tensor(2**60 + 1)])
+def test_a_large_integer_keeps_all_its_digits_on_the_way(value: Any) -> None:
+    notebook = Notebook()
+    notebook.note("checksum", value, unit="", better="exact", reduce=None, at={})
+    report = RankReport(rank=0, pid=1, outcome="passed", phase="body", phases={}, observations=notebook.observations)
+    [measurement] = merge([msgspec.json.decode(msgspec.json.encode(report), type=RankReport)])
+
+    assert measurement.value == int(value)
+    assert isinstance(measurement.value, int)
