@@ -11,10 +11,12 @@ from pytest_distbench.judging.family import Family
 from pytest_distbench.judging.fingerprint_rule import METRIC, judge_fingerprints
 from pytest_distbench.judging.metric import Rule, judge, not_measured
 from pytest_distbench.judging.software import software_changes
+from pytest_distbench.judging.staleness import Staleness, staleness
 from pytest_distbench.judging.stored_rule import typical_noise
 from pytest_distbench.judging.terms import Terms
 from pytest_distbench.judging.training_rule import judge_family
 from pytest_distbench.records.baseline import BaselineEntry, BaselineMetric
+from pytest_distbench.records.case import Case
 from pytest_distbench.records.fingerprint import Fingerprint
 from pytest_distbench.records.kinds import METRIC_KINDS
 from pytest_distbench.records.launch import LaunchRecord
@@ -22,15 +24,13 @@ from pytest_distbench.records.metric import Measurement, metric_key, metric_name
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.verdict import Verdict
 
-_STALE = "the workload's definition changed since the baseline; --distbench-update records it anew"
-
 
 def judge_launches(
     terms: Terms,
     launches: Sequence[LaunchRecord],
     entry: BaselineEntry | None,
     *,
-    workload: str,
+    case: Case,
     comparisons: int,
 ) -> list[Judgement]:
     """Judge what the launches measured, and name what the baseline has and they did not measure.
@@ -39,11 +39,10 @@ def judge_launches(
         terms: tolerances, metrics, and the most launches there may be.
         launches: that passed, at least one.
         entry: of the baseline; None where there is none.
-        workload: what was measured (``Case.workload``); an entry of another one is stale. One that another tool made
-            does not say.
+        case: what was measured; an entry of another workload is stale.
         comparisons: noisy comparisons in the whole run, which share the error rate.
     """
-    stale = entry is not None and entry.workload not in ("", workload)
+    stale = staleness(entry, case) if entry is not None else None
     stored = entry.metrics if entry is not None and not stale else {}
     noise = typical_noise(stored)
     changed = ", ".join(software_changes(entry.software, launches[0].software)) if entry is not None else ""
@@ -73,7 +72,7 @@ def judge_launches(
     if (fingerprint := judge_fingerprint(terms, launches, known, changed=changed)) is not None:
         judgements.append(Judgement(fingerprint, is_open=False))
     if stale:
-        judgements = [_as_stale(j) for j in judgements]
+        judgements = [_as_stale(j, stale) for j in judgements]
     unseen = [key for key in stored if key not in found and terms.wants(metric_name(key))]
     return judgements + [Judgement(not_measured(key, stored[key]), is_open=False) for key in unseen]
 
@@ -149,10 +148,10 @@ def judge_trainings(
     return verdicts
 
 
-def _as_stale(judgement: Judgement) -> Judgement:
+def _as_stale(judgement: Judgement, stale: Staleness) -> Judgement:
     if judgement.verdict.kind != "missing":
         return judgement
-    return Judgement(replace(judgement.verdict, kind="incomparable", reason=_STALE), is_open=False)
+    return Judgement(replace(judgement.verdict, kind=stale.kind, reason=stale.reason), is_open=False)
 
 
 def by_metric(launches: Sequence[LaunchRecord]) -> dict[str, list[Measurement]]:

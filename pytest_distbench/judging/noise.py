@@ -255,7 +255,7 @@ def _judge(
     entry = make_entry(like.case, before, before[0].software)
     settled: dict[str, str] = {}
     for n in range(1, len(after) + 1):
-        judgements = judge_launches(terms, after[:n], entry, workload=like.case.workload, comparisons=comparisons)
+        judgements = judge_launches(terms, after[:n], entry, case=like.case, comparisons=comparisons)
         for judgement in judgements:
             verdict = judgement.verdict
             if verdict.is_noisy and (n == len(after) or not judgement.is_open):

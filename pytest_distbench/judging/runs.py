@@ -66,7 +66,7 @@ def compare_runs(old: RunRecord, new: RunRecord, *, tolerance: float) -> RunComp
             terms,
             result.launches,
             entries[name],
-            workload=result.case.workload,
+            case=result.case,
             comparisons=max(1, comparisons),
         )
         own = {v.metric: v for v in result.verdicts}

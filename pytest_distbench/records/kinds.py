@@ -169,6 +169,9 @@ VERDICT_KINDS: dict[str, VerdictKind] = {
     "beyond": VerdictKind(mark="!", words="beyond a bound", fails=True, is_answer=True),
     "regressed": VerdictKind(mark="!", words="regressed", fails=True, is_answer=True, moved=True),
     "changed": VerdictKind(mark="!", words="with another fingerprint", fails=True, is_answer=True, wants_update=True),
+    "volatile": VerdictKind(
+        mark="!", words="of a workload that is another one in every run", fails=True, wants_update=True, is_told=True
+    ),
     "inconclusive": VerdictKind(
         mark="?", words="inconclusive (too noisy)", fails_under="distbench-strict", is_told=True, warns=True
     ),

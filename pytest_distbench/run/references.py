@@ -93,7 +93,7 @@ class Stored:
             terms,
             samples.launches,
             self._known,
-            workload=self.request.case.workload,
+            case=self.request.case,
             comparisons=self.comparisons,
         )
 

@@ -46,7 +46,7 @@ def test_one_launch_finds_the_weakest_fault_names_its_step_and_lets_rounding_pas
     entry = make_entry(CASE, [healthy], healthy.software)
 
     def judged(fault: str) -> dict[str, Verdict]:
-        judgements = judge_launches(TERMS, [train(fault)], entry, workload=CASE.workload, comparisons=1)
+        judgements = judge_launches(TERMS, [train(fault)], entry, case=CASE, comparisons=1)
         return {j.verdict.metric: j.verdict for j in judgements if j.verdict.unit != "s"}
 
     again = judged("healthy")

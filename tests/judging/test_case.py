@@ -24,8 +24,9 @@ def launches(*values: float | None, **changes: Any) -> list[LaunchRecord]:
 
 def verdicts(made: list[LaunchRecord], stored: BaselineEntry | None = STORED, **terms: Any) -> dict[str, Verdict]:
     given = Terms(**({"default_tolerance": 0.1, "max_launches": len(made), "cores": 2} | terms))
-    workload = stored.workload if stored is not None else "x"
-    found = judge_launches(given, made, stored, workload=workload, comparisons=1)
+    case = result(1.0).case
+    known = None if stored is None else replace(stored, workload=case.workload)
+    found = judge_launches(given, made, known, case=case, comparisons=1)
     return {j.verdict.metric: j.verdict for j in found}
 
 
@@ -40,7 +41,8 @@ def test_without_an_entry_everything_is_missing() -> None:
 
 def test_an_entry_of_another_workload_is_stale_and_says_what_records_it_anew() -> None:
     terms = Terms(default_tolerance=0.1, max_launches=1, cores=2)
-    [judgement] = judge_launches(terms, launches(1.0), STORED, workload="another", comparisons=1)
+    another = replace(result(1.0).case, params={"another": 1})
+    [judgement] = judge_launches(terms, launches(1.0), STORED, case=another, comparisons=1)
 
     assert judgement.verdict.kind == "incomparable"
     assert "--distbench-update records it anew" in judgement.verdict.reason

@@ -1,0 +1,87 @@
+"""Whether a stored entry is of the workload that was measured, and what became another one."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+from pytest_distbench.records.baseline import BaselineEntry
+from pytest_distbench.records.case import Case
+from pytest_distbench.records.kinds import VerdictName
+
+_ANEW = "--distbench-update records it anew"
+_LONGEST_SHOWN = 60
+_MOST_SHOWN = 3
+
+_OF_A_RUN = re.compile(
+    r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"  # a UUID
+    r"|\d{4}-\d{2}-\d{2}(?:[T_ -]?\d{2}[:._-]?\d{2}(?:[:._-]?\d{2}(?:\.\d+)?)?)?"  # a date, with a time
+    r"|\d{8}[T_-]?\d{4,6}|\d{10,}"  # the same without separators; seconds since 1970
+    r"|(?=[0-9a-f]*\d)(?=[0-9a-f]*[a-f])[0-9a-f]{7,}"  # a hash
+    r"|(?<=tmp)[a-z0-9_]{6,8}(?![a-z0-9_])",  # the end of a temporary name
+    re.IGNORECASE,
+)
+"""What names one run: it is another one in the next."""
+
+
+class Staleness(NamedTuple):
+    """Why an entry is not of the workload that was measured.
+
+    Attributes:
+        kind: the verdict on every metric.
+        reason: for people.
+    """
+
+    kind: VerdictName
+    reason: str
+
+
+def staleness(entry: BaselineEntry, case: Case) -> Staleness | None:
+    """What differs between the stored workload and the measured one; None where they are the same.
+
+    Where all that differs names a run, not a workload, there will never be anything to compare with: that is told as
+    what it is.
+    """
+    if entry.workload in ("", case.workload):  # one that another tool has made does not say
+        return None
+    then, now = dict(_flatten(entry.params)), dict(_flatten(case.params))
+    places = [p for p in dict.fromkeys([*now, *then]) if then.get(p) != now.get(p)]
+    shown = "; ".join(f"{p} was {_show(then, p)} and is {_show(now, p)}" for p in places[:_MOST_SHOWN])
+    if len(places) > _MOST_SHOWN:
+        shown += f"; and {len(places) - _MOST_SHOWN} more"
+    if places and all(_names_a_run(then.get(p), now.get(p)) for p in places):
+        return Staleness(
+            "volatile",
+            f"{shown}: that names this run, not the workload, so nothing can ever be compared. Write {{launch_dir}} in "
+            f"its place where it is a folder, or leave it out; if the workload is another one, {_ANEW}",
+        )
+    what = f"; {shown}" if shown else ""
+    return Staleness("incomparable", f"the workload's definition changed since the baseline; {_ANEW}{what}")
+
+
+def _flatten(value: Any, place: str = "") -> Iterator[tuple[str, Any]]:
+    """Each plain value by its place: ``args[2]``, ``env.SEED``."""
+    if isinstance(value, Mapping) and value:
+        for key, inner in value.items():
+            yield from _flatten(inner, f"{place}.{key}" if place else str(key))
+    elif isinstance(value, list) and value:
+        for i, inner in enumerate(value):
+            yield from _flatten(inner, f"{place}[{i}]")
+    else:
+        yield place, value
+
+
+def _names_a_run(then: object, now: object) -> bool:
+    """Whether two texts are the same but for what is another one in every run. A number alone is a parameter."""
+    if not (isinstance(then, str) and isinstance(now, str)) or then.isdecimal() or now.isdecimal():
+        return False
+    before, after = _OF_A_RUN.sub("*", then), _OF_A_RUN.sub("*", now)
+    return before == after and "*" in before
+
+
+def _show(values: Mapping[str, Any], place: str) -> str:
+    if place not in values:
+        return "not there"
+    text = repr(values[place])
+    return text if len(text) <= _LONGEST_SHOWN else f"{text[:_LONGEST_SHOWN]} ..."
