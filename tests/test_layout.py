@@ -31,7 +31,7 @@ EXEMPT = {
         "fields or rows of a table, and no rule of its own",
     ),
     **dict.fromkeys(
-        ("launch/agent.py", "launch/supervise.py", "launch/warm.py"),
+        ("launch/supervise.py", "launch/warm.py"),
         "lives with real process groups: tests/launch/test_contract.py and tests/end_to_end/test_interruptions.py",
     ),
     **dict.fromkeys(

@@ -121,18 +121,20 @@ class _Agent:
         def on_start(pids: list[int]) -> None:
             self.send(Reply(kind="started", pids=pids))
 
-        group = Group(request.plan, request.world_size, on_start=on_start)
-        trouble = ""
+        group, trouble = None, ""
         try:
+            group = Group(request.plan, request.world_size, on_start=on_start)
             group.run()
         except Exception as error:  # noqa: BLE001 reported to pytest, which decides; the next launch may well work
-            trouble = f"{type(error).__name__}: {error}{_advice(error, metadata.version('torch'))}"
+            what = str(error).partition("\nException raised from")[0]  # then follow torch's frames of C++
+            trouble = f"{type(error).__name__}: {what}{_advice(error, metadata.version('torch'))}"
         processes.reap_orphans(kept=self.kept)
-        codes = {str(r): c for r, c in group.exit_codes().items()}
+        codes = {str(r): c for r, c in group.exit_codes().items()} if group is not None else {}
         died = _LOST in codes.values() and _forkserver_died()
         if died:
             codes, trouble = {}, "the forkserver has died"
-        return Reply(kind="finished", codes=codes, stamps=group.stamps, trouble=trouble, died=died)
+        stamps = group.stamps if group is not None else {}
+        return Reply(kind="finished", codes=codes, stamps=stamps, trouble=trouble, died=died)
 
     def _read_until_closed(self) -> None:
         with contextlib.suppress(OSError), self._link.makefile("rb") as stream:
@@ -165,6 +167,8 @@ def _advice(error: Exception, torch: str) -> str:
             "; the locks of a launch are semaphores in /dev/shm: is it full, read-only or missing? "
             "(docker run --shm-size; --distbench-launcher=torchrun needs none)"
         )
+    if type(error).__name__ == "DistNetworkError":
+        return "; the ranks of a host meet at 127.0.0.1: is its loopback interface up? (ip link set lo up)"
     if number == errno.EAGAIN:
         return (
             "; no process or thread could be started: see ulimit -u and the container's limit of processes (pids.max)"

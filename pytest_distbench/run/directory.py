@@ -26,6 +26,7 @@ OLD_S = 86400.0
 """When a folder goes that another project's run has left: projects share the place, and may never run again."""
 
 _PREFIX = "distbench-"
+_UNLOCKED = ".distbench-"
 _LOCK = "in-use.lock"
 _PROJECT = "project"
 """Holds the name of the project whose run it was."""
@@ -44,12 +45,14 @@ class RunDirectory:
     """
 
     def __init__(self, project: Path) -> None:
-        self.path = Path(tempfile.mkdtemp(prefix=_PREFIX))  # mode 0700
-        (self.path / _PROJECT).write_bytes(os.fsencode(project))
-        self.data = self.path / "data"
-        self.data.mkdir()
-        self._lock = FileLock(self.path / _LOCK)
+        made = Path(tempfile.mkdtemp(prefix=_UNLOCKED))  # mode 0700
+        (made / _PROJECT).write_bytes(os.fsencode(project))
+        (made / "data").mkdir()
+        self._lock = FileLock(made / _LOCK)
         self._lock.acquire()
+        # With its name it is locked: a sweep that comes between the two would take it for one of a run that has ended.
+        self.path = made.rename(made.with_name(made.name.replace(_UNLOCKED, _PREFIX, 1)))
+        self.data = self.path / "data"
         self._launches = 0
         _sweep(self.path)
 
