@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
@@ -257,6 +258,7 @@ def _against(config: pytest.Config) -> AgainstSettings | None:
     return AgainstSettings(
         revision=revision,
         interpreter=interpreter,
+        links=tuple(filter(None, (part.strip() for part in re.split(r"[,\n]", _text(config, "against_link"))))),
         tolerance=_number(config, "against_tolerance", TOLERANCE, least=0.0),
         looks=looks(first, _most(config, first, LAST_LOOK)),
     )

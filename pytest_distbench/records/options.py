@@ -125,6 +125,12 @@ OPTIONS: dict[str, Option] = {
         summary="smallest slowdown that counts in such a comparison, as a fraction (default: 0.05)",
         calibration="refused",
     ),
+    "against-link": Option(
+        metavar="PATH[,PATH...]",
+        summary="what git ignores and the tests need, such as data/: linked from the working tree into the other "
+        "revision",
+        calibration="refused",
+    ),
     "attach": Option(
         metavar="RANK",
         summary="give this rank the terminal, for breakpoint(); time-outs are off and nothing is judged",

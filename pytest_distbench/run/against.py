@@ -21,6 +21,7 @@ from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.plan import BodyReference, LaunchPlan
 from pytest_distbench.records.record import replace
 from pytest_distbench.run.settings import AgainstSettings
+from pytest_distbench.run.untracked import find_links, hint, link
 from pytest_distbench.run.worktree import Revision, check_out, find_revision
 
 PACKAGE = Path(__file__).resolve().parents[1]
@@ -34,10 +35,12 @@ class Variant:
     Attributes:
         revision: where bodies, and what they import, come from; None: the working tree.
         interpreter: the Python that runs them; None: the running one.
+        links: what the revision gets from the working tree, relative to the repository.
     """
 
     revision: Revision | None
     interpreter: Interpreter | None
+    links: tuple[Path, ...] = ()
 
     def __str__(self) -> str:
         parts = [str(part) for part in (self.revision, self.interpreter) if part is not None]
@@ -55,8 +58,10 @@ def find_variant(asked: AgainstSettings, *, root: Path, folder: Path) -> Variant
     Raises:
         ConfigurationError: no such revision or Python, or it cannot run ranks.
     """
+    revision = find_revision(asked.revision, root) if asked.revision else None
     return Variant(
-        revision=find_revision(asked.revision, root) if asked.revision else None,
+        revision=revision,
+        links=() if revision is None else find_links(asked.links, folder=root, root=revision.root),
         interpreter=find_interpreter(asked.interpreter, folder) if asked.interpreter else None,
     )
 
@@ -119,9 +124,19 @@ class ReferenceSide:
         pair = supervise_pair((there, first), (here, second), on_progress=on_progress, on_output=on_output)
         # To each group the other one is foreign work, which says nothing about the machine.
         reference, current = (record and replace(record, foreign_cores=None) for record in pair)
-        if reference is not None and reference.outcome != "passed":
-            reference = replace(reference, reason=f"in {self.variant}: {reference.reason}")
-        return reference, current
+        return self._explain(reference, first), current
+
+    def _explain(self, record: LaunchRecord | None, plan: LaunchPlan) -> LaunchRecord | None:
+        """A launch of the reference that failed: on which side, and whether it lacked what git does not track."""
+        if record is None or record.outcome == "passed":
+            return record
+        reason = f"in {self.variant}: {record.reason}"
+        revision = self.variant.revision
+        if revision is not None and self._tree is not None:
+            folder = Path(plan.mirrored or plan.working_dir)
+            if missed := hint(record, root=revision.root, tree=self._tree, folder=folder):
+                reason = f"in {self.variant}: {missed} ({record.reason})"
+        return replace(record, reason=reason)
 
     def _launch_commands(
         self,
@@ -137,10 +152,7 @@ class ReferenceSide:
         for side, plan, output in sides:
             if all(record.outcome == "passed" for record in found.values()):
                 found[side] = launch_command(plan, self.launcher.session, on_progress=on_progress, on_output=output)
-        reference = found.get("theirs")
-        if reference is not None and reference.outcome != "passed":
-            found["theirs"] = replace(reference, reason=f"in {self.variant}: {reference.reason}")
-        return found.get("theirs"), found.get("ours")
+        return self._explain(found.get("theirs"), theirs), found.get("ours")
 
     def _plan(self, plan: LaunchPlan) -> LaunchPlan:
         """Every path below the repository leads into the worktree."""
@@ -183,7 +195,11 @@ class ReferenceSide:
     @functools.cached_property
     def _tree(self) -> Path | None:
         revision = self.variant.revision
-        return self._stack.enter_context(check_out(revision, self._directory)) if revision is not None else None
+        if revision is None:
+            return None
+        tree = self._stack.enter_context(check_out(revision, self._directory))
+        link(self.variant.links, root=revision.root, tree=tree)
+        return tree
 
     def _there_in(self, word: str) -> str:
         """A word of a command line whose path, if it is one or ends in one (``--config=/a/b``), leads to this side."""

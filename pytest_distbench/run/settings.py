@@ -20,12 +20,14 @@ class AgainstSettings:
     Attributes:
         revision: of the repository, by any name git knows; empty: the working tree.
         interpreter: path or name of another Python; empty: the running one.
+        links: paths relative to the tests' root, that the other revision lacks and gets from the working tree.
         tolerance: smallest slowdown that counts, as a fraction.
         looks: numbers of pairs of launches after which is judged, ascending.
     """
 
     revision: str
     interpreter: str
+    links: tuple[str, ...]
     tolerance: float
     looks: tuple[int, ...]
 

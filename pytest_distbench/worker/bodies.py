@@ -109,6 +109,7 @@ def check_origin(plan: LaunchPlan) -> None:
             continue
         if (
             any(path.is_relative_to(folder) for folder in allowed)
+            or Path(str(file)).is_relative_to(plan.tree)  # linked there: distbench_against_link
             or is_installed_here(str(path))
             or is_installed_here(str(file))
         ):

@@ -248,3 +248,38 @@ def test_a_run_ended_from_outside_leaves_no_process_and_its_worktree_not_for_lon
         repository.makepyfile(test_it=SUITE)
         run(repository, "--distbench-against", "HEAD", "-k", "nothing or test_new")
     assert worktrees(repository.path) == 1
+
+
+def test_a_script_finds_what_git_ignores_once_it_is_linked(repository: pytest.Pytester) -> None:
+    """And a slowdown in the working tree alone is found, through the script's own clock too."""
+    script = """
+        import time
+
+        tokens = open("ups/tokens.txt").read()
+        for step in range(8):
+            start = time.perf_counter()
+            time.sleep(0.02)
+            print(f"step {step}: {1e3 * (time.perf_counter() - start):.2f} ms")
+    """
+    test = r"""
+        from pytest_distbench.read import stdout
+
+        def test_train(distbench):
+            times = stdout(r"([\\d.]+) ms", scale=1e-3, unit="s", better="lower")
+            distbench.run("train.py", world_size=1, read={"step_time": times})
+    """
+    repository.makepyfile(train=script, test_it=test)
+    for command in (["add", "-A"], ["-c", "user.name=a", "-c", "user.email=a@b", "commit", "-qm", "y"]):
+        subprocess.run(["git", *command], cwd=repository.path, check=True)
+    (repository.path / "ups").mkdir()
+    (repository.path / "ups" / "tokens.txt").write_text("tokens")
+    repository.makepyfile(train=script.replace("0.02", "0.03"))
+
+    lacking = run(repository, "--distbench-against", "HEAD")
+    lacking.assert_outcomes(failed=1)
+    lacking.stdout.fnmatch_lines(
+        ["*ups/tokens.txt is in the working tree and not in the other revision*against_link = ups*"]
+    )
+    linked = run(repository, "--distbench-against", "HEAD", "--distbench-against-link", "ups")
+    linked.assert_outcomes(failed=1)
+    linked.stdout.fnmatch_lines(["step_time +*%* against HEAD*"])
