@@ -265,7 +265,7 @@ def test_a_script_finds_what_git_ignores_once_it_is_linked(repository: pytest.Py
         from pytest_distbench.read import stdout
 
         def test_train(distbench):
-            times = stdout(r"([\\d.]+) ms", scale=1e-3, unit="s", better="lower")
+            times = stdout(r"([\d.]+) ms", scale=1e-3, unit="s", better="lower")
             distbench.run("train.py", world_size=1, read={"step_time": times})
     """
     repository.makepyfile(train=script, test_it=test)
@@ -277,9 +277,7 @@ def test_a_script_finds_what_git_ignores_once_it_is_linked(repository: pytest.Py
 
     lacking = run(repository, "--distbench-against", "HEAD")
     lacking.assert_outcomes(failed=1)
-    lacking.stdout.fnmatch_lines(
-        ["*ups/tokens.txt is in the working tree and not in the other revision*against_link = ups*"]
-    )
+    lacking.stdout.fnmatch_lines(["*ups/tokens.txt is in the working tree and not*distbench_against_link = ups*"])
     linked = run(repository, "--distbench-against", "HEAD", "--distbench-against-link", "ups")
     linked.assert_outcomes(failed=1)
     linked.stdout.fnmatch_lines(["step_time +*%* against HEAD*"])
