@@ -125,7 +125,9 @@ class Watch:
             return
         rings = [recording.entries for recording in _read(whole=True) if recording.entries]  # oldest first
         trouble = ""
-        if not self._capacity or not (rings or _count_entered()):
+        # A script that is one process, and makes no group, sends nothing: that is its fingerprint.
+        is_alone = not dist.is_initialized() and torch_internals.has_recorder()
+        if not self._capacity or not (rings or _count_entered() or is_alone):
             trouble = _why_not_recorded(self._capacity)
         elif abs(_clock_offset_ns() - self._clock_offset_ns) > _CLOCK_STEP_NS:
             trouble = "the system clock was set meanwhile"
@@ -196,7 +198,8 @@ def _count_entered() -> int:
 
 
 def _why_not_recorded(capacity: int) -> str:
-    where = f"{NOT_RECORDED} torch {torch.__version__} on {dist.get_backend()}"
+    backend = dist.get_backend() if dist.is_initialized() else "no process group"
+    where = f"{NOT_RECORDED} torch {torch.__version__} on {backend}"
     if not capacity:
         return f"{where} with {RECORDER_SIZE_VARIABLES[0]}=0"
     return where if torch_internals.has_recorder() else f"{where}; {text(PARTS['recorder'].since)} and later do"
