@@ -6,9 +6,7 @@ Imported in the agent process only.
 from __future__ import annotations
 
 import importlib
-import multiprocessing.util
 import socket
-import sys
 import time
 import uuid
 from collections.abc import Callable
@@ -21,6 +19,7 @@ from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElas
 from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs
 from torch.distributed.elastic.rendezvous import RendezvousHandler, RendezvousInfo, RendezvousStoreInfo
 
+from pytest_distbench.worker.python_internals import end_with
 from pytest_distbench.worker.torch_internals import WokenByRanks, store_on
 
 _LOOPBACK = "127.0.0.1"
@@ -129,5 +128,4 @@ def _enter(plan: str) -> None:
     """
     importlib.import_module("pytest_distbench.worker.leaving").forget_inherited()
     end = importlib.import_module("pytest_distbench.worker.main").run_rank(plan)
-    # The first thing the process does once the agent has its result and it may end.
-    multiprocessing.util.Finalize(None, end, exitpriority=sys.maxsize)
+    end_with(end)
