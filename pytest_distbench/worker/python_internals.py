@@ -17,14 +17,10 @@ import threading
 import weakref
 from collections.abc import Callable
 from multiprocessing import forkserver, resource_tracker
-from types import CodeType
 from typing import Any
 
 TEMPORARY_FILE: type[Any] = tempfile._TemporaryFileWrapper
 """What ``NamedTemporaryFile`` returns."""
-
-WAITING_FOR_THREADS: CodeType = threading._shutdown.__code__  # type: ignore[attr-defined]
-"""What a main thread runs that waits for the others; from 3.13 on it waits in C, below this function."""
 
 
 def place_sockets(folder: str, *, semaphores: str = "") -> None:
