@@ -54,7 +54,7 @@ def end_with(end: Callable[[], None]) -> None:
             has_begun.set()
             end()
 
-    threading._register_atexit(begin)  # type: ignore[attr-defined]
+    threading._register_atexit(begin)
 
 
 def forget_parents_exit() -> None:
