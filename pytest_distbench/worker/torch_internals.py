@@ -71,14 +71,20 @@ def join_fake_group(*, rank: int, world_size: int) -> None:
 def store_on(listener: socket.socket, *, timeout_s: float) -> TCPStore:
     """A TCPStore that serves on a socket of ours, which it closes: torch's own would listen on every interface."""
     host, port = listener.getsockname()[:2]
-    return TCPStore(
-        host,
-        port,
-        is_master=True,
-        timeout=timedelta(seconds=timeout_s),
-        wait_for_workers=False,
-        master_listen_fd=listener.detach(),
-    )
+    descriptor = listener.detach()
+
+    def serve(**options: bool) -> TCPStore:
+        limit = timedelta(seconds=timeout_s)
+        return TCPStore(
+            host, port, is_master=True, timeout=limit, wait_for_workers=False, master_listen_fd=descriptor, **options
+        )
+
+    try:
+        return serve()
+    except RuntimeError as error:
+        if "USE_LIBUV" not in str(error):
+            raise
+        return serve(use_libuv=False)  # in torch 2.5 the newer of its two servers takes no socket
 
 
 class WokenByRanks:
