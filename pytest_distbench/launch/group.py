@@ -17,7 +17,12 @@ from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined
 from torch.distributed.elastic.agent.server.api import WorkerSpec
 from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
 from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs
-from torch.distributed.elastic.rendezvous import RendezvousHandler, RendezvousInfo, RendezvousStoreInfo
+from torch.distributed.elastic.rendezvous import (
+    RendezvousHandler,
+    RendezvousInfo,
+    RendezvousStoreInfo,
+    rendezvous_handler_registry,
+)
 
 from pytest_distbench.worker.python_internals import end_with
 from pytest_distbench.worker.torch_internals import WokenByRanks, store_on
@@ -110,6 +115,11 @@ class Group:
     def exit_codes(self) -> dict[int, int]:
         """Rank -> exit code of the ranks that have ended."""
         return self._agent.exit_codes()
+
+
+def register_rendezvous(name: str) -> None:
+    """Make :class:`LoopbackRendezvous` known to torchrun in this process; from torch 2.6 on an entry point does."""
+    rendezvous_handler_registry.register(name, lambda parameters: LoopbackRendezvous())
 
 
 def backends() -> dict[str, bool]:
