@@ -112,7 +112,7 @@ class WokenByRanks:
 
     def _shutdown(self, *signals: Any, **options: Any) -> None:
         if self._pcontext is not None:
-            self._pcontext.close(*signals, timeout=self._shutdown_s)  # the agent of torch 2.8 and older waits 30 s
+            self._pcontext.close(*signals, timeout=self._shutdown_s)  # the agent of torch 2.10 and older waits 30 s
         super()._shutdown(*signals, **options)  # type: ignore[misc]
 
     def _monitor_workers(self, worker_group: Any) -> Any:
