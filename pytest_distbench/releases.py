@@ -22,7 +22,9 @@ TESTED: Mapping[Release, tuple[str, ...]] = MappingProxyType(
     {
         (2, 5): ("3.11",),
         (2, 8): ("3.12",),
+        (2, 10): ("3.12",),
         (2, 13): ("3.11",),
+        (2, 14): ("3.13",),
     }
 )
 """Release of torch -> the Pythons that docs/versions.md was measured with."""
