@@ -3,8 +3,8 @@
     python benchmarks/versions.py [--parts warm,torchrun,...] [-n 2] [--header]
 
 Run it in an environment with the version in question (`tox run -e oldest` and `-e newest` have one). Each column is a
-part of the tests, or the suites: how many passed, of how many; what was skipped is not counted. What failed is printed
-below the row.
+part of the tests, or the suites: how many passed, of how many; what was skipped is not counted. What failed is told on
+stderr.
 """
 
 from __future__ import annotations
@@ -62,15 +62,13 @@ def main() -> None:
     chosen = options.parts.split(",")
     if options.header:
         print("| torch | Python | " + " | ".join(chosen) + " |\n|---|---|" + "---|" * len(chosen))
-    cells, notes = [], []
+    cells = []
     with tempfile.TemporaryDirectory(prefix="versions-") as name:
         for part in chosen:
             passed, total, failed = run(PARTS[part], options.n, Path(name))
             cells.append(f"{passed} of {total}")
-            notes += failed
-            print(f"{part}: {passed} of {total}", file=sys.stderr, flush=True)
+            print(f"{part}: {passed} of {total}", *failed, sep="\n", file=sys.stderr, flush=True)
     print(f"| {metadata.version('torch')} | {platform.python_version()} | " + " | ".join(cells) + " |")
-    print("\n".join(notes))
 
 
 if __name__ == "__main__":

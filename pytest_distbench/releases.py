@@ -22,7 +22,9 @@ TESTED: Mapping[Release, tuple[str, ...]] = MappingProxyType(
     {
         (2, 5): ("3.11",),
         (2, 8): ("3.12",),
+        (2, 10): ("3.12",),
         (2, 13): ("3.11",),
+        (2, 14): ("3.13",),
     }
 )
 """Release of torch -> the Pythons that docs/versions.md was measured with."""
@@ -52,9 +54,9 @@ PARTS: Mapping[str, Part] = MappingProxyType(
             (2, 8),
             "no fingerprints on gloo, and a hang is told by its stacks, without the collective",
         ),
+        "handlers": Part("entry points for torchrun's rendezvous", (2, 6)),
     }
 )
-"""By the name under which ``worker/torch_internals.py`` looks for it."""
 
 RECORDER_SIZE_VARIABLES = ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE")
 RECORDER_FILE_VARIABLES = ("TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE")

@@ -6,10 +6,8 @@ Imported in the agent process only.
 from __future__ import annotations
 
 import importlib
-import multiprocessing.util
 import os
 import socket
-import sys
 import time
 import traceback
 import uuid
@@ -21,8 +19,14 @@ from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined
 from torch.distributed.elastic.agent.server.api import WorkerSpec
 from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
 from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs
-from torch.distributed.elastic.rendezvous import RendezvousHandler, RendezvousInfo, RendezvousStoreInfo
+from torch.distributed.elastic.rendezvous import (
+    RendezvousHandler,
+    RendezvousInfo,
+    RendezvousStoreInfo,
+    rendezvous_handler_registry,
+)
 
+from pytest_distbench.worker.python_internals import end_with
 from pytest_distbench.worker.torch_internals import WokenByRanks, store_on
 
 _LOOPBACK = "127.0.0.1"
@@ -115,6 +119,11 @@ class Group:
         return self._agent.exit_codes()
 
 
+def register_rendezvous(name: str) -> None:
+    """Make :class:`LoopbackRendezvous` known to torchrun in this process; from torch 2.6 on an entry point does."""
+    rendezvous_handler_registry.register(name, lambda parameters: LoopbackRendezvous())
+
+
 def backends() -> dict[str, bool]:
     """Which backends this torch can run."""
     is_built = {
@@ -135,5 +144,4 @@ def _enter(plan: str) -> None:
     except BaseException:  # noqa: BLE001 torch would write it to a file below TMPDIR, which nobody reads or removes
         traceback.print_exc()
         os._exit(1)
-    # The first thing the process does once the agent has its result and it may end.
-    multiprocessing.util.Finalize(None, end, exitpriority=sys.maxsize)
+    end_with(end)

@@ -15,7 +15,9 @@ import psutil
 from pytest_distbench.launch import processes
 from pytest_distbench.launch.contract import NO_REVERSE_DNS, SESSION_VARIABLE, Exit, RunningLaunch
 from pytest_distbench.launch.logs import tail
+from pytest_distbench.machine import hardware
 from pytest_distbench.records.plan import LaunchPlan
+from pytest_distbench.releases import PARTS, release_of
 
 LOOPBACK_RENDEZVOUS = "distbench-loopback"
 """Name of our rendezvous for torchrun, an entry point of this package: its store listens on 127.0.0.1 only, where
@@ -44,7 +46,7 @@ class TorchrunLauncher:
         lifeline, theirs = os.pipe()
         command = [
             sys.executable, "-m", "pytest_distbench.launch.guardian", str(lifeline), plan.directory,
-            sys.executable, "-m", "torch.distributed.run",
+            sys.executable, *_torchrun(),
             f"--rdzv-backend={LOOPBACK_RENDEZVOUS}",
             "--rdzv-endpoint=127.0.0.1:0",
             "--nnodes=1",
@@ -118,6 +120,15 @@ class _TorchrunLaunch:
         processes.kill(processes.find_marked(SESSION_VARIABLE, self._session))
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(timeout=5)
+
+
+def _torchrun() -> list[str]:
+    """What Python runs. Where torch reads no entry points, our rendezvous is made known to it first."""
+    if release_of(hardware.installed_version("torch")) >= PARTS["handlers"].since:
+        return ["-m", "torch.distributed.run"]
+    name = repr(LOOPBACK_RENDEZVOUS)
+    register = f"from pytest_distbench.launch.group import register_rendezvous; register_rendezvous({name})"
+    return ["-c", f"{register}; from torch.distributed.run import main; main()"]
 
 
 def rendezvous_handler() -> Callable[[object], object]:

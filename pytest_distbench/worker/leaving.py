@@ -15,7 +15,6 @@ from types import FrameType, FunctionType, ModuleType
 from pytest_distbench.worker.process import flush_output
 from pytest_distbench.worker.python_internals import (
     TEMPORARY_FILE,
-    WAITING_FOR_THREADS,
     forget_parents_exit,
     run_exit_handlers,
     wait_for_threads,
@@ -48,10 +47,11 @@ def leave(tell: Callable[[str], None]) -> None:
     Args:
         tell: told what was still going on after :data:`LEAVING_S`; then the process ends, with exit code 0.
     """
-    done = threading.Event()
-    threading.Thread(target=_give_up, args=(done, tell), name="distbench-leaving", daemon=True).start()
+    threads_ended, done = threading.Event(), threading.Event()
+    threading.Thread(target=_give_up, args=(threads_ended, done, tell), name="distbench-leaving", daemon=True).start()
     with contextlib.suppress(BaseException):  # Python prints it and goes on to its end, too
         wait_for_threads()
+    threads_ended.set()
     with contextlib.suppress(BaseException):
         run_exit_handlers()
     with contextlib.suppress(BaseException):
@@ -60,10 +60,10 @@ def leave(tell: Callable[[str], None]) -> None:
     flush_output()
 
 
-def _give_up(done: threading.Event, tell: Callable[[str], None]) -> None:
+def _give_up(threads_ended: threading.Event, done: threading.Event, tell: Callable[[str], None]) -> None:
     if done.wait(LEAVING_S):
         return
-    tell(f"{_what_goes_on()} after {LEAVING_S:.0f} s, and were ended")
+    tell(f"{_what_goes_on(threads_ended=threads_ended.is_set())} after {LEAVING_S:.0f} s, and were ended")
     with contextlib.suppress(BaseException):
         _finish_files()
     flush_output()
@@ -105,13 +105,12 @@ def _is_users(module: object) -> bool:
     )
 
 
-def _what_goes_on() -> str:
+def _what_goes_on(*, threads_ended: bool) -> str:
     """The threads that nobody ends, or the line that an exit handler is at."""
     frames = sys._current_frames()
     main = threading.main_thread()
-    here = frames.get(main.ident or 0)
-    if not any(f.f_code is WAITING_FOR_THREADS for f in _stack(here)):
-        return f"its exit handlers were not done{_place(here)}"
+    if threads_ended:
+        return f"its exit handlers were not done{_place(frames.get(main.ident or 0))}"
     threads = [t for t in threading.enumerate() if t is not main and not t.daemon]
     named = [f"{t.name}{_place(frames.get(t.ident or 0))}" for t in threads[:_MOST_THREADS]]
     more = f" and {len(threads) - _MOST_THREADS} more" if len(threads) > _MOST_THREADS else ""

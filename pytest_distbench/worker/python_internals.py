@@ -1,7 +1,7 @@
 """Every private part of Python that ranks and the agent use: to be looked at when a release of Python is new.
 
-None has a public way. All of it is there from Python 3.11 to 3.13; what differs there is said beside it. The agent uses
-it before it has imported torch.
+None has a public way. All of it is there from Python 3.11 to 3.13; what differs is said beside it. The agent uses it
+before it has imported torch.
 """
 
 from __future__ import annotations
@@ -11,18 +11,16 @@ import logging
 import multiprocessing
 import multiprocessing.util
 import os
+import sys
 import tempfile
 import threading
 import weakref
+from collections.abc import Callable
 from multiprocessing import forkserver, resource_tracker
-from types import CodeType
 from typing import Any
 
 TEMPORARY_FILE: type[Any] = tempfile._TemporaryFileWrapper
 """What ``NamedTemporaryFile`` returns."""
-
-WAITING_FOR_THREADS: CodeType = threading._shutdown.__code__  # type: ignore[attr-defined]
-"""What a main thread runs that waits for the others; from 3.13 on it waits in C, below this function."""
 
 
 def place_sockets(folder: str, *, semaphores: str = "") -> None:
@@ -36,6 +34,27 @@ def place_sockets(folder: str, *, semaphores: str = "") -> None:
     config["tempdir"] = folder
     if semaphores:
         config["semprefix"] = semaphores
+
+
+def end_with(end: Callable[[], None]) -> None:
+    """Let a multiprocessing child do this first, when it has run its target and put its result away.
+
+    Until 3.12 it runs its finalizers and then waits for its threads; from 3.13 on it is the other way round.
+
+    Args:
+        end: what it does; may call :func:`wait_for_threads`.
+    """
+    if sys.version_info < (3, 13):
+        multiprocessing.util.Finalize(None, end, exitpriority=sys.maxsize)
+        return
+    has_begun = threading.Event()
+
+    def begin() -> None:
+        if not has_begun.is_set():  # waiting for threads calls this once more
+            has_begun.set()
+            end()
+
+    threading._register_atexit(begin)
 
 
 def forget_parents_exit() -> None:

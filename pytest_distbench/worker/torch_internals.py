@@ -78,14 +78,20 @@ def join_fake_group(*, rank: int, world_size: int) -> None:
 def store_on(listener: socket.socket, *, timeout_s: float) -> TCPStore:
     """A TCPStore that serves on a socket of ours, which it closes: torch's own would listen on every interface."""
     host, port = listener.getsockname()[:2]
-    return TCPStore(
-        host,
-        port,
-        is_master=True,
-        timeout=timedelta(seconds=timeout_s),
-        wait_for_workers=False,
-        master_listen_fd=listener.detach(),
-    )
+    descriptor = listener.detach()
+
+    def serve(**options: bool) -> TCPStore:
+        limit = timedelta(seconds=timeout_s)
+        return TCPStore(
+            host, port, is_master=True, timeout=limit, wait_for_workers=False, master_listen_fd=descriptor, **options
+        )
+
+    try:
+        return serve()
+    except RuntimeError as error:
+        if "USE_LIBUV" not in str(error):
+            raise
+        return serve(use_libuv=False)  # in torch 2.5 the newer of its two servers takes no socket
 
 
 class WokenByRanks:
@@ -113,7 +119,7 @@ class WokenByRanks:
 
     def _shutdown(self, *signals: Any, **options: Any) -> None:
         if self._pcontext is not None:
-            self._pcontext.close(*signals, timeout=self._shutdown_s)  # before torch 2.9 the agent waits 30 s
+            self._pcontext.close(*signals, timeout=self._shutdown_s)  # the agent of torch 2.10 and older waits 30 s
         super()._shutdown(*signals, **options)  # type: ignore[misc]
 
     def _monitor_workers(self, worker_group: Any) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -18,7 +19,6 @@ import pytest
         "assert forkserver_pid() is None",
         "place_sockets('/x', semaphores='/y'); import multiprocessing as m; assert m.util.get_temp_dir() == '/x'",
         "import tempfile; assert isinstance(tempfile.NamedTemporaryFile(), TEMPORARY_FILE)",
-        "import threading; assert WAITING_FOR_THREADS.co_name == '_shutdown'",
     ],
 )
 def test_a_part_is_there(code: str) -> None:
@@ -26,3 +26,29 @@ def test_a_part_is_there(code: str) -> None:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
 
     assert done.returncode == 0, done.stderr
+
+
+def test_a_child_ends_with_what_it_was_told_before_it_waits_for_its_threads(tmp_path: Path) -> None:
+    (tmp_path / "main.py").write_text("""
+import multiprocessing, os, threading, time
+from pytest_distbench.worker.python_internals import end_with, wait_for_threads
+
+def end():
+    print("ends", threading.active_count(), flush=True)
+    wait_for_threads()
+    print("has waited", flush=True)
+    os._exit(5)
+
+def target():
+    threading.Thread(target=time.sleep, args=(0.3,)).start()
+    end_with(end)
+
+if __name__ == "__main__":
+    child = multiprocessing.get_context("forkserver").Process(target=target)
+    child.start()
+    child.join()
+    print(child.exitcode)
+""")
+    done = subprocess.run([sys.executable, tmp_path / "main.py"], capture_output=True, text=True, check=False)
+
+    assert done.stdout.splitlines() == ["ends 2", "has waited", "5"], done.stderr
