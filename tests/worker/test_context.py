@@ -29,7 +29,8 @@ from pytest_distbench.worker.context import RankContext
 SCALARS = [
     None, True, False, 0, 1, 2, 5, -1, 2**53, 2**54, 10**400, -(10**400), 0.0, 0.5, 2.5, 1e300, 1e308, 5e-324, -1.5,
     math.nan, math.inf, 1j, "", "x", "3", "a[b", "a\nb", "\ud800", "é", b"x", Decimal("NaN"), Decimal("sNaN"),
-    Decimal("1e999"), numpy.int64(3), numpy.float32(0.25), numpy.bool_(1), numpy.complex64(1), numpy.datetime64("NaT"),
+    Decimal("1e999"), numpy.int64(3), numpy.float32(0.25), numpy.bool_(1), numpy.complex64(1),
+    numpy.datetime64("NaT", "s"),
     torch.tensor(2), torch.tensor(0.5), torch.tensor(1j), torch.tensor([1.0, 2.0]), torch.ones(2, 2),
     torch.empty(1, device="meta"), torch.tensor(True), numpy.array(1.0), numpy.ones(3), numpy.ones((2, 2)), object(),
     object, len, "lower", "higher", "info", "exact", "curve", "steps", "floor", "same", "max", "all",
