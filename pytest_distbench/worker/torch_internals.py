@@ -44,9 +44,10 @@ def recordings(*, whole: bool) -> list[bytes]:
 
 
 def group_members() -> dict[str, list[int]]:
-    """Name of each process group of this process -> its ranks."""
+    """Name of each process group of this process -> its ranks; of those it is not in torch has no name."""
     world = distributed_c10d._world
-    return {world.pg_names[group]: sorted(ranks) for group, ranks in world.pg_group_ranks.items()}
+    known = {group: ranks for group, ranks in world.pg_group_ranks.items() if group in world.pg_names}
+    return {world.pg_names[group]: sorted(ranks) for group, ranks in known.items()}
 
 
 def skips_of_torchs_tests() -> dict[int, str]:
