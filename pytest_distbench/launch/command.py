@@ -16,6 +16,7 @@ import signal
 import subprocess
 import sys
 import time
+import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -58,7 +59,6 @@ _HELPFUL = {"PYTHONFAULTHANDLER": "1", "PYTHONUNBUFFERED": "1"}
 
 def launch_command(
     plan: LaunchPlan,
-    session: str,
     *,
     on_progress: Callable[[str], None] = lambda text: None,
     on_output: Callable[[int, str], None] | None = None,
@@ -67,7 +67,6 @@ def launch_command(
 
     Args:
         plan: with the command; its directory exists and is empty.
-        session: cookie that marks all that it starts, in the environment.
         on_progress: gets lines of progress.
         on_output: gets (0, line) of what it prints, while it runs.
 
@@ -75,6 +74,7 @@ def launch_command(
         LauncherError: it could not be started at all.
         KeyboardInterrupt: as it came; all that the command started is gone by then.
     """
+    session = uuid.uuid4().hex  # its own: all that carries it is ended, and a launcher of ranks goes on
     ours = {SESSION_VARIABLE: session, NOTES_VARIABLE: str(plan.files.plan)}
     plan = settle(replace(plan, variables={**_HELPFUL, **plan.variables, **ours}))
     plan.files.plan.write_bytes(msgspec.json.encode(replace(plan, variables={}, read={})))

@@ -151,7 +151,7 @@ class ReferenceSide:
         found: dict[str, LaunchRecord] = {}
         for side, plan, output in sides:
             if all(record.outcome == "passed" for record in found.values()):
-                found[side] = launch_command(plan, self.launcher.session, on_progress=on_progress, on_output=output)
+                found[side] = launch_command(plan, on_progress=on_progress, on_output=output)
         return self._explain(found.get("theirs"), theirs), found.get("ours")
 
     def _plan(self, plan: LaunchPlan) -> LaunchPlan:

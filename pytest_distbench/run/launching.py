@@ -140,7 +140,7 @@ class Launching:
         plan = self._plan(directory, request, index, only=only)
         self.on_progress(f"launch {index + 1}")
         if plan.body.command:
-            record = launch_command(plan, self.cookie, on_progress=self.on_progress, on_output=self.on_output)
+            record = launch_command(plan, on_progress=self.on_progress, on_output=self.on_output)
         else:
             record = supervise(self.launcher, plan, on_progress=self.on_progress, on_output=self.on_output)
         self._tidy(record, request)

@@ -62,7 +62,7 @@ def run(tmp_path: Path) -> Run:
             variables=dict(os.environ),
             own_variables=env,
         )
-        record = launch_command(plan, "session")
+        record = launch_command(plan)
         wait_for(lambda: not working_in(directory))
         return record
 
