@@ -106,7 +106,7 @@ def nothing_judged_headline(result: CaseResult) -> str:
     shown = ", ".join(v.metric for v in result.verdicts) or "nothing"
     return (
         f"nothing was measured that can be judged: the body recorded {shown}; give what matters to rank.record "
-        "with better='lower', 'higher' or 'exact', or use rank.timed"
+        "with better='lower', 'higher' or 'exact', or use rank.timed. A body that only asserts: distbench.check"
     )
 
 

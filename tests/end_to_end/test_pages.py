@@ -28,7 +28,7 @@ def steps(page: Path) -> list[tuple[str, str]]:
 
 
 @pytest.mark.spawn
-@pytest.mark.parametrize("page", ["scripts.md"])
+@pytest.mark.parametrize("page", ["scripts.md", "tests.md"])
 def test_a_page_does_what_it_says(page: str, tmp_path: Path) -> None:
     (tmp_path / "pytest.ini").write_text("[pytest]\naddopts = -p no:cacheprovider -p no:sugar\n")
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
