@@ -484,7 +484,9 @@ ENDS_LIKE_A_SCRIPT = """
 
 @pytest.mark.parametrize("launcher", ["warm", "torchrun"])
 def test_what_a_script_leaves_to_its_end_is_done(start: Pytest, pytester: pytest.Pytester, launcher: str) -> None:
-    pytester.makepyfile(train=ENDS_LIKE_A_SCRIPT, test_it="def test_it(distbench):\n    distbench.run('train.py')")
+    pytester.makepyfile(
+        train=ENDS_LIKE_A_SCRIPT, test_it="def test_it(distbench):\n    distbench.run('train.py', cwd='.')"
+    )
     process = start("--world-size=2", f"--distbench-launcher={launcher}", "test_it.py")
     out, _ = process.communicate(timeout=LIMIT_S)
 
