@@ -77,13 +77,17 @@ def launch_command(
     session = uuid.uuid4().hex  # its own: all that carries it is ended, and a launcher of ranks goes on
     ours = {SESSION_VARIABLE: session, NOTES_VARIABLE: str(plan.files.plan)}
     plan = settle(replace(plan, variables={**_HELPFUL, **plan.variables, **ours}))
+    plan.files.plan.touch(mode=0o600)
     plan.files.plan.write_bytes(msgspec.json.encode(replace(plan, variables={}, read={})))
     folder = watched_folder(plan)
     leftovers = Leftovers(folder) if folder is not None else None
     follower = LogFollower(replace(plan, world_size=1), on_output) if on_output is not None else None
     on_progress(shlex.join(plan.body.command)[:60])
-    with _running(plan, session) as running:
-        ended = running.wait(plan.timeout_s, follower)
+    try:
+        with _running(plan, session) as running:
+            ended = running.wait(plan.timeout_s, follower)
+    finally:
+        plan.files.plan.unlink(missing_ok=True)  # it has the command line, with its secrets
     if follower is not None:
         follower.finish()
     remark = leftovers.remark() if leftovers is not None else ""

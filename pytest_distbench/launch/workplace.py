@@ -11,7 +11,7 @@ from pytest_distbench.records.plan import LaunchPlan
 from pytest_distbench.records.record import replace
 
 _MOST_FILES = 5_000
-_DEEPEST = 3
+_DEEPEST = 8
 _NOT_LEFT = frozenset({"__pycache__", ".git", ".pytest_cache", ".mypy_cache", ".ruff_cache", ".hypothesis"})
 """What others write while a launch runs."""
 _MOST_NAMED = 5
@@ -29,6 +29,7 @@ def settle(plan: LaunchPlan) -> LaunchPlan:
         with os.scandir(plan.mirrored) as entries:
             for entry in entries:
                 (work / entry.name).symlink_to(entry.path)
+    plan.files.began.touch()
     working_dir = Path(plan.fill(plan.working_dir)) if plan.working_dir else work
     if working_dir.is_relative_to(work):
         working_dir.mkdir(parents=True, exist_ok=True)
@@ -42,6 +43,7 @@ def settle(plan: LaunchPlan) -> LaunchPlan:
         ),
         working_dir=str(working_dir),
         variables={**plan.variables, **own},
+        python_path=[*filter(None, own.get("PYTHONPATH", "").split(os.pathsep)), *plan.python_path],
         own_variables={},
     )
 

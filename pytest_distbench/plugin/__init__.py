@@ -90,8 +90,9 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     definition = metafunc.definition
     try:
         markers.requirement(definition.iter_markers())
-        of_class = getattr(metafunc.cls, "world_size", None)
-        sizes = markers.sizes(definition.iter_markers(), settings_of(metafunc.config), of_class=of_class)
+        sizes = markers.sizes(
+            definition.iter_markers(), settings_of(metafunc.config), of_class=markers.size_of_class(metafunc.cls)
+        )
     except ConfigurationError as error:
         state.usage_errors.append(f"{definition.nodeid}: {error}")
         return

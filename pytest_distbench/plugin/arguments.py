@@ -16,11 +16,12 @@ from pytest_distbench.plugin.outcomes import Misuse
 from pytest_distbench.records.bound import Bound, bounds_between
 from pytest_distbench.records.choices import MOST_LAUNCHES
 from pytest_distbench.records.kinds import METRIC_KINDS
-from pytest_distbench.records.metric import Scalar
+from pytest_distbench.records.metric import PHASE, Scalar
 from pytest_distbench.records.reader import Reader
 from pytest_distbench.units import as_float
 
 LONGEST_NAME = 100
+_OUR_NAMES = ("wall_time", "fingerprint")
 _SEEDS = range(-(2**63), 2**64)
 """What ``torch.manual_seed`` takes."""
 _PACKAGE = str(Path(__file__).resolve().parents[1])
@@ -131,6 +132,8 @@ class Arguments:
             self.refuse(f"read={show(value)}; {wanted}")
         for name, reader in value.items():
             self.text("a name in read", name, without="[]")
+            if name in _OUR_NAMES or name.startswith(PHASE):
+                self.refuse(f"read[{name!r}]: the plugin itself records something of that name; give it another one")
             if not isinstance(reader, Reader):
                 self.refuse(f"read[{name!r}]={show(reader)}; {wanted}")
             if problem := problem_with(reader):

@@ -45,11 +45,12 @@ def locate(body: object, *, beside: Path) -> BodyReference:
     )
 
 
-def locate_command(words: Sequence[object], path: str) -> BodyReference:
+def locate_command(words: Sequence[object], path: str, *, beside: Path) -> BodyReference:
     """Check that a command can be started.
 
     Args:
         words: of the command line, the program first; texts, numbers and paths.
+        beside: what the path of a program is relative to.
         path: where programs are looked for, as PATH.
 
     Raises:
@@ -61,7 +62,8 @@ def locate_command(words: Sequence[object], path: str) -> BodyReference:
     command = [os.fspath(word) if isinstance(word, os.PathLike) else str(word) for word in words]
     if not command or any("\0" in word for word in command):
         raise BodyError(f"{show(words)} is no command; wanted a program and its arguments, such as ['torchrun', ...]")
-    if shutil.which(command[0], path=path) is None:
+    program = str(Path(beside, command[0])) if os.sep in command[0] else command[0]
+    if shutil.which(program, path=path) is None:
         raise BodyError(
             f"there is no program {show(command[0])}; looked beside this Python and in PATH. Is its package installed?"
         )

@@ -82,6 +82,12 @@ def sizes(markers: Iterable[pytest.Mark], settings: Settings, *, of_class: objec
     return [Size(int(min(settings.largest, most)), not_run)]
 
 
+def size_of_class(owner: type | None) -> object:
+    """The attribute ``world_size`` of a test's class; None where it has none, or computes it for each object."""
+    value = getattr(owner, "world_size", None)
+    return None if isinstance(value, property) or callable(value) else value
+
+
 def requirement(markers: Iterable[pytest.Mark]) -> Requirement:
     """The ``distbench`` marker of a test; of several, the closest one wins keyword by keyword.
 

@@ -78,6 +78,11 @@ class RequestMaker:
             label += f"@ws{ranks}"
             if ranks > self._settings.largest:
                 pytest.skip(f"not run: needs {ranks} ranks, {self._settings.largest} given")
+        outputs = 1 if workload.body.command else ranks
+        for name_read, reader in workload.read.items():
+            if reader.rank != "all" and reader.rank >= outputs:
+                of = "a command has one output, rank=0" if workload.body.command else f"there are {ranks} ranks"
+                given.refuse(f"read[{name_read!r}]: rank={reader.rank}, and {of}")
         request = self.case(
             given,
             label=label,

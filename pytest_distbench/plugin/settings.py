@@ -195,7 +195,15 @@ def _logs_folder(config: pytest.Config) -> Path | None:
     path = Path(config.invocation_params.dir, text)
     if text and path.exists() and not path.is_dir():
         raise ConfigurationError(f"{_spell('logs')}: {path} is no folder")
-    return path if text else None
+    if not text:
+        return None
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigurationError(f"{_spell('logs')}: cannot make the folder {path}: {error.strerror}") from None
+    if not os.access(path, os.W_OK | os.X_OK):
+        raise ConfigurationError(f"{_spell('logs')}: the folder {path} is not writable")
+    return path
 
 
 def _json_path(config: pytest.Config) -> Path | None:

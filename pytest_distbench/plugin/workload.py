@@ -111,7 +111,7 @@ def _find(given: Arguments, wanted: Wanted, beside: Path) -> BodyReference:
     if is_module:
         return locate_module(module)
     if isinstance(body, list | tuple):
-        return locate_command(body, _path_of(wanted["env"]))
+        return locate_command(body, _path_of(wanted["env"]), beside=beside)
     return locate(body, beside=beside)
 
 

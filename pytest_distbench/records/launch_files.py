@@ -72,6 +72,11 @@ class LaunchFiles:
         return self.directory / "work"
 
     @property
+    def began(self) -> Path:
+        """Empty; made when the launch begins: what is older was not written by it."""
+        return self.directory / "began"
+
+    @property
     def launcher_log(self) -> Path:
         """What a launcher that is a process of its own printed."""
         return self.directory / "launcher.log"

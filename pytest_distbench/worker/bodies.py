@@ -11,6 +11,7 @@ import importlib
 import importlib.util
 import inspect
 import sys
+import unittest
 from collections.abc import Callable
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
@@ -69,6 +70,8 @@ def call(body: Callable[..., object], rank: RankContext) -> None:
             f"the body wants {', '.join(p.name for p in wanted[1:])} besides {wanted[0].name}, which is the rank; "
             f"params= has {', '.join(rank.params) or 'nothing'}"
         )
+    if not wanted and "rank" in named:
+        raise BodyError("params= has 'rank', which is what the body calls the rank: give one of them another name")
     if wanted and wanted[0].kind in _BY_NAME:
         named[wanted[0].name] = rank
         wanted = []
@@ -153,6 +156,8 @@ def _make_object(owner: type, reference: BodyReference) -> object:
 
     missing = {} if hasattr(owner, "__getattr__") else {"__getattr__": explain}
     made: object = object.__new__(type(owner.__name__, (owner,), {**missing, "__module__": owner.__module__}))
+    if isinstance(made, unittest.TestCase):
+        unittest.TestCase.__init__(made, reference.function.rpartition(".")[2])  # its assertions need it
     vars(made).update(reference.instance or {})
     return made
 

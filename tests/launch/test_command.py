@@ -120,5 +120,8 @@ def test_what_they_recorded_and_lost_fails_it(run: Run) -> None:
     assert run(NOTES, "hard").reason.startswith("rank 0: it recorded numbers, and ended before it could write them")
 
 
-def test_secrets_of_its_command_line_are_masked(run: Run) -> None:
-    assert "hunter2hunter2" not in run("pass", "--password", "hunter2hunter2").command
+def test_secrets_of_its_command_line_are_masked_and_in_no_file(run: Run, tmp_path: Path) -> None:
+    record = run("raise SystemExit(3)", "--password", "hunter2hunter2")
+
+    assert "hunter2hunter2" not in record.command
+    assert [p for p in tmp_path.rglob("*") if p.is_file() and b"hunter2" in p.read_bytes()] == []

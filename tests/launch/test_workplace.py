@@ -91,3 +91,9 @@ def test_only_a_folder_that_outlives_the_launch_is_watched(plan: LaunchPlan, pro
     assert watched_folder(settle(replace(plan, mirrored=str(project)))) == project
     assert watched_folder(replace(plan, working_dir=str(project))) == project
     assert watched_folder(replace(plan, working_dir=str(plan.files.work))) is None
+
+
+def test_a_path_for_modules_goes_before_pytest_s(plan: LaunchPlan) -> None:
+    settled = settle(replace(plan, python_path=["/a"], own_variables={"PYTHONPATH": "{launch_dir}:/b"}))
+
+    assert settled.python_path == [str(plan.files.work), "/b", "/a"]

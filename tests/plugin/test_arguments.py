@@ -190,6 +190,19 @@ def test_a_reader_that_cannot_read_is_refused(reading: dict[str, Any], tmp_path:
     )
 
 
+@pytest.mark.parametrize("name", ["wall_time", "fingerprint", "phase/step"])
+def test_a_number_that_is_read_has_a_name_of_its_own(name: str, tmp_path: Path) -> None:
+    with pytest.raises(Misuse, match="the plugin itself records something of that name"):
+        make(tmp_path).run(HERE, read={name: stdout(r"(\d+)")})
+
+
+def test_output_of_a_rank_that_there_is_not_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(Misuse, match="rank=9, and there are 2 ranks"):
+        make(tmp_path).run(HERE, read={"loss": stdout(r"(\d+)", rank=9)})
+    with pytest.raises(Misuse, match="rank=1, and a command has one output"):
+        make(tmp_path).run(["true"], read={"loss": stdout(r"(\d+)", rank=1)})
+
+
 @pytest.mark.parametrize("pattern", ["(", "loss", "(a)(b)", 3])
 def test_a_pattern_has_one_group_or_one_that_is_named_value(pattern: Any, tmp_path: Path) -> None:
     with pytest.raises(Misuse, match="read"):

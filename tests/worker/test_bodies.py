@@ -123,3 +123,24 @@ class Suite:
 
     with pytest.raises(AttributeError, match="Suite has no attribute 'model': what the test put there is not JSON"):
         body(SimpleNamespace())  # type: ignore[arg-type]
+
+
+def test_params_do_not_take_the_rank_s_place() -> None:
+    rank: Any = SimpleNamespace(params={"rank": 5})
+
+    with pytest.raises(BodyError, match="params= has 'rank', which is what the body calls the rank"):
+        bodies.call(lambda rank: None, rank)
+
+
+def test_a_method_of_a_testcase_has_its_assertions(tmp_path: Path) -> None:
+    file = tmp_path / "case_of_a_method.py"
+    file.write_text("""
+import unittest
+class Case(unittest.TestCase):
+    def body(self, rank):
+        self.assertEqual([1], [1])
+        with self.assertRaisesRegex(ValueError, "x"):
+            raise ValueError("x")
+""")
+
+    bodies.load(BodyReference(file=str(file), function="Case.body", instance={}))(SimpleNamespace())  # type: ignore[arg-type]

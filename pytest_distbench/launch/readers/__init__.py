@@ -5,18 +5,22 @@ A conftest adds a reader by one row: ``READERS["mine"] = read``, and asks for it
 
 from __future__ import annotations
 
+import csv
 import math
+import re
 from collections.abc import Callable, Mapping
 
 from pytest_distbench.errors import ReadingError, show
 from pytest_distbench.launch.readers import csv_file, jsonl, mllog, stdout, tensorboard
-from pytest_distbench.launch.readers.place import Found, Place
+from pytest_distbench.launch.readers.place import Found, Place, limited
 from pytest_distbench.records.kinds import METRIC_KINDS
 from pytest_distbench.records.metric import Observation, metric_key
 from pytest_distbench.records.plan import LaunchPlan
 from pytest_distbench.records.rank import RankReport
 from pytest_distbench.records.reader import TAKES, Reader
 from pytest_distbench.records.record import replace
+
+_THOUSANDS = re.compile(r"[+-]?\d{1,3}(,\d{3})+(\.\d+)?", re.ASCII)
 
 READERS: dict[str, Callable[[Reader, Place], list[Found]]] = {
     "stdout": stdout.read,
@@ -45,7 +49,12 @@ def add_readings(plan: LaunchPlan, reports: Mapping[int, RankReport]) -> dict[in
 
 def _observe(name: str, reader: Reader, place: Place) -> Observation:
     key = metric_key(name, reader.at)
-    found = READERS[reader.kind](reader, place)
+    try:
+        with limited():
+            found = READERS[reader.kind](reader, place)
+    except (OSError, ValueError, RecursionError, csv.Error) as error:
+        source = reader.source or "the output"
+        raise ReadingError(f"{key}: cannot read {show(source)}: {type(error).__name__}: {error}") from None
     kept = found[reader.skip :]
     if not kept:
         raise ReadingError(f"{key}: {_times(found)} found, and skip={reader.skip} leaves nothing: {found[-1].where}")
@@ -72,10 +81,10 @@ def _observe(name: str, reader: Reader, place: Place) -> Observation:
 
 
 def _number(key: str, found: Found) -> float:
-    """The finite number a text says; thousands may be separated by commas."""
+    """The finite number a text says; commas may separate thousands, and nothing else."""
     text = found.text.strip()
     try:
-        number = float(text.replace(",", "") if text.count(",") and "." not in text.partition(",")[0] else text)
+        number = float(text.replace(",", "") if _THOUSANDS.fullmatch(text) else text.replace("_", " _"))
     except ValueError:
         raise ReadingError(f"{key}: {show(text)} is no number: {found.where}") from None
     if not math.isfinite(number):

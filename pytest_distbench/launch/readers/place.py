@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import re
+import signal
+import threading
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +19,8 @@ _COLOURS = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 _LONGEST_SHOWN = 160
 _MOST_SHOWN = 5
 _MOST_COMPARED = 2_000
+LONGEST_S = 60.0
+"""CPU seconds that reading one metric may take."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +56,7 @@ class Place:
         """A file of the launch: relative paths are relative to the working directory.
 
         Raises:
-            ReadingError: there is no such file, or none that can be read.
+            ReadingError: there is no such file, none that can be read, or none that this launch has written.
         """
         path = Path(self.plan.working_dir, self.plan.fill(source))
         if not path.exists():
@@ -60,7 +65,41 @@ class Place:
             raise ReadingError(
                 f"there is no {path}; " + (there if path.parent.is_dir() else f"nor a folder {path.parent}")
             )
+        if not (path.is_file() or path.is_dir()):
+            raise ReadingError(f"{path} is neither a file nor a folder: reading it might never end")
+        began = self.plan.files.began
+        if path.is_file() and began.exists() and path.stat().st_mtime_ns < began.stat().st_mtime_ns:
+            raise ReadingError(
+                f"{path} was not written by this launch, it is older: did an earlier run leave it beside the script?"
+            )
         return path
+
+
+@contextlib.contextmanager
+def limited() -> Iterator[None]:
+    """End what searches for ever, as a regular expression may: by CPU time, which waiting does not use.
+
+    Only the main thread can be interrupted; Python's ``re`` asks for signals while it searches.
+
+    Raises:
+        ReadingError: it took longer than :data:`LONGEST_S`.
+    """
+
+    def stop(*_: object) -> None:
+        raise ReadingError(
+            f"searching took longer than {LONGEST_S:.0f} s of CPU time: does a repetition hold another, as in (a+)+?"
+        )
+
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGVTALRM, stop)
+    signal.setitimer(signal.ITIMER_VIRTUAL, LONGEST_S)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0.0)
+        signal.signal(signal.SIGVTALRM, before)
 
 
 def nearest(pattern: str, lines: Iterable[str]) -> Sequence[str]:

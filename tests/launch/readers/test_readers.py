@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -180,3 +181,52 @@ def test_what_the_log_does_not_have_is_told(reader: Reader, output: str, said: s
         read(tmp_path, reader, output)
 
     assert said in str(error.value)
+
+
+@pytest.mark.parametrize(("text", "value"), [("1,234", 1234.0), ("12,345,678.5", 12345678.5), ("-1,000", -1000.0)])
+def test_commas_may_separate_thousands(text: str, value: float, tmp_path: Path) -> None:
+    assert read(tmp_path, stdout(r"loss (\S+)"), f"loss {text}\n").values == [value]
+
+
+@pytest.mark.parametrize("text", ["0,5", "1,5", "12,34", "1,2345", "1_0", "1.000,5"])
+def test_other_commas_are_no_numbers(text: str, tmp_path: Path) -> None:
+    with pytest.raises(ReadingError, match="is no number"):
+        read(tmp_path, stdout(r"loss (\S+)"), f"loss {text}\n")
+
+
+def test_a_file_of_an_earlier_run_is_not_this_launch_s(tmp_path: Path) -> None:
+    (tmp_path / "log.csv").write_text("loss\n1\n")
+    os.utime(tmp_path / "log.csv", (1, 1))
+    (tmp_path / "began").touch()
+
+    with pytest.raises(ReadingError, match="was not written by this launch, it is older"):
+        read(tmp_path, csv("log.csv", "loss"))
+
+
+def test_what_is_no_file_is_not_read(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.csv")
+    (tmp_path / "folder.csv").mkdir()
+
+    with pytest.raises(ReadingError, match="is neither a file nor a folder"):
+        read(tmp_path, csv("pipe.csv", "loss"))
+    with pytest.raises(ReadingError, match=r"cannot read 'folder\.csv': IsADirectoryError"):
+        read(tmp_path, csv("folder.csv", "loss"))
+    with pytest.raises(ReadingError, match="cannot read"):
+        read(tmp_path, csv("x" * 300, "loss"))
+
+
+def test_a_cell_and_a_nesting_beyond_measure_are_told(tmp_path: Path) -> None:
+    (tmp_path / "log.csv").write_text(f"loss\n{'1' * 200_000}\n")
+    (tmp_path / "log.jsonl").write_text("[" * 100_000)
+
+    with pytest.raises(ReadingError, match=r"number: cannot read 'log\.csv'"):
+        read(tmp_path, csv("log.csv", "loss"))
+    with pytest.raises(ReadingError, match=r"number: cannot read 'log\.jsonl'"):
+        read(tmp_path, jsonl("log.jsonl", "loss"))
+
+
+def test_a_pattern_that_searches_for_ever_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pytest_distbench.launch.readers.place.LONGEST_S", 0.2)
+
+    with pytest.raises(ReadingError, match="searching took longer"):
+        read(tmp_path, stdout(r"^(?:a+)+ loss ([\d.]+)$"), "a" * 60 + "!\n")
