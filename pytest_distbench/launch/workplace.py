@@ -7,6 +7,7 @@ import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from pytest_distbench.errors import LauncherError
 from pytest_distbench.records.plan import LaunchPlan
 from pytest_distbench.records.record import replace
 
@@ -31,8 +32,8 @@ def settle(plan: LaunchPlan) -> LaunchPlan:
                 (work / entry.name).symlink_to(entry.path)
     plan.files.began.touch()
     working_dir = Path(plan.fill(plan.working_dir)) if plan.working_dir else work
-    if working_dir.is_relative_to(work):
-        working_dir.mkdir(parents=True, exist_ok=True)
+    if working_dir != work and "{" in plan.working_dir:
+        working_dir = _make(working_dir.resolve(), work.resolve())
     own = {name: plan.fill(value) for name, value in plan.own_variables.items()}
     return replace(
         plan,
@@ -46,6 +47,19 @@ def settle(plan: LaunchPlan) -> LaunchPlan:
         python_path=[*filter(None, own.get("PYTHONPATH", "").split(os.pathsep)), *plan.python_path],
         own_variables={},
     )
+
+
+def _make(folder: Path, work: Path) -> Path:
+    """A folder that a test has named with placeholders: below the launch's own it is made.
+
+    Raises:
+        LauncherError: it is elsewhere, and is not there.
+    """
+    if folder.is_relative_to(work):
+        folder.mkdir(parents=True, exist_ok=True)
+    elif not folder.is_dir():
+        raise LauncherError(f"cwd=: there is no folder {folder}; one below {{launch_dir}} would be made")
+    return folder
 
 
 class Leftovers:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from support.plans import make_plan
 
+from pytest_distbench.errors import LauncherError
 from pytest_distbench.launch.workplace import Leftovers, settle, watched_folder
 from pytest_distbench.records.plan import BodyReference, LaunchPlan
 from pytest_distbench.records.record import replace
@@ -97,3 +98,9 @@ def test_a_path_for_modules_goes_before_pytest_s(plan: LaunchPlan) -> None:
     settled = settle(replace(plan, python_path=["/a"], own_variables={"PYTHONPATH": "{launch_dir}:/b"}))
 
     assert settled.python_path == [str(plan.files.work), "/b", "/a"]
+
+
+@pytest.mark.parametrize("folder", ["{data_dir}/nowhere", "{launch_dir}/../nowhere"])
+def test_a_folder_outside_of_the_launch_s_own_is_not_made(folder: str, plan: LaunchPlan) -> None:
+    with pytest.raises(LauncherError, match="cwd=: there is no folder"):
+        settle(replace(plan, working_dir=folder))
