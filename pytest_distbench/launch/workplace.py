@@ -23,6 +23,7 @@ def settle(plan: LaunchPlan) -> LaunchPlan:
 
     Raises:
         OSError: there is no room for the folder.
+        LauncherError: the test wants it to run in a folder that is not there.
     """
     work = plan.files.work
     work.mkdir(exist_ok=True)
