@@ -19,6 +19,8 @@ _COLOURS = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 _LONGEST_SHOWN = 160
 _MOST_SHOWN = 5
 _MOST_COMPARED = 2_000
+_COARSEST_S = 2.0
+"""Some file systems note times in steps of this, or by a server's clock: a file of this launch may look older."""
 LONGEST_S = 60.0
 """CPU seconds that reading one metric may take."""
 
@@ -68,7 +70,7 @@ class Place:
         if not (path.is_file() or path.is_dir()):
             raise ReadingError(f"{path} is neither a file nor a folder: reading it might never end")
         began = self.plan.files.began
-        if path.is_file() and began.exists() and path.stat().st_mtime_ns < began.stat().st_mtime_ns:
+        if path.is_file() and began.exists() and path.stat().st_mtime < began.stat().st_mtime - _COARSEST_S:
             raise ReadingError(
                 f"{path} was not written by this launch, it is older: did an earlier run leave it beside the script?"
             )
