@@ -49,4 +49,5 @@ def software() -> dict[str, str]:
     if torch.cuda.is_available() and torch.cuda.is_initialized():
         found["cuda"] = str(torch.version.cuda)
         found["nccl"] = ".".join(map(str, torch.cuda.nccl.version()))
+        found["cudnn"] = str(torch.backends.cudnn.version())
     return found
