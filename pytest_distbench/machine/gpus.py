@@ -22,7 +22,7 @@ class Gpus:
     Attributes:
         visible: what ranks may use, in the order in which CUDA numbers them.
         count: GPUs of the machine that the driver describes, visible or not.
-        unreadable: a sentence for each GPU that it does not describe: which, and why.
+        unreadable: which GPUs it does not describe, and why: a sentence for each reason.
         failure: why the driver could not be asked at all; empty: it was.
         driver: its version.
         cuda: the newest CUDA it runs.
@@ -56,7 +56,10 @@ def read_gpus(variables: Mapping[str, str]) -> Gpus:
     """
     try:
         with connect() as driver:
-            return _read(driver, variables)
+            try:
+                return _read(driver, variables)
+            except driver.binding.NVMLError as error:
+                return Gpus(failure=driver.explain(error))
     except DriverError as error:
         return Gpus(failure=str(error))
 
@@ -67,29 +70,24 @@ def slug(name: str) -> str:
 
 
 def _read(driver: Driver, variables: Mapping[str, str]) -> Gpus:
-    binding = driver.binding
-    try:
-        number, version = int(driver.demand("GetCount")), str(binding.nvmlSystemGetDriverVersion())
-        runs = int(binding.nvmlSystemGetCudaDriverVersion())
-    except binding.NVMLError as error:
-        raise DriverError(driver.explain(error)) from None
-    cards, unreadable = [], []
-    for index in range(number):
+    cards: list[Card] = []
+    silent: dict[str, list[str]] = {}
+    for index in range(driver.demand("GetCount")):
         try:
             cards.append(_card(driver, index))
-        except binding.NVMLError as error:
-            unreadable.append(f"GPU {index}: {driver.explain(error)}")
+        except driver.binding.NVMLError as error:
+            silent.setdefault(driver.explain(error), []).append(str(index))
     setting = variables.get(VARIABLE)
     visible = choose(in_order(cards, variables), setting)
     handles = [driver.demand("GetHandleByUUID", gpu.uuid) for gpu in visible] if len(visible) > 1 else []
     return Gpus(
         visible=tuple(visible),
         count=len(cards),
-        unreadable=tuple(unreadable),
-        driver=version,
-        cuda=f"{runs // 1000}.{runs % 1000 // 10}",
+        unreadable=tuple(f"GPU {', '.join(indices)}: {why}" for why, indices in silent.items()),
+        driver=driver.version,
+        cuda=driver.newest_cuda,
         links=tuple(map(tuple, read_links(driver, handles, [gpu.pcie for gpu in visible]))),
-        variables=_variables(variables, visible, cards, is_whole=not unreadable),
+        variables=_variables(variables, visible, cards, is_whole=not silent),
     )
 
 

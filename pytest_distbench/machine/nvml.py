@@ -57,10 +57,22 @@ class Driver:
         """Why a device gives no answer."""
         return _words(self.binding, error, _WHY_NO_GPU)
 
-    def is_unsupported(self, error: Exception) -> bool:
-        """Whether the device, not the moment, is the reason that there is no answer."""
-        known = (self.binding.NVML_ERROR_NOT_SUPPORTED, self.binding.NVML_ERROR_FUNCTION_NOT_FOUND)
-        return getattr(error, "value", None) in known
+    @property
+    def version(self) -> str:
+        """Of the driver; empty where it does not tell."""
+        try:
+            return str(self.binding.nvmlSystemGetDriverVersion())
+        except self.binding.NVMLError:
+            return ""
+
+    @property
+    def newest_cuda(self) -> str:
+        """The newest CUDA that it runs: ``12.8``; empty where it does not tell."""
+        try:
+            number = int(self.binding.nvmlSystemGetCudaDriverVersion())
+        except self.binding.NVMLError:
+            return ""
+        return f"{number // 1000}.{number % 1000 // 10}"
 
 
 @contextlib.contextmanager

@@ -27,7 +27,7 @@ def test_world_sizes_are_numbers_or_a_clear_error(text: str) -> None:
         (["--world-size", "many"], "*--world-size: 'many' is not a number of ranks*"),
         (["--world-size", "0"], "*--world-size: '0' is not a number of ranks*"),
         (["--world-size", "100000", "--distbench-launcher=warm"], "*100000 ranks on * CPU cores; at most *"),
-        (["--gpu"], "*--gpu: no GPU: 0 visible (CUDA_VISIBLE_DEVICES is not set)*"),
+        (["--gpu"], "*--gpu: no GPU: there is no NVIDIA driver*Run on a machine with NVIDIA GPUs, or without --gpu*"),
         (["--distbench-backend", "glo"], "*unknown backend 'glo'; known are gloo, nccl*"),
         (["--distbench-launcher", "mpirun"], "*unknown launcher 'mpirun'; known are warm, torchrun, stand-in*"),
         (["--distbench-update", "sometimes"], "*unknown update 'sometimes'; known are new, failed, changed, all*"),

@@ -12,6 +12,7 @@ from support.stores import CASE, entry, environment, result
 
 from pytest_distbench.judging.draft import Judgement
 from pytest_distbench.judging.terms import Terms
+from pytest_distbench.machine.gpus import Gpus
 from pytest_distbench.records.bound_text import AskedBound
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import CaseResult, ReferenceRecord
@@ -61,7 +62,7 @@ class Opened:
 
 @pytest.fixture
 def session() -> Session:
-    settings = SimpleNamespace(gpus=(), max_message_bytes=None)
+    settings = SimpleNamespace(gpus=Gpus(), max_message_bytes=None)
     launching: Any = SimpleNamespace(
         settings=settings, on_progress=None, kind=SimpleNamespace(local_lock=False, is_spaced=False)
     )
