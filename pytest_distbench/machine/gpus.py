@@ -24,6 +24,7 @@ class Gpus:
         count: GPUs of the machine that the driver describes, visible or not.
         unreadable: which GPUs it does not describe, and why: a sentence for each reason.
         failure: why the driver could not be asked at all; empty: it was.
+        is_absent: there is no driver; else one that fails is in trouble.
         driver: its version.
         cuda: the newest CUDA it runs.
         links: what joins the visible ones, see :class:`~pytest_distbench.records.gpu.GpuHost`.
@@ -34,6 +35,7 @@ class Gpus:
     count: int = 0
     unreadable: tuple[str, ...] = ()
     failure: str = ""
+    is_absent: bool = False
     driver: str = ""
     cuda: str = ""
     links: tuple[tuple[str, ...], ...] = ()
@@ -61,7 +63,7 @@ def read_gpus(variables: Mapping[str, str]) -> Gpus:
             except driver.binding.NVMLError as error:
                 return Gpus(failure=driver.explain(error))
     except DriverError as error:
-        return Gpus(failure=str(error))
+        return Gpus(failure=str(error), is_absent=error.is_absent)
 
 
 def slug(name: str) -> str:

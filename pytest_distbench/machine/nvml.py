@@ -25,7 +25,15 @@ _WHY_NO_GPU = {
 
 
 class DriverError(DistbenchError):
-    """The NVIDIA driver cannot be asked; the message says why, and what to do."""
+    """The NVIDIA driver cannot be asked; the message says why, and what to do.
+
+    Attributes:
+        is_absent: there is none, as on a machine without such GPUs; else there is one, in trouble.
+    """
+
+    def __init__(self, message: str, *, is_absent: bool) -> None:
+        super().__init__(message)
+        self.is_absent = is_absent
 
 
 class Driver:
@@ -87,7 +95,8 @@ def connect() -> Iterator[Driver]:
     try:
         pynvml.nvmlInit()
     except pynvml.NVMLError as error:
-        raise DriverError(_words(pynvml, error, _WHY_NO_DRIVER)) from None
+        is_absent = error.value == pynvml.NVML_ERROR_LIBRARY_NOT_FOUND
+        raise DriverError(_words(pynvml, error, _WHY_NO_DRIVER), is_absent=is_absent) from None
     try:
         yield Driver(pynvml)
     finally:

@@ -243,7 +243,7 @@ class Nvml:
     """The made-up driver of one host, and its clock.
 
     Attributes:
-        host: what it describes; may be exchanged, as when a GPU is lost.
+        host: what it describes; may be exchanged, as when a GPU is lost meanwhile.
         seconds: what its clock reads; a test may exchange it.
     """
 
@@ -265,7 +265,10 @@ class Nvml:
         if name == "GetHandleByUUID":
             return self._find(arguments[0])
         device, *others = arguments
-        card = device[0]
+        card = next((card for card in self.host.cards if card.uuid == device[0].uuid), None)
+        if card is None:
+            raise _error("GPU_IS_LOST")
+        device = (card, *device[1:])
         if card.trouble:
             raise _error(card.trouble)
         table = _OF_SLICES if len(device) > 1 else _OF_CARDS

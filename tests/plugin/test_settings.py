@@ -72,7 +72,9 @@ def test_the_world_size_is_the_number_of_gpus(project: Project, gpus: Callable[[
     gpus(3)
     result = run(project(TEST), "--gpu", "-v")
 
-    result.stdout.fnmatch_lines(["distbench *: world size 3, nccl, 3 GPUs (NVIDIA H200)*", "*test_step?ws3? NEW*"])
+    result.stdout.fnmatch_lines(
+        ["distbench *: world size 3, nccl, 3 GPUs (NVIDIA H100 80GB HBM3)*", "*test_step?ws3? NEW*"]
+    )
     assert result.ret == 0
 
 

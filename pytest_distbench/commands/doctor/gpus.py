@@ -9,9 +9,9 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
-from pytest_distbench.commands.doctor.finding import Finding
+from pytest_distbench.commands.doctor.finding import Finding, Level
 from pytest_distbench.machine.cards import held_by, processes_on
 from pytest_distbench.machine.gpus import Gpus, read_gpus
 from pytest_distbench.machine.links import kinds
@@ -31,11 +31,37 @@ print(json.dumps([torch.version.cuda, names]))
 """
 
 
-def gpus(variables: Mapping[str, str]) -> Iterator[Finding]:
-    """Driver, devices, who uses them, what holds their clocks down, and whether CUDA works."""
+def use_every_device(variables: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
+    """Let torch compute on each CUDA device, in a process of its own; prints its CUDA and the devices' names as JSON.
+
+    Raises:
+        TimeoutExpired: it does not come to its end.
+    """
+    return subprocess.run(
+        [sys.executable, "-c", _USE_EVERY_DEVICE],
+        env={**os.environ, **variables},
+        capture_output=True,
+        text=True,
+        timeout=_CUDA_TIMEOUT_S,
+        check=False,
+    )
+
+
+def gpus(
+    variables: Mapping[str, str],
+    *,
+    use: Callable[[Mapping[str, str]], subprocess.CompletedProcess[str]] = use_every_device,
+) -> Iterator[Finding]:
+    """Driver, devices, who uses them, what holds their clocks down, and whether CUDA works.
+
+    Args:
+        variables: the environment.
+        use: lets torch compute on each device.
+    """
     found = read_gpus(variables)
     if found.failure:
-        yield Finding("note", "GPU", f"none: {found.failure}", "--gpu cannot run here; everything else runs on the CPU")
+        level: Level = "note" if found.is_absent else "warn"
+        yield Finding(level, "GPU", f"none: {found.failure}", "--gpu cannot run here; everything else runs on the CPU")
         return
     yield Finding("ok", "NVIDIA driver", f"{found.driver}, for CUDA up to {found.cuda}")
     for reason in found.unreadable:
@@ -58,7 +84,7 @@ def gpus(variables: Mapping[str, str]) -> Iterator[Finding]:
     if found.links:
         yield Finding("ok", "links", f"between GPUs: {', '.join(kinds(found.links))}")
     yield Finding("ok", "hardware class", found.platform)
-    yield from _cuda(found, {**variables, **found.variables})
+    yield from _cuda(found, lambda: use({**variables, **found.variables}))
 
 
 def _gpu(driver: Driver, gpu: Gpu) -> Iterator[Finding]:
@@ -83,23 +109,18 @@ def _gpu(driver: Driver, gpu: Gpu) -> Iterator[Finding]:
         yield Finding("note", subject, "persistence mode off: the first launch waits", "sudo nvidia-smi -pm 1")
 
 
-def _cuda(found: Gpus, variables: Mapping[str, str]) -> Iterator[Finding]:
-    """Whether torch computes on what the driver shows; asked in another process, with the variables of ranks."""
+def _cuda(found: Gpus, use: Callable[[], subprocess.CompletedProcess[str]]) -> Iterator[Finding]:
+    """Whether torch computes on what the driver shows."""
+    done = None
     try:
-        done = subprocess.run(
-            [sys.executable, "-c", _USE_EVERY_DEVICE],
-            env={**os.environ, **variables},
-            capture_output=True,
-            text=True,
-            timeout=_CUDA_TIMEOUT_S,
-            check=False,
-        )
+        done = use()
         version, names = json.loads(done.stdout.splitlines()[-1])
     except subprocess.TimeoutExpired:
         text = f"no answer within {_CUDA_TIMEOUT_S:.0f} s"
         yield Finding("fail", "CUDA", text, "see dmesg: a GPU in trouble blocks every process that touches it")
         return
     except (ValueError, IndexError, TypeError):
+        assert done is not None
         last = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
         yield Finding("fail", "CUDA", f"does not work: {last[:200]}", "nvidia-smi, dmesg; a torch built for the driver")
         return
