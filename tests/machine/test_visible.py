@@ -17,7 +17,7 @@ WHOLE = [
 ]
 """Hosts of which torch can tell what is visible: all their GPUs answer, and none is cut."""
 SETTINGS = [
-    None, "", "0", "1", "0,1", "1,0", "7,2", "0,0", "0,1,0", "0,7,1", "8", "-1", "0,-1,1", " 1 , 0 ", "+1", "1gpu2,0", "none",
+    None, "", "0", "1", "0,1", "1,0", "7,2", "0,0", "0,1,0", "0,7,1", "8", "-1", "0,-1,1", " 1 , 0 ", "+1", "1gpu2,0",
     "GPU-0001", "GPU-0001,GPU-0000", "GPU-0001,GPU-0001", "GPU-0001,GPU-0001aaaa", "GPU-000", "GPU-0000, GPU-0001",
     "GPU-0000,1", "0,GPU-0001", "GPU-3090b,GPU-3090a", "GPU-", "NoDevFiles", ",0", "0,", "0,,1",
 ]  # fmt: skip

@@ -74,7 +74,7 @@ def gpus(
     if len(found.visible) < found.count or found.visible[0].slice_of:
         labels = ", ".join(gpu.label for gpu in found.visible)
         given = "not set" if setting is None else repr(setting)
-        yield Finding("note", "visible GPUs", f"{labels} of {found.count} GPUs, {VARIABLE}: {given}")
+        yield Finding("note", "visible GPUs", f"{labels}, {VARIABLE}: {given}")
     try:
         with connect() as driver:
             for gpu in found.visible:
