@@ -62,11 +62,13 @@ def _wait(lock: FileLock, whose: str, on_wait: Callable[[str], None]) -> None:
         on_wait(f"waiting for {whose}" + (f" since {waited_s / 60:.0f} min" if waited_s else ""))
         step_s = min(TELL_S, WAIT_S - waited_s)
         try:
-            return lock.acquire(timeout=step_s)
+            lock.acquire(timeout=step_s)
         except Timeout:
             waited_s += step_s
             if waited_s >= WAIT_S:
                 raise
+        else:
+            return
 
 
 @contextlib.contextmanager
