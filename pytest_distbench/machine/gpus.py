@@ -66,6 +66,20 @@ def read_gpus(variables: Mapping[str, str]) -> Gpus:
         return Gpus(failure=str(error), is_absent=error.is_absent)
 
 
+def misplaced(leased: Sequence[Gpu], used: Sequence[str]) -> str:
+    """A sentence about the first rank that did not compute on the GPU that is leased for it; empty: there is none.
+
+    Args:
+        leased: by rank.
+        used: UUIDs as torch spells them, by rank; empty: unknown.
+    """
+    for rank, (gpu, uuid) in enumerate(zip(leased, used, strict=False)):
+        ours, theirs = (text.lower().removeprefix("gpu-") for text in (gpu.uuid, uuid))
+        if uuid and not gpu.slice_of and ours != theirs:
+            return f"rank {rank} computed on the GPU {uuid}, and {gpu.uuid} is leased and named; name GPUs by UUID"
+    return ""
+
+
 def slug(name: str) -> str:
     """A product's name as a part of a folder's."""
     return re.sub(r"[^a-z0-9.]+", "-", name.lower()).strip("-.") or "unknown"

@@ -36,6 +36,8 @@ class LaunchRecord(Record, frozen=True, kw_only=True):
     """Of the rank that used most."""
     foreign_cores: float | None = None
     """Cores kept busy by other processes during the body; None where it was too short to tell."""
+    gpus: list[str] = []
+    """UUIDs of the CUDA devices the ranks say they computed on, by rank; empty for those that do not say."""
     cards: list[CardWitness] = []
     """The GPUs it ran on, in the order of the ranks; empty on the CPU, and where the driver is silent."""
     software: dict[str, str] = {}

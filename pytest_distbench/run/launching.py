@@ -19,6 +19,7 @@ from pytest_distbench.launch.launchers import LAUNCHERS, LauncherKind, LauncherS
 from pytest_distbench.launch.supervise import supervise
 from pytest_distbench.machine import hardware
 from pytest_distbench.machine.cards import CardWatch
+from pytest_distbench.machine.gpus import misplaced
 from pytest_distbench.records.card import CardWitness
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.plan import LaunchPlan
@@ -213,8 +214,8 @@ class Launching:
 
     @contextlib.contextmanager
     def _watch_cards(self, plan: LaunchPlan) -> Iterator[list[CardWitness]]:
-        """Look at the GPUs of a launch while it runs."""
-        if plan.device != "cuda" or not self.settings.gpus.visible:
+        """Look at the GPUs of a launch while it runs; those of other hosts are out of sight."""
+        if plan.device != "cuda" or not self.settings.gpus.visible or self.kind.hosts == "many":
             yield []
             return
         if self._watch is None:
@@ -226,7 +227,10 @@ class Launching:
         """A launch on GPUs with what no rank knows: how they fared, and the driver."""
         driver = self.settings.gpus.driver
         software = {**record.software, "driver": driver} if record.software and driver else record.software
-        return replace(record, cards=cards, software=software)
+        leased = [self.settings.gpus.visible[device] for device in self._devices(len(record.gpus))]
+        remark = misplaced(leased, record.gpus)
+        remarks = [*record.remarks, remark] if remark else record.remarks
+        return replace(record, cards=cards, software=software, remarks=remarks)
 
     def forget(self, record: LaunchRecord) -> None:
         """A launch that failed is of no interest, and need not be kept for reading."""

@@ -10,6 +10,8 @@ from dataclasses import replace
 import pytest
 from support.projects import TEST, Project, run, stored
 
+from pytest_distbench import testing
+from pytest_distbench.records.record import replace as replace_in
 from pytest_distbench.testing.nvml import HOSTS, Host, Nvml, State, h100s, made_up
 
 COOL = State(sm_mhz=1980)
@@ -174,3 +176,13 @@ def test_xccl_is_refused_under_gpu(project: Project) -> None:
         result = run(project(TEST), "--gpu", "--distbench-backend=xccl")
 
     result.stderr.fnmatch_lines(["*--distbench-backend xccl joins Intel GPUs*take nccl*"])
+
+
+def test_a_rank_that_computed_on_another_gpu_is_a_warning(
+    project: Project, fare: Fare, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    report = testing._report
+    monkeypatch.setattr(testing, "_report", lambda plan, rank: replace_in(report(plan, rank), gpu=f"000{1 - rank}aaaa"))
+    result = run(project(TEST), "--gpu")
+
+    result.stdout.fnmatch_lines(["*rank 0 computed on the GPU 0001aaaa, and GPU-0000aaaa is leased and named*"])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_distbench.machine.gpus import Gpus, read_gpus
+from pytest_distbench.machine.gpus import Gpus, misplaced, read_gpus
 from pytest_distbench.testing.nvml import HOSTS, made_up
 
 
@@ -125,3 +125,26 @@ def test_a_slice_has_its_own_name_memory_and_uuid() -> None:
 )
 def test_ranks_see_what_is_leased(host: str, given: dict[str, str], ranks: dict[str, str]) -> None:
     assert read(host, **given).variables == ranks
+
+
+@pytest.mark.parametrize(
+    ("used", "rank"),
+    [
+        (["0000aaaa", "0001aaaa"], None),
+        (["GPU-0000AAAA", "GPU-0001aaaa"], None),
+        (["", ""], None),
+        ([], None),
+        (["0001aaaa", "0000aaaa"], 0),
+        (["0000aaaa", "0002aaaa"], 1),
+    ],
+)
+def test_a_rank_that_computed_elsewhere_is_told(used: list[str], rank: int | None) -> None:
+    remark = misplaced(read("8xH100").visible, used)
+
+    assert (
+        remark.startswith(f"rank {rank} computed on the GPU {used[rank]}, and GPU-") if rank is not None else not remark
+    )
+
+
+def test_a_slice_is_not_told_by_its_uuid() -> None:
+    assert misplaced(read("H100 in MIG").visible, ["0000aaaa"]) == ""
