@@ -77,6 +77,7 @@ def _observe(name: str, reader: Reader, place: Place) -> Observation:
         is_series=not take,
         at=reader.at,
         identity=reader.defining,
+        bounds=reader.bounds,
     )
 
 
