@@ -12,7 +12,7 @@ from typing import Any, TypedDict
 from pytest_distbench.errors import BodyError, show
 from pytest_distbench.machine.secrets import mask_arguments, mask_secrets
 from pytest_distbench.plugin.arguments import Arguments
-from pytest_distbench.plugin.identity import Places
+from pytest_distbench.plugin.identity import MEETING_VARIABLES, Places, leave_out_meeting
 from pytest_distbench.plugin.locate import json_able, locate, locate_command, locate_module
 from pytest_distbench.records.plan import PLACEHOLDERS, BodyReference
 from pytest_distbench.records.reader import Reader
@@ -91,8 +91,8 @@ def make_workload(given: Arguments, wanted: Wanted, *, beside: Path, places: Pla
     if seeds != (0,):
         identity["seeds"] = list(seeds)
     if words := body.command or arguments:
-        identity["args"] = mask_arguments(words)
-    if env := {name: value for name, value in variables.items() if name != "PATH"}:
+        identity["args"] = leave_out_meeting(mask_arguments(words))
+    if env := {name: value for name, value in variables.items() if name not in ("PATH", *MEETING_VARIABLES)}:
         identity["env"] = mask_secrets(env)
     return Workload(
         body=body,
@@ -115,16 +115,12 @@ def _find(given: Arguments, wanted: Wanted, beside: Path) -> BodyReference:
         given.refuse("nothing to run; wanted a function, 'file.py::function', a script, a command, or module='a.b'")
     if body is not None and is_module:
         given.refuse(f"module={show(module)} is run in place of a body, and {show(body)} is one: give one of them")
+    folder = _chosen_folder(given, wanted["cwd"], beside) if wanted["cwd"] else ""
     if is_module:
-        return locate_module(module)
+        return locate_module(module, folder)
     if isinstance(body, list | tuple):
-        return locate_command(body, _path_of(wanted["env"]), beside=_where(wanted["cwd"], beside))
+        return locate_command(body, _path_of(wanted["env"]), beside=Path(beside, folder))
     return locate(body, beside=beside)
-
-
-def _where(cwd: object, beside: Path) -> Path:
-    """What the path of a program is relative to: the folder in which the command is started, as in a shell."""
-    return Path(beside, cwd) if isinstance(cwd, str | os.PathLike) else beside
 
 
 def _path_of(env: object) -> str:
@@ -164,6 +160,10 @@ def _folder(given: Arguments, cwd: object, body: BodyReference, beside: Path) ->
     """Where the ranks run; None: where pytest does."""
     if cwd is None:
         return str(beside if body.command else _home(body)) if body.is_script else None
+    return _chosen_folder(given, cwd, beside)
+
+
+def _chosen_folder(given: Arguments, cwd: object, beside: Path) -> str:
     if not isinstance(cwd, str | os.PathLike):
         given.refuse(f"cwd={show(cwd)}; wanted a path, or '{{launch_dir}}' for an empty folder of each launch's own")
     text = os.fspath(cwd)

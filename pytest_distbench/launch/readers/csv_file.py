@@ -19,7 +19,11 @@ def read(reader: Reader, place: Place) -> list[Found]:
         rows.fieldnames = columns
         if (there := columns.count(reader.key)) != 1:
             raise ReadingError(f"{path}: {_told(reader.key, there)}; {_header(columns)}")
-        found = [Found(cell, f"{path}:{rows.line_num}") for row in rows if (cell := (row[reader.key] or "").strip())]
+        found = [
+            Found(cell, f"{path}:{rows.line_num}", ", ".join(f"{name}={row[name]}" for name in columns))
+            for row in rows
+            if (cell := (row[reader.key] or "").strip())
+        ]
     if not found:
         raise ReadingError(f"{path}: the column {reader.key!r} is empty")
     return found
