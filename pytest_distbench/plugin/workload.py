@@ -115,7 +115,7 @@ def _find(given: Arguments, wanted: Wanted, beside: Path) -> BodyReference:
         given.refuse("nothing to run; wanted a function, 'file.py::function', a script, a command, or module='a.b'")
     if body is not None and is_module:
         given.refuse(f"module={show(module)} is run in place of a body, and {show(body)} is one: give one of them")
-    folder = _chosen_folder(given, wanted["cwd"], beside) if wanted["cwd"] else ""
+    folder = "" if wanted["cwd"] is None else _chosen_folder(given, wanted["cwd"], beside)
     if is_module:
         return locate_module(module, folder)
     if isinstance(body, list | tuple):
