@@ -9,6 +9,7 @@ import uuid
 from collections.abc import Callable, Iterator
 
 import hypothesis
+import numpy  # noqa: F401 runs inside this process unload what they loaded, and its C extensions load once per process
 import pytest
 from support.processes import LIMIT_S, MARK, SETTLE_S, marked_processes
 
