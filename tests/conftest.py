@@ -28,7 +28,7 @@ hypothesis.settings.load_profile("repository")
 
 SHARED = {"launcher", "launchers"}
 """Fixtures of a module that cost seconds: a second worker would make them again."""
-LONGEST = ("test_soak", "test_pages", "test_runs", "test_against", "test_scripts")
+LONGEST = ("test_soak", "test_pages", "test_runs", "test_code", "test_against", "test_scripts")
 """Files with the longest tests, in the order they are begun in."""
 
 
@@ -75,15 +75,16 @@ def no_process_left(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPa
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> Iterator[None]:
     """Give what starts process groups a time limit, and one worker to those that share a warm launcher.
 
-    Whole runs come first, the longest of them at the start, then single launches, then all that is quick: a long test
+    The longest come first, then other whole runs, then single launches, then all that is quick: a long test
     that is begun last would keep one worker busy while the others have nothing left. Torchrun keeps nothing between
     launches: any worker will do for it.
     """
     turns = {}
     for item in items:
         spawns, shares = item.get_closest_marker("spawn") is not None, _shares_launcher(item)
-        first = LONGEST.index(item.path.stem) if item.path.stem in LONGEST else len(LONGEST)
-        turns[item] = (2 if not spawns else 1 if shares else 0, first)
+        is_long = item.path.stem in LONGEST
+        turn = 0 if is_long else 3 if not spawns else 2 if shares else 1
+        turns[item] = (turn, LONGEST.index(item.path.stem) if is_long else 0)
         if spawns and item.get_closest_marker("timeout") is None:
             item.add_marker(pytest.mark.timeout(2 * LIMIT_S))
         if shares and not (hasattr(item, "callspec") and item.callspec.params.get("launcher") == "torchrun"):
