@@ -28,7 +28,7 @@ hypothesis.settings.load_profile("repository")
 
 SHARED = {"launcher", "launchers"}
 """Fixtures of a module that cost seconds: a second worker would make them again."""
-LONGEST = ("test_soak", "test_pages", "test_runs", "test_code", "test_against", "test_scripts")
+LONGEST = ("test_soak", "test_conformance", "test_pages", "test_runs", "test_code", "test_against", "test_scripts")
 """Files with the longest tests, in the order they are begun in."""
 
 

@@ -110,7 +110,7 @@ def fork_forkserver(*, close: Collection[int]) -> None:
         return pid
 
     own = multiprocessing.util.spawnv_passfds
-    multiprocessing.util.spawnv_passfds = fork
+    multiprocessing.util.spawnv_passfds = fork  # type: ignore[assignment] # it is called with these types alone
     try:
         forkserver.ensure_running()
     finally:
