@@ -82,12 +82,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> Iterator[None]:
     turns = {}
     for item in items:
         spawns, shares = item.get_closest_marker("spawn") is not None, _shares_launcher(item)
-        is_long = item.path.stem in LONGEST
+        torchrun = hasattr(item, "callspec") and item.callspec.params.get("launcher") == "torchrun"
+        is_long = item.path.stem in LONGEST and not torchrun
         turn = 0 if is_long else 3 if not spawns else 2 if shares else 1
         turns[item] = (turn, LONGEST.index(item.path.stem) if is_long else 0)
         if spawns and item.get_closest_marker("timeout") is None:
             item.add_marker(pytest.mark.timeout(2 * LIMIT_S))
-        if shares and not (hasattr(item, "callspec") and item.callspec.params.get("launcher") == "torchrun"):
+        if shares and not torchrun:
             item.add_marker(pytest.mark.xdist_group(item.path.stem))
     items.sort(key=turns.__getitem__)
     yield
