@@ -8,6 +8,7 @@ import textwrap
 import time
 import uuid
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import hypothesis
 import pytest
@@ -28,7 +29,18 @@ hypothesis.settings.load_profile("repository")
 
 SHARED = {"launcher", "launchers"}
 """Fixtures of a module that cost seconds: a second worker would make them again."""
-LONGEST = ("test_soak", "test_conformance", "test_pages", "test_runs", "test_code", "test_against", "test_scripts")
+LONGEST = [
+    Path(__file__).parent / f"{name}.py"
+    for name in (
+        "end_to_end/test_soak",
+        "end_to_end/test_conformance",
+        "end_to_end/test_pages",
+        "end_to_end/test_runs",
+        "test_code",
+        "end_to_end/test_against",
+        "end_to_end/test_scripts",
+    )
+]
 """Files with the longest tests, in the order they are begun in."""
 
 
@@ -83,15 +95,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> Iterator[None]:
     for item in items:
         spawns, shares = item.get_closest_marker("spawn") is not None, _shares_launcher(item)
         torchrun = hasattr(item, "callspec") and item.callspec.params.get("launcher") == "torchrun"
-        is_long = item.path.stem in LONGEST and not torchrun
+        is_long = item.path in LONGEST and not torchrun
         turn = 0 if is_long else 3 if not spawns else 2 if shares else 1
-        turns[item] = (turn, LONGEST.index(item.path.stem) if is_long else 0)
+        turns[item] = (turn, LONGEST.index(item.path) if is_long else 0)
         if spawns and item.get_closest_marker("timeout") is None:
             item.add_marker(pytest.mark.timeout(2 * LIMIT_S))
         if shares and not torchrun:
             item.add_marker(pytest.mark.xdist_group(item.path.stem))
-    items.sort(key=turns.__getitem__)
     yield
+    items.sort(key=turns.__getitem__)  # after pytest, which would put what shares a launcher side by side
     for item in items if "PYTEST_XDIST_WORKER" in os.environ else ():
         _name_group(item)
 

@@ -89,9 +89,11 @@ def fork_forkserver(*, close: Collection[int]) -> None:
     """
     resource_tracker.ensure_running()
     tracker: Any = resource_tracker._resource_tracker
+    own = multiprocessing.util.spawnv_passfds
     before = _open_descriptors()
 
     def fork(_: str, arguments: list[str], descriptors: list[int]) -> int:
+        multiprocessing.util.spawnv_passfds = own  # in both: this is the way to start other helpers, too
         pid = os.fork()
         if pid == 0:
             try:
@@ -109,7 +111,6 @@ def fork_forkserver(*, close: Collection[int]) -> None:
                 os._exit(0)
         return pid
 
-    own = multiprocessing.util.spawnv_passfds
     multiprocessing.util.spawnv_passfds = fork  # type: ignore[assignment] # it is called with these types alone
     try:
         forkserver.ensure_running()

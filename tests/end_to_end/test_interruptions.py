@@ -394,12 +394,12 @@ CLEAN = """
 """
 
 
-@pytest.mark.parametrize("launcher", ["warm", "torchrun"])
+@pytest.mark.parametrize("launcher_name", ["warm", "torchrun"])
 def test_a_green_run_leaves_no_semaphore_shared_memory_or_folder(
-    start: Pytest, pytester: pytest.Pytester, launcher: str
+    start: Pytest, pytester: pytest.Pytester, launcher_name: str
 ) -> None:
     pytester.makepyfile(CLEAN)
-    process = start("--world-size=2", f"--distbench-launcher={launcher}")
+    process = start("--world-size=2", f"--distbench-launcher={launcher_name}")
     out, _ = process.communicate(timeout=LIMIT_S)
 
     assert process.returncode == 0, out
@@ -481,12 +481,12 @@ ENDS_LIKE_A_SCRIPT = """
 """
 
 
-@pytest.mark.parametrize("launcher", ["warm", "torchrun"])
-def test_what_a_script_leaves_to_its_end_is_done(start: Pytest, pytester: pytest.Pytester, launcher: str) -> None:
+@pytest.mark.parametrize("launcher_name", ["warm", "torchrun"])
+def test_what_a_script_leaves_to_its_end_is_done(start: Pytest, pytester: pytest.Pytester, launcher_name: str) -> None:
     pytester.makepyfile(
         train=ENDS_LIKE_A_SCRIPT, test_it="def test_it(distbench):\n    distbench.run('train.py', cwd='.')"
     )
-    process = start("--world-size=2", f"--distbench-launcher={launcher}", "test_it.py")
+    process = start("--world-size=2", f"--distbench-launcher={launcher_name}", "test_it.py")
     out, _ = process.communicate(timeout=LIMIT_S)
 
     assert process.returncode == 0, out

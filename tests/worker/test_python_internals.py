@@ -37,6 +37,7 @@ atexit.register(lambda: print("at the end of", "this" if os.getpid() == MADE_BY 
 """)
     (tmp_path / "main.py").write_text("""
 import multiprocessing, os, sys
+from multiprocessing import util
 from pytest_distbench.worker.python_internals import fork_forkserver, forkserver_pid, let_helpers_end
 
 def links():
@@ -47,7 +48,7 @@ def target(pipe, server, made_by):
     import costly
     from multiprocessing import forkserver
     print(os.getppid() == server, costly.MADE_BY == made_by)
-    print(pipe in links(), forkserver._forkserver._lock.locked(), flush=True)
+    print(pipe in links(), forkserver._forkserver._lock.locked(), util.spawnv_passfds.__module__, flush=True)
     os._exit(5)
 
 if __name__ == "__main__":
@@ -65,7 +66,7 @@ if __name__ == "__main__":
     done = subprocess.run([sys.executable, tmp_path / "main.py"], capture_output=True, text=True, check=False)
 
     ends = ["at the end of the forkserver", "at the end of this"]
-    assert done.stdout.splitlines() == ["True True", "False False", "5", *ends], done.stderr
+    assert done.stdout.splitlines() == ["True True", "False False multiprocessing.util", "5", *ends], done.stderr
 
 
 def test_a_child_ends_with_what_it_was_told_before_it_waits_for_its_threads(tmp_path: Path) -> None:
