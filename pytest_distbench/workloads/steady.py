@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 WINDOW_S = 0.1
 """Calls are made for so long, and give one time."""
 
-FEWEST = 3
+WINDOWS = 3
 MOST_S = 5.0
 
 _EQUAL = 0.02
@@ -42,9 +42,9 @@ def warm_up(rank: RankContext, call: Callable[[], object]) -> int:
 
 
 def is_steady(times: Sequence[float]) -> bool:
-    """Whether the last :data:`FEWEST` agree."""
-    last = times[-FEWEST:]
-    return len(last) == FEWEST and max(last) - min(last) <= _EQUAL * statistics.median(last)
+    """Whether the last :data:`WINDOWS` agree."""
+    last = times[-WINDOWS:]
+    return len(last) == WINDOWS and max(last) - min(last) <= _EQUAL * statistics.median(last)
 
 
 def _time(rank: RankContext, call: Callable[[], object], calls: int) -> float:
