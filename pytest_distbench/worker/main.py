@@ -110,6 +110,7 @@ class _Life:
             notes = script_notes.CURRENT = script_notes.ScriptNotes(self.context)
             with self._turn(), self.phase("body"), self._resources(), watched_steps(self.context.watch):
                 run_script(plan.body)
+                self.context.wait_for_queued()
             notes.finish()
             self.context.record_wall_time(self.body_s, self.cpu_s)
             return
@@ -130,6 +131,7 @@ class _Life:
                 self.context.watch.is_on &= seed == plan.seeds[0]  # the others run the same code
                 with self.context.point(seed=seed) if len(plan.seeds) > 1 else contextlib.nullcontext():
                     bodies.call(body, self.context)
+                    self.context.wait_for_queued()
         self.context.check_complete()
         self.context.watch.read()
 

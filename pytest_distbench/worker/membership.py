@@ -43,7 +43,7 @@ def join_group(backend: str, *, rank: int, world_size: int, timeout_s: float, de
         rank=rank,
         world_size=world_size,
         timeout=timedelta(seconds=timeout_s * GROUP_SHARE),
-        device_id=device if device.type == "cuda" else None,
+        device_id=device if device.type == "cuda" and backend != "gloo" else None,  # gloo has no use for one
     )
 
 

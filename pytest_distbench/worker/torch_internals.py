@@ -70,6 +70,11 @@ def skips_of_torchs_tests() -> dict[int, str]:
     return {skip.exit_code: str(skip.message) for skip in table.values()}
 
 
+def occupy_stream(cycles: int) -> None:
+    """Enqueue a kernel that does nothing for so many cycles of the device's clock."""
+    torch.cuda._sleep(cycles)
+
+
 def gloo_groups() -> list[Any]:
     """The process groups of this process that gloo has a part in."""
     return [group for group, (backend, _) in distributed_c10d._world.pg_map.items() if "gloo" in backend]
