@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
@@ -34,6 +34,7 @@ class Ending:
         timed_out: the launch's own time was over.
         ended_by_us: ranks that were alive when the launch was ended by force.
         left: those among them that had closed their connection to pytest before.
+        stuck: those that are still there, with what is to be said of each.
         oom_kills: processes the kernel's out-of-memory killer ended on this host meanwhile.
     """
 
@@ -41,6 +42,7 @@ class Ending:
     timed_out: bool
     ended_by_us: frozenset[int]
     left: frozenset[int] = frozenset()
+    stuck: Mapping[int, str] = field(default_factory=dict)
     oom_kills: int = 0
 
 
@@ -171,6 +173,8 @@ def _how(rank: int, channel: ControlChannel, ending: Ending, *, is_stopped: bool
         return "was waiting" if channel.last_phase(rank) != "start" else "was starting", True
     if code is not None:
         return _describe(code, ending.oom_kills), False
+    if rank in ending.stuck:
+        return "ended, and is still in the kernel", False
     return "ended without a report" if rank in channel.closed_at else "never started", False
 
 

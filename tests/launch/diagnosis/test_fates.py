@@ -143,6 +143,13 @@ def test_one_that_hung_up_and_went_on_is_told_so(plan: LaunchPlan, channel: Cont
     assert fate.how == "left its connection to pytest and went on, as another program?"
 
 
+def test_one_that_the_kernel_still_keeps_is_told_so(plan: LaunchPlan, channel: ControlChannel) -> None:
+    channel.closed_at[1] = 1.0
+    fate = tell_fates(plan, reports(passed(0)), channel, ended(stuck={1: "rank 1 (pid 7) is still there"}))[0]
+
+    assert (fate.how, fate.is_victim) == ("ended, and is still in the kernel", False)
+
+
 def test_a_silent_rank_hung_at_the_time_out_and_its_stacks_are_shown(plan: LaunchPlan, channel: ControlChannel) -> None:
     say(channel, 1, "phase", "body")
     plan.files.stacks(1).write_text('Current thread 0x1 (most recent call first):\n  File "/me/a.py", line 7 in f\n')
