@@ -30,8 +30,10 @@ TEXTS: dict[str, tuple[str, str, str]] = {
         "",
     ),
     "an id that did not come": (
-        "DistBackendError: [1] is setting up NCCL communicator and retrieving ncclUniqueId from [0] via c10d key-value "
-        "store by key '0', but store->get('0') got error: wait timeout after 24000ms, keys: /default_pg/0//cuda//0",
+        (
+            "DistBackendError: [1] is setting up NCCL communicator and retrieving ncclUniqueId from [0] via c10d "
+            "key-value store by key '0', but store->get('0') got error: wait timeout after 24000ms"
+        ),
         "wait",
         "",
     ),
@@ -137,8 +139,10 @@ TEXTS: dict[str, tuple[str, str, str]] = {
         "the driver does not fit this torch",
     ),
     "fork": (
-        "RuntimeError: Cannot re-initialize CUDA in forked subprocess. To use CUDA with multiprocessing, you must use "
-        "the 'spawn' start method",
+        (
+            "RuntimeError: Cannot re-initialize CUDA in forked subprocess. To use CUDA with multiprocessing, you must "
+            "use the 'spawn' start method"
+        ),
         "cause",
         "CUDA was in use before the rank was forked",
     ),
@@ -161,8 +165,8 @@ TEXTS: dict[str, tuple[str, str, str]] = {
         _of(
             "unhandled cuda error",
             _CUDA,
-            "Failed to bind NVLink SHARP (NVLS) Multicast memory of size 2097152 : CUDA error 401 'the operation cannot "
-            "be performed in the present state'.",
+            "Failed to bind NVLink SHARP (NVLS) Multicast memory of size 2097152 : CUDA error 401 'the operation "
+            "cannot be performed in the present state'.",
         ),
         "cause",
         "NVLink SHARP does not work here",
@@ -178,8 +182,10 @@ TEXTS: dict[str, tuple[str, str, str]] = {
         "memory could not be registered, or is used up",
     ),
     "a watchdog that is stuck": (
-        "[PG ID 0 PG GUID 0 Rank 0] ProcessGroupNCCL's watchdog got stuck for 480 seconds without making progress in "
-        "monitoring enqueued collectives.",
+        (
+            "[PG ID 0 PG GUID 0 Rank 0] ProcessGroupNCCL's watchdog got stuck for 480 seconds without making progress "
+            "in monitoring enqueued collectives."
+        ),
         "cause",
         "a call of CUDA or NCCL did not come back, or a thread holds Python's lock",
     ),
@@ -194,14 +200,18 @@ TEXTS: dict[str, tuple[str, str, str]] = {
         "a call of the system failed inside NCCL",
     ),
     "ncclInternalError": (
-        f"{_NCCL}internal error - please report this issue to the NCCL developers, NCCL version 2.27.5\n"
-        "ncclInternalError: Internal check failed.",
+        (
+            f"{_NCCL}internal error - please report this issue to the NCCL developers, NCCL version 2.27.5\n"
+            "ncclInternalError: Internal check failed."
+        ),
         "cause",
         "a check inside NCCL failed",
     ),
     "ncclInvalidArgument": (
-        f"{_NCCL}invalid argument (run with NCCL_DEBUG=WARN for details), NCCL version 2.27.5\n"
-        "ncclInvalidArgument: Invalid value for an argument.",
+        (
+            f"{_NCCL}invalid argument (run with NCCL_DEBUG=WARN for details), NCCL version 2.27.5\n"
+            "ncclInvalidArgument: Invalid value for an argument."
+        ),
         "cause",
         "NCCL was given a wrong argument",
     ),
