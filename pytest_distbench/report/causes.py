@@ -11,6 +11,7 @@ from pytest_distbench.judging.causes import (
     CostlierSizes,
     CpuTime,
     FreeAlgorithm,
+    HostTime,
     LateRank,
     LongerPhase,
     OtherFingerprint,
@@ -22,6 +23,11 @@ from pytest_distbench.records.run import CaseResult
 from pytest_distbench.units import format_bytes, format_change, format_seconds
 
 _MOST_DIFFERENCES = 8
+_ADDED = {
+    "host": "the added time is the host's: it enqueues more slowly, or waits for the device (.item(), .cpu(), print)",
+    "device": "the added time is the device's",
+    "both": "the host waits for the device, or the device for the host: a profile tells",
+}
 _SPENT = {"computing": "computing", "waiting": "waiting", "both": "partly computing, partly waiting"}
 
 
@@ -62,6 +68,13 @@ def _(cause: LongerPhase) -> Iterator[str]:
 def _(cause: CpuTime) -> Iterator[str]:
     moved = _movement(cause.then_s, cause.now_s, format_seconds)
     yield f"CPU time of all ranks per iteration of {cause.metric}: {moved}: the added time is {_SPENT[cause.spent]}"
+
+
+@describe.register
+def _(cause: HostTime) -> Iterator[str]:
+    moved = _movement(cause.then_s, cause.now_s, format_seconds)
+    yield f"host's time of all ranks per iteration of {cause.metric}: {moved}: {_ADDED[cause.added_by]}"
+    yield "  CPU time is no evidence here: a host that waits for an event of the device spins"
 
 
 @describe.register

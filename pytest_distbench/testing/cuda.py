@@ -4,8 +4,9 @@ To be preloaded where ranks come from: ``distbench_preload = pytest_distbench.te
 in the whole process, for good. Each stream has the moment until which it is busy, on the clock that the host reads:
 
 - ``launch(seconds)`` enqueues a kernel that runs so long, and returns at once.
-- What torch computes is computed on the CPU, in the call, and keeps the stream busy for as long again; so does a
-  collective. Reading a tensor (``item``, ``tolist``, ``cpu`` ...) waits for the device, as copying from it does.
+- What torch computes is computed on the CPU, in the call, and keeps the stream busy for as long again; a collective,
+  for a time that is made up. Reading a tensor (``item``, ``tolist``, ``cpu`` ...) waits for the device, as copying
+  from it does.
 - A tensor for a CUDA device is made, or stays, on the CPU: ``tensor.device`` says ``cpu``.
 - ``nccl`` becomes ``gloo``.
 
@@ -27,12 +28,24 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 from torch.overrides import TorchFunctionMode
 
-from pytest_distbench.testing.streams import CALLS, DEVICE, STREAMS, CUDAGraph, Event, Stream, wait_until
+from pytest_distbench.testing.streams import (
+    CALLS,
+    DEVICE,
+    STREAMS,
+    CUDAGraph,
+    Event,
+    Stream,
+    capture,
+    synchronize,
+    wait_until,
+)
 from pytest_distbench.worker.torch_internals import replace_in_distributed
 
 DEVICES = 8
 CYCLES_PER_S = 1.5e9
 """Of ``torch.cuda._sleep``."""
+COLLECTIVE_S, BYTES_PER_S = 20e-6, 100e9
+"""What a collective takes on the device, and how fast it moves its tensors: made up."""
 L2_BYTES, MEMORY_BYTES = 50 * 2**20, 80 * 2**30
 
 _COLLECTIVES = (
@@ -82,13 +95,6 @@ def record_nccl(recording: str | bytes | Callable[[], str | bytes]) -> None:
     torch._C._distributed_c10d._dump_nccl_trace_json = dump  # type: ignore[attr-defined]
 
 
-def _synchronize(device: object = None) -> None:
-    del device
-    calls.append("synchronize")
-    DEVICE.is_initialized = True
-    wait_until(max(stream.busy_until for stream in STREAMS))
-
-
 def _index_of(device: Any) -> int:
     if isinstance(device, int):
         return device
@@ -121,18 +127,6 @@ def _on_stream(stream: Stream | None) -> Iterator[None]:
         yield
     finally:
         DEVICE.current = before
-
-
-@contextlib.contextmanager
-def _capture(graph: CUDAGraph, *_: object, **__: object) -> Iterator[None]:
-    _synchronize()
-    calls.append("begin capture")
-    DEVICE.captured = graph
-    try:
-        yield
-    finally:
-        DEVICE.captured = None
-        calls.append("end capture")
 
 
 def _properties(device: object = None) -> SimpleNamespace:
@@ -178,7 +172,7 @@ _IN_TORCH_CUDA: Mapping[str, object] = {
     "get_device_capability": lambda device=None: (9, 0),
     "get_device_name": lambda device=None: "stand-in CUDA",
     "get_device_properties": _properties,
-    "graph": _capture,
+    "graph": capture,
     "init": _set_initialized,
     "is_available": lambda: True,
     "is_bf16_supported": lambda including_emulation=True: True,
@@ -195,8 +189,10 @@ _IN_TORCH_CUDA: Mapping[str, object] = {
     "set_device": _set_device,
     "set_stream": _set_stream,
     "stream": _on_stream,
-    "synchronize": _synchronize,
+    "synchronize": synchronize,
 }
+
+_is_in_collective = False
 
 _READS = {
     getattr(torch.Tensor, name)
@@ -223,6 +219,8 @@ class _OnTheCpu(TorchFunctionMode):
         self, func: Any, types: Sequence[type], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         del types
+        if func is torch.device:
+            return func(*args, **(kwargs or {}))
         if func is torch.Tensor.cuda or func is torch.Tensor.pin_memory:
             return args[0]
         goes_to_host = func is torch.Tensor.to and _is_host([*args[1:], *(kwargs or {}).values()])
@@ -234,7 +232,9 @@ class _OnTheCpu(TorchFunctionMode):
             wait_until(max(stream.busy_until for stream in STREAMS))
         start = time.perf_counter()
         result = func(*args, **named)
-        if DEVICE.is_initialized and getattr(func, "__name__", "") not in ("__get__", "__set__"):
+        is_collective = getattr(func, "__module__", "") == "torch.distributed.distributed_c10d"
+        is_access = getattr(func, "__name__", "") in ("__get__", "__set__")
+        if DEVICE.is_initialized and not is_access and not is_collective:
             DEVICE.enqueue(time.perf_counter() - start)
         return result
 
@@ -252,15 +252,20 @@ def _is_host(values: Sequence[Any]) -> bool:
 
 
 def _keeping_busy(collective: Callable[..., Any]) -> Callable[..., Any]:
-    """A collective that keeps the stream busy for as long as gloo needs for it."""
+    """A collective that keeps the stream busy. Not for as long as gloo needs: that is mostly to wait for the others."""
 
     @functools.wraps(collective)
     def call(*args: Any, **kwargs: Any) -> Any:
-        start = time.perf_counter()
-        work = collective(*args, **kwargs)
-        if DEVICE.is_initialized:
-            DEVICE.enqueue(time.perf_counter() - start)
-        return work
+        global _is_in_collective
+        if _is_in_collective or not DEVICE.is_initialized:  # torch calls some of them again, for our mode
+            return collective(*args, **kwargs)
+        _is_in_collective = True
+        try:
+            return collective(*args, **kwargs)
+        finally:
+            _is_in_collective = False
+            sent = sum(a.numel() * a.itemsize for a in (*args, *kwargs.values()) if isinstance(a, torch.Tensor))
+            DEVICE.enqueue(COLLECTIVE_S + sent / BYTES_PER_S)
 
     return call
 

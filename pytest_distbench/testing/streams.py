@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
+from collections.abc import Iterator
 
 CALLS: list[str] = []
 """What was asked of the device, in order, that has to come in an order."""
@@ -123,3 +125,24 @@ def wait_until(moment: float) -> None:
     for end, failure in DEVICE.failures:
         if end <= time.perf_counter():
             raise failure
+
+
+def synchronize(device: object = None) -> None:
+    """Wait for all streams."""
+    del device
+    CALLS.append("synchronize")
+    DEVICE.is_initialized = True
+    wait_until(max(stream.busy_until for stream in STREAMS))
+
+
+@contextlib.contextmanager
+def capture(graph: CUDAGraph, *_: object, **__: object) -> Iterator[None]:
+    """What is enqueued inside goes into the graph."""
+    synchronize()
+    CALLS.append("begin capture")
+    DEVICE.captured = graph
+    try:
+        yield
+    finally:
+        DEVICE.captured = None
+        CALLS.append("end capture")

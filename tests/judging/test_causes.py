@@ -10,6 +10,7 @@ from pytest_distbench.judging.causes import (
     CostlierSizes,
     CpuTime,
     FreeAlgorithm,
+    HostTime,
     LateRank,
     LongerPhase,
     OtherFingerprint,
@@ -55,6 +56,37 @@ def found(result: CaseResult, kind: type[Cause]) -> list[Cause]:
 @pytest.mark.parametrize(("cpu_s", "spent"), [(0.04, "computing"), (0.03, "both"), (0.021, "waiting")])
 def test_cpu_time_tells_computing_from_waiting(cpu_s: float, spent: str) -> None:
     assert find_causes(slower(cpu_s=cpu_s)) == [CpuTime(metric="m", then_s=0.02, now_s=cpu_s, spent=spent)]
+
+
+def on_gpu(**companions: tuple[float, float]) -> CaseResult:
+    """A step that takes 30 ms in place of 20 on each of 2 GPUs, whose hosts spin for all of it."""
+    made = slower()
+    verdicts = [replace(v, companions={"cpu_s": (0.04, 0.06), **companions}) for v in made.verdicts]
+    return replace(made, case=replace(made.case, device="cuda"), verdicts=verdicts)
+
+
+@pytest.mark.parametrize(
+    ("companions", "added_by"),
+    [
+        ({"host_s": (0.01, 0.012), "lead_s": (0.02, 0.04)}, "device"),
+        ({"host_s": (0.04, 0.06), "lead_s": (0.001, 0.0)}, "host"),
+        ({"host_s": (0.04, 0.06), "lead_s": (0.04, 0.06)}, "both"),
+        ({"host_s": (0.04, 0.052), "lead_s": (0.001, 0.0)}, "both"),
+        ({"host_s": (0.04, 0.06), "exposed": (0.0, 0.1)}, "device"),
+        ({"host_s": (0.04, 0.06), "exposed": (0.0, 2.0)}, "host"),
+    ],
+)
+def test_on_a_gpu_the_hosts_share_tells_who_added_the_time(
+    companions: dict[str, tuple[float, float]], added_by: str
+) -> None:
+    result = on_gpu(**companions)
+
+    assert [c.added_by for c in find_causes(result) if isinstance(c, HostTime)] == [added_by]
+
+
+def test_on_a_gpu_cpu_time_is_no_evidence_of_computing() -> None:
+    assert found(on_gpu(host_s=(0.01, 0.01), lead_s=(0.0, 0.0)), CpuTime) == []
+    assert found(on_gpu(), CpuTime) == []
 
 
 @pytest.mark.parametrize("current", [0.02, 0.0199, 0.01, 0.0201])

@@ -35,6 +35,13 @@ WORDS: list[tuple[causes.Cause, list[str]]] = [
         ],
     ),
     (
+        causes.HostTime(metric="m", then_s=0.004, now_s=0.012, added_by="device"),
+        [
+            ("host's time of all ranks per iteration of m: 4 ms -> 12 ms (+200.0 %): the added time is the device's"),
+            "  CPU time is no evidence here: a host that waits for an event of the device spins",
+        ],
+    ),
+    (
         causes.LateRank(rank=1, metric="m", late_s=0.01),
         ["rank 1 comes 10 ms late to the collectives of m, the others wait for it"],
     ),

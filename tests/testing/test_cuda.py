@@ -29,6 +29,8 @@ def in_a_rank(on_cuda: Launch, body: object, *, world_size: int = 1) -> None:
 
 
 def looks_like_a_machine_with_gpus(rank: RankContext) -> None:
+    assert rank.device == torch.device("cuda", rank.local_rank) == torch.device("cuda:0")
+    assert rank.device.type == "cuda"
     assert torch.cuda.is_available()
     assert torch.cuda.device_count() == 8
     assert torch.cuda.get_device_properties(rank.device).L2_cache_size > 2**20
