@@ -22,7 +22,7 @@ import pytest_distbench.plugin.progress
 import pytest_distbench.report.github
 import pytest_distbench.report.header
 import pytest_distbench.report.terminal  # noqa: F401
-from pytest_distbench.launch import processes, warm
+from pytest_distbench.launch import processes
 from pytest_distbench.launch.contract import SESSION_VARIABLE, Launcher
 from pytest_distbench.launch.launchers import LAUNCHERS, LauncherSetup
 
@@ -135,16 +135,12 @@ def launcher(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
 
 @pytest.fixture(scope="module")
 def cuda_launcher(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Launcher]:
-    """The warm launcher, whose ranks have the stand-in CUDA."""
+    """Its ranks have the stand-in CUDA."""
+    from pytest_distbench.testing.cuda_launcher import STAND_IN_CUDA
+
     cookie = uuid.uuid4().hex
-    setup = LauncherSetup(
-        directory=tmp_path_factory.mktemp("agent"), session=cookie, preload=["pytest_distbench.testing.cuda"]
-    )
-    made = LAUNCHERS["warm"].make(setup)
-    with pytest.MonkeyPatch.context() as patch:
-        ready = warm._Agent.wait_until_ready  # the agent has no stand-in, and says that there is no NCCL
-        patch.setattr(warm._Agent, "wait_until_ready", lambda agent: {**ready(agent), "nccl": True})
-        yield made
+    made = LAUNCHERS[STAND_IN_CUDA].make(LauncherSetup(directory=tmp_path_factory.mktemp("agent"), session=cookie))
+    yield made
     made.close()
     assert processes.find_marked(SESSION_VARIABLE, cookie) == []
 

@@ -1,7 +1,7 @@
 """Stand-in CUDA: a CPU build of torch looks like CUDA to ranks, with made-up streams that keep real time.
 
-To be preloaded where ranks come from: ``distbench_preload = pytest_distbench.testing.cuda``. Whoever imports it has it
-in the whole process, for good. Each stream has the moment until which it is busy, on the clock that the host reads:
+Ranks of the launcher ``stand-in-cuda`` have it. Whoever imports it has it in the whole process, for good. Each stream
+has the moment until which it is busy, on the clock that the host reads:
 
 - ``launch(seconds)`` enqueues a kernel that runs so long, and returns at once.
 - What torch computes is computed on the CPU, in the call, and keeps the stream busy for as long again; a collective,
@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import SimpleNamespace
@@ -104,7 +105,7 @@ def _index_of(device: Any) -> int:
 def _set_device(device: Any) -> None:
     index = _index_of(device)
     calls.append(f"set_device {index}")
-    if index >= DEVICES:
+    if index >= _count_devices():
         raise RuntimeError("CUDA error: invalid device ordinal")
     DEVICE.is_initialized = True
     DEVICE.index = index
@@ -139,8 +140,23 @@ def _properties(device: object = None) -> SimpleNamespace:
         L2_cache_size=L2_BYTES,
         multi_processor_count=132,
         is_integrated=False,
-        uuid=f"GPU-00000000-0000-0000-0000-{DEVICE.index:012d}",
+        uuid=_uuid(DEVICE.index),
     )
+
+
+def _visible() -> list[str]:
+    """UUIDs or numbers of the devices that this process is given; empty: nobody says."""
+    return [part for part in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if part]
+
+
+def _count_devices() -> int:
+    return len(_visible()) or DEVICES
+
+
+def _uuid(index: int) -> str:
+    """As torch spells it, without ``GPU-``; that of the device which is visible, where it is visible by one."""
+    name = next(iter(_visible()[index : index + 1]), "")
+    return name.removeprefix("GPU-") if name.startswith("GPU-") else f"00000000-0000-0000-0000-{index:012d}"
 
 
 def _set_initialized() -> None:
@@ -167,7 +183,7 @@ _IN_TORCH_CUDA: Mapping[str, object] = {
     "current_device": lambda: DEVICE.index,
     "current_stream": lambda device=None: DEVICE.current,
     "default_stream": lambda device=None: STREAMS[0],
-    "device_count": lambda: DEVICES,
+    "device_count": _count_devices,
     "empty_cache": _do_nothing,
     "get_device_capability": lambda device=None: (9, 0),
     "get_device_name": lambda device=None: "stand-in CUDA",
