@@ -94,8 +94,11 @@ def _hung(reports: Mapping[int, RankReport], ending: Ending, aborts: Mapping[int
         or any(a.kind != "wait" for a in aborts.values())
     ):
         return frozenset()
-    if aborts:  # the elastic agent has ended the others then, before we could
-        silent |= {rank for rank, code in ending.exit.codes.items() if code == -signal.SIGTERM}
+    if aborts:
+        own = {r: c for r, c in ending.exit.codes.items() if r not in reports and r not in aborts and r not in silent}
+        if any(code != -signal.SIGTERM for code in own.values()):
+            return frozenset()  # that one has died: for it the others waited
+        silent |= set(own)  # the elastic agent has ended these, before we could
     return frozenset(r for r in silent if r not in reports and r not in aborts)
 
 

@@ -248,6 +248,14 @@ def test_a_rank_that_waited_as_long_is_not_missing_although_it_was_ended_first(
     assert [(f.rank, f.is_hung, f.is_victim) for f in fates] == [(1, True, False), (0, False, True), (2, False, True)]
 
 
+def test_who_died_is_to_blame_and_not_who_was_ended_for_it(plan: LaunchPlan, channel: ControlChannel) -> None:
+    plan = replace(plan, world_size=3)
+    plan.files.log(0).write_text(watchdog_log(LATE))
+    codes = {0: -signal.SIGABRT, 1: -signal.SIGSEGV, 2: -signal.SIGTERM}
+
+    assert reason(plan, {}, channel, ended(codes)) == "rank 1 first; rank 1 killed by SIGSEGV"
+
+
 def test_ranks_that_all_waited_in_vain_are_in_a_deadlock(plan: LaunchPlan, channel: ControlChannel) -> None:
     channel.closed_at.update({0: 60.0, 1: 61.0})
     for rank in (0, 1):
