@@ -1,4 +1,4 @@
-"""What may explain a regression: fingerprint, sizes, phases, who spent the time, a late rank, memory. Pure, no I/O.
+"""What may explain a regression: fingerprint, sizes, phases, who spent the time, a late rank, memory, clocks. No I/O.
 
 Each cause is a record of what moved, from what to what. A cause explains, and is never judged.
 """
@@ -12,8 +12,11 @@ from dataclasses import dataclass
 from typing import Literal
 
 from pytest_distbench.judging import size_model
+from pytest_distbench.judging.cards import norm_of
 from pytest_distbench.judging.entry import phases_of
 from pytest_distbench.judging.severity import severity
+from pytest_distbench.records.card import CardNorm
+from pytest_distbench.records.kinds import METRIC_KINDS
 from pytest_distbench.records.run import CaseResult
 from pytest_distbench.records.verdict import Verdict
 
@@ -135,7 +138,33 @@ class OtherMemory:
     now_bytes: float
 
 
-Cause = OtherFingerprint | CostlierSizes | LongerPhase | CpuTime | HostTime | LateRank | SlowestRank | OtherMemory
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Clocks:
+    """The clocks of the GPUs, before and now, whether they moved or not: they tell the card from the code."""
+
+    then: CardNorm
+    now: CardNorm
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FreeAlgorithm:
+    """A curve departed on several GPUs, and NCCL was free to choose how it sums."""
+
+    metric: str
+
+
+Cause = (
+    OtherFingerprint
+    | CostlierSizes
+    | LongerPhase
+    | CpuTime
+    | HostTime
+    | LateRank
+    | SlowestRank
+    | OtherMemory
+    | Clocks
+    | FreeAlgorithm
+)
 
 
 def find_causes(result: CaseResult) -> list[Cause]:
@@ -147,6 +176,8 @@ def find_causes(result: CaseResult) -> list[Cause]:
         *(_host_time(result) if result.case.device == "cuda" else _cpu_time(result)),
         *_stragglers(result),
         *_memory(result),
+        *_clocks(result),
+        *_algorithm(result),
     ]
 
 
@@ -277,3 +308,19 @@ def _memory(result: CaseResult) -> Iterator[OtherMemory]:
     found = [launch.peak_memory_bytes for launch in result.launches if launch.peak_memory_bytes]
     if then and found and abs(statistics.median(found) / then - 1) > _MEMORY_CHANGE:
         yield OtherMemory(then_bytes=then, now_bytes=statistics.median(found))
+
+
+def _clocks(result: CaseResult) -> Iterator[Clocks]:
+    then, now = result.reference.cards, norm_of(result.launches)
+    if then is not None and now is not None and now.sm_mhz is not None and then.sm_mhz is not None:
+        yield Clocks(then=then, now=now)
+
+
+def _algorithm(result: CaseResult) -> Iterator[FreeAlgorithm]:
+    """NCCL sums in an order of its own choice, by message size, topology and version, unless it is told which."""
+    if result.case.device == "cpu" or result.case.world_size < 2 or "NCCL_ALGO" in result.environment.variables:
+        return
+    for verdict in result.verdicts:
+        if METRIC_KINDS[verdict.better].rule == "curve" and verdict.kind in ("regressed", "drifted"):
+            yield FreeAlgorithm(metric=verdict.metric)
+            return

@@ -86,6 +86,7 @@ def make_record(
         late_s=late_s(told) if has_passed else {},
         peak_memory_bytes=max((r.peak_memory_bytes for r in told), default=0),
         foreign_cores=foreign_cores(told),
+        gpus=[reports[rank].gpu for rank in range(plan.world_size)] if has_passed and any(r.gpu for r in told) else [],
         software=reports[0].software if 0 in reports else {},
         remarks=[*_merge_remarks(channel.remarks()), *filter(None, remarks)],
         logs=plan.directory,

@@ -166,7 +166,7 @@ def pytest_report_collectionfinish(config: pytest.Config, items: list[pytest.Ite
         session.hardware,
         session.store,
         world_sizes=settings.world_sizes,
-        num_gpus=len(settings.gpus),
+        gpus=settings.gpus,
         backend=", ".join(settings.backends),
         launcher=settings.launcher,
         update=f"{settings.update}, {settings.update_launches} launches a case" if settings.update else "",

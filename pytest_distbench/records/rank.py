@@ -52,6 +52,8 @@ class RankReport(Record, frozen=True, kw_only=True):
     busy_s: float = 0.0
     """CPU seconds of the whole machine during the body of this rank."""
     software: dict[str, str] = {}
+    gpu: str = ""
+    """UUID of the CUDA device it computed on, as torch spells it; empty: on none, or torch does not tell."""
     group_size: int = 0
     """Ranks of the largest process group it was in; 0: in none."""
 

@@ -7,8 +7,10 @@ from collections.abc import Callable, Iterator
 
 from pytest_distbench.judging.causes import (
     Cause,
+    Clocks,
     CostlierSizes,
     CpuTime,
+    FreeAlgorithm,
     HostTime,
     LateRank,
     LongerPhase,
@@ -89,6 +91,24 @@ def _(cause: SlowestRank) -> Iterator[str]:
 @describe.register
 def _(cause: OtherMemory) -> Iterator[str]:
     yield f"peak memory: {_movement(cause.then_bytes, cause.now_bytes, format_bytes)}"
+
+
+@describe.register
+def _(cause: Clocks) -> Iterator[str]:
+    moved = [f"SM {_movement(cause.then.sm_mhz or 0.0, cause.now.sm_mhz or 0.0, _megahertz)}"]
+    if cause.then.memory_mhz and cause.now.memory_mhz:
+        moved.append(f"memory {_movement(cause.then.memory_mhz, cause.now.memory_mhz, _megahertz)}")
+    yield f"median clocks of the slowest GPU: {', '.join(moved)}"
+
+
+@describe.register
+def _(cause: FreeAlgorithm) -> Iterator[str]:
+    yield f"{cause.metric}: NCCL_ALGO is not set, so NCCL may sum in another order than it did at the baseline"
+    yield "  NCCL_ALGO=Ring (or Tree) fixes it; record the baseline again under it"
+
+
+def _megahertz(clock: float) -> str:
+    return f"{clock:.0f} MHz"
 
 
 def _movement(then: float, now: float, shown: Callable[[float], str]) -> str:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from pytest_distbench.judging.policy import Policy
 
 if TYPE_CHECKING:
-    from pytest_distbench.machine.hardware import Gpu
+    from pytest_distbench.machine.gpus import Gpus
     from pytest_distbench.records.choices import Update
 
 
@@ -40,7 +40,7 @@ class Settings:
         world_sizes: process-group sizes given, ascending.
         only_these_sizes: True when a list was given: exactly those run. Else the one number is an upper bound.
         gpu: CUDA is required.
-        gpus: the visible GPUs; empty without ``gpu``.
+        gpus: what the driver shows; nothing without ``gpu``.
         shares_gpu: several ranks may run on one GPU; nothing is judged or stored then.
         attach: the rank that gets the terminal, or None.
         backends: of the process groups; every test runs with each of them.
@@ -65,7 +65,7 @@ class Settings:
     world_sizes: tuple[int, ...]
     only_these_sizes: bool
     gpu: bool
-    gpus: tuple[Gpu, ...]
+    gpus: Gpus
     shares_gpu: bool
     attach: int | None
     backends: tuple[str, ...]

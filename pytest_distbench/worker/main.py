@@ -194,6 +194,7 @@ class _Life:
             cpu_s=self.cpu_s,
             busy_s=self.busy_s,
             software=usage.software() if self.rank == 0 else {},
+            gpu=usage.gpu() if self.plan.device == "cuda" else "",
             group_size=self.largest_group(),
         )
 

@@ -6,8 +6,10 @@ import pytest
 
 from pytest_distbench.judging.causes import (
     Cause,
+    Clocks,
     CostlierSizes,
     CpuTime,
+    FreeAlgorithm,
     HostTime,
     LateRank,
     LongerPhase,
@@ -16,6 +18,7 @@ from pytest_distbench.judging.causes import (
     SlowestRank,
     find_causes,
 )
+from pytest_distbench.records.card import CardNorm, CardWitness
 from pytest_distbench.records.case import Case, CaseKey
 from pytest_distbench.records.environment import Environment
 from pytest_distbench.records.launch import LaunchRecord
@@ -168,3 +171,30 @@ def test_a_late_rank_is_found_beside_a_bound_too() -> None:
     beyond = [replace(v, kind="beyond", baseline=None, ratio=None) for v in made.verdicts]
 
     assert found(replace(made, verdicts=beyond), LateRank) == [LateRank(rank=1, metric="m", late_s=0.01)]
+
+
+def on_gpus(result: CaseResult, **variables: str) -> CaseResult:
+    """The same, on several GPUs."""
+    environment = replace(result.environment, variables=variables)
+    return replace(result, case=replace(result.case, device="cuda"), environment=environment)
+
+
+def test_the_clocks_of_the_gpus_stand_beside_a_regression_whether_they_moved_or_not() -> None:
+    then = CardNorm(sm_mhz=1980.0, memory_mhz=2619.0)
+    card = CardWitness(label="GPU 0", uuid="GPU-0", looks=3, sm_mhz=1980.0, memory_mhz=2619.0)
+    launch = LaunchRecord(index=0, outcome="passed", wall_s=1.0, cards=[card])
+    known = case(SLOWER, launches=[launch], cards=then)
+
+    assert found(known, Clocks) == [Clocks(then=then, now=then)]
+    assert found(case(SLOWER, launches=[launch]), Clocks) == []
+    assert found(slower(), Clocks) == []
+
+
+@pytest.mark.parametrize(("kind", "is_advised"), [("regressed", True), ("drifted", True), ("unchanged", False)])
+def test_a_curve_that_departs_on_several_gpus_asks_for_a_fixed_algorithm(kind: str, *, is_advised: bool) -> None:
+    curve = replace(SLOWER, metric="loss_curve", better="curve", kind=kind, unit="")
+    departed = case(curve, launches=[LaunchRecord(index=0, outcome="passed", wall_s=1.0)])
+
+    assert bool(found(on_gpus(departed), FreeAlgorithm)) is is_advised
+    assert found(on_gpus(departed, NCCL_ALGO="Ring"), FreeAlgorithm) == []
+    assert found(departed, FreeAlgorithm) == []
