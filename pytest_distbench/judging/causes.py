@@ -1,4 +1,4 @@
-"""What may explain a regression: fingerprint, sizes, phases, who spent the time, a late rank, memory, clocks. No I/O.
+"""What may explain a regression: fingerprint, sizes, phases, who spent the time, a late rank, memory, clocks. Pure.
 
 Each cause is a record of what moved, from what to what. A cause explains, and is never judged.
 """

@@ -62,6 +62,10 @@ def make_record(
     elif outcome == "failed" and trouble and not any(r.error for r in reports.values()):
         log = tail(plan.files.launcher_log)
         reason = f"{reason}; {trouble}" + (f"; the launcher's log:\n{log}" if log else "")
+    if outcome == "failed":
+        reason = "\n".join([reason, *ending.stuck.values()])
+    else:
+        remarks = [*remarks, *ending.stuck.values()]
     measurements = []
     if outcome == "passed":
         try:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -85,6 +85,12 @@ class Settings:
     max_message_bytes: int | None
     preload: tuple[str, ...]
     against: AgainstSettings | None = None
+
+    def on_cpu(self) -> Settings:
+        """The same for a test that stays on the CPU: without GPUs, and stored under the class of the CPU."""
+        from pytest_distbench.machine.gpus import Gpus  # late: a plain pytest run must not pay for it
+
+        return replace(self, gpu=False, gpus=Gpus(), shares_gpu=False, backends=("gloo",), platform=None)
 
     @property
     def largest(self) -> int:

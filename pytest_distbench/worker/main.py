@@ -25,6 +25,7 @@ from pytest_distbench.worker.control import ControlLine
 from pytest_distbench.worker.failure import classify, describe, user_frames
 from pytest_distbench.worker.leaving import leave
 from pytest_distbench.worker.membership import join_group, keep_destroyed_groups, leave_group
+from pytest_distbench.worker.preloaded import check_fork
 from pytest_distbench.worker.process import (
     flush_output,
     forbid_breakpoints,
@@ -103,6 +104,7 @@ class _Life:
     def _measure(self) -> None:
         plan = self.plan
         if plan.device == "cuda":
+            check_fork()
             torch.cuda.set_device(self.context.device)
         if plan.set_threads is not None:
             torch.set_num_threads(plan.set_threads)

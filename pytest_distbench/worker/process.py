@@ -16,6 +16,7 @@ from pytest_distbench.records.plan import LaunchPlan
 from pytest_distbench.records.torchrun import CONTRACT
 from pytest_distbench.records.wire import STACKS_SIGNAL, variables_from_wire
 from pytest_distbench.releases import RECORDER_FILE_VARIABLES, RECORDER_SIZE_VARIABLES
+from pytest_distbench.worker.limits import heartbeat_s
 from pytest_distbench.worker.python_internals import place_sockets
 from pytest_distbench.worker.torch_internals import has_recorder
 
@@ -50,6 +51,7 @@ def _arm_nccl(plan: LaunchPlan) -> None:
     settings = {"TORCH_NCCL_DUMP_ON_TIMEOUT": "1"}
     if not any(name in os.environ for name in RECORDER_FILE_VARIABLES):
         settings[_name(RECORDER_FILE_VARIABLES)] = record
+    settings["TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC"] = f"{heartbeat_s(plan.timeout_s):.0f}"
     if plan.shares_gpu:
         settings |= {"NCCL_HOSTID": f"distbench-{os.environ['RANK']}", "NCCL_SOCKET_IFNAME": "lo"}
         settings |= {"NCCL_IB_DISABLE": "1", "NCCL_MAX_CTAS": "2"}

@@ -9,7 +9,7 @@ import torch.distributed as dist
 
 from pytest_distbench.errors import RecordingError
 from pytest_distbench.worker.fingerprint import Watch
-from pytest_distbench.worker.membership import GROUP_SHARE
+from pytest_distbench.worker.limits import collective_s
 
 
 class SideGroup:
@@ -28,7 +28,7 @@ class SideGroup:
     def __init__(self, backend: str, world_size: int, timeout_s: float, watch: Watch) -> None:
         self._backend = backend
         self._world_size = world_size
-        self._timeout = timedelta(seconds=timeout_s * GROUP_SHARE)
+        self._timeout = timedelta(seconds=collective_s("gloo", timeout_s, {}))
         self._watch = watch
         self._group: dist.ProcessGroup | None = None
         self._flag: torch.Tensor | None = None
