@@ -154,7 +154,7 @@ def _count_devices() -> int:
 
 
 def _uuid(index: int) -> str:
-    """As torch spells it, without ``GPU-``, of a device that is visible by its UUID; else empty, which says nothing."""
+    """As torch spells it, without ``GPU-``; empty where the device is not visible by one."""
     name = next(iter(_visible()[index : index + 1]), "")
     return name.removeprefix("GPU-") if name.startswith("GPU-") else ""
 
