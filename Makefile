@@ -1,11 +1,15 @@
-# Two commands: `make suites` measures, `make test` tests the plugin. Torch is installed once, for both.
+# Three commands: `make suites` measures, `make test` tests the plugin, `make gpu` tests it on GPUs. Torch is installed once.
 PYTHON ?= python3
 TOX = .venv/bin/tox
 
-.PHONY: suites test
+.PHONY: suites test gpu
 
 suites: $(TOX)
 	$(TOX) run -q -e py -- suites --world-size 2
+
+# Does it do on these GPUs what it promises? About 25 minutes; `make gpu LINES="--only clock,hang --json seen.json"`.
+gpu: $(TOX)
+	$(TOX) exec -q -e py -- python benchmarks/gpu_acceptance.py $(LINES)
 
 test: $(TOX)
 	$(TOX) run -q -e py

@@ -25,6 +25,7 @@ LARGEST_BYTES = 2**45
 _WORKLOADS = Path(workloads.__file__).parent
 _CACHES = ("rotate", "hot")
 _BUFFERS = ("plain", "registered")
+_MODES = ("per-iteration", "batch", "graph")
 _OPTIONS = ("world_size", "launches", "timeout", "tolerance", "name")
 """Of ``distbench.run``, handed on as they are."""
 
@@ -57,6 +58,7 @@ class CollectiveSweep:
         max_bytes: int | None = None,
         cache: str = "rotate",
         buffers: str = "plain",
+        mode: str = "per-iteration",
         **options: Any,
     ) -> Run:
         """Measure and judge a sweep.
@@ -74,6 +76,8 @@ class CollectiveSweep:
             cache: ``rotate`` moves through a large buffer so that small messages leave the cache; ``hot`` does not.
             buffers: ``registered`` takes NCCL's own memory, registered with the group (zero copy where the links can);
                 it needs a GPU. Another identity than ``plain``.
+            mode: of the clock, as for ``rank.timed``: ``per-iteration``; ``batch``, calls in one breath, as nccl-tests does;
+                ``graph``, the replay of a CUDA graph, with ``cache="hot"`` and on GPUs. Each is another identity.
             options: as for ``distbench.run``: world_size, launches, timeout, tolerance, name.
 
         Raises:
@@ -93,6 +97,10 @@ class CollectiveSweep:
             given.refuse(f"buffers={show(buffers)}; wanted one of {', '.join(_BUFFERS)}")
         if buffers == "registered" and self._distbench.device != "cuda":
             given.refuse("buffers='registered' needs NCCL on GPUs: give --gpu")
+        if not isinstance(mode, str) or mode not in _MODES:
+            given.refuse(f"mode={show(mode)}; wanted one of {', '.join(_MODES)}")
+        if mode == "graph" and (cache != "hot" or self._distbench.device != "cuda"):
+            given.refuse("mode='graph' replays one call with its buffers: it needs --gpu, and cache='hot'")
         if iterations is not None:
             iterations = given.whole("iterations", iterations, least=1, most=MOST_ITERATIONS)
         warmup = given.whole("warmup", warmup, least=0, most=MOST_ITERATIONS)
@@ -112,6 +120,7 @@ class CollectiveSweep:
             "warmup": warmup,
             "cache": cache,
             **({"buffers": buffers} if buffers != "plain" else {}),
+            **({"mode": mode} if mode != "per-iteration" else {}),
             **({"as_memory_allows": True} if sizes in _AS_MEMORY_ALLOWS else {}),
         }
         return self._distbench.run(body, params=params, **options)

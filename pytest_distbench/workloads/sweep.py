@@ -65,8 +65,9 @@ def sweep(rank: RankContext, measured: Operation) -> None:
     if rank.device.type == "cuda":
         warm_up(rank, lambda: measured.call(pool.slots(min(max(sizes), LARGE_BYTES) // item)(0)))
     facts = {"busbw_factor": measured.busbw_factor(rank.world_size)}
+    mode = params.get("mode", "per-iteration")
     identity = {
-        "mode": "per-iteration",
+        "mode": mode,
         "cache": params["cache"],
         "in_place": measured.is_in_place,
         **({"buffers": "registered"} if is_registered else {}),
@@ -80,7 +81,9 @@ def sweep(rank: RankContext, measured: Operation) -> None:
         slot = pool.slots(size // item)
         iterations = params["iterations"] or _iterations_for(rank, measured, slot)
         warmup = params["warmup"] if size < LARGE_BYTES else min(1, params["warmup"])
-        for k in rank.timed("latency", warmup=warmup, iterations=iterations, at=at, identity=identity, facts=facts):
+        for k in rank.timed(
+            "latency", warmup=warmup, iterations=iterations, at=at, identity=identity, facts=facts, mode=mode
+        ):
             measured.call(slot(k if rotate else 0))
         if measured.expected is None:
             continue
