@@ -68,8 +68,6 @@ def trains(rank: RankContext) -> None:
 
 
 def waits_for_the_others(rank: RankContext) -> None:
-    from pytest_distbench.worker import side_group
-
     made = []
     new_group = dist.new_group
     dist.new_group = lambda **options: made.append(options) or new_group(**options)  # type: ignore[func-returns-value]
@@ -78,7 +76,7 @@ def waits_for_the_others(rank: RankContext) -> None:
     rank.agree(1.0)
     rank.barrier()
 
-    assert [options["timeout"].total_seconds() for options in made] == [60.0 * side_group.GROUP_SHARE]
+    assert [options["timeout"].total_seconds() for options in made] == [48.0]  # of 60
 
 
 def counts_warnings(rank: RankContext) -> None:
