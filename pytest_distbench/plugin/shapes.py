@@ -76,7 +76,7 @@ class CollectiveSweep:
             cache: ``rotate`` moves through a large buffer so that small messages leave the cache; ``hot`` does not.
             buffers: ``registered`` takes NCCL's own memory, registered with the group (zero copy where the links can);
                 it needs a GPU. Another identity than ``plain``.
-            mode: of the clock, as for ``rank.timed``: ``per-iteration``; ``batch``, calls in one breath, as nccl-tests does;
+            mode: of the clock, as for ``rank.timed``: ``per-iteration``; ``batch``, calls in one breath, as nccl-tests;
                 ``graph``, the replay of a CUDA graph, with ``cache="hot"`` and on GPUs. Each is another identity.
             options: as for ``distbench.run``: world_size, launches, timeout, tolerance, name.
 

@@ -15,6 +15,13 @@ from support.projects import Project, run
         ("'all_reduce', dtype='float33'", "*unknown dtype 'float33'; known are bfloat16*"),
         ("'all_reduce', sizes='huge'", "*unknown preset of sizes 'huge'*"),
         ("'all_reduce', sizes=[1 << 30], max_bytes=1024", "*no message size left of 1*"),
+        ("'all_reduce', buffers='pinned'", "*buffers='pinned'; wanted one of plain, registered*"),
+        ("'all_reduce', buffers='registered'", "*buffers='registered' needs NCCL on GPUs: give --gpu*"),
+        ("'all_reduce', mode='loop'", "*mode='loop'; wanted one of per-iteration, batch, graph*"),
+        (
+            "'all_reduce', mode='graph'",
+            "*mode='graph' replays one call with its buffers: it needs --gpu, and cache='hot'*",
+        ),
     ],
 )
 def test_a_sweep_that_cannot_be_is_explained(project: Project, call: str, message: str) -> None:
