@@ -465,9 +465,10 @@ def kills_the_agent(rank: RankContext) -> None:
 
     _wait(rank)
     if rank.rank == CULPRIT:
-        for process in psutil.Process().parents():
-            if "launch.agent" in " ".join(process.cmdline()) or "torch.distributed.run" in " ".join(process.cmdline()):
-                process.kill()
+        above = [(process, " ".join(process.cmdline())) for process in psutil.Process().parents()]
+        agents = [process for process, line in above if "launch.agent" in line]  # the last: others are forked from it
+        for process in agents[-1:] or [process for process, line in above if "torch.distributed.run" in line]:
+            process.kill()
         time.sleep(FOREVER_S)
     _wait(rank)
 

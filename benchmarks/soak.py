@@ -113,7 +113,7 @@ class Memory(threading.Thread):
         start = time.monotonic()
         with contextlib.suppress(psutil.Error):
             while self._pytest.is_running() and self._pytest.status() != psutil.STATUS_ZOMBIE:
-                agents = [p for p in self._pytest.children() if "launch.agent" in " ".join(p.cmdline())]
+                agents = helpers(self._pytest)
                 agent = (agents[0].pid, agents[0].memory_info().rss) if agents else (0, 0)
                 self.samples.append((time.monotonic() - start, self._pytest.memory_info().rss, *agent))
                 self._leftovers.look_for_runs()
@@ -246,11 +246,15 @@ def kill(pid: int, victim: str) -> None:
     if victim == "pytest":
         os.kill(pid, signal.SIGKILL)
         return
-    mark = {"agent": "launch.agent", "forkserver": "multiprocessing.forkserver"}[victim]
     with contextlib.suppress(psutil.Error):
-        for process in psutil.Process(pid).children(recursive=True):
-            if mark in " ".join(process.cmdline()):
+        for agent in helpers(psutil.Process(pid)):
+            for process in [agent] if victim == "agent" else helpers(agent):  # the forkserver is forked from it
                 process.kill()
+
+
+def helpers(parent: psutil.Process) -> list[psutil.Process]:
+    """The children of a process that run an agent's code."""
+    return [p for p in parent.children() if "launch.agent" in " ".join(p.cmdline())]
 
 
 def is_whole(path: Path) -> bool:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
 import textwrap
 import time
 import uuid
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import hypothesis
+import numpy  # noqa: F401 runs inside this process unload what they loaded, and its C extensions load once per process
 import pytest
 from support.processes import LIMIT_S, MARK, SETTLE_S, marked_processes
 
@@ -27,6 +30,19 @@ hypothesis.settings.load_profile("repository")
 
 SHARED = {"launcher", "launchers"}
 """Fixtures of a module that cost seconds: a second worker would make them again."""
+LONGEST = [
+    Path(__file__).parent / f"{name}.py"
+    for name in (
+        "end_to_end/test_soak",
+        "end_to_end/test_conformance",
+        "end_to_end/test_pages",
+        "end_to_end/test_runs",
+        "test_code",
+        "end_to_end/test_against",
+        "end_to_end/test_scripts",
+    )
+]
+"""Files with the longest tests, in the order they are begun in."""
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -68,22 +84,36 @@ def no_process_left(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPa
     assert left == []
 
 
-@pytest.hookimpl(tryfirst=True)  # before pytest-xdist looks for groups
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+@pytest.hookimpl(wrapper=True, tryfirst=True)  # around what pytest-xdist does with groups
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> Iterator[None]:
     """Give what starts process groups a time limit, and one worker to those that share a warm launcher.
 
-    Whole runs come first, then single launches, then all that is quick: a long test that is begun last would keep one
-    worker busy while the others have nothing left. Torchrun keeps nothing between launches: any worker will do for it.
+    The longest come first, then other whole runs, then single launches, then all that is quick: a long test
+    that is begun last would keep one worker busy while the others have nothing left. Torchrun keeps nothing between
+    launches: any worker will do for it.
     """
     turns = {}
     for item in items:
         spawns, shares = item.get_closest_marker("spawn") is not None, _shares_launcher(item)
-        turns[item] = 2 if not spawns else 1 if shares else 0
+        torchrun = hasattr(item, "callspec") and item.callspec.params.get("launcher") == "torchrun"
+        is_long = item.path in LONGEST and not torchrun
+        turn = 0 if is_long else 3 if not spawns else 2 if shares else 1
+        turns[item] = (turn, LONGEST.index(item.path) if is_long else 0)
         if spawns and item.get_closest_marker("timeout") is None:
             item.add_marker(pytest.mark.timeout(2 * LIMIT_S))
-        if shares and not (hasattr(item, "callspec") and item.callspec.params.get("launcher") == "torchrun"):
+        if shares and not torchrun:
             item.add_marker(pytest.mark.xdist_group(item.path.stem))
-    items.sort(key=turns.__getitem__)
+    yield
+    items.sort(key=turns.__getitem__)  # after pytest, which would put what shares a launcher side by side
+    for item in items if "PYTEST_XDIST_WORKER" in os.environ else ():
+        _name_group(item)
+
+
+def _name_group(item: pytest.Item) -> None:
+    """Do what pytest-xdist means to do, and cannot where an id is no text (pytest 9.2, pytest-xdist issue 1386)."""
+    group = item.get_closest_marker("xdist_group")
+    if group is not None and not item.nodeid.endswith(f"@{group.args[0]}"):
+        item._id = item.id.parse(f"{item.nodeid}@{group.args[0]}")  # type: ignore[attr-defined]
 
 
 def _shares_launcher(item: pytest.Item) -> bool:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "pytest_distbench"
 TESTS = ROOT / "tests"
@@ -96,3 +98,12 @@ def test_each_test_file_of_a_room_has_its_module() -> None:
     files = {path.relative_to(TESTS) for path in TESTS.rglob("test_*.py") if path.parent != TESTS}
 
     assert {str(path) for path in files if path.parts[0] not in ACROSS} <= {str(path) for path in known}
+
+
+def test_tests_that_share_a_launcher_go_to_one_worker(request: pytest.FixtureRequest) -> None:
+    """pytest-xdist tells groups by the ends of ids. A group of nobody's costs a launcher for each of its tests."""
+    if not hasattr(request.config, "workerinput"):
+        pytest.skip("one process has all tests")
+    grouped = [item for item in request.session.items if item.get_closest_marker("xdist_group")]
+
+    assert [item.nodeid for item in grouped if "@" not in item.nodeid.rpartition("]")[2]] == []

@@ -1,4 +1,4 @@
-"""The agent process: holds torch and a forkserver, and runs one real elastic agent per launch.
+"""The agent process: holds torch, and a forkserver forked from it, and runs one real elastic agent per launch.
 
 Started once per session by the warm launcher and spoken to in JSON lines over a socket pair, so that torch's signal
 handlers, threads and CUDA state never enter pytest's process. When pytest closes its end, for whatever reason,
@@ -9,11 +9,14 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import gc
+import importlib
 import logging
 import multiprocessing
 import os
 import queue
+import select
 import shutil
 import socket
 import threading
@@ -49,7 +52,7 @@ PRELOAD = [
     "pytest",
     "pytest_distbench.worker.main",
 ]
-"""Imported once, in the forkserver. torch._dynamo because the first optimizer of a process imports it, for seconds."""
+"""Imported once, for the forkserver too. torch._dynamo because a process's first optimizer imports it, for seconds."""
 
 
 class Request(Record, frozen=True, kw_only=True):
@@ -77,21 +80,30 @@ class Reply(Record, frozen=True, kw_only=True):
 def main(descriptor: int, directory: str, preload: list[str]) -> None:
     """Serve launches until the other end of the socket closes."""
     adopt_orphans()
-    _name_after(Path(directory))
     link = socket.socket(fileno=descriptor)
     link.set_inheritable(False)
-    agent = _Agent(link, Path(directory))  # from here on pytest's end is noticed, during the imports too
-    multiprocessing.get_context("forkserver").set_forkserver_preload([*PRELOAD, *preload])
-    from multiprocessing import forkserver, resource_tracker
-
-    resource_tracker.ensure_running()
-    forkserver.ensure_running()  # it imports torch while this process does
+    _end_at_signal_of(link)  # and not by a thread: the forkserver is forked while there is none
+    for name in PRELOAD:
+        with contextlib.suppress(ImportError):  # a rank that needs it says so
+            importlib.import_module(name)
+    _name_after(Path(directory))
+    multiprocessing.get_context("forkserver").set_forkserver_preload(preload)
+    python_internals.fork_forkserver(close=[descriptor])
+    agent = _Agent(link, Path(directory))
     agent.kept = [os.getpid(), *processes.children(os.getpid())]
     logging.disable(logging.CRITICAL)  # torch's first log record imports 800 modules
     from pytest_distbench.launch.group import backends  # and with it torch
 
     agent.send(Reply(kind="ready", backends=backends(), kept=agent.kept))
     agent.serve()
+
+
+def _end_at_signal_of(link: socket.socket) -> None:
+    """Let the system end this process when pytest closes its end or sends something, as long as nobody reads it."""
+    fcntl.fcntl(link, fcntl.F_SETOWN, os.getpid())
+    fcntl.fcntl(link, fcntl.F_SETFL, os.O_ASYNC)
+    if select.select([link], [], [], 0)[0]:  # it has done so before
+        os._exit(0)
 
 
 class _Agent:
@@ -102,6 +114,7 @@ class _Agent:
         self._directory = directory
         self.kept: list[int] = []
         self._requests: queue.SimpleQueue[Request] = queue.SimpleQueue()
+        fcntl.fcntl(link, fcntl.F_SETFL, 0)
         threading.Thread(target=self._read_until_closed, name="distbench-requests", daemon=True).start()
 
     def send(self, reply: Reply) -> None:

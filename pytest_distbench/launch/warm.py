@@ -31,6 +31,9 @@ _READ_AT_START = re.compile(
 )
 """Variables that libraries read when they are loaded: a change asks for a new agent."""
 
+_SET_HERE = frozenset({"OMP_NUM_THREADS", "PYTHONPATH"})
+"""What an agent does not get from the user, and a rank has of its own. The sides of a pair differ in their paths."""
+
 
 class WarmLauncher:
     """Keeps one agent process; starts it again when it has died or its start-up environment no longer fits.
@@ -62,7 +65,8 @@ class WarmLauncher:
         self._agent: _Agent | None = None
 
     def prepare(self, variables: dict[str, str]) -> None:
-        fingerprint = {k: v for k, v in variables.items() if _READ_AT_START.fullmatch(k) and k != "OMP_NUM_THREADS"}
+        read = {k: v for k, v in variables.items() if _READ_AT_START.fullmatch(k)}
+        fingerprint = {k: v for k, v in read.items() if k not in _SET_HERE}
         if self._agent is not None and self._agent.is_usable(fingerprint):
             return
         self.close()

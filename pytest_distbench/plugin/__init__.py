@@ -90,9 +90,9 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     definition = metafunc.definition
     try:
         markers.requirement(definition.iter_markers())
-        sizes = markers.sizes(
-            definition.iter_markers(), settings_of(metafunc.config), of_class=markers.size_of_class(metafunc.cls)
-        )
+        sizes = markers.sizes(definition.iter_markers(), settings_of(metafunc.config), metafunc.cls)
+    except markers.UnfitClass:
+        return  # the fixture world_size tells it, as these tests are set up
     except ConfigurationError as error:
         state.usage_errors.append(f"{definition.nodeid}: {error}")
         return
@@ -112,10 +112,13 @@ def pytest_itemcollected(item: pytest.Item) -> None:
     if _FIXTURE not in getattr(item, "fixturenames", ()) or hasattr(item, "callspec"):
         return
     from pytest_distbench.errors import ConfigurationError
+    from pytest_distbench.plugin.markers import UnfitClass
     from pytest_distbench.plugin.unparametrized import choose_ranks
 
     try:
         choose_ranks(item, settings_of(item.config))
+    except UnfitClass:
+        return
     except ConfigurationError as error:
         item.config.stash[STATE].usage_errors.append(f"{item.nodeid}: {error}")
 
@@ -174,6 +177,14 @@ def pytest_report_collectionfinish(config: pytest.Config, items: list[pytest.Ite
 @pytest.fixture
 def world_size(request: pytest.FixtureRequest) -> int:
     """Ranks of the test's process groups; parametrized from the markers and --world-size."""
+    if _FIXTURE in request.fixturenames and RANKS not in request.node.stash:
+        from pytest_distbench.plugin.markers import UnfitClass, sizes_of_class
+        from pytest_distbench.plugin.outcomes import Misuse
+
+        try:
+            sizes_of_class(request.cls)
+        except UnfitClass as error:
+            raise Misuse(str(error)) from None
     ranks: int = request.node.stash.get(RANKS, settings_of(request.config).largest)
     return ranks
 
@@ -273,6 +284,8 @@ def pytest_runtest_makereport(
     """Attach the measured cases to the test's report; JSON text, because pytest-xdist sends reports over a wire."""
     report = yield
     item.stash[_ATTEMPTS] = item.stash.get(_ATTEMPTS, 0) + (call.when == "setup")
+    if report.skipped and call.excinfo is not None:
+        carry.point_to_test(report, item, call.excinfo)
     if _FIXTURE in getattr(item, "fixturenames", ()) or RANKS in item.stash:
         carry.attach_test(report, *test_and_id(item), attempt=f"{os.getpid()}-{item.stash[_ATTEMPTS]}")
     cases = item.stash.get(_CASES, {})

@@ -16,8 +16,10 @@ from pytest_distbench.errors import LauncherError
 from pytest_distbench.launch.command import launch_command
 from pytest_distbench.launch.contract import Launcher
 from pytest_distbench.launch.launchers import LAUNCHERS, LauncherKind, LauncherSetup
+from pytest_distbench.launch.masking import mask_record
 from pytest_distbench.launch.supervise import supervise
 from pytest_distbench.machine import hardware
+from pytest_distbench.machine.secrets import mask_values, secret_values
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.plan import LaunchPlan
 from pytest_distbench.records.torchrun import is_of_a_group
@@ -38,6 +40,7 @@ class Launching:
     Attributes:
         settings: what the user asked for.
         on_progress: shows one line while ranks run.
+        on_wait: shows a line while another run is waited for.
         reports_progress: whether ranks should say what they are doing.
         on_output: gets (rank, line) of what ranks print, while they run; None leaves it in their logs.
         post_mortem: an attached rank starts pdb where its body raised.
@@ -48,6 +51,7 @@ class Launching:
 
     settings: Settings
     on_progress: Callable[[str], None] = lambda text: None
+    on_wait: Callable[[str], None] = lambda text: None
     reports_progress: bool = False
     on_output: Callable[[int, str], None] | None = None
     post_mortem: bool = False
@@ -140,11 +144,11 @@ class Launching:
         plan = self._plan(directory, request, index, only=only)
         self.on_progress(f"launch {index + 1}")
         if plan.body.command:
-            record = launch_command(plan, on_progress=self.on_progress, on_output=self.on_output)
+            record = launch_command(plan, on_progress=self.on_progress, on_output=self._shown(plan))
         else:
-            record = supervise(self.launcher, plan, on_progress=self.on_progress, on_output=self.on_output)
+            record = supervise(self.launcher, plan, on_progress=self.on_progress, on_output=self._shown(plan))
         self._tidy(record, request)
-        return record
+        return mask_record(record, _secrets(plan))
 
     def launch_pair(
         self, request: LaunchRequest, index: int, *, only: Sequence[str]
@@ -159,7 +163,7 @@ class Launching:
         try:
             ours, theirs = (self._plan(self.directory.next_launch(), request, index, only=only) for _ in range(2))
             records = self.reference.launch(
-                self.launcher, ours, theirs, on_progress=self.on_progress, on_output=self.on_output
+                self.launcher, ours, theirs, on_progress=self.on_progress, on_output=self._shown(ours)
             )
         except OSError as error:
             raise _no_room(error) from error
@@ -168,7 +172,8 @@ class Launching:
                 shutil.rmtree(plan.directory, ignore_errors=True)
             else:
                 self._tidy(record, request, side)
-        return records
+        first, second = (record and mask_record(record, _secrets(ours)) for record in records)
+        return first, second
 
     def _plan(self, directory: Path, request: LaunchRequest, index: int, *, only: Sequence[str]) -> LaunchPlan:
         variables = self._variables()
@@ -211,6 +216,13 @@ class Launching:
         self._failed_launches += record.outcome == "failed"
         self.outputs.take(record, request.title, side)
 
+    def _shown(self, plan: LaunchPlan) -> Callable[[int, str], None] | None:
+        """What gets the lines of a launch's ranks, without the secrets in them."""
+        show, secrets = self.on_output, _secrets(plan)
+        if show is None or not secrets:
+            return show
+        return lambda rank, line: show(rank, mask_values(line, secrets))
+
     def _devices(self, world_size: int) -> list[int]:
         """CUDA device of each rank: one of its own, or shared evenly."""
         count = len(self.settings.gpus)
@@ -242,6 +254,11 @@ class Launching:
         if self._directory is not None:
             self._directory.close(keep=self._failed_launches > 0)
             self._directory = None
+
+
+def _secrets(plan: LaunchPlan) -> list[str]:
+    """The values of secret variables in the environment of a launch."""
+    return secret_values({**plan.variables, **plan.own_variables})
 
 
 def _working_dir() -> str:

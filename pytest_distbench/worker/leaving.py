@@ -121,7 +121,7 @@ def _place(frame: FrameType | None) -> str:
     """Where a thread is, as far as that is no code of ours or of Python's."""
     for f in _stack(frame):
         name = f.f_code.co_filename
-        if not name.startswith(("<", sys.base_prefix, os.path.dirname(__file__))):
+        if not name.startswith(("<", sys.base_prefix, os.path.dirname(os.path.dirname(__file__)))):
             return f", at {os.path.basename(name)}:{f.f_lineno} in {f.f_code.co_name}"
     return ""
 

@@ -14,8 +14,9 @@ import os
 import sys
 import tempfile
 import threading
+import traceback
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from multiprocessing import forkserver, resource_tracker
 from typing import Any
 
@@ -76,6 +77,50 @@ def wait_for_threads() -> None:
 def run_exit_handlers() -> None:
     """What was registered with ``atexit``, the last first."""
     atexit._run_exitfuncs()
+
+
+def fork_forkserver(*, close: Collection[int]) -> None:
+    """Start this process's forkserver as a fork of it, not as a Python of its own: what is imported here is there.
+
+    To be called while there is one thread. What the modules have registered with ``atexit`` is done there, too.
+
+    Args:
+        close: descriptors that only this process is to have.
+    """
+    resource_tracker.ensure_running()
+    tracker: Any = resource_tracker._resource_tracker
+    own = multiprocessing.util.spawnv_passfds
+    before = _open_descriptors()
+
+    def fork(_: str, arguments: list[str], descriptors: list[int]) -> int:
+        multiprocessing.util.spawnv_passfds = own  # in both: this is the way to start other helpers, too
+        pid = os.fork()
+        if pid == 0:
+            try:
+                for descriptor in {*close, tracker._fd, *(_open_descriptors() - before)}.difference(descriptors):
+                    os.close(descriptor)
+                tracker._fd = tracker._pid = None
+                forkserver._forkserver.__init__()  # type: ignore[misc] # it is locked, and knows of no forkserver
+                exec(arguments[-1], {"__name__": "forkserver"})
+            except SystemExit:
+                wait_for_threads()
+                run_exit_handlers()
+            except BaseException:  # noqa: BLE001 nobody is left who could handle it
+                traceback.print_exc()
+            finally:
+                os._exit(0)
+        return pid
+
+    multiprocessing.util.spawnv_passfds = fork  # type: ignore[assignment] # it is called with these types alone
+    try:
+        forkserver.ensure_running()
+    finally:
+        multiprocessing.util.spawnv_passfds = own
+
+
+def _open_descriptors() -> set[int]:
+    found = {int(name) for name in os.listdir("/proc/self/fd")}
+    return {number for number in found if os.path.exists(f"/proc/self/fd/{number}")}  # not the list's own
 
 
 def forkserver_pid() -> int | None:

@@ -147,9 +147,9 @@ MEASURED = """
 
 
 @pytest.mark.spawn
-@pytest.mark.parametrize("launcher", ["warm", "torchrun"])
+@pytest.mark.parametrize("launcher_name", ["warm", "torchrun"])
 def test_the_recipe_of_the_docs_covers_what_runs_in_ranks_and_their_testcase_runs(
-    pytester: pytest.Pytester, launcher: str
+    pytester: pytest.Pytester, launcher_name: str
 ) -> None:
     page = (ROOT / "docs" / "plugins.md").read_text()
     (recipe,) = re.findall(r"```ini\n(.*?)```", page, re.DOTALL)
@@ -157,7 +157,7 @@ def test_the_recipe_of_the_docs_covers_what_runs_in_ranks_and_their_testcase_run
     pytester.path.joinpath(".coveragerc").write_text(recipe)
     pytester.makepyfile(test_it=textwrap.dedent(MEASURED), test_mine=testcase)
     result = pytester.runpytest_subprocess(
-        *("-p", "no:sugar", "-p", "no:cacheprovider", "--distbench-launcher", launcher),
+        *("-p", "no:sugar", "-p", "no:cacheprovider", "--distbench-launcher", launcher_name),
         *("--cov", "--cov-report=term-missing", "--world-size=1"),
     )
 

@@ -140,7 +140,7 @@ def test_an_unchanged_script_gives_numbers_that_are_judged(
     monkeypatch.setenv("WORSE", "0.01")
     worse = run(project, *only)
     worse.assert_outcomes(failed=1)
-    worse.stdout.fnmatch_lines(["loss_curve: departs at step 6, deviates by up to 1.0e-02*"])
+    worse.stdout.fnmatch_lines(["loss_curve: departs at value 6 (iter 5: loss *), deviates by up to 1.0e-02*"])
 
 
 def test_a_script_may_be_a_module_and_one_that_does_nothing_fails(project: pytest.Pytester) -> None:
@@ -149,7 +149,7 @@ def test_a_script_may_be_a_module_and_one_that_does_nothing_fails(project: pytes
 
     found.assert_outcomes(passed=3, failed=1, warnings=1)
     text = found.stdout.str()
-    assert "no rank joined a process group of 2: the script ended without one" in text
+    assert "no rank joined a process group of 2: it ended without one" in text
     assert "    | Unable to locate 2 gpus. Exiting" in text
     assert re.search(r"DistbenchWarning: left left0.txt, left1.txt in \S+/scripts, where later launches find it", text)
     assert "N" not in text.splitlines()[0]  # a check is no measurement
@@ -229,3 +229,44 @@ def test_bodies_of_tests_that_measure_nothing(project: pytest.Pytester) -> None:
     assert "assert rank.rank == 0" in text
     assert "SystemExit" in text
     assert not list(project.path.rglob("baselines/**/*.json"))
+
+
+SECRET = "s3cr3t-of-the-test"
+INHERITED = "an0ther-of-the-machine"
+
+TELLS = """
+    import os
+
+    print("tokens:", os.environ["HF_TOKEN"], os.environ["WANDB_API_KEY"])
+    raise RuntimeError("refused: " + os.environ["HF_TOKEN"])
+"""
+
+TELLING_TEST = f"""
+    import sys
+
+    ENV = {{"HF_TOKEN": "{SECRET}"}}
+
+    def test_ranks(distbench):
+        distbench.check("tells.py", env=ENV)
+
+    def test_command(distbench):
+        distbench.check([sys.executable, "tells.py"], env=ENV)
+"""
+
+
+@pytest.mark.parametrize("options", [(), ("-s",)])
+def test_secrets_that_a_script_prints_are_in_its_logs_alone(
+    options: tuple[str, ...], project: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WANDB_API_KEY", INHERITED)
+    write(project, {"tells.py": TELLS, "test_scripts.py": TELLING_TEST})
+    found = run(project, *options, "--distbench-json", "run.json", "--distbench-logs", "logs")
+    told = found.stdout.str() + found.stderr.str() + (project.path / "run.json").read_text()
+    logs = "".join(path.read_text() for path in (project.path / "logs").rglob("rank*.log"))
+
+    found.assert_outcomes(failed=2)
+    assert "tokens: *** ***" in told
+    assert "RuntimeError: refused: ***" in told
+    assert SECRET not in told
+    assert INHERITED not in told
+    assert f"tokens: {SECRET} {INHERITED}" in logs

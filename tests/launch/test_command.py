@@ -23,6 +23,14 @@ pytestmark = pytest.mark.spawn
 
 Run = Callable[..., LaunchRecord]
 
+JOINS = """
+import sys, types
+sys.path.insert(0, sys.argv[1])
+import torch.distributed as dist
+dist.init_process_group(ranks=int(sys.argv[2]))
+"""
+"""Joins groups of a torch.distributed that is made up: it tells how many ranks there are, and nothing else."""
+
 STARTS_OTHERS = """
 import os, subprocess, sys, time
 subprocess.Popen([sys.executable, "-c", "import os, time; os.setsid(); time.sleep(1000)"], env={})
@@ -48,13 +56,21 @@ def run(tmp_path: Path) -> Run:
     """Launches Python code as a command; afterwards nothing of it is alive."""
 
     def launch(
-        code: str, *words: str, timeout_s: float = 60.0, read: dict[str, Reader] | None = None, **env: str
+        code: str,
+        *words: str,
+        timeout_s: float = 60.0,
+        read: dict[str, Reader] | None = None,
+        program: Path | None = None,
+        makes_group: bool = False,
+        **env: str,
     ) -> LaunchRecord:
         directory = tmp_path / f"launch{time.monotonic_ns()}"
         directory.mkdir()
         plan = replace(
             make_plan(directory),
-            body=BodyReference(file="", command=[sys.executable, "-c", code, *words]),
+            body=BodyReference(
+                file="", command=[str(program or sys.executable), "-c", code, *words], makes_group=makes_group
+            ),
             working_dir="",
             mirrored=str(tmp_path),
             timeout_s=timeout_s,
@@ -95,7 +111,31 @@ def test_one_that_hangs_shows_where_and_is_ended_with_all_it_started(run: Run) -
 
     assert record.timed_out
     assert record.reason.startswith("the command had not ended after 3.0 s")
+    assert record.reason.endswith("its Pythons told where they were")
     assert "in waits" in record.fates[0].log_tail
+
+
+def test_one_without_a_python_that_could_say_where_it_hangs_is_told_as_such(run: Run) -> None:
+    record = run("import os; print('up', flush=True); os.execvp('sleep', ['sleep', '1000'])", timeout_s=3.0)
+
+    assert record.reason.endswith("and was ended; none of its processes told where it was")
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("echo hello\n", "Exec format error; a script says in its first line what runs it: #!/bin/sh"),
+        ("#!/nowhere/sh\n", "No such file or directory; is what its first line names, after #!, installed?"),
+    ],
+)
+def test_a_program_that_cannot_be_started_is_told_in_a_line(text: str, told: str, run: Run, tmp_path: Path) -> None:
+    program = tmp_path / "program"
+    program.write_text(text)
+    program.chmod(0o700)
+    record = run("", program=program)
+
+    assert record.reason == "the command ended with exit code 126"
+    assert record.fates[0].log_tail == f"cannot start '{program}': {told}"
 
 
 def test_what_it_leaves_running_is_ended(run: Run) -> None:
@@ -125,3 +165,35 @@ def test_secrets_of_its_command_line_are_masked_and_in_no_file(run: Run, tmp_pat
 
     assert "hunter2hunter2" not in record.command
     assert [p for p in tmp_path.rglob("*") if p.is_file() and b"hunter2" in p.read_bytes()] == []
+
+
+@pytest.fixture
+def stand_in(tmp_path: Path) -> str:
+    """Folder of a torch that has groups and nothing else."""
+    package = tmp_path / "stand_in" / "torch" / "distributed"
+    package.mkdir(parents=True)
+    (package.parent / "__init__.py").touch()
+    (package / "__init__.py").write_text("from .distributed_c10d import *")
+    (package / "distributed_c10d.py").write_text(
+        "size = 0\ndef init_process_group(*, ranks):\n    global size\n    size = ranks\n"
+        "def get_world_size():\n    return size\n"
+    )
+    return str(package.parents[1])
+
+
+def test_the_groups_that_its_pythons_join_are_known(run: Run, stand_in: str) -> None:
+    assert run(JOINS, stand_in, "2", makes_group=True).outcome == "passed"
+    assert "or made one of its own alone" in run(JOINS, stand_in, "1", makes_group=True).reason
+
+
+def test_one_whose_processes_never_met_fails_whatever_it_prints(run: Run, stand_in: str) -> None:
+    code = "import sys; sys.path.insert(0, sys.argv[1]); import torch.distributed; print('loss 3')"
+    record = run(code, stand_in, makes_group=True, read={"loss": stdout(r"loss (\d)")})
+
+    assert record.reason.startswith("no process of the command joined a process group of 2: it ended without one.")
+    assert record.reason.endswith("the output of rank 0 ends with:\nloss 3")
+
+
+def test_one_without_torch_has_to_show_a_number(run: Run) -> None:
+    assert "no process of the command joined" in run("print('busbw 3')", makes_group=True).reason
+    assert run("print('busbw 3')", makes_group=True, read={"bw": stdout(r"bw (\d)")}).outcome == "passed"

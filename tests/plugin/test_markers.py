@@ -40,3 +40,60 @@ def test_a_bad_marker_is_a_usage_error(project: Project, marker: str, message: s
 
     result.stderr.fnmatch_lines([message])
     assert result.ret == EXIT_USAGE
+
+
+CLASSES = """
+    import pytest
+
+    P = {"stand_in": {"count!exact": 7}}
+
+    def body(rank):
+        pass
+
+    class Base:
+        world_size = WORLD_SIZE
+
+    class TestUnfit(Base):
+        @pytest.mark.parametrize("x", ["a"])
+        def test_it(self, distbench, x):
+            raise AssertionError("must not run")
+
+        def test_plain(self, distbench):
+            raise AssertionError("must not run")
+
+        @pytest.mark.world_size(3)
+        def test_marked(self, distbench):
+            assert distbench.world_size == 3
+
+        def test_of_its_own(self, world_size):
+            assert world_size
+
+    class TestFit:
+        def test_it(self, distbench):
+            distbench.run(body, params=P)
+"""
+
+
+@pytest.mark.parametrize("value", ["'two'", "0", "[]", "[2, 'x']", "True", "2.0"])
+def test_a_class_whose_world_size_is_none_is_the_error_of_its_tests_alone(project: Project, value: str) -> None:
+    made = project(CLASSES.replace("WORLD_SIZE", value))
+    result = run(made, "--world-size", "3")
+
+    result.assert_outcomes(passed=3, errors=2)
+    result.stdout.fnmatch_lines(
+        [f"Base.world_size={value.replace('[', '[[]')} (*/test_it.py); wanted a number of ranks, or a list of such"]
+    )
+
+
+def test_a_world_size_that_a_class_computes_is_another_thing(project: Project) -> None:
+    made = project("""
+        class TestIt:
+            @property
+            def world_size(self):
+                return 7
+
+            def test_it(self, distbench):
+                assert (distbench.world_size, self.world_size) == (2, 7)
+    """)
+
+    run(made, "--world-size", "2").assert_outcomes(passed=1)

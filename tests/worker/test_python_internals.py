@@ -28,6 +28,47 @@ def test_a_part_is_there(code: str) -> None:
     assert done.returncode == 0, done.stderr
 
 
+def test_a_forked_forkserver_has_what_was_imported_and_neither_our_files_nor_our_lock(tmp_path: Path) -> None:
+    (tmp_path / "costly.py").write_text("""
+import atexit, os
+
+MADE_BY = os.getpid()
+atexit.register(lambda: print("at the end of", "this" if os.getpid() == MADE_BY else "the forkserver", flush=True))
+""")
+    (tmp_path / "main.py").write_text("""
+import multiprocessing, os, sys
+from multiprocessing import util
+from pytest_distbench.worker.python_internals import fork_forkserver, forkserver_pid, let_helpers_end
+
+def links():
+    paths = [f"/proc/self/fd/{name}" for name in os.listdir("/proc/self/fd")]
+    return {os.readlink(path) for path in paths if os.path.exists(path) or os.path.islink(path)}
+
+def target(pipe, server, made_by):
+    import costly
+    from multiprocessing import forkserver
+    print(os.getppid() == server, costly.MADE_BY == made_by)
+    print(pipe in links(), forkserver._forkserver._lock.locked(), util.spawnv_passfds.__module__, flush=True)
+    os._exit(5)
+
+if __name__ == "__main__":
+    import costly
+    pipe = os.pipe()
+    fork_forkserver(close=pipe)
+    known = os.readlink(f"/proc/self/fd/{pipe[0]}"), forkserver_pid(), os.getpid()
+    child = multiprocessing.get_context("forkserver").Process(target=target, args=known)
+    child.start()
+    child.join()
+    print(child.exitcode, flush=True)
+    let_helpers_end()
+    os.waitpid(forkserver_pid(), 0)
+""")
+    done = subprocess.run([sys.executable, tmp_path / "main.py"], capture_output=True, text=True, check=False)
+
+    ends = ["at the end of the forkserver", "at the end of this"]
+    assert done.stdout.splitlines() == ["True True", "False False multiprocessing.util", "5", *ends], done.stderr
+
+
 def test_a_child_ends_with_what_it_was_told_before_it_waits_for_its_threads(tmp_path: Path) -> None:
     (tmp_path / "main.py").write_text("""
 import multiprocessing, os, threading, time

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from pathlib import Path
 
 import pytest
@@ -44,6 +45,14 @@ def test_matches_are_a_series_in_the_unit_that_the_scale_makes(tmp_path: Path) -
     assert (times.unit, times.better, times.is_series, times.identity) == ("s", "lower", True, {"skip": 1})
 
 
+def test_bounds_are_in_the_unit_and_know_the_line_that_set_them(tmp_path: Path) -> None:
+    reader = stdout(r"time ([\d.]+)ms", scale=1e-3, unit="s", at_most="20 ms", at_least=0.001)
+    found = [(bound.side, bound.value) for bound in read(tmp_path, reader).bounds]
+
+    assert found == [("least", 0.001), ("most", pytest.approx(0.02))]
+    assert re.fullmatch(r"read\.stdout at test_readers\.py:\d+", reader.bounds[0].where)
+
+
 @pytest.mark.parametrize(
     ("reading", "values", "is_series"),
     [
@@ -60,6 +69,17 @@ def test_a_series_becomes_a_curve_or_a_number(
     found = read(tmp_path, stdout(r"loss ([\d.]+)", **reading))  # type: ignore[arg-type]
 
     assert (found.values, found.is_series) == (values, is_series)
+
+
+def test_a_curve_keeps_what_the_script_wrote_beside_each_value(tmp_path: Path) -> None:
+    curve = read(tmp_path, stdout(r"loss ([\d.]+)", better="curve", skip=1))
+
+    assert curve.beside == ["iter 1: loss 9.50, time 11.00ms", "iter 2: loss 8.25, time 10.00ms"]
+    assert read(tmp_path, stdout(r"loss ([\d.]+)")).beside == []
+    (tmp_path / "log.csv").write_text("step,loss\n10,3.5\n")
+    (tmp_path / "log.jsonl").write_text('{"step": 10, "loss": 3.5}\n')
+    assert read(tmp_path, csv("log.csv", "loss", better="curve")).beside == ["step=10, loss=3.5"]
+    assert read(tmp_path, jsonl("log.jsonl", "loss", better="curve")).beside == ['{"step": 10, "loss": 3.5}']
 
 
 def test_the_group_named_value_is_the_number_and_commas_separate_thousands(tmp_path: Path) -> None:
@@ -148,6 +168,30 @@ def test_a_column_of_a_table(tmp_path: Path) -> None:
     assert read(tmp_path, csv("{launch_dir}/log.csv", "loss")).values == [3.5, 2.5]
     with pytest.raises(ReadingError, match="no column 'acc'; there are step, loss"):
         read(tmp_path, csv("log.csv", "acc"))
+
+
+def test_a_mark_of_the_byte_order_is_no_part_of_a_file(tmp_path: Path) -> None:
+    (tmp_path / "log.csv").write_text("loss,step\n3.5,1\n", encoding="utf-8-sig")
+    (tmp_path / "log.jsonl").write_text('{"loss": 2.5}\n', encoding="utf-8-sig")
+
+    assert read(tmp_path, csv("log.csv", "loss")).values == [3.5]
+    assert read(tmp_path, jsonl("log.jsonl", "loss")).values == [2.5]
+
+
+def test_two_columns_of_one_name_are_told(tmp_path: Path) -> None:
+    (tmp_path / "log.csv").write_text("step,loss, loss\n1,3.5,9\n")
+
+    assert read(tmp_path, csv("log.csv", "step")).values == [1.0]
+    with pytest.raises(ReadingError, match="2 columns are called 'loss'; there are step, loss, loss"):
+        read(tmp_path, csv("log.csv", "loss"))
+
+
+@pytest.mark.parametrize(("separator", "shown"), [("\t", r"'step\\tloss'"), (";", "'step;loss'")])
+def test_a_file_whose_columns_no_commas_separate_shows_its_header(separator: str, shown: str, tmp_path: Path) -> None:
+    (tmp_path / "log.tsv").write_text(f"step{separator}loss\n1{separator}3.5\n")
+
+    with pytest.raises(ReadingError, match=f"no column 'loss'; its first line is {shown}, without a comma"):
+        read(tmp_path, csv("log.tsv", "loss"))
 
 
 MLLOG = """\
