@@ -1,4 +1,4 @@
-"""The markers ``world_size``, ``gpu`` and ``distbench``, read into one requirement per test."""
+"""The markers of a test, read into its world sizes and one requirement; ``gpu_marker`` has what GPUs it needs."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, cast
 import pytest
 
 from pytest_distbench.errors import ConfigurationError, show
+from pytest_distbench.plugin.gpu_marker import gpu_need
 from pytest_distbench.records.bound_text import BoundValue, terms_of
 from pytest_distbench.records.choices import LONGEST_TIMEOUT_S, MOST_LAUNCHES
 
@@ -18,7 +19,8 @@ if TYPE_CHECKING:
 
 _KEYWORDS = {
     "world_size": ("min", "max"),
-    "gpu": (),
+    "gpu": ("min_memory", "capability", "link"),
+    "cpu": (),
     "distbench": ("timeout", "launches", "tolerance", "metrics", "bounds", "xfail_perf"),
 }
 
@@ -72,20 +74,30 @@ def sizes(markers: Iterable[pytest.Mark], settings: Settings, owner: type | None
     wanted, least, most = _world_size(marks)
     if not any(m.name == "world_size" for m in marks):
         wanted = sizes_of_class(owner)
-    not_run = "" if settings.gpu or not any(m.name == "gpu" for m in marks) else "not run: needs a GPU: give --gpu"
+    names = {m.name for m in marks}
+    if {"gpu", "cpu"} <= names:
+        raise ConfigurationError("@pytest.mark.gpu and @pytest.mark.cpu: a test is on the one or on the other")
+    need = gpu_need(marks)
+    needs_gpu = "gpu" in names and not settings.gpu
     given = settings.world_sizes
+
+    def size(ranks: int, obstacle: str = "") -> Size:
+        if needs_gpu:
+            return Size(ranks, "not run: needs a GPU: give --gpu")
+        return Size(ranks, obstacle or need.obstacle(settings.gpus, ranks))
+
     if wanted:
         if not any(least <= n <= most for n in wanted):
             raise ConfigurationError(f"@pytest.mark.world_size: none of {_list(wanted)} lies within min and max")
-        return [Size(n, not_run or _obstacle(n, settings)) for n in wanted if least <= n <= most]
+        return [size(n, _obstacle(n, settings)) for n in wanted if least <= n <= most]
     fitting = [n for n in given if least <= n <= most]
     if settings.only_these_sizes:
-        return [Size(n, not_run) for n in fitting] or [
+        return [size(n) for n in fitting] or [
             Size(given[-1], f"not run: wants {_range(least, most)} ranks, {_list(given)} given")
         ]
     if settings.largest < least:
         return [Size(int(least), f"not run: needs {int(least)} ranks, {settings.largest} given")]
-    return [Size(int(min(settings.largest, most)), not_run)]
+    return [size(int(min(settings.largest, most)))]
 
 
 def sizes_of_class(owner: type | None) -> tuple[int, ...]:
@@ -133,8 +145,8 @@ def requirement(markers: Iterable[pytest.Mark]) -> Requirement:
 def _check_keywords(mark: pytest.Mark) -> None:
     known = _KEYWORDS.get(mark.name)
     unknown = sorted(set(mark.kwargs) - set(known or ())) if known is not None else []
-    if mark.name == "gpu" and mark.args:
-        raise ConfigurationError(f"@pytest.mark.gpu takes no arguments, found {mark.args!r}")
+    if mark.name in ("gpu", "cpu") and mark.args:
+        raise ConfigurationError(f"@pytest.mark.{mark.name} takes keywords only, found {mark.args!r}")
     if unknown:
         allowed = ", ".join(known or ()) or "none"
         raise ConfigurationError(

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from pytest_distbench.errors import ConfigurationError
 from pytest_distbench.judging.policy import Policy
+from pytest_distbench.machine.gpus import Gpus
 from pytest_distbench.plugin.arguments import Arguments
 from pytest_distbench.plugin.fixtures import Distbench
 from pytest_distbench.plugin.outcomes import BeyondBound, Misuse, Regression
@@ -68,7 +69,7 @@ def make(folder: Path, **changes: object) -> Distbench:
         world_sizes=(4,),
         only_these_sizes=False,
         gpu=False,
-        gpus=(),
+        gpus=Gpus(),
         shares_gpu=False,
         attach=None,
         backends=("gloo",),

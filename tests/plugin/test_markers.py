@@ -25,7 +25,14 @@ from support.projects import EXIT_USAGE, Project, run
         ("world_size('two')", "*world_size: wants numbers of ranks*"),
         ("world_size(min=4, max=2)", "*min=4 is more than max=2*"),
         ("world_size(2, min=3)", "*world_size: none of 2 lies within min and max*"),
-        ("gpu(1)", "*@pytest.mark.gpu takes no arguments, found (1,)*"),
+        ("gpu(1)", "*@pytest.mark.gpu takes keywords only, found (1,)*"),
+        ("gpu(memory=1)", "*gpu: unknown keyword memory; known are: min_memory, capability, link*"),
+        ("gpu(min_memory='much')", "*gpu: min_memory='much'; wanted a size such as '40GiB', or bytes*"),
+        ("gpu(min_memory=-1)", "*gpu: min_memory=-1; wanted a size*"),
+        ("gpu(capability=9)", "*gpu: capability=9; wanted a text such as '9.0'*"),
+        ("gpu(link='fast')", "*gpu: link='fast'; wanted one of nvlink, p2p*"),
+        ("cpu(1)", "*@pytest.mark.cpu takes keywords only, found (1,)*"),
+        ("gpu\n        @pytest.mark.cpu", "*gpu and @pytest.mark.cpu: a test is on the one or on the other*"),
     ],
 )
 def test_a_bad_marker_is_a_usage_error(project: Project, marker: str, message: str) -> None:
