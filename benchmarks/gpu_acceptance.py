@@ -86,14 +86,14 @@ class Bench:
     def __post_init__(self) -> None:
         self.baselines = self.folder / "baselines"
 
-    def pytest(self, *arguments: str, name: str, cwd: Path = ROOT, **variables: str) -> Ran:
+    def pytest(self, *arguments: str, name: str, **variables: str) -> Ran:
         """Run pytest with ``--gpu`` and a run record of that name."""
         record = self.folder / f"{name}.json"
         record.unlink(missing_ok=True)
         command = [*self.command(*arguments), f"--distbench-json={record}"]
         done = subprocess.run(
             command,
-            cwd=cwd,
+            cwd=ROOT,
             env=self.environment(**variables),
             capture_output=True,
             text=True,
@@ -242,6 +242,7 @@ def clock(bench: Bench) -> Seen:
 
 def planted_item(bench: Bench) -> Seen:
     """A training that waits for the device at every step is a regression of step_time."""
+    bench.needs_hardware()
     common = [f"{LINES}::test_line", "-k", "train and not trains", "--world-size", "1"]
     common += [f"--distbench-baselines={bench.folder / 'planted'}"]
     bench.pytest(*common, "--distbench-update", name="plain")
@@ -261,7 +262,7 @@ def hang(bench: Bench) -> Seen:
 def killed(bench: Bench) -> Seen:
     """A rank that is killed is told as that, and its memory is free again within 5 s."""
     before = _used_bytes(bench)
-    ran = _share(bench, "killed_with_memory")
+    ran = _share(bench, "killed_with_memory", **({"HELD_BYTES": str(2**20)} if bench.stand_in else {}))
     line = ran.line(r"rank 1.*SIGKILL")
     until = time.monotonic() + GIVEN_BACK_S
     while (held := _used_bytes(bench) - before) > 2**28 and time.monotonic() < until:
@@ -360,9 +361,9 @@ LINES_IN_ORDER: dict[str, Callable[[Bench], Seen]] = {
 """By name, in the order in which they run."""
 
 
-def _share(bench: Bench, name: str, *options: str) -> Ran:
+def _share(bench: Bench, name: str, *options: str, **variables: str) -> Ran:
     return bench.pytest(
-        f"{LINES}::test_line", "-k", name, "--world-size=2", "--distbench-share-gpu", *options, name=name
+        f"{LINES}::test_line", "-k", name, "--world-size=2", "--distbench-share-gpu", *options, name=name, **variables
     )
 
 

@@ -87,8 +87,8 @@ def killed_with_memory(rank):
     import torch.distributed as dist
 
     if rank.rank == 1:
-        free = torch.cuda.mem_get_info(rank.device)[0]
-        held = torch.empty(free // 2, dtype=torch.uint8, device=rank.device)
+        num_bytes = int(os.environ.get("HELD_BYTES") or torch.cuda.mem_get_info(rank.device)[0] // 2)
+        held = torch.empty(num_bytes, dtype=torch.uint8, device=rank.device)
         held.fill_(1)
         torch.cuda.synchronize()
         os.kill(os.getpid(), signal.SIGKILL)

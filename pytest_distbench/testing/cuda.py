@@ -154,9 +154,9 @@ def _count_devices() -> int:
 
 
 def _uuid(index: int) -> str:
-    """As torch spells it, without ``GPU-``; that of the device which is visible, where it is visible by one."""
+    """As torch spells it, without ``GPU-``; empty where the device is not visible by one."""
     name = next(iter(_visible()[index : index + 1]), "")
-    return name.removeprefix("GPU-") if name.startswith("GPU-") else f"00000000-0000-0000-0000-{index:012d}"
+    return name.removeprefix("GPU-") if name.startswith("GPU-") else ""
 
 
 def _set_initialized() -> None:

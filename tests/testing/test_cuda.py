@@ -167,7 +167,7 @@ def has_nccls_recorder(rank: RankContext) -> None:
     from pytest_distbench.worker.torch_internals import recordings
 
     cuda.record_nccl('{"entries": []}')
-    assert recordings(whole=True)[-1] == b'{"entries": []}'
+    assert recordings(whole=True)["nccl"] == b'{"entries": []}'
 
 
 @pytest.mark.parametrize(
