@@ -21,13 +21,18 @@ OLDEST_PYTHON: Release = (3, 11)
 TESTED: Mapping[Release, tuple[str, ...]] = MappingProxyType(
     {
         (2, 5): ("3.11",),
-        (2, 8): ("3.12",),
-        (2, 10): ("3.12",),
+        (2, 6): ("3.13",),
+        (2, 7): ("3.12",),
+        (2, 8): ("3.13",),
+        (2, 9): ("3.13",),
+        (2, 10): ("3.13",),
+        (2, 11): ("3.12",),
+        (2, 12): ("3.13",),
         (2, 13): ("3.11",),
         (2, 14): ("3.13",),
     }
 )
-"""Release of torch -> the Pythons that docs/versions.md was measured with."""
+"""Release of torch -> the Pythons under which all of its row in docs/versions.md passed."""
 
 OLDEST_TORCH, NEWEST_TORCH = min(TESTED), max(TESTED)
 
@@ -93,13 +98,12 @@ def untested(version: str) -> str:
     release = release_of(version)
     if release in TESTED:
         return ""
-    where = "newer than any" if release > NEWEST_TORCH else "not one of those"
-    return f"torch {text(release)} is {where} we have tested; the nearest is {text(nearest(release))}"
+    return f"torch {text(release)} is newer than any we have tested; the nearest is {text(nearest(release))}"
 
 
 def nearest(release: Release) -> Release:
-    """The tested release that this one has most in common with: the last before it, where there is one."""
-    return max((tested for tested in TESTED if tested <= release), default=OLDEST_TORCH)
+    """The tested release that this one has most in common with; there are no gaps between the oldest and the newest."""
+    return min(release, NEWEST_TORCH)
 
 
 def lacking(version: str) -> list[Part]:

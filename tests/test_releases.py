@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import tomllib
 from pathlib import Path
 
 import pytest
+from versions import PARTS
 
 from pytest_distbench.errors import ConfigurationError
 from pytest_distbench.releases import (
@@ -47,6 +49,11 @@ def test_a_tested_release_is_accepted_and_nearest_to_itself(release: tuple[int, 
     assert untested(f"{text(release)}.0") == ""
 
 
+def test_every_release_between_the_oldest_and_the_newest_is_tested() -> None:
+    for before, after in itertools.pairwise(sorted(TESTED)):
+        assert after in ((before[0], before[1] + 1), (before[0] + 1, 0))
+
+
 def test_a_release_that_is_newer_than_any_tested_is_told_with_the_nearest() -> None:
     assert untested("9.1.0") == f"torch 9.1 is newer than any we have tested; the nearest is {text(NEWEST_TORCH)}"
 
@@ -59,10 +66,14 @@ def test_the_project_asks_for_the_oldest_release_and_names_the_tested_pythons() 
     assert set(re.findall(r":: (3\.\d+)", " ".join(PROJECT["classifiers"]))) == pythons
 
 
-def test_the_table_of_the_documents_has_a_row_for_every_tested_release_and_python() -> None:
+def test_the_table_of_the_documents_has_a_whole_row_for_every_tested_release_and_python() -> None:
     page = (ROOT / "docs" / "versions.md").read_text()
-    rows = re.findall(r"^\| (\d+\.\d+)\S* \| (\d+\.\d+)\S* \|", page, re.MULTILINE)
+    rows = re.findall(r"^\| (\d+\.\d+)\S* \| (\d+\.\d+)\S* \| (.*) \|$", page, re.MULTILINE)
 
-    assert {(release_of(torch), python) for torch, python in rows} == {
+    assert {(release_of(torch), python) for torch, python, _ in rows} == {
         (release, python) for release, tested in TESTED.items() for python in tested
     }
+    for torch, _, cells in rows:
+        counts = [re.fullmatch(r"(\d+) of (\d+)", cell) for cell in cells.split(" | ")]
+        assert len(counts) == len(PARTS), torch
+        assert all(count and count[1] == count[2] != "0" for count in counts), torch

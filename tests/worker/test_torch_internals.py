@@ -1,14 +1,24 @@
-"""What this torch has is what the table of releases says of it."""
+"""This torch has what the table of releases says; its private parts are used in one place, and documented."""
 
 from __future__ import annotations
 
+import ast
+import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from importlib import metadata
+from pathlib import Path
 
 import pytest
 
 from pytest_distbench.releases import PARTS, release_of
+
+ROOT = Path(__file__).parents[2]
+PACKAGE = ROOT / "pytest_distbench"
+HOME = PACKAGE / "worker" / "torch_internals.py"
+STAND_IN = PACKAGE / "testing" / "cuda.py"
+"""It puts its own in the place of private parts."""
 
 
 @pytest.mark.spawn
@@ -18,3 +28,44 @@ def test_this_torch_has_what_the_table_says() -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
 
     assert done.stdout.strip() == str(release_of(metadata.version("torch")) >= PARTS["recorder"].since)
+
+
+def private_names(path: Path) -> Iterator[str]:
+    """Private names of torch that a module reaches by the names under which it imported torch's modules."""
+    tree = ast.parse(path.read_text())
+    modules = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and (parts := (node.module or "").split("."))[0] == "torch":
+            modules |= {alias.asname or alias.name for alias in node.names}
+            yield from (name for name in [*parts, *(alias.name for alias in node.names)] if name.startswith("_"))
+        elif isinstance(node, ast.Import):
+            modules |= {"torch" for alias in node.names if alias.name.split(".")[0] == "torch"}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and re.match(r"_[a-zA-Z]", node.attr):
+            root = node.value
+            while isinstance(root, ast.Attribute):
+                root = root.value
+            if isinstance(root, ast.Name) and root.id in modules:
+                yield node.attr
+
+
+def test_private_parts_of_torch_are_used_in_one_module() -> None:
+    homes = {path for path in PACKAGE.rglob("*.py") if any(private_names(path))}
+
+    assert homes == {HOME, STAND_IN}
+
+
+def test_the_documents_name_every_private_part() -> None:
+    nodes = list(ast.walk(ast.parse(HOME.read_text())))
+    attributes = [n for n in nodes if isinstance(n, ast.Attribute) and re.match(r"_[a-zA-Z]", n.attr)]
+    ours = {n.name for n in nodes if isinstance(n, ast.FunctionDef)}
+    ours |= {n.attr for n in attributes if isinstance(n.ctx, ast.Store)}
+    torchs = {
+        n.attr
+        for n in attributes
+        if ast.unparse(n.value) != "os" and (ast.unparse(n.value) != "self" or n.attr not in ours)
+    }
+    torchs |= {name for n in nodes if isinstance(n, ast.Constant) and re.fullmatch(r"_[a-z]\w+", name := str(n.value))}
+
+    assert torchs
+    assert torchs - set(re.findall(r"\w+", (ROOT / "docs" / "versions.md").read_text())) == set()
