@@ -38,17 +38,27 @@ class Departure:
     at_end: float
     is_identical: bool
 
-    @property
-    def what(self) -> str:
-        """One clause: where and by how much."""
-        return f"departs at step {self.starts_at or self.exceeds_at}, deviates by up to {self.largest:.1e}"
+    def tell(self, beside: Sequence[str]) -> str:
+        """One clause: where and by how much.
 
-    @property
-    def suggestion(self) -> str:
-        """What a departure at this step usually comes from: the loss of step n has seen n - 1 updates."""
+        Args:
+            beside: what a script wrote beside each value, if the curve was read: its steps have other numbers perhaps.
+        """
+        at = self.starts_at or self.exceeds_at
+        where = f"value {at} ({beside[at - 1]})" if at and beside else f"step {at}"
+        return f"departs at {where}, deviates by up to {self.largest:.1e}"
+
+    def suggest(self, beside: Sequence[str]) -> str:
+        """What a departure at this step usually comes from: the loss of step n has seen n - 1 updates.
+
+        Args:
+            beside: as for :meth:`tell`; how many updates a script makes between two values it shows is not known.
+        """
         match self.starts_at or self.exceeds_at:
             case None:
                 return ""
+            case int(at) if beside and at > 1:
+                return "the value before agreed: an update since then, or its data"
             case 1:
                 return "before any update: initialisation or its broadcast, data and sharding, or the forward pass"
             case 2:

@@ -137,10 +137,10 @@ def _judge_curve(family: Family) -> Verdict:
     departure, launch, repeats = worst
     facts: dict[str, Scalar] = {"deviation": departure.largest}
     if departure.starts_at is not None:
-        facts["departs_at_step"] = departure.starts_at
-    what = f"{departure.what}{_seed_of(launch)}"
+        facts["departs_at_value" if launch.beside else "departs_at_step"] = departure.starts_at
+    what = f"{departure.tell(launch.beside)}{_seed_of(launch)}"
     if departure.exceeds_at is not None:
-        return _settle(family, "regressed", f"{what}; {departure.suggestion}", limit=rtol, facts=facts)
+        return _settle(family, "regressed", f"{what}; {departure.suggest(launch.beside)}", limit=rtol, facts=facts)
     if departure.is_identical:
         return _settle(family, "unchanged", "equal in every digit", limit=rtol, facts=facts)
     if repeats:

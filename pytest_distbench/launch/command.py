@@ -1,7 +1,7 @@
 """One launch of a command that starts its processes itself, such as ``accelerate launch``: from start to record.
 
-Nothing of ours runs in those processes: what is measured is how long the command takes, and what is read of its output
-and its files. The whole tree of processes is watched, and ended, as ranks are.
+They are no ranks of ours: what is measured is how long the command takes, and what is read of its output and its files.
+Its Pythons note which process groups they join. The whole tree of processes is watched, and ended, as ranks are.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ import psutil
 from pytest_distbench.errors import LauncherError, ReadingError, RecordingError
 from pytest_distbench.launch import processes
 from pytest_distbench.launch.contract import SESSION_VARIABLE
-from pytest_distbench.launch.logs import LogFollower, tail
+from pytest_distbench.launch.logs import LogFollower, error_tail
+from pytest_distbench.launch.membership import check_command
 from pytest_distbench.launch.readers import add_readings
 from pytest_distbench.launch.reduce import merge
 from pytest_distbench.launch.reports import read_reports
@@ -53,6 +54,8 @@ _GUARDED = (
     "from pytest_distbench.launch.guardian import main; from pytest_distbench.records.launch_files import LaunchFiles\n"
     "main(int(sys.argv[1]), LaunchFiles(Path(sys.argv[2])), sys.argv[3:])"
 )
+_SITE = str(Path(__file__).resolve().parents[1] / "worker" / "site")
+"""On the path of every Python of a command; see the module that lies there."""
 _HELPFUL = {"PYTHONFAULTHANDLER": "1", "PYTHONUNBUFFERED": "1"}
 """So that what hangs can be asked where it is, and what is killed has said what it said."""
 
@@ -77,6 +80,8 @@ def launch_command(
     session = uuid.uuid4().hex  # its own: all that carries it is ended, and a launcher of ranks goes on
     ours = {SESSION_VARIABLE: session, NOTES_VARIABLE: str(plan.files.plan)}
     plan = settle(replace(plan, variables={**_HELPFUL, **plan.variables, **ours}))
+    path = os.pathsep.join(filter(None, [_SITE, plan.variables.get("PYTHONPATH")]))
+    plan = replace(plan, variables={**plan.variables, "PYTHONPATH": path})
     plan.files.plan.touch(mode=0o600)
     plan.files.plan.write_bytes(msgspec.json.encode(replace(plan, variables={}, read={})))
     folder = watched_folder(plan)
@@ -240,10 +245,12 @@ def _make_record(plan: LaunchPlan, ended: _Ended, *, remarks: list[str]) -> Laun
     reason = f"the command {how}" if how else ""
     if not how:
         try:
-            measurements = merge(list(add_readings(replace(plan, world_size=1), _noted(plan, report)).values()))
+            reports = add_readings(replace(plan, world_size=1), _noted(plan, report))
+            measurements = merge(list(reports.values()))
+            remarks = [*check_command(plan, gave_numbers=len(measurements) > 1), *remarks]
         except (RecordingError, ReadingError) as error:
             reason = str(error)
-    log = tail(plan.files.log(0)) if how else ""
+    log = error_tail(plan.files.log(0)) if how else ""
     return LaunchRecord(
         index=plan.index,
         command=shlex.join(mask_arguments(plan.body.command)),

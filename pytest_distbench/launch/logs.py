@@ -16,6 +16,7 @@ TAIL_LINES = 30
 _READ_BYTES = 2**20
 _LONGEST_LINE_BYTES = 2**16
 _TAIL_BYTES = 64 * 1024
+_TRACEBACK = "Traceback (most recent call last):"
 _LINE_END = re.compile(rb"\r\n|\n|\r")
 
 
@@ -29,6 +30,22 @@ def tail(path: Path, lines: int = TAIL_LINES) -> str:
     except OSError:
         return ""
     return "\n".join(text.splitlines()[-lines:])
+
+
+def error_tail(path: Path) -> str:
+    """The last lines of a log; where the first Python traceback lies above them, half are the end of that.
+
+    A launcher that reports at length how its processes ended has pushed away what they said themselves.
+    """
+    lines = tail(path, lines=_TAIL_BYTES).splitlines()
+    begin = next((i for i, line in enumerate(lines) if line.endswith(_TRACEBACK)), len(lines))
+    if begin >= len(lines) - TAIL_LINES:
+        return "\n".join(lines[-TAIL_LINES:])
+    prefix = lines[begin].removesuffix(_TRACEBACK)  # such as "[rank0]: "
+    block = [line for line in lines[begin + 1 :] if line.startswith(prefix)]
+    end = next((i for i, line in enumerate(block) if not line.removeprefix(prefix).startswith(" ")), len(block))
+    shown = [lines[begin], *block[: end + 1][-(TAIL_LINES // 2) :], "..."]
+    return "\n".join([*shown, *lines[-(TAIL_LINES - len(shown)) :]])
 
 
 class LogFollower:

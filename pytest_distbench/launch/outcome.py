@@ -12,6 +12,7 @@ from pytest_distbench.launch.diagnosis.blame import is_hang
 from pytest_distbench.launch.diagnosis.fates import Ending, tell_fates
 from pytest_distbench.launch.diagnosis.reason import merge_outcomes
 from pytest_distbench.launch.logs import tail
+from pytest_distbench.launch.membership import check_ranks
 from pytest_distbench.launch.readers import add_readings
 from pytest_distbench.launch.reduce import foreign_cores, late_s, merge, merge_fingerprints
 from pytest_distbench.records.launch import LaunchRecord
@@ -64,7 +65,7 @@ def make_record(
     measurements = []
     if outcome == "passed":
         try:
-            remarks = [*_check_group(plan, reports), *remarks]
+            remarks = [*check_ranks(plan, reports), *remarks]
             reports = add_readings(plan, reports)
             measurements = merge(list(reports.values()))
         except (RecordingError, ReadingError) as error:
@@ -89,27 +90,6 @@ def make_record(
         remarks=[*_merge_remarks(channel.remarks()), *filter(None, remarks)],
         logs=plan.directory,
     )
-
-
-def _check_group(plan: LaunchPlan, reports: Mapping[int, RankReport]) -> list[str]:
-    """A script whose ranks never met has not done what it is measured for: it gave up early, or saw one process only.
-
-    Returns what is to be said where only some of them did.
-
-    Raises:
-        RecordingError: no rank was in a process group with another.
-    """
-    if not (plan.body.is_script and plan.body.makes_group) or plan.world_size == 1:
-        return []
-    largest = max(report.group_size for report in reports.values())
-    if largest < 2:
-        last = tail(plan.files.log(0), lines=5)
-        shown = f"; the output of rank 0 ends with:\n{last}" if last else "; rank 0 printed nothing"
-        raise RecordingError(
-            f"no rank joined a process group of {plan.world_size}: the script ended without one. If its ranks meet by "
-            f"other means than torch.distributed, say so with makes_group=False{shown}"
-        )
-    return [f"the largest process group had {largest} of {plan.world_size} ranks"] * (largest < plan.world_size)
 
 
 def _phases(reports: Mapping[int, RankReport], ended: Exit, clock: Clock) -> dict[str, float]:

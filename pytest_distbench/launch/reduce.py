@@ -109,6 +109,7 @@ def _reduce(key: str, seen: list[tuple[int, Observation]]) -> Measurement:
         identity=first.identity,
         facts=first.facts,
         series=values if first.is_series and METRIC_KINDS[first.better].keeps_series else [],
+        beside=first.beside,
         summary=summary,
         companions=_companions([o for _, o in seen]),
         bounds=first.bounds,

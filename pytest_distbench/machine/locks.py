@@ -19,6 +19,8 @@ from pytest_distbench.errors import LauncherError
 
 WAIT_S = 3600.0
 """How long a measurement waits for another one."""
+TELL_S = 60.0
+"""How often it says so."""
 
 
 @contextlib.contextmanager
@@ -26,7 +28,7 @@ def alone_on_this_host(*, on_wait: Callable[[str], None]) -> Iterator[None]:
     """One measurement at a time per host and user.
 
     Args:
-        on_wait: told once, if another measurement has to end first.
+        on_wait: told, if another measurement has to end first, and again once a minute.
 
     Raises:
         LauncherError: the other one did not end in time.
@@ -41,7 +43,7 @@ def lease(uuids: Sequence[str], *, on_wait: Callable[[str], None]) -> Iterator[N
 
     Args:
         uuids: of the GPUs; taken in sorted order, so that two runs cannot wait for each other.
-        on_wait: told if another run has to let go first.
+        on_wait: as for :func:`alone_on_this_host`.
 
     Raises:
         LauncherError: the other one did not end in time.
@@ -53,6 +55,22 @@ def lease(uuids: Sequence[str], *, on_wait: Callable[[str], None]) -> Iterator[N
         yield
 
 
+def _wait(lock: FileLock, whose: str, on_wait: Callable[[str], None]) -> None:
+    """Raises Timeout after :data:`WAIT_S`."""
+    waited_s = 0.0
+    while True:
+        on_wait(f"waiting for {whose}" + (f" since {waited_s / 60:.0f} min" if waited_s else ""))
+        step_s = min(TELL_S, WAIT_S - waited_s)
+        try:
+            lock.acquire(timeout=step_s)
+        except Timeout:
+            waited_s += step_s
+            if waited_s >= WAIT_S:
+                raise
+        else:
+            return
+
+
 @contextlib.contextmanager
 def _held(name: str, whose: str, on_wait: Callable[[str], None]) -> Iterator[None]:
     path = Path(tempfile.gettempdir()) / name
@@ -61,8 +79,7 @@ def _held(name: str, whose: str, on_wait: Callable[[str], None]) -> Iterator[Non
         try:
             lock.acquire(timeout=0)
         except Timeout:
-            on_wait(f"waiting for {whose}")
-            lock.acquire(timeout=WAIT_S)
+            _wait(lock, whose, on_wait)
     except Timeout as error:
         raise LauncherError(f"{whose} has held {path} for {WAIT_S:.0f} s; end it and run again") from error
     except OSError as error:

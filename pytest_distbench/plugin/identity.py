@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import tempfile
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,15 @@ import pytest
 
 _PATH = re.compile(r"(?:(?<![\w/.:~-])|(?<=file://))/[^/\s=:,;'\"]+(?:/[^/\s=:,;'\"]+)+/?")
 """An absolute path of at least two parts, at the beginning of a text or behind a separator."""
+
+_MEETING = re.compile(
+    r"--?(?:(?:master|main[-_]process)[-_](?:addr|ip|port)|rdzv[-_](?:endpoint|id)|port|dist[-_]url)(?P<value>=.*)?",
+    re.DOTALL,
+)
+"""Options that say where processes meet, as launchers and scripts name them."""
+
+MEETING_VARIABLES = ("MASTER_ADDR", "MASTER_PORT")
+"""The same in the environment."""
 
 _OF_A_RUN = re.compile(r"pytest-\d+|popen-gw\d+")
 """Folders in which pytest makes one for each test."""
@@ -58,6 +68,22 @@ class Places:
         if path.is_relative_to(temporary) and not self.root.is_relative_to(temporary):
             return False
         return path.is_relative_to(self.root)
+
+
+def leave_out_meeting(words: Sequence[str]) -> list[str]:
+    """A command line with a word in the place of each address and port where its processes meet."""
+    kept: list[str] = []
+    is_value = False
+    for word in words:
+        option = _MEETING.fullmatch(word)
+        if is_value:
+            kept.append("{meeting}")
+        elif option and option["value"]:
+            kept.append(word.partition("=")[0] + "={meeting}")
+        else:
+            kept.append(word)
+        is_value = option is not None and not option["value"] and not is_value
+    return kept
 
 
 def places_of(config: pytest.Config) -> Places:

@@ -70,15 +70,19 @@ def locate_command(words: Sequence[object], path: str, *, beside: Path) -> BodyR
     return BodyReference(file="", command=command)
 
 
-def locate_module(name: object) -> BodyReference:
+def locate_module(name: object, folder: str = "") -> BodyReference:
     """Find the file of a module that is run by its name, as ``python -m`` does. Nothing is imported.
 
+    Args:
+        name: of the module.
+        folder: in which it is run, if that is known: it is looked for there first.
+
     Raises:
-        BodyError: there is none on ``sys.path``.
+        BodyError: there is none there nor on ``sys.path``.
     """
     if not isinstance(name, str) or not all(part.isidentifier() for part in name.split(".")):
         raise BodyError(f"module={show(name)}; wanted the name of a module, such as 'pkg.train'")
-    path: list[str] | None = None
+    path = looked = [*filter(None, [folder]), *sys.path]
     spec = None
     for end in range(1, name.count(".") + 2):
         spec = PathFinder.find_spec(".".join(name.split(".")[:end]), path)
@@ -90,7 +94,7 @@ def locate_module(name: object) -> BodyReference:
     if spec is None or not spec.origin:
         raise BodyError(
             f"module={name!r}: there is no such module, or it is a package without __main__; looked in "
-            f"{', '.join(sys.path[:4])} ... Put its folder on the path: pythonpath = src in the ini file"
+            f"{', '.join(looked[:4])} ... Put its folder on the path: pythonpath = src in the ini file, or cwd='src'"
         )
     return BodyReference(file=spec.origin, module=name)
 

@@ -52,6 +52,13 @@ class Progress:
             self._plain_at = now
             self._write(f"\ndistbench: {self._line(text, now)}\n")
 
+    def announce(self, text: str) -> None:
+        """Show at once what may take long, also where lines are rare."""
+        if self._live:
+            self._draw(self._line(text, time.monotonic()))
+        elif self._plain:
+            self._write(f"\ndistbench: {self._line(text, time.monotonic())}\n")
+
     def show_output(self, rank: int, line: str) -> None:
         """Show a line a rank has printed (-s)."""
         self._write(f"[rank {rank}] {escape(line)}\n")

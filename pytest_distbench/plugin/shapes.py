@@ -24,14 +24,19 @@ LARGEST_BYTES = 2**45
 
 _WORKLOADS = Path(workloads.__file__).parent
 _CACHES = ("rotate", "hot")
+_BUFFERS = ("plain", "registered")
 _OPTIONS = ("world_size", "launches", "timeout", "tolerance", "name")
 """Of ``distbench.run``, handed on as they are."""
 
 _PRESETS: dict[str, Callable[[int], list[int]]] = {
     "powers": lambda item: power_of_two_sizes(4, 64 * 2**20),
     "mlbench": mlbench_sizes,
+    "gpu": lambda item: power_of_two_sizes(2**10, 2**33),
 }
 """Message sizes by name, from the bytes of an element."""
+
+_AS_MEMORY_ALLOWS = ("gpu",)
+"""Presets whose largest sizes are left out where a rank has no memory for them."""
 
 
 class CollectiveSweep:
@@ -51,6 +56,7 @@ class CollectiveSweep:
         warmup: int = 5,
         max_bytes: int | None = None,
         cache: str = "rotate",
+        buffers: str = "plain",
         **options: Any,
     ) -> Run:
         """Measure and judge a sweep.
@@ -60,11 +66,14 @@ class CollectiveSweep:
                 :class:`~pytest_distbench.workloads.collectives.Operation` of your own by file and name, as bodies are:
                 ``"my_operations.py::BROADCAST"``.
             dtype: name of the element type.
-            sizes: message sizes in bytes, ``"powers"`` (4 B to 64 MiB, doubling) or ``"mlbench"`` (task 0a).
+            sizes: message sizes in bytes, or ``"powers"`` (4 B to 64 MiB, doubling), ``"gpu"`` (1 KiB to 8 GiB,
+                doubling, as memory allows) or ``"mlbench"`` (task 0a).
             iterations: timed per size; None: as many as fit a time budget, decided by rank 0, 8 to 100.
             warmup: untimed iterations per size.
             max_bytes: larger sizes are left out; ``--distbench-max-message`` lowers it further.
             cache: ``rotate`` moves through a large buffer so that small messages leave the cache; ``hot`` does not.
+            buffers: ``registered`` takes NCCL's own memory, registered with the group (zero copy where the links can);
+                it needs a GPU. Another identity than ``plain``.
             options: as for ``distbench.run``: world_size, launches, timeout, tolerance, name.
 
         Raises:
@@ -80,6 +89,10 @@ class CollectiveSweep:
             given.refuse(str(error))
         if not isinstance(cache, str) or cache not in _CACHES:
             given.refuse(f"cache={show(cache)}; wanted one of {', '.join(_CACHES)}")
+        if not isinstance(buffers, str) or buffers not in _BUFFERS:
+            given.refuse(f"buffers={show(buffers)}; wanted one of {', '.join(_BUFFERS)}")
+        if buffers == "registered" and self._distbench.device != "cuda":
+            given.refuse("buffers='registered' needs NCCL on GPUs: give --gpu")
         if iterations is not None:
             iterations = given.whole("iterations", iterations, least=1, most=MOST_ITERATIONS)
         warmup = given.whole("warmup", warmup, least=0, most=MOST_ITERATIONS)
@@ -98,6 +111,8 @@ class CollectiveSweep:
             "iterations": iterations,
             "warmup": warmup,
             "cache": cache,
+            **({"buffers": buffers} if buffers != "plain" else {}),
+            **({"as_memory_allows": True} if sizes in _AS_MEMORY_ALLOWS else {}),
         }
         return self._distbench.run(body, params=params, **options)
 

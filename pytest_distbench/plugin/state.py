@@ -82,6 +82,7 @@ def session_of(config: pytest.Config) -> Session:
         launching = Launching(
             settings,
             on_progress=state.progress.show,
+            on_wait=state.progress.announce,
             reports_progress=state.progress.wants_events,
             on_output=state.progress.show_output if config.getoption("capture") == "no" else None,
             post_mortem=bool(config.getoption("usepdb")),

@@ -12,7 +12,7 @@ from typing import Any, TypedDict
 from pytest_distbench.errors import BodyError, show
 from pytest_distbench.machine.secrets import mask_arguments, mask_secrets
 from pytest_distbench.plugin.arguments import Arguments
-from pytest_distbench.plugin.identity import Places
+from pytest_distbench.plugin.identity import MEETING_VARIABLES, Places, leave_out_meeting
 from pytest_distbench.plugin.locate import json_able, locate, locate_command, locate_module
 from pytest_distbench.records.plan import PLACEHOLDERS, BodyReference
 from pytest_distbench.records.reader import Reader
@@ -84,8 +84,8 @@ def make_workload(given: Arguments, wanted: Wanted, *, beside: Path, places: Pla
     if seeds != (0,):
         identity["seeds"] = list(seeds)
     if words := body.command or arguments:
-        identity["args"] = mask_arguments(words)
-    if env := {name: value for name, value in variables.items() if name != "PATH"}:
+        identity["args"] = leave_out_meeting(mask_arguments(words))
+    if env := {name: value for name, value in variables.items() if name not in ("PATH", *MEETING_VARIABLES)}:
         identity["env"] = mask_secrets(env)
     return Workload(
         body=body,
@@ -109,7 +109,8 @@ def _find(given: Arguments, wanted: Wanted, beside: Path) -> BodyReference:
     if body is not None and is_module:
         given.refuse(f"module={show(module)} is run in place of a body, and {show(body)} is one: give one of them")
     if is_module:
-        return locate_module(module)
+        folder = wanted["cwd"] and _chosen_folder(given, wanted["cwd"], beside)
+        return locate_module(module, folder or "")
     if isinstance(body, list | tuple):
         return locate_command(body, _path_of(wanted["env"]), beside=beside)
     return locate(body, beside=beside)
@@ -152,6 +153,10 @@ def _folder(given: Arguments, cwd: object, body: BodyReference, beside: Path) ->
     """Where the ranks run; None: where pytest does."""
     if cwd is None:
         return str(beside if body.command else _home(body)) if body.is_script else None
+    return _chosen_folder(given, cwd, beside)
+
+
+def _chosen_folder(given: Arguments, cwd: object, beside: Path) -> str:
     if not isinstance(cwd, str | os.PathLike):
         given.refuse(f"cwd={show(cwd)}; wanted a path, or '{{launch_dir}}' for an empty folder of each launch's own")
     text = os.fspath(cwd)

@@ -114,3 +114,7 @@ class LaunchFiles:
     def groups(self, rank: int) -> Path:
         """The ranks of every process group that a rank knows; written before its flight recorder."""
         return self.directory / f"groups{rank}.json"
+
+    def joined(self) -> list[int]:
+        """Sizes of the process groups that processes of a command joined; 0 among them: one could have joined."""
+        return [int(size) for path in self.directory.glob("joined*") if (size := path.name[6:]).isdecimal()]

@@ -28,6 +28,8 @@ class Observation(OfKind, frozen=True, kw_only=True):
     """What describes it."""
     companions: dict[str, list[float]] = {}
     """Quieter witnesses of a clock, one value per iteration: ``cpu_s``, ``waits``."""
+    beside: list[str] = []
+    """Of a curve that was read: what the script wrote beside each value, its own number of the step perhaps."""
     bounds: list[Bound] = []
     """That were given with the number."""
 
@@ -63,6 +65,8 @@ class Measurement(OfKind, frozen=True, kw_only=True):
     """What describes it."""
     series: list[Number] = []
     """Kept for exact, info and curve series only."""
+    beside: list[str] = []
+    """What a script wrote beside each value of the series, where it was read."""
     summary: Summary | None = None
     companions: dict[str, float] = {}
     """Of one iteration, summed over ranks: ``cpu_s`` (25th percentile), ``waits`` (mean)."""

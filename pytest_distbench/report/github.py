@@ -45,6 +45,8 @@ def summary(results: Sequence[CaseResult], *, max_bytes: int) -> str:
     device = f"{results[0].environment.device}, {results[0].environment.platform}" if results else "nothing measured"
     failed = sum(v.is_failure for result in results for v in result.verdicts if v.is_judged)
     counted = [f"{failed} of {len(table.rows)} metrics failed"]
+    if _nothing_is_stored(results):
+        counted = ["nothing was judged, there is no baseline for this class of machine yet"]
     if fallen := [r for r in results if r.outcome == "failed"]:
         counted.append(f"{len(fallen)} of {len(results)} {'case' if len(results) == 1 else 'cases'} failed")
     lines = [f"### distbench: {', '.join(counted)}", "", escape_markdown(device), ""]
@@ -71,6 +73,13 @@ def _list(texts: Sequence[str]) -> list[str]:
 def workflow_commands(results: Sequence[CaseResult]) -> list[str]:
     """Workflow commands: an error per case that failed its test, a warning per case without a clear answer."""
     errors, warnings = [], []
+    if _nothing_is_stored(results):
+        platform = results[0].environment.platform
+        message = (
+            f"{len(results)} {'case was' if len(results) == 1 else 'cases were'} measured and none was judged. Make "
+            f"baselines with --distbench-update=new, review them, and commit the folder {platform}"
+        )
+        return [f"::warning title={_property(f'no baseline for {platform} yet')}::{_data(message)}"]
     for result in results:
         file = result.nodeid.partition("::")[0]
         title = name_in_file(result.nodeid)
@@ -86,6 +95,13 @@ def workflow_commands(results: Sequence[CaseResult]) -> list[str]:
     for nodeid, text in flaky_tests(results).items():
         warnings.append(_command("warning", nodeid.partition("::")[0], name_in_file(nodeid), text))
     return [*_cap(errors, "error"), *_cap(warnings, "warning")]
+
+
+def _nothing_is_stored(results: Sequence[CaseResult]) -> bool:
+    """Whether this run measured on a class of machines that has no baselines at all, and nothing failed."""
+    judged = [verdict for result in results for verdict in result.verdicts if verdict.is_judged]
+    is_plain = all(result.outcome == "passed" and not result.update for result in results)
+    return is_plain and bool(judged) and all(verdict.kind == "missing" for verdict in judged)
 
 
 def _command(kind: str, file: str, title: str, message: str) -> str:

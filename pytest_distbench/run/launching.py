@@ -38,6 +38,7 @@ class Launching:
     Attributes:
         settings: what the user asked for.
         on_progress: shows one line while ranks run.
+        on_wait: shows a line while another run is waited for.
         reports_progress: whether ranks should say what they are doing.
         on_output: gets (rank, line) of what ranks print, while they run; None leaves it in their logs.
         post_mortem: an attached rank starts pdb where its body raised.
@@ -48,6 +49,7 @@ class Launching:
 
     settings: Settings
     on_progress: Callable[[str], None] = lambda text: None
+    on_wait: Callable[[str], None] = lambda text: None
     reports_progress: bool = False
     on_output: Callable[[int, str], None] | None = None
     post_mortem: bool = False

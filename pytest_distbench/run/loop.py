@@ -215,7 +215,7 @@ class Session:
     def _alone(self, world_size: int) -> Iterator[None]:
         """One measurement at a time on this host, and nobody else on these GPUs."""
         gpus = [gpu.uuid for gpu in self.settings.gpus[:world_size]]
-        tell = self.launching.on_progress
+        tell = self.launching.on_wait
         with contextlib.ExitStack() as held:
             if self.launching.kind.local_lock:
                 held.enter_context(alone_on_this_host(on_wait=tell))

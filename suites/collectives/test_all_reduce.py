@@ -7,9 +7,10 @@ import pytest
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
-def test_all_reduce(collective_sweep, tolerance, dtype):
-    """4 B to 64 MiB by powers of two."""
-    collective_sweep("all_reduce", dtype=dtype, tolerance=tolerance)
+def test_all_reduce(collective_sweep, tolerance, distbench, dtype):
+    """By powers of two: 4 B to 64 MiB on CPUs, 1 KiB to 8 GiB on GPUs, as their memory allows."""
+    sizes = "gpu" if distbench.device == "cuda" else "powers"
+    collective_sweep("all_reduce", dtype=dtype, sizes=sizes, tolerance=tolerance)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16"])

@@ -140,7 +140,7 @@ def test_an_unchanged_script_gives_numbers_that_are_judged(
     monkeypatch.setenv("WORSE", "0.01")
     worse = run(project, *only)
     worse.assert_outcomes(failed=1)
-    worse.stdout.fnmatch_lines(["loss_curve: departs at step 6, deviates by up to 1.0e-02*"])
+    worse.stdout.fnmatch_lines(["loss_curve: departs at value 6 (iter 5: loss *), deviates by up to 1.0e-02*"])
 
 
 def test_a_script_may_be_a_module_and_one_that_does_nothing_fails(project: pytest.Pytester) -> None:
@@ -149,7 +149,7 @@ def test_a_script_may_be_a_module_and_one_that_does_nothing_fails(project: pytes
 
     found.assert_outcomes(passed=3, failed=1, warnings=1)
     text = found.stdout.str()
-    assert "no rank joined a process group of 2: the script ended without one" in text
+    assert "no rank joined a process group of 2: it ended without one" in text
     assert "    | Unable to locate 2 gpus. Exiting" in text
     assert re.search(r"DistbenchWarning: left left0.txt, left1.txt in \S+/scripts, where later launches find it", text)
     assert "N" not in text.splitlines()[0]  # a check is no measurement

@@ -19,7 +19,7 @@ def test_equal_curves_are_identical() -> None:
     found = departure(1, 1, 1, 1, 1)
 
     assert found == Departure(starts_at=None, exceeds_at=None, largest=0.0, at_end=0.0, is_identical=True)
-    assert found.suggestion == ""
+    assert found.suggest([]) == ""
 
 
 def test_the_step_where_it_starts_is_not_the_step_where_it_is_too_much() -> None:
@@ -40,7 +40,14 @@ def test_rounding_of_other_software_does_not_mark_the_start() -> None:
 def test_the_first_step_that_differs_suggests_the_cause(step: int, cause: str) -> None:
     factors = [1.0] * (step - 1) + [1.5] * (6 - step)
 
-    assert cause in departure(*factors).suggestion
+    assert cause in departure(*factors).suggest([])
+
+
+def test_a_curve_that_was_read_is_told_in_the_scripts_own_words() -> None:
+    found = departure(1, 1, 1.01, 1, 1)
+
+    assert found.tell(["iter 0", "iter 10", "iter 20: loss 1.9"]).startswith("departs at value 3 (iter 20: loss 1.9),")
+    assert "momentum" not in found.suggest(["iter 0", "iter 10", "iter 20"])
 
 
 def test_nine_digits_tell_neighbouring_float32_apart() -> None:

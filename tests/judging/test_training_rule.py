@@ -49,11 +49,17 @@ def judged(
 
 
 def judged_curve(
-    current: Sequence[float], stored: Sequence[float], *, spread: float = 0.0, **changes: object
+    current: Sequence[float],
+    stored: Sequence[float],
+    *,
+    spread: float = 0.0,
+    beside: Sequence[str] = (),
+    **changes: object,
 ) -> Verdict:
+    measured = Measurement(name="loss", unit="", better="curve", value=1.0, series=list(current), beside=list(beside))
     return judge_family(
         Family(
-            current={"loss": [Measurement(name="loss", unit="", better="curve", value=1.0, series=list(current))]},
+            current={"loss": [measured]},
             stored={"loss": BaselineMetric(better="curve", unit="", launches=[1.0], curve=list(stored), spread=spread)},
             **({"same_software": True} | changes),  # type: ignore[arg-type]
         )
@@ -150,6 +156,14 @@ def test_a_curve_beyond_the_tolerance_is_a_regression_that_names_step_and_cause(
     assert verdict.kind == "regressed"
     assert "departs at step 2, deviates by up to 5.9e-02; by the first update: gradient averaging" in verdict.reason
     assert verdict.facts["departs_at_step"] == 2
+
+
+def test_a_curve_that_a_script_printed_names_its_line() -> None:
+    lines = [f"iter {10 * step}" for step in range(5)]
+    verdict = judged_curve([*GOLDEN[:4], 1.8], GOLDEN, beside=lines)
+
+    assert verdict.reason.startswith("departs at value 5 (iter 40), deviates by up to 5.9e-02; the value before agreed")
+    assert verdict.facts["departs_at_value"] == 5
 
 
 def test_a_better_loss_is_a_departure_too() -> None:

@@ -23,6 +23,14 @@ pytestmark = pytest.mark.spawn
 
 Run = Callable[..., LaunchRecord]
 
+JOINS = """
+import sys, types
+sys.path.insert(0, sys.argv[1])
+import torch.distributed as dist
+dist.init_process_group(ranks=int(sys.argv[2]))
+"""
+"""Joins groups of a torch.distributed that is made up: it tells how many ranks there are, and nothing else."""
+
 STARTS_OTHERS = """
 import os, subprocess, sys, time
 subprocess.Popen([sys.executable, "-c", "import os, time; os.setsid(); time.sleep(1000)"], env={})
@@ -48,13 +56,18 @@ def run(tmp_path: Path) -> Run:
     """Launches Python code as a command; afterwards nothing of it is alive."""
 
     def launch(
-        code: str, *words: str, timeout_s: float = 60.0, read: dict[str, Reader] | None = None, **env: str
+        code: str,
+        *words: str,
+        timeout_s: float = 60.0,
+        read: dict[str, Reader] | None = None,
+        makes_group: bool = False,
+        **env: str,
     ) -> LaunchRecord:
         directory = tmp_path / f"launch{time.monotonic_ns()}"
         directory.mkdir()
         plan = replace(
             make_plan(directory),
-            body=BodyReference(file="", command=[sys.executable, "-c", code, *words]),
+            body=BodyReference(file="", command=[sys.executable, "-c", code, *words], makes_group=makes_group),
             working_dir="",
             mirrored=str(tmp_path),
             timeout_s=timeout_s,
@@ -125,3 +138,35 @@ def test_secrets_of_its_command_line_are_masked_and_in_no_file(run: Run, tmp_pat
 
     assert "hunter2hunter2" not in record.command
     assert [p for p in tmp_path.rglob("*") if p.is_file() and b"hunter2" in p.read_bytes()] == []
+
+
+@pytest.fixture
+def stand_in(tmp_path: Path) -> str:
+    """Folder of a torch that has groups and nothing else."""
+    package = tmp_path / "stand_in" / "torch" / "distributed"
+    package.mkdir(parents=True)
+    (package.parent / "__init__.py").touch()
+    (package / "__init__.py").write_text("from .distributed_c10d import *")
+    (package / "distributed_c10d.py").write_text(
+        "size = 0\ndef init_process_group(*, ranks):\n    global size\n    size = ranks\n"
+        "def get_world_size():\n    return size\n"
+    )
+    return str(package.parents[1])
+
+
+def test_the_groups_that_its_pythons_join_are_known(run: Run, stand_in: str) -> None:
+    assert run(JOINS, stand_in, "2", makes_group=True).outcome == "passed"
+    assert "or made one of its own alone" in run(JOINS, stand_in, "1", makes_group=True).reason
+
+
+def test_one_whose_processes_never_met_fails_whatever_it_prints(run: Run, stand_in: str) -> None:
+    code = "import sys; sys.path.insert(0, sys.argv[1]); import torch.distributed; print('loss 3')"
+    record = run(code, stand_in, makes_group=True, read={"loss": stdout(r"loss (\d)")})
+
+    assert record.reason.startswith("no process of the command joined a process group of 2: it ended without one.")
+    assert record.reason.endswith("the output of rank 0 ends with:\nloss 3")
+
+
+def test_one_without_torch_has_to_show_a_number(run: Run) -> None:
+    assert "no process of the command joined" in run("print('busbw 3')", makes_group=True).reason
+    assert run("print('busbw 3')", makes_group=True, read={"bw": stdout(r"bw (\d)")}).outcome == "passed"

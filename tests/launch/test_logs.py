@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.plans import make_plan
 
-from pytest_distbench.launch.logs import LogFollower, tail
+from pytest_distbench.launch.logs import TAIL_LINES, LogFollower, error_tail, tail
 
 
 @pytest.fixture(scope="module")
@@ -22,6 +22,25 @@ def test_a_tail_is_the_last_lines_and_empty_where_there_is_no_log(tmp_path: Path
 
     assert tail(tmp_path / "log", 2) == "b\nc"
     assert tail(tmp_path / "none") == ""
+
+
+def test_the_first_traceback_is_shown_though_a_launcher_has_told_much_since(tmp_path: Path) -> None:
+    deep = [f'[rank1]:   File "x.py", line {n}' for n in range(40)]
+    traceback = ["[rank1]: Traceback (most recent call last):", *deep, "[rank1]: ValueError: bad", "[rank1]: not of it"]
+    summary = [f"summary {n}" for n in range(100)]
+    (tmp_path / "log").write_text("\n".join(["start", *traceback, *summary]))
+
+    shown = error_tail(tmp_path / "log").splitlines()
+    assert len(shown) <= TAIL_LINES
+    assert shown[0] == "[rank1]: Traceback (most recent call last):"
+    assert shown[shown.index("...") - 1] == "[rank1]: ValueError: bad"
+    assert shown[-1] == "summary 99"
+
+
+def test_a_traceback_at_the_end_is_part_of_the_last_lines(tmp_path: Path) -> None:
+    (tmp_path / "log").write_text("start\nTraceback (most recent call last):\n  File x\nValueError: bad\n")
+
+    assert error_tail(tmp_path / "log") == tail(tmp_path / "log")
 
 
 @given(st.binary(max_size=500), st.integers(1, 40))

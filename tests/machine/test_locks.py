@@ -38,6 +38,20 @@ def test_one_measurement_at_a_time(tmp_path: Path) -> None:
         pass
 
 
+def test_who_waits_says_so_again_and_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(locks, "TELL_S", 0.05)
+    waited: list[str] = []
+    with (
+        alone_on_this_host(on_wait=ignore),
+        pytest.raises(LauncherError),
+        alone_on_this_host(on_wait=waited.append),
+    ):
+        pytest.fail("two at once")
+
+    assert waited[0] == "waiting for another measurement on this host"
+    assert waited[1].startswith("waiting for another measurement on this host since ")
+
+
 def test_a_gpu_is_held_by_its_uuid_and_others_stay_free() -> None:
     with lease(["GPU-b", "GPU-a"], on_wait=pytest.fail):
         with lease(["GPU-c"], on_wait=pytest.fail):

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_distbench.plugin.identity import Places
+from pytest_distbench.plugin.identity import Places, leave_out_meeting
 
 
 @pytest.mark.parametrize(
@@ -50,3 +50,20 @@ def test_a_folder_for_temporary_ones_may_lie_below_the_root() -> None:
     assert places.leave_out("/project/made/test_it0/out") == "{path}/out"
     assert places.leave_out("/project/made/test_it0") == "{path}"
     assert places.leave_out("/project/data/x") == "{rootdir}/data/x"
+
+
+@pytest.mark.parametrize(
+    ("words", "kept"),
+    [
+        (["--master-port", "29501", "--lr", "3"], ["--master-port", "{meeting}", "--lr", "3"]),
+        (
+            ["--master_port=29501", "--rdzv-endpoint=127.0.0.1:0"],
+            ["--master_port={meeting}", "--rdzv-endpoint={meeting}"],
+        ),
+        (["--main_process_port", "1", "--export", "2"], ["--main_process_port", "{meeting}", "--export", "2"]),
+        (["--port"], ["--port"]),
+        (["--port", "--port", "3"], ["--port", "{meeting}", "3"]),
+    ],
+)
+def test_where_processes_meet_is_no_part_of_the_workload(words: list[str], kept: list[str]) -> None:
+    assert leave_out_meeting(words) == kept

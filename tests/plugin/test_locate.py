@@ -76,6 +76,14 @@ def test_a_module_is_found_without_being_imported(tmp_path: Path, monkeypatch: p
     assert locate_module("made_up_package.inner").file == f"{package}/inner/__main__.py"
 
 
+def test_a_module_is_looked_for_where_it_is_run(tmp_path: Path) -> None:
+    (tmp_path / "made_up_beside.py").touch()
+
+    assert locate_module("made_up_beside", str(tmp_path)).file == f"{tmp_path}/made_up_beside.py"
+    with pytest.raises(BodyError, match="there is no such module"):
+        locate_module("made_up_beside")
+
+
 @pytest.mark.parametrize("name", ["made_up_nowhere", "json.nowhere", "json", "a b", "", 3])
 def test_a_module_that_cannot_be_run_is_refused(name: object) -> None:
     with pytest.raises(BodyError, match="module="):

@@ -58,10 +58,19 @@ def test_on_a_pipe_it_is_a_plain_line_now_and_then(monkeypatch: pytest.MonkeyPat
     assert out.getvalue() == "\ndistbench: test_a  launch 2  00:00\n"
 
 
+def test_what_may_take_long_is_told_at_once_on_a_pipe_too() -> None:
+    made, out = make(terminal=False)
+    made.begin("test_a")
+    made.announce("waiting for another run")
+
+    assert out.getvalue() == "\ndistbench: test_a  waiting for another run  00:00\n"
+
+
 @pytest.mark.parametrize("off", [{"verbosity": -1}, {"kind": type("Sugar", (pytest.TerminalReporter,), {})}])
 def test_under_q_and_with_another_reporter_it_stays_off(off: dict[str, Any]) -> None:
     made, out = make(**off)
     made.show("x")
+    made.announce("x")
 
     assert (made.wants_events, out.getvalue()) == (False, "")
 

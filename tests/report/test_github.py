@@ -26,12 +26,26 @@ WHERE = "file=suites/test_a.py,title=test_a[ws2]"
             f"::error {WHERE}::not stored: x",
         ),
         (result(verdict("regressed"), outcome="xfailed", headline="bug 12"), f"::warning {WHERE}::expected: bug 12"),
-        (result(verdict("missing", reason="none")), f"::warning {WHERE}::missing: step none"),
         (result(verdict("inconclusive", reason="noisy")), f"::warning {WHERE}::inconclusive: step noisy"),
     ],
 )
 def test_a_case_is_annotated_by_its_outcome(case: CaseResult, line: str) -> None:
     assert workflow_commands([case]) == [line]
+
+
+def test_a_class_of_machines_without_baselines_is_one_loud_warning() -> None:
+    cases = [result(verdict("missing"))] * 30
+
+    (line,) = workflow_commands(cases)
+    assert line.startswith("::warning title=no baseline for ")
+    assert "30 cases were measured and none was judged. Make baselines with --distbench-update=new" in line
+    assert "nothing was judged, there is no baseline for this class" in summary(cases, max_bytes=5000)
+
+
+def test_a_new_metric_among_those_that_are_stored_is_a_warning_of_its_own() -> None:
+    lines = workflow_commands([result(verdict("missing", reason="none")), result(verdict("unchanged"))])
+
+    assert lines == [f"::warning {WHERE}::missing: step none"]
 
 
 @pytest.mark.parametrize(

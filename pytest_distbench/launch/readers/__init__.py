@@ -20,6 +20,7 @@ from pytest_distbench.records.rank import RankReport
 from pytest_distbench.records.reader import TAKES, Reader
 from pytest_distbench.records.record import replace
 
+_LONGEST_BESIDE = 80
 _THOUSANDS = re.compile(r"[+-]?\d{1,3}(,\d{3})+(\.\d+)?", re.ASCII)
 
 READERS: dict[str, Callable[[Reader, Place], list[Found]]] = {
@@ -75,6 +76,7 @@ def _observe(name: str, reader: Reader, place: Place) -> Observation:
         reduce=kind.reduce,
         values=[TAKES[take](values)] if take else values,
         is_series=not take,
+        beside=[one.beside[:_LONGEST_BESIDE] for one in kept] if reader.better == "curve" else [],
         at=reader.at,
         identity=reader.defining,
     )

@@ -18,7 +18,11 @@ def read(reader: Reader, place: Place) -> list[Found]:
         rows.fieldnames = columns
         if reader.key not in columns:
             raise ReadingError(f"{path}: no column {reader.key!r}; there are {', '.join(columns) or 'none'}")
-        found = [Found(cell, f"{path}:{rows.line_num}") for row in rows if (cell := (row[reader.key] or "").strip())]
+        found = [
+            Found(cell, f"{path}:{rows.line_num}", ", ".join(f"{name}={row[name]}" for name in columns))
+            for row in rows
+            if (cell := (row[reader.key] or "").strip())
+        ]
     if not found:
         raise ReadingError(f"{path}: the column {reader.key!r} is empty")
     return found

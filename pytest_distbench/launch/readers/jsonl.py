@@ -24,7 +24,7 @@ def read(reader: Reader, place: Place) -> list[Found]:
                 raise ReadingError(f"{path}:{number}: no JSON: {error}: {line.strip()[:80]!r}") from None
             value = _look_up(row, reader.key)
             if value is not None:
-                found.append(Found(json.dumps(value).strip('"'), f"{path}:{number}"))
+                found.append(Found(json.dumps(value).strip('"'), f"{path}:{number}", line.strip()))
             elif isinstance(row, Mapping):
                 keys.update(dict.fromkeys(row))
     if not found:

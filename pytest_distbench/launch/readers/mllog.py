@@ -27,9 +27,9 @@ def read(reader: Reader, place: Place) -> list[Found]:
             since_ms = _time_ms(event, where)
         if event["key"] == reader.key:
             if not reader.since:
-                found.append(Found(json.dumps(event.get("value")).strip('"'), where))
+                found.append(Found(json.dumps(event.get("value")).strip('"'), where, text.strip()))
             elif since_ms is not None:
-                found.append(Found(repr((_time_ms(event, where) - since_ms) / 1e3), where))
+                found.append(Found(repr((_time_ms(event, where) - since_ms) / 1e3), where, text.strip()))
     if not found:
         wanted = f"{reader.key!r} after a {reader.since!r}" if reader.since else f"{reader.key!r}"
         raise ReadingError(

@@ -27,10 +27,11 @@ LONGEST_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A value as text, and where it stands: for an error."""
+    """A value as text, where it stands: for an error, and what the script has written there beside it."""
 
     text: str
     where: str
+    beside: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,8 @@ def read(reader: Reader, place: Place) -> list[Found]:
     found = []
     for number, line in enumerate(place.lines(), 1):
         if (match := pattern.search(line)) is not None and match[group] is not None:
-            found.append(Found(match[group], f"line {number} of rank {place.rank}'s output: {line.strip()[:160]}"))
+            where = f"line {number} of rank {place.rank}'s output: {line.strip()[:160]}"
+            found.append(Found(match[group], where, line.strip()))
     if not found:
         lines = nearest(reader.source, place.lines())
         shown = "".join(f"\n{line}" for line in lines)

@@ -34,4 +34,4 @@ def read(reader: Reader, place: Place) -> list[Found]:
     if not scalars:
         raise ReadingError(f"{folder}: no tag {reader.key!r}; there are {', '.join(tags) or 'none'}")
     scalars.sort(key=lambda one: one[0])
-    return [Found(repr(value), f"step {step} of {name}") for step, value, name in scalars]
+    return [Found(repr(value), f"step {step} of {name}", f"step {step}") for step, value, name in scalars]

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from pytest_distbench.worker.context import RankContext
     from pytest_distbench.workloads.collectives.inputs import Inputs
+    from pytest_distbench.workloads.collectives.pattern import Pattern
 
 
 class Buffers(NamedTuple):
@@ -52,8 +53,9 @@ class Operation:
         busbw_factor: world size -> busbw / algbw. 0 at world size 1, where nothing travels.
         source: where the factor comes from.
         call: runs it once. A collective call.
-        expected: what a call must leave in this rank's ``received``, (elements received,), for given inputs; None on a
-            rank where nothing is to be checked. No function: nothing arrives that could be checked, as of a barrier.
+        expected: what a call must leave in this rank's ``received``, for given inputs, made of theirs:
+            ``inputs.of(0)``, ``inputs.of_all()``, ``inputs.combine(...)``, cut by slices; None on a rank where nothing
+            is to be checked. No function: nothing arrives that could be checked, as of a barrier.
         counts: elements of a message of S bytes, world size -> elements of one rank's buffers.
         granularity: world size -> a message has a multiple of so many elements; 0 where nothing is sent.
         is_in_place: the received buffer is the sent one.
@@ -64,7 +66,7 @@ class Operation:
     busbw_factor: Callable[[int], float]
     source: str
     call: Callable[[Buffers], object]
-    expected: Callable[[Inputs], torch.Tensor | None] | None
+    expected: Callable[[Inputs], Pattern | None] | None
     counts: Callable[[int, int], Counts] = _whole_message
     granularity: Callable[[int], int] = _any_count
     is_in_place: bool = True

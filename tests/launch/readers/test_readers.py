@@ -62,6 +62,17 @@ def test_a_series_becomes_a_curve_or_a_number(
     assert (found.values, found.is_series) == (values, is_series)
 
 
+def test_a_curve_keeps_what_the_script_wrote_beside_each_value(tmp_path: Path) -> None:
+    curve = read(tmp_path, stdout(r"loss ([\d.]+)", better="curve", skip=1))
+
+    assert curve.beside == ["iter 1: loss 9.50, time 11.00ms", "iter 2: loss 8.25, time 10.00ms"]
+    assert read(tmp_path, stdout(r"loss ([\d.]+)")).beside == []
+    (tmp_path / "log.csv").write_text("step,loss\n10,3.5\n")
+    (tmp_path / "log.jsonl").write_text('{"step": 10, "loss": 3.5}\n')
+    assert read(tmp_path, csv("log.csv", "loss", better="curve")).beside == ["step=10, loss=3.5"]
+    assert read(tmp_path, jsonl("log.jsonl", "loss", better="curve")).beside == ['{"step": 10, "loss": 3.5}']
+
+
 def test_the_group_named_value_is_the_number_and_commas_separate_thousands(tmp_path: Path) -> None:
     assert read(tmp_path, stdout(r"(eval|test): (?P<value>[\d.,]+)")).values == [1234.5]
 

@@ -37,6 +37,7 @@ def test_a_tag_is_read_in_the_order_of_its_steps(runs: Path, tmp_path: Path) -> 
 
     assert [float(f.text) for f in found] == [4.0, 3.0, 2.0, 1.0, 0.0, -1.0]
     assert found[3].where.startswith("step 3 of events.out")
+    assert found[3].beside == "step 3"
 
 
 @pytest.mark.filterwarnings("ignore")

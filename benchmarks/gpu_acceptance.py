@@ -1,0 +1,435 @@
+"""Does the plugin do on these GPUs what it promises? The acceptance script: about 25 minutes on one GPU.
+
+    make gpu
+    python benchmarks/gpu_acceptance.py [--only clock,hang] [--json FILE] [--stand-in]
+
+Prints a line for each promise, with what was expected and what was seen; a line that needs more than this machine has
+is *not run*, and says what it needs. Ends with 0 where every line that ran is as expected, with 1 where one is not,
+with 2 where none could be run. ``--json`` keeps all of it, with the machine, its driver and its software.
+
+``--stand-in`` runs the lines that can be simulated, on made-up GPUs (docs/testing.md): it shows that the script works,
+and says nothing of GPUs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import platform
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from pytest_distbench.installation import __version__
+from pytest_distbench.machine.hardware import gpus, installed_version
+from pytest_distbench.records.run import CaseResult
+from pytest_distbench.store.run_record import read_run_record
+
+ROOT = Path(__file__).resolve().parent.parent
+LINES = ROOT / "benchmarks" / "gpu_lines" / "test_lines.py"
+MARK = "DISTBENCH_ACCEPTANCE"
+"""In the environment of everything a line starts: what is left of it carries the mark."""
+
+LIMIT_S = 900.0
+GIVEN_BACK_S = 5.0
+"""How long the memory of a killed rank may take to be free again."""
+
+
+class NotRun(Exception):
+    """A line needs what this machine has not."""
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What a line found, and whether that is what was expected."""
+
+    text: str
+    is_expected: bool
+
+
+@dataclass
+class Bench:
+    """What the lines share.
+
+    Attributes:
+        folder: for their files.
+        stand_in: the GPUs are made up.
+        count: GPUs that are visible.
+        baselines: of the suites, made by the line that records them.
+    """
+
+    folder: Path
+    stand_in: bool
+    count: int
+    baselines: Path = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.baselines = self.folder / "baselines"
+
+    def pytest(self, *arguments: str, name: str, cwd: Path = ROOT, **variables: str) -> Ran:
+        """Run pytest with ``--gpu`` and a run record of that name."""
+        record = self.folder / f"{name}.json"
+        record.unlink(missing_ok=True)
+        command = [*self.command(*arguments), f"--distbench-json={record}"]
+        done = subprocess.run(
+            command,
+            cwd=cwd,
+            env=self.environment(**variables),
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=LIMIT_S,
+        )
+        return Ran(done.returncode, done.stdout + done.stderr, record)
+
+    def command(self, *arguments: str) -> list[str]:
+        """The command line of a run with ``--gpu``."""
+        made_up = ["-p", "pytest_distbench.testing.gpus"] if self.stand_in else []
+        return [sys.executable, "-m", "pytest", "--gpu", "-p", "no:xdist", *made_up, *arguments]
+
+    def environment(self, **variables: str) -> dict[str, str]:
+        """Of what a line starts."""
+        return {**os.environ, MARK: str(os.getpid()), **variables}
+
+    def needs_hardware(self) -> None:
+        """Raises NotRun where the GPUs are made up."""
+        if self.stand_in:
+            raise NotRun("needs a GPU: a stand-in shows nothing of it")
+
+    def needs(self, count: int) -> None:
+        """Raises NotRun where there are fewer GPUs."""
+        if self.count < count:
+            raise NotRun(f"needs {count} GPUs, there {'is' if self.count == 1 else 'are'} {self.count}")
+
+
+@dataclass(frozen=True)
+class Ran:
+    """A pytest run that is over."""
+
+    code: int
+    output: str
+    record: Path
+
+    @property
+    def cases(self) -> list[CaseResult]:
+        """What it measured; nothing if it wrote no record."""
+        return list(read_run_record(self.record).results) if self.record.exists() else []
+
+    @property
+    def totals(self) -> str:
+        """Pytest's last line."""
+        found = re.findall(r"=+ (.* in [\d.]+s.*?) =+$|^(\d+ \w+.* in [\d.]+s.*)$", self.output, re.MULTILINE)
+        return next((a or b for a, b in reversed(found)), self.output.strip()[-200:])
+
+    def line(self, pattern: str) -> str:
+        """The first line of the output that matches; empty if none does."""
+        found = re.search(f"^.*(?:{pattern}).*$", self.output, re.MULTILINE)
+        return found[0].strip() if found else ""
+
+
+def driver(bench: Bench) -> Seen:
+    """All GPUs are listed, and the doctor ends with 0."""
+    bench.needs_hardware()
+    listed = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, check=False).stdout.splitlines()
+    doctor = subprocess.run(
+        [str(Path(sys.executable).with_name("distbench")), "doctor"], capture_output=True, text=True, check=False
+    )
+    return Seen(
+        f"{sum('GPU' in line for line in listed)} by nvidia-smi, {bench.count} by us, doctor {doctor.returncode}",
+        doctor.returncode == 0 and bench.count > 0,
+    )
+
+
+def fork(bench: Bench) -> Seen:
+    """A rank that was forked with everything preloaded computes on its device."""
+    ran = bench.pytest(f"{LINES}::test_line", "-k", "matter", "--world-size", "1", name="matter")
+    return Seen(ran.totals, ran.code == 0)
+
+
+def conformance(bench: Bench) -> Seen:
+    """Faults in ranks with NCCL are detected and attributed: tests/end_to_end/test_gpu.py, none skipped."""
+    bench.needs_hardware()
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "tests/end_to_end/test_gpu.py", "-q", "-p", "no:xdist"],
+        cwd=ROOT,
+        env=bench.environment(),
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=2 * LIMIT_S,
+    )
+    ran = Ran(done.returncode, done.stdout + done.stderr, Path())
+    return Seen(ran.totals, ran.code == 0 and "skipped" not in ran.totals)
+
+
+def suites(bench: Bench) -> Seen:
+    """The suites record baselines on one GPU, and are green twice after it; seeded trainings repeat in every digit."""
+    common = ["suites", "--world-size", "1", f"--distbench-baselines={bench.baselines}"]
+    common += ["--distbench-max-message=64KiB"] if bench.stand_in else []
+    first = bench.pytest(*common, "--distbench-update", name="update")
+    again = [bench.pytest(*common, name=f"again{i}") for i in range(2)]
+    curves = [v for ran in again for case in ran.cases for v in case.verdicts if v.better == "curve"]
+    equal = sum(v.kind == "unchanged" and "every digit" in v.reason for v in curves)
+    text = f"{first.totals}; {'; '.join(ran.totals for ran in again)}; {equal} of {len(curves)} curves equal"
+    return Seen(text, first.code == 0 and all(r.code == 0 for r in again) and equal == len(curves) > 0)
+
+
+def sharing(bench: Bench) -> Seen:
+    """Two ranks on one GPU run the suites: nothing is judged, and the fingerprints have the all_reduce."""
+    ran = bench.pytest(
+        "suites",
+        "--world-size=2",
+        "--distbench-share-gpu",
+        "--distbench-max-message=64KiB",
+        f"--distbench-baselines={bench.baselines}",
+        name="sharing",
+    )
+    judged = {v.kind for case in ran.cases for v in case.verdicts if v.is_judged}
+    prints = [
+        row.op
+        for case in ran.cases
+        for launch in case.launches
+        for f in launch.fingerprints.values()
+        for rows in f.collectives.values()
+        for row in rows
+    ]
+    has_it = any("all_reduce" in op.lower().replace("allreduce", "all_reduce") for op in prints)
+    return Seen(
+        f"{ran.totals}; verdicts {', '.join(sorted(judged))}; all_reduce {'seen' if has_it else 'not seen'}",
+        ran.code == 0 and judged <= {"incomparable"} and has_it,
+    )
+
+
+def clock(bench: Bench) -> Seen:
+    """Kernels of 10 us to 10 ms within 2 us or 2 %, behind 100 us of host too; no kernel reads less than 10 us."""
+    ran = bench.pytest(f"{LINES}::test_line", "-k", "clock", "--world-size", "1", name="clock")
+    values = {m.key: m.value or 0.0 for case in ran.cases[:1] for m in case.launches[0].measurements}
+    if not values:
+        return Seen(ran.totals, is_expected=False)
+    off = [
+        (abs(values[f"{name}[us={us}]"] - us * 1e-6), us * 1e-6)
+        for us in (10, 100, 1000, 10_000)
+        for name in ("kernel", "behind_host")
+    ]
+    worst = max(error / max(2e-6, 0.02 * wanted) for error, wanted in off)
+    text = ", ".join(
+        f"{us} us reads {values[f'kernel[us={us}]'] * 1e6:.1f} and {values[f'behind_host[us={us}]'] * 1e6:.1f}"
+        for us in (10, 1000)
+    )
+    return Seen(f"{text}; nothing {values['nothing'] * 1e6:.1f} us", worst <= 1 and values["nothing"] < 10e-6)
+
+
+def planted_item(bench: Bench) -> Seen:
+    """A training that waits for the device at every step is a regression of step_time."""
+    common = [f"{LINES}::test_line", "-k", "train and not trains", "--world-size", "1"]
+    common += [f"--distbench-baselines={bench.folder / 'planted'}"]
+    bench.pytest(*common, "--distbench-update", name="plain")
+    ran = bench.pytest(*common, name="planted", PLANTED="item")
+    found = [v for case in ran.cases for v in case.verdicts if v.name == "step_time"]
+    text = ", ".join(f"{v.kind} {v.ratio - 1:+.0%}" if v.ratio is not None else v.kind for v in found) or ran.totals
+    return Seen(text, ran.code == 1 and [v.kind for v in found] == ["regressed"])
+
+
+def hang(bench: Bench) -> Seen:
+    """Rank 1 does not come to a collective: it is named, and not rank 0, which waits."""
+    ran = _share(bench, "hang", "--distbench-timeout=60")
+    line = ran.line(r"launch 1 on 2 ranks:")
+    return Seen(line or ran.totals, ran.code == 1 and re.search(r"hung.*: rank 1\b", line) is not None)
+
+
+def killed(bench: Bench) -> Seen:
+    """A rank that is killed is told as that, and its memory is free again within 5 s."""
+    before = _used_bytes(bench)
+    ran = _share(bench, "killed_with_memory")
+    line = ran.line(r"rank 1.*SIGKILL")
+    until = time.monotonic() + GIVEN_BACK_S
+    while (held := _used_bytes(bench) - before) > 2**28 and time.monotonic() < until:
+        time.sleep(0.2)
+    return Seen(f"{line or ran.totals}; {held / 2**20:.0f} MiB still held", bool(line) and held <= 2**28)
+
+
+def late_error(bench: Bench) -> Seen:
+    """A kernel that fails, enqueued by the last statement of a body, fails the launch."""
+    bench.needs_hardware()
+    ran = bench.pytest(f"{LINES}::test_line", "-k", "assertion", "--world-size", "1", name="assertion")
+    return Seen(ran.line(r"CUDA error|device-side assert") or ran.totals, ran.code == 1)
+
+
+def ended_pytest(bench: Bench) -> Seen:
+    """After SIGKILL to pytest no process of it is left, on the host and on the GPU."""
+    command = bench.command(f"{LINES}::test_line", "-k", "trains_long", "--world-size", "1", "-v")
+    process = subprocess.Popen(
+        command, cwd=ROOT, env=bench.environment(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+    time.sleep(20.0)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    until = time.monotonic() + 15
+    while (left := _left()) and time.monotonic() < until:
+        time.sleep(0.2)
+    return Seen(f"{len(left)} processes left", not left)
+
+
+def nccl_tests(bench: Bench) -> Seen:
+    """Bus bandwidth of the sweep and of nccl-tests agree within 5 % from 64 MiB on."""
+    bench.needs_hardware()
+    bench.needs(2)
+    program = shutil.which("all_reduce_perf")
+    if program is None:
+        raise NotRun("needs nccl-tests: all_reduce_perf on PATH")
+    world = str(bench.count)
+    done = subprocess.run(
+        [program, "-b", "64M", "-e", "1G", "-f", "2", "-g", world], capture_output=True, text=True, check=False
+    )
+    theirs = {}
+    for row in done.stdout.splitlines():
+        words = row.split()
+        if len(words) > 12 and words[0].isdecimal() and not row.startswith("#"):
+            theirs[int(words[0])] = float(words[11])  # in-place busbw, GB/s
+    ran = bench.pytest("suites/collectives", "-k", "test_all_reduce and float32", "--world-size", world, name="sweep")
+    factor = 2 * (bench.count - 1) / bench.count
+    ours = {
+        int(m.at["message_bytes"]): factor * int(m.at["message_bytes"]) / (m.value or 1.0) / 1e9
+        for case in ran.cases[:1]
+        for m in case.launches[0].measurements
+        if m.name == "latency"
+    }
+    ratios = [ours[size] / theirs[size] for size in theirs if size in ours]
+    text = ", ".join(f"{ratio:.2f}" for ratio in ratios) or f"{ran.totals}; {done.stdout[-200:]}"
+    return Seen(f"ours / theirs: {text}", bool(ratios) and all(abs(ratio - 1) <= 0.05 for ratio in ratios))
+
+
+def leases(bench: Bench) -> Seen:
+    """Two runs at once measure one after the other, each on the GPU it was given."""
+    bench.needs(2)
+    command = [f"{LINES}::test_line", "-k", "matter", "--world-size", "1"]
+    visible = [gpu.uuid for gpu in gpus(os.environ)][:2] if not bench.stand_in else ["0", "1"]
+    runs = [
+        subprocess.Popen(
+            bench.command(*command),
+            cwd=ROOT,
+            env=bench.environment(CUDA_VISIBLE_DEVICES=uuid),
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for uuid in visible
+    ]
+    codes = [(run.communicate(timeout=LIMIT_S), run.returncode)[1] for run in runs]
+    return Seen(f"exit codes {codes}", codes == [0, 0])
+
+
+LINES_IN_ORDER: dict[str, Callable[[Bench], Seen]] = {
+    line.__name__: line
+    for line in (
+        driver,
+        fork,
+        conformance,
+        suites,
+        sharing,
+        clock,
+        planted_item,
+        hang,
+        killed,
+        late_error,
+        ended_pytest,
+        nccl_tests,
+        leases,
+    )
+}
+"""By name, in the order in which they run."""
+
+
+def _share(bench: Bench, name: str, *options: str) -> Ran:
+    return bench.pytest(
+        f"{LINES}::test_line", "-k", name, "--world-size=2", "--distbench-share-gpu", *options, name=name
+    )
+
+
+def _used_bytes(bench: Bench) -> int:
+    if bench.stand_in:
+        return 0
+    import pynvml
+
+    pynvml.nvmlInit()
+    try:
+        found = (pynvml.nvmlDeviceGetHandleByUUID(gpu.uuid) for gpu in gpus(os.environ))
+        return sum(int(pynvml.nvmlDeviceGetMemoryInfo(handle).used) for handle in found)
+    finally:
+        pynvml.nvmlShutdown()
+
+
+def _left() -> list[int]:
+    """Processes that carry our mark, but for this one."""
+    found = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            if process.environ().get(MARK) == str(os.getpid()) and process.pid != os.getpid():
+                found.append(process.pid)
+    return found
+
+
+def run_lines(bench: Bench, names: Sequence[str]) -> Iterator[dict[str, Any]]:
+    """Run and print; yields what becomes of each."""
+    for number, name in enumerate(names, 1):
+        line = LINES_IN_ORDER[name]
+        expected = str(line.__doc__)
+        start = time.monotonic()
+        print(f"{number:2} {name}\n   expected  {expected}", flush=True)
+        try:
+            seen = line(bench)
+            outcome = "ok" if seen.is_expected else "FAILED"
+        except NotRun as why:
+            seen, outcome = Seen(str(why), is_expected=True), "not run"
+        except Exception as error:  # noqa: BLE001 # one line must not end the others
+            seen, outcome = Seen(f"{type(error).__name__}: {error}", is_expected=False), "FAILED"
+        seconds = time.monotonic() - start
+        print(f"   seen      {seen.text}\n   {outcome}  ({seconds:.0f} s)", flush=True)
+        yield {"line": name, "expected": expected, **asdict(seen), "outcome": outcome, "seconds": round(seconds, 1)}
+
+
+def main() -> int:
+    """Run the lines; returns the exit code."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", default=",".join(LINES_IN_ORDER), help="names of lines, with commas")
+    parser.add_argument("--json", type=Path, help="keep what was seen")
+    parser.add_argument("--stand-in", action="store_true", help="on made-up GPUs")
+    options = parser.parse_args()
+    names = options.only.split(",")
+    if unknown := [name for name in names if name not in LINES_IN_ORDER]:
+        parser.error(f"--only: no line {unknown[0]!r}; there are {', '.join(LINES_IN_ORDER)}")
+    found = [] if options.stand_in else gpus(os.environ)
+    if not found and not options.stand_in:
+        print("no GPU is visible here: see distbench doctor; --stand-in shows the script on made-up ones")
+        return 2
+    machine = {
+        "gpus": [gpu.name for gpu in found] or ["stand-in"] * 8,
+        "host": platform.platform(),
+        "python": platform.python_version(),
+        "torch": installed_version("torch"),
+        "distbench": __version__,
+    }
+    print(", ".join(f"{name} {value}" for name, value in machine.items()))
+    with tempfile.TemporaryDirectory(prefix="distbench-") as folder:
+        bench = Bench(Path(folder), options.stand_in, len(machine["gpus"]))
+        lines = list(run_lines(bench, names))
+    outcomes = [line["outcome"] for line in lines]
+    print(", ".join(f"{outcomes.count(kind)} {kind}" for kind in ("ok", "FAILED", "not run")))
+    if options.json:
+        options.json.write_text(json.dumps({"machine": machine, "lines": lines}, indent=1) + "\n")
+    return 1 if "FAILED" in outcomes else 0 if "ok" in outcomes else 2
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,53 @@
+"""Whether the processes of a script or a command met: what gave up early, or ran one by one, ends as others do."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from pytest_distbench.errors import RecordingError
+from pytest_distbench.launch.logs import tail
+from pytest_distbench.records.plan import LaunchPlan
+from pytest_distbench.records.rank import RankReport
+
+
+def check_ranks(plan: LaunchPlan, reports: Mapping[int, RankReport]) -> list[str]:
+    """What is to be said of a launch of ranks of ours, where only some of those that run a script met.
+
+    Raises:
+        RecordingError: no rank was in a process group with another.
+    """
+    if not plan.body.is_script:
+        return []
+    return _check(plan, max(report.group_size for report in reports.values()), who="rank")
+
+
+def check_command(plan: LaunchPlan, *, gave_numbers: bool) -> list[str]:
+    """The same of a command's processes, as far as they are Pythons and on this host.
+
+    Args:
+        plan: of the launch.
+        gave_numbers: something was read of it, or recorded in it.
+
+    Raises:
+        RecordingError: torch.distributed was imported, and no process was in a group with another; or it was not, and
+            there is no number either.
+    """
+    sizes = plan.files.joined()
+    if not sizes and gave_numbers:
+        return []  # it may not be Python at all: the numbers show that it has done something
+    return _check(plan, max(sizes, default=0), who="process of the command")
+
+
+def _check(plan: LaunchPlan, largest: int, *, who: str) -> list[str]:
+    if not plan.body.makes_group or plan.world_size == 1:
+        return []
+    if largest < 2:
+        last = tail(plan.files.log(0), lines=5)
+        shown = f"; the output of rank 0 ends with:\n{last}" if last else "; rank 0 printed nothing"
+        raise RecordingError(
+            f"no {who} joined a process group of {plan.world_size}: it ended without one"
+            + ", or made one of its own alone" * (largest == 1)
+            + ". If its processes meet by other means than torch.distributed, say so with makes_group=False"
+            + shown
+        )
+    return [f"the largest process group had {largest} of {plan.world_size} ranks"] * (largest < plan.world_size)

@@ -1,0 +1,89 @@
+"""Every Python below a command that is measured starts with this: it notes the process groups that are joined.
+
+A command that gave up, or whose processes never met, ends like one that has done its work. Python imports a module of
+this name at its start, so that this folder on PYTHONPATH is enough. It may be any Python, in any environment: the
+standard library alone is used, and nothing may fail or be left on ``sys.path``.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from importlib.machinery import ModuleSpec
+    from types import ModuleType
+    from typing import Any
+
+_FOLDER = os.path.dirname(os.path.abspath(__file__))
+_TARGET = "torch.distributed.distributed_c10d"
+_PLAN = "DISTBENCH_NOTES"
+"""As in ``records/torchrun.py``."""
+
+
+def _note(ranks: int) -> None:
+    """Leave a file that says that a group of so many ranks was joined; 0: torch.distributed was imported."""
+    try:
+        plan = os.environ[_PLAN]
+        with open(os.path.join(os.path.dirname(plan), f"joined{ranks}"), "w"):
+            pass
+    except (OSError, KeyError):
+        pass  # on another host, or after the launch
+
+
+class _Finder:
+    """Waits for the import of torch.distributed."""
+
+    def find_spec(
+        self, name: str, _path: Sequence[str] | None = None, _target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """Find the module as it would be found without us, and look at it when it has run."""
+        if name != _TARGET:
+            return None
+        import importlib.util
+
+        sys.meta_path.remove(self)
+        spec = importlib.util.find_spec(name)
+        if spec is not None and spec.loader is not None:
+            execute = spec.loader.exec_module
+
+            def execute_and_look(module: ModuleType) -> None:
+                execute(module)
+                _look_at(module)
+
+            spec.loader.exec_module = execute_and_look  # type: ignore[method-assign] # of this one instance
+        return spec
+
+
+def _look_at(module: Any) -> None:
+    import functools
+
+    join = module.init_process_group
+
+    @functools.wraps(join)
+    def join_and_note(*args: Any, **options: Any) -> Any:
+        result = join(*args, **options)
+        _note(module.get_world_size())
+        return result
+
+    module.init_process_group = join_and_note
+    _note(0)
+
+
+def _give_way() -> None:
+    """Import the module of this name that Python would have found without us, if there is one."""
+    sys.path[:] = [folder for folder in sys.path if os.path.abspath(folder) != _FOLDER]
+    ours = sys.modules.pop(__name__)
+    try:
+        __import__(__name__)
+    except ImportError as error:
+        if error.name != __name__:
+            raise
+    finally:
+        sys.modules.setdefault(__name__, ours)
+
+
+sys.meta_path.insert(0, _Finder())
+_give_way()

@@ -1,0 +1,37 @@
+"""Memory as metrics that are judged: what the allocator handed out and reserved, and what the device has in use."""
+
+from __future__ import annotations
+
+import resource
+from typing import TYPE_CHECKING
+
+import torch
+
+if TYPE_CHECKING:
+    from pytest_distbench.worker.context import RankContext
+
+
+def reset_peak_memory(rank: RankContext) -> None:
+    """Forget the peaks so far: :func:`record_peak_memory` then has those of what follows. CPUs cannot forget."""
+    if rank.device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(rank.device)
+
+
+def record_peak_memory(rank: RankContext) -> None:
+    """Record ``memory[of=...]`` in bytes, of the rank with most. They are judged: memory may not grow.
+
+    On CUDA ``of`` is ``allocated`` and ``reserved`` (the peaks of torch's allocator: by tensors, and with what it
+    keeps), and ``device``: what is in use on the whole device at this moment, NCCL's buffers, CUDA's context and other
+    processes included. On a CPU it is ``resident``: the largest resident size of the process so far.
+    """
+    if rank.device.type != "cuda":
+        found = {"resident": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024}
+    else:
+        free, total = torch.cuda.mem_get_info(rank.device)
+        found = {
+            "allocated": torch.cuda.max_memory_allocated(rank.device),
+            "reserved": torch.cuda.max_memory_reserved(rank.device),
+            "device": total - free,
+        }
+    for of, num_bytes in found.items():
+        rank.record("memory", num_bytes, unit="B", better="lower", at={"of": of})

@@ -1,0 +1,56 @@
+"""What every Python below a command does at its start, and what it leaves alone."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import pytest_distbench.worker
+
+SITE = Path(pytest_distbench.worker.__file__).parent / "site"
+
+
+def python(code: str, *path: Path, **env: str) -> str:
+    joined = os.pathsep.join(map(str, [SITE, *path]))
+    return subprocess.run(
+        [sys.executable, "-c", code], env={"PYTHONPATH": joined, **env}, check=True, capture_output=True, text=True
+    ).stdout
+
+
+def test_the_users_own_runs_and_finds_what_it_would_find(tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text("print('theirs')")
+    found = python("import sitecustomize, sys; print(sitecustomize.__file__); print(sys.path[1])", tmp_path)
+
+    assert found.splitlines() == ["theirs", str(tmp_path / "sitecustomize.py"), str(tmp_path)]
+
+
+def test_where_the_user_has_none_nothing_of_it_is_on_the_path() -> None:
+    assert python(f"import sys; print({str(SITE)!r} in sys.path)") == "False\n"
+
+
+JOIN = "from torch.distributed import distributed_c10d as d; print(d.init_process_group(3))"
+
+
+@pytest.fixture
+def torch(tmp_path: Path) -> Path:
+    """Folder of a torch that is made up: every group has two ranks."""
+    package = tmp_path / "stand_in" / "torch" / "distributed"
+    package.mkdir(parents=True)
+    (package.parent / "__init__.py").touch()
+    (package / "__init__.py").touch()
+    (package / "distributed_c10d.py").write_text("init_process_group = float\nget_world_size = lambda: 2\n")
+    return package.parents[1]
+
+
+def test_it_notes_the_groups_and_changes_no_result(torch: Path, tmp_path: Path) -> None:
+    assert python(JOIN, torch, DISTBENCH_NOTES=str(tmp_path / "plan.json")) == "3.0\n"
+    assert {path.name for path in tmp_path.glob("joined*")} == {"joined0", "joined2"}
+
+
+def test_it_harms_nobody_where_there_is_no_launch_any_more(torch: Path, tmp_path: Path) -> None:
+    assert python(JOIN, torch, DISTBENCH_NOTES=str(tmp_path / "gone" / "plan.json")) == "3.0\n"
+    assert python(JOIN, torch) == "3.0\n"
