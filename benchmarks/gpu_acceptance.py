@@ -33,7 +33,8 @@ from typing import Any
 import psutil
 
 from pytest_distbench.installation import __version__
-from pytest_distbench.machine.hardware import gpus, installed_version
+from pytest_distbench.machine.gpus import read_gpus
+from pytest_distbench.machine.hardware import installed_version
 from pytest_distbench.records.run import CaseResult
 from pytest_distbench.store.run_record import read_run_record
 
@@ -41,6 +42,15 @@ ROOT = Path(__file__).resolve().parent.parent
 LINES = ROOT / "benchmarks" / "gpu_lines" / "test_lines.py"
 MARK = "DISTBENCH_ACCEPTANCE"
 """In the environment of everything a line starts: what is left of it carries the mark."""
+
+STAND_IN = [
+    "-p",
+    "pytest_distbench.testing.nvml",
+    "-o",
+    "distbench_preload=pytest_distbench.testing.cuda",
+    "--distbench-backend=gloo",
+]
+"""For pytest, where the GPUs are made up: the driver, and CUDA in the ranks."""
 
 LIMIT_S = 900.0
 GIVEN_BACK_S = 5.0
@@ -96,12 +106,13 @@ class Bench:
 
     def command(self, *arguments: str) -> list[str]:
         """The command line of a run with ``--gpu``."""
-        made_up = ["-p", "pytest_distbench.testing.gpus"] if self.stand_in else []
+        made_up = STAND_IN if self.stand_in else []
         return [sys.executable, "-m", "pytest", "--gpu", "-p", "no:xdist", *made_up, *arguments]
 
     def environment(self, **variables: str) -> dict[str, str]:
         """Of what a line starts."""
-        return {**os.environ, MARK: str(os.getpid()), **variables}
+        made_up = {"DISTBENCH_NVML": "8xH100"} if self.stand_in else {}
+        return {**os.environ, MARK: str(os.getpid()), **made_up, **variables}
 
     def needs_hardware(self) -> None:
         """Raises NotRun where the GPUs are made up."""
@@ -315,7 +326,7 @@ def leases(bench: Bench) -> Seen:
     """Two runs at once measure one after the other, each on the GPU it was given."""
     bench.needs(2)
     command = [f"{LINES}::test_line", "-k", "matter", "--world-size", "1"]
-    visible = [gpu.uuid for gpu in gpus(os.environ)][:2] if not bench.stand_in else ["0", "1"]
+    visible = [gpu.uuid for gpu in read_gpus(os.environ).visible][:2] if not bench.stand_in else ["0", "1"]
     runs = [
         subprocess.Popen(
             bench.command(*command),
@@ -364,7 +375,7 @@ def _used_bytes(bench: Bench) -> int:
 
     pynvml.nvmlInit()
     try:
-        found = (pynvml.nvmlDeviceGetHandleByUUID(gpu.uuid) for gpu in gpus(os.environ))
+        found = (pynvml.nvmlDeviceGetHandleByUUID(gpu.uuid) for gpu in read_gpus(os.environ).visible)
         return sum(int(pynvml.nvmlDeviceGetMemoryInfo(handle).used) for handle in found)
     finally:
         pynvml.nvmlShutdown()
@@ -409,7 +420,7 @@ def main() -> int:
     names = options.only.split(",")
     if unknown := [name for name in names if name not in LINES_IN_ORDER]:
         parser.error(f"--only: no line {unknown[0]!r}; there are {', '.join(LINES_IN_ORDER)}")
-    found = [] if options.stand_in else gpus(os.environ)
+    found = [] if options.stand_in else list(read_gpus(os.environ).visible)
     if not found and not options.stand_in:
         print("no GPU is visible here: see distbench doctor; --stand-in shows the script on made-up ones")
         return 2

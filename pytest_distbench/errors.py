@@ -5,7 +5,10 @@ Every message says what was wanted, what was found, where, and what to do next.
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
+
+_PACKAGE = str(Path(__file__).resolve().parent)
 
 
 class DistbenchWarning(UserWarning):
@@ -17,7 +20,7 @@ class DistbenchError(Exception):
 
 
 class ConfigurationError(DistbenchError):
-    """An option, ini key or marker has a value that cannot be used."""
+    """An option, ini key, marker or reader has a value that cannot be used."""
 
 
 class BodyError(DistbenchError):
@@ -71,3 +74,11 @@ def show(value: object, *, longest: int = 200) -> str:
         text = f"<{type(value).__name__} without text: {type(broken).__name__}>"
     text = text.encode(errors="backslashreplace").decode().replace("\n", " ")
     return text if len(text) <= longest else f"{text[: longest - 4]} ..."
+
+
+def line_outside() -> str:
+    """The line that called into this package: ``test_a.py:12``."""
+    frame = sys._getframe()
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(_PACKAGE):
+        frame = frame.f_back
+    return f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}"

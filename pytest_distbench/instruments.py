@@ -55,7 +55,7 @@ def timed(name: str, *, warmup: int, iterations: int, **options: Any) -> Iterato
         name: of the metric, in seconds.
         warmup: untimed iterations before the first timed one; their indices are negative.
         iterations: timed iterations.
-        options: ``at``, ``identity`` and ``facts``, as in ``rank.timed``.
+        options: ``at``, ``identity``, ``facts`` and ``mode``, as in ``rank.timed``.
 
     Raises:
         RecordingError: below the plugin, where an argument is not what is wanted.

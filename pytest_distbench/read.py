@@ -21,19 +21,23 @@ All take these keywords:
 ``take``
     how a series becomes the launch's value: first, last, min, max, mean, median, sum. Default: as ``better`` says: of
     times the 25th percentile on the fast side, of a curve all of it, of ``floor``, ``same`` and ``steps`` the last.
-``at``, ``identity``
+``at``, ``identity``, ``at_most``, ``at_least``
     as in ``rank.record``.
 
-A value that is not there is an error that shows the nearest lines of the output, or what there is instead.
+What cannot be read is refused where the reader is made, or by ``distbench.run``. A value that is not there is an error
+that shows the nearest lines of the output, or what there is instead.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from os import PathLike, fspath
-from typing import Literal, TypedDict, Unpack
+from typing import Any, Literal, TypedDict, Unpack
 
-from pytest_distbench.records.kinds import Better
+from pytest_distbench.errors import ConfigurationError, line_outside, show
+from pytest_distbench.records.bound import bounds_between
+from pytest_distbench.records.bound_text import BoundValue
+from pytest_distbench.records.kinds import METRIC_KINDS, Better
 from pytest_distbench.records.metric import Scalar
 from pytest_distbench.records.reader import Reader
 
@@ -50,6 +54,8 @@ class Reading(TypedDict, total=False):
     take: str
     at: Mapping[str, Scalar]
     identity: Mapping[str, Scalar]
+    at_most: BoundValue | None
+    at_least: BoundValue | None
 
 
 def stdout(pattern: str, **reading: Unpack[Reading]) -> Reader:
@@ -59,6 +65,7 @@ def stdout(pattern: str, **reading: Unpack[Reading]) -> Reader:
         pattern: with one group, around the number; or with several, of which one is ``(?P<value>...)``.
         reading: see the module.
     """
+    __tracebackhide__ = True
     return _reader("stdout", pattern, reading)
 
 
@@ -70,7 +77,8 @@ def jsonl(path: str | PathLike[str], key: str, **reading: Unpack[Reading]) -> Re
         key: ``loss``, or ``eval.loss`` for ``loss`` inside ``eval``.
         reading: see the module.
     """
-    return _reader("jsonl", fspath(path), reading, key=key)
+    __tracebackhide__ = True
+    return _reader("jsonl", path, reading, key=key)
 
 
 def csv(path: str | PathLike[str], column: str, **reading: Unpack[Reading]) -> Reader:
@@ -81,7 +89,8 @@ def csv(path: str | PathLike[str], column: str, **reading: Unpack[Reading]) -> R
         column: its name.
         reading: see the module.
     """
-    return _reader("csv", fspath(path), reading, key=column)
+    __tracebackhide__ = True
+    return _reader("csv", path, reading, key=column)
 
 
 def mllog(key: str, *, since: str = "", **reading: Unpack[Reading]) -> Reader:
@@ -93,6 +102,7 @@ def mllog(key: str, *, since: str = "", **reading: Unpack[Reading]) -> Reader:
             since="run_start", unit="s", better="lower")`` is the time to train.
         reading: see the module.
     """
+    __tracebackhide__ = True
     return _reader("mllog", "", reading, key=key, since=since)
 
 
@@ -104,13 +114,37 @@ def tensorboard(folder: str | PathLike[str], tag: str, **reading: Unpack[Reading
         tag: such as ``train/loss``.
         reading: see the module.
     """
-    return _reader("tensorboard", fspath(folder), reading, key=tag)
+    __tracebackhide__ = True
+    return _reader("tensorboard", folder, reading, key=tag)
 
 
-def _reader(kind: str, source: str, reading: Reading, *, key: str = "", since: str = "") -> Reader:
-    options = dict(reading)
-    better = str(options.pop("better", "info"))
+def _reader(kind: str, source: str | PathLike[str], reading: Reading, *, key: str = "", since: str = "") -> Reader:
+    """A reader of a row of :data:`pytest_distbench.launch.readers.READERS`.
+
+    Raises:
+        ConfigurationError: one cannot be made; the message has the call and its line.
+    """
+    __tracebackhide__ = True
+    options: dict[str, Any] = dict(reading)
+    better = options.pop("better", "info")
+    limits = options.pop("at_least", None), options.pop("at_most", None)
+    unit = options.get("unit", "")
+    problem = ""
+    if unknown := sorted(set(reading) - Reading.__optional_keys__):
+        problem = f"unknown keyword {', '.join(unknown)}; known are {', '.join(sorted(Reading.__optional_keys__))}"
+    elif not isinstance(better, str) or better not in METRIC_KINDS:
+        problem = f"better={show(better)}; wanted one of {', '.join(METRIC_KINDS)}"
+    elif not isinstance(source, str | PathLike):
+        problem = f"{show(source)} is a {type(source).__name__}; wanted a text or a path"
+    elif not isinstance(unit, str):
+        problem = f"unit={show(unit)}; wanted text, such as 's'"
+    if problem:
+        raise ConfigurationError(f"read.{kind}: {problem} ({line_outside()})")
+    try:
+        options["bounds"] = bounds_between(*limits, unit=unit, where=f"read.{kind} at {line_outside()}")
+    except ConfigurationError as error:
+        raise ConfigurationError(f"read.{kind}: {error} ({line_outside()})") from None
     for name in ("at", "identity"):
         if isinstance(given := options.get(name), Mapping):
             options[name] = dict(given)
-    return Reader(kind=kind, source=source, key=key, since=since, better=better, **options)  # type: ignore[arg-type]
+    return Reader(kind=kind, source=fspath(source), key=key, since=since, better=better, **options)

@@ -11,7 +11,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import hypothesis
+import numpy  # noqa: F401 runs inside this process unload what they loaded, and its C extensions load once per process
 import pytest
+from support.launching import Launch
 from support.processes import LIMIT_S, MARK, SETTLE_S, marked_processes
 
 # Imported here so that the many plugin runs inside this process find them loaded.
@@ -27,7 +29,7 @@ from pytest_distbench.launch.launchers import LAUNCHERS, LauncherSetup
 hypothesis.settings.register_profile("repository", deadline=None, derandomize=True)  # no clock, no surprise in CI
 hypothesis.settings.load_profile("repository")
 
-SHARED = {"launcher", "launchers"}
+SHARED = {"launcher", "launchers", "cuda_launcher"}
 """Fixtures of a module that cost seconds: a second worker would make them again."""
 LONGEST = [
     Path(__file__).parent / f"{name}.py"
@@ -129,6 +131,24 @@ def launcher(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
     made.close()
     assert processes.find_marked(SESSION_VARIABLE, cookie) == []
     assert [path for path in directory.rglob("*") if path.is_socket()] == []
+
+
+@pytest.fixture(scope="module")
+def cuda_launcher(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Launcher]:
+    """Its ranks have the stand-in CUDA."""
+    from pytest_distbench.testing.cuda_launcher import STAND_IN_CUDA
+
+    cookie = uuid.uuid4().hex
+    made = LAUNCHERS[STAND_IN_CUDA].make(LauncherSetup(directory=tmp_path_factory.mktemp("agent"), session=cookie))
+    yield made
+    made.close()
+    assert processes.find_marked(SESSION_VARIABLE, cookie) == []
+
+
+@pytest.fixture
+def on_cuda(cuda_launcher: Launcher, tmp_path: Path, request: pytest.FixtureRequest) -> Launch:
+    """Launches bodies of the test's own file on the stand-in CUDA, a device for each rank."""
+    return Launch(cuda_launcher, tmp_path, request.path, device="cuda")
 
 
 @pytest.fixture

@@ -45,10 +45,10 @@ def test_every_path_of_the_repository_exists(page: Path) -> None:
 @of_every_page
 def test_every_dotted_name_can_be_looked_up(page: Path) -> None:
     for name in set(re.findall(r"`(pytest_distbench(?:\.\w+)+)", page.read_text())):
-        module, attribute = name, ""
-        if not (ROOT / f"{name.replace('.', '/')}.py").exists() and not (ROOT / name.replace(".", "/")).is_dir():
-            module, _, attribute = name.rpartition(".")
-        assert hasattr(importlib.import_module(module), attribute or "__name__"), name
+        if (ROOT / f"{name.replace('.', '/')}.py").exists() or (ROOT / name.replace(".", "/")).is_dir():
+            continue  # not imported: one of them makes this whole process believe that it has CUDA
+        module, _, attribute = name.rpartition(".")
+        assert hasattr(importlib.import_module(module), attribute), name
 
 
 @of_every_page

@@ -15,6 +15,7 @@ EXEMPT = {
     **dict.fromkeys(
         (
             "records/calibration.py",
+            "records/card.py",
             "records/choices.py",
             "records/environment.py",
             "records/launch.py",
@@ -63,6 +64,7 @@ EXEMPT = {
     "records/reader.py": "fields and a table, and no rule of its own",
     "read.py": "names the readers: tests/launch/readers/test_readers.py",
     "worker/apart.py": "lives in processes that others start: tests/launch/test_command.py",
+    "worker/preloading.py": "one call in the forkserver: tests/worker/test_preloaded.py",
     "worker/script.py": "runs as __main__ of a rank: tests/end_to_end/test_scripts.py",
     "plugin/workload.py": "joins arguments of a test: tests/plugin/test_arguments.py, tests/end_to_end/test_scripts.py",
     **dict.fromkeys(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Mapping, Sequence
 
+from pytest_distbench.judging.cards import disturbance
 from pytest_distbench.judging.draft import Judgement
 from pytest_distbench.judging.entry import fingerprints_of
 from pytest_distbench.judging.family import Family
@@ -47,6 +48,7 @@ def judge_launches(
     noise = typical_noise(stored)
     changed = ", ".join(software_changes(entry.software, launches[0].software)) if entry is not None else ""
     same = entry is not None and not changed
+    disturbed = disturbance(entry.cards if entry is not None else None, launches)
     found = by_metric(launches)
     judgements = []
     for key, measurements in found.items():
@@ -62,6 +64,7 @@ def judge_launches(
             same_software=same,
             busier_cores=_busier(entry, launches),
             cores=terms.cores,
+            disturbance=disturbed,
         )
         judgement = judge(measurements, stored.get(key), rule)
         verdict = add_witnesses(judgement.verdict, stored.get(key), measurements)

@@ -1,4 +1,4 @@
-"""What may explain a regression: fingerprint, message sizes, phases, CPU time, a late rank, memory. Pure, no I/O.
+"""What may explain a regression: fingerprint, sizes, phases, who spent the time, a late rank, memory, clocks. Pure.
 
 Each cause is a record of what moved, from what to what. A cause explains, and is never judged.
 """
@@ -12,8 +12,11 @@ from dataclasses import dataclass
 from typing import Literal
 
 from pytest_distbench.judging import size_model
+from pytest_distbench.judging.cards import norm_of
 from pytest_distbench.judging.entry import phases_of
 from pytest_distbench.judging.severity import severity
+from pytest_distbench.records.card import CardNorm
+from pytest_distbench.records.kinds import METRIC_KINDS
 from pytest_distbench.records.run import CaseResult
 from pytest_distbench.records.verdict import Verdict
 
@@ -29,6 +32,10 @@ _PHASE_CHANGE = 0.1
 _MOST_PHASES = 4
 _COMPUTES, _WAITS = 0.7, 0.3
 """Shares of the added time that were spent computing: from the first it is work, below the second it is waiting."""
+_EXPOSED = 0.5
+"""In this share of the iterations the device had to wait for the host: else the host's time is no part of the clock."""
+_AHEAD = 0.5
+"""A host that is ahead of its device by this share of a step may have to wait until there is room on the queue."""
 _SHOWN_BY_MEDIANS = 0.5
 """The CPU time is of the median launch. Where its clock shows less than this of the slowdown that was judged, on the
 fast side of the launches, it does not tell where the added time went."""
@@ -91,6 +98,23 @@ class CpuTime:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class HostTime:
+    """On a GPU: whether the added time is the device's or the host's, told by the host's seconds of all ranks.
+
+    Attributes:
+        metric: the clock that is slower, name and point.
+        then_s: the host's seconds per iteration before.
+        now_s: now.
+        added_by: who added the time; ``both`` where that is not clear.
+    """
+
+    metric: str
+    then_s: float
+    now_s: float
+    added_by: Literal["host", "device", "both"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LateRank:
     """A rank that comes late to the collectives of a metric's iterations, and the others wait for it."""
 
@@ -114,7 +138,33 @@ class OtherMemory:
     now_bytes: float
 
 
-Cause = OtherFingerprint | CostlierSizes | LongerPhase | CpuTime | LateRank | SlowestRank | OtherMemory
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Clocks:
+    """The clocks of the GPUs, before and now, whether they moved or not: they tell the card from the code."""
+
+    then: CardNorm
+    now: CardNorm
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FreeAlgorithm:
+    """A curve departed on several GPUs, and NCCL was free to choose how it sums."""
+
+    metric: str
+
+
+Cause = (
+    OtherFingerprint
+    | CostlierSizes
+    | LongerPhase
+    | CpuTime
+    | HostTime
+    | LateRank
+    | SlowestRank
+    | OtherMemory
+    | Clocks
+    | FreeAlgorithm
+)
 
 
 def find_causes(result: CaseResult) -> list[Cause]:
@@ -123,9 +173,11 @@ def find_causes(result: CaseResult) -> list[Cause]:
         *_fingerprints(result),
         *_sizes(result),
         *_phases(result),
-        *_cpu_time(result),
+        *(_host_time(result) if result.case.device == "cuda" else _cpu_time(result)),
         *_stragglers(result),
         *_memory(result),
+        *_clocks(result),
+        *_algorithm(result),
     ]
 
 
@@ -191,6 +243,26 @@ def _cpu_time(result: CaseResult) -> Iterator[CpuTime]:
         return
 
 
+def _host_time(result: CaseResult) -> Iterator[HostTime]:
+    """Who added the time. The CPU time of a GPU's rank says nothing of it: a host that waits for an event spins."""
+    world_size = result.case.world_size
+    for verdict in _regressions(result):
+        added_s = _added_s(verdict)
+        if added_s is None or "host_s" not in verdict.companions or verdict.current is None:
+            continue
+        then, now = verdict.companions["host_s"]
+        share = (now - then) / world_size / added_s
+        _, exposed = verdict.companions.get("exposed", (0.0, float(world_size)))
+        _, lead_s = verdict.companions.get("lead_s", (0.0, 0.0))
+        if share <= _WAITS or exposed / world_size < _EXPOSED:
+            added_by: Literal["host", "device", "both"] = "device"
+        else:
+            is_ahead = lead_s / world_size >= _AHEAD * verdict.current
+            added_by = "host" if share >= _COMPUTES and not is_ahead else "both"
+        yield HostTime(metric=verdict.metric, then_s=then, now_s=now, added_by=added_by)
+        return
+
+
 def _added_s(verdict: Verdict) -> float | None:
     """Seconds by which the median launch is slower; None where it does not show what was judged."""
     if verdict.unit != "s" or not verdict.ratio or verdict.current is None or not verdict.baseline:
@@ -236,3 +308,19 @@ def _memory(result: CaseResult) -> Iterator[OtherMemory]:
     found = [launch.peak_memory_bytes for launch in result.launches if launch.peak_memory_bytes]
     if then and found and abs(statistics.median(found) / then - 1) > _MEMORY_CHANGE:
         yield OtherMemory(then_bytes=then, now_bytes=statistics.median(found))
+
+
+def _clocks(result: CaseResult) -> Iterator[Clocks]:
+    then, now = result.reference.cards, norm_of(result.launches)
+    if then is not None and now is not None and now.sm_mhz is not None and then.sm_mhz is not None:
+        yield Clocks(then=then, now=now)
+
+
+def _algorithm(result: CaseResult) -> Iterator[FreeAlgorithm]:
+    """NCCL sums in an order of its own choice, by message size, topology and version, unless it is told which."""
+    if result.case.device == "cpu" or result.case.world_size < 2 or "NCCL_ALGO" in result.environment.variables:
+        return
+    for verdict in result.verdicts:
+        if METRIC_KINDS[verdict.better].rule == "curve" and verdict.kind in ("regressed", "drifted"):
+            yield FreeAlgorithm(metric=verdict.metric)
+            return

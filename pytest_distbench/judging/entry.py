@@ -6,6 +6,7 @@ import statistics
 from collections.abc import Sequence
 
 from pytest_distbench.judging import golden_curve
+from pytest_distbench.judging.cards import norm_of
 from pytest_distbench.judging.fingerprint_rule import agree
 from pytest_distbench.records.baseline import BaselineEntry, BaselineMetric
 from pytest_distbench.records.case import Case
@@ -42,6 +43,7 @@ def make_entry(
         fingerprints=fingerprints_of(launches),
         phases={name: _round(seconds) for name, seconds in phases_of(launches).items()},
         peak_memory_bytes=peak_memory_of(launches),
+        cards=norm_of(launches),
         tolerance=before.tolerance if before is not None else None,
         xfail_perf=before.xfail_perf if before is not None else "",
         bounds=before.bounds if before is not None else {},

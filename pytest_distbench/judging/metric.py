@@ -39,6 +39,7 @@ class Rule:
         same_software: whether stored and new launches ran the same software on the same device model.
         busier_cores: how many more cores other processes used now than when the baseline was taken.
         cores: cores of the machine.
+        disturbance: why a slowdown may be the card's and not the code's, in a clause; empty: nothing speaks for it.
         drift: reserve for what the machine drifts between the baseline and this run, see
             :data:`~pytest_distbench.judging.stored_rule.DRIFT`.
     """
@@ -50,6 +51,7 @@ class Rule:
     same_software: bool = True
     busier_cores: float = 0.0
     cores: int = 1
+    disturbance: str = ""
     drift: float = DRIFT
 
     @property
@@ -136,6 +138,8 @@ def _judge_noisy(draft: Draft, current: Sequence[Measurement], baseline: Baselin
     if kind == "regressed" and rule.busier_cores > BUSIER_SHARE * rule.cores:
         kind = "inconclusive"
         reason = f"slower, but other processes used {rule.busier_cores:.1f} cores more than when the baseline was taken"
+    elif kind == "regressed" and rule.disturbance:
+        kind, reason = "inconclusive", f"slower, but {rule.disturbance}"
     limit = math.expm1(min(found.limit, LARGEST_EXPONENT))
     is_open = answer.is_open and len(draft.current) < rule.max_launches  # those without a value count too
     return draft.settle(kind, reason, ratio=found.ratio, limit=limit, detectable=found.detectable, is_open=is_open)

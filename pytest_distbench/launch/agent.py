@@ -33,7 +33,7 @@ from pytest_distbench.launch.guardian import adopt_orphans, remove_traces
 from pytest_distbench.records.launch_files import LONGEST_SOCKETS_FOLDER, LaunchFiles, sockets_folder
 from pytest_distbench.records.record import Record
 from pytest_distbench.releases import untested
-from pytest_distbench.worker import python_internals
+from pytest_distbench.worker import preloaded, python_internals
 
 _LOST = 255
 """multiprocessing's exit code for a process whose forkserver has died."""
@@ -82,12 +82,14 @@ def main(descriptor: int, directory: str, preload: list[str]) -> None:
     adopt_orphans()
     link = socket.socket(fileno=descriptor)
     link.set_inheritable(False)
+    os.environ[preloaded.NVML_CHECK] = "1"
     _end_at_signal_of(link)  # and not by a thread: the forkserver is forked while there is none
     for name in PRELOAD:
         with contextlib.suppress(ImportError):  # a rank that needs it says so
             importlib.import_module(name)
     _name_after(Path(directory))
-    multiprocessing.get_context("forkserver").set_forkserver_preload(preload)
+    preloaded.PROJECTS.extend(preload)
+    multiprocessing.get_context("forkserver").set_forkserver_preload([preloaded.LOADER])
     python_internals.fork_forkserver(close=[descriptor])
     agent = _Agent(link, Path(directory))
     agent.kept = [os.getpid(), *processes.children(os.getpid())]

@@ -48,6 +48,8 @@ COMMAND = "command"
 _LOOK_S = 0.1
 _STACKS_S = 2.0
 """How long Python takes to write its stacks when it is told to abort."""
+_STACKS = "(most recent call first):"
+"""In what Python's faulthandler writes."""
 _PACKAGE = str(Path(__file__).resolve().parents[2])
 _GUARDED = (
     f"import sys; sys.path.append({_PACKAGE!r}); from pathlib import Path\n"
@@ -221,7 +223,8 @@ def _is_python(process: psutil.Process) -> bool:
 
 
 def _make_record(plan: LaunchPlan, ended: _Ended, *, remarks: list[str]) -> LaunchRecord:
-    how = _tell(ended)
+    log = error_tail(plan.files.log(0))
+    how = _tell(ended, log)
     report = RankReport(
         rank=0,
         pid=0,
@@ -250,7 +253,6 @@ def _make_record(plan: LaunchPlan, ended: _Ended, *, remarks: list[str]) -> Laun
             remarks = [*check_command(plan, gave_numbers=len(measurements) > 1), *remarks]
         except (RecordingError, ReadingError) as error:
             reason = str(error)
-    log = error_tail(plan.files.log(0)) if how else ""
     return LaunchRecord(
         index=plan.index,
         command=shlex.join(mask_arguments(plan.body.command)),
@@ -265,7 +267,7 @@ def _make_record(plan: LaunchPlan, ended: _Ended, *, remarks: list[str]) -> Laun
                 outcome=report.outcome,
                 phase="body",
                 how=HUNG if ended.timed_out else how or "passed",
-                log_tail=log,
+                log_tail=log if how else "",
             )
         ],
         measurements=measurements,
@@ -291,8 +293,9 @@ def _noted(plan: LaunchPlan, own: RankReport) -> dict[int, RankReport]:
     return {**reports, 0: replace(own, observations=observations)}
 
 
-def _tell(ended: _Ended) -> str:
-    """How it ended, in words; empty where it has passed."""
+def _tell(ended: _Ended, log: str) -> str:
+    """How it ended, in words; empty where it has passed. What a Python says of its stacks is in the log then."""
     if ended.timed_out:
-        return f"had not ended after {ended.wall_s:.1f} s, and was ended; the Pythons among its processes told where"
+        where = "its Pythons told where they were" if _STACKS in log else "none of its processes told where it was"
+        return f"had not ended after {ended.wall_s:.1f} s, and was ended; {where}"
     return "" if ended.code == 0 else processes.ending(ended.code)

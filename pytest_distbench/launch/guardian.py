@@ -8,6 +8,7 @@ LIFELINE is a descriptor whose other end pytest holds: when that closes, all of 
 from __future__ import annotations
 
 import ctypes
+import errno
 import faulthandler
 import fcntl
 import os
@@ -22,6 +23,8 @@ from pytest_distbench.launch import processes
 from pytest_distbench.records.launch_files import LaunchFiles
 
 _PR_SET_CHILD_SUBREAPER = 36
+_NOT_STARTED = 126
+"""Exit code of a shell for a program that is there and cannot be run."""
 
 
 def adopt_orphans() -> None:
@@ -40,7 +43,11 @@ def main(lifeline: int, launch: LaunchFiles, command: list[str]) -> None:
     """Run the command until it or pytest ends; then end all its descendants, and this process."""
     adopt_orphans()
     fcntl.fcntl(lifeline, fcntl.F_SETFD, fcntl.FD_CLOEXEC)
-    child = subprocess.Popen(command, start_new_session=True)
+    try:
+        child = subprocess.Popen(command, start_new_session=True)
+    except OSError as error:
+        print(_why_not(command[0], error), file=sys.stderr, flush=True)
+        os._exit(_NOT_STARTED)
     with selectors.DefaultSelector() as selector:
         selector.register(os.pidfd_open(child.pid), selectors.EVENT_READ)
         selector.register(lifeline, selectors.EVENT_READ)
@@ -54,6 +61,16 @@ def main(lifeline: int, launch: LaunchFiles, command: list[str]) -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     faulthandler.disable()  # the command's environment may have turned it on
     os.kill(os.getpid(), -code)
+
+
+def _why_not(program: str, error: OSError) -> str:
+    """Why a program cannot be started: one that is there, and may be executed, was found before."""
+    hint = ""
+    if error.errno == errno.ENOEXEC:
+        hint = "; a script says in its first line what runs it: #!/bin/sh"
+    elif error.errno == errno.ENOENT and os.path.exists(program):
+        hint = "; is what its first line names, after #!, installed?"
+    return f"cannot start {program!r}: {error.strerror}{hint}"
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ TAIL_LINES = 30
 _READ_BYTES = 2**20
 _LONGEST_LINE_BYTES = 2**16
 _TAIL_BYTES = 64 * 1024
+_SEARCHED_BYTES = 64 * 2**20
 _TRACEBACK = "Traceback (most recent call last):"
 _LINE_END = re.compile(rb"\r\n|\n|\r")
 
@@ -46,6 +47,22 @@ def error_tail(path: Path) -> str:
     end = next((i for i, line in enumerate(block) if not line.removeprefix(prefix).startswith(" ")), len(block))
     shown = [lines[begin], *block[: end + 1][-(TAIL_LINES // 2) :], "..."]
     return "\n".join([*shown, *lines[-(TAIL_LINES - len(shown)) :]])
+
+
+def find_line(path: Path, pattern: re.Pattern[bytes], *, following: int) -> str:
+    """The first line of a log, and some that follow it, from where a pattern is found on; empty: nowhere.
+
+    Searched are the log's last 64 MiB.
+    """
+    with contextlib.suppress(OSError), open_left(path) as file:
+        file.seek(max(0, file.seek(0, 2) - _SEARCHED_BYTES))
+        data = file.read(_SEARCHED_BYTES)
+        if found := pattern.search(data):
+            end = found.start()
+            for _ in range(1 + following):
+                end = data.find(b"\n", end) + 1 or len(data)
+            return data[found.start() : end].decode(errors="replace")
+    return ""
 
 
 class LogFollower:

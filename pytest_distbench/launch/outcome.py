@@ -62,6 +62,10 @@ def make_record(
     elif outcome == "failed" and trouble and not any(r.error for r in reports.values()):
         log = tail(plan.files.launcher_log)
         reason = f"{reason}; {trouble}" + (f"; the launcher's log:\n{log}" if log else "")
+    if outcome == "failed":
+        reason = "\n".join([reason, *ending.stuck.values()])
+    else:
+        remarks = [*remarks, *ending.stuck.values()]
     measurements = []
     if outcome == "passed":
         try:
@@ -86,6 +90,7 @@ def make_record(
         late_s=late_s(told) if has_passed else {},
         peak_memory_bytes=max((r.peak_memory_bytes for r in told), default=0),
         foreign_cores=foreign_cores(told),
+        gpus=[reports[rank].gpu for rank in range(plan.world_size)] if has_passed and any(r.gpu for r in told) else [],
         software=reports[0].software if 0 in reports else {},
         remarks=[*_merge_remarks(channel.remarks()), *filter(None, remarks)],
         logs=plan.directory,

@@ -16,6 +16,8 @@ from pytest_distbench.records.wire import cleans_up
 _LOOK_AGAIN_S = 0.002
 _CLEANERS_S = 20.0
 """How long resource trackers and their like may clean up: done soon, but one may still be starting on a busy host."""
+_PF_EXITING = 0x4
+"""Of a process's flags in the kernel (include/linux/sched.h): it is in its exit."""
 _GONE = (psutil.NoSuchProcess, psutil.AccessDenied, psutil.ZombieProcess)
 
 
@@ -99,11 +101,16 @@ def reap_orphans(kept: Collection[int]) -> None:
 
 def catches(pid: int, number: signal.Signals) -> bool:
     """Whether a process has a handler for a signal (/proc/PID/status, proc(5))."""
+    return _has(pid, "SigCgt", number)
+
+
+def _has(pid: int, mask: str, number: signal.Signals) -> bool:
+    """Whether a signal is in one of the masks of /proc/PID/status."""
     with contextlib.suppress(OSError):
-        for line in Path(f"/proc/{pid}/status").read_text().splitlines():
-            name, _, mask = line.partition(":")
-            if name == "SigCgt":
-                return bool(int(mask, 16) >> (number - 1) & 1)
+        for line in Path(f"/proc/{pid}/status").read_text(errors="replace").splitlines():
+            name, _, bits = line.partition(":")
+            if name == mask:
+                return bool(int(bits, 16) >> (number - 1) & 1)
     return False
 
 
@@ -128,6 +135,30 @@ def is_alive(pid: int) -> bool:
         return _is_running(psutil.Process(pid))
     except _GONE:
         return False
+
+
+def is_ending(pid: int) -> bool:
+    """Whether a process is on its way out and runs no code of its own any more, however long the kernel may take.
+
+    A GPU's driver takes seconds to let go of a context, and a rank's connections may be closed before that.
+    """
+    found, flags = _state_and_flags(pid)
+    # A SIGKILL that still waits: the process has yet to come back from a call of the kernel's, and will go then.
+    is_killed = any(_has(pid, mask, signal.SIGKILL) for mask in ("SigPnd", "ShdPnd"))
+    return found in ("Z", "X") or bool(flags & _PF_EXITING) or is_killed
+
+
+def state(pid: int) -> str:
+    """The letter that ``ps`` shows for what a process does, ``D`` for one the kernel keeps; empty where it is gone."""
+    return _state_and_flags(pid)[0]
+
+
+def _state_and_flags(pid: int) -> tuple[str, int]:
+    """From /proc/PID/stat: behind the name, which may hold anything, the state, and six fields on the flags."""
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        fields = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
+        return fields[0], int(fields[6])
+    return "", 0
 
 
 def is_stopped(pid: int) -> bool:

@@ -19,6 +19,7 @@ from pytest_distbench.launch.diagnosis.fates import Ending
 from pytest_distbench.launch.logs import LogFollower
 from pytest_distbench.launch.outcome import Clock, make_record
 from pytest_distbench.launch.reports import read_reports
+from pytest_distbench.launch.stuck import tell_stuck
 from pytest_distbench.launch.workplace import Leftovers, settle, watched_folder
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.plan import LaunchPlan
@@ -136,6 +137,7 @@ class Supervised:
         self.ended_at = float("inf")
         self.ended_by_us: frozenset[int] = frozenset()
         self.left: frozenset[int] = frozenset()
+        self.stuck: dict[int, str] = {}
         self.oom_kills_before = processes.oom_kills()
         folder = watched_folder(plan)
         self.leftovers = Leftovers(folder) if folder is not None else None
@@ -196,6 +198,8 @@ class Supervised:
             processes.kill(self.launcher.leftovers())  # lets resource trackers clean up, which killing a group does not
             processes.kill_groups(self.channel.pids().values())
             self.finished_at = time.monotonic()
+            after_s = self.finished_at - min(self.ended_at, self.finished_at)
+            self.stuck = tell_stuck(self.channel.pids(), after_s=after_s, on_gpu=self.plan.device == "cuda")
 
     def give_turn(self) -> None:
         """Let the ranks, which all wait, go on; their limit is later by the time they waited."""
@@ -251,13 +255,14 @@ class Supervised:
     def _end(self) -> Exit:
         """End the ranks by force, hung ones after they have shown where they are."""
         pids = self.channel.pids() | self.running.pids()
-        alive = {rank for rank, pid in pids.items() if processes.is_alive(pid)}
+        # Not one that ends already, however long its driver takes: its parent tells how, once it has gone.
+        alive = {rank for rank, pid in pids.items() if processes.is_alive(pid) and not processes.is_ending(pid)}
         self.ended_by_us = frozenset(alive)
         self.left = frozenset(alive & self.channel.ranks_lost())
         self.ended_at = time.monotonic()
         undecided = {rank for rank in alive if rank not in self.channel.ranks_done() or self.timed_out}
         collect(self.plan.files, self.channel, undecided=undecided, held=alive - undecided)
-        processes.kill(processes.family(pids.values()))
+        processes.kill(processes.family(pids[rank] for rank in alive))
         deadline = time.monotonic() + (REAP_S if len(pids) == self.plan.world_size else UNKNOWN_REAP_S)
         while (remaining := deadline - time.monotonic()) > 0:
             for key, _ in self.selector.select(remaining):
@@ -279,6 +284,7 @@ class Supervised:
             timed_out=self.timed_out,
             ended_by_us=self.ended_by_us,
             left=self.left,
+            stuck=self.stuck,
             oom_kills=processes.oom_kills() - self.oom_kills_before,
         )
         # A signal may wake what hung: what a rank says after we have begun to end it is not what happened.

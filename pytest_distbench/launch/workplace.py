@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 
 from pytest_distbench.errors import LauncherError
@@ -13,8 +13,10 @@ from pytest_distbench.records.record import replace
 
 _MOST_FILES = 5_000
 _DEEPEST = 8
-_NOT_LEFT = frozenset({"__pycache__", ".git", ".pytest_cache", ".mypy_cache", ".ruff_cache", ".hypothesis"})
-"""What others write while a launch runs."""
+_NOT_LEFT = frozenset({
+    "__pycache__", ".git", ".pytest_cache", ".mypy_cache", ".ruff_cache", ".hypothesis", ".tox", ".nox", "node_modules",
+})  # fmt: skip
+"""What others write while a launch runs, or in thousands; as an environment of Python, which has a pyvenv.cfg."""
 _MOST_NAMED = 5
 
 
@@ -67,19 +69,20 @@ class Leftovers:
     """What is left in a folder that outlives the launch: the next launch, and the user, find it there.
 
     Args:
-        folder: that is watched; a folder that is too large to be looked through is not.
+        folder: that is watched, as far as it is not too large or too deep to be looked through.
     """
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._before = _look(folder)
+        self._before = _Look(folder)
 
     def remark(self) -> str:
-        """What was left, in a sentence; empty where nothing was."""
-        now = _look(self._folder)
-        if self._before is None or now is None:
-            return ""
-        left = sorted(name for name, stamp in now.items() if self._before.get(name) != stamp)
+        """What was left, in a sentence, or that nobody could see it; empty where nothing was."""
+        now = _Look(self._folder)
+        unseen = self._before.unseen or now.unseen
+        left = sorted(name for name, stamp in now.files.items() if self._before.files.get(name) != stamp)
+        if unseen and (now.is_cut or self._before.is_cut or not left):
+            return f"{self._folder} {unseen}: what a script leaves there, for later launches to find, is not noticed"
         if not left:
             return ""
         more = f" and {len(left) - _MOST_NAMED} more" if len(left) > _MOST_NAMED else ""
@@ -87,6 +90,42 @@ class Leftovers:
             f"left {', '.join(left[:_MOST_NAMED])}{more} in {self._folder}, where later launches find it and may go "
             "on from it; give it a path in {launch_dir}, which is each launch's own"
         )
+
+
+class _Look:
+    """The files below a folder at one moment.
+
+    Attributes:
+        files: time of the last change and size of each, by its path in the folder.
+        is_cut: there are more than were looked at.
+        unseen: what was passed over, in words; empty: nothing.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.files: dict[str, tuple[int, int]] = {}
+        self.is_cut = False
+        self.unseen = ""
+        for path in self._below(folder, _DEEPEST):
+            with contextlib.suppress(OSError):  # gone meanwhile
+                status = path.stat()
+                self.files[str(path.relative_to(folder))] = status.st_mtime_ns, status.st_size
+            if len(self.files) > _MOST_FILES:
+                self.is_cut = True
+                self.unseen = f"has more than {_MOST_FILES} files"
+                break
+
+    def _below(self, folder: Path, depth: int) -> Iterator[Path]:
+        with contextlib.suppress(OSError), os.scandir(folder) as entries:
+            for entry in entries:
+                if entry.name in _NOT_LEFT:
+                    continue
+                if entry.is_dir(follow_symlinks=False):
+                    if not depth:
+                        self.unseen = f"has folders more than {_DEEPEST} deep"
+                    elif not os.path.exists(f"{entry.path}/pyvenv.cfg"):
+                        yield from self._below(Path(entry.path), depth - 1)
+                elif not entry.name.endswith(".pyc"):
+                    yield Path(entry.path)
 
 
 def watched_folder(plan: LaunchPlan) -> Path | None:
@@ -98,27 +137,3 @@ def watched_folder(plan: LaunchPlan) -> Path | None:
         return None
     folder = Path(plan.mirrored or plan.working_dir)
     return None if folder.is_relative_to(plan.directory) else folder
-
-
-def _look(folder: Path) -> Mapping[str, tuple[int, int]] | None:
-    """Time of the last change and size of each file, by its path in the folder; None: there are too many."""
-    found: dict[str, tuple[int, int]] = {}
-    for path in _files(folder, _DEEPEST):
-        with contextlib.suppress(OSError):  # gone meanwhile
-            status = path.stat()
-            found[str(path.relative_to(folder))] = status.st_mtime_ns, status.st_size
-        if len(found) > _MOST_FILES:
-            return None
-    return found
-
-
-def _files(folder: Path, depth: int) -> Iterator[Path]:
-    with contextlib.suppress(OSError), os.scandir(folder) as entries:
-        for entry in entries:
-            if entry.name in _NOT_LEFT:
-                continue
-            if entry.is_dir(follow_symlinks=False):
-                if depth:
-                    yield from _files(Path(entry.path), depth - 1)
-            elif not entry.name.endswith(".pyc"):
-                yield Path(entry.path)

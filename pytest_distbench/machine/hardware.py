@@ -1,36 +1,27 @@
-"""What machine this is: the hardware class that keys baselines, devices, and what may be recorded. Without torch."""
+"""What machine this is: the hardware class that keys baselines, and what may be recorded. Without torch."""
 
 from __future__ import annotations
 
-import contextlib
 import os
 import platform
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
-from typing import Any
 
 from pytest_distbench.errors import ConfigurationError
+from pytest_distbench.machine.gpus import Gpus, slug
 from pytest_distbench.machine.secrets import is_secret_name, mask_text
 from pytest_distbench.records.environment import Environment
+from pytest_distbench.records.gpu import GpuHost
 
 _ALLOWED = re.compile(
-    r"(NCCL|GLOO|UCC|UCX|TORCH|OMP|MKL|KMP|ATEN|PYTORCH)_[A-Z0-9_]+|CUDA_VISIBLE_DEVICES|CUDA_LAUNCH_BLOCKING|CUBLAS_WORKSPACE_CONFIG"
+    r"(NCCL|GLOO|UCC|UCX|TORCH|OMP|MKL|KMP|ATEN|PYTORCH|CUDNN|CUBLAS|CUBLASLT)_[A-Z0-9_]+|NVIDIA_TF32_OVERRIDE"
+    r"|CUDA_(VISIBLE_DEVICES|DEVICE_ORDER|DEVICE_MAX_CONNECTIONS|LAUNCH_BLOCKING|MODULE_LOADING)"
 )
 _SECRET = re.compile(r"KEY|TOKEN|SECRET|PASS|CREDENTIAL|AUTH", re.IGNORECASE)
 """In any part of a variable's name: to leave one out costs nothing."""
-_MIG = "MIG-"
 _MARKETING = re.compile(r"\((?:R|TM)\)|\bCPU\b|\bProcessor\b|@.*|\b\d+-Core\b", re.IGNORECASE)
-
-
-@dataclass(frozen=True, slots=True)
-class Gpu:
-    """One NVIDIA GPU as the driver names it."""
-
-    name: str
-    uuid: str
 
 
 def cores() -> int:
@@ -55,68 +46,9 @@ def cpu_name() -> str:
     return " ".join(name.split())
 
 
-def gpus(variables: Mapping[str, str]) -> list[Gpu]:
-    """The GPUs this process may use, read from the driver without torch.
-
-    ``CUDA_VISIBLE_DEVICES`` is honoured as CUDA does: indices or UUID prefixes, ending at the first invalid one, and
-    no more than one MIG device. An empty list where there is no NVIDIA driver.
-    """
-    import pynvml
-
-    try:
-        pynvml.nvmlInit()
-    except pynvml.NVMLError:
-        return []
-    try:
-        handles = device_handles(pynvml)
-        found = [Gpu(str(pynvml.nvmlDeviceGetName(h)), str(pynvml.nvmlDeviceGetUUID(h))) for h in handles]
-    except pynvml.NVMLError:
-        return []
-    finally:
-        pynvml.nvmlShutdown()
-    return [found[i] for i in visible_devices(variables.get("CUDA_VISIBLE_DEVICES"), [g.uuid for g in found])]
-
-
-def device_handles(nvml: Any) -> list[Any]:
-    """Handles of all GPUs, in the driver's order, and after them of their MIG devices."""
-    gpus = [nvml.nvmlDeviceGetHandleByIndex(i) for i in range(nvml.nvmlDeviceGetCount())]
-    slices = []
-    for gpu in gpus:
-        with contextlib.suppress(nvml.NVMLError):
-            for i in range(nvml.nvmlDeviceGetMaxMigDeviceCount(gpu)):
-                with contextlib.suppress(nvml.NVMLError):  # the numbers have gaps
-                    slices.append(nvml.nvmlDeviceGetMigDeviceHandleByIndex(gpu, i))
-    return gpus + slices
-
-
-def visible_devices(setting: str | None, uuids: list[str]) -> list[int]:
-    """Indices of the devices that ``CUDA_VISIBLE_DEVICES`` leaves visible, in its order.
-
-    Args:
-        setting: the variable's value; None: not set.
-        uuids: of all GPUs, and after them of MIG devices, which only their UUID can name.
-    """
-    whole = sum(not uuid.startswith(_MIG) for uuid in uuids)
-    if setting is None:
-        return list(range(whole))
-    chosen: list[int] = []
-    for part in (p.strip() for p in setting.split(",")):
-        hits = [i for i, uuid in enumerate(uuids) if uuid.startswith(part)] if part and not part.isdigit() else []
-        if part.isdigit() and int(part) < whole:
-            chosen.append(int(part))
-        elif hits and part.startswith(_MIG):
-            return hits[:1]
-        elif hits:
-            chosen.append(hits[0])
-        else:
-            break
-    return chosen
-
-
-def platform_key(device_name: str, *, gpu: bool) -> str:
-    """The hardware class: product and, for a CPU, the cores in use. Never a host name or a clock reading."""
-    slug = re.sub(r"[^a-z0-9.]+", "-", device_name.lower()).strip("-.") or "unknown"
-    return slug if gpu else f"cpu-{slug}-{cores()}c"
+def cpu_class() -> str:
+    """The hardware class of a run on the CPU: product and cores in use. Never a host name or a clock reading."""
+    return f"cpu-{slug(cpu_name())}-{cores()}c"
 
 
 def check_platform_name(name: str) -> str:
@@ -153,18 +85,27 @@ def installed_version(package: str) -> str:
 def describe(
     *,
     platform_name: str | None,
-    gpu_name: str | None,
+    gpus: Gpus,
     software: dict[str, str],
     variables: Mapping[str, str],
     shares_gpu: bool = False,
 ) -> Environment:
-    """The environment record of this machine. ``gpu_name`` is None for a CPU run."""
-    device = gpu_name or cpu_name()
+    """The environment record of this machine; of a run on the CPU where no GPU is visible to it."""
+    visible = gpus.visible
+    host = GpuHost(
+        driver=gpus.driver,
+        cuda=gpus.cuda,
+        cpu=cpu_name(),
+        gpus=list(visible),
+        links=[list(row) for row in gpus.links],
+        unreadable=list(gpus.unreadable),
+    )
     return Environment(
-        platform=platform_name or platform_key(device, gpu=gpu_name is not None),
+        platform=platform_name or (gpus.platform if visible else cpu_class()),
         shares_gpu=shares_gpu,
-        device=device,
+        device=", ".join(dict.fromkeys(gpu.name for gpu in visible)) or cpu_name(),
         cores=cores(),
         software=software,
-        variables=variables_to_record(variables),
+        variables=variables_to_record({**variables, **gpus.variables}),
+        gpu_host=host if visible else None,
     )

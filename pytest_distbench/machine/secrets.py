@@ -6,9 +6,10 @@ Numbers are no secrets (``max_tokens=512``); nor are texts that only sound like 
 from __future__ import annotations
 
 import math
+import os
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 MASK = "***"
@@ -27,12 +28,13 @@ _OF_KEYS = frozenset(
 )
 _OF_PASS = frozenset({"db", "user", "smtp", "ftp", "http", "admin", "root", "login", "ssh", "my"})
 _HARMLESS = frozenset({
-    "bos", "cache", "cls", "count", "dict", "dim", "dims", "dir", "end", "eos", "file", "folder", "foreign", "group",
+    "bos", "cache", "cls", "count", "dict", "dim", "dims", "dir", "end", "eos", "error", "exception", "file", "folder",
+    "foreign", "group",
     "image", "index", "kind", "len", "length", "level", "mask", "max", "metric", "min", "mode", "name", "num", "pad",
     "padding", "path", "per", "primary", "query", "sep", "size", "sort", "special", "start", "state", "stop", "type",
-    "unk", "video", "vocab",
+    "unk", "video", "vocab", "warning",
 })  # fmt: skip
-"""Words beside *key* and *token* that make them parts of a model or a table."""
+"""Words beside *key* and *token* that make them parts of a model, of a table, or of an exception's name."""
 _LONGEST_NAME = 200
 _PASSWORDS = re.compile(r".*(?:passw|pwd|pswd|passphrase|passcode)", re.IGNORECASE)
 """Of these digits are secrets too."""
@@ -74,6 +76,10 @@ _KNOWN = re.compile(
 )
 """Formats whose makers have given them a mark, as secret scanners know them."""
 
+LEAST_KNOWN = 8
+"""Characters of a secret that is masked wherever it stands."""
+_OF_SHELLS = frozenset({"PWD", "OLDPWD"})
+"""Names of variables that sound like a password's, and are folders."""
 _LEAST_RANDOM = 20
 _LEAST_BITS = 3.3
 """Per character: 20 random letters and digits have about 4, words and numbers with separators about 3 or less."""
@@ -143,6 +149,28 @@ def mask_text(text: str) -> str:
     text = _SCHEME.sub(rf"\1\2{MASK}", text)
     text = _mask_pairs(text)
     return _OPTION.sub(lambda m: f"{m[1]}{m[2]}{MASK}" if is_secret_name(m[1]) else m[0], text)
+
+
+def secret_values(variables: Mapping[str, str]) -> list[str]:
+    """The values of environment variables that are secret by their names, the longest first; of several lines each.
+
+    One of fewer than 8 characters may be part of any word; a number, and the path of something, are no secrets.
+    """
+    found = {
+        line.strip()
+        for name, value in variables.items()
+        if name not in _OF_SHELLS and is_secret_name(name) and not (os.path.isabs(value) and os.path.lexists(value))
+        for line in value.splitlines()
+        if len(line.strip()) >= LEAST_KNOWN and (not _is_number(line) or _PASSWORDS.match(name))
+    }
+    return sorted(found, key=lambda value: (-len(value), value))
+
+
+def mask_values(text: str, values: Iterable[str]) -> str:
+    """A text without values that are known to be secret (:func:`secret_values`)."""
+    for value in values:
+        text = text.replace(value, MASK)
+    return text
 
 
 def is_secret_name(name: str) -> bool:

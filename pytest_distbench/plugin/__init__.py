@@ -16,9 +16,12 @@ from pytest_distbench.plugin.state import (
     STATE,
     State,
     is_mentioned,
+    session_for,
     session_of,
+    settings_for,
     settings_if_used,
     settings_of,
+    stays_on_cpu,
     terminal_for_rank,
 )
 
@@ -90,9 +93,9 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     definition = metafunc.definition
     try:
         markers.requirement(definition.iter_markers())
-        sizes = markers.sizes(
-            definition.iter_markers(), settings_of(metafunc.config), of_class=markers.size_of_class(metafunc.cls)
-        )
+        sizes = markers.sizes(definition.iter_markers(), settings_for(definition), metafunc.cls)
+    except markers.UnfitClass:
+        return  # the fixture world_size tells it, as these tests are set up
     except ConfigurationError as error:
         state.usage_errors.append(f"{definition.nodeid}: {error}")
         return
@@ -103,7 +106,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
             for s in sizes
         ]
         metafunc.parametrize("world_size", params)
-    if len(backends := settings_of(metafunc.config).backends) > 1:
+    if len(backends := settings_for(definition).backends) > 1:
         metafunc.parametrize(BACKEND_ARGUMENT, backends)
 
 
@@ -112,10 +115,13 @@ def pytest_itemcollected(item: pytest.Item) -> None:
     if _FIXTURE not in getattr(item, "fixturenames", ()) or hasattr(item, "callspec"):
         return
     from pytest_distbench.errors import ConfigurationError
+    from pytest_distbench.plugin.markers import UnfitClass
     from pytest_distbench.plugin.unparametrized import choose_ranks
 
     try:
-        choose_ranks(item, settings_of(item.config))
+        choose_ranks(item, settings_for(item))
+    except UnfitClass:
+        return
     except ConfigurationError as error:
         item.config.stash[STATE].usage_errors.append(f"{item.nodeid}: {error}")
 
@@ -146,10 +152,14 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     from pytest_distbench.errors import DistbenchError
 
     try:
-        session_of(config).count_comparisons((*test_and_id(item), _backend_of(item)) for item in running)
+        for on_cpu in (False, True):
+            items = [item for item in running if stays_on_cpu(item) is on_cpu]
+            if items:
+                made = session_for(items[0])
+                made.count_comparisons((*test_and_id(item), _backend_of(item)) for item in items)
+                made.launching.prepare()
     except DistbenchError as error:
         raise pytest.UsageError(str(error)) from None
-    session_of(config).launching.prepare()
 
 
 def pytest_report_collectionfinish(config: pytest.Config, items: list[pytest.Item]) -> list[str]:
@@ -163,7 +173,7 @@ def pytest_report_collectionfinish(config: pytest.Config, items: list[pytest.Ite
         session.hardware,
         session.store,
         world_sizes=settings.world_sizes,
-        num_gpus=len(settings.gpus),
+        gpus=settings.gpus,
         backend=", ".join(settings.backends),
         launcher=settings.launcher,
         update=f"{settings.update}, {settings.update_launches} launches a case" if settings.update else "",
@@ -174,6 +184,14 @@ def pytest_report_collectionfinish(config: pytest.Config, items: list[pytest.Ite
 @pytest.fixture
 def world_size(request: pytest.FixtureRequest) -> int:
     """Ranks of the test's process groups; parametrized from the markers and --world-size."""
+    if _FIXTURE in request.fixturenames and RANKS not in request.node.stash:
+        from pytest_distbench.plugin.markers import UnfitClass, sizes_of_class
+        from pytest_distbench.plugin.outcomes import Misuse
+
+        try:
+            sizes_of_class(request.cls)
+        except UnfitClass as error:
+            raise Misuse(str(error)) from None
     ranks: int = request.node.stash.get(RANKS, settings_of(request.config).largest)
     return ranks
 
@@ -181,7 +199,7 @@ def world_size(request: pytest.FixtureRequest) -> int:
 @pytest.fixture
 def distbench_backend(request: pytest.FixtureRequest) -> str:
     """Backend of the test's process groups; parametrized where --distbench-backend names several."""
-    return settings_of(request.config).backends[0]
+    return settings_for(request.node).backends[0]
 
 
 @pytest.fixture
@@ -197,7 +215,7 @@ def distbench(request: pytest.FixtureRequest, world_size: int, distbench_backend
     if "world_size" not in getattr(getattr(node, "callspec", None), "params", {}):
         node.stash[RANKS] = world_size  # of one that asks for the fixture by request.getfixturevalue too
     warn_of_left_out(node)
-    session = session_of(config)
+    session = session_for(node)
     progress = config.stash[STATE].progress
     assert progress is not None
     progress.begin(node.name)
@@ -233,9 +251,9 @@ def pytest_timeout_set_timer(item: pytest.Item, settings: Any) -> bool | None:
 
     Under --distbench-attach time-outs are off, so that this one is not set.
     """
-    session = item.config.stash[STATE].session
-    if session is None or _FIXTURE not in getattr(item, "fixturenames", ()):
+    if item.config.stash[STATE].session is None or _FIXTURE not in getattr(item, "fixturenames", ()):
         return None
+    session = session_for(item)
     if session.settings.attach is not None:
         return True
     session.launching.test_ends_at = time.monotonic() + settings.timeout
@@ -245,8 +263,7 @@ def pytest_timeout_set_timer(item: pytest.Item, settings: Any) -> bool | None:
 @pytest.hookimpl(optionalhook=True, tryfirst=True)
 def pytest_timeout_cancel_timer(item: pytest.Item) -> None:
     """The test that is run next has a time of its own."""
-    session = item.config.stash[STATE].session
-    if session is not None:
+    for session in item.config.stash[STATE].sessions:
         session.launching.test_ends_at = None
 
 
@@ -273,6 +290,8 @@ def pytest_runtest_makereport(
     """Attach the measured cases to the test's report; JSON text, because pytest-xdist sends reports over a wire."""
     report = yield
     item.stash[_ATTEMPTS] = item.stash.get(_ATTEMPTS, 0) + (call.when == "setup")
+    if report.skipped and call.excinfo is not None:
+        carry.point_to_test(report, item, call.excinfo)
     if _FIXTURE in getattr(item, "fixturenames", ()) or RANKS in item.stash:
         carry.attach_test(report, *test_and_id(item), attempt=f"{os.getpid()}-{item.stash[_ATTEMPTS]}")
     cases = item.stash.get(_CASES, {})
@@ -294,14 +313,16 @@ def pytest_report_teststatus(report: pytest.TestReport) -> tuple[str, str, str] 
 def pytest_unconfigure(config: pytest.Config) -> None:
     """End the launcher; nothing of ours outlives the run."""
     state = config.stash.get(STATE, None)
-    if state is not None and state.session is not None:
-        state.session.launching.close()
-        state.session = None
+    if state is None:
+        return
+    for session in state.sessions:
+        session.launching.close()
+    state.session = state.session_on_cpu = None
 
 
 def _backend_of(item: pytest.Item) -> str:
     params = getattr(getattr(item, "callspec", None), "params", {})
-    return str(params.get(BACKEND_ARGUMENT, settings_of(item.config).backends[0]))
+    return str(params.get(BACKEND_ARGUMENT, settings_for(item).backends[0]))
 
 
 def _is_measured(item: pytest.Item) -> bool:
@@ -313,14 +334,16 @@ def _store_cases(config: pytest.Config, report: pytest.TestReport, cases: list[C
     from pytest_distbench.errors import StoredFileError
     from pytest_distbench.records.record import replace
 
-    session = session_of(config)
+    sessions = config.stash[STATE].sessions
     try:
         if report.passed:
-            session.write_pending()
+            for session in sessions:
+                session.write_pending()
             return cases
     except StoredFileError as error:
         report.outcome = "failed"
         report.longrepr = f"the baseline was not written: {error}"
         cases = [replace(case, outcome="failed", headline=report.longrepr) for case in cases]
-    session.pending.clear()
+    for session in sessions:
+        session.pending.clear()
     return [case if case.update == "refused" else replace(case, update="") for case in cases]

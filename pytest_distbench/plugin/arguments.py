@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from pytest_distbench.errors import ConfigurationError, show
+from pytest_distbench.launch.contract import SESSION_VARIABLE
 from pytest_distbench.launch.readers.check import problem_with
 from pytest_distbench.plugin.outcomes import Misuse
 from pytest_distbench.records.bound import Bound, bounds_between
@@ -18,6 +19,8 @@ from pytest_distbench.records.choices import MOST_LAUNCHES
 from pytest_distbench.records.kinds import METRIC_KINDS
 from pytest_distbench.records.metric import PHASE, Scalar
 from pytest_distbench.records.reader import Reader
+from pytest_distbench.records.torchrun import NOTES_VARIABLE
+from pytest_distbench.records.wire import can_be_written
 from pytest_distbench.units import as_float
 
 LONGEST_NAME = 100
@@ -107,9 +110,9 @@ class Arguments:
         if isinstance(value, str | bytes | Mapping) or not isinstance(value, Sequence):
             self.refuse(f"args={show(value)}; wanted a list, one text for each argument: ['--steps', '50']")
         for argument in value:
-            if not isinstance(argument, str | int | float | os.PathLike):
+            if isinstance(argument, bool) or not isinstance(argument, str | int | float | os.PathLike):
                 self.refuse(f"args: {show(argument)} is a {type(argument).__name__}; wanted text, a number or a path")
-            if "\0" in str(argument) or not _is_text(str(argument)):
+            if "\0" in str(argument) or not can_be_written(str(argument)):
                 self.refuse(f"args: {show(argument)} holds a character that no command line can")
         return [os.fspath(a) if isinstance(a, os.PathLike) else str(a) for a in value]
 
@@ -117,11 +120,13 @@ class Arguments:
         """``env=``: environment variables, texts, numbers and paths."""
         found = self.mapping("env", {} if value is None else value)
         for name, inner in found.items():
-            if not name or "=" in name or "\0" in name or not _is_text(name):
+            if not name or "=" in name or "\0" in name or not can_be_written(name):
                 self.refuse(f"env: {show(name)} is no name of an environment variable")
+            if name in (SESSION_VARIABLE, NOTES_VARIABLE):
+                self.refuse(f"env: {name} is the plugin's own, by which it finds what it has started")
             if isinstance(inner, bool) or not isinstance(inner, str | int | float | os.PathLike):
                 self.refuse(f"env[{name!r}]={show(inner)}; wanted text, a number or a path")
-            if "\0" in str(inner) or not _is_text(str(inner)):
+            if "\0" in str(inner) or not can_be_written(str(inner)):
                 self.refuse(f"env[{name!r}]={show(inner)} holds a character that no environment can")
         return {name: os.fspath(v) if isinstance(v, os.PathLike) else str(v) for name, v in found.items()}
 
@@ -191,11 +196,6 @@ class Arguments:
                 outside = f"{Path(file).name}:{frame.f_lineno}"
             frame = frame.f_back  # type: ignore[assignment] # None ends the loop
         return outside
-
-
-def _is_text(text: str) -> bool:
-    """Whether it can be written in UTF-8: half of a surrogate pair cannot."""
-    return text.isascii() or not any("\ud800" <= character <= "\udfff" for character in text)
 
 
 def _as_int(value: object) -> int | None:

@@ -7,6 +7,7 @@ the records is imported.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 import pytest
@@ -18,6 +19,7 @@ CASES_ATTRIBUTE = "distbench_cases"
 TEST_ATTRIBUTE = "distbench_test"
 ATTEMPT_ATTRIBUTE = "distbench_attempt"
 
+_PACKAGE = str(Path(__file__).resolve().parents[1])
 _RERUN = "rerun"
 """The outcome that pytest-rerunfailures gives to the last report of an attempt after which it runs the test again."""
 _LONGEST_LINE = 300
@@ -27,6 +29,15 @@ def attach_test(report: pytest.TestReport, test: str, case_id: str, attempt: str
     """Say that a report is of a test of ours, and of which attempt at it: no two attempts have the same name."""
     setattr(report, TEST_ATTRIBUTE, [test, case_id])
     setattr(report, ATTEMPT_ATTRIBUTE, attempt)
+
+
+def point_to_test(report: pytest.TestReport, item: pytest.Item, raised: pytest.ExceptionInfo[BaseException]) -> None:
+    """Have a skip that we raised name the line of the test that called us, or else the test's own."""
+    if not isinstance(report.longrepr, tuple) or not report.longrepr[0].startswith(_PACKAGE):
+        return
+    own = [entry.lineno for entry in raised.traceback if entry.path == item.path]
+    line = own[-1] if own else item.reportinfo()[1] or 0
+    report.longrepr = str(item.path), line + 1, report.longrepr[2]
 
 
 def attach_cases(report: pytest.TestReport, cases: Sequence[CaseResult]) -> None:

@@ -155,20 +155,25 @@ class ResultsPlugin:
         ) or ("" if self._results else "nothing was measured")
         if self._why_not_pruned:
             return
-        store = BaselineStore(settings.baselines, self._results[0].environment.platform)
+        self._unused = []
         try:
-            self._unused = unused_entries(
-                store,
-                self._results,
-                reported={nodeid.partition("::")[0] for nodeid in self._reported},
-                seen=self._seen,
-                rootpath=self._config.rootpath,
-                roots=[Path(self._config.invocation_params.dir, str(given)).resolve() for given in self._config.args],
-            )
-            if settings.prune:
-                for name in self._unused:
-                    store.delete(name.test, name.key)
-                self._pruned = True
+            for platform in dict.fromkeys(result.environment.platform for result in self._results):
+                store = BaselineStore(settings.baselines, platform)
+                unused = unused_entries(
+                    store,
+                    [result for result in self._results if result.environment.platform == platform],
+                    reported={nodeid.partition("::")[0] for nodeid in self._reported},
+                    seen=self._seen,
+                    rootpath=self._config.rootpath,
+                    roots=[
+                        Path(self._config.invocation_params.dir, str(given)).resolve() for given in self._config.args
+                    ],
+                )
+                self._unused += unused
+                if settings.prune:
+                    for name in unused:
+                        store.delete(name.test, name.key)
+                    self._pruned = True
         except StoredFileError as error:
             self._trouble.append(str(error))
             session.exitstatus = pytest.ExitCode.TESTS_FAILED

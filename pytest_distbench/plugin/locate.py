@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import json
 import os
+import shlex
 import shutil
 import sys
 from collections.abc import Mapping, Sequence
@@ -15,6 +17,7 @@ from typing import Any, cast
 
 from pytest_distbench.errors import BodyError, show
 from pytest_distbench.records.plan import BodyReference
+from pytest_distbench.records.wire import can_be_written
 
 
 def locate(body: object, *, beside: Path) -> BodyReference:
@@ -60,14 +63,24 @@ def locate_command(words: Sequence[object], path: str, *, beside: Path) -> BodyR
         if isinstance(word, bool) or not isinstance(word, str | int | float | os.PathLike):
             raise BodyError(f"the command has {show(word)}, a {type(word).__name__}; wanted text, a number or a path")
     command = [os.fspath(word) if isinstance(word, os.PathLike) else str(word) for word in words]
-    if not command or any("\0" in word for word in command):
+    if not command:
         raise BodyError(f"{show(words)} is no command; wanted a program and its arguments, such as ['torchrun', ...]")
+    if unfit := [word for word in command if "\0" in word or not can_be_written(word)]:
+        raise BodyError(f"the command has {show(unfit[0])}, with a character that no command line can hold")
     program = str(Path(beside, command[0])) if os.sep in command[0] else command[0]
     if shutil.which(program, path=path) is None:
-        raise BodyError(
-            f"there is no program {show(command[0])}; looked beside this Python and in PATH. Is its package installed?"
-        )
+        raise BodyError(_why_not_a_program(command[0], Path(program)))
     return BodyReference(file="", command=command)
+
+
+def _why_not_a_program(word: str, path: Path) -> str:
+    if os.sep not in word:
+        return f"there is no program {show(word)}; looked beside this Python and in PATH. Is its package installed?"
+    if path.is_dir():
+        return f"{show(word)} is a folder; wanted a program, such as one in it"
+    if path.exists():
+        return f"{show(word)} may not be executed: chmod +x {shlex.quote(str(path))}, or name what runs it before it"
+    return f"there is no program {show(str(path))}"
 
 
 def locate_module(name: object, folder: str = "") -> BodyReference:
@@ -103,10 +116,24 @@ def _named(text: str, beside: Path) -> BodyReference:
     file, separator, function = text.partition("::")
     path = Path(beside, file)
     if not _is_file(path):
-        raise BodyError(f"body {show(text)}: there is no file {show(str(path))}")
+        raise BodyError(f"body {show(text)}: there is no file {show(str(path))}{_as_command(text)}")
+    if not can_be_written(str(path)):
+        raise BodyError(f"body {show(text)}: its path is no UTF-8, and ranks get it as JSON: rename it")
     if separator and not function:
         raise BodyError(f"body {text!r}: no function named after '::'")
     return BodyReference(file=str(path), function=function)
+
+
+def _as_command(text: str) -> str:
+    """What to write where somebody has written a command line; empty where it does not look like one."""
+    words = text.split()
+    if len(words) < 2:
+        return ""
+    with contextlib.suppress(ValueError):  # a quotation mark without its other
+        words = shlex.split(text)
+    script = next((word for word in words if word.endswith(".py")), "")
+    alone = f", and a script by its path alone, which every rank runs as below torchrun: {show(script)}"
+    return f". A command is given as a list: {show(words)}{alone if script else ''}"
 
 
 def _method(body: MethodType) -> BodyReference:

@@ -1,14 +1,16 @@
-"""The markers ``world_size``, ``gpu`` and ``distbench``, read into one requirement per test."""
+"""The markers of a test, read into its world sizes and one requirement; ``gpu_marker`` has what GPUs it needs."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import pytest
 
-from pytest_distbench.errors import ConfigurationError
+from pytest_distbench.errors import ConfigurationError, show
+from pytest_distbench.plugin.gpu_marker import gpu_need
 from pytest_distbench.records.bound_text import BoundValue, terms_of
 from pytest_distbench.records.choices import LONGEST_TIMEOUT_S, MOST_LAUNCHES
 
@@ -17,7 +19,8 @@ if TYPE_CHECKING:
 
 _KEYWORDS = {
     "world_size": ("min", "max"),
-    "gpu": (),
+    "gpu": ("min_memory", "capability", "link"),
+    "cpu": (),
     "distbench": ("timeout", "launches", "tolerance", "metrics", "bounds", "xfail_perf"),
 }
 
@@ -51,41 +54,69 @@ class Size:
     not_run: str = ""
 
 
-def sizes(markers: Iterable[pytest.Mark], settings: Settings, *, of_class: object = None) -> list[Size]:
+class UnfitClass(ConfigurationError):
+    """The attribute ``world_size`` of a class of tests is no number of ranks: an error of those tests alone."""
+
+
+def sizes(markers: Iterable[pytest.Mark], settings: Settings, owner: type | None = None) -> list[Size]:
     """The world sizes a test runs at, and those it would have run at with more ranks.
 
     Args:
         markers: of the test, the closest first.
         settings: of the run.
-        of_class: the attribute ``world_size`` of the test's class, a number or a list, which counts without a marker.
+        owner: the test's class, whose attribute ``world_size``, a number or a list, counts without a marker.
 
     Raises:
-        ConfigurationError: a marker's arguments, or the attribute, cannot be used.
+        ConfigurationError: a marker's arguments cannot be used.
+        UnfitClass: the attribute cannot.
     """
     marks = list(markers)
     wanted, least, most = _world_size(marks)
-    if of_class is not None and not any(m.name == "world_size" for m in marks):
-        wanted = _sizes_of_class(of_class)
-    not_run = "" if settings.gpu or not any(m.name == "gpu" for m in marks) else "not run: needs a GPU: give --gpu"
+    if not any(m.name == "world_size" for m in marks):
+        wanted = sizes_of_class(owner)
+    names = {m.name for m in marks}
+    if {"gpu", "cpu"} <= names:
+        raise ConfigurationError("@pytest.mark.gpu and @pytest.mark.cpu: a test is on the one or on the other")
+    need = gpu_need(marks)
+    needs_gpu = "gpu" in names and not settings.gpu
     given = settings.world_sizes
+
+    def size(ranks: int, obstacle: str = "") -> Size:
+        if needs_gpu:
+            return Size(ranks, "not run: needs a GPU: give --gpu")
+        return Size(ranks, obstacle or need.obstacle(settings.gpus, ranks))
+
     if wanted:
         if not any(least <= n <= most for n in wanted):
             raise ConfigurationError(f"@pytest.mark.world_size: none of {_list(wanted)} lies within min and max")
-        return [Size(n, not_run or _obstacle(n, settings)) for n in wanted if least <= n <= most]
+        return [size(n, _obstacle(n, settings)) for n in wanted if least <= n <= most]
     fitting = [n for n in given if least <= n <= most]
     if settings.only_these_sizes:
-        return [Size(n, not_run) for n in fitting] or [
+        return [size(n) for n in fitting] or [
             Size(given[-1], f"not run: wants {_range(least, most)} ranks, {_list(given)} given")
         ]
     if settings.largest < least:
         return [Size(int(least), f"not run: needs {int(least)} ranks, {settings.largest} given")]
-    return [Size(int(min(settings.largest, most)), not_run)]
+    return [size(int(min(settings.largest, most)))]
 
 
-def size_of_class(owner: type | None) -> object:
-    """The attribute ``world_size`` of a test's class; None where it has none, or computes it for each object."""
+def sizes_of_class(owner: type | None) -> tuple[int, ...]:
+    """The attribute ``world_size`` of a test's class; none where it has none, or computes it for each object.
+
+    Raises:
+        UnfitClass: it is no number of ranks, and no list of such.
+    """
     value = getattr(owner, "world_size", None)
-    return None if isinstance(value, property) or callable(value) else value
+    if value is None or isinstance(value, property) or callable(value):
+        return ()
+    numbers = tuple(value) if isinstance(value, list | tuple) else (value,)
+    if not numbers or not all(isinstance(n, int) and not isinstance(n, bool) and n >= 1 for n in numbers):
+        of = next(c for c in cast(type, owner).__mro__ if "world_size" in vars(c))
+        file = getattr(sys.modules.get(of.__module__), "__file__", None) or of.__module__
+        raise UnfitClass(
+            f"{of.__qualname__}.world_size={show(value)} ({file}); wanted a number of ranks, or a list of such"
+        )
+    return tuple(dict.fromkeys(numbers))
 
 
 def requirement(markers: Iterable[pytest.Mark]) -> Requirement:
@@ -114,8 +145,8 @@ def requirement(markers: Iterable[pytest.Mark]) -> Requirement:
 def _check_keywords(mark: pytest.Mark) -> None:
     known = _KEYWORDS.get(mark.name)
     unknown = sorted(set(mark.kwargs) - set(known or ())) if known is not None else []
-    if mark.name == "gpu" and mark.args:
-        raise ConfigurationError(f"@pytest.mark.gpu takes no arguments, found {mark.args!r}")
+    if mark.name in ("gpu", "cpu") and mark.args:
+        raise ConfigurationError(f"@pytest.mark.{mark.name} takes keywords only, found {mark.args!r}")
     if unknown:
         allowed = ", ".join(known or ()) or "none"
         raise ConfigurationError(
@@ -138,13 +169,6 @@ def _world_size(marks: list[pytest.Mark]) -> tuple[tuple[int, ...], float, float
             raise ConfigurationError(f"@pytest.mark.world_size: min={least} is more than max={most}")
         return tuple(dict.fromkeys(mark.args)), least, most
     return (), 1, float("inf")
-
-
-def _sizes_of_class(value: object) -> tuple[int, ...]:
-    numbers = tuple(value) if isinstance(value, list | tuple) else (value,)
-    if not numbers or not all(isinstance(n, int) and not isinstance(n, bool) and n >= 1 for n in numbers):
-        raise ConfigurationError(f"world_size={value!r} of its class; wanted a number of ranks, or a list of such")
-    return tuple(dict.fromkeys(numbers))
 
 
 def _obstacle(ranks: int, settings: Settings) -> str:

@@ -25,7 +25,7 @@ from pytest_distbench.releases import check_torch
 from pytest_distbench.units import parse_bytes
 
 if TYPE_CHECKING:
-    from pytest_distbench.machine.hardware import Gpu
+    from pytest_distbench.machine.gpus import Gpus
     from pytest_distbench.records.choices import Update
     from pytest_distbench.records.kinds import VerdictName
     from pytest_distbench.run.settings import AgainstSettings, Settings
@@ -35,6 +35,12 @@ MOST_RANKS_PER_CORE = 32
 
 _MOST_DIGITS = 9
 
+_OTHER_DEVICES = {
+    "rocm": ("ROCm: AMD GPUs", "amdsmi"),
+    "xpu": ("XPU: Intel GPUs", "level-zero"),
+}
+"""By the local version of a torch that has no CUDA: its devices, and what tells of them."""
+
 
 def read_settings(config: pytest.Config) -> Settings:
     """Read and check everything.
@@ -43,11 +49,11 @@ def read_settings(config: pytest.Config) -> Settings:
         ConfigurationError: a value cannot be used; the message names the option and what was found.
     """
     from pytest_distbench.judging.policy import Missing, Policy  # late: a plain pytest run must not pay for it
-    from pytest_distbench.machine import hardware
+    from pytest_distbench.machine import gpus, hardware
     from pytest_distbench.run.settings import Settings
 
     gpu = bool(_option(config, "gpu") or _option(config, "short_gpu") or config.getini("distbench_gpu"))
-    visible = tuple(hardware.gpus(os.environ)) if gpu else ()
+    found = gpus.read_gpus(os.environ) if gpu else gpus.Gpus()
     shares_gpu = bool(_option(config, "share_gpu"))
     if shares_gpu and not gpu:
         raise ConfigurationError("--distbench-share-gpu puts several ranks on one GPU: give --gpu too")
@@ -55,11 +61,17 @@ def read_settings(config: pytest.Config) -> Settings:
     hosts = LAUNCHERS[_launcher(config)].hosts
     if hosts != "none":
         check_torch(hardware.installed_version("torch"))
-    sizes = _world_sizes(sizes_text, gpu=gpu, gpus=visible, shares_gpu=shares_gpu, is_here=hosts == "one")
+        if gpu:
+            _refuse_other_devices(hardware.installed_version("torch"))
+    sizes = _world_sizes(sizes_text, gpu=gpu, gpus=found, shares_gpu=shares_gpu, is_here=hosts == "one")
     launches = _integer(config, "launches", 1, least=1, most=MOST_LAUNCHES)
     given_launches = bool(_text(config, "launches"))
     update = _update(config)
     backends = _backends(config, gpu=gpu)
+    if gpu and "xccl" in backends:
+        raise ConfigurationError(
+            "--distbench-backend xccl joins Intel GPUs (XPU), which are not supported; --gpu is CUDA: take nccl"
+        )
     if "fake" in backends and update:
         raise ConfigurationError(
             "--distbench-backend fake moves no data: it is never a baseline; leave out --distbench-update"
@@ -73,7 +85,7 @@ def read_settings(config: pytest.Config) -> Settings:
         world_sizes=sizes,
         only_these_sizes="," in sizes_text,
         gpu=gpu,
-        gpus=visible,
+        gpus=found,
         shares_gpu=shares_gpu,
         attach=_attach(config, sizes[-1], is_update=bool(update)),
         backends=backends,
@@ -297,20 +309,17 @@ def parse_world_sizes(text: str) -> tuple[int, ...]:
     return tuple(sorted({int(part) for part in parts}))
 
 
-def _world_sizes(text: str, *, gpu: bool, gpus: tuple[Gpu, ...], shares_gpu: bool, is_here: bool) -> tuple[int, ...]:
+def _world_sizes(text: str, *, gpu: bool, gpus: Gpus, shares_gpu: bool, is_here: bool) -> tuple[int, ...]:
     from pytest_distbench.machine import hardware
 
-    variable = os.environ.get("CUDA_VISIBLE_DEVICES")
-    found = f"{len(gpus)} visible (CUDA_VISIBLE_DEVICES is {'not set' if variable is None else repr(variable)})"
-    if gpu and not gpus:
-        raise ConfigurationError(
-            f"--gpu: no GPU: {found}. Run on a machine with NVIDIA GPUs and their driver, or without --gpu"
-        )
-    sizes = parse_world_sizes(text) if text else (len(gpus) if gpu and not shares_gpu else 2,)
-    if gpu and not shares_gpu and sizes[-1] > len(gpus):
+    visible, found = len(gpus.visible), _what_was_found(gpus)
+    if gpu and not visible:
+        raise ConfigurationError(f"--gpu: no GPU: {found}")
+    sizes = parse_world_sizes(text) if text else (visible if gpu and not shares_gpu else 2,)
+    if gpu and not shares_gpu and sizes[-1] > visible:
         raise ConfigurationError(
             f"--world-size {text} with --gpu needs {sizes[-1]} GPUs, one per rank; {found}. "
-            f"Ask for at most {len(gpus)}, or add --distbench-share-gpu to test without measuring"
+            f"Ask for at most {visible}, or add --distbench-share-gpu to test without measuring"
         )
     most = MOST_RANKS_PER_CORE * hardware.cores()
     if is_here and not gpu and sizes[-1] > most:
@@ -319,6 +328,29 @@ def _world_sizes(text: str, *, gpu: bool, gpus: tuple[Gpu, ...], shares_gpu: boo
             f"({MOST_RANKS_PER_CORE} a core) can run here"
         )
     return sizes
+
+
+def _refuse_other_devices(torch: str) -> None:
+    """``--gpu`` is CUDA: a torch for devices of other makers is told as such, by its local version."""
+    for build, (devices, tool) in _OTHER_DEVICES.items():
+        if build in torch.partition("+")[2]:
+            raise ConfigurationError(
+                f"--gpu needs CUDA, and torch {torch} is built for {devices}, which are not supported: it would take "
+                f"what machine/gpus.py and machine/cards.py read of NVML, read of {tool}, and a run of the tests on "
+                "such devices. Without --gpu everything runs on the CPU"
+            )
+
+
+def _what_was_found(gpus: Gpus) -> str:
+    """How many GPUs are visible, and all that is known of why there are no more."""
+    if gpus.failure:
+        return f"{gpus.failure}. Run on a machine with NVIDIA GPUs, or without --gpu"
+    variable = os.environ.get("CUDA_VISIBLE_DEVICES")
+    found = f"{len(gpus.visible)} visible of {gpus.count}"
+    found += f" (CUDA_VISIBLE_DEVICES is {'not set' if variable is None else repr(variable)})"
+    if gpus.visible and gpus.visible[0].slice_of:
+        found += "; where MIG is on CUDA shows a process one slice, and no whole GPU"
+    return "; ".join([found, *gpus.unreadable])
 
 
 def _folder(config: pytest.Config) -> Path:

@@ -18,18 +18,30 @@ if TYPE_CHECKING:
     from pytest_distbench.run.settings import Settings
 
 
+CPU_MARKER = "cpu"
+"""Of tests that stay on the CPU where ``--gpu`` is given."""
+
+
 class State:
     """What the plugin keeps between hooks.
 
     Attributes:
         taken_options: short options that a conftest defined before us.
+        session: of this process, once a test of ours is collected.
+        session_on_cpu: of its tests that stay on the CPU under ``--gpu``: another class of hardware, so another store.
     """
+
+    @property
+    def sessions(self) -> list[Session]:
+        """Those that there are."""
+        return [session for session in (self.session, self.session_on_cpu) if session is not None]
 
     def __init__(self, taken_options: list[str]) -> None:
         self.taken_options = taken_options
         self.settings: Settings | None = None
         self.against: Variant | None = None
         self.session: Session | None = None
+        self.session_on_cpu: Session | None = None
         self.progress: Progress | None = None
         self.usage_errors: list[str] = []
         self.results: ResultsPlugin | None = None
@@ -69,31 +81,56 @@ def settings_of(config: pytest.Config) -> Settings:
     return state.settings
 
 
+def stays_on_cpu(node: pytest.Item | pytest.Function) -> bool:
+    """Whether the run is on GPUs and this test is not."""
+    return node.get_closest_marker(CPU_MARKER) is not None and settings_of(node.config).gpu
+
+
+def settings_for(node: pytest.Item | pytest.Function) -> Settings:
+    """As :func:`settings_of`, as they are for one test."""
+    settings = settings_of(node.config)
+    return settings.on_cpu() if stays_on_cpu(node) else settings
+
+
+def session_for(node: pytest.Item) -> Session:
+    """The session that a test belongs to: see :class:`State`."""
+    main, state = session_of(node.config), node.config.stash[STATE]
+    if not stays_on_cpu(node):
+        return main
+    if state.session_on_cpu is None:
+        state.session_on_cpu = _make_session(node.config, main.settings.on_cpu())
+    return state.session_on_cpu
+
+
 def session_of(config: pytest.Config) -> Session:
     """The session of this process, made at the first call: nothing is started before a test of ours is collected."""
     state = config.stash[STATE]
     if state.session is None:
-        from pytest_distbench.plugin.progress import Progress
-        from pytest_distbench.run.launching import Launching
-        from pytest_distbench.run.loop import Session
-
-        settings = settings_of(config)
-        state.progress = Progress(config)
-        launching = Launching(
-            settings,
-            on_progress=state.progress.show,
-            on_wait=state.progress.announce,
-            reports_progress=state.progress.wants_events,
-            on_output=state.progress.show_output if config.getoption("capture") == "no" else None,
-            post_mortem=bool(config.getoption("usepdb")),
-            compared_with=state.against,
-        )
-        state.session = Session(launching)
+        state.session = _make_session(config, settings_of(config))
         if state.results is not None:
             state.results.session = state.session
-        if settings.against is not None:
+        if state.session.settings.against is not None:
             _end_orderly_at_sigterm()
     return state.session
+
+
+def _make_session(config: pytest.Config, settings: Settings) -> Session:
+    from pytest_distbench.plugin.progress import Progress
+    from pytest_distbench.run.launching import Launching
+    from pytest_distbench.run.loop import Session
+
+    state = config.stash[STATE]
+    state.progress = state.progress or Progress(config)
+    launching = Launching(
+        settings,
+        on_progress=state.progress.show,
+        on_wait=state.progress.announce,
+        reports_progress=state.progress.wants_events,
+        on_output=state.progress.show_output if config.getoption("capture") == "no" else None,
+        post_mortem=bool(config.getoption("usepdb")),
+        compared_with=state.against,
+    )
+    return Session(launching)
 
 
 def _end_orderly_at_sigterm() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pytest_distbench.errors import DistbenchWarning
-from pytest_distbench.plugin.markers import requirement, size_of_class, sizes
+from pytest_distbench.plugin.markers import requirement, sizes
 from pytest_distbench.plugin.names import RANKS
 from pytest_distbench.run.settings import Settings
 
@@ -17,9 +17,10 @@ def choose_ranks(item: pytest.Item, settings: Settings) -> None:
 
     Raises:
         ConfigurationError: a marker's arguments cannot be used.
+        UnfitClass: the attribute ``world_size`` of its class cannot.
     """
     requirement(item.iter_markers())
-    wanted = sizes(item.iter_markers(), settings, of_class=size_of_class(getattr(item, "cls", None)))
+    wanted = sizes(item.iter_markers(), settings, getattr(item, "cls", None))
     running = sorted(size.ranks for size in wanted if not size.not_run)
     if not running:
         item.add_marker(pytest.mark.skip(reason=wanted[-1].not_run))

@@ -17,6 +17,8 @@ from pytest_distbench.plugin.locate import json_able, locate, locate_command, lo
 from pytest_distbench.records.plan import PLACEHOLDERS, BodyReference
 from pytest_distbench.records.reader import Reader
 from pytest_distbench.records.record import replace
+from pytest_distbench.records.torchrun import is_of_a_group
+from pytest_distbench.records.wire import can_be_written
 from pytest_distbench.run.request import Workplace
 
 
@@ -76,6 +78,11 @@ def make_workload(given: Arguments, wanted: Wanted, *, beside: Path, places: Pla
     seeds = given.seeds(wanted["seeds"])
     variables = given.variables(wanted["env"])
     _check_together(given, body, wanted, params=params, arguments=arguments, seeds=seeds)
+    if set_by_us := [name for name in variables if is_of_a_group(name) and not body.command]:
+        given.refuse(
+            f"env: {set_by_us[0]} is set for each rank as torchrun does, and the group would not come about with "
+            "another value; how many ranks there are is said by world_size="
+        )
     body = replace(body, arguments=arguments, makes_group=bool(wanted["makes_group"]))
     if body.command:
         body = replace(body, command=[*body.command, *arguments], arguments=[])
@@ -108,11 +115,11 @@ def _find(given: Arguments, wanted: Wanted, beside: Path) -> BodyReference:
         given.refuse("nothing to run; wanted a function, 'file.py::function', a script, a command, or module='a.b'")
     if body is not None and is_module:
         given.refuse(f"module={show(module)} is run in place of a body, and {show(body)} is one: give one of them")
+    folder = "" if wanted["cwd"] is None else _chosen_folder(given, wanted["cwd"], beside)
     if is_module:
-        folder = wanted["cwd"] and _chosen_folder(given, wanted["cwd"], beside)
-        return locate_module(module, folder or "")
+        return locate_module(module, folder)
     if isinstance(body, list | tuple):
-        return locate_command(body, _path_of(wanted["env"]), beside=beside)
+        return locate_command(body, _path_of(wanted["env"]), beside=Path(beside, folder))
     return locate(body, beside=beside)
 
 
@@ -160,8 +167,10 @@ def _chosen_folder(given: Arguments, cwd: object, beside: Path) -> str:
     if not isinstance(cwd, str | os.PathLike):
         given.refuse(f"cwd={show(cwd)}; wanted a path, or '{{launch_dir}}' for an empty folder of each launch's own")
     text = os.fspath(cwd)
+    if not isinstance(text, str) or not can_be_written(text):
+        given.refuse(f"cwd={show(text)}: wanted text that can be written in UTF-8: ranks get it as JSON")
     if any(name in text for name in PLACEHOLDERS):
-        return str(text)
+        return text
     try:
         folder = Path(beside, text).resolve(strict=True)
         is_folder = folder.is_dir()

@@ -8,6 +8,7 @@ import msgspec
 
 from pytest_distbench.errors import ConfigurationError
 from pytest_distbench.records.bound_text import BoundValue, terms_of
+from pytest_distbench.records.card import CardNorm
 from pytest_distbench.records.fingerprint import Fingerprint
 from pytest_distbench.records.kinds import METRIC_KINDS, OfKind
 from pytest_distbench.records.metric import Scalar
@@ -60,6 +61,8 @@ class BaselineEntry(Record, frozen=True, kw_only=True, omit_defaults=True):
     params: dict[str, Any] = {}
     foreign_cores: float | None = None
     """Cores that other processes used in the median launch; None where the body was too short to tell."""
+    cards: CardNorm | None = None
+    """How the GPUs fared; None on the CPU, and where nobody looked."""
     tolerance: Tolerance | None = None
     """Set by hand in the file, for all metrics of this case; goes before markers and options. An update keeps it."""
     xfail_perf: str = ""

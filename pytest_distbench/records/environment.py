@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pytest_distbench.records.gpu import GpuHost
 from pytest_distbench.records.record import Record
 
 
@@ -15,8 +16,10 @@ class Environment(Record, frozen=True, kw_only=True):
     cores: int
     """CPU cores this process may use."""
     software: dict[str, str]
-    """Versions that can change a result: python, torch, numpy, and for GPUs cuda and nccl."""
+    """Versions that can change a result: python, torch, numpy, and for GPUs cuda, nccl, cudnn and the driver."""
     variables: dict[str, str] = {}
     """Environment variables on the allow-list."""
     shares_gpu: bool = False
     """Several ranks ran on one GPU: the numbers say nothing about the hardware, and are compared with none."""
+    gpu_host: GpuHost | None = None
+    """The GPUs, what joins them, and what they sit in; None: it ran on the CPU."""

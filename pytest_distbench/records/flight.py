@@ -29,9 +29,16 @@ class FlightEntry(msgspec.Struct, frozen=True):
     """The group's name, and its description."""
     is_p2p: bool = False
     retired: bool = False
-    """It is over, or was given up."""
+    """It is over, or was given up; under NCCL a thread looks, ten times a second or less."""
+    state: str = ""
+    """``scheduled``, ``started`` or ``completed``: what the device says. Other backends leave it as it was."""
     input_dtypes: list[str] = []
     input_sizes: list[list[int]] = []
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nobody waits for it any more."""
+        return self.retired or self.state == "completed"
 
     @property
     def op(self) -> str:

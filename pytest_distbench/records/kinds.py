@@ -173,7 +173,7 @@ VERDICT_KINDS: dict[str, VerdictKind] = {
         mark="!", words="of a workload that is another one in every run", fails=True, wants_update=True, is_told=True
     ),
     "inconclusive": VerdictKind(
-        mark="?", words="inconclusive (too noisy)", fails_under="distbench-strict", is_told=True, warns=True
+        mark="?", words="inconclusive", fails_under="distbench-strict", is_told=True, warns=True
     ),
     "incomparable": VerdictKind(
         mark="x",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from pytest_distbench.records.card import CardWitness
 from pytest_distbench.records.fingerprint import Fingerprint
 from pytest_distbench.records.launch_files import LaunchFiles
 from pytest_distbench.records.metric import Measurement
@@ -35,6 +36,10 @@ class LaunchRecord(Record, frozen=True, kw_only=True):
     """Of the rank that used most."""
     foreign_cores: float | None = None
     """Cores kept busy by other processes during the body; None where it was too short to tell."""
+    gpus: list[str] = []
+    """UUIDs of the CUDA devices the ranks say they computed on, by rank; empty for those that do not say."""
+    cards: list[CardWitness] = []
+    """The GPUs it ran on, in the order of the ranks; empty on the CPU, and where the driver is silent."""
     software: dict[str, str] = {}
     remarks: list[str] = []
     """What the user should know of a launch that passed: that a thread of his kept a rank from ending, for example."""

@@ -27,7 +27,7 @@ class Observation(OfKind, frozen=True, kw_only=True):
     facts: dict[str, Scalar] = {}
     """What describes it."""
     companions: dict[str, list[float]] = {}
-    """Quieter witnesses of a clock, one value per iteration: ``cpu_s``, ``waits``."""
+    """Witnesses of a clock, one value per iteration: ``cpu_s``, ``waits``; on a GPU what the host did, too."""
     beside: list[str] = []
     """Of a curve that was read: what the script wrote beside each value, its own number of the step perhaps."""
     bounds: list[Bound] = []
@@ -69,7 +69,7 @@ class Measurement(OfKind, frozen=True, kw_only=True):
     """What a script wrote beside each value of the series, where it was read."""
     summary: Summary | None = None
     companions: dict[str, float] = {}
-    """Of one iteration, summed over ranks: ``cpu_s`` (25th percentile), ``waits`` (mean)."""
+    """Of one iteration, summed over ranks: seconds (``cpu_s``: 25th percentile) and counts (``waits``: mean)."""
     bounds: list[Bound] = []
     """That were given with the number."""
 

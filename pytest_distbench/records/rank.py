@@ -52,6 +52,8 @@ class RankReport(Record, frozen=True, kw_only=True):
     busy_s: float = 0.0
     """CPU seconds of the whole machine during the body of this rank."""
     software: dict[str, str] = {}
+    gpu: str = ""
+    """UUID of the CUDA device it computed on, as torch spells it; empty: on none, or torch does not tell."""
     group_size: int = 0
     """Ranks of the largest process group it was in; 0: in none."""
 
@@ -79,9 +81,15 @@ class RankFate(Record, frozen=True, kw_only=True):
     collective_is_over: bool = False
     """It has ended, or was given up: the rank waits elsewhere, if it waits."""
     is_elsewhere: bool = False
-    """It hung in code of its own, where others may wait for it. Unknown with a GPU: to wait for that looks the same."""
+    """It hung in code of its own, where others may wait for it.
+
+    On a GPU ``loss.item()`` waits for other ranks and is a line like any other: there it has to be known besides that
+    nothing the rank has entered is unfinished.
+    """
     entered: dict[str, int] = {}
     """Group's name -> number of the last collective it entered there."""
+    unfinished: dict[str, int] = {}
+    """Group's name -> number of the first collective there that it entered and that is not over."""
     groups: dict[str, list[int]] = {}
     """Ranks of the groups it belongs to, by name."""
 

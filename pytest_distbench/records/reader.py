@@ -6,6 +6,7 @@ import statistics
 from collections.abc import Callable, Sequence
 from typing import Literal
 
+from pytest_distbench.records.bound import Bound
 from pytest_distbench.records.kinds import OfKind
 from pytest_distbench.records.metric import Scalar
 
@@ -42,6 +43,8 @@ class Reader(OfKind, frozen=True, kw_only=True):
     """Key of :data:`TAKES`; empty: the metric kind decides."""
     at: dict[str, Scalar] = {}
     identity: dict[str, Scalar] = {}
+    bounds: list[Bound] = []
+    """In the unit."""
 
     @property
     def defining(self) -> dict[str, Scalar]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
+from pytest_distbench.records.card import CardNorm
 from pytest_distbench.records.case import Case, EntryName
 from pytest_distbench.records.environment import Environment
 from pytest_distbench.records.launch import LaunchRecord
@@ -25,6 +26,8 @@ class ReferenceRecord(Record, frozen=True, kw_only=True):
     software: dict[str, str] = {}
     peak_memory_bytes: int | None = None
     phases: dict[str, float] = {}
+    cards: CardNorm | None = None
+    """How the GPUs fared then."""
     launches: list[LaunchRecord] = []
     """Of what ran beside them; each ran in turns with the one of the same index in ``CaseResult.launches``."""
 

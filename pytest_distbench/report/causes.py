@@ -7,8 +7,11 @@ from collections.abc import Callable, Iterator
 
 from pytest_distbench.judging.causes import (
     Cause,
+    Clocks,
     CostlierSizes,
     CpuTime,
+    FreeAlgorithm,
+    HostTime,
     LateRank,
     LongerPhase,
     OtherFingerprint,
@@ -20,6 +23,11 @@ from pytest_distbench.records.run import CaseResult
 from pytest_distbench.units import format_bytes, format_change, format_seconds
 
 _MOST_DIFFERENCES = 8
+_ADDED = {
+    "host": "the added time is the host's: it enqueues more slowly, or waits for the device (.item(), .cpu(), print)",
+    "device": "the added time is the device's",
+    "both": "the host waits for the device, or the device for the host: a profile tells",
+}
 _SPENT = {"computing": "computing", "waiting": "waiting", "both": "partly computing, partly waiting"}
 
 
@@ -63,6 +71,13 @@ def _(cause: CpuTime) -> Iterator[str]:
 
 
 @describe.register
+def _(cause: HostTime) -> Iterator[str]:
+    moved = _movement(cause.then_s, cause.now_s, format_seconds)
+    yield f"host's time of all ranks per iteration of {cause.metric}: {moved}: {_ADDED[cause.added_by]}"
+    yield "  CPU time is no evidence here: a host that waits for an event of the device spins"
+
+
+@describe.register
 def _(cause: LateRank) -> Iterator[str]:
     late = format_seconds(cause.late_s)
     yield f"rank {cause.rank} comes {late} late to the collectives of {cause.metric}, the others wait for it"
@@ -76,6 +91,24 @@ def _(cause: SlowestRank) -> Iterator[str]:
 @describe.register
 def _(cause: OtherMemory) -> Iterator[str]:
     yield f"peak memory: {_movement(cause.then_bytes, cause.now_bytes, format_bytes)}"
+
+
+@describe.register
+def _(cause: Clocks) -> Iterator[str]:
+    moved = [f"SM {_movement(cause.then.sm_mhz or 0.0, cause.now.sm_mhz or 0.0, _megahertz)}"]
+    if cause.then.memory_mhz and cause.now.memory_mhz:
+        moved.append(f"memory {_movement(cause.then.memory_mhz, cause.now.memory_mhz, _megahertz)}")
+    yield f"median clocks of the slowest GPU: {', '.join(moved)}"
+
+
+@describe.register
+def _(cause: FreeAlgorithm) -> Iterator[str]:
+    yield f"{cause.metric}: NCCL_ALGO is not set, so NCCL may sum in another order than it did at the baseline"
+    yield "  NCCL_ALGO=Ring (or Tree) fixes it; record the baseline again under it"
+
+
+def _megahertz(clock: float) -> str:
+    return f"{clock:.0f} MHz"
 
 
 def _movement(then: float, now: float, shown: Callable[[float], str]) -> str:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from pytest_distbench.records.bound import tightest
+from pytest_distbench.records.gpu import GpuHost
 from pytest_distbench.records.kinds import VERDICT_KINDS
 from pytest_distbench.records.run import CaseResult, RunRecord
 from pytest_distbench.report.rows import make_row, name_in_file, quantity, words_for
@@ -125,6 +126,7 @@ def environment_section(results: Sequence[CaseResult]) -> Section:
             "cores": str(environment.cores),
             **environment.software,
             **environment.variables,
+            **(_gpu_facts(environment.gpu_host) if environment.gpu_host is not None else {}),
         }
         rows |= dict.fromkeys(facts.items())
         found |= dict.fromkeys(facts)
@@ -134,6 +136,22 @@ def environment_section(results: Sequence[CaseResult]) -> Section:
         headings=["name", "value"],
         rows=[[_plain(name), _plain(value)] for name, value in ordered],
     )
+
+
+def _gpu_facts(host: GpuHost) -> dict[str, str]:
+    facts = {"host CPU": host.cpu, "newest CUDA of the driver": host.cuda}
+    for rank, gpu in enumerate(host.gpus):
+        limit = "" if gpu.power_limit_w is None else f"{gpu.power_limit_w:.0f} W"
+        switches = {"ECC": gpu.ecc, "persistence": gpu.persistence}
+        told = [f"{name} {'on' if is_on else 'off'}" for name, is_on in switches.items() if is_on is not None]
+        memory = "" if gpu.memory_bytes is None else format_bytes(gpu.memory_bytes)
+        pcie = f"PCIe {gpu.pcie}" if gpu.pcie else ""
+        facts[gpu.label] = ", ".join(filter(None, [gpu.name, memory, limit, pcie, *told, gpu.uuid]))
+        if host.links:
+            joined = (f"{host.gpus[other].label} {link}" for other, link in enumerate(host.links[rank]) if link)
+            facts[f"links of {gpu.label}"] = ", ".join(joined)
+    facts |= {"not used": "; ".join(host.unreadable)} if host.unreadable else {}
+    return facts
 
 
 def launch_section(results: Sequence[CaseResult]) -> Section:

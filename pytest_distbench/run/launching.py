@@ -8,7 +8,7 @@ import os
 import shutil
 import sys
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -16,10 +16,16 @@ from pytest_distbench.errors import LauncherError
 from pytest_distbench.launch.command import launch_command
 from pytest_distbench.launch.contract import Launcher
 from pytest_distbench.launch.launchers import LAUNCHERS, LauncherKind, LauncherSetup
+from pytest_distbench.launch.masking import mask_record
 from pytest_distbench.launch.supervise import supervise
 from pytest_distbench.machine import hardware
+from pytest_distbench.machine.cards import CardWatch
+from pytest_distbench.machine.gpus import misplaced
+from pytest_distbench.machine.secrets import mask_values, secret_values
+from pytest_distbench.records.card import CardWitness
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.plan import LaunchPlan
+from pytest_distbench.records.record import replace
 from pytest_distbench.records.torchrun import is_of_a_group
 from pytest_distbench.run.against import ReferenceSide, Variant, make_setup, outside
 from pytest_distbench.run.directory import RunDirectory
@@ -59,6 +65,7 @@ class Launching:
     _directory: RunDirectory | None = None
     _launcher: Launcher | None = None
     _reference: ReferenceSide | None = None
+    _watch: CardWatch | None = None
     _failed_launches: int = 0
 
     @functools.cached_property
@@ -141,12 +148,14 @@ class Launching:
     def _launch_in(self, directory: Path, request: LaunchRequest, index: int, *, only: Sequence[str]) -> LaunchRecord:
         plan = self._plan(directory, request, index, only=only)
         self.on_progress(f"launch {index + 1}")
-        if plan.body.command:
-            record = launch_command(plan, on_progress=self.on_progress, on_output=self.on_output)
-        else:
-            record = supervise(self.launcher, plan, on_progress=self.on_progress, on_output=self.on_output)
+        with self._watch_cards(plan) as cards:
+            if plan.body.command:
+                record = launch_command(plan, on_progress=self.on_progress, on_output=self._shown(plan))
+            else:
+                record = supervise(self.launcher, plan, on_progress=self.on_progress, on_output=self._shown(plan))
+        record = self._describe(record, cards)
         self._tidy(record, request)
-        return record
+        return mask_record(record, _secrets(plan))
 
     def launch_pair(
         self, request: LaunchRequest, index: int, *, only: Sequence[str]
@@ -160,9 +169,11 @@ class Launching:
         self._replace_what_is_gone()
         try:
             ours, theirs = (self._plan(self.directory.next_launch(), request, index, only=only) for _ in range(2))
-            records = self.reference.launch(
-                self.launcher, ours, theirs, on_progress=self.on_progress, on_output=self.on_output
-            )
+            with self._watch_cards(ours) as cards:
+                there, here = self.reference.launch(
+                    self.launcher, ours, theirs, on_progress=self.on_progress, on_output=self._shown(ours)
+                )
+            records = there and self._describe(there, cards), here and self._describe(here, cards)
         except OSError as error:
             raise _no_room(error) from error
         for record, plan, side in zip(records, (theirs, ours), ("reference", ""), strict=True):
@@ -170,7 +181,8 @@ class Launching:
                 shutil.rmtree(plan.directory, ignore_errors=True)
             else:
                 self._tidy(record, request, side)
-        return records
+        first, second = (record and mask_record(record, _secrets(ours)) for record in records)
+        return first, second
 
     def _plan(self, directory: Path, request: LaunchRequest, index: int, *, only: Sequence[str]) -> LaunchPlan:
         variables = self._variables()
@@ -203,6 +215,26 @@ class Launching:
             set_threads=_threads(variables) if self.kind.sets_threads else None,
         )
 
+    @contextlib.contextmanager
+    def _watch_cards(self, plan: LaunchPlan) -> Iterator[list[CardWitness]]:
+        """Look at the GPUs of a launch while it runs; those of other hosts are out of sight."""
+        if plan.device != "cuda" or not self.settings.gpus.visible or self.kind.hosts == "many":
+            yield []
+            return
+        if self._watch is None:
+            self._watch = CardWatch(self.settings.gpus.visible)
+        with self._watch.during(plan.world_size) as cards:
+            yield cards
+
+    def _describe(self, record: LaunchRecord, cards: list[CardWitness]) -> LaunchRecord:
+        """A launch on GPUs with what no rank knows: how they fared, and the driver."""
+        driver = self.settings.gpus.driver
+        software = {**record.software, "driver": driver} if record.software and driver else record.software
+        leased = [self.settings.gpus.visible[device] for device in self._devices(len(record.gpus))]
+        remark = misplaced(leased, record.gpus)
+        remarks = [*record.remarks, remark] if remark else record.remarks
+        return replace(record, cards=cards, software=software, remarks=remarks)
+
     def forget(self, record: LaunchRecord) -> None:
         """A launch that failed is of no interest, and need not be kept for reading."""
         self._failed_launches -= 1
@@ -213,14 +245,21 @@ class Launching:
         self._failed_launches += record.outcome == "failed"
         self.outputs.take(record, request.title, side)
 
+    def _shown(self, plan: LaunchPlan) -> Callable[[int, str], None] | None:
+        """What gets the lines of a launch's ranks, without the secrets in them."""
+        show, secrets = self.on_output, _secrets(plan)
+        if show is None or not secrets:
+            return show
+        return lambda rank, line: show(rank, mask_values(line, secrets))
+
     def _devices(self, world_size: int) -> list[int]:
         """CUDA device of each rank: one of its own, or shared evenly."""
-        count = len(self.settings.gpus)
+        count = len(self.settings.gpus.visible)
         return [rank % count for rank in range(world_size)] if count else []
 
     def _variables(self) -> dict[str, str]:
         """Pytest's environment as it is, without an outer torchrun's, plus what torchrun and the launcher add."""
-        variables = {k: v for k, v in os.environ.items() if not is_of_a_group(k)}
+        variables = {k: v for k, v in os.environ.items() if not is_of_a_group(k)} | dict(self.settings.gpus.variables)
         variables.setdefault("OMP_NUM_THREADS", "1")  # one rank too: else it is no measure for two
         for name, value in self.kind.variables.items():
             variables.setdefault(name, value)
@@ -233,6 +272,9 @@ class Launching:
 
     def close(self) -> None:
         """End the launchers and remove the worktree; the run directory stays if a launch failed."""
+        if self._watch is not None:
+            self._watch.close()
+            self._watch = None
         reference, self._reference = self._reference, None
         launcher, self._launcher = self._launcher, None
         try:
@@ -244,6 +286,11 @@ class Launching:
         if self._directory is not None:
             self._directory.close(keep=self._failed_launches > 0)
             self._directory = None
+
+
+def _secrets(plan: LaunchPlan) -> list[str]:
+    """The values of secret variables in the environment of a launch."""
+    return secret_values({**plan.variables, **plan.own_variables})
 
 
 def _working_dir() -> str:

@@ -61,10 +61,9 @@ class Session:
     @functools.cached_property
     def hardware(self) -> Environment:
         """This machine, with the software that is installed here."""
-        gpus = self.settings.gpus
         return hardware.describe(
             platform_name=self.settings.platform,
-            gpu_name=gpus[0].name if gpus else None,
+            gpus=self.settings.gpus,
             shares_gpu=self.settings.shares_gpu,
             software={"python": sys.version.split()[0], "torch": hardware.installed_version("torch")},
             variables=os.environ,
@@ -80,7 +79,7 @@ class Session:
         return replace(
             self.hardware,
             software=software or self.hardware.software,
-            variables=hardware.variables_to_record(os.environ),
+            variables=hardware.variables_to_record({**os.environ, **self.settings.gpus.variables}),
         )
 
     def count_comparisons(self, cases: Iterable[tuple[str, str, str]]) -> None:
@@ -214,7 +213,7 @@ class Session:
     @contextlib.contextmanager
     def _alone(self, world_size: int) -> Iterator[None]:
         """One measurement at a time on this host, and nobody else on these GPUs."""
-        gpus = [gpu.uuid for gpu in self.settings.gpus[:world_size]]
+        gpus = [gpu.uuid for gpu in self.settings.gpus.visible[:world_size]]
         tell = self.launching.on_wait
         with contextlib.ExitStack() as held:
             if self.launching.kind.local_lock:

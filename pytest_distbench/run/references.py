@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Protocol
 
+from pytest_distbench.judging.cards import norm_of
 from pytest_distbench.judging.case import judge_launches
 from pytest_distbench.judging.draft import Judgement
 from pytest_distbench.judging.entry import make_entry, peak_memory_of, phases_of
@@ -116,6 +117,7 @@ class Stored:
             software=self.entry.software,
             peak_memory_bytes=self.entry.peak_memory_bytes,
             phases=self.entry.phases,
+            cards=self.entry.cards,
         )
 
     def conclude(self, result: CaseResult) -> CaseResult:
@@ -182,6 +184,7 @@ class Paired:
             software=references[0].software if references else {},
             peak_memory_bytes=peak_memory_of(references),
             phases=phases_of(references),
+            cards=norm_of(references),
             launches=list(references),
         )
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_distbench.judging.policy import Policy
 
 if TYPE_CHECKING:
-    from pytest_distbench.machine.hardware import Gpu
+    from pytest_distbench.machine.gpus import Gpus
     from pytest_distbench.records.choices import Update
 
 
@@ -40,7 +40,7 @@ class Settings:
         world_sizes: process-group sizes given, ascending.
         only_these_sizes: True when a list was given: exactly those run. Else the one number is an upper bound.
         gpu: CUDA is required.
-        gpus: the visible GPUs; empty without ``gpu``.
+        gpus: what the driver shows; nothing without ``gpu``.
         shares_gpu: several ranks may run on one GPU; nothing is judged or stored then.
         attach: the rank that gets the terminal, or None.
         backends: of the process groups; every test runs with each of them.
@@ -65,7 +65,7 @@ class Settings:
     world_sizes: tuple[int, ...]
     only_these_sizes: bool
     gpu: bool
-    gpus: tuple[Gpu, ...]
+    gpus: Gpus
     shares_gpu: bool
     attach: int | None
     backends: tuple[str, ...]
@@ -85,6 +85,12 @@ class Settings:
     max_message_bytes: int | None
     preload: tuple[str, ...]
     against: AgainstSettings | None = None
+
+    def on_cpu(self) -> Settings:
+        """The same for a test that stays on the CPU: without GPUs, and stored under the class of the CPU."""
+        from pytest_distbench.machine.gpus import Gpus  # late: a plain pytest run must not pay for it
+
+        return replace(self, gpu=False, gpus=Gpus(), shares_gpu=False, backends=("gloo",), platform=None)
 
     @property
     def largest(self) -> int:

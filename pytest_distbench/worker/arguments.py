@@ -8,15 +8,13 @@ from __future__ import annotations
 import math
 import numbers
 import operator
-import sys
 from collections.abc import Iterable, Mapping
-from pathlib import Path
 from typing import Any, NoReturn
 
 import numpy
 import torch
 
-from pytest_distbench.errors import ConfigurationError, RecordingError, show
+from pytest_distbench.errors import ConfigurationError, RecordingError, line_outside, show
 from pytest_distbench.records.bound import Bound, bounds_between
 from pytest_distbench.records.metric import Scalar
 
@@ -25,8 +23,6 @@ LARGEST_WHOLE = 2**53
 
 LARGEST_NUMBER = 1e300
 """No measurement is beyond; sums and means over ranks and launches stay finite below it."""
-
-_PACKAGE = str(Path(__file__).resolve().parents[1])
 
 _NO_NUMBER = (TypeError, ValueError, ArithmeticError, RuntimeError)
 """What float() and index() raise, torch's among them."""
@@ -149,19 +145,9 @@ def check_bounds(call: str, at_least: object, at_most: object, *, unit: object, 
     if at_least is None and at_most is None:
         return []
     try:
-        return bounds_between(
-            at_least, at_most, unit=check_text(call, "unit", unit), where=f"{by} at {_line_outside()}"
-        )
+        return bounds_between(at_least, at_most, unit=check_text(call, "unit", unit), where=f"{by} at {line_outside()}")
     except ConfigurationError as error:
         raise RecordingError(f"{call}: {error}") from None
-
-
-def _line_outside() -> str:
-    """The line that called into this package."""
-    frame = sys._getframe()
-    while frame.f_back is not None and frame.f_code.co_filename.startswith(_PACKAGE):
-        frame = frame.f_back
-    return f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}"
 
 
 def check_scalars(call: str, argument: str, value: object) -> dict[str, Scalar]:

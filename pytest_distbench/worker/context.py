@@ -30,7 +30,7 @@ from pytest_distbench.worker.arguments import (
 from pytest_distbench.worker.control import ControlLine
 from pytest_distbench.worker.fingerprint import Watch
 from pytest_distbench.worker.goal import Goal
-from pytest_distbench.worker.iterations import time_iterations
+from pytest_distbench.worker.iterations import MODES, Mode, time_iterations
 from pytest_distbench.worker.meter import Meter
 from pytest_distbench.worker.notebook import Notebook
 from pytest_distbench.worker.phases import Loop, Phases
@@ -73,7 +73,9 @@ class RankContext:
         self._only = frozenset(plan.only)
         self._control = control
         self._common_at: dict[str, Scalar] = {}
-        self._side_group = SideGroup("" if plan.body.is_script else plan.backend, self.world_size, self.watch)
+        self._side_group = SideGroup(
+            "" if plan.body.is_script else plan.backend, self.world_size, plan.timeout_s, self.watch
+        )
         self._unfinished: list[str] = []
         self._takes_turns = plan.takes_turns
         self._waited_s = 0.0
@@ -87,13 +89,19 @@ class RankContext:
         at: Mapping[str, Scalar] | None = None,
         identity: Mapping[str, Scalar] | None = None,
         facts: Mapping[str, Scalar] | None = None,
+        mode: Mode = "per-iteration",
     ) -> Iterator[int]:
         """Time the body of a ``for`` loop, once per iteration. Called by all ranks with equal counts.
 
         Each iteration begins with an untimed barrier. On a CPU the clock is read before and after the loop body;
-        on CUDA, events are recorded around it on the current stream and synchronised. The iteration's time is the
-        maximum over ranks, the launch's value the 25th percentile of these. The last warm-up iteration gives the
+        on CUDA, events are recorded around it on the current stream, which is kept busy while the host enqueues: the
+        time is the device's, not Python's, unless the loop body itself waits for the device. The iteration's time is
+        the maximum over ranks, the launch's value the 25th percentile of these. The last warm-up iteration gives the
         fingerprint; without warm-up the first timed one.
+
+        With ``mode="batch"`` barrier and clock are around twenty iterations in one breath, as in nccl-tests, and a
+        value is the mean of a batch. With ``mode="graph"``, on CUDA, one iteration is captured as a CUDA graph and
+        replayed ``iterations`` times: the loop body runs in the warm-up, and once more with index 0.
 
         Args:
             name: of the metric, in seconds, lower is better.
@@ -103,6 +111,7 @@ class RankContext:
             identity: what else defines the number, for example ``{"in_place": True}``: it is not compared with one
                 of another identity, and stored beside it.
             facts: what describes the number, for example a factor to print it with; not compared.
+            mode: ``per-iteration``, ``batch`` or ``graph``. The last two need a warm-up, and are part of the identity.
 
         Returns:
             The index of each iteration, negative during warm-up.
@@ -116,23 +125,45 @@ class RankContext:
         iterations = check_whole(call, "iterations", iterations, least=1)
         identity, facts = check_scalars(call, "identity", identity), check_scalars(call, "facts", facts)
         point = {**self._common_at, **check_scalars(call, "at", at)}
+        identity = self._with_mode(call, mode, warmup, identity)
         label = self.notebook.expect_new(name, point)
         self._unfinished.append(label)
-        return self._time(name, warmup, iterations, label=label, point=point, identity=identity, facts=facts)
+        return self._time(name, warmup, iterations, mode, label=label, point=point, identity=identity, facts=facts)
+
+    def _with_mode(self, call: str, mode: Mode, warmup: int, identity: dict[str, Scalar]) -> dict[str, Scalar]:
+        """The identity of a loop with its mode; the usual one stands there only where the body names it."""
+        check_choice(call, "mode", mode, MODES)
+        if identity.get("mode", mode) != mode:
+            raise RecordingError(f"{call}: mode={mode!r}, and {identity['mode']!r} in identity=; leave it out there")
+        if mode == "per-iteration":
+            return identity
+        if mode == "graph" and self.device.type != "cuda":
+            raise RecordingError(
+                f"{call}: mode='graph' replays a CUDA graph, and this rank computes on the {self.device.type}: run it "
+                "with --gpu, or mark the test with @pytest.mark.gpu"
+            )
+        if not warmup:
+            raise RecordingError(
+                f"{call}: mode={mode!r} needs a warm-up, which gives the fingerprint: warmup=1 or more"
+            )
+        return {**identity, "mode": mode}
 
     def _time(
         self,
         name: str,
         warmup: int,
         iterations: int,
+        mode: Mode,
         *,
         label: str,
         point: dict[str, Scalar],
         identity: dict[str, Scalar],
         facts: dict[str, Scalar],
     ) -> Iterator[int]:
-        with self.phases.loop(name, point) as loop:
-            times, meter = yield from time_iterations(self, loop, label, warmup=warmup, iterations=iterations)
+        with self.phases.loop(name, point, is_captured=mode == "graph") as loop:
+            times, meter = yield from time_iterations(
+                self, loop, label, mode=mode, warmup=warmup, iterations=iterations
+            )
             self._unfinished.remove(label)
             self.record_times(name, times, meter, at=point, identity=identity, facts=facts)
 
@@ -218,9 +249,8 @@ class RankContext:
         identity: Mapping[str, Scalar] | None = None,
         facts: Mapping[str, Scalar] | None = None,
     ) -> None:
-        """Record a clock's series with the CPU time and the waits of the same iterations."""
+        """Record a clock's series with the witnesses of the same iterations."""
         point = {**self._common_at, **(at or {})}
-        witnesses = {"cpu_s": meter.cpu_s, "waits": meter.waits}
         self.notebook.note(
             name,
             seconds,
@@ -230,7 +260,7 @@ class RankContext:
             at=point,
             identity=identity,
             facts=facts,
-            companions=witnesses,
+            companions=meter.witnesses(),
         )
 
     def record_wall_time(self, seconds: float, cpu_s: float) -> None:
@@ -269,7 +299,8 @@ class RankContext:
         Inside a ``timed`` or goal loop it becomes a series, one value per timed iteration: the sum where it is entered
         several times in one, 0 where it is not entered. The loop's metric is then part of the path:
         ``phase/step/forward``. A launch's value is the 25th percentile of the iterations that entered it. Outside a
-        loop it is one number, and a name is used once. On CUDA the device is waited for at both ends.
+        loop it is one number, and a name is used once. On CUDA the device is waited for at both ends, so that the host
+        no longer runs ahead of it; a loop with ``mode="graph"`` has no phases.
 
         Args:
             name: of the part.
@@ -353,6 +384,20 @@ class RankContext:
     def own_clock(self) -> float:
         """Seconds on a clock that stands still while another group has its turn."""
         return time.perf_counter() - self._waited_s
+
+    def align_devices(self) -> None:
+        """Enqueue what ends on all ranks' devices at the same time. A collective call."""
+        self._side_group.align(self.device)
+
+    def wait_for_queued(self) -> None:
+        """Wait for what the body has left on its device's queue when it returns. Its errors are the body's."""
+        if self.device.type != "cuda" or not torch.cuda.is_initialized():
+            return
+        try:
+            torch.cuda.synchronize()
+        except Exception as error:
+            error.add_note("It came from work that was still on the device's queue when the body had returned.")
+            raise
 
     def synchronize(self) -> None:
         """Wait until the device has done what it was given."""

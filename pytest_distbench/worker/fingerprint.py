@@ -185,7 +185,7 @@ def _bytes(dtype: str, shape: list[int]) -> int:
 
 def _read(*, whole: bool) -> list[FlightRecording]:
     found = []
-    for content in torch_internals.recordings(whole=whole):
+    for content in torch_internals.recordings(whole=whole).values():
         with contextlib.suppress(msgspec.DecodeError):
             found.append(msgspec.json.decode(content, type=FlightRecording))
     return found

@@ -18,6 +18,7 @@ from pytest_distbench.records.kinds import Better
 from pytest_distbench.worker.arguments import check_choice, check_name, check_number, check_whole, real, refuse
 from pytest_distbench.worker.blocks import block_length
 from pytest_distbench.worker.meter import Meter
+from pytest_distbench.worker.steps import DeviceSteps, HostSteps, Steps
 
 if TYPE_CHECKING:
     from pytest_distbench.worker.context import RankContext
@@ -42,6 +43,8 @@ class Goal:
     ``steps_to_<metric>`` (no value if the target was missed) and ``final_<metric>`` (of the last evaluation, which
     means something where ``min_steps`` goes well beyond the target). And numbers of the clock: ``time_to_<metric>``
     (s, if the target was met) and ``step_time`` (s, series); ``samples_per_second``, ``loss`` and more for information.
+    On CUDA the host runs ahead of the device as it does outside of a test: the device is waited for once per block of
+    ten or more steps, and before an evaluation, and the steps of a block have the same time.
     A collective object: every rank runs the same steps.
     """
 
@@ -98,8 +101,10 @@ class Goal:
         self._reached_s = 0.0
         self._rank = rank
         self._step = 0
-        self._step_times: list[float] = []
         self._meter = Meter()
+        self._clock: Steps = (
+            DeviceSteps(self._meter, rank.synchronize) if rank.device.type == "cuda" else HostSteps(self._meter)
+        )
         self._evaluation_s = 0.0
         self._values: list[float] = []
         self._losses: list[torch.Tensor] = []
@@ -141,16 +146,16 @@ class Goal:
                 if step <= STEADY_STEP:
                     self._start += _seconds(lambda: watch.begin(rank.point_key("step_time")))
                 loop.begin_iteration()
-                self._meter.start()
-                step_start = time.perf_counter()
+                self._clock.begin()
                 yield step
-                rank.synchronize()
-                self._step_times.append(time.perf_counter() - step_start - (self._evaluation_s - evaluated_before))
-                self._meter.stop()
+                is_last = step == self.max_steps or (self.reached_at is not None and step >= self.min_steps)
+                evaluated_s = self._evaluation_s - evaluated_before
+                ends_block = is_last or evaluated_s > 0 or step <= STEADY_STEP or (step + 1) % block == 0
+                self._clock.end(evaluated_s, ends_block=ends_block)
                 self._start += _seconds(watch.end)
                 if step == STEADY_STEP:
                     self._start += _seconds(watch.read)
-                if self.reached_at is not None and step >= self.min_steps:
+                if is_last:
                     break
             total_s = rank.own_clock() - self._start
             watch.mark()
@@ -181,6 +186,7 @@ class Goal:
             self._losses.append(_scalar(call, loss))
         if self._step % self.every:
             return False
+        self._clock.pause()
         self._rank.synchronize()
         start = time.perf_counter()
         with self._rank.watch.apart():
@@ -211,7 +217,7 @@ class Goal:
         rank.record(f"steps_to_{metric}", self.reached_at, unit="steps", better="steps", identity=goal)
         if self.reached_at is not None:  # a miss is one finding, that of the steps, not two
             rank.record(f"time_to_{metric}", self._reached_s, unit="s", better="lower", identity=goal)
-        rank.record_times("step_time", self._step_times, self._meter)
+        rank.record_times("step_time", self._clock.times, self._meter)
         samples = {} if self.evaluation_samples is None else {"evaluation_samples": self.evaluation_samples}
         rank.record(
             f"final_{metric}",

@@ -1,66 +1,141 @@
-"""Iterations: the clock around the body of a ``timed`` loop."""
+"""Iterations: the loop around the body of a ``timed`` loop, in one of the modes of the clock."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Generator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import torch
 
 from pytest_distbench.worker.blocks import block_length
+from pytest_distbench.worker.busy import BusyStream, stream_occupier
 from pytest_distbench.worker.meter import Meter
 from pytest_distbench.worker.phases import Loop
+from pytest_distbench.worker.stopwatch import DeviceStopwatch, HostStopwatch, Stopwatch
 
 if TYPE_CHECKING:
     from pytest_distbench.worker.context import RankContext
 
+Mode = Literal["per-iteration", "batch", "graph"]
+MODES: tuple[Mode, ...] = ("per-iteration", "batch", "graph")
 
-def time_iterations(
-    rank: RankContext, loop: Loop, label: str, *, warmup: int, iterations: int
-) -> Generator[int, None, tuple[list[float], Meter]]:
+BATCH = 20
+"""Iterations of a batch, as nccl-tests has (``-n``)."""
+
+_WARMUP_ON_DEVICE = 3
+"""Rounds of an empty clock: what is loaded and connected at its first use is no part of what is measured."""
+
+Timed = Generator[int, None, tuple[list[float], Meter]]
+
+
+def time_iterations(rank: RankContext, loop: Loop, label: str, *, mode: Mode, warmup: int, iterations: int) -> Timed:
     """Yield the index of each iteration, negative during warm-up; what happens until the next is timed.
 
-    A collective call: every iteration begins with an untimed barrier.
+    A collective call: every iteration, or batch of them, begins with an untimed barrier.
 
     Args:
         rank: where it runs.
         loop: is told which iterations are timed.
         label: key of the fingerprint.
+        mode: of the clock. With ``graph`` one iteration is captured, index 0, and replayed without the host's code.
         warmup: untimed iterations before the first timed one.
         iterations: timed ones.
 
     Returns:
-        Seconds of each timed iteration, and what they cost besides.
+        Seconds of each timed iteration, or of one in each batch, and what they cost besides.
     """
-    times = []
     meter = Meter()
-    block = block_length(iterations)
+    watch = _stopwatch(rank, meter)
     for i in range(-warmup, 0):
         rank.barrier()
         if i == -1:
             rank.watch.begin(label)
+        watch.start()
         yield i
+        watch.stop()
         rank.watch.end(ahead=iterations)
+    meter.of_host.clear()
+    match mode:
+        case "per-iteration":
+            times = yield from _one_by_one(rank, loop, label, watch, meter, iterations, is_described=warmup > 0)
+        case "batch":
+            times = yield from _in_batches(rank, loop, watch, meter, iterations)
+        case "graph":
+            times = yield from _replayed(rank, watch, meter, iterations)
+    return times, meter
+
+
+def _one_by_one(
+    rank: RankContext, loop: Loop, label: str, watch: Stopwatch, meter: Meter, iterations: int, *, is_described: bool
+) -> Generator[int, None, list[float]]:
+    times = []
+    block = block_length(iterations)
     for i in range(iterations):
         if i % block == 0:
             rank.take_turn()
-        if i == 0 and not warmup:
+        if i == 0 and not is_described:
             rank.watch.begin(label)
         loop.begin_iteration()
         rank.barrier()
         meter.start()
-        if rank.device.type == "cuda":
-            begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-            begin.record()
-            yield i
-            end.record()
-            end.synchronize()
-            times.append(begin.elapsed_time(end) / 1e3)
-        else:
-            start = time.perf_counter()
-            yield i
-            times.append(time.perf_counter() - start)
+        watch.start()
+        yield i
+        times.append(watch.stop())
         meter.stop()
         rank.watch.end(ahead=iterations - 1 - i)
-    return times, meter
+    return times
+
+
+def _in_batches(
+    rank: RankContext, loop: Loop, watch: Stopwatch, meter: Meter, iterations: int
+) -> Generator[int, None, list[float]]:
+    """One after the other without a wait between, and one value of each batch."""
+    times = []
+    first = 0
+    for length in batches(iterations):
+        rank.take_turn()
+        rank.barrier()
+        meter.start()
+        watch.start(length)
+        for i in range(first, first + length):
+            loop.begin_iteration()
+            yield i
+        times.append(watch.stop())
+        meter.stop(length)
+        first += length
+    return times
+
+
+def _replayed(rank: RankContext, watch: Stopwatch, meter: Meter, iterations: int) -> Generator[int, None, list[float]]:
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, capture_error_mode="thread_local"):  # NCCL's own threads ask for events meanwhile
+        yield 0
+    times = []
+    block = block_length(iterations)
+    graph.replay()  # the first one uploads it
+    for i in range(iterations):
+        if i % block == 0:
+            rank.take_turn()
+        rank.barrier()
+        meter.start()
+        watch.start()
+        graph.replay()
+        times.append(watch.stop())
+        meter.stop()
+    return times
+
+
+def batches(iterations: int) -> list[int]:
+    """Lengths of the batches of so many iterations, as equal as they can be, none shorter than asked for."""
+    count = max(1, iterations // BATCH)
+    return [iterations // count + (i < iterations % count) for i in range(count)]
+
+
+def _stopwatch(rank: RankContext, meter: Meter) -> Stopwatch:
+    if rank.device.type != "cuda":
+        return HostStopwatch()
+    watch = DeviceStopwatch(meter, rank.align_devices, BusyStream(stream_occupier()))
+    for _ in range(_WARMUP_ON_DEVICE):
+        watch.start()
+        watch.stop()
+    return watch

@@ -25,6 +25,7 @@ from pytest_distbench.worker.control import ControlLine
 from pytest_distbench.worker.failure import classify, describe, user_frames
 from pytest_distbench.worker.leaving import leave
 from pytest_distbench.worker.membership import join_group, keep_destroyed_groups, leave_group
+from pytest_distbench.worker.preloaded import check_fork
 from pytest_distbench.worker.process import (
     flush_output,
     forbid_breakpoints,
@@ -103,6 +104,7 @@ class _Life:
     def _measure(self) -> None:
         plan = self.plan
         if plan.device == "cuda":
+            check_fork()
             torch.cuda.set_device(self.context.device)
         if plan.set_threads is not None:
             torch.set_num_threads(plan.set_threads)
@@ -110,6 +112,7 @@ class _Life:
             notes = script_notes.CURRENT = script_notes.ScriptNotes(self.context)
             with self._turn(), self.phase("body"), self._resources(), watched_steps(self.context.watch):
                 run_script(plan.body)
+                self.context.wait_for_queued()
             notes.finish()
             self.context.record_wall_time(self.body_s, self.cpu_s)
             return
@@ -130,6 +133,7 @@ class _Life:
                 self.context.watch.is_on &= seed == plan.seeds[0]  # the others run the same code
                 with self.context.point(seed=seed) if len(plan.seeds) > 1 else contextlib.nullcontext():
                     bodies.call(body, self.context)
+                    self.context.wait_for_queued()
         self.context.check_complete()
         self.context.watch.read()
 
@@ -192,6 +196,7 @@ class _Life:
             cpu_s=self.cpu_s,
             busy_s=self.busy_s,
             software=usage.software() if self.rank == 0 else {},
+            gpu=usage.gpu() if self.plan.device == "cuda" else "",
             group_size=self.largest_group(),
         )
 

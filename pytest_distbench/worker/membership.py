@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import gc
+import os
 from collections import deque
 from collections.abc import Callable
 from datetime import timedelta
@@ -13,11 +14,8 @@ import torch
 import torch.distributed as dist
 from torch.distributed.rendezvous import rendezvous
 
+from pytest_distbench.worker import limits
 from pytest_distbench.worker.torch_internals import gloo_groups, group_members, join_fake_group, replace_in_distributed
-
-STORE_SHARE = 0.6
-GROUP_SHARE = 0.8
-"""Time-outs nest, as shares of the launch's: rendezvous before collective before launch, so that the inner explains."""
 
 _MOST_KEPT = 16
 """Destroyed groups that are kept: each has threads and sockets, and a body may make hundreds. Those that go are old."""
@@ -36,14 +34,14 @@ def join_group(backend: str, *, rank: int, world_size: int, timeout_s: float, de
     if backend == "fake":
         join_fake_group(rank=rank, world_size=world_size)
         return
-    store, rank, world_size = next(rendezvous("env://", timeout=timedelta(seconds=timeout_s * STORE_SHARE)))
+    store, rank, world_size = next(rendezvous("env://", timeout=timedelta(seconds=limits.store_s(timeout_s))))
     dist.init_process_group(
         backend,
         store=store,
         rank=rank,
         world_size=world_size,
-        timeout=timedelta(seconds=timeout_s * GROUP_SHARE),
-        device_id=device if device.type == "cuda" else None,
+        timeout=timedelta(seconds=limits.collective_s(backend, timeout_s, os.environ)),
+        device_id=device if device.type == "cuda" and backend != "gloo" else None,  # gloo has no use for one
     )
 
 

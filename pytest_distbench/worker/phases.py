@@ -22,10 +22,12 @@ class Loop:
         num_timed: timed iterations begun; 0 during warm-up.
         series: path of a phase -> seconds in each timed iteration, as far as the last that entered it.
         better: path of a phase -> how it is judged.
+        is_captured: its iterations are replayed without the host.
     """
 
     name: str
     at: dict[str, Scalar]
+    is_captured: bool = False
     num_timed: int = 0
     series: dict[str, list[float]] = field(default_factory=dict)
     better: dict[str, Better] = field(default_factory=dict)
@@ -63,9 +65,9 @@ class Phases:
         return any(isinstance(o, Loop) for o in self._open)
 
     @contextlib.contextmanager
-    def loop(self, name: str, at: Mapping[str, Scalar]) -> Iterator[Loop]:
+    def loop(self, name: str, at: Mapping[str, Scalar], *, is_captured: bool = False) -> Iterator[Loop]:
         """Collect the phases of a loop. They are recorded at its end; of one that is left early, not."""
-        loop = Loop(name=name, at=dict(at))
+        loop = Loop(name=name, at=dict(at), is_captured=is_captured)
         self._open.append(loop)
         try:
             yield loop
@@ -81,12 +83,17 @@ class Phases:
 
         Raises:
             RecordingError: outside a loop, the name was used before; in one, the phase was judged otherwise before, or
-                outlives its loop.
+                outlives its loop; or that loop is captured.
         """
         path = PHASE + "/".join([*(o.name if isinstance(o, Loop) else o for o in self._open), name])
         loop = next((o for o in reversed(self._open) if isinstance(o, Loop)), None)
         if loop is None:
             self._notebook.expect_new(path, at)
+        elif loop.is_captured:
+            raise RecordingError(
+                f"phase({name!r}): an iteration of the loop {loop.name!r} is captured and replayed in one, and has no "
+                "parts; use mode='per-iteration' for its phases"
+            )
         elif loop.better.setdefault(path, better) != better:
             raise RecordingError(
                 f"phase({name!r}): better={better!r}, and {loop.better[path]!r} before in the same loop; give one"

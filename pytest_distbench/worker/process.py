@@ -16,7 +16,9 @@ from pytest_distbench.records.plan import LaunchPlan
 from pytest_distbench.records.torchrun import CONTRACT
 from pytest_distbench.records.wire import STACKS_SIGNAL, variables_from_wire
 from pytest_distbench.releases import RECORDER_FILE_VARIABLES, RECORDER_SIZE_VARIABLES
+from pytest_distbench.worker.limits import heartbeat_s
 from pytest_distbench.worker.python_internals import place_sockets
+from pytest_distbench.worker.torch_internals import has_recorder
 
 _RECORDED = "2000"
 """Collectives that torch's flight recorder keeps: its own default."""
@@ -29,7 +31,9 @@ def take_environment(plan: LaunchPlan) -> None:
     os.environ.update(variables_from_wire(plan.variables))
     os.environ.update(contract)
     if not any(name in os.environ for name in RECORDER_SIZE_VARIABLES):
-        os.environ[RECORDER_SIZE_VARIABLES[0]] = _RECORDED  # in torch 2.8 the recorder is off unless it is asked for
+        os.environ[_name(RECORDER_SIZE_VARIABLES)] = (
+            _RECORDED  # in torch 2.8 the recorder is off unless it is asked for
+        )
     if plan.device == "cuda":
         _arm_nccl(plan)
     sys.path[:] = plan.python_path
@@ -44,13 +48,20 @@ def take_environment(plan: LaunchPlan) -> None:
 def _arm_nccl(plan: LaunchPlan) -> None:
     """Let NCCL leave evidence of a hang, and several ranks on one GPU pose as hosts of their own (NCCL_HOSTID)."""
     record = plan.files.nccl_flight_prefix
-    settings = {**dict.fromkeys(RECORDER_SIZE_VARIABLES, _RECORDED), "TORCH_NCCL_DUMP_ON_TIMEOUT": "1"}
-    settings |= dict.fromkeys(RECORDER_FILE_VARIABLES, record)
+    settings = {"TORCH_NCCL_DUMP_ON_TIMEOUT": "1"}
+    if not any(name in os.environ for name in RECORDER_FILE_VARIABLES):
+        settings[_name(RECORDER_FILE_VARIABLES)] = record
+    settings["TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC"] = f"{heartbeat_s(plan.timeout_s):.0f}"
     if plan.shares_gpu:
         settings |= {"NCCL_HOSTID": f"distbench-{os.environ['RANK']}", "NCCL_SOCKET_IFNAME": "lo"}
         settings |= {"NCCL_IB_DISABLE": "1", "NCCL_MAX_CTAS": "2"}
     for name, value in settings.items():
         os.environ.setdefault(name, value)
+
+
+def _name(names: tuple[str, str]) -> str:
+    """The one of two that this torch reads without a warning: it deprecates the older."""
+    return names[0] if has_recorder() else names[1]
 
 
 def take_output(path: Path) -> None:

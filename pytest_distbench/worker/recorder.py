@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 def dump(path: Path, groups: Path) -> None:
-    """Write the recorder's content, and before it the ranks of every group, as JSON, whole or not at all.
+    """Write what the recorders hold, by name, and before it the ranks of every group, as JSON, whole or not at all.
 
     An empty file where torch records nothing here. Best effort: it runs while the process is already in trouble.
     """
@@ -19,8 +19,11 @@ def dump(path: Path, groups: Path) -> None:
 
         members = torch_internals.group_members()
         found = torch_internals.recordings(whole=True)
-        # Of two, that which has seen something; of none, silence tells only where every backend is recorded.
-        content = next((c for c in found if b'"entries":[{' in c), found[0] if torch_internals.has_recorder() else b"")
+        telling = {name: text for name, text in found.items() if b'"entries":[{' in text}
+        # All that have seen something: under NCCL our own barriers are in one, and the workload's collectives in the
+        # other. Where none has, silence tells only if every backend is recorded.
+        if telling or torch_internals.has_recorder():
+            content = b"{%s}" % b",".join(b'"%s":%s' % (name.encode(), text) for name, text in telling.items())
     _write(groups, json.dumps(members).encode())
     _write(path, content)
 

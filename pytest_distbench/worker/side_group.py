@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 import torch
 import torch.distributed as dist
 
 from pytest_distbench.errors import RecordingError
 from pytest_distbench.worker.fingerprint import Watch
+from pytest_distbench.worker.limits import collective_s
 
 
 class SideGroup:
@@ -18,26 +21,46 @@ class SideGroup:
     Args:
         backend: of the default group; empty: whatever a script has made it.
         world_size: ranks of the launch.
+        timeout_s: of the launch.
         watch: is told which collectives are not the workload's.
     """
 
-    def __init__(self, backend: str, world_size: int, watch: Watch) -> None:
+    def __init__(self, backend: str, world_size: int, timeout_s: float, watch: Watch) -> None:
         self._backend = backend
         self._world_size = world_size
+        self._timeout = timedelta(seconds=collective_s("gloo", timeout_s, {}))
         self._watch = watch
         self._group: dist.ProcessGroup | None = None
+        self._flag: torch.Tensor | None = None
 
     def barrier(self) -> None:
         """Wait for all ranks, without touching the device."""
-        if not self._is_alone():
-            with self._watch.apart():
-                dist.barrier(group=self._make())
+        if self._is_alone():
+            return
+        group = self._make()
+        with self._watch.apart():
+            if group is None:
+                dist.barrier()
+            else:  # torch's barrier takes a byte of the device that the default group is bound to
+                dist.all_reduce(torch.zeros(1, device="cpu"), group=group)
+
+    def align(self, device: torch.device) -> None:
+        """Enqueue what no rank's device leaves before all have reached it; on NCCL alone, for others block the host.
+
+        Ranks leave a barrier some ten microseconds apart, and a clock that starts then would count that.
+        """
+        if self._is_alone() or (self._backend or dist.get_backend()) != "nccl":
+            return
+        if self._flag is None:
+            self._flag = torch.zeros(1, device=device)
+        with self._watch.apart():
+            dist.all_reduce(self._flag)
 
     def broadcast(self, value: float) -> float:
         """Rank 0's value in every rank."""
         if self._is_alone():
             return value
-        box = torch.tensor([value], dtype=torch.float64)
+        box = torch.tensor([value], dtype=torch.float64, device="cpu")
         with self._watch.apart():
             dist.broadcast(box, src=0, group=self._make())
         return float(box.item())
@@ -46,7 +69,7 @@ class SideGroup:
         """The sum of every rank's value, in every rank; of integers below 2**53 exact."""
         if self._is_alone():
             return value
-        box = torch.tensor([value], dtype=torch.float64)
+        box = torch.tensor([value], dtype=torch.float64, device="cpu")
         with self._watch.apart():
             dist.all_reduce(box, group=self._make())
         return float(box.item())
@@ -65,7 +88,7 @@ class SideGroup:
 
     def _make(self) -> dist.ProcessGroup | None:
         if (self._backend or dist.get_backend()) != "gloo" and self._group is None:
-            group = dist.new_group(backend="gloo")
+            group = dist.new_group(backend="gloo", timeout=self._timeout)
             assert isinstance(group, dist.ProcessGroup)
             self._group = group
         return self._group

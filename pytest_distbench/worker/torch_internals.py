@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import multiprocessing.connection
+import os
 import socket
 import sys
 from collections.abc import Callable, Iterator
@@ -18,7 +19,9 @@ import torch
 import torch.distributed as dist
 from torch.distributed import TCPStore, distributed_c10d  # type: ignore[attr-defined] # exported at run time only
 
-_DUMP_ALL, _DUMP_NCCL = "_dump_fr_trace_json", "_dump_nccl_trace_json"
+_DUMP_ALL = "_dump_fr_trace_json"
+_DUMPS = {"": _DUMP_ALL, "nccl": "_dump_nccl_trace_json"}
+"""torch's recorders: NCCL has one of its own, and writes nothing into that of the other backends."""
 _LONGEST_BLOCK_S = 5.0
 
 
@@ -27,19 +30,19 @@ def has_recorder() -> bool:
     return hasattr(torch._C._distributed_c10d, _DUMP_ALL)
 
 
-def recordings(*, whole: bool) -> list[bytes]:
-    """What torch's flight recorders hold, as JSON: that of all backends, and that of NCCL.
+def recordings(*, whole: bool) -> dict[str, bytes]:
+    """What torch's flight recorders hold, as JSON: that of NCCL as ``nccl``, that of all other backends without a name.
 
     Args:
         whole: with the collectives; else the counts alone, which takes some ten microseconds.
     """
-    found = []
-    for name in (_DUMP_ALL, _DUMP_NCCL):
+    found = {}
+    for recorder, name in _DUMPS.items():
         dump = getattr(torch._C._distributed_c10d, name, None)
         if dump is not None:
             with contextlib.suppress(RuntimeError, TypeError):
                 content: str | bytes = dump(includeCollectives=whole)
-                found.append(content.encode() if isinstance(content, str) else content)
+                found[recorder] = content.encode() if isinstance(content, str) else content
     return found
 
 
@@ -50,10 +53,26 @@ def group_members() -> dict[str, list[int]]:
     return {world.pg_names[group]: sorted(ranks) for group, ranks in known.items()}
 
 
+def is_fork_poisoned() -> bool:
+    """Whether this process has used CUDA, so that no process forked from it can: a child is asked.
+
+    Asking how many devices there are is use enough. torch tells it in a forked process alone.
+    """
+    child = os.fork()
+    if child == 0:
+        os._exit(bool(torch.cuda._is_in_bad_fork()))
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) != 0
+
+
 def skips_of_torchs_tests() -> dict[int, str]:
     """Exit code by which a test of torch's own skips -> why; empty where no such test was imported here."""
     table = getattr(sys.modules.get("torch.testing._internal.common_distributed"), "TEST_SKIPS", {})
     return {skip.exit_code: str(skip.message) for skip in table.values()}
+
+
+def occupy_stream(cycles: int) -> None:
+    """Enqueue a kernel that does nothing for so many cycles of the device's clock."""
+    torch.cuda._sleep(cycles)
 
 
 def gloo_groups() -> list[Any]:

@@ -25,6 +25,13 @@ def peak_memory_bytes(plan: LaunchPlan) -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
+def gpu() -> str:
+    """UUID of the CUDA device in use, as torch spells it; empty where none is, or torch does not tell."""
+    if not torch.cuda.is_initialized():
+        return ""
+    return str(getattr(torch.cuda.get_device_properties(torch.cuda.current_device()), "uuid", ""))
+
+
 def machine_busy_s() -> float:
     """Seconds all cores of this machine have been busy since it started."""
     times = psutil.cpu_times()
@@ -46,7 +53,9 @@ def software() -> dict[str, str]:
         "cpu_capability": torch.backends.cpu.get_cpu_capability(),
         "threads": str(torch.get_num_threads()),
     }
-    if torch.cuda.is_available() and torch.cuda.is_initialized():
+    if torch.cuda.is_initialized():  # to ask whether it is available would load the driver
         found["cuda"] = str(torch.version.cuda)
         found["nccl"] = ".".join(map(str, torch.cuda.nccl.version()))
+        if (cudnn := torch.backends.cudnn.version()) is not None:
+            found["cudnn"] = str(cudnn)
     return found

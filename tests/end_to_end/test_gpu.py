@@ -12,12 +12,12 @@ from support.launching import Launch
 from support.processes import wait_for
 
 from pytest_distbench.launch.contract import Launcher
-from pytest_distbench.machine import hardware
+from pytest_distbench.machine.gpus import read_gpus
 
 pytestmark = [
     pytest.mark.spawn,
     pytest.mark.timeout(600),
-    pytest.mark.skipif(not hardware.gpus(os.environ), reason="needs an NVIDIA GPU and its driver"),
+    pytest.mark.skipif(not read_gpus(os.environ).visible, reason="needs an NVIDIA GPU and its driver"),
 ]
 
 HANG_S = 40.0
@@ -44,7 +44,7 @@ def used_bytes() -> int:
 
     pynvml.nvmlInit()
     try:
-        uuid = hardware.gpus(os.environ)[0].uuid
+        uuid = read_gpus(os.environ).visible[0].uuid
         return int(pynvml.nvmlDeviceGetMemoryInfo(pynvml.nvmlDeviceGetHandleByUUID(uuid)).used)
     finally:
         pynvml.nvmlShutdown()

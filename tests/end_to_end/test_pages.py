@@ -49,3 +49,24 @@ def test_a_page_does_what_it_says(page: str, tmp_path: Path) -> None:
         assert done.returncode == 0 or "failed" in text, told
         for line in text.splitlines():
             assert fnmatch.fnmatch(told, f"*{line.strip('.')}*"), f"{name}: {line!r} is not in\n{told}"
+
+
+def rows(page: Path) -> list[list[str]]:
+    """What the right column of the tables "there, here" has in code, row by row."""
+    tables = re.findall(r"^\| there \| here \|\n\|---\|---\|\n((?:\|.*\n)+)", page.read_text(), re.MULTILINE)
+    return [re.findall(r"`([^`]+)`", line.rpartition(" | ")[2]) for table in tables for line in table.splitlines()]
+
+
+NO_CODE_TO_RUN = {"torch.dtype", "deepspeed.init_distributed()", "DistributedTest"}
+"""What a row explains itself by, and what needs DeepSpeed."""
+
+
+def test_every_line_of_the_tables_is_in_the_file_that_is_run() -> None:
+    code = dict(steps(DOCS / "tests.md"))["test_table.py"]
+    found = rows(DOCS / "tests.md")
+
+    assert len(found) == 17
+    assert all(found)
+    for row in found:
+        for part in set(row) - NO_CODE_TO_RUN:
+            assert fnmatch.fnmatchcase(code, "*" + re.sub(r"([\[*?])", r"[\1]", part).replace("...", "*") + "*"), part

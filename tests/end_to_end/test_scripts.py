@@ -229,3 +229,44 @@ def test_bodies_of_tests_that_measure_nothing(project: pytest.Pytester) -> None:
     assert "assert rank.rank == 0" in text
     assert "SystemExit" in text
     assert not list(project.path.rglob("baselines/**/*.json"))
+
+
+SECRET = "s3cr3t-of-the-test"
+INHERITED = "an0ther-of-the-machine"
+
+TELLS = """
+    import os
+
+    print("tokens:", os.environ["HF_TOKEN"], os.environ["WANDB_API_KEY"])
+    raise RuntimeError("refused: " + os.environ["HF_TOKEN"])
+"""
+
+TELLING_TEST = f"""
+    import sys
+
+    ENV = {{"HF_TOKEN": "{SECRET}"}}
+
+    def test_ranks(distbench):
+        distbench.check("tells.py", env=ENV)
+
+    def test_command(distbench):
+        distbench.check([sys.executable, "tells.py"], env=ENV)
+"""
+
+
+@pytest.mark.parametrize("options", [(), ("-s",)])
+def test_secrets_that_a_script_prints_are_in_its_logs_alone(
+    options: tuple[str, ...], project: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WANDB_API_KEY", INHERITED)
+    write(project, {"tells.py": TELLS, "test_scripts.py": TELLING_TEST})
+    found = run(project, *options, "--distbench-json", "run.json", "--distbench-logs", "logs")
+    told = found.stdout.str() + found.stderr.str() + (project.path / "run.json").read_text()
+    logs = "".join(path.read_text() for path in (project.path / "logs").rglob("rank*.log"))
+
+    found.assert_outcomes(failed=2)
+    assert "tokens: *** ***" in told
+    assert "RuntimeError: refused: ***" in told
+    assert SECRET not in told
+    assert INHERITED not in told
+    assert f"tokens: {SECRET} {INHERITED}" in logs

@@ -6,8 +6,11 @@ import pytest
 
 from pytest_distbench.judging.causes import (
     Cause,
+    Clocks,
     CostlierSizes,
     CpuTime,
+    FreeAlgorithm,
+    HostTime,
     LateRank,
     LongerPhase,
     OtherFingerprint,
@@ -15,6 +18,7 @@ from pytest_distbench.judging.causes import (
     SlowestRank,
     find_causes,
 )
+from pytest_distbench.records.card import CardNorm, CardWitness
 from pytest_distbench.records.case import Case, CaseKey
 from pytest_distbench.records.environment import Environment
 from pytest_distbench.records.launch import LaunchRecord
@@ -52,6 +56,37 @@ def found(result: CaseResult, kind: type[Cause]) -> list[Cause]:
 @pytest.mark.parametrize(("cpu_s", "spent"), [(0.04, "computing"), (0.03, "both"), (0.021, "waiting")])
 def test_cpu_time_tells_computing_from_waiting(cpu_s: float, spent: str) -> None:
     assert find_causes(slower(cpu_s=cpu_s)) == [CpuTime(metric="m", then_s=0.02, now_s=cpu_s, spent=spent)]
+
+
+def on_gpu(**companions: tuple[float, float]) -> CaseResult:
+    """A step that takes 30 ms in place of 20 on each of 2 GPUs, whose hosts spin for all of it."""
+    made = slower()
+    verdicts = [replace(v, companions={"cpu_s": (0.04, 0.06), **companions}) for v in made.verdicts]
+    return replace(made, case=replace(made.case, device="cuda"), verdicts=verdicts)
+
+
+@pytest.mark.parametrize(
+    ("companions", "added_by"),
+    [
+        ({"host_s": (0.01, 0.012), "lead_s": (0.02, 0.04)}, "device"),
+        ({"host_s": (0.04, 0.06), "lead_s": (0.001, 0.0)}, "host"),
+        ({"host_s": (0.04, 0.06), "lead_s": (0.04, 0.06)}, "both"),
+        ({"host_s": (0.04, 0.052), "lead_s": (0.001, 0.0)}, "both"),
+        ({"host_s": (0.04, 0.06), "exposed": (0.0, 0.1)}, "device"),
+        ({"host_s": (0.04, 0.06), "exposed": (0.0, 2.0)}, "host"),
+    ],
+)
+def test_on_a_gpu_the_hosts_share_tells_who_added_the_time(
+    companions: dict[str, tuple[float, float]], added_by: str
+) -> None:
+    result = on_gpu(**companions)
+
+    assert [c.added_by for c in find_causes(result) if isinstance(c, HostTime)] == [added_by]
+
+
+def test_on_a_gpu_cpu_time_is_no_evidence_of_computing() -> None:
+    assert found(on_gpu(host_s=(0.01, 0.01), lead_s=(0.0, 0.0)), CpuTime) == []
+    assert found(on_gpu(), CpuTime) == []
 
 
 @pytest.mark.parametrize("current", [0.02, 0.0199, 0.01, 0.0201])
@@ -136,3 +171,30 @@ def test_a_late_rank_is_found_beside_a_bound_too() -> None:
     beyond = [replace(v, kind="beyond", baseline=None, ratio=None) for v in made.verdicts]
 
     assert found(replace(made, verdicts=beyond), LateRank) == [LateRank(rank=1, metric="m", late_s=0.01)]
+
+
+def on_gpus(result: CaseResult, **variables: str) -> CaseResult:
+    """The same, on several GPUs."""
+    environment = replace(result.environment, variables=variables)
+    return replace(result, case=replace(result.case, device="cuda"), environment=environment)
+
+
+def test_the_clocks_of_the_gpus_stand_beside_a_regression_whether_they_moved_or_not() -> None:
+    then = CardNorm(sm_mhz=1980.0, memory_mhz=2619.0)
+    card = CardWitness(label="GPU 0", uuid="GPU-0", looks=3, sm_mhz=1980.0, memory_mhz=2619.0)
+    launch = LaunchRecord(index=0, outcome="passed", wall_s=1.0, cards=[card])
+    known = case(SLOWER, launches=[launch], cards=then)
+
+    assert found(known, Clocks) == [Clocks(then=then, now=then)]
+    assert found(case(SLOWER, launches=[launch]), Clocks) == []
+    assert found(slower(), Clocks) == []
+
+
+@pytest.mark.parametrize(("kind", "is_advised"), [("regressed", True), ("drifted", True), ("unchanged", False)])
+def test_a_curve_that_departs_on_several_gpus_asks_for_a_fixed_algorithm(kind: str, *, is_advised: bool) -> None:
+    curve = replace(SLOWER, metric="loss_curve", better="curve", kind=kind, unit="")
+    departed = case(curve, launches=[LaunchRecord(index=0, outcome="passed", wall_s=1.0)])
+
+    assert bool(found(on_gpus(departed), FreeAlgorithm)) is is_advised
+    assert found(on_gpus(departed, NCCL_ALGO="Ring"), FreeAlgorithm) == []
+    assert found(departed, FreeAlgorithm) == []

@@ -145,3 +145,12 @@ def test_every_input_gets_a_verdict_and_the_loop_ends(
     assert not found.is_open
     for number in (found.verdict.limit, found.verdict.detectable):
         assert number is None or number >= 0
+
+
+def test_a_slowdown_that_may_be_the_cards_is_inconclusive_and_an_improvement_is_one() -> None:
+    why = "GPU 0 was shared with python (pid 1)"
+    verdict = judge([metric(1.5)] * 5, baseline(STORED), rule(disturbance=why)).verdict
+
+    assert (verdict.kind, verdict.reason) == ("inconclusive", f"slower, but {why}")
+    assert kind([0.5] * 5, STORED, disturbance=why) == "improved"
+    assert kind([1.0] * 5, STORED, disturbance=why) == "unchanged"

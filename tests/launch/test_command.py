@@ -60,6 +60,7 @@ def run(tmp_path: Path) -> Run:
         *words: str,
         timeout_s: float = 60.0,
         read: dict[str, Reader] | None = None,
+        program: Path | None = None,
         makes_group: bool = False,
         **env: str,
     ) -> LaunchRecord:
@@ -67,7 +68,9 @@ def run(tmp_path: Path) -> Run:
         directory.mkdir()
         plan = replace(
             make_plan(directory),
-            body=BodyReference(file="", command=[sys.executable, "-c", code, *words], makes_group=makes_group),
+            body=BodyReference(
+                file="", command=[str(program or sys.executable), "-c", code, *words], makes_group=makes_group
+            ),
             working_dir="",
             mirrored=str(tmp_path),
             timeout_s=timeout_s,
@@ -108,7 +111,31 @@ def test_one_that_hangs_shows_where_and_is_ended_with_all_it_started(run: Run) -
 
     assert record.timed_out
     assert record.reason.startswith("the command had not ended after 3.0 s")
+    assert record.reason.endswith("its Pythons told where they were")
     assert "in waits" in record.fates[0].log_tail
+
+
+def test_one_without_a_python_that_could_say_where_it_hangs_is_told_as_such(run: Run) -> None:
+    record = run("import os; print('up', flush=True); os.execvp('sleep', ['sleep', '1000'])", timeout_s=3.0)
+
+    assert record.reason.endswith("and was ended; none of its processes told where it was")
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("echo hello\n", "Exec format error; a script says in its first line what runs it: #!/bin/sh"),
+        ("#!/nowhere/sh\n", "No such file or directory; is what its first line names, after #!, installed?"),
+    ],
+)
+def test_a_program_that_cannot_be_started_is_told_in_a_line(text: str, told: str, run: Run, tmp_path: Path) -> None:
+    program = tmp_path / "program"
+    program.write_text(text)
+    program.chmod(0o700)
+    record = run("", program=program)
+
+    assert record.reason == "the command ended with exit code 126"
+    assert record.fates[0].log_tail == f"cannot start '{program}': {told}"
 
 
 def test_what_it_leaves_running_is_ended(run: Run) -> None:

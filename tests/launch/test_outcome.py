@@ -86,3 +86,12 @@ def test_a_number_that_is_not_there_fails_the_launch(plan: LaunchPlan, channel: 
 
 def test_what_is_remarked_is_kept(plan: LaunchPlan, channel: ControlChannel) -> None:
     assert record(plan, channel, 2, 2, remarks=("left x", "")).remarks == ["left x"]
+
+
+def test_a_rank_that_did_not_go_is_said_whatever_the_outcome(plan: LaunchPlan, channel: ControlChannel) -> None:
+    text = "rank 1 (pid 7) is still there 25 s after it was killed"
+    clock = Clock(started_at=0.0, up_at=1.0, finished_at=3.0)
+    ending = Ending(exit=Exit(codes={0: 3}), timed_out=False, ended_by_us=frozenset(), stuck={1: text})
+    failed = make_record(plan, {}, channel, ending, clock)
+
+    assert failed.reason.splitlines() == ["rank 0 exit code 3", text]

@@ -166,3 +166,44 @@ def test_what_only_looks_like_a_resource_tracker_is_ended_too(start: Start, monk
     process = start(f"# resource_tracker import main\n{SLEEPS}")
 
     assert processes.kill([psutil.Process(process.pid)]) == []
+
+
+STAT = "4711 (a b) c) {} 1 4711 4711 0 -1 {} 100 0 0 0 7 3 0 0 20 0 12 0 1000 1 1 1"
+"""As the kernel writes it, with a name that holds blanks and a bracket."""
+RUNNING, EXITING = 0x400040, 0x400044
+
+
+@pytest.mark.parametrize(
+    ("state", "flags", "pending", "ending"),
+    [
+        ("S", RUNNING, 0, False),
+        ("D", RUNNING, 0, False),
+        ("D", RUNNING, 1 << signal.SIGKILL - 1, True),
+        ("R", EXITING, 0, True),
+        ("D", EXITING, 0, True),
+        ("Z", EXITING, 0, True),
+    ],
+    ids=["sleeps", "waits for a disk", "is killed there", "in its exit", "in its driver's", "has ended"],
+)
+def test_a_process_on_its_way_out_is_seen_however_long_the_kernel_takes(
+    monkeypatch: pytest.MonkeyPatch, state: str, flags: int, pending: int, *, ending: bool
+) -> None:
+    files = {
+        "/proc/4711/stat": STAT.format(state, flags),
+        "/proc/4711/status": f"Name:\ta b) c\nSigPnd:\t{0:016x}\nShdPnd:\t{pending:016x}\nSigCgt:\t{0:016x}\n",
+    }
+    monkeypatch.setattr(Path, "read_text", lambda self, errors="strict": files[str(self)])
+
+    assert processes.is_ending(4711) is ending
+    assert processes.state(4711) == state
+
+
+def test_of_real_processes_one_that_was_not_waited_for_is_ending_and_a_sleeping_one_is_not(start: Start) -> None:
+    process = start()
+    assert not processes.is_ending(process.pid)
+    process.kill()
+    wait_for(lambda: processes.state(process.pid) == "Z")
+
+    assert processes.is_ending(process.pid)
+    process.wait()
+    assert (processes.is_ending(process.pid), processes.state(process.pid)) == (False, "")

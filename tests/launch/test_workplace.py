@@ -74,15 +74,41 @@ def test_what_is_new_or_changed_in_a_folder_is_named(project: Path) -> None:
     assert "left a0, a1, a2, a3, a4 and 3 more in" in leftovers.remark()
 
 
-def test_a_folder_with_more_files_than_can_be_looked_through_is_not_watched(
+def test_that_a_folder_has_more_files_than_can_be_looked_through_is_said(
     project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("pytest_distbench.launch.workplace._MOST_FILES", 1)
     leftovers = Leftovers(project)
     (project / "snapshot.pt").touch()
 
-    assert leftovers.remark() == ""
+    assert leftovers.remark().startswith(f"{project} has more than 1 files: what a script leaves there")
     assert Leftovers(project / "nowhere").remark() == ""
+
+
+def test_that_a_folder_is_deeper_than_can_be_looked_through_is_said(project: Path) -> None:
+    deep = project.joinpath(*"abcdefgh")
+    deep.mkdir(parents=True)
+    assert Leftovers(project).remark() == ""
+
+    (deep / "i").mkdir()
+    leftovers = Leftovers(project)
+    (deep / "i" / "snapshot.pt").touch()
+    assert leftovers.remark().startswith(f"{project} has folders more than 8 deep: what a script leaves there")
+    (deep / "snapshot.pt").touch()
+    assert leftovers.remark().startswith("left a/b/c/d/e/f/g/h/snapshot.pt in")
+
+
+def test_an_environment_of_python_beside_a_script_is_passed_over(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pytest_distbench.launch.workplace._MOST_FILES", 2)
+    for name in ("env/pyvenv.cfg", "env/lib/a.py", "env/lib/b.py", ".tox/py/a.py"):
+        (project / name).parent.mkdir(parents=True, exist_ok=True)
+        (project / name).touch()
+    leftovers = Leftovers(project)
+    os.utime(project / "train.py", (1, 1))
+
+    assert leftovers.remark().startswith("left train.py in")
 
 
 def test_only_a_folder_that_outlives_the_launch_is_watched(plan: LaunchPlan, project: Path) -> None:

@@ -1,4 +1,4 @@
-"""The hardware class, visible devices, and what of the environment may be stored."""
+"""The hardware class of a CPU, and what of the environment may be stored."""
 
 from __future__ import annotations
 
@@ -11,32 +11,12 @@ from support.documents import accepted, texts
 
 from pytest_distbench.errors import ConfigurationError
 from pytest_distbench.machine import hardware
-
-UUIDS = ["GPU-aaaa", "GPU-bbbb", "GPU-cccc", "MIG-dddd", "MIG-eeee"]
-
-
-@pytest.mark.parametrize(
-    ("setting", "visible"),
-    [
-        (None, [0, 1, 2]),
-        ("", []),
-        ("2,0", [2, 0]),
-        ("GPU-bb", [1]),
-        ("0,7,1", [0]),
-        ("-1", []),
-        ("0,-1,1", [0]),
-        ("3", []),
-        ("MIG-ee", [4]),
-        ("MIG-dddd,MIG-eeee", [3]),
-    ],
-)
-def test_visible_devices_are_cudas(setting: str | None, visible: list[int]) -> None:
-    assert hardware.visible_devices(setting, UUIDS) == visible
+from pytest_distbench.machine.gpus import slug
 
 
-def test_a_gpu_class_is_its_product_and_a_cpu_class_has_its_cores() -> None:
-    assert hardware.platform_key("NVIDIA H200", gpu=True) == "nvidia-h200"
-    assert hardware.platform_key("AMD EPYC f25m1", gpu=False) == f"cpu-amd-epyc-f25m1-{hardware.cores()}c"
+def test_a_cpu_class_has_its_cores() -> None:
+    assert hardware.cpu_class() == f"cpu-{slug(hardware.cpu_name())}-{hardware.cores()}c"
+    assert slug("AMD EPYC f25m1") == "amd-epyc-f25m1"
 
 
 def test_the_cpus_name_has_no_clock_reading() -> None:
@@ -57,6 +37,11 @@ def test_only_allowed_variables_are_recorded_and_no_secret() -> None:
             "OMP_NUM_THREADS": "1",
             "CUDA_VISIBLE_DEVICES": "0,1",
             "TORCH_AUTH_TOKEN": "s3cret",
+            "CUBLAS_WORKSPACE_CONFIG": ":4096:8",
+            "CUDA_DEVICE_MAX_CONNECTIONS": "1",
+            "CUDNN_LOGLEVEL_DBG": "0",
+            "NVIDIA_TF32_OVERRIDE": "0",
+            "CUDA_HOME": "/usr/local/cuda",
             "GLOO_PROXY": "http://user:hunter2@host/",
             "NCCL_MYPASSFILE": "s3cret",
             "NCCL_PWD": "s3cret",
@@ -66,18 +51,15 @@ def test_only_allowed_variables_are_recorded_and_no_secret() -> None:
     )
 
     assert recorded == {
+        "CUBLAS_WORKSPACE_CONFIG": ":4096:8",
+        "CUDA_DEVICE_MAX_CONNECTIONS": "1",
         "CUDA_VISIBLE_DEVICES": "0,1",
+        "CUDNN_LOGLEVEL_DBG": "0",
         "GLOO_PROXY": "http://host/",
         "NCCL_DEBUG": "INFO",
+        "NVIDIA_TF32_OVERRIDE": "0",
         "OMP_NUM_THREADS": "1",
     }
-
-
-@given(st.one_of(st.none(), texts, st.from_regex(r"[0-9,GPU-]{0,30}", fullmatch=True)))
-def test_visible_devices_are_indices(setting: str | None) -> None:
-    uuids = ["GPU-00", "GPU-01", "GPU-10"]
-
-    assert set(hardware.visible_devices(setting, uuids)) <= {0, 1, 2}
 
 
 @given(texts)

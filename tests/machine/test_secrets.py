@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_distbench.machine.secrets import MASK, is_secret_name, mask_arguments, mask_secrets, mask_text
+from pytest_distbench.machine.secrets import (
+    MASK,
+    is_secret_name,
+    mask_arguments,
+    mask_secrets,
+    mask_text,
+    mask_values,
+    secret_values,
+)
 
 PLAIN = "s3cr3tValue"
 """A secret without a shape: only a name or a place gives it away."""
@@ -339,6 +348,39 @@ def test_secrets_in_pairs_and_sequences_are_masked(given: object, masked: object
 @pytest.mark.parametrize("value", [["key", "value"], ["token", "position"], [["query", "key"], 3]])
 def test_names_in_a_list_are_no_secrets_of_each_other(value: object) -> None:
     assert mask_secrets({"projections": value}) == {"projections": value}
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["KeyError: 'a'", "KeyError: 'loss'", "TokenError: 'x'", "InvalidTokenException: bad", "key_error = 3", "Error: a"],
+)
+def test_what_an_exception_says_is_no_secret(text: str) -> None:
+    assert mask_text(text) == text
+
+
+def test_what_an_exception_quotes_may_be_one() -> None:
+    assert mask_text(f"KeyError: 'token={PLAIN}'") == f"KeyError: 'token={MASK}'"
+    assert mask_text(f"KeyError: '{SHAPES[0]}'") == f"KeyError: '{MASK}'"
+
+
+def test_values_of_variables_with_the_name_of_a_secret_are_known(tmp_path: Path) -> None:
+    variables = {
+        "HF_TOKEN": PLAIN,
+        "GITHUB_TOKEN": f"{PLAIN} and more",
+        "DB_PASSWORD": "12345678",
+        "SSH_KEY": "-----BEGIN-----\n  abcdefgh\n",
+        "API_TOKEN": "short",
+        "EMPTY_TOKEN": "",
+        "MAX_TOKENS": "87654321",
+        "NOTE": "harmless text",
+        "SSH_AUTH_SOCK": str(tmp_path),
+        "PWD": "/a/folder",
+        "OLDPWD": "/gone/folder",
+    }
+    values = secret_values(variables)
+
+    assert values == [f"{PLAIN} and more", "-----BEGIN-----", PLAIN, "12345678", "abcdefgh"]
+    assert mask_values(f"x {PLAIN} and more, {PLAIN}y short", values) == f"x {MASK}, {MASK}y short"
 
 
 @pytest.mark.timeout(60)

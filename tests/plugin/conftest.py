@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 
 import pytest
 from support.projects import TEST, Project, run
 
-from pytest_distbench.machine import hardware
+from pytest_distbench.testing.nvml import Host, h100s, made_up
 
 
 @pytest.fixture
@@ -19,8 +20,13 @@ def recorded(project: Project) -> pytest.Pytester:
 
 
 @pytest.fixture
-def gpus(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
+def driver() -> Iterator[Callable[[Host], None]]:
+    """Pretend that the driver shows a machine."""
+    with contextlib.ExitStack() as stack:
+        yield lambda host: stack.enter_context(made_up(host)) and None
+
+
+@pytest.fixture
+def gpus(driver: Callable[[Host], None]) -> Callable[[int], None]:
     """Pretend that the driver shows some GPUs."""
-    return lambda count: monkeypatch.setattr(
-        hardware, "gpus", lambda variables: [hardware.Gpu("NVIDIA H200", f"GPU-{i}") for i in range(count)]
-    )
+    return lambda count: driver(Host(cards=h100s(count)))

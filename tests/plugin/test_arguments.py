@@ -14,14 +14,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pytest_distbench.errors import ConfigurationError
 from pytest_distbench.judging.policy import Policy
+from pytest_distbench.machine.gpus import Gpus
 from pytest_distbench.plugin.arguments import Arguments
 from pytest_distbench.plugin.fixtures import Distbench
 from pytest_distbench.plugin.outcomes import BeyondBound, Misuse, Regression
 from pytest_distbench.plugin.shapes import CollectiveSweep, TimeToAccuracy
-from pytest_distbench.read import stdout
+from pytest_distbench.read import csv, jsonl, mllog, stdout, tensorboard
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import Measurement
+from pytest_distbench.records.reader import Reader
 from pytest_distbench.records.run import CaseResult
 from pytest_distbench.run.loop import Session
 from pytest_distbench.run.request import LaunchRequest
@@ -66,7 +69,7 @@ def make(folder: Path, **changes: object) -> Distbench:
         world_sizes=(4,),
         only_these_sizes=False,
         gpu=False,
-        gpus=(),
+        gpus=Gpus(),
         shares_gpu=False,
         attach=None,
         backends=("gloo",),
@@ -180,8 +183,9 @@ def test_check_takes_it_or_refuses_it_for_a_script(
     [
         {"scale": 0}, {"scale": float("nan")}, {"scale": "x"}, {"rank": -1}, {"rank": True}, {"rank": None},
         {"skip": -1}, {"skip": 1.5}, {"first": 0}, {"take": "some"}, {"take": 3},
-        {"better": "curve", "take": "last"}, {"unit": 3},
-        {"at": []}, {"at": {1: 2}}, {"identity": {"a": []}},
+        {"better": "curve", "take": "last"},
+        {"at": []}, {"at": {1: 2}}, {"identity": {"a": []}}, {"at": {"a": float("nan")}}, {"at": {"a[": 1}},
+        {"at": {"a": 10**400}}, {"at": {"a": "\ud800"}}, {"unit": "\ud800"},
     ],
 )  # fmt: skip
 def test_a_reader_that_cannot_read_is_refused(reading: dict[str, Any], tmp_path: Path) -> None:
@@ -203,10 +207,107 @@ def test_output_of_a_rank_that_there_is_not_is_refused(tmp_path: Path) -> None:
         make(tmp_path).run(["true"], read={"loss": stdout(r"(\d+)", rank=1)})
 
 
-@pytest.mark.parametrize("pattern", ["(", "loss", "(a)(b)", 3])
+@pytest.mark.parametrize("pattern", ["(", "loss", "(a)(b)"])
 def test_a_pattern_has_one_group_or_one_that_is_named_value(pattern: Any, tmp_path: Path) -> None:
     with pytest.raises(Misuse, match="read"):
         make(tmp_path).run(HERE, read={"loss": stdout(pattern)})
+
+
+@pytest.mark.parametrize(
+    ("make_reader", "told"),
+    [
+        (lambda: stdout(r"(.)", better="best"), r"read\.stdout: better='best'; wanted one of higher, lower, .*"),
+        (lambda: stdout(r"(.)", better=[]), r"read\.stdout: better=\[\]; wanted one of .*"),
+        (lambda: stdout(r"(.)", bettr="lower"), r"read\.stdout: unknown keyword bettr; known are at, .*"),
+        (lambda: stdout(3), r"read\.stdout: 3 is a int; wanted a text or a path .*"),
+        (lambda: csv(None, "loss"), r"read\.csv: None is a NoneType; wanted a text or a path .*"),
+        (lambda: tensorboard(b"runs", "loss"), r"read\.tensorboard: b'runs' is a bytes; wanted a text or a path .*"),
+        (lambda: jsonl("log", "loss", unit=3, at_most=2), r"read\.jsonl: unit=3; wanted text.*"),
+        (lambda: jsonl("log", "loss", at_most="fast"), r"read\.jsonl: at_most: 'fast' is no bound: .*"),
+        (lambda: jsonl("log", "loss", unit="s", at_most="3 B"), r"read\.jsonl: at_most: .*"),
+        (lambda: mllog("loss", at_most=1, at_least=2), r"read\.mllog: at_least=2 is more than at_most=1 .*"),
+    ],
+)
+def test_a_reader_that_cannot_be_made_is_refused_at_its_line(make_reader: Callable[[], Reader], told: str) -> None:
+    with pytest.raises(ConfigurationError, match=told + r"\(test_arguments\.py:\d+\)"):
+        make_reader()
+
+
+HALF = "\ud800"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"body": ["true", HALF]}, {"body": [HALF]}, {"cwd": f"{{launch_dir}}/{HALF}"}, {"args": [Path(HALF)]},
+        {"read": {"loss": stdout(f"{HALF}(.)")}}, {"read": {"loss": csv(HALF, "loss")}},
+        {"read": {"loss": csv("log", HALF)}},
+    ],
+)  # fmt: skip
+def test_half_of_a_surrogate_pair_is_refused(arguments: dict[str, Any], tmp_path: Path) -> None:
+    with pytest.raises(Misuse, match=r"that no|no output or file|UTF-8"):
+        make(tmp_path).run(**{"body": HERE, **arguments})
+
+
+def test_a_script_whose_path_is_no_text_is_refused(tmp_path: Path) -> None:
+    script = tmp_path / "train\udcff.py"
+    script.touch()
+
+    with pytest.raises(Misuse, match="its path is no UTF-8"):
+        make(tmp_path).run(script)
+
+
+def test_yes_and_no_are_no_arguments_of_a_command_line(tmp_path: Path) -> None:
+    with pytest.raises(Misuse, match="args: True is a bool; wanted text, a number or a path"):
+        make(tmp_path).run(HERE, args=[True])  # type: ignore[list-item]
+
+
+@pytest.mark.parametrize(
+    "name", ["RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID", "PET_NNODES"]
+)
+def test_what_torchrun_tells_a_rank_is_not_the_test_s_to_say(name: str, tmp_path: Path) -> None:
+    for workload in (body, HERE):
+        with pytest.raises(Misuse, match=f"env: {name} is set for each rank as torchrun does"):
+            make(tmp_path).run(workload, env={name: "3"})
+    assert make(tmp_path).run(["true"], env={name: "3"})  # it starts its processes itself
+    assert make(tmp_path / "b").run(HERE, env={"TORCH_NCCL_ASYNC_ERROR_HANDLING": "0"})
+
+
+def test_the_mark_of_our_processes_is_not_the_test_s(tmp_path: Path) -> None:
+    for workload in (HERE, ["true"]):
+        with pytest.raises(Misuse, match="env: DISTBENCH_SESSION is the plugin's own"):
+            make(tmp_path).run(workload, env={"DISTBENCH_SESSION": "3"})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (
+            "torchrun --nproc-per-node 2 train.py",
+            r"\['torchrun', '--nproc-per-node', '2', 'train\.py'\], and a script by its path alone.*: 'train\.py'",
+        ),
+        ("accelerate launch train.py", r"\['accelerate', 'launch', 'train\.py'\], and a script"),
+        ("mpirun 'my program'", r"\['mpirun', 'my program'\] \("),
+        ("mpirun 'my program", r"\['mpirun', \"'my\", 'program'\] \("),
+    ],
+)
+def test_a_command_in_one_text_is_told_to_be_a_list(text: str, words: str, tmp_path: Path) -> None:
+    with pytest.raises(Misuse, match=f"there is no file .* A command is given as a list: {words}"):
+        make(tmp_path).run(text)
+
+
+def test_a_program_that_cannot_be_executed_is_told_as_such(tmp_path: Path) -> None:
+    script = tmp_path / "run.sh"
+    script.write_text("exit 0\n")
+    for program, told in [
+        (tmp_path, "is a folder; wanted a program"),
+        (script, r"may not be executed: chmod \+x /"),
+        (tmp_path / "x", "there is no program"),
+    ]:
+        with pytest.raises(Misuse, match=told):
+            make(tmp_path).run([program])
+    script.chmod(0o700)
+    assert make(tmp_path).run(["./run.sh"], cwd=tmp_path)  # as a shell in that folder finds it
 
 
 @pytest.mark.parametrize("argument", ["name", "values", "of", "unit", "better", "tolerance", "at", "params"])

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from support.projects import Project, run
 from support.results import point, result, verdict
 
 from pytest_distbench.plugin import carry
@@ -134,3 +135,36 @@ def test_xdist_workers_send_their_cases_to_the_controller(recorded: pytest.Pytes
 
     result.stdout.fnmatch_lines(["2 metrics of 1 case in 1 launch: 2 within limits"])
     assert len(json.loads((recorded.path / "run.json").read_text())["results"]) == 1
+
+
+def test_a_skip_of_ours_names_the_line_of_the_test_that_called(project: Project) -> None:
+    made = project("""
+        import pytest
+
+        def body(rank):
+            pass
+
+        @pytest.fixture
+        def prepared(distbench):
+            distbench.check(body, world_size=9)
+
+        def helped(distbench):
+            distbench.check(body, world_size=8)
+
+        def test_line(distbench):
+            distbench.check(body, world_size=7)
+
+        def test_helper(distbench):
+            helped(distbench)
+
+        def test_fixture(prepared):
+            pass
+    """)
+    result = run(made, "--world-size", "2", "-rs")
+
+    skips = [line for line in result.outlines if line.startswith("SKIPPED")]
+    assert sorted(skips) == [
+        "SKIPPED [1] test_it.py:11: not run: needs 8 ranks, 2 given",
+        "SKIPPED [1] test_it.py:14: not run: needs 7 ranks, 2 given",
+        "SKIPPED [1] test_it.py:19: not run: needs 9 ranks, 2 given",  # as of any fixture: the test
+    ]

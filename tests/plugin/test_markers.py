@@ -25,7 +25,14 @@ from support.projects import EXIT_USAGE, Project, run
         ("world_size('two')", "*world_size: wants numbers of ranks*"),
         ("world_size(min=4, max=2)", "*min=4 is more than max=2*"),
         ("world_size(2, min=3)", "*world_size: none of 2 lies within min and max*"),
-        ("gpu(1)", "*@pytest.mark.gpu takes no arguments, found (1,)*"),
+        ("gpu(1)", "*@pytest.mark.gpu takes keywords only, found (1,)*"),
+        ("gpu(memory=1)", "*gpu: unknown keyword memory; known are: min_memory, capability, link*"),
+        ("gpu(min_memory='much')", "*gpu: min_memory='much'; wanted a size such as '40GiB', or bytes*"),
+        ("gpu(min_memory=-1)", "*gpu: min_memory=-1; wanted a size*"),
+        ("gpu(capability=9)", "*gpu: capability=9; wanted a text such as '9.0'*"),
+        ("gpu(link='fast')", "*gpu: link='fast'; wanted one of nvlink, p2p*"),
+        ("cpu(1)", "*@pytest.mark.cpu takes keywords only, found (1,)*"),
+        ("gpu\n        @pytest.mark.cpu", "*gpu and @pytest.mark.cpu: a test is on the one or on the other*"),
     ],
 )
 def test_a_bad_marker_is_a_usage_error(project: Project, marker: str, message: str) -> None:
@@ -40,3 +47,60 @@ def test_a_bad_marker_is_a_usage_error(project: Project, marker: str, message: s
 
     result.stderr.fnmatch_lines([message])
     assert result.ret == EXIT_USAGE
+
+
+CLASSES = """
+    import pytest
+
+    P = {"stand_in": {"count!exact": 7}}
+
+    def body(rank):
+        pass
+
+    class Base:
+        world_size = WORLD_SIZE
+
+    class TestUnfit(Base):
+        @pytest.mark.parametrize("x", ["a"])
+        def test_it(self, distbench, x):
+            raise AssertionError("must not run")
+
+        def test_plain(self, distbench):
+            raise AssertionError("must not run")
+
+        @pytest.mark.world_size(3)
+        def test_marked(self, distbench):
+            assert distbench.world_size == 3
+
+        def test_of_its_own(self, world_size):
+            assert world_size
+
+    class TestFit:
+        def test_it(self, distbench):
+            distbench.run(body, params=P)
+"""
+
+
+@pytest.mark.parametrize("value", ["'two'", "0", "[]", "[2, 'x']", "True", "2.0"])
+def test_a_class_whose_world_size_is_none_is_the_error_of_its_tests_alone(project: Project, value: str) -> None:
+    made = project(CLASSES.replace("WORLD_SIZE", value))
+    result = run(made, "--world-size", "3")
+
+    result.assert_outcomes(passed=3, errors=2)
+    result.stdout.fnmatch_lines(
+        [f"Base.world_size={value.replace('[', '[[]')} (*/test_it.py); wanted a number of ranks, or a list of such"]
+    )
+
+
+def test_a_world_size_that_a_class_computes_is_another_thing(project: Project) -> None:
+    made = project("""
+        class TestIt:
+            @property
+            def world_size(self):
+                return 7
+
+            def test_it(self, distbench):
+                assert (distbench.world_size, self.world_size) == (2, 7)
+    """)
+
+    run(made, "--world-size", "2").assert_outcomes(passed=1)

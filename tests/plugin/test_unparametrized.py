@@ -68,6 +68,14 @@ def test_its_markers_are_checked(project: Project) -> None:
     result.stderr.fnmatch_lines(["*TestIt::test_eight: @pytest.mark.world_size: unknown keyword mx*"])
 
 
+def test_a_class_whose_world_size_is_none_is_the_error_of_its_tests_alone(project: Project) -> None:
+    unfit = "        world_size = 'two'\n\n        @pytest.fixture(auto"
+    result = run(project(CLASS.replace("        @pytest.fixture(auto", unfit)), *TOLD)
+
+    result.assert_outcomes(errors=1, passed=1, skipped=1)
+    result.stdout.fnmatch_lines(["TestIt.world_size='two' (*/test_it.py); wanted a number of ranks*"])
+
+
 def test_a_test_that_asks_for_the_fixture_as_it_runs_has_an_entry_per_size_too(project: Project) -> None:
     made = project("""
         import pytest

@@ -8,6 +8,7 @@ import pytest
 
 from pytest_distbench.judging import causes
 from pytest_distbench.judging.size_model import Terms
+from pytest_distbench.records.card import CardNorm
 from pytest_distbench.report.causes import describe
 
 WORDS: list[tuple[causes.Cause, list[str]]] = [
@@ -34,11 +35,33 @@ WORDS: list[tuple[causes.Cause, list[str]]] = [
         ],
     ),
     (
+        causes.HostTime(metric="m", then_s=0.004, now_s=0.012, added_by="device"),
+        [
+            ("host's time of all ranks per iteration of m: 4 ms -> 12 ms (+200.0 %): the added time is the device's"),
+            "  CPU time is no evidence here: a host that waits for an event of the device spins",
+        ],
+    ),
+    (
         causes.LateRank(rank=1, metric="m", late_s=0.01),
         ["rank 1 comes 10 ms late to the collectives of m, the others wait for it"],
     ),
     (causes.SlowestRank(rank=3), ["rank 3 was the slowest in over 90 % of the iterations"]),
     (causes.OtherMemory(then_bytes=100, now_bytes=150), ["peak memory: 100 B -> 150 B (+50.0 %)"]),
+    (
+        causes.Clocks(then=CardNorm(sm_mhz=2000.0, memory_mhz=2619.0), now=CardNorm(sm_mhz=1500.0, memory_mhz=2619.0)),
+        ["median clocks of the slowest GPU: SM 2000 MHz -> 1500 MHz (-25.0 %), memory 2619 MHz -> 2619 MHz (+0.0 %)"],
+    ),
+    (
+        causes.Clocks(then=CardNorm(sm_mhz=2000.0), now=CardNorm(sm_mhz=1500.0)),
+        ["median clocks of the slowest GPU: SM 2000 MHz -> 1500 MHz (-25.0 %)"],
+    ),
+    (
+        causes.FreeAlgorithm(metric="loss_curve"),
+        [
+            "loss_curve: NCCL_ALGO is not set, so NCCL may sum in another order than it did at the baseline",
+            "  NCCL_ALGO=Ring (or Tree) fixes it; record the baseline again under it",
+        ],
+    ),
 ]
 
 

@@ -8,12 +8,14 @@ from typing import Any
 from support.results import result
 from support.stores import KEY, TEST, entry
 
+from pytest_distbench.machine.gpus import Gpus
+from pytest_distbench.records.gpu import Gpu
 from pytest_distbench.report.header import header_lines
 from pytest_distbench.store.baselines import BaselineStore
 
 
 def lines(folder: Path, **changes: Any) -> list[str]:
-    given = {"world_sizes": (2, 4), "num_gpus": 0, "backend": "gloo", "launcher": "warm", "update": "", "against": ""}
+    given = {"world_sizes": (2, 4), "gpus": Gpus(), "backend": "gloo", "launcher": "warm", "update": "", "against": ""}
     return header_lines(result().environment, BaselineStore(folder, "cpu-x"), **(given | changes))
 
 
@@ -26,7 +28,17 @@ def test_what_is_measured_on_what_and_against_which_baselines(tmp_path: Path) ->
 
 
 def test_gpus_are_counted(tmp_path: Path) -> None:
-    assert "nccl, 8 GPUs (X)" in lines(tmp_path, num_gpus=8, backend="nccl")[0]
+    gpus = Gpus(visible=tuple(Gpu(name="NVIDIA H200", uuid=f"GPU-{i}") for i in range(8)))
+
+    assert "nccl, 8 GPUs (X)" in lines(tmp_path, gpus=gpus, backend="nccl")[0]
+
+
+def test_what_the_driver_does_not_describe_is_named(tmp_path: Path) -> None:
+    gpus = Gpus(visible=(Gpu(name="NVIDIA H200", uuid="GPU-1"),), unreadable=("GPU 0: lost",))
+    first, second, *_ = lines(tmp_path, gpus=gpus, backend="nccl")
+
+    assert "nccl, 1 GPU (X)" in first
+    assert second == "distbench: not used: GPU 0: lost"
 
 
 def test_an_update_is_announced(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import io
 import pytest
 from support.results import PAIRED, point, result, verdict
 
+from pytest_distbench.records.gpu import Gpu, GpuHost
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import RunRecord
 from pytest_distbench.report.formats import FORMATS
@@ -80,3 +81,17 @@ def test_parquet_holds_the_values() -> None:
     table = pyarrow.parquet.read_table(io.BytesIO(written("parquet", launch_section([result()]))))
 
     assert table.to_pylist()[0]["wall_s"] == 1.5
+
+
+def test_the_environment_of_a_run_on_gpus_has_each_of_them_and_what_joins_them() -> None:
+    gpus = [Gpu(name="NVIDIA H200", uuid=f"GPU-{i}", index=i, ecc=True, power_limit_w=700.0) for i in (2, 3)]
+    host = GpuHost(
+        driver="570", cuda="12.8", cpu="Xeon", gpus=gpus, links=[["", "nvlink4x18"], ["nvlink4x18", ""]],
+        unreadable=["GPU 0: lost"],
+    )  # fmt: skip
+    on_gpus = replace(result(), environment=replace(result().environment, gpu_host=host))
+    rows = {cells[0].value: cells[1].value for cells in environment_section([on_gpus]).rows}
+
+    assert rows["GPU 2"] == "NVIDIA H200, 700 W, ECC on, GPU-2"
+    assert rows["links of GPU 3"] == "GPU 2 nvlink4x18"
+    assert (rows["host CPU"], rows["not used"]) == ("Xeon", "GPU 0: lost")

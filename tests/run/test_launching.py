@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 from pytest_distbench.records.plan import LaunchPlan
+from pytest_distbench.testing.nvml import HOSTS, made_up
 
 Project = Callable[[str], pytest.Pytester]
 
@@ -90,3 +91,18 @@ def test_a_launch_knows_when_pytest_timeout_ends_its_test(plan_of: Callable[...,
     assert before + 60 <= limited <= time.monotonic() + 60
     assert plan_of("-p", "no:timeout").test_ends_at is None
     assert plan_of("--timeout=60", "--distbench-attach=0").test_ends_at is None
+
+
+def test_ranks_see_the_gpus_that_are_leased(plan_of: Callable[..., LaunchPlan]) -> None:
+    with made_up(HOSTS["RTX 3060 and 4090"]):
+        by_bus = plan_of("--gpu", "--world-size=2")
+        fastest = plan_of("--gpu", "--world-size=1", CUDA_DEVICE_ORDER="FASTEST_FIRST", CUDA_VISIBLE_DEVICES="0")
+
+    assert (by_bus.variables["CUDA_DEVICE_ORDER"], by_bus.devices) == ("PCI_BUS_ID", [0, 1])
+    assert "CUDA_VISIBLE_DEVICES" not in by_bus.variables
+    assert (fastest.variables["CUDA_DEVICE_ORDER"], fastest.devices) == ("FASTEST_FIRST", [0])
+    assert fastest.variables["CUDA_VISIBLE_DEVICES"] == "GPU-4090"
+
+
+def test_on_the_cpu_the_order_of_gpus_is_left_alone(plan_of: Callable[..., LaunchPlan]) -> None:
+    assert "CUDA_DEVICE_ORDER" not in plan_of().variables

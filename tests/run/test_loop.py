@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
@@ -12,12 +13,15 @@ from support.stores import CASE, entry, environment, result
 
 from pytest_distbench.judging.draft import Judgement
 from pytest_distbench.judging.terms import Terms
+from pytest_distbench.machine.gpus import Gpus, read_gpus
 from pytest_distbench.records.bound_text import AskedBound
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import CaseResult, ReferenceRecord
+from pytest_distbench.run import loop
 from pytest_distbench.run.loop import Session
 from pytest_distbench.run.request import CaseRequest
 from pytest_distbench.run.samples import Samples
+from pytest_distbench.testing.nvml import HOSTS, made_up
 
 REQUEST = CaseRequest(nodeid="n", case=CASE, terms=Terms(default_tolerance=0.1, max_launches=9, cores=2), launches=1)
 
@@ -61,9 +65,9 @@ class Opened:
 
 @pytest.fixture
 def session() -> Session:
-    settings = SimpleNamespace(gpus=(), max_message_bytes=None)
+    settings = SimpleNamespace(gpus=Gpus(), max_message_bytes=None)
     launching: Any = SimpleNamespace(
-        settings=settings, on_progress=None, kind=SimpleNamespace(local_lock=False, is_spaced=False)
+        settings=settings, on_progress=None, on_wait=None, kind=SimpleNamespace(local_lock=False, is_spaced=False)
     )
     made = Session(launching)
     made.__dict__["hardware"] = environment("cpu-x")
@@ -109,3 +113,18 @@ def test_what_is_pending_is_written_once(session: Session) -> None:
 
     assert written == [("t", "k", entry(1.0))]
     assert session.pending == []
+
+
+def test_the_gpu_is_leased_that_ranks_will_use(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a machine of different GPUs, by the number that CUDA gives it."""
+    with made_up(HOSTS["RTX 3060 and 4090"]):
+        found = read_gpus({"CUDA_VISIBLE_DEVICES": "1"})
+    leased: list[str] = []
+    monkeypatch.setattr(loop, "alone_on_this_host", lambda on_wait: contextlib.nullcontext())
+    monkeypatch.setattr(loop, "lease", lambda uuids, on_wait: contextlib.nullcontext(leased.extend(uuids)))
+    kind = SimpleNamespace(local_lock=True, is_spaced=False)
+    launching: Any = SimpleNamespace(settings=SimpleNamespace(gpus=found), on_wait=None, kind=kind)
+    Session(launching).measure([], 0, world_size=1)
+
+    assert leased == ["GPU-4090"]
+    assert found.platform == "nvidia-geforce-rtx-4090"

@@ -23,9 +23,11 @@ class Launch:
         launcher: starts them.
         directory: for launches and data.
         file: Python file with the bodies.
+        device: of the ranks, unless a launch names another.
     """
 
-    def __init__(self, launcher: Launcher, directory: Path, file: Path) -> None:
+    def __init__(self, launcher: Launcher, directory: Path, file: Path, device: str = "cpu") -> None:
+        self.device = device
         self.launcher = launcher
         self.directory = directory
         self.file = file
@@ -37,13 +39,16 @@ class Launch:
         world_size: int = 2,
         timeout_s: float = 60.0,
         backend: str = "gloo",
-        device: str = "cpu",
+        device: str | None = None,
         variables: dict[str, str] | None = None,
         params: dict[str, object] | None = None,
         body: BodyReference | None = None,
         working_dir: Path | None = None,
         **plan: object,
     ) -> LaunchRecord:
+        device = device or self.device
+        if device == "cuda":
+            plan = {"devices": list(range(world_size)), **plan}
         directory = self.directory / f"launch-{uuid.uuid4().hex[:6]}"
         directory.mkdir(mode=0o700)
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}

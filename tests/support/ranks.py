@@ -21,12 +21,13 @@ class Line:
         """It is always this group's."""
 
 
-def make_rank(line: Line | None = None, **plan: object) -> RankContext:
+def make_rank(line: Line | None = None, *, device: str = "cpu", **plan: object) -> RankContext:
     made = LaunchPlan(
         index=0,
         world_size=1,
         backend="fake",
-        device="cpu",
+        device=device,  # type: ignore[arg-type]
+        devices=[0],
         body=BodyReference(file="", function="body"),
         params={},
         seeds=[0],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import time
 
 import pytest
 from support.ranks import make_rank
@@ -158,3 +159,22 @@ def test_a_launchs_value_is_the_fast_side_of_the_iterations_that_entered_it() ->
 
     assert measurement.value == 2.5
     assert measurement.series == [0.0, 4.0, 0.0, 2.0]
+
+
+def test_an_exception_inside_is_told_without_waiting_for_the_device() -> None:
+    """The device may wait for ranks that have given up: who waits for it then hangs, and nobody hears of the error."""
+    waited = itertools.count()
+    made = make_rank()
+    made.phases = Phases(made.notebook, time.perf_counter, lambda: None if next(waited) == 0 else pytest.fail("waits"))
+
+    with pytest.raises(ValueError, match="the cause"), made.phase("step"):
+        raise ValueError("the cause")
+
+
+def test_a_captured_loop_has_no_phases(rank: RankContext) -> None:
+    with (
+        rank.phases.loop("step", {}, is_captured=True),
+        pytest.raises(RecordingError, match=r"phase\('send'\): an iteration of the loop 'step' is captured"),
+        rank.phase("send"),
+    ):
+        pytest.fail("its time would be recorded")

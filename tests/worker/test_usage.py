@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
+import pytest
 import torch
 from support.plans import make_plan
 
@@ -27,3 +28,9 @@ def test_memory_is_in_bytes(tmp_path: Path) -> None:
 def test_versions_are_those_that_run() -> None:
     assert software()["torch"] == str(torch.__version__)
     assert {"python", "numpy", "cpu_capability", "threads"} <= software().keys()
+
+
+def test_to_tell_versions_a_rank_of_the_cpu_does_not_load_the_driver(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: pytest.fail("this loads the driver"))
+
+    assert "cuda" not in software()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from itertools import islice
 from types import SimpleNamespace
@@ -83,3 +84,27 @@ def test_accuracy_is_the_share_of_right_answers() -> None:
 def test_what_makes_no_training_is_refused_where_it_is_given(work: Callable[[], object], message: str) -> None:
     with pytest.raises(RecordingError, match=message):
         work()
+
+
+def test_cublas_gets_a_fixed_workspace_unless_the_user_has_chosen_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG", raising=False)
+    try:
+        make_deterministic(1)
+        assert os.environ["CUBLAS_WORKSPACE_CONFIG"] == ":4096:8"
+        monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":16:8")
+        make_deterministic(1)
+        assert os.environ["CUBLAS_WORKSPACE_CONFIG"] == ":16:8"
+    finally:
+        torch.use_deterministic_algorithms(mode=False)
+
+
+def test_float32_is_not_rounded_to_tf32(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = True
+    try:
+        make_deterministic(1)
+    finally:
+        torch.use_deterministic_algorithms(mode=False)
+
+    assert not torch.backends.cudnn.allow_tf32
+    assert not torch.backends.cuda.matmul.allow_tf32

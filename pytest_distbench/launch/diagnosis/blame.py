@@ -2,34 +2,26 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import get_args
 
+from pytest_distbench.launch.diagnosis import texts
 from pytest_distbench.records.rank import ErrorReport, Phase, RankFate
-
-_VICTIM = re.compile(
-    r"connection (closed|reset) by peer|broken pipe|remote process exited|DistBackendError|NCCL error"
-    r"|connection was (closed|reset)|application timeout",
-    re.IGNORECASE,
-)
-"""Texts of errors that a rank gets because another rank is gone."""
-
-_WAITED_IN_VAIN = re.compile(
-    r"store.*(timeout|timed out)|wait timeout after|timed out waiting|timeout waiting|DistStoreError",
-    re.IGNORECASE,
-)
-"""Texts of errors that a rank gets because another rank did not come: that one is the culprit."""
 
 
 def has_waited_in_vain(error: ErrorReport) -> bool:
     """Whether it came from waiting for another rank. The same words in a user's own exception are no sign of that."""
-    return any(map(_WAITED_IN_VAIN.search, error.torch_errors))
+    return any(sign.kind == "wait" for sign in _signs(error))
 
 
 def is_follower(error: ErrorReport) -> bool:
-    """Whether it began with another rank that did not come, or was gone."""
-    return error.began_in_torch and (has_waited_in_vain(error) or any(map(_VICTIM.search, error.torch_errors)))
+    """Whether it began with another rank that did not come, or was gone; not, where it names a cause of its own."""
+    kinds = {sign.kind for sign in _signs(error)}
+    return error.began_in_torch and bool(kinds) and "cause" not in kinds
+
+
+def _signs(error: ErrorReport) -> list[texts.Sign]:
+    return [sign for text in error.torch_errors if (sign := texts.read(text))]
 
 
 def is_hang(fates: Sequence[RankFate]) -> bool:
@@ -55,23 +47,34 @@ def waits_in_a_circle(failed: Sequence[RankFate]) -> bool:
 def find_missing(hung: Sequence[RankFate]) -> list[RankFate]:
     """Of ranks that hang, those that others wait for.
 
-    In an earlier phase, or behind in the collectives of a group. Where torch records nothing, as of ``send``, ``recv``
-    and ``monitored_barrier``, those that are in code of their own while others are in torch.
+    In an earlier phase, or behind in the collectives of a group; of those, whoever waits for nobody in turn. Where
+    torch records nothing, as of ``send``, ``recv`` and ``monitored_barrier``, those that are in code of their own while
+    others are in torch.
     """
     phases: tuple[Phase, ...] = get_args(Phase)
     furthest = max((phases.index(f.phase) for f in hung), default=0)
     behind = [f for f in hung if phases.index(f.phase) < furthest]
     if not behind:
-        behind = [f for f in hung if any(_waits_for(other, f.rank, f.entered) for other in hung)]
+        behind = [f for f in hung if any(_is_ahead(other, f) for other in hung)]
+        behind = [f for f in behind if not any(_waits_for(f, other) for other in hung)] or behind
     if not behind and furthest == phases.index("body"):
         behind = [f for f in hung if f.is_elsewhere]
     return behind if len(behind) < len(hung) else []
 
 
-def _waits_for(fate: RankFate, rank: int, entered: Mapping[str, int]) -> bool:
-    """Whether a rank has entered a collective of a group that another one of the group, ``rank``, has not."""
+def _waits_for(fate: RankFate, other: RankFate) -> bool:
+    """Whether a rank is in a collective that another one of its group has not entered."""
     return any(
-        rank in ranks and fate.entered.get(name, 0) > entered.get(name, 0) for name, ranks in fate.groups.items()
+        other.rank in fate.groups.get(name, ()) and number > other.entered.get(name, 0)
+        for name, number in fate.unfinished.items()
+    )
+
+
+def _is_ahead(fate: RankFate, other: RankFate) -> bool:
+    """Whether a rank waits for another, or has left behind it a collective that the other has not entered."""
+    return _waits_for(fate, other) or any(
+        other.rank in ranks and name not in fate.unfinished and fate.entered.get(name, 0) > other.entered.get(name, 0)
+        for name, ranks in fate.groups.items()
     )
 
 

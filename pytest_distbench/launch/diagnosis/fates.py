@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
@@ -13,12 +13,13 @@ from pytest_distbench.launch import processes
 from pytest_distbench.launch.channel import ControlChannel
 from pytest_distbench.launch.contract import Exit
 from pytest_distbench.launch.diagnosis.blame import find_missing, has_waited_in_vain, is_follower
-from pytest_distbench.launch.diagnosis.flight import read_entered
+from pytest_distbench.launch.diagnosis.flight import Entered, read_entered
 from pytest_distbench.launch.diagnosis.stacks import is_in_own_code, trim, waits_at
+from pytest_distbench.launch.diagnosis.watchdog import Abort, read_abort
 from pytest_distbench.launch.logs import TAIL_LINES, tail
 from pytest_distbench.records.launch_files import LaunchFiles
 from pytest_distbench.records.plan import LaunchPlan
-from pytest_distbench.records.rank import HUNG, Phase, RankFate, RankReport
+from pytest_distbench.records.rank import HUNG, ErrorReport, Phase, RankFate, RankReport
 from pytest_distbench.records.record import replace
 
 _STACKS_LINES = 500
@@ -33,6 +34,7 @@ class Ending:
         timed_out: the launch's own time was over.
         ended_by_us: ranks that were alive when the launch was ended by force.
         left: those among them that had closed their connection to pytest before.
+        stuck: those that are still there, with what is to be said of each.
         oom_kills: processes the kernel's out-of-memory killer ended on this host meanwhile.
     """
 
@@ -40,6 +42,7 @@ class Ending:
     timed_out: bool
     ended_by_us: frozenset[int]
     left: frozenset[int] = frozenset()
+    stuck: Mapping[int, str] = field(default_factory=dict)
     oom_kills: int = 0
 
 
@@ -47,10 +50,11 @@ def tell_fates(
     plan: LaunchPlan, reports: Mapping[int, RankReport], channel: ControlChannel, ending: Ending
 ) -> list[RankFate]:
     """One fate per rank, the root cause first: by time, known victims last."""
-    hung = _hung(reports, ending)
-    fates = [_fate(plan, rank, reports.get(rank), channel, ending, hung) for rank in range(plan.world_size)]
+    aborts = _aborts(plan, reports, ending)
+    hung = _hung(reports, ending, aborts)
+    fates = [_fate(plan, rank, reports.get(rank), channel, ending, hung, aborts) for rank in range(plan.world_size)]
     failed = [f for f in fates if f.outcome == "failed"]
-    if failed and all(f.is_victim for f in failed) and not ending.exit.died:
+    if failed and all(f.is_victim for f in failed) and not ending.exit.died and not aborts:
         fates = [_fate_of_terminated(f) if f.rank == _first_terminated(channel, ending) else f for f in fates]
     missing = {f.rank for f in find_missing([f for f in fates if f.is_hung])}
     return sorted(fates, key=lambda f: _precedence(f, channel, is_missing=f.rank in missing))
@@ -66,14 +70,36 @@ def _fate_of_terminated(fate: RankFate) -> RankFate:
     return replace(fate, how="killed by SIGTERM", is_victim=False)
 
 
-def _hung(reports: Mapping[int, RankReport], ending: Ending) -> frozenset[int]:
+def _aborts(plan: LaunchPlan, reports: Mapping[int, RankReport], ending: Ending) -> dict[int, Abort]:
+    """What NCCL's watchdog said of ranks that it ended, or that it was about to end when they were."""
+    found = {}
+    for rank in set(range(plan.world_size)) - set(reports):
+        was_aborted = ending.exit.codes.get(rank) == -signal.SIGABRT
+        if was_aborted or rank in ending.ended_by_us or ending.exit.codes.get(rank) == -signal.SIGTERM:
+            abort = read_abort(plan.files.log(rank))
+            if abort is not None and (was_aborted or abort.kind == "wait"):
+                found[rank] = abort
+    return found
+
+
+def _hung(reports: Mapping[int, RankReport], ending: Ending, aborts: Mapping[int, Abort]) -> frozenset[int]:
     """Ranks that did not go on: alive at the launch's time-out, or when all that had failed by then had waited."""
     silent = frozenset(r for r in ending.ended_by_us if r not in reports or reports[r].outcome == "passed")
-    errors = [r.error for r in reports.values() if r.outcome == "failed" and r.error]
-    vain = bool(errors) and all(map(has_waited_in_vain, errors))
     if ending.timed_out:
         return silent
-    return frozenset(r for r in silent if r not in reports) if vain else frozenset()
+    errors = [r.error for r in reports.values() if r.outcome == "failed" and r.error]
+    if (
+        not (errors or aborts)
+        or not all(map(has_waited_in_vain, errors))
+        or any(a.kind != "wait" for a in aborts.values())
+    ):
+        return frozenset()
+    if aborts:
+        own = {r: c for r, c in ending.exit.codes.items() if r not in reports and r not in aborts and r not in silent}
+        if any(code != -signal.SIGTERM for code in own.values()):
+            return frozenset()  # that one has died: for it the others waited
+        silent |= set(own)  # the elastic agent has ended these, before we could
+    return frozenset(r for r in silent if r not in reports and r not in aborts)
 
 
 def _fate(
@@ -83,11 +109,13 @@ def _fate(
     channel: ControlChannel,
     ending: Ending,
     hung: frozenset[int],
+    aborts: Mapping[int, Abort],
 ) -> RankFate:
     files = plan.files
     code = ending.exit.codes.get(rank)
     if report is not None and report.outcome != "passed":
         return _fate_as_reported(report, files, beside_hung=bool(hung))
+    abort = aborts.get(rank) if rank not in hung else None
     is_stopped = rank in ending.ended_by_us or code == -signal.SIGTERM
     if report is not None and rank not in hung and (is_stopped or code in (None, 0)):
         return RankFate(rank=rank, outcome="passed", phase=report.phase, how="passed")
@@ -100,15 +128,38 @@ def _fate(
         is_victim=is_victim,
         log_tail=tail(files.log(rank)),
     )
-    if rank not in hung and not is_victim:
+    if abort is not None:
+        fate = _fate_of_aborted(fate, abort, channel)
+    if rank not in hung and not fate.is_victim:
         return fate
     stacks = tail(files.stacks(rank), _STACKS_LINES)
+    found = read_entered(files, rank)
+    # On a GPU the user's own line may be the one that waits: for what other ranks have not sent.
+    is_telling = plan.device == "cpu" or (found is not None and found.is_idle)
     return replace(
         fate,
         stacks=trim(stacks),
         waits_at=waits_at(stacks),
-        is_elsewhere=plan.device == "cpu" and is_in_own_code(stacks),
-        **_collective(files, rank),
+        is_elsewhere=is_telling and is_in_own_code(stacks),
+        **_collective(found),
+    )
+
+
+def _fate_of_aborted(fate: RankFate, abort: Abort, channel: ControlChannel) -> RankFate:
+    """What NCCL's watchdog says is taken for an error of torch's, which it would be if it were raised."""
+    return replace(
+        fate,
+        is_victim=abort.kind != "cause",
+        error=ErrorReport(
+            kind="DistBackendError",
+            message=abort.text,
+            traceback=abort.text,
+            raised_at=channel.closed_at.get(fate.rank, max(channel.closed_at.values(), default=0.0)),
+            torch_errors=[f"DistBackendError: {abort.text}"],
+            began_in_torch=True,
+        ),
+        collective=abort.op,
+        collective_number=abort.number,
     )
 
 
@@ -125,11 +176,12 @@ def _how(rank: int, channel: ControlChannel, ending: Ending, *, is_stopped: bool
         return "was waiting" if channel.last_phase(rank) != "start" else "was starting", True
     if code is not None:
         return _describe(code, ending.oom_kills), False
+    if rank in ending.stuck:
+        return "ended, and is still in the kernel", False
     return "ended without a report" if rank in channel.closed_at else "never started", False
 
 
-def _collective(files: LaunchFiles, rank: int) -> dict[str, Any]:
-    found = read_entered(files, rank)
+def _collective(found: Entered | None) -> dict[str, Any]:
     if found is None:
         return {}
     return {
@@ -137,6 +189,7 @@ def _collective(files: LaunchFiles, rank: int) -> dict[str, Any]:
         "collective_number": found.number,
         "collective_is_over": found.is_over,
         "entered": found.numbers,
+        "unfinished": found.unfinished,
         "groups": found.members,
     }
 
@@ -156,7 +209,7 @@ def _fate_as_reported(report: RankReport, files: LaunchFiles, *, beside_hung: bo
         is_victim=error is not None and (is_follower(error) or (beside_hung and has_waited_in_vain(error))),
         error=error,
         log_tail="\n".join(log[-TAIL_LINES:]),
-        **_collective(files, report.rank),
+        **_collective(read_entered(files, report.rank)),
     )
 
 

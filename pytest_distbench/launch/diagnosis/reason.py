@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from pytest_distbench.launch.diagnosis import texts
 from pytest_distbench.launch.diagnosis.blame import find_missing, is_deadlock, waits_in_a_circle
-from pytest_distbench.records.rank import Outcome, RankFate
+from pytest_distbench.records.rank import ErrorReport, Outcome, RankFate
 
 _UNRECORDED = re.compile(r'/torch/distributed/.*", line \d+, in (send|recv|monitored_barrier)$', re.MULTILINE)
 """What torch's flight recorder does not know, in a traceback."""
@@ -31,8 +32,22 @@ def merge_outcomes(fates: list[RankFate], *, after_s: float) -> tuple[Outcome, s
     if is_deadlock(fates):
         return "failed", _tell_deadlock(failed, [f for f in fates if f.outcome == "passed"])
     first = failed[0]
-    lines = first.error.message.strip().splitlines() if first.error else []
-    return "failed", f"rank {first.rank} {first.how}" + (f": {lines[0]}" if lines else "")
+    return "failed", f"rank {first.rank} {first.how}" + (f": {_tell_error(first.error)}" if first.error else "")
+
+
+def _tell_error(error: ErrorReport) -> str:
+    """An error's first line; of one of torch's that is known, what it means, and the next step in a line of its own."""
+    for text in error.torch_errors if error.began_in_torch else ():
+        sign = texts.read(text)
+        if sign is not None and sign.meaning:
+            return (
+                f"{sign.meaning}: {texts.last_error(text) or _first_line(text.partition(': ')[2])}\nnext: {sign.advice}"
+            )
+    return _first_line(error.message)
+
+
+def _first_line(text: str) -> str:
+    return next(iter(text.strip().splitlines()), "")
 
 
 def _tell_hang(failed: Sequence[RankFate], after_s: float) -> str:

@@ -79,6 +79,7 @@ def _observe(name: str, reader: Reader, place: Place) -> Observation:
         beside=[one.beside[:_LONGEST_BESIDE] for one in kept] if reader.better == "curve" else [],
         at=reader.at,
         identity=reader.defining,
+        bounds=reader.bounds,
     )
 
 

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import math
 import re
-from typing import get_args
 
 from pytest_distbench.errors import show
 from pytest_distbench.launch.readers import READERS
 from pytest_distbench.launch.readers.stdout import VALUE
 from pytest_distbench.records.kinds import METRIC_KINDS
-from pytest_distbench.records.metric import Scalar
 from pytest_distbench.records.reader import TAKES, Reader
+from pytest_distbench.records.wire import can_be_written
 
 
 def problem_with(reader: Reader) -> str:
@@ -21,6 +20,8 @@ def problem_with(reader: Reader) -> str:
     for name in ("source", "key", "since", "unit", "take"):
         if not isinstance(getattr(reader, name), str):
             return f"{name}={show(getattr(reader, name))}; wanted text"
+        if not can_be_written(getattr(reader, name)):
+            return f"{name}={show(getattr(reader, name))} holds half of a surrogate pair, which no output or file can"
     if reader.kind == "stdout":
         return _problem_with_pattern(reader.source) or _problem_with_values(reader)
     return _problem_with_values(reader)
@@ -54,11 +55,23 @@ def _problem_with_values(reader: Reader) -> str:
     if reader.take and kind.shape == "series":
         return f"take={reader.take!r} makes one number, and better={reader.better!r} judges a series"
     for name, scalars in (("at", reader.at), ("identity", reader.identity)):
-        if not isinstance(scalars, dict) or not all(isinstance(k, str) for k in scalars):
-            return f"{name}={show(scalars)}; wanted a dict of names and plain values"
-        if not all(isinstance(v, get_args(Scalar)) for v in scalars.values()):
-            return f"{name}={show(scalars)}; wanted numbers, texts, True or False"
+        if not isinstance(scalars, dict) or not all(map(_is_name, scalars)):
+            return f"{name}={show(scalars)}; wanted a dict from names, without [ ] = and , to plain values"
+        if not all(map(_is_plain, scalars.values())):
+            return f"{name}={show(scalars)}; wanted finite numbers, printable texts, True or False"
     return ""
+
+
+def _is_name(value: object) -> bool:
+    return isinstance(value, str) and value.isprintable() and bool(value) and not set(value) & set("[]=,")
+
+
+def _is_plain(value: object) -> bool:
+    if isinstance(value, str):
+        return value.isprintable()
+    if isinstance(value, bool | int):
+        return abs(value) <= 2**53  # up to here JSON's numbers hold every whole one
+    return isinstance(value, float) and math.isfinite(value)
 
 
 def _is_whole(value: object, *, least: int) -> bool:

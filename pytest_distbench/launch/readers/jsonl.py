@@ -14,7 +14,7 @@ def read(reader: Reader, place: Place) -> list[Found]:
     """``reader.key`` of every line that has it; ``a.b`` is ``b`` inside ``a``, unless there is an ``a.b``."""
     path = place.path(reader.source)
     found, keys = [], dict[str, None]()
-    with path.open(errors="replace") as file:
+    with path.open(encoding="utf-8-sig", errors="replace") as file:
         for number, line in enumerate(file, 1):
             if not line.strip():
                 continue

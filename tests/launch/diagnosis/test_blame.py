@@ -22,6 +22,7 @@ def gave_up(rank: int) -> RankFate:
 
 PASSED = RankFate(rank=9, outcome="passed", phase="body", how="passed")
 BOTH = {"0": [0, 1]}
+ALL = {"0": [0, 1, 2]}
 
 
 @pytest.mark.parametrize(
@@ -34,6 +35,22 @@ BOTH = {"0": [0, 1]}
         ([hung(0), hung(1, is_elsewhere=True)], [1]),
         ([hung(0, is_elsewhere=True), hung(1, is_elsewhere=True)], []),
         ([hung(0, phase="rendezvous"), hung(1, phase="rendezvous", is_elsewhere=True)], []),
+        (
+            [
+                hung(0, entered={"0": 50}, unfinished={"0": 30}, groups=ALL),
+                hung(1, entered={"0": 30}, unfinished={"0": 30}, groups=ALL),
+                hung(2, entered={"0": 29}, groups=ALL),
+            ],
+            [2],
+        ),
+        (
+            [
+                hung(0, entered={"0": 7, "1": 5}, unfinished={"1": 5}, groups={**ALL, "1": [0, 1, 2]}),
+                hung(1, entered={"0": 8, "1": 4}, unfinished={"0": 8}, groups={**ALL, "1": [0, 1, 2]}),
+                hung(2, entered={"0": 7, "1": 4}, groups={**ALL, "1": [0, 1, 2]}),
+            ],
+            [2],
+        ),
         ([], []),
     ],
     ids=[
@@ -44,6 +61,8 @@ BOTH = {"0": [0, 1]}
         "in code of its own",
         "all of them are nobody",
         "before the body own code says nothing",
+        "behind the host but not the GPU",
+        "of two that are behind, one waits for the other",
         "nobody hangs",
     ],
 )

@@ -7,14 +7,19 @@ import signal
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
+from support.nccl_texts import LATE, TEXTS, watchdog_log
 from support.plans import make_plan
 
 from pytest_distbench.launch.channel import ControlChannel
 from pytest_distbench.launch.contract import Exit
+from pytest_distbench.launch.diagnosis.blame import is_hang
 from pytest_distbench.launch.diagnosis.fates import Ending, tell_fates
+from pytest_distbench.launch.diagnosis.reason import merge_outcomes
 from pytest_distbench.records.plan import LaunchPlan
 from pytest_distbench.records.rank import ErrorReport, Phase, RankReport
+from pytest_distbench.records.record import replace
 from pytest_distbench.records.wire import EventKind, RankEvent
 
 GONE = "DistBackendError: Connection closed by peer"
@@ -49,7 +54,7 @@ def passed(rank: int) -> RankReport:
 def raised(rank: int, *, at: float = 1.0, torch: str = "", phase: Phase = "body") -> RankReport:
     error = ErrorReport(
         kind="RuntimeError",
-        message="x",
+        message=torch.partition(": ")[2] or "x",
         traceback="RuntimeError: x",
         raised_at=at,
         torch_errors=[torch] if torch else [],
@@ -138,6 +143,13 @@ def test_one_that_hung_up_and_went_on_is_told_so(plan: LaunchPlan, channel: Cont
     assert fate.how == "left its connection to pytest and went on, as another program?"
 
 
+def test_one_that_the_kernel_still_keeps_is_told_so(plan: LaunchPlan, channel: ControlChannel) -> None:
+    channel.closed_at[1] = 1.0
+    fate = tell_fates(plan, reports(passed(0)), channel, ended(stuck={1: "rank 1 (pid 7) is still there"}))[0]
+
+    assert (fate.how, fate.is_victim) == ("ended, and is still in the kernel", False)
+
+
 def test_a_silent_rank_hung_at_the_time_out_and_its_stacks_are_shown(plan: LaunchPlan, channel: ControlChannel) -> None:
     say(channel, 1, "phase", "body")
     plan.files.stacks(1).write_text('Current thread 0x1 (most recent call first):\n  File "/me/a.py", line 7 in f\n')
@@ -185,3 +197,196 @@ def test_a_log_that_ends_with_the_traceback_shows_it_once(plan: LaunchPlan, chan
     plan.files.log(0).write_text("before\nRuntimeError: x\n")
 
     assert tell_fates(plan, reports(raised(0), passed(1)), channel, ended())[0].log_tail == "before"
+
+
+IN_OWN_CODE = (
+    'Current thread 0x1 (most recent call first):\n  File "/me/a.py", line 7 in body\n'
+    '  File "/x/pytest_distbench/worker/main.py", line 1 in _measure\n'
+    '  File "/x/pytest_distbench/worker/main.py", line 2 in run_rank\n'
+)
+
+
+def reason(plan: LaunchPlan, told: dict[int, RankReport], channel: ControlChannel, ending: Ending) -> str:
+    fates = tell_fates(plan, told, channel, ending)
+    return f"rank {fates[0].rank} first; {merge_outcomes(fates, after_s=70)[1]}"
+
+
+@pytest.mark.parametrize(
+    "ending",
+    [
+        ended({0: -signal.SIGABRT, 1: -signal.SIGTERM}),
+        ended({0: -signal.SIGABRT}, by_us={1}),
+    ],
+    ids=["ended by the elastic agent", "ended by us"],
+)
+def test_who_did_not_come_is_to_blame_when_nccls_watchdog_ends_the_rank_that_waited(
+    plan: LaunchPlan, channel: ControlChannel, ending: Ending
+) -> None:
+    for rank in (0, 1):
+        say(channel, rank, "phase", "body")
+    channel.closed_at.update({0: 60.0, 1: 61.0})
+    plan.files.log(0).write_text(watchdog_log(LATE))
+    plan.files.stacks(1).write_text(IN_OWN_CODE)
+    fates = tell_fates(plan, {}, channel, ending)
+
+    assert [(f.rank, f.is_hung, f.is_victim) for f in fates] == [(1, True, False), (0, False, True)]
+    assert merge_outcomes(fates, after_s=70)[1] == (
+        "hung in body, ended after 70.0 s: rank 1 at a.py:7 in body; rank 0 waits in all_reduce, number 7"
+    )
+    assert is_hang(fates)
+
+
+def test_a_rank_that_waited_as_long_is_not_missing_although_it_was_ended_first(
+    plan: LaunchPlan, channel: ControlChannel
+) -> None:
+    plan = replace(plan, world_size=3)
+    plan.files.log(0).write_text(watchdog_log(LATE))
+    plan.files.log(2).write_text(watchdog_log(LATE).partition("Exception")[0])  # its abort was a second away
+    codes = {0: -signal.SIGABRT, 1: -signal.SIGTERM, 2: -signal.SIGTERM}
+    fates = tell_fates(plan, {}, channel, ended(codes))
+
+    assert [(f.rank, f.is_hung, f.is_victim) for f in fates] == [(1, True, False), (0, False, True), (2, False, True)]
+
+
+def test_who_died_is_to_blame_and_not_who_was_ended_for_it(plan: LaunchPlan, channel: ControlChannel) -> None:
+    plan = replace(plan, world_size=3)
+    plan.files.log(0).write_text(watchdog_log(LATE))
+    codes = {0: -signal.SIGABRT, 1: -signal.SIGSEGV, 2: -signal.SIGTERM}
+
+    assert reason(plan, {}, channel, ended(codes)) == "rank 1 first; rank 1 killed by SIGSEGV"
+
+
+def test_ranks_that_all_waited_in_vain_are_in_a_deadlock(plan: LaunchPlan, channel: ControlChannel) -> None:
+    channel.closed_at.update({0: 60.0, 1: 61.0})
+    for rank in (0, 1):
+        say(channel, rank, "phase", "body")
+    plan.files.log(0).write_text(watchdog_log(LATE))
+    plan.files.log(1).write_text(watchdog_log(LATE).replace("ALLREDUCE", "BROADCAST"))
+
+    assert reason(plan, {}, channel, ended({0: -signal.SIGABRT, 1: -signal.SIGTERM})) == (
+        "rank 0 first; deadlock: rank 0 waited in all_reduce, number 7; rank 1 waited in broadcast, number 7"
+    )
+
+
+def test_an_error_that_nccls_watchdog_met_is_the_cause_with_its_next_step(
+    plan: LaunchPlan, channel: ControlChannel
+) -> None:
+    channel.closed_at.update({0: 60.0, 1: 61.0})
+    plan.files.log(1).write_text(watchdog_log("CUDA error: uncorrectable ECC error encountered"))
+    plan.files.log(0).write_text(watchdog_log(TEXTS["a peer that is gone"][0]))
+
+    assert reason(plan, {}, channel, ended({0: -signal.SIGABRT, 1: -signal.SIGABRT})).startswith(
+        "rank 1 first; rank 1 killed by SIGABRT: the GPU's memory is damaged: CUDA error: uncorrectable ECC error "
+        "encountered\nnext: sudo dmesg"
+    )
+
+
+def test_an_abort_of_the_bodys_own_is_none_of_the_watchdogs(plan: LaunchPlan, channel: ControlChannel) -> None:
+    plan.files.log(1).write_text("free(): invalid pointer\n")
+
+    assert reason(plan, reports(passed(0)), channel, ended({1: -signal.SIGABRT})) == (
+        "rank 1 first; rank 1 killed by SIGABRT"
+    )
+
+
+def test_with_a_peer_gone_and_nobody_else_to_blame_the_one_that_says_so_is_first(
+    plan: LaunchPlan, channel: ControlChannel
+) -> None:
+    """The other was ended by the elastic agent for its sake: nobody sent that SIGTERM from outside."""
+    channel.closed_at.update({0: 60.0, 1: 61.0})
+    plan.files.log(0).write_text(watchdog_log(TEXTS["a peer that is gone"][0].removeprefix("DistBackendError: ")))
+
+    assert reason(plan, {}, channel, ended({0: -signal.SIGABRT, 1: -signal.SIGTERM})).startswith(
+        "rank 0 first; rank 0 killed by SIGABRT: NCCL error in: "
+    )
+
+
+CAUSES = [name for name, (_, kind, _) in TEXTS.items() if kind == "cause"]
+
+
+@pytest.mark.parametrize("name", CAUSES)
+def test_a_real_error_of_nccl_or_cuda_is_the_cause_and_says_what_to_do(
+    plan: LaunchPlan, channel: ControlChannel, name: str
+) -> None:
+    text, _, meaning = TEXTS[name]
+    told = reason(plan, reports(raised(1, at=2.0, torch=text), passed(0)), channel, ended())
+
+    assert told.startswith(f"rank 1 first; rank 1 raised RuntimeError: {meaning}: ")
+    assert "\nnext: " in told
+
+
+@pytest.mark.parametrize("name", CAUSES)
+def test_a_peers_lost_connection_follows_from_it_although_it_was_said_first(
+    plan: LaunchPlan, channel: ControlChannel, name: str
+) -> None:
+    gone = TEXTS["a peer that is gone"][0]
+    fates = tell_fates(
+        plan, reports(raised(0, at=1.0, torch=gone), raised(1, at=2.0, torch=TEXTS[name][0])), channel, ended()
+    )
+
+    assert [(f.rank, f.is_victim) for f in fates] == [(1, False), (0, True)]
+
+
+def test_an_error_that_a_clean_up_met_later_does_not_make_a_victim(plan: LaunchPlan, channel: ControlChannel) -> None:
+    """The innermost is torch's own: memory ran out, and then the collective in the ``finally`` was aborted."""
+    error = ErrorReport(
+        kind="DistBackendError",
+        message="x",
+        traceback="x",
+        raised_at=1.0,
+        torch_errors=[TEXTS["an abort"][0], TEXTS["out of memory in torch"][0]],
+        began_in_torch=True,
+    )
+    report = RankReport(rank=1, pid=1, outcome="failed", phase="body", phases={}, error=error)
+
+    assert not tell_fates(plan, reports(report, passed(0)), channel, ended())[0].is_victim
+    assert ": the GPU's memory is full: CUDA out of memory. Tried" in reason(
+        plan, reports(report, passed(0)), channel, ended()
+    )
+
+
+def nccl(number: int, **changes: object) -> dict[str, object]:
+    return {
+        "record_id": number,
+        "time_created_ns": number,
+        "profiling_name": "nccl:all_reduce",
+        "collective_seq_id": number,
+        "process_group": ["0", "default_pg"],
+        **changes,
+    }
+
+
+def test_a_hang_under_nccl_names_the_rank_that_is_missing(plan: LaunchPlan, channel: ControlChannel) -> None:
+    """Both are at a line of their own: rank 0's is ``loss.item()``, which waits for rank 1."""
+    plan = replace(plan, device="cuda")
+    done = nccl(1, state="completed")
+    for rank, entries in ((0, [done, nccl(2, state="started"), nccl(3)]), (1, [done])):
+        say(channel, rank, "phase", "body")
+        plan.files.stacks(rank).write_text(IN_OWN_CODE)
+        plan.files.groups(rank).write_text('{"0": [0, 1]}')
+        plan.files.flight(rank).write_bytes(msgspec.json.encode({"": {"entries": []}, "nccl": {"entries": entries}}))
+
+    assert reason(plan, {}, channel, ended(by_us={0, 1}, timed_out=True)) == (
+        "rank 1 first; hung in body, ended after 70.0 s: rank 1 at a.py:7 in body; rank 0 waits in all_reduce, number 2"
+    )
+
+
+@pytest.mark.parametrize(("state", "elsewhere"), [("completed", True), ("started", False)])
+def test_on_a_gpu_a_rank_is_in_code_of_its_own_if_nothing_it_has_entered_is_unfinished(
+    plan: LaunchPlan, channel: ControlChannel, state: str, *, elsewhere: bool
+) -> None:
+    plan = replace(plan, device="cuda")
+    plan.files.stacks(1).write_text(IN_OWN_CODE)
+    plan.files.flight(1).write_bytes(msgspec.json.encode({"nccl": {"entries": [nccl(1, state=state)]}}))
+    fate = tell_fates(plan, reports(passed(0)), channel, ended(by_us={1}, timed_out=True))[0]
+
+    assert fate.is_elsewhere == elsewhere
+
+
+def test_on_a_gpu_without_a_recorder_nobody_is_blamed_for_a_line_of_his_own(
+    plan: LaunchPlan, channel: ControlChannel
+) -> None:
+    plan.files.stacks(1).write_text(IN_OWN_CODE)
+    fate = tell_fates(replace(plan, device="cuda"), reports(passed(0)), channel, ended(by_us={1}, timed_out=True))[0]
+
+    assert not fate.is_elsewhere

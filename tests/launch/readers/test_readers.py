@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from pathlib import Path
 
 import pytest
@@ -42,6 +43,14 @@ def test_matches_are_a_series_in_the_unit_that_the_scale_makes(tmp_path: Path) -
 
     assert times.values == pytest.approx([0.011, 0.010])
     assert (times.unit, times.better, times.is_series, times.identity) == ("s", "lower", True, {"skip": 1})
+
+
+def test_bounds_are_in_the_unit_and_know_the_line_that_set_them(tmp_path: Path) -> None:
+    reader = stdout(r"time ([\d.]+)ms", scale=1e-3, unit="s", at_most="20 ms", at_least=0.001)
+    found = [(bound.side, bound.value) for bound in read(tmp_path, reader).bounds]
+
+    assert found == [("least", 0.001), ("most", pytest.approx(0.02))]
+    assert re.fullmatch(r"read\.stdout at test_readers\.py:\d+", reader.bounds[0].where)
 
 
 @pytest.mark.parametrize(
@@ -159,6 +168,30 @@ def test_a_column_of_a_table(tmp_path: Path) -> None:
     assert read(tmp_path, csv("{launch_dir}/log.csv", "loss")).values == [3.5, 2.5]
     with pytest.raises(ReadingError, match="no column 'acc'; there are step, loss"):
         read(tmp_path, csv("log.csv", "acc"))
+
+
+def test_a_mark_of_the_byte_order_is_no_part_of_a_file(tmp_path: Path) -> None:
+    (tmp_path / "log.csv").write_text("loss,step\n3.5,1\n", encoding="utf-8-sig")
+    (tmp_path / "log.jsonl").write_text('{"loss": 2.5}\n', encoding="utf-8-sig")
+
+    assert read(tmp_path, csv("log.csv", "loss")).values == [3.5]
+    assert read(tmp_path, jsonl("log.jsonl", "loss")).values == [2.5]
+
+
+def test_two_columns_of_one_name_are_told(tmp_path: Path) -> None:
+    (tmp_path / "log.csv").write_text("step,loss, loss\n1,3.5,9\n")
+
+    assert read(tmp_path, csv("log.csv", "step")).values == [1.0]
+    with pytest.raises(ReadingError, match="2 columns are called 'loss'; there are step, loss, loss"):
+        read(tmp_path, csv("log.csv", "loss"))
+
+
+@pytest.mark.parametrize(("separator", "shown"), [("\t", r"'step\\tloss'"), (";", "'step;loss'")])
+def test_a_file_whose_columns_no_commas_separate_shows_its_header(separator: str, shown: str, tmp_path: Path) -> None:
+    (tmp_path / "log.tsv").write_text(f"step{separator}loss\n1{separator}3.5\n")
+
+    with pytest.raises(ReadingError, match=f"no column 'loss'; its first line is {shown}, without a comma"):
+        read(tmp_path, csv("log.tsv", "loss"))
 
 
 MLLOG = """\

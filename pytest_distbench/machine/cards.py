@@ -1,0 +1,273 @@
+"""How the GPUs fare while ranks run on them: clocks, heat, power, what holds them down, and who else uses them.
+
+They are looked at from pytest's process, before, during and after a launch, through NVML: nothing runs in the ranks or
+on the GPU for it, and no clock that is judged is running in this process.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import statistics
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import psutil
+
+from pytest_distbench.machine.nvml import Driver, DriverError, connect
+from pytest_distbench.records.card import CardWitness
+from pytest_distbench.records.gpu import Gpu
+
+TEMPERATURE, POWER_CAP, POWER_BRAKE, HARDWARE = "temperature", "power cap", "power brake", "hardware slowdown"
+_REASONS = {
+    "SwThermalSlowdown": TEMPERATURE,
+    "HwThermalSlowdown": TEMPERATURE,
+    "SwPowerCap": POWER_CAP,
+    "HwPowerBrakeSlowdown": POWER_BRAKE,
+    "HwSlowdown": HARDWARE,
+}
+"""NVML's names of what holds clocks down -> ours. Idle GPUs, and clocks that somebody has set, are held by nothing."""
+_COUNTERS = {"POWER": POWER_CAP, "THERMAL": TEMPERATURE}
+"""NVML's names of its counters of the time for which clocks were held down -> ours."""
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.125, 1.0
+"""Between two looks: short at first, for launches that are over soon."""
+_PATIENCE_S = 5.0
+"""How long a look may take: the driver may not answer at all where a GPU is in trouble."""
+_FIRST_NAMESPACE = "pid:[4026531836]"
+"""What /proc/self/ns/pid leads to outside of containers: there NVML's process ids are ours."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Look:
+    """What the driver says of one GPU at one moment; None where it does not tell.
+
+    Attributes:
+        at: CLOCK_MONOTONIC seconds.
+        utilisation: share of the last moments in which a kernel ran, 0 to 1.
+        held: what holds its clocks down now.
+        held_ns: counters of the time for which something did.
+        foreign: process id -> whether it is somebody else's; None: nobody can say.
+        at_work: processes whose kernels ran of late; None: the driver does not tell.
+    """
+
+    at: float
+    sm_mhz: float | None = None
+    memory_mhz: float | None = None
+    temperature_c: float | None = None
+    power_w: float | None = None
+    utilisation: float | None = None
+    held: frozenset[str] = frozenset()
+    held_ns: dict[str, int] = field(default_factory=dict)
+    foreign: dict[int, bool | None] = field(default_factory=dict)
+    at_work: frozenset[int] | None = None
+    power_limit_w: float | None = None
+    sm_limit_mhz: float | None = None
+
+
+class CardWatch:
+    """Looks at some GPUs while launches run.
+
+    It keeps the driver connected from one launch to the next: where persistence mode is off, a GPU that nobody has
+    open takes seconds to answer.
+
+    Args:
+        gpus: to be looked at.
+        is_foreign: whether a process is somebody else's; None: it cannot say.
+    """
+
+    def __init__(self, gpus: Sequence[Gpu], is_foreign: Callable[[int], bool | None] | None = None) -> None:
+        self._gpus = gpus
+        self._is_foreign = is_foreign or _is_foreign
+        self._stack = contextlib.ExitStack()
+        self._driver: Driver | None = None
+        self._handles: dict[str, tuple[Any, Any]] = {}
+        with contextlib.suppress(DriverError):
+            self._driver = self._stack.enter_context(connect())
+            self._handles = {gpu.uuid: found for gpu in gpus if (found := _handles(self._driver, gpu))[0] is not None}
+
+    @contextlib.contextmanager
+    def during(self, count: int) -> Iterator[list[CardWitness]]:
+        """Watch the first so many GPUs; the list is filled at the end, and stays empty where the driver is silent."""
+        witnesses: list[CardWitness] = []
+        gpus = [gpu for gpu in self._gpus[:count] if gpu.uuid in self._handles]
+        if not gpus:
+            yield witnesses
+            return
+        looks: dict[str, list[Look]] = {gpu.uuid: [] for gpu in gpus}
+        has_begun, is_over = threading.Event(), threading.Event()
+
+        def watch() -> None:
+            self.look(looks)
+            has_begun.set()
+            pause_s = _FIRST_PAUSE_S
+            while not is_over.wait(pause_s):
+                self.look(looks)
+                pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+            self.look(looks)
+
+        thread = threading.Thread(target=watch, name="distbench-cards", daemon=True)
+        thread.start()
+        has_begun.wait(_PATIENCE_S)
+        try:
+            yield witnesses
+        finally:
+            is_over.set()
+            thread.join(_PATIENCE_S)
+            witnesses += [summarise(gpu, list(looks[gpu.uuid])) for gpu in gpus]
+
+    def look(self, looks: dict[str, list[Look]]) -> None:
+        """Add one look at each of these GPUs, by UUID."""
+        assert self._driver is not None
+        for uuid, seen in looks.items():
+            card, device = self._handles[uuid]
+            seen.append(_look(self._driver, card, device, self._is_foreign, since=seen[-1].at if seen else None))
+
+    def close(self) -> None:
+        """Let go of the driver."""
+        self._handles = {}
+        self._stack.close()
+
+
+def summarise(gpu: Gpu, looks: Sequence[Look]) -> CardWitness:
+    """What the looks at one GPU add up to: the first was before the launch, the last after it."""
+    busy = [look for look in looks[1:] if look.utilisation is None or look.utilisation > 0]
+    last = looks[-1] if looks else Look(at=0.0)
+    temperatures = [look.temperature_c for look in looks if look.temperature_c is not None]
+    return CardWitness(
+        label=gpu.label,
+        uuid=gpu.uuid,
+        looks=len(busy),
+        sm_mhz=_median(look.sm_mhz for look in busy),
+        memory_mhz=_median(look.memory_mhz for look in busy),
+        temperature_c=max(temperatures, default=None),
+        power_w=_median(look.power_w for look in busy),
+        utilisation=_median(look.utilisation for look in busy),
+        held=_held(looks, busy),
+        power_limit_w=last.power_limit_w,
+        sm_limit_mhz=last.sm_limit_mhz,
+        others=[_name(pid) for pid in _others(looks)],
+    )
+
+
+def held_by(driver: Driver, handle: Any) -> frozenset[str]:
+    """What holds a GPU's clocks down now."""
+    bits = driver.ask("GetCurrentClocksThrottleReasons", handle) or 0
+    known = ((getattr(driver.binding, f"nvmlClocksThrottleReason{name}", 0), ours) for name, ours in _REASONS.items())
+    return frozenset(ours for bit, ours in known if bits & bit)
+
+
+def processes_on(driver: Driver, handle: Any) -> list[int]:
+    """Process ids of those that compute on a GPU, in the numbering of the host."""
+    return [int(process.pid) for process in driver.ask("GetComputeRunningProcesses", handle) or []]
+
+
+def _handles(driver: Driver, gpu: Gpu) -> tuple[Any, Any]:
+    """Of the card, which has the clocks, and of the device, which has the processes; a slice is not its card."""
+    device = driver.ask("GetHandleByUUID", gpu.uuid)
+    return (driver.ask("GetHandleByUUID", gpu.slice_of) if gpu.slice_of else device), device
+
+
+def _look(
+    driver: Driver, card: Any, device: Any, is_foreign: Callable[[int], bool | None], *, since: float | None
+) -> Look:
+    nvml = driver.binding
+    use = driver.ask("GetUtilizationRates", card)
+    power, limit = driver.ask("GetPowerUsage", card), driver.ask("GetPowerManagementLimit", card)
+    counters = {
+        ours: driver.ask("GetViolationStatus", card, getattr(nvml, f"NVML_PERF_POLICY_{name}", -1))
+        for name, ours in _COUNTERS.items()
+    }
+    now = time.monotonic()
+    return Look(
+        at=now,
+        sm_mhz=driver.ask("GetClockInfo", card, nvml.NVML_CLOCK_SM),
+        memory_mhz=driver.ask("GetClockInfo", card, nvml.NVML_CLOCK_MEM),
+        temperature_c=driver.ask("GetTemperature", card, nvml.NVML_TEMPERATURE_GPU),
+        power_w=None if power is None else power / 1000,
+        utilisation=None if use is None else use.gpu / 100,
+        held=held_by(driver, card),
+        held_ns={ours: int(found.violationTime) for ours, found in counters.items() if found is not None},
+        foreign={pid: is_foreign(pid) for pid in processes_on(driver, device)},
+        at_work=_at_work(driver, card, _LONGEST_PAUSE_S if since is None else now - since),
+        power_limit_w=None if limit is None else limit / 1000,
+        sm_limit_mhz=_set_clock(driver, card),
+    )
+
+
+def _set_clock(driver: Driver, card: Any) -> float | None:
+    """The clock that somebody has set, in MHz, where it is not the one that the card comes with."""
+    nvml = driver.binding
+    target = driver.ask("GetClock", card, nvml.NVML_CLOCK_SM, nvml.NVML_CLOCK_ID_APP_CLOCK_TARGET)
+    default = driver.ask("GetClock", card, nvml.NVML_CLOCK_SM, nvml.NVML_CLOCK_ID_APP_CLOCK_DEFAULT)
+    return None if target is None or target == default else float(target)
+
+
+def _at_work(driver: Driver, card: Any, within_s: float) -> frozenset[int] | None:
+    """Processes whose kernels ran of late; None where the driver does not tell."""
+    nvml = driver.binding
+    since_us = int((time.time() - within_s) * 1e6)
+    try:
+        found = driver.demand("GetProcessUtilization", card, since_us)
+    except (nvml.NVMLError, AttributeError) as error:
+        return frozenset() if getattr(error, "value", None) == nvml.NVML_ERROR_NOT_FOUND else None
+    return frozenset(int(sample.pid) for sample in found if sample.smUtil > 0)
+
+
+def _held(looks: Sequence[Look], busy: Sequence[Look]) -> dict[str, float]:
+    """What held the clocks down -> share of the time: by what was seen, and by the counters, which miss nothing."""
+    shares = {name: sum(name in look.held for look in busy) / len(busy) for look in busy for name in look.held}
+    if len(looks) > 1:
+        first, last = looks[0], looks[-1]
+        for name, before in first.held_ns.items():
+            share = (last.held_ns.get(name, before) - before) / 1e9 / max(1e-3, last.at - first.at)
+            shares[name] = max(shares.get(name, 0.0), min(1.0, share))
+    return {name: round(share, 3) for name, share in sorted(shares.items()) if share > 0}
+
+
+def _others(looks: Sequence[Look]) -> list[int]:
+    """Processes of others that computed on the GPU, or may have.
+
+    In a container NVML's process ids say nothing about whose a process is. There only one counts that was there before
+    the launch and after it: none of its ranks was.
+    """
+    if not looks:
+        return []
+    stayed = looks[0].foreign.keys() & looks[-1].foreign.keys() if len(looks) > 1 else set()
+    found = {pid for look in looks for pid, foreign in look.foreign.items() if foreign}
+    found |= {pid for pid in stayed if looks[0].foreign[pid] is None}
+    told = [look.at_work for look in looks if look.at_work is not None]
+    return sorted(found.intersection(frozenset().union(*told)) if told else found)
+
+
+def _is_foreign(pid: int) -> bool | None:
+    """Whether a process of this host is neither pytest nor below it; None: its number is one of another namespace."""
+    if not _sees_all_processes():
+        return None
+    try:
+        return pid != os.getpid() and os.getpid() not in (parent.pid for parent in psutil.Process(pid).parents())
+    except psutil.Error:  # it has ended meanwhile
+        return None
+
+
+@functools.cache
+def _sees_all_processes() -> bool:
+    try:
+        return os.readlink("/proc/self/ns/pid") == _FIRST_NAMESPACE
+    except OSError:
+        return False
+
+
+def _name(pid: int) -> str:
+    if _sees_all_processes():
+        with contextlib.suppress(psutil.Error):
+            return f"{psutil.Process(pid).name()} (pid {pid})"
+    return f"pid {pid} of the host"
+
+
+def _median(values: Iterator[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return statistics.median(known) if known else None

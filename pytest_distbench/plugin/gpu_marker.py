@@ -1,0 +1,108 @@
+"""The marker ``gpu``: which GPUs a test needs, held against those that a run was given."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pytest_distbench.errors import ConfigurationError, show
+from pytest_distbench.units import format_quantity, parse_bytes
+
+if TYPE_CHECKING:
+    import pytest
+
+    from pytest_distbench.machine.gpus import Gpus
+
+LINKS = {"nvlink": "NVLink", "p2p": "peer access"}
+"""What may be wanted between any two GPUs of a test: ``p2p`` is NVLink, or PCIe with peer access."""
+
+_CAPABILITY = re.compile(r"(\d+)\.(\d+)")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuNeed:
+    """What each GPU of a test must have.
+
+    Attributes:
+        min_memory: bytes.
+        capability: the least compute capability, (major, minor).
+        link: key of :data:`LINKS`; empty: any.
+    """
+
+    min_memory: int = 0
+    capability: tuple[int, int] = (0, 0)
+    link: str = ""
+
+    def obstacle(self, gpus: Gpus, ranks: int) -> str:
+        """Why the first so many GPUs will not do; empty: they do. What the driver does not tell will not do."""
+        chosen = gpus.visible[:ranks]
+        for gpu in chosen:
+            if self.min_memory and (gpu.memory_bytes is None or gpu.memory_bytes < self.min_memory):
+                found = "does not tell" if gpu.memory_bytes is None else f"has {format_quantity(gpu.memory_bytes, 'B')}"
+                return f"not run: needs GPUs with {format_quantity(self.min_memory, 'B')}; {gpu.label} {found}"
+            if self.capability > (_parse(gpu.capability) or (0, 0)):
+                wanted = ".".join(map(str, self.capability))
+                return f"not run: needs compute capability {wanted}; {gpu.label} has {gpu.capability or 'none known'}"
+        for a, first in enumerate(chosen):
+            for b, second in enumerate(chosen[:a]):
+                link = gpus.links[a][b] if a < len(gpus.links) else ""
+                if self.link and not (link.startswith("nvlink") or (self.link == "p2p" and "-p2p" in link)):
+                    return (
+                        f"not run: needs {LINKS[self.link]} between its GPUs; "
+                        f"{second.label} and {first.label} have {link or 'no link that is known'}"
+                    )
+        return ""
+
+
+def gpu_need(markers: Iterable[pytest.Mark]) -> GpuNeed:
+    """What the ``gpu`` markers of a test ask for; of several, the closest one wins keyword by keyword.
+
+    Raises:
+        ConfigurationError: a value cannot be used.
+    """
+    options: dict[str, object] = {}
+    for mark in markers:
+        if mark.name == "gpu":
+            options = {**mark.kwargs, **options}
+    return GpuNeed(
+        min_memory=_memory(options.get("min_memory")),
+        capability=_capability(options.get("capability")),
+        link=_link(options.get("link")),
+    )
+
+
+def _memory(value: object) -> int:
+    if value is None:
+        return 0
+    if isinstance(value, int) and not isinstance(value, bool) and value > 0:
+        return value
+    try:
+        return parse_bytes(value if isinstance(value, str) else "")
+    except ConfigurationError:
+        raise ConfigurationError(
+            f"@pytest.mark.gpu: min_memory={show(value)}; wanted a size such as '40GiB', or bytes"
+        ) from None
+
+
+def _capability(value: object) -> tuple[int, int]:
+    if value is None:
+        return (0, 0)
+    found = _parse(value) if isinstance(value, str) else None
+    if found is None:
+        raise ConfigurationError(f"@pytest.mark.gpu: capability={show(value)}; wanted a text such as '9.0'")
+    return found
+
+
+def _link(value: object) -> str:
+    if value is None:
+        return ""
+    if not isinstance(value, str) or value not in LINKS:
+        raise ConfigurationError(f"@pytest.mark.gpu: link={show(value)}; wanted one of {', '.join(LINKS)}")
+    return value
+
+
+def _parse(text: str) -> tuple[int, int] | None:
+    found = _CAPABILITY.fullmatch(text)
+    return (int(found[1]), int(found[2])) if found else None

@@ -1,0 +1,41 @@
+"""The launcher ``stand-in-cuda``: real process groups, whose ranks have the stand-in CUDA."""
+
+from __future__ import annotations
+
+from pytest_distbench.launch.contract import RunningLaunch
+from pytest_distbench.launch.launchers import LOOPBACK, LauncherKind, LauncherSetup
+from pytest_distbench.launch.warm import WarmLauncher
+from pytest_distbench.records.plan import LaunchPlan
+from pytest_distbench.records.record import replace
+
+STAND_IN_CUDA = "stand-in-cuda"
+PRELOADED = "pytest_distbench.testing.cuda"
+
+
+class CudaLauncher(WarmLauncher):
+    """The warm launcher; its ranks take a CPU for CUDA, and gloo for NCCL."""
+
+    name = STAND_IN_CUDA
+
+    def start(self, plan: LaunchPlan) -> RunningLaunch:
+        # The ranks read the plan as it is written: they have NCCL, and the process that they come from has none.
+        return super().start(replace(plan, backend="gloo") if plan.backend == "nccl" else plan)
+
+
+def _make(setup: LauncherSetup) -> CudaLauncher:
+    return CudaLauncher(
+        setup.directory,
+        setup.session,
+        (*setup.preload, PRELOADED),
+        interpreter=setup.interpreter,
+        python_path=setup.python_path,
+    )
+
+
+KIND = LauncherKind(
+    help="real groups whose ranks have a made-up CUDA, for tests of suites",
+    make=_make,
+    holds_two=True,
+    sets_threads=True,
+    variables=LOOPBACK,
+)

@@ -1,0 +1,50 @@
+"""What a project adds to what the forkserver imports once for all ranks (``distbench_preload``).
+
+No rank can use CUDA if the process it was forked from has. So each of these modules is looked at, and the one that did
+it is named. Agent, forkserver and ranks know by the memory they inherit.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+from collections.abc import Sequence
+
+from pytest_distbench.errors import ConfigurationError
+
+LOADER = "pytest_distbench.worker.preloading"
+"""What the forkserver is to import, when PROJECTS is set."""
+
+NVML_CHECK = "PYTORCH_NVML_BASED_CUDA_CHECK"
+"""At 1 ``torch.cuda.is_available()`` asks the driver's library in place of CUDA, which leaves a fork its CUDA."""
+
+PROJECTS: list[str] = []
+"""The project's modules."""
+
+POISONED_BY: list[str] = []
+"""The one among them whose import used CUDA; empty: none did."""
+
+
+def load(names: Sequence[str]) -> None:
+    """Import modules; one that is not there is passed over, as Python's own forkserver does."""
+    for name in names:
+        with contextlib.suppress(ImportError):
+            importlib.import_module(name)
+        from pytest_distbench.worker.torch_internals import is_fork_poisoned
+
+        if not POISONED_BY and is_fork_poisoned():
+            POISONED_BY.append(name)
+
+
+def check_fork() -> None:
+    """To be called in a rank that is to use CUDA.
+
+    Raises:
+        ConfigurationError: it was forked from a process that has.
+    """
+    if POISONED_BY:
+        raise ConfigurationError(
+            f"importing {POISONED_BY[0]} (distbench_preload) used CUDA in the process that all ranks are forked from, "
+            "which leaves the ranks without: let it ask for CUDA in a function, not when it is imported, or take it "
+            "out of distbench_preload"
+        )

@@ -1,0 +1,142 @@
+"""Launches on the stand-in CUDA: what becomes of work that is queued, of errors beside it, and of the environment.
+
+The functions without ``test_`` run in ranks. What they use of the stand-in is imported there: here it would make this
+process believe that it has CUDA.
+"""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+from support.launching import Launch
+
+from pytest_distbench.worker.context import RankContext
+
+pytestmark = pytest.mark.spawn
+
+QUEUED_S = 0.3
+FOR_EVER_S = 1000.0
+LIMIT_S = 20.0
+
+
+def leaves_work(rank: RankContext) -> None:
+    from pytest_distbench.testing import cuda
+
+    cuda.launch(QUEUED_S)
+
+
+def leaves_work_that_fails(rank: RankContext) -> None:
+    from pytest_distbench.testing import cuda
+
+    if rank.rank == 1:
+        cuda.launch(0.01, failure=RuntimeError("CUDA error: device-side assert triggered"))
+
+
+def leaves_work_that_never_ends(rank: RankContext) -> None:
+    from pytest_distbench.testing import cuda
+
+    dist.all_reduce(torch.ones(8, device=rank.device))
+    cuda.launch(FOR_EVER_S)
+
+
+def raises_beside_a_collective_that_the_others_do_not_join(rank: RankContext) -> None:
+    from pytest_distbench.testing import cuda
+
+    dist.all_reduce(torch.ones(8, device=rank.device))
+    with rank.phase("step"):
+        cuda.launch(FOR_EVER_S)
+        if rank.rank == 1:
+            raise ValueError("the cause")
+    rank.barrier()
+
+
+def trains(rank: RankContext) -> None:
+    """The host prepares a step for 4 ms, the device computes for 8."""
+    from pytest_distbench.testing import cuda
+
+    goal = rank.goal("accuracy", target=0.5, every=60, max_steps=60, min_steps=60)
+    for _ in goal.steps(samples_per_step=8):
+        time.sleep(0.004)
+        cuda.launch(0.008)
+        if rank.params["reads_loss"]:
+            torch.ones(1, device=rank.device).item()
+        goal.check(lambda: 1.0, loss=1.0)
+
+
+def waits_for_the_others(rank: RankContext) -> None:
+    from pytest_distbench.worker import side_group
+
+    made = []
+    new_group = dist.new_group
+    dist.new_group = lambda **options: made.append(options) or new_group(**options)  # type: ignore[func-returns-value]
+    dist.barrier = lambda *_, **__: pytest.fail("torch's barrier takes memory of the device")
+    rank.barrier()
+    rank.agree(1.0)
+    rank.barrier()
+
+    assert [options["timeout"].total_seconds() for options in made] == [60.0 * side_group.GROUP_SHARE]
+
+
+def counts_warnings(rank: RankContext) -> None:
+    dist.all_reduce(torch.ones(8, device=rank.device))
+    log = Path("/proc/self/fd/2").resolve().read_text()
+    rank.record("warnings", log.count("is deprecated"), better="exact")
+
+
+def test_work_that_is_queued_when_the_body_returns_is_waited_for(on_cuda: Launch) -> None:
+    record = on_cuda("leaves_work")
+
+    assert record.outcome == "passed"
+    assert record.phases["body"] >= QUEUED_S
+
+
+def test_its_error_is_the_bodys(on_cuda: Launch) -> None:
+    record = on_cuda("leaves_work_that_fails")
+
+    assert record.reason == "rank 1 raised RuntimeError: CUDA error: device-side assert triggered"
+    assert record.fates[0].phase == "body"
+    assert record.fates[0].error is not None
+    assert "work that was still on the device's queue when the body had returned" in record.fates[0].error.traceback
+
+
+def test_work_that_never_ends_is_a_hang_in_the_body(on_cuda: Launch) -> None:
+    record = on_cuda("leaves_work_that_never_ends", timeout_s=LIMIT_S)
+
+    assert record.reason.startswith("hung in body")
+
+
+def test_an_error_in_a_phase_is_told_though_the_device_would_never_be_done(on_cuda: Launch) -> None:
+    record = on_cuda("raises_beside_a_collective_that_the_others_do_not_join", timeout_s=LIMIT_S)
+
+    assert record.reason == "rank 1 raised ValueError: the cause"
+
+
+def test_a_loss_that_is_read_at_each_step_is_a_regression_of_the_step(on_cuda: Launch) -> None:
+    quickest = []
+    for reads_loss in (False, True):
+        record = on_cuda("trains", params={"reads_loss": reads_loss})
+        [step] = [m.summary for m in record.measurements if m.name == "step_time"]
+        assert step is not None
+        quickest.append(step.minimum)
+
+    assert quickest[1] / quickest[0] > 1.3
+
+
+def test_ranks_wait_for_one_another_in_time_and_without_the_device(on_cuda: Launch) -> None:
+    record = on_cuda("waits_for_the_others", backend="nccl", timeout_s=60.0)
+
+    assert record.reason == ""
+
+
+@pytest.mark.parametrize(("variables", "warnings"), [({}, 0), ({"TORCH_NCCL_TRACE_BUFFER_SIZE": "2000"}, 1)])
+def test_torch_warns_of_a_deprecated_variable_only_where_the_user_has_set_it(
+    on_cuda: Launch, variables: dict[str, str], warnings: int
+) -> None:
+    record = on_cuda("counts_warnings", backend="nccl", variables=variables)
+
+    assert record.reason == ""
+    assert [m.value for m in record.measurements] == [warnings]

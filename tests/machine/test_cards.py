@@ -1,0 +1,155 @@
+"""How GPUs fare during a launch, by time lines of a made-up driver."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+
+import pytest
+
+from pytest_distbench.machine.cards import CardWatch, Look, summarise
+from pytest_distbench.machine.gpus import read_gpus
+from pytest_distbench.records.card import CardWitness
+from pytest_distbench.records.gpu import Gpu
+from pytest_distbench.testing.nvml import HOSTS, IDLE, SWITCH, Card, Host, Slice, State, made_up
+
+OURS, FOREIGN, UNKNOWN = 100, 200, 300
+WHOSE = {OURS: False, FOREIGN: True, UNKNOWN: None}
+BUSY = State(processes={OURS: 0.9})
+GPU = Gpu(name="NVIDIA H200", uuid="GPU-1")
+
+
+def witness(states: Mapping[float, State], moments: tuple[float, ...] = (0, 1, 2, 3), **changes: object) -> CardWitness:
+    """What is told of a GPU that was looked at in these moments."""
+    card = Card(**{"name": "NVIDIA H200", "uuid": "GPU-1", "bus": 1, "states": states, **changes})  # type: ignore[arg-type]
+    with made_up(Host(cards=[card])) as nvml:
+        watch = CardWatch(read_gpus({}).visible, WHOSE.__getitem__)
+        looks: dict[str, list[Look]] = {"GPU-1": []}
+        for moment in moments:
+            nvml.seconds = lambda moment=moment: moment  # type: ignore[misc]
+            watch.look(looks)
+        watch.close()
+    timed = [
+        Look(**{f: getattr(look, f) for f in Look.__slots__} | {"at": moment})
+        for look, moment in zip(looks["GPU-1"], moments, strict=True)
+    ]
+    return summarise(GPU, timed)
+
+
+def test_the_clocks_are_those_of_a_gpu_at_work() -> None:
+    found = witness({0: IDLE, 0.5: State(sm_mhz=1900, power_w=600.0, temperature_c=70), 2.5: IDLE})
+
+    assert (found.sm_mhz, found.memory_mhz, found.power_w, found.utilisation) == (1900, 2619, 600.0, 1.0)
+    assert (found.looks, found.temperature_c, found.held) == (2, 70, {})
+
+
+def test_a_gpu_that_was_not_seen_at_work_has_no_clocks() -> None:
+    assert witness({0: IDLE}).sm_mhz is None
+
+
+@pytest.mark.parametrize(
+    ("reason", "name"),
+    [
+        ("SwPowerCap", "power cap"),
+        ("HwThermalSlowdown", "temperature"),
+        ("SwThermalSlowdown", "temperature"),
+        ("HwPowerBrakeSlowdown", "power brake"),
+    ],
+)
+def test_what_held_the_clocks_down_has_its_share_of_the_looks(reason: str, name: str) -> None:
+    held = State(sm_mhz=1200, held=(reason,))
+
+    assert witness({0: BUSY, 1.5: held}, lacks=frozenset({"GetViolationStatus"})).held == {name: 0.667}
+
+
+def test_what_happened_between_two_looks_is_counted() -> None:
+    held = State(held=("HwThermalSlowdown",))
+
+    assert witness({0: BUSY, 0.25: held, 0.75: BUSY}, (0, 1)).held == {"temperature": 0.5}
+
+
+def test_a_clock_that_is_set_and_the_power_limit_are_told() -> None:
+    found = witness({0: BUSY}, set_mhz=1200, power_limit_w=500.0)
+
+    assert (found.sm_limit_mhz, found.power_limit_w) == (1200.0, 500.0)
+    assert witness({0: BUSY}).sm_limit_mhz is None
+
+
+def test_others_count_that_computed() -> None:
+    [other] = witness({0: IDLE, 0.5: State(processes={OURS: 0.9, FOREIGN: 0.1})}).others
+
+    assert str(FOREIGN) in other
+    assert witness({0: IDLE, 0.5: State(processes={OURS: 0.9, FOREIGN: 0.0})}).others == []
+
+
+def test_where_the_driver_does_not_tell_who_computed_others_count_that_are_there() -> None:
+    states = {0: IDLE, 0.5: State(processes={OURS: 0.9, FOREIGN: 0.0})}
+
+    assert len(witness(states, lacks=frozenset({"GetProcessUtilization"})).others) == 1
+
+
+def test_where_nobody_knows_whose_a_process_is_one_counts_that_was_there_before_and_after() -> None:
+    always = State(processes={UNKNOWN: 0.5})
+
+    assert len(witness({0: always}).others) == 1
+    assert witness({0: IDLE, 0.5: always, 2.5: IDLE}).others == []
+    assert witness({0: IDLE, 0.5: always}).others == []
+
+
+def test_what_a_card_does_not_tell_is_left_open() -> None:
+    [card] = HOSTS["GB10"].cards
+    found = witness({0: BUSY}, lacks=card.lacks | {"GetClock", "GetPowerUsage"}, power_limit_w=None)
+
+    assert (found.utilisation, found.power_w, found.power_limit_w, found.sm_limit_mhz) == (None, None, None, None)
+    assert found.sm_mhz == 1980
+
+
+def test_a_slice_has_the_clocks_of_its_card() -> None:
+    piece = Slice(profile="1g.10gb", uuid="MIG-1", place=(1, 0))
+    card = Card(name="NVIDIA H100", uuid="GPU-1", bus=1, mig=(piece,), states={0.0: replace_clock(1500)})
+    with made_up(Host(cards=[card])):
+        watch = CardWatch(read_gpus({}).visible, WHOSE.__getitem__)
+        with watch.during(1) as cards:
+            pass
+        watch.close()
+
+    assert [(c.label, c.sm_mhz) for c in cards] == [("the MIG slice MIG-1 of GPU 0", 1500)]
+
+
+def replace_clock(mhz: int) -> State:
+    return State(sm_mhz=mhz, processes={OURS: 0.9})
+
+
+def test_a_launch_is_watched_from_a_thread_of_its_own() -> None:
+    card = Card(name="NVIDIA H200", uuid="GPU-1", bus=1, nvlinks=(SWITCH,), states={0.0: BUSY})
+    with made_up(Host(cards=[card, card.__class__(name="NVIDIA H200", uuid="GPU-2", bus=2)])):
+        watch = CardWatch(read_gpus({}).visible, WHOSE.__getitem__)
+        with watch.during(1) as cards:
+            assert cards == []
+            time.sleep(0.2)
+        watch.close()
+
+    assert [c.uuid for c in cards] == ["GPU-1"]
+    assert cards[0].looks >= 2
+
+
+def test_without_a_driver_there_is_nothing_to_tell() -> None:
+    with made_up(HOSTS["no driver"]):
+        watch = CardWatch([GPU])
+        with watch.during(1) as cards:
+            pass
+        watch.close()
+
+    assert cards == []
+
+
+def test_a_gpu_that_is_lost_meanwhile_tells_nothing_more() -> None:
+    card = Card(name="NVIDIA H200", uuid="GPU-1", bus=1, states={0.0: BUSY})
+    with made_up(Host(cards=[card])) as nvml:
+        watch = CardWatch(read_gpus({}).visible, WHOSE.__getitem__)
+        with watch.during(1) as cards:
+            time.sleep(0.5)  # looks at 0.125 and 0.375 s
+            nvml.host = HOSTS["no GPU"]
+        watch.close()
+
+    assert [(c.sm_mhz, c.power_limit_w) for c in cards] == [(1980, None)]

@@ -1,0 +1,150 @@
+"""What the driver shows of a machine's GPUs: the hardware class, what is missing and why, and what ranks are given."""
+
+from __future__ import annotations
+
+import pytest
+
+from pytest_distbench.machine.gpus import Gpus, misplaced, read_gpus
+from pytest_distbench.testing.nvml import HOSTS, made_up
+
+
+def read(host: str, **variables: str) -> Gpus:
+    with made_up(HOSTS[host]):
+        return read_gpus(variables)
+
+
+@pytest.mark.parametrize(
+    ("host", "setting", "platform"),
+    [
+        ("H200", "0", "nvidia-h200"),
+        ("8xH100", "0", "nvidia-h100-80gb-hbm3"),
+        ("8xH100", "0,1,2,3,4,5,6,7", "nvidia-h100-80gb-hbm3-nvlink4x18"),
+        ("8xH100, capped", "0,1", "nvidia-h100-80gb-hbm3-nvlink4x18-500w"),
+        ("8xH100, capped", "0", "nvidia-h100-80gb-hbm3-500w"),
+        ("H100 in MIG", "0", "nvidia-h100-80gb-hbm3-mig-1g.10gb"),
+        ("2xRTX 3090", "0,1", "nvidia-geforce-rtx-3090-pcie4x8"),
+        ("2xRTX 3090, bridged", "0,1", "nvidia-geforce-rtx-3090-nvlink3x4"),
+        ("4xL40S", "0,1,2", "nvidia-l40s-pcie4x16-p2p"),
+        ("RTX 3060 and 4090", "0", "nvidia-geforce-rtx-3060"),
+        ("RTX 3060 and 4090", "1", "nvidia-geforce-rtx-4090"),
+        ("RTX 3060 and 4090", "1,0", "nvidia-geforce-rtx-4090-and-nvidia-geforce-rtx-3060-pcie4x16"),
+        ("GB10", "0", "nvidia-gb10"),
+    ],
+)
+def test_the_hardware_class(host: str, setting: str, platform: str) -> None:
+    assert read(host, CUDA_VISIBLE_DEVICES=setting).platform == platform
+
+
+@pytest.mark.parametrize(
+    ("host", "count", "unreadable"),
+    [
+        ("8xH100, four forbidden", 4, "GPU 0, 1, 2, 3: this process may not use it"),
+        ("8xH100, one lost", 7, "GPU 5: lost"),
+        ("8xH100, one mute", 7, "GPU 5: lost"),
+    ],
+)
+def test_one_gpu_that_does_not_answer_hides_no_other(host: str, count: int, unreadable: str) -> None:
+    found = read(host)
+
+    assert (len(found.visible), found.count, found.failure) == (count, count, "")
+    assert [reason[: len(unreadable)] for reason in found.unreadable] == [unreadable]
+
+
+@pytest.mark.parametrize(
+    ("host", "failure"),
+    [
+        ("no driver", "there is no NVIDIA driver"),
+        ("driver not loaded", "the NVIDIA driver is not loaded"),
+        ("driver and library differ", "the NVIDIA driver and its library have different versions"),
+    ],
+)
+def test_a_driver_that_does_not_answer_says_why(host: str, failure: str) -> None:
+    found = read(host)
+
+    assert found.failure.startswith(failure)
+    assert found.visible == ()
+
+
+def test_the_matrix_has_a_row_for_each_gpu() -> None:
+    near, far = "pcie4x16-p2p PIX", "pcie4x16-p2p NODE"
+
+    assert read("4xL40S", CUDA_VISIBLE_DEVICES="0,1,2").links == (("", near, far), (near, "", far), (far, far, ""))
+    assert read("8xH100", CUDA_VISIBLE_DEVICES="3").links == ()
+
+
+def test_what_a_gpu_is_told_to_be() -> None:
+    found = read("8xH100", CUDA_VISIBLE_DEVICES="2")
+    [gpu] = found.visible
+
+    assert (found.driver, found.cuda) == ("570.124.06", "12.8")
+    assert (gpu.index, gpu.pci, gpu.capability, gpu.pcie) == (2, "00000000:12:00.0", "9.0", "5x16")
+    assert (gpu.memory_bytes, gpu.ecc, gpu.persistence) == (80 * 2**30, True, True)
+    assert (gpu.power_limit_w, gpu.default_power_limit_w) == (700.0, 700.0)
+
+
+def test_what_a_gpu_does_not_tell_is_left_open() -> None:
+    [gpu] = read("GB10").visible
+
+    assert (gpu.memory_bytes, gpu.power_limit_w, gpu.ecc) == (None, None, None)
+
+
+def test_a_slice_has_its_own_name_memory_and_uuid() -> None:
+    [piece] = read("H100 in MIG", CUDA_VISIBLE_DEVICES="MIG-0b").visible
+
+    assert (piece.name, piece.uuid) == ("NVIDIA H100 80GB HBM3 MIG 1g.10gb", "MIG-0b")
+    assert (piece.slice_of, piece.memory_bytes) == ("GPU-0000aaaa", 10 * 2**30)
+
+
+@pytest.mark.parametrize(
+    ("host", "given", "ranks"),
+    [
+        ("8xH100", {}, {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}),
+        ("8xH100", {"CUDA_DEVICE_ORDER": "FASTEST_FIRST"}, {"CUDA_DEVICE_ORDER": "FASTEST_FIRST"}),
+        ("RTX 3060 and 4090", {"CUDA_VISIBLE_DEVICES": "1"}, {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}),
+        (
+            "RTX 3060 and 4090",
+            {"CUDA_DEVICE_ORDER": "FASTEST_FIRST", "CUDA_VISIBLE_DEVICES": "0"},
+            {"CUDA_DEVICE_ORDER": "FASTEST_FIRST", "CUDA_VISIBLE_DEVICES": "GPU-4090"},
+        ),
+        (
+            "8xH100, four forbidden",
+            {"CUDA_VISIBLE_DEVICES": "1,0"},
+            {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": "GPU-0005aaaa,GPU-0004aaaa"},
+        ),
+        (
+            "8xH100, one lost",
+            {"CUDA_VISIBLE_DEVICES": "GPU-0006"},
+            {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"},
+        ),
+        (
+            "8xH100 in MIG",
+            {"CUDA_VISIBLE_DEVICES": "3"},
+            {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": "MIG-3a"},
+        ),
+    ],
+)
+def test_ranks_see_what_is_leased(host: str, given: dict[str, str], ranks: dict[str, str]) -> None:
+    assert read(host, **given).variables == ranks
+
+
+@pytest.mark.parametrize(
+    ("used", "rank"),
+    [
+        (["0000aaaa", "0001aaaa"], None),
+        (["GPU-0000AAAA", "GPU-0001aaaa"], None),
+        (["", ""], None),
+        ([], None),
+        (["0001aaaa", "0000aaaa"], 0),
+        (["0000aaaa", "0002aaaa"], 1),
+    ],
+)
+def test_a_rank_that_computed_elsewhere_is_told(used: list[str], rank: int | None) -> None:
+    remark = misplaced(read("8xH100").visible, used)
+
+    assert (
+        remark.startswith(f"rank {rank} computed on the GPU {used[rank]}, and GPU-") if rank is not None else not remark
+    )
+
+
+def test_a_slice_is_not_told_by_its_uuid() -> None:
+    assert misplaced(read("H100 in MIG").visible, ["0000aaaa"]) == ""

@@ -1,0 +1,115 @@
+"""Which devices are visible: as torch reads the variable, and as NVIDIA's guide says of MIG."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytest_distbench.machine.gpus import read_gpus
+from pytest_distbench.testing.nvml import HOSTS, made_up
+
+WHOLE = [
+    name for name, host in HOSTS.items() if host.cards and all(not c.trouble and c.mig is None for c in host.cards)
+]
+"""Hosts of which torch can tell what is visible: all their GPUs answer, and none is cut."""
+SETTINGS = [
+    None, "", "0", "1", "0,1", "1,0", "7,2", "0,0", "0,1,0", "0,7,1", "8", "-1", "0,-1,1", " 1 , 0 ", "+1", "1gpu2,0",
+    "GPU-0001", "GPU-0001,GPU-0000", "GPU-0001,GPU-0001", "GPU-0001,GPU-0001aaaa", "GPU-000", "GPU-0000, GPU-0001",
+    "GPU-0000,1", "0,GPU-0001", "GPU-3090b,GPU-3090a", "GPU-", "NoDevFiles", ",0", "0,", "0,,1",
+]  # fmt: skip
+
+
+def uuids_by_torch(monkeypatch: pytest.MonkeyPatch, host: str, setting: str | None) -> list[str]:
+    """What torch makes of the variable, on a machine whose GPUs it counts by the bus."""
+    uuids = [card.uuid for card in sorted(HOSTS[host].cards, key=lambda card: card.bus)]
+    if setting is None:
+        monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    else:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", setting)
+    monkeypatch.setattr(torch.cuda, "_raw_device_count_nvml", lambda: len(uuids))
+    monkeypatch.setattr(torch.cuda, "_raw_device_uuid_nvml", lambda: uuids)
+    chosen = torch.cuda._parse_visible_devices()
+    if chosen and isinstance(chosen[0], str):
+        chosen = torch.cuda._transform_uuid_to_ordinals(chosen, uuids)
+    return [uuids[i] for i in chosen[: torch.cuda._device_count_nvml()]]
+
+
+def visible(host: str, variables: Mapping[str, str]) -> list[str]:
+    with made_up(HOSTS[host]):
+        return [gpu.uuid for gpu in read_gpus(variables).visible]
+
+
+def variables(setting: str | None) -> dict[str, str]:
+    return {} if setting is None else {"CUDA_VISIBLE_DEVICES": setting}
+
+
+@pytest.mark.parametrize("setting", SETTINGS)
+@pytest.mark.parametrize("host", WHOLE)
+def test_the_variable_is_read_as_torch_reads_it(
+    monkeypatch: pytest.MonkeyPatch, host: str, setting: str | None
+) -> None:
+    assert visible(host, variables(setting)) == uuids_by_torch(monkeypatch, host, setting)
+
+
+@given(st.from_regex(r"(GPU-)?[0-9ag,+ -]{0,12}(GPU-000[0-9])?", fullmatch=True))
+def test_no_setting_is_read_otherwise(setting: str) -> None:
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        try:
+            expected = uuids_by_torch(monkeypatch, "8xH100", setting)
+        except ValueError:  # torch stumbles over a sign alone
+            return
+
+    assert visible("8xH100", variables(setting)) == expected
+
+
+@pytest.mark.parametrize(
+    ("host", "setting", "uuids"),
+    [
+        ("H100 in MIG", None, ["MIG-0a"]),
+        ("H100 in MIG", "0", ["MIG-0a"]),
+        ("H100 in MIG", "1", []),
+        ("H100 in MIG", "MIG-0b", ["MIG-0b"]),
+        ("H100 in MIG", "MIG-0b,MIG-0a", ["MIG-0b"]),
+        ("H100 in MIG", "MIG-0", []),
+        ("H100 in MIG", "MIG-9", []),
+        ("H100 in MIG", "MIG-GPU-0000aaaa/8/0", ["MIG-0b"]),
+        ("H100 in MIG", "MIG-GPU-0000aaaa/1/0", []),
+        ("H100 in MIG", "GPU-0000", ["MIG-0a"]),
+        ("8xH100 in MIG", None, ["MIG-0a"]),
+        ("8xH100 in MIG", "3", ["MIG-3a"]),
+        ("8xH100 in MIG", "0,1,2,3", ["MIG-0a"]),
+        ("H100 beside one in MIG", None, ["MIG-0a"]),
+        ("H100 beside one in MIG", "0", ["GPU-0000aaaa"]),
+        ("H100 beside one in MIG", "0,1", ["MIG-0a"]),
+        ("H100 in MIG without slices", None, []),
+    ],
+)
+def test_with_mig_cuda_shows_one_slice_and_numbers_count_gpus(host: str, setting: str | None, uuids: list[str]) -> None:
+    assert visible(host, variables(setting)) == uuids
+
+
+@pytest.mark.parametrize(
+    ("host", "setting", "uuids"),
+    [
+        ("8xH100, four forbidden", None, ["GPU-0004", "GPU-0005", "GPU-0006", "GPU-0007"]),
+        ("8xH100, four forbidden", "0,1", ["GPU-0004", "GPU-0005"]),
+        ("8xH100, four forbidden", "4", []),
+        ("8xH100, four forbidden", "GPU-0001", []),
+        ("8xH100, one lost", "GPU-0006", ["GPU-0006"]),
+        ("8xH100, one mute", "0,1", ["GPU-0000", "GPU-0001"]),
+    ],
+)
+def test_numbers_count_what_the_process_may_use(host: str, setting: str | None, uuids: list[str]) -> None:
+    assert visible(host, variables(setting)) == [f"{uuid}aaaa" for uuid in uuids]
+
+
+def test_gpus_are_in_the_order_of_the_bus_unless_the_user_wants_the_fastest_first() -> None:
+    mixed, slow, fast = "RTX 3060 and 4090", "GPU-3060", "GPU-4090"
+
+    assert visible(mixed, {}) == [slow, fast]
+    assert visible(mixed, {"CUDA_DEVICE_ORDER": "FASTEST_FIRST"}) == [fast, slow]
+    assert visible(mixed, {"CUDA_DEVICE_ORDER": "FASTEST_FIRST", "CUDA_VISIBLE_DEVICES": "1"}) == [slow]

@@ -1,0 +1,32 @@
+"""The launcher whose ranks take a CPU for CUDA: real groups, under a name of its own."""
+
+from __future__ import annotations
+
+import pytest
+import torch.distributed as dist
+from support.launching import Launch
+
+from pytest_distbench.launch.launchers import LAUNCHERS
+from pytest_distbench.testing.cuda_launcher import STAND_IN_CUDA, CudaLauncher
+from pytest_distbench.worker.context import RankContext
+
+
+def is_joined_by_nccl(rank: RankContext) -> None:
+    from pytest_distbench.testing import cuda
+
+    assert rank.backend == "nccl"
+    assert cuda.calls[:2] == [f"set_device {rank.local_rank}", "init_process_group nccl"]
+    assert dist.get_backend() == "gloo"
+
+
+@pytest.mark.spawn
+def test_ranks_have_nccl_which_is_gloo(on_cuda: Launch) -> None:
+    record = on_cuda("is_joined_by_nccl", backend="nccl")
+
+    assert record.reason == ""
+    assert record.software["cuda"] == record.software["nccl"] == "stand-in"
+
+
+def test_what_it_measures_is_stored_under_its_own_name() -> None:
+    assert LAUNCHERS[STAND_IN_CUDA].make.__module__ == CudaLauncher.__module__
+    assert CudaLauncher.name == STAND_IN_CUDA not in ("warm", "torchrun", "stand-in")

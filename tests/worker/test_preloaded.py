@@ -1,0 +1,56 @@
+"""Modules that are imported once for all ranks, one of which leaves them no CUDA."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from support.launching import Launch
+
+from pytest_distbench.launch.contract import Launcher
+from pytest_distbench.launch.launchers import LAUNCHERS, LauncherSetup
+
+pytestmark = pytest.mark.spawn
+
+
+@pytest.fixture(scope="module")
+def launcher(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Launcher]:
+    setup = LauncherSetup(
+        directory=tmp_path_factory.mktemp("preloaded"),
+        session=uuid.uuid4().hex,
+        preload=["no_such_module", "support.poisons_fork", "support.results"],
+    )
+    made = LAUNCHERS["warm"].make(setup)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def launch(launcher: Launcher, tmp_path: Path) -> Launch:
+    return Launch(launcher, tmp_path, Path(__file__).parent.parent / "support" / "preloaded_bodies.py")
+
+
+def test_a_module_that_leaves_the_ranks_no_cuda_is_named(launch: Launch) -> None:
+    record = launch("uses_cuda", device="cuda", devices=[0, 1])
+
+    assert record.reason.startswith(
+        "rank 0 raised ConfigurationError: importing support.poisons_fork (distbench_preload) used CUDA in the process"
+    )
+    assert "no_such_module" not in record.reason
+    assert "take it out of distbench_preload" in record.reason
+
+
+def test_ranks_on_the_cpu_are_none_the_worse_for_it(launch: Launch) -> None:
+    record = launch("tells_how_cuda_was_asked_for")
+
+    assert (record.outcome, record.reason) == ("passed", "")
+
+
+def test_a_body_that_uses_cuda_all_the_same_is_told_what_to_do(launch: Launch) -> None:
+    record = launch("uses_cuda", world_size=1)
+    first, second = record.reason.splitlines()
+
+    assert first.startswith("rank 0 raised RuntimeError: CUDA was in use before the rank was forked: Cannot re-init")
+    assert "a module of distbench_preload" in second
