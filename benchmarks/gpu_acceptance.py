@@ -44,11 +44,9 @@ MARK = "DISTBENCH_ACCEPTANCE"
 """In the environment of everything a line starts: what is left of it carries the mark."""
 
 STAND_IN = [
-    "-p",
-    "pytest_distbench.testing.nvml",
-    "-o",
-    "distbench_preload=pytest_distbench.testing.cuda",
-    "--distbench-backend=gloo",
+    *("-p", "pytest_distbench.testing"),
+    *("-p", "pytest_distbench.testing.nvml"),
+    "--distbench-launcher=stand-in-cuda",
 ]
 """For pytest, where the GPUs are made up: the driver, and CUDA in the ranks."""
 
