@@ -41,6 +41,9 @@ from pytest_distbench.records.kinds import METRIC_KINDS, Better
 from pytest_distbench.records.metric import Scalar
 from pytest_distbench.records.reader import Reader
 
+NUMBER = r"([-+]?(?:\d[\d,]*\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)"
+"""A group that takes a whole number, for patterns: ``stdout(r"loss " + NUMBER)``."""
+
 
 class Reading(TypedDict, total=False):
     """What all readers take; see the module."""

@@ -24,6 +24,9 @@ _OF_A_RUN = re.compile(
 )
 """What names one run: it is another one in the next."""
 
+_PLACE_OF_A_RUN = re.compile(r"(?:build|run|job|pipeline|workflow)_?(?:number|num|id|attempt)$|\bpid$", re.IGNORECASE)
+"""Names that CI systems and schedulers give to such values."""
+
 
 class Staleness(NamedTuple):
     """Why an entry is not of the workload that was measured.
@@ -50,7 +53,7 @@ def staleness(entry: BaselineEntry, case: Case) -> Staleness | None:
     shown = "; ".join(f"{p} was {_show(then, p)} and is {_show(now, p)}" for p in places[:_MOST_SHOWN])
     if len(places) > _MOST_SHOWN:
         shown += f"; and {len(places) - _MOST_SHOWN} more"
-    if places and all(_names_a_run(then.get(p), now.get(p)) for p in places):
+    if places and all(_names_a_run(p, then.get(p), now.get(p)) for p in places):
         return Staleness(
             "volatile",
             f"{shown}: that names this run, not the workload, so nothing can ever be compared. Write {{launch_dir}} in "
@@ -72,8 +75,13 @@ def _flatten(value: Any, place: str = "") -> Iterator[tuple[str, Any]]:
         yield place, value
 
 
-def _names_a_run(then: object, now: object) -> bool:
-    """Whether two texts are the same but for what is another one in every run. A number alone is a parameter."""
+def _names_a_run(place: str, then: object, now: object) -> bool:
+    """Whether two texts are the same but for what is another one in every run. A number alone is a parameter.
+
+    Unless its place says otherwise: ``env.BUILD_NUMBER``.
+    """
+    if _PLACE_OF_A_RUN.search(place) and then is not None and now is not None:
+        return True
     if not (isinstance(then, str) and isinstance(now, str)) or then.isdecimal() or now.isdecimal():
         return False
     before, after = _OF_A_RUN.sub("*", then), _OF_A_RUN.sub("*", now)

@@ -273,7 +273,7 @@ def _verdict(
 
 def _one_seed(change: float, scale: float) -> str:
     share = f"by {abs(change / scale):.1%}" if scale else f"by {abs(change):.4g}"
-    return f"one seed moved {share}: that may be chance; give seeds=range(5)"
+    return f"one seed moved {share}: that may be chance; more seeds tell (seeds=range(5); of a script a run each)"
 
 
 def _share(limit: float, scale: float) -> float:

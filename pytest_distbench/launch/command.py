@@ -46,6 +46,7 @@ COMMAND = "command"
 """Where a baseline's key names the launcher."""
 
 _LOOK_S = 0.1
+_LONGEST_SHOWN = 60
 _STACKS_S = 2.0
 """How long Python takes to write its stacks when it is told to abort."""
 _STACKS = "(most recent call first):"
@@ -216,6 +217,14 @@ def _running(plan: LaunchPlan, session: str) -> Iterator[_Running]:
                 os.close(descriptor)
 
 
+def _what_it_left(plan: LaunchPlan) -> list[str]:
+    """Command lines of what was still running when the command had ended."""
+    if not plan.files.left.exists():
+        return []
+    lines: list[list[str]] = msgspec.json.decode(plan.files.left.read_bytes())
+    return [shlex.join(mask_arguments(line))[:_LONGEST_SHOWN] for line in lines]
+
+
 def _is_python(process: psutil.Process) -> bool:
     with contextlib.suppress(psutil.Error):
         return "python" in Path(process.exe()).name
@@ -250,7 +259,10 @@ def _make_record(plan: LaunchPlan, ended: _Ended, *, remarks: list[str]) -> Laun
         try:
             reports = add_readings(replace(plan, world_size=1), _noted(plan, report))
             measurements = merge(list(reports.values()))
-            remarks = [*check_command(plan, gave_numbers=len(measurements) > 1), *remarks]
+            left = _what_it_left(plan)
+            remarks = [*check_command(plan, gave_numbers=len(measurements) > 1 and not left), *remarks]
+            if left:
+                remarks = [f"left {', '.join(left)} running, which was ended", *remarks]
         except (RecordingError, ReadingError) as error:
             reason = str(error)
     return LaunchRecord(

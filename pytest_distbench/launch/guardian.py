@@ -7,11 +7,14 @@ LIFELINE is a descriptor whose other end pytest holds: when that closes, all of 
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import errno
 import faulthandler
 import fcntl
+import json
 import os
+import re
 import resource
 import selectors
 import shutil
@@ -19,10 +22,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+import psutil
+
 from pytest_distbench.launch import processes
 from pytest_distbench.records.launch_files import LaunchFiles
 
 _PR_SET_CHILD_SUBREAPER = 36
+_HELPER = re.compile(r"multiprocessing\.(resource_tracker|forkserver|spawn)")
+"""Of Python: such a process ends a moment after the one it is for."""
 _NOT_STARTED = 126
 """Exit code of a shell for a program that is there and cannot be run."""
 
@@ -52,6 +59,8 @@ def main(lifeline: int, launch: LaunchFiles, command: list[str]) -> None:
         selector.register(os.pidfd_open(child.pid), selectors.EVENT_READ)
         selector.register(lifeline, selectors.EVENT_READ)
         ended = {key.fd for key, _ in selector.select()}
+    if lifeline not in ended:
+        _note_left(launch)
     processes.kill_descendants()
     code = child.wait()
     if lifeline in ended:
@@ -61,6 +70,18 @@ def main(lifeline: int, launch: LaunchFiles, command: list[str]) -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     faulthandler.disable()  # the command's environment may have turned it on
     os.kill(os.getpid(), -code)
+
+
+def _note_left(launch: LaunchFiles) -> None:
+    """Keep the command lines of what goes on though the command has ended; it is ended now."""
+    left = []
+    for process in psutil.Process().children(recursive=True):
+        with contextlib.suppress(psutil.Error):
+            line = process.cmdline()
+            if process.status() != psutil.STATUS_ZOMBIE and line and not _HELPER.search(" ".join(line)):
+                left.append(line)
+    if left:
+        launch.left.write_text(json.dumps(left))
 
 
 def _why_not(program: str, error: OSError) -> str:

@@ -26,7 +26,8 @@ def check_command(plan: LaunchPlan, *, gave_numbers: bool) -> list[str]:
 
     Args:
         plan: of the launch.
-        gave_numbers: something was read of it, or recorded in it.
+        gave_numbers: something was read of it, or recorded in it, and nothing of it went on when it had ended: that may
+            be what should have been measured.
 
     Raises:
         RecordingError: torch.distributed was imported, and no process was in a group with another; or it was not, and

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from pytest_distbench.errors import LauncherError
+from pytest_distbench.launch.readers.before import note_before
 from pytest_distbench.records.plan import LaunchPlan
 from pytest_distbench.records.record import replace
 
@@ -38,7 +39,7 @@ def settle(plan: LaunchPlan) -> LaunchPlan:
     if working_dir != work and "{" in plan.working_dir:
         working_dir = _make(working_dir.resolve(), work.resolve())
     own = {name: plan.fill(value) for name, value in plan.own_variables.items()}
-    return replace(
+    settled = replace(
         plan,
         body=replace(
             plan.body,
@@ -50,6 +51,8 @@ def settle(plan: LaunchPlan) -> LaunchPlan:
         python_path=[*filter(None, own.get("PYTHONPATH", "").split(os.pathsep)), *plan.python_path],
         own_variables={},
     )
+    note_before(settled)
+    return settled
 
 
 def _make(folder: Path, work: Path) -> Path:

@@ -77,6 +77,16 @@ class LaunchFiles:
         return self.directory / "began"
 
     @property
+    def before(self) -> Path:
+        """What lay there before the launch, of the files that are read after it; not there where nothing did."""
+        return self.directory / "before.json"
+
+    @property
+    def left(self) -> Path:
+        """Command lines of what was still running when a command had ended; not there where nothing was."""
+        return self.directory / "left.json"
+
+    @property
     def launcher_log(self) -> Path:
         """What a launcher that is a process of its own printed."""
         return self.directory / "launcher.log"

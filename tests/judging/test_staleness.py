@@ -63,6 +63,12 @@ def test_what_names_a_run_is_told_as_what_it_is(then: str, now: str) -> None:
     assert reason.startswith(f"args[0] was '{then}' and is '{now}': that names this run, not the workload")
 
 
+@pytest.mark.parametrize("name", ["BUILD_NUMBER", "GITHUB_RUN_ID", "SLURM_JOB_ID", "PID", "CI_PIPELINE_ID"])
+def test_a_number_that_its_name_gives_to_a_run_is_volatile(name: str) -> None:
+    assert compare({"env": {name: "411"}}, {"env": {name: "412"}})[0] == "volatile"
+    assert compare({"env": {name: "411"}}, {"env": {}})[0] == "incomparable"
+
+
 @pytest.mark.parametrize(
     ("then", "now"),
     [("50", "60"), ("1763712000", "1763798400"), ("--n=50", "--n=60"), ("small", "large"), ("a", 3), ("v2", "v3")],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 import time
 from collections.abc import Callable
@@ -138,8 +139,18 @@ def test_a_program_that_cannot_be_started_is_told_in_a_line(text: str, told: str
     assert record.fates[0].log_tail == f"cannot start '{program}': {told}"
 
 
-def test_what_it_leaves_running_is_ended(run: Run) -> None:
-    assert run(STARTS_OTHERS, "0").outcome == "passed"
+def test_what_it_leaves_running_is_ended_and_named(run: Run) -> None:
+    record = run(STARTS_OTHERS, "0")
+
+    assert record.outcome == "passed"
+    assert re.fullmatch(r"left .*python.* running, which was ended", record.remarks[0])
+
+
+def test_one_that_ends_before_its_training_does_has_shown_nothing(run: Run) -> None:
+    code = "import subprocess, sys; subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(1000)']); print(3)"
+    record = run(code, read={"x": stdout(r"(\d)")}, makes_group=True)
+
+    assert record.reason.startswith("no process of the command joined a process group of 2")
 
 
 def test_a_number_that_is_not_there_fails_it(run: Run) -> None:

@@ -53,7 +53,7 @@ def _observe(name: str, reader: Reader, place: Place) -> Observation:
     try:
         with limited():
             found = READERS[reader.kind](reader, place)
-    except (OSError, ValueError, RecursionError, csv.Error) as error:
+    except (OSError, ValueError, RecursionError, LookupError, TypeError, csv.Error) as error:
         source = reader.source or "the output"
         raise ReadingError(f"{key}: cannot read {show(source)}: {type(error).__name__}: {error}") from None
     kept = found[reader.skip :]

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pytest_distbench.errors import ReadingError
+from pytest_distbench.launch.readers.before import appended_to
 from pytest_distbench.records.plan import LaunchPlan
 
 _LINE_END = re.compile(r"\r\n|\n|\r")
@@ -70,12 +71,21 @@ class Place:
             )
         if not (path.is_file() or path.is_dir()):
             raise ReadingError(f"{path} is neither a file nor a folder: reading it might never end")
-        began = self.plan.files.began
-        if path.is_file() and began.exists() and path.stat().st_mtime < began.stat().st_mtime - _COARSEST_S:
+        if path.is_file() and not self.is_of_this_launch(path):
             raise ReadingError(
                 f"{path} was not written by this launch, it is older: did an earlier run leave it beside the script?"
             )
+        if path.is_file() and (earlier := appended_to(self.plan, path)):
+            raise ReadingError(
+                f"{path} was there before this launch, which has appended to it: its first {earlier} bytes are an "
+                "earlier run's. Delete it, or have the script write it into {launch_dir}"
+            )
         return path
+
+    def is_of_this_launch(self, path: Path) -> bool:
+        """Whether a file was written since the launch began."""
+        began = self.plan.files.began
+        return not began.exists() or path.stat().st_mtime >= began.stat().st_mtime - _COARSEST_S
 
 
 @contextlib.contextmanager

@@ -12,7 +12,7 @@ from support.plans import make_plan
 
 from pytest_distbench.errors import ReadingError
 from pytest_distbench.launch.readers import add_readings
-from pytest_distbench.read import csv, jsonl, mllog, stdout
+from pytest_distbench.read import NUMBER, csv, jsonl, mllog, stdout
 from pytest_distbench.records.metric import Observation
 from pytest_distbench.records.rank import RankReport
 from pytest_distbench.records.reader import Reader
@@ -274,3 +274,28 @@ def test_a_pattern_that_searches_for_ever_is_ended(tmp_path: Path, monkeypatch: 
 
     with pytest.raises(ReadingError, match="searching took longer"):
         read(tmp_path, stdout(r"^(?:a+)+ loss ([\d.]+)$"), "a" * 60 + "!\n")
+
+
+@pytest.mark.parametrize("text", ["nan", "NaN", "-inf", "Infinity"])
+def test_a_training_that_diverged_is_told_though_the_pattern_wants_digits(text: str, tmp_path: Path) -> None:
+    output = f"loss 3.5\nloss {text}, banana 4\n"
+
+    with pytest.raises(ReadingError, match=rf"the value is {text}: line 2 of rank 0's output"):
+        read(tmp_path, stdout(r"loss ([\d.]+)", better="same"), output)
+    assert read(tmp_path, stdout(r"loss ([\d.]+)", better="curve", first=1), output).values == [3.5]
+    assert read(tmp_path, stdout(r"banana ([\d.]+)"), output).values == [4.0]
+
+
+@pytest.mark.parametrize(
+    ("line", "taken", "whole"), [("loss 1.502e-05", "1.502", "1.502e-05"), ("loss 150,234.5", "150", "150,234.5")]
+)
+def test_a_pattern_that_cuts_numbers_in_two_is_told(line: str, taken: str, whole: str, tmp_path: Path) -> None:
+    with pytest.raises(ReadingError, match=f"takes '{taken}' of the number '{whole}'"):
+        read(tmp_path, stdout(r"loss ([\d.]+)"), line)
+    assert read(tmp_path, stdout("loss " + NUMBER), line).values == [float(whole.replace(",", ""))]
+
+
+@pytest.mark.parametrize(("line", "value"), [("loss 0.5, 3 steps", 0.5), ("loss 5.", 5.0), ("loss 12ms", 12.0)])
+def test_what_follows_a_number_is_not_of_it(line: str, value: float, tmp_path: Path) -> None:
+    assert read(tmp_path, stdout(r"loss ([\d.]+)"), line).values == [value]
+    assert read(tmp_path, stdout("loss " + NUMBER), line).values == [value]

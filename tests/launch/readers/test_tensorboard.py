@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -21,6 +22,7 @@ for part in (1, 0):
     with SummaryWriter(f"{sys.argv[1]}/part{part}") as writer:
         for step in range(3):
             writer.add_scalar("train/loss", 4.0 - 3 * part - step, 3 * part + step)
+        writer.add_text("note", "no number")
 """
 
 
@@ -47,6 +49,26 @@ def test_a_tag_that_is_not_there_is_told_with_those_that_are(runs: Path, tmp_pat
     (tmp_path / "empty").mkdir()
     with pytest.raises(ReadingError, match="has no event file"):
         read(tensorboard("empty", "loss"), Place(make_plan(tmp_path), 0))
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_event_files_of_earlier_runs_are_not_read(runs: Path, tmp_path: Path) -> None:
+    plan = make_plan(tmp_path)
+    for file in (runs / "part0").iterdir():
+        os.utime(file, (1.0, 1.0))
+    plan.files.began.touch()
+    for file in (runs / "part1").iterdir():
+        os.utime(file)
+
+    assert [float(f.text) for f in read(tensorboard(runs, "train/loss"), Place(plan, 0))] == [1.0, 0.0, -1.0]
+    with pytest.raises(ReadingError, match="has no event file, but for 1 of earlier runs"):
+        read(tensorboard(runs / "part0", "train/loss"), Place(plan, 0))
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_tag_that_is_no_scalar_is_told(runs: Path, tmp_path: Path) -> None:
+    with pytest.raises(ReadingError, match="the tag 'note/text_summary' is no scalar: it holds 1 elements of object"):
+        read(tensorboard(runs, "note/text_summary"), Place(make_plan(tmp_path), 0))
 
 
 def test_without_the_package_its_name_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
