@@ -18,9 +18,11 @@ import os
 import queue
 import select
 import shutil
+import signal
 import socket
 import threading
 import time
+from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
 from typing import Literal
@@ -83,29 +85,22 @@ def main(descriptor: int, directory: str, preload: list[str]) -> None:
     link = socket.socket(fileno=descriptor)
     link.set_inheritable(False)
     os.environ[preloaded.NVML_CHECK] = "1"
-    _end_at_signal_of(link)  # and not by a thread: the forkserver is forked while there is none
-    for name in PRELOAD:
-        with contextlib.suppress(ImportError):  # a rank that needs it says so
-            importlib.import_module(name)
+    agent = _Agent(link, Path(directory))
+    with agent.ended_by_signal():
+        for name in PRELOAD:
+            with contextlib.suppress(ImportError):  # a rank that needs it says so
+                importlib.import_module(name)
     _name_after(Path(directory))
     preloaded.PROJECTS.extend(preload)
     multiprocessing.get_context("forkserver").set_forkserver_preload([preloaded.LOADER])
     python_internals.fork_forkserver(close=[descriptor])
-    agent = _Agent(link, Path(directory))
+    agent.listen()
     agent.kept = [os.getpid(), *processes.children(os.getpid())]
     logging.disable(logging.CRITICAL)  # torch's first log record imports 800 modules
     from pytest_distbench.launch.group import backends  # and with it torch
 
     agent.send(Reply(kind="ready", backends=backends(), kept=agent.kept))
     agent.serve()
-
-
-def _end_at_signal_of(link: socket.socket) -> None:
-    """Let the system end this process when pytest closes its end or sends something, as long as nobody reads it."""
-    fcntl.fcntl(link, fcntl.F_SETOWN, os.getpid())
-    fcntl.fcntl(link, fcntl.F_SETFL, os.O_ASYNC)
-    if select.select([link], [], [], 0)[0]:  # it has done so before
-        os._exit(0)
 
 
 class _Agent:
@@ -116,7 +111,28 @@ class _Agent:
         self._directory = directory
         self.kept: list[int] = []
         self._requests: queue.SimpleQueue[Request] = queue.SimpleQueue()
-        fcntl.fcntl(link, fcntl.F_SETFL, 0)
+
+    @contextlib.contextmanager
+    def ended_by_signal(self) -> Iterator[None]:
+        """Meanwhile a signal ends everything when pytest closes its end or asks for it: it does nothing else so early.
+
+        Afterwards there is one thread still, as is right for a fork.
+        """
+
+        def end(*_: object) -> None:
+            if select.select([self._link], [], [], 0)[0]:
+                self._end_everything(pytest_died=not self._link.recv(1, socket.MSG_PEEK))
+
+        signal.signal(signal.SIGIO, end)
+        fcntl.fcntl(self._link, fcntl.F_SETOWN, os.getpid())
+        fcntl.fcntl(self._link, fcntl.F_SETFL, os.O_ASYNC)
+        end()  # it may have happened before
+        yield
+        fcntl.fcntl(self._link, fcntl.F_SETFL, 0)
+        signal.signal(signal.SIGIO, signal.SIG_DFL)
+
+    def listen(self) -> None:
+        """Take requests from now on, and notice when pytest's end closes."""
         threading.Thread(target=self._read_until_closed, name="distbench-requests", daemon=True).start()
 
     def send(self, reply: Reply) -> None:

@@ -125,6 +125,21 @@ def test_a_run_ended_from_outside_leaves_no_process_socket_or_plan(
     wait_for(lambda: not working_in(pytester.path))
 
 
+def test_a_run_killed_while_torch_is_loaded_leaves_no_socket_or_plan(pytester: pytest.Pytester, start: Pytest) -> None:
+    def traces() -> list[Path]:
+        return [p for p in pytester.path.rglob("*") if p.is_socket() or p.name == "plan.json"]
+
+    pytester.makepyfile(test_long=LONG)
+    process = start()
+    wait_for(lambda: len(traces()) == 2, process)
+    assert not both_up(pytester.path)
+    process.kill()
+
+    process.wait(LIMIT_S)
+    wait_for(lambda: not working_in(pytester.path))
+    assert traces() == []
+
+
 def test_a_second_ctrl_c_leaves_nothing_either(pytester: pytest.Pytester, start: Pytest) -> None:
     pytester.makepyfile(test_long=LONG)
     process = start()
