@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, TypedDict
 
 from pytest_distbench.errors import BodyError, show
+from pytest_distbench.installation import is_installed_here
 from pytest_distbench.machine.secrets import mask_arguments, mask_secrets
 from pytest_distbench.plugin.arguments import Arguments
 from pytest_distbench.plugin.identity import MEETING_VARIABLES, Places, leave_out_meeting
@@ -159,7 +160,8 @@ def _check_together(
 def _folder(given: Arguments, cwd: object, body: BodyReference, beside: Path) -> str | None:
     """Where the ranks run; None: where pytest does."""
     if cwd is None:
-        return str(beside if body.command else _home(body)) if body.is_script else None
+        is_elsewhere = body.command or (body.module and is_installed_here(body.file))
+        return str(beside if is_elsewhere else _home(body)) if body.is_script else None
     return _chosen_folder(given, cwd, beside)
 
 

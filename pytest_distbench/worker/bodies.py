@@ -56,8 +56,11 @@ def call(body: Callable[..., object], rank: RankContext) -> None:
 
     Raises:
         BodyError: it wants something else, or the call has run nothing of it.
+        SkipTest: it is marked as unittest's runner would skip it; torch's own decorators only mark.
         Exception: whatever the body raises.
     """
+    if getattr(body, "__unittest_skip__", False):
+        raise unittest.SkipTest(getattr(body, "__unittest_skip_why__", ""))
     try:
         parameters = list(inspect.signature(body).parameters.values())
     except (TypeError, ValueError):  # Python cannot tell

@@ -69,6 +69,9 @@ TEST = r"""
     def test_module(distbench):
         distbench.check(module="package.main", args=["3"])
 
+    def test_installed_module(distbench):
+        distbench.check(module="json.tool", args=["data.json"], makes_group=False)
+
     def test_own_folder(distbench):
         distbench.check("scripts/leaves.py", cwd="scripts")
 
@@ -80,6 +83,7 @@ TEST = r"""
 """
 
 FILES = {
+    "data.json": "{}",
     "scripts/train.py": TRAIN,
     "scripts/settings.py": "RATE = 0.05\n",
     "scripts/data/tokens.txt": "tokens",
@@ -147,7 +151,7 @@ def test_a_script_may_be_a_module_and_one_that_does_nothing_fails(project: pytes
     write(project, {**FILES, "test_scripts.py": TEST})
     found = run(project, "-k", "not test_train", "-rA")
 
-    found.assert_outcomes(passed=3, failed=1, warnings=1)
+    found.assert_outcomes(passed=4, failed=1, warnings=1)
     text = found.stdout.str()
     assert "no rank joined a process group of 2: it ended without one" in text
     assert "    | Unable to locate 2 gpus. Exiting" in text

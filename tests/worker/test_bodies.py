@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import importlib
 import sys
+import unittest
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -144,3 +145,12 @@ class Case(unittest.TestCase):
 """)
 
     bodies.load(BodyReference(file=str(file), function="Case.body", instance={}))(SimpleNamespace())  # type: ignore[arg-type]
+
+
+def test_a_body_that_torch_s_decorators_mark_as_skipped_is_not_run() -> None:
+    def body(rank: object) -> None:
+        pytest.fail("ran")
+
+    vars(body).update(__unittest_skip__=True, __unittest_skip_why__="only mpi has it")
+    with pytest.raises(unittest.SkipTest, match="only mpi has it"):
+        bodies.call(body, cast(Any, SimpleNamespace(params={})))
