@@ -11,6 +11,7 @@ from pytest_distbench.errors import ConfigurationError, show
 from pytest_distbench.plugin.arguments import Arguments
 from pytest_distbench.plugin.fixtures import Distbench
 from pytest_distbench.plugin.runs import Run
+from pytest_distbench.records.choices import MODES
 from pytest_distbench.workloads.collectives import Operation, operation
 from pytest_distbench.workloads.dtypes import item_bytes
 from pytest_distbench.workloads.message_sizes import mlbench_sizes, power_of_two_sizes
@@ -25,7 +26,6 @@ LARGEST_BYTES = 2**45
 _WORKLOADS = Path(workloads.__file__).parent
 _CACHES = ("rotate", "hot")
 _BUFFERS = ("plain", "registered")
-_MODES = ("per-iteration", "batch", "graph")
 _OPTIONS = ("world_size", "launches", "timeout", "tolerance", "name")
 """Of ``distbench.run``, handed on as they are."""
 
@@ -97,8 +97,8 @@ class CollectiveSweep:
             given.refuse(f"buffers={show(buffers)}; wanted one of {', '.join(_BUFFERS)}")
         if buffers == "registered" and self._distbench.device != "cuda":
             given.refuse("buffers='registered' needs NCCL on GPUs: give --gpu")
-        if not isinstance(mode, str) or mode not in _MODES:
-            given.refuse(f"mode={show(mode)}; wanted one of {', '.join(_MODES)}")
+        if not isinstance(mode, str) or mode not in MODES:
+            given.refuse(f"mode={show(mode)}; wanted one of {', '.join(MODES)}")
         if mode == "graph" and (cache != "hot" or self._distbench.device != "cuda"):
             given.refuse("mode='graph' replays one call with its buffers: it needs --gpu, and cache='hot'")
         if iterations is not None:

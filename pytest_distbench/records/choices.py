@@ -9,6 +9,11 @@ Update = Literal["new", "failed", "changed", "all"]
 
 UPDATES: tuple[Update, ...] = get_args(Update)
 
+Mode = Literal["per-iteration", "batch", "graph"]
+"""How a clock stands around what is timed: each iteration, iterations in one breath, or replays of a CUDA graph."""
+
+MODES: tuple[Mode, ...] = get_args(Mode)
+
 BASELINE_LAUNCHES = 10
 """Launches an update measures: with fewer the noise between launches is not known well enough to judge by."""
 

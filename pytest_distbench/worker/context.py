@@ -15,6 +15,7 @@ import torch
 from pytest_distbench.errors import RecordingError, show
 from pytest_distbench.records.bound import Bound
 from pytest_distbench.records.bound_text import BoundValue
+from pytest_distbench.records.choices import MODES, Mode
 from pytest_distbench.records.kinds import Better, Reduce
 from pytest_distbench.records.metric import Scalar, metric_key
 from pytest_distbench.records.plan import LaunchPlan
@@ -30,7 +31,7 @@ from pytest_distbench.worker.arguments import (
 from pytest_distbench.worker.control import ControlLine
 from pytest_distbench.worker.fingerprint import Watch
 from pytest_distbench.worker.goal import Goal
-from pytest_distbench.worker.iterations import MODES, Mode, time_iterations
+from pytest_distbench.worker.iterations import time_iterations
 from pytest_distbench.worker.meter import Meter
 from pytest_distbench.worker.notebook import Notebook
 from pytest_distbench.worker.phases import Loop, Phases

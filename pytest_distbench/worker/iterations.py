@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Generator
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 import torch
 
+from pytest_distbench.records.choices import Mode
 from pytest_distbench.worker.blocks import block_length
 from pytest_distbench.worker.busy import BusyStream, stream_occupier
 from pytest_distbench.worker.meter import Meter
@@ -15,9 +16,6 @@ from pytest_distbench.worker.stopwatch import DeviceStopwatch, HostStopwatch, St
 
 if TYPE_CHECKING:
     from pytest_distbench.worker.context import RankContext
-
-Mode = Literal["per-iteration", "batch", "graph"]
-MODES: tuple[Mode, ...] = ("per-iteration", "batch", "graph")
 
 BATCH = 20
 """Iterations of a batch, as nccl-tests has (``-n``)."""
