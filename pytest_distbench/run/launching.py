@@ -208,6 +208,7 @@ class Launching:
             read=dict(request.read),
             devices=self._devices(request.world_size),
             shares_gpu=self.settings.shares_gpu,
+            numa_binding=self.settings.numa_binding,
             attached=self.settings.attach,
             post_mortem=self.post_mortem,
             only=list(only),

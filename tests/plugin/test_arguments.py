@@ -71,6 +71,7 @@ def make(folder: Path, **changes: object) -> Distbench:
         gpu=False,
         gpus=Gpus(),
         shares_gpu=False,
+        numa_binding="",
         attach=None,
         backends=("gloo",),
         launcher="warm",
