@@ -9,7 +9,7 @@ from typing import BinaryIO
 from pytest_distbench.report.escape import escape
 from pytest_distbench.report.layout import layout
 from pytest_distbench.report.markdown import row_line, table_head
-from pytest_distbench.report.sections import Section
+from pytest_distbench.report.section import Section
 from pytest_distbench.store.tables import as_text, write_csv, write_parquet
 
 

@@ -1,63 +1,19 @@
-"""What a run has to tell, as tables: each cell a value for machines and a text for people. A new table is one row."""
+"""What a run has to tell, as tables: a new table is one row."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
 
 from pytest_distbench.records.bound import tightest
 from pytest_distbench.records.gpu import GpuHost
 from pytest_distbench.records.kinds import VERDICT_KINDS
 from pytest_distbench.records.run import CaseResult, RunRecord
+from pytest_distbench.report.elastic import epoch_section, event_section, job_section
 from pytest_distbench.report.rows import make_row, name_in_file, quantity, words_for
+from pytest_distbench.report.section import Cell, Section, plain
 from pytest_distbench.report.sweep import sweep_points
-from pytest_distbench.store.rows import Column, Table
+from pytest_distbench.store.rows import Column
 from pytest_distbench.units import format_bytes, format_seconds
-
-
-class Cell(NamedTuple):
-    """One cell: what machines read, and what people do."""
-
-    value: object
-    text: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Section:
-    """One table.
-
-    Attributes:
-        columns: for machines: name -> what it holds. Values are in base units.
-        headings: for people, one per column; None where the texts of others say it.
-        rows: as many cells as columns.
-    """
-
-    columns: Mapping[str, Column]
-    headings: Sequence[str | None]
-    rows: Sequence[Sequence[Cell]]
-
-    @property
-    def table(self) -> Table:
-        """The values."""
-        return Table(self.columns, [[cell.value for cell in row] for row in self.rows])
-
-    @property
-    def header(self) -> list[str]:
-        """The headings of the columns that people see."""
-        return [heading for heading in self.headings if heading is not None]
-
-    @property
-    def texts(self) -> list[list[str]]:
-        """The texts below them."""
-        return [
-            [cell.text for cell, heading in zip(row, self.headings, strict=True) if heading is not None]
-            for row in self.rows
-        ]
-
-
-def _plain(value: str) -> Cell:
-    return Cell(value, value)
 
 
 def verdict_section(results: Sequence[CaseResult]) -> Section:
@@ -69,10 +25,10 @@ def verdict_section(results: Sequence[CaseResult]) -> Section:
         row = make_row(verdict)
         rows.append(
             [
-                _plain(verdict.kind),
+                plain(verdict.kind),
                 Cell(result.nodeid, name_in_file(result.nodeid)),
                 Cell(verdict.metric, row.metric),
-                _plain(verdict.unit),
+                plain(verdict.unit),
                 Cell(verdict.current, row.current),
                 Cell(verdict.baseline, row.reference),
                 Cell(verdict.ratio, row.change),
@@ -80,7 +36,7 @@ def verdict_section(results: Sequence[CaseResult]) -> Section:
                 Cell(tightest(verdict.bounds, "least"), ""),
                 Cell(tightest(verdict.bounds, "most"), ""),
                 Cell(verdict.launches, str(verdict.launches)),
-                _plain(verdict.reason),
+                plain(verdict.reason),
             ]
         )
     columns: dict[str, Column] = {
@@ -102,7 +58,7 @@ def collective_section(results: Sequence[CaseResult]) -> Section:
             Cell(point.algbw, f"{point.algbw:.3f}"),
             Cell(point.busbw, "-" if point.busbw is None else f"{point.busbw:.3f}"),
             Cell(point.wrong_elements, quantity(point.wrong_elements, "")),
-            _plain(point.gravest),
+            plain(point.gravest),
         ]
         for result in results
         for point in sweep_points(result)
@@ -134,7 +90,7 @@ def environment_section(results: Sequence[CaseResult]) -> Section:
     return Section(
         columns={"name": str, "value": str},
         headings=["name", "value"],
-        rows=[[_plain(name), _plain(value)] for name, value in ordered],
+        rows=[[plain(name), plain(value)] for name, value in ordered],
     )
 
 
@@ -160,7 +116,7 @@ def launch_section(results: Sequence[CaseResult]) -> Section:
         [
             Cell(result.nodeid, result.case.title),
             Cell(launch.index, str(launch.index + 1)),
-            _plain(launch.outcome),
+            plain(launch.outcome),
             Cell(launch.wall_s, format_seconds(launch.wall_s)),
             Cell(launch.peak_memory_bytes, format_bytes(launch.peak_memory_bytes) if launch.peak_memory_bytes else "-"),
             Cell(launch.foreign_cores, "-" if launch.foreign_cores is None else f"{launch.foreign_cores:.2f}"),
@@ -182,6 +138,9 @@ SECTIONS: dict[str, Callable[[Sequence[CaseResult]], Section]] = {
     "collectives": collective_section,
     "environment": environment_section,
     "launches": launch_section,
+    "elastic": job_section,
+    "epochs": epoch_section,
+    "events": event_section,
 }
 """By the name that ``--table`` takes."""
 

@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from pytest_distbench.judging.terms import Terms
 from pytest_distbench.records.case import Case
+from pytest_distbench.records.elastic import ElasticJob
 from pytest_distbench.records.plan import BodyReference
 from pytest_distbench.records.reader import Reader
 
@@ -42,6 +43,7 @@ class LaunchRequest:
         backend: of the process group.
         device: what ranks compute on.
         timeout_s: for one launch.
+        elastic: what changes the membership of the group; None: nothing does.
     """
 
     title: str
@@ -54,6 +56,7 @@ class LaunchRequest:
     backend: str
     device: Literal["cpu", "cuda"]
     timeout_s: float
+    elastic: ElasticJob | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -46,7 +46,7 @@ def _name(since: Sequence[Line], expected: Collection[int], change: Change | Non
         )
     if not met:
         return (
-            "No rendezvous: agents wait for each other. Is a node still counted that has gone (keep-alive interval "
+            "No rendezvous: agents wait for each other. Is a node still counted that is gone (keep-alive interval "
             "times attempts), or MIN more than there are?"
         )
     if raised:

@@ -151,6 +151,6 @@ def _remarks(job: ElasticJob, lines: Sequence[Line]) -> list[str]:
     remarks = [f"checkpoint {name} was torn, and the last good one was used" for name in torn]
     if job.most > hardware.cores():
         remarks.append(
-            f"{job.most} nodes compute on {hardware.cores()} cores: what several world sizes achieve is no speed-up here"
+            f"{job.most} nodes compute on {hardware.cores()} cores: what world sizes achieve is no speed-up here"
         )
     return remarks
