@@ -141,8 +141,8 @@ class Training:
     def _batches(self, samples: int, batch: int, epochs: int) -> Iterator[torch.Tensor]:
         rank = self._rank
         while self.epoch < epochs:
-            order = sampler.permutation(samples, seed=rank.seed, epoch=self.epoch)
-            while self.position < samples:
+            epoch, order = self.epoch, sampler.permutation(samples, seed=rank.seed, epoch=self.epoch)
+            while self.epoch == epoch:
                 count = sampler.next_count(
                     samples - self.position, batch=batch, world_size=rank.world_size, most=self._job.most
                 )
@@ -154,7 +154,7 @@ class Training:
                         slot=rank.slot,
                         generation=rank.generation,
                         step=self.step + 1,
-                        epoch=self.epoch,
+                        epoch=epoch,
                         samples=mine.tolist(),
                     )
                 )

@@ -37,7 +37,7 @@ def _name(since: Sequence[Line], expected: Collection[int], change: Change | Non
     if change is not None and change.kind in ("leave", "kill") and not began:
         return (
             "Scale-down unnoticed: no survivor has begun anew. torchrun restarts workers when they fail, not when a "
-            "node falls silent: their collectives need a limit, init_process_group(timeout=...), and must not be retried"
+            "node falls silent: their collectives need a limit, init_process_group(timeout=...), and no retries"
         )
     if began and not joined:
         return (
