@@ -11,7 +11,10 @@ from pytest_distbench.records.timeline import Stepped
 
 
 def epoch_results(history: History, changes: Sequence[ChangeResult]) -> list[EpochResult]:
-    """One per epoch. Together they hold all the time between the run's first step and its last."""
+    """One per epoch. Together they hold all the time between the run's first step and its last.
+
+    A change belongs to the epoch in which the job stepped again.
+    """
     first = first_step_t(history)
     if first is None:
         return []
@@ -24,7 +27,7 @@ def epoch_results(history: History, changes: Sequence[ChangeResult]) -> list[Epo
     begin = first
     for epoch, passes in sorted(steps.items()):
         end = max(line.t for _, lines in passes for line in lines)
-        mine = [c for c in changes if begin <= first + c.at_s < end]
+        mine = [c for c in changes if begin < first + c.at_s + (c.recovery_s or 0.0) <= end]
         found.append(
             EpochResult(
                 epoch=epoch,
