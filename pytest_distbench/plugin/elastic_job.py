@@ -99,7 +99,7 @@ class Elastic:
         )
         if launched.body.is_script:
             given.refuse("an elastic body is a function that takes the rank, or 'file.py::function'")
-        print(f"elastic {name}: {job}")
+        print(f"elastic{name and ' '}{name}: {job}")
         case = replace(
             request.case,
             key=replace(request.case.key, launcher=ENGINES[job.engine]),

@@ -109,7 +109,8 @@ class Timeline:
                 self.lines += [
                     Batch(t=t - 0.15, slot=slot, generation=number, step=step, epoch=epoch, samples=mine),
                     Stepped(
-                        t=t, slot=slot, generation=number, step=step, world_size=len(slots), samples=count, loss=1.0 / step,
+                        t=t, slot=slot, generation=number, step=step, world_size=len(slots), samples=count,
+                        loss=1.0 / step,
                         lr=0.1 * len(slots),
                     ),
                 ]  # fmt: skip
