@@ -1,4 +1,4 @@
-"""What changes the membership of an elastic job: ``cycle``, ``join``, ``leave``, ``kill`` and ``stop``.
+"""What changes the membership of an elastic job: ``cycle``, ``join``, ``leave``, ``kill``, ``crash`` and ``stop``.
 
 Values for ``plan=`` of the ``elastic`` fixture. When a change happens is said by ``at_s``, seconds of training, or by
 ``at_step``, the training's own number of the step. The clock of ``at_s`` begins when all nodes of the start have taken
@@ -11,7 +11,7 @@ from typing import Literal
 
 from pytest_distbench.records.elastic import Change, Cycle
 
-__all__ = ["cycle", "join", "kill", "leave", "stop"]
+__all__ = ["crash", "cycle", "join", "kill", "leave", "stop"]
 
 
 def cycle(
@@ -76,6 +76,11 @@ def kill(
 ) -> Change:
     """Nodes are lost: SIGKILL to all their processes. Arguments as of :func:`leave`."""
     return Change(kind="kill", at_s=at_s, at_step=at_step, nodes=nodes, slot=slot, overlaps=overlaps)
+
+
+def crash(*, at_s: float | None = None, at_step: int | None = None, slot: int | None = None) -> Change:
+    """The worker of a node dies of SIGKILL, as of a lack of memory; its agent lives, and starts another."""
+    return Change(kind="crash", at_s=at_s, at_step=at_step, slot=slot)
 
 
 def stop(*, for_s: float, at_s: float | None = None, at_step: int | None = None, slot: int | None = None) -> Change:

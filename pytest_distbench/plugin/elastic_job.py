@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -54,7 +54,8 @@ class Elastic:
                 checkpoint.
             nodes: how many, or the fewest and the most; each has one worker. At most the ranks of the run.
             plan: what changes: ``cycle(...)``, or a list of ``join(...)``, ``leave(...)``, ``kill(...)``,
-                ``stop(...)``, from :mod:`pytest_distbench.elastic`. Nothing: a fixed run to compare with.
+                ``crash(...)``, ``stop(...)``, from :mod:`pytest_distbench.elastic`. Nothing: a fixed run, to compare
+                others with.
             start: nodes at the beginning. Default: the fewest where some join first, else the most.
             checkpoint_every: steps between two checkpoints.
             engine: what changes the membership: ``stock``, the command line tool torchrun.
@@ -150,15 +151,11 @@ def _plan(given: Arguments, plan: object) -> MembershipPlan:
         return MembershipPlan(cycle=plan)
     changes = [plan] if isinstance(plan, Change) else plan
     if not isinstance(changes, list | tuple) or not all(isinstance(change, Change) for change in changes):
-        _refuse_plan(given, plan)
+        given.refuse(
+            f"plan={show(plan)}; wanted cycle(...), or a list of join(...), leave(...), kill(...), crash(...) and "
+            "stop(...), from pytest_distbench.elastic"
+        )
     return MembershipPlan(changes=list(changes))
-
-
-def _refuse_plan(given: Arguments, plan: object) -> NoReturn:
-    given.refuse(
-        f"plan={show(plan)}; wanted cycle(...), or a list of join(...), leave(...), kill(...) and stop(...), from "
-        "pytest_distbench.elastic"
-    )
 
 
 def _timers(given: Arguments, timers: object) -> Timers:

@@ -9,7 +9,7 @@ from typing import Literal
 
 from pytest_distbench.records.record import Record
 
-ChangeKind = Literal["join", "leave", "kill", "stop"]
+ChangeKind = Literal["join", "leave", "kill", "crash", "stop"]
 
 Engine = Literal["stock"]
 """What changes the membership. ``stock``: agents of the command line tool torchrun."""

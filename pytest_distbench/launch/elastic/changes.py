@@ -77,17 +77,17 @@ def _is_overlapped(history: History, change: Changed, changes: Sequence[Changed]
     return any(not any(earlier <= t <= later for t in stables) for earlier, later in neighbours)
 
 
-def _survivors(history: History, change: Changed, before: int, after: int) -> list[int]:
+def _survivors(history: History, before: int, after: int) -> list[int]:
     here = {slot for slot, worker in history.members(before).items() if worker.steps}
     there = {slot for slot, worker in history.members(after).items() if worker.steps}
-    return sorted((here & there) - set(change.slots))
+    return sorted(here & there)
 
 
 def _cost(
     history: History, change: Changed, before: int, after: int
 ) -> tuple[float | None, float | None, Worker | None]:
     """Stall, recovery, and the survivor that was last to step again."""
-    survivors = _survivors(history, change, before, after)
+    survivors = _survivors(history, before, after)
     if not survivors:
         return None, None, None
     stalls = []

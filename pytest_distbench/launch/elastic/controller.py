@@ -122,9 +122,7 @@ class Controller:
             )
         )
         for slot in slots:
-            {"join": self._engine.join, "leave": self._engine.leave, "kill": self._engine.kill}.get(
-                change.kind, self._engine.stop
-            )(slot)
+            getattr(self._engine, change.kind)(slot)  # the contract names its methods as plans name changes
             self._ended.discard(slot)
         if change.for_s is not None:
             self._resume = self._clock() + change.for_s, slots[0]

@@ -34,15 +34,16 @@ def _name(since: Sequence[Line], expected: Collection[int], change: Change | Non
     joined = {line.slot for line in since if isinstance(line, Joined)}
     met = {line.slot for line in since if isinstance(line, Rendezvous)}
     raised = [line for line in since if isinstance(line, Raised)]
-    if change is not None and change.kind in ("leave", "kill") and not began:
+    if change is not None and change.kind in ("leave", "kill") and not began and not met:
         return (
             "Scale-down unnoticed: no survivor has begun anew. torchrun restarts workers when they fail, not when a "
             "node falls silent: their collectives need a limit, init_process_group(timeout=...), and no retries"
         )
-    if began and not joined:
+    if (began or met) and not joined:
         return (
-            "Hang on join: workers have started, and none has joined a group. With torch 2.13 set "
-            "TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 for the agents; and the store must not be on a node that may go"
+            f"Hang on join: agents have met{' and started workers' * bool(began)}, and nobody has joined a group. "
+            "With torch 2.13 set TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 for the agents; and the store must not be on a "
+            "node that may go"
         )
     if not met:
         return (

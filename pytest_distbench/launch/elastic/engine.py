@@ -19,6 +19,9 @@ class Engine(Protocol):
     def kill(self, slot: int) -> None:
         """Lose a node: all its processes end at once."""
 
+    def crash(self, slot: int) -> None:
+        """Lose the worker of a node, and not its agent."""
+
     def stop(self, slot: int) -> None:
         """Let all processes of a node stand still."""
 

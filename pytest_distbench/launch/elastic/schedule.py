@@ -5,9 +5,10 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Collection, Iterator
+from typing import get_args
 
 from pytest_distbench.errors import ConfigurationError, show
-from pytest_distbench.records.elastic import Change, ElasticJob, MembershipPlan
+from pytest_distbench.records.elastic import Change, ChangeKind, ElasticJob, MembershipPlan
 from pytest_distbench.units import as_float
 
 _LOOKED_AT = 1000
@@ -51,7 +52,7 @@ def choose_slots(change: Change, taken: Collection[int], *, least: int, most: in
         )
     chosen = sorted(taken)[-change.nodes :] if change.slot is None else [change.slot]
     left = len(taken) - len(chosen)
-    if change.kind != "stop" and (left < least or len(chosen) < change.nodes):
+    if change.kind in ("leave", "kill") and (left < least or len(chosen) < change.nodes):
         raise ConfigurationError(
             f"{change}: of {len(taken)} nodes {len(taken) - change.nodes} would be left, fewer than MIN; wanted at "
             f"least {least} of nodes=({least}, {most})"
@@ -63,7 +64,7 @@ def taken_after(change: Change, slots: Collection[int], taken: Collection[int]) 
     """The slots of the nodes that there are after a change."""
     if change.kind == "join":
         return {*taken, *slots}
-    return set(taken) if change.kind == "stop" else set(taken) - set(slots)
+    return set(taken) - set(slots) if change.kind in ("leave", "kill") else set(taken)
 
 
 def usual_start(plan: MembershipPlan, *, least: int, most: int) -> int:
@@ -100,8 +101,8 @@ def check_job(job: ElasticJob) -> None:
 
 
 def _check_change(change: Change) -> None:
-    if change.kind not in ("join", "leave", "kill", "stop"):
-        raise ConfigurationError(f"{show(change.kind)} is no change; wanted join, leave, kill, stop or cycle")
+    if change.kind not in get_args(ChangeKind):
+        raise ConfigurationError(f"{show(change.kind)} is no change; wanted {', '.join(get_args(ChangeKind))}")
     if (change.at_s is None) == (change.at_step is None):
         raise ConfigurationError(f"{change.kind}: wanted at_s= or at_step=, one of them, to say when")
     if change.at_s is not None:

@@ -107,6 +107,10 @@ class TorchrunEngine:
                     process.kill()
             psutil.wait_procs(members, timeout=1.0)
 
+    def crash(self, slot: int) -> None:
+        agent = self._nodes[slot].process.pid
+        processes.send([p.pid for p in _members(self._nodes[slot]) if p.pid != agent], signal.SIGKILL)
+
     def stop(self, slot: int) -> None:
         self._signal(slot, signal.SIGSTOP)
 

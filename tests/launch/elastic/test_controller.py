@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from support.timelines import ERROR, JOB, LOST
 
-from pytest_distbench.elastic import cycle, join, kill, stop
+from pytest_distbench.elastic import crash, cycle, join, kill, stop
 from pytest_distbench.launch.elastic.controller import CannotGoOn, Controller
 from pytest_distbench.records.elastic import Change, Cycle, ElasticJob, MembershipPlan
 from pytest_distbench.records.rank import ErrorReport
@@ -89,6 +89,9 @@ class MadeUp:
 
     def kill(self, slot: int) -> None:
         self._change(f"kill {slot}", self.nodes - {slot})
+
+    def crash(self, slot: int) -> None:
+        self._change(f"crash {slot}", self.nodes)
 
     def stop(self, slot: int) -> None:
         self.calls.append(f"stop {slot}")
@@ -173,6 +176,12 @@ def test_a_node_that_stands_still_goes_on_in_time(run: Callable[..., MadeUp]) ->
 
     assert engine.calls == ["join 0", "stop 0", "go on 0"]
     assert [line.t > at + 2 for line in lines if isinstance(line, Stable)] == [False, True]
+
+
+def test_a_worker_that_dies_is_awaited_in_a_generation_of_as_many(run: Callable[..., MadeUp]) -> None:
+    lines = read_timeline(run([crash(at_s=1)], start=2).timeline)
+
+    assert [(s.generation, s.world_size) for s in lines if isinstance(s, Stable)] == [(0, 2), (1, 2)]
 
 
 def test_a_cycle_goes_on_until_the_training_ends(run: Callable[..., MadeUp]) -> None:

@@ -21,7 +21,8 @@ RAISED = Raised(t=14.0, slot=0, pid=7, generation=1, error=ERROR)
     ("since", "change", "told"),
     [
         ([], kill(at_s=1), "Scale-down unnoticed: no survivor has begun anew."),
-        ([MET, STARTED], join(at_s=1), "Hang on join: workers have started, and none has joined a group."),
+        ([MET, STARTED], join(at_s=1), "Hang on join: agents have met and started workers, and nobody"),
+        ([MET], join(at_s=1), "Hang on join: agents have met, and nobody has joined a group."),
         ([], join(at_s=1), "No rendezvous: agents wait for each other."),
         ([MET, STARTED, JOINED, RAISED], kill(at_s=1), "Workers raised 1 times, the last time ValueError: no"),
         ([MET, STARTED, JOINED], kill(at_s=1), "Slots that joined a group: 0"),

@@ -7,7 +7,7 @@ import itertools
 import pytest
 from support.timelines import JOB
 
-from pytest_distbench.elastic import cycle, join, kill, leave, stop
+from pytest_distbench.elastic import crash, cycle, join, kill, leave, stop
 from pytest_distbench.errors import ConfigurationError
 from pytest_distbench.launch.elastic.schedule import (
     changes_of,
@@ -44,10 +44,9 @@ def test_nodes_join_the_lowest_free_slots_and_leave_the_highest_taken() -> None:
     assert taken_after(kill(at_s=1), [1], {0, 1}) == {0}
 
 
-def test_a_node_that_stands_still_stays_in_its_slot() -> None:
-    change = stop(at_s=1, for_s=2)
-
-    assert taken_after(change, choose_slots(change, {0, 1}, least=2, most=2), {0, 1}) == {0, 1}
+def test_a_node_that_stands_still_or_loses_its_worker_stays_in_its_slot() -> None:
+    for change in (stop(at_s=1, for_s=2), crash(at_s=1)):
+        assert taken_after(change, choose_slots(change, {0, 1}, least=2, most=2), {0, 1}) == {0, 1}
 
 
 def test_a_job_starts_with_the_fewest_where_some_join_first() -> None:
