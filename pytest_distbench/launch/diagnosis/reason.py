@@ -12,8 +12,8 @@ from pytest_distbench.records.rank import ErrorReport, Outcome, RankFate
 _UNRECORDED = re.compile(r'/torch/distributed/.*", line \d+, in (send|recv|monitored_barrier)$', re.MULTILINE)
 """What torch's flight recorder does not know, in a traceback."""
 _SPAWNS = (
-    "\nnext: torch.multiprocessing.spawn starts processes of its own, in every rank. A script that starts its processes "
-    "itself is given as a command: [sys.executable, 'train.py']"
+    "\nnext: torch.multiprocessing.spawn starts processes of its own, in every rank. A script that starts its "
+    "processes itself is given as a command: [sys.executable, 'train.py']"
 )
 
 
