@@ -216,12 +216,12 @@ def suites(request: pytest.FixtureRequest, tmp_path: Path) -> Suites:
 
 
 def test_the_shipped_suites_come_from_lease_to_report(suites: Suites, capsys: pytest.CaptureFixture[str]) -> None:
-    """A baseline is made and judged against, the same commit runs beside, and a page is written of it.
+    """A baseline is made and judged against, the same commit runs beside, and it is told: by pytest-html, in tables.
 
     Of clocks nothing is said, so that no noise of the machine fails this; of what is exact, everything.
     """
     update = suites.run("update", "--distbench-update", "--distbench-launches=2", waits=True)
-    again = suites.run("again", "--distbench-launches=1", "--distbench-tolerance=1e6")
+    again = suites.run("again", "--distbench-launches=1", "--distbench-tolerance=1e6", "--html=page.html")
     against = suites.run(
         "against",
         "--distbench-against=HEAD",
@@ -234,14 +234,16 @@ def test_the_shipped_suites_come_from_lease_to_report(suites: Suites, capsys: py
         assert result.case.device == "cuda"
         assert result.environment.gpu_host is not None
         assert {launch.gpus[0] for launch in result.launches} == {suites.uuid.removeprefix("GPU-")}
+        latency = next(m for m in result.launches[0].measurements if m.name == "latency")
+        assert "host_s" in latency.companions
     [stored] = suites.folder.glob("baselines/**/*.json")
-    assert stored.parts[-5] == update[0].environment.platform
+    assert stored.relative_to(suites.folder / "baselines").parts[0] == update[0].environment.platform
+    assert ".nccl." in stored.name
     assert exact(update) == {"missing"}
     assert exact(again) == exact(against) == {"unchanged"}
     assert (again[0].reference.kind, against[0].reference.kind) == ("stored", "paired")
 
-    page = suites.folder / "page.html"
-    assert main(["report", str(suites.folder / "again.json"), "--html", str(page)]) == 0
-    assert "test_all_reduce" in page.read_text()
-    assert main(["report", str(suites.folder / "again.json"), "--table", "collectives"]) == 0
-    assert "busbw" in capsys.readouterr().out
+    assert "unchanged" in (suites.folder / "page.html").read_text()
+    for table in ("verdicts", "collectives"):
+        assert main(["report", str(suites.folder / "again.json"), "--table", table, "--format", "markdown"]) == 0
+        assert "| test_all_reduce[float32-ws" in capsys.readouterr().out
