@@ -65,17 +65,15 @@ SLACK_BYTES = 64 * 2**20
 @pytest.fixture
 def gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """The UUID of a GPU, which is all that is visible, and nobody else's meanwhile. Its memory is given back."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(tempfile, "tempdir", LOCKS)
-        held = lease([GPUS[0].uuid], on_wait=print)
-        held.__enter__()
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", GPUS[0].uuid)
-    try:
-        before = used_bytes(GPUS[0].uuid)
-        yield GPUS[0].uuid
-        wait_for(lambda: used_bytes(GPUS[0].uuid) <= before + SLACK_BYTES, limit_s=20)
-    finally:
-        held.__exit__(None, None, None)
+    uuid = GPUS[0].uuid
+    with contextlib.ExitStack() as held:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(tempfile, "tempdir", LOCKS)
+            held.enter_context(lease([uuid], on_wait=print))
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", uuid)
+        before = used_bytes(uuid)
+        yield uuid
+        wait_for(lambda: used_bytes(uuid) <= before + SLACK_BYTES, limit_s=20)
 
 
 def used_bytes(uuid: str) -> int:

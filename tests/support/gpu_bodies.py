@@ -8,6 +8,7 @@ import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
+from pytest_distbench.workloads.steady import warm_up
 from pytest_distbench.workloads.sweep import collective_sweep
 from pytest_distbench.workloads.training import make_deterministic
 
@@ -16,8 +17,8 @@ if TYPE_CHECKING:
 
 __all__ = ["collective_sweep", "times_kernels", "trains"]
 
-CYCLES = 1_500_000
-"""Of the shorter kernel: about a millisecond."""
+CYCLES = 500_000
+"""Of the shorter kernel: about a third of a millisecond."""
 TIMES = 4
 """As long is the longer one."""
 STEPS = 6
@@ -25,8 +26,7 @@ STEPS = 6
 
 def times_kernels(rank: RankContext) -> None:
     """A kernel, and one that is four times as long, in each mode of the clock."""
-    for _ in range(200):  # a GPU that was idle raises its clocks meanwhile
-        torch.cuda._sleep(CYCLES)
+    warm_up(rank, lambda: torch.cuda._sleep(CYCLES))
     for mode in ("per-iteration", "batch", "graph"):
         for name, cycles in (("short", CYCLES), ("long", TIMES * CYCLES)):
             for _ in rank.timed(name, warmup=2, iterations=10, at={"clock": mode}, mode=mode):
