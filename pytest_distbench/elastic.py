@@ -1,4 +1,4 @@
-"""What changes the membership of an elastic job: ``cycle``, ``join``, ``leave``, ``kill``, ``crash`` and ``stop``.
+"""What changes the membership of an elastic job: ``cycle``, ``join``, ``leave``, ``kill``, ``crash``, ``stop``, ``draw``.
 
 Values for ``plan=`` of the ``elastic`` fixture. When a change happens is said by ``at_s``, seconds of training, or by
 ``at_step``, the training's own number of the step. The clock of ``at_s`` begins when all nodes of the start have taken
@@ -7,11 +7,13 @@ steps, and stands still from a change until the job is stable again.
 
 from __future__ import annotations
 
+import random
 from typing import Literal
 
-from pytest_distbench.records.elastic import Change, Cycle
+from pytest_distbench.launch.elastic.schedule import choose_slots, taken_after
+from pytest_distbench.records.elastic import Change, ChangeKind, Cycle
 
-__all__ = ["crash", "cycle", "join", "kill", "leave", "stop"]
+__all__ = ["crash", "cycle", "draw", "join", "kill", "leave", "stop"]
 
 
 def cycle(
@@ -86,3 +88,28 @@ def crash(*, at_s: float | None = None, at_step: int | None = None, slot: int | 
 def stop(*, for_s: float, at_s: float | None = None, at_step: int | None = None, slot: int | None = None) -> Change:
     """A node stands still: SIGSTOP to all its processes, and SIGCONT after ``for_s`` seconds."""
     return Change(kind="stop", at_s=at_s, at_step=at_step, slot=slot, for_s=for_s)
+
+
+def draw(seed: int, *, nodes: tuple[int, int], changes: int, period_s: float) -> list[Change]:
+    """Changes that a seed chooses, from a full job on: as many as wanted, a period of training apart.
+
+    Args:
+        seed: the same gives the same plan.
+        nodes: the fewest and the most, as of the job.
+        changes: how many.
+        period_s: seconds of training between two.
+    """
+    chance = random.Random(seed)
+    least, most = nodes
+    taken = set(range(most))
+    found = []
+    for number in range(1, changes + 1):
+        kinds: list[ChangeKind] = ["crash"]
+        kinds += ["join"] if len(taken) < most else []
+        kinds += ["leave", "kill"] if len(taken) > least else []
+        kind = chance.choice(kinds)
+        slot = None if kind == "join" else chance.choice(sorted(taken))
+        change = Change(kind=kind, at_s=number * period_s, slot=slot)
+        taken = taken_after(change, choose_slots(change, taken, least=least, most=most), taken)
+        found.append(change)
+    return found
