@@ -1,4 +1,4 @@
-"""What changes the membership of an elastic job: ``cycle``, ``join``, ``leave``, ``kill``, ``crash``, ``stop``, ``draw``.
+"""Changes of membership of an elastic job: ``cycle``, ``join``, ``leave``, ``kill``, ``crash``, ``stop``, ``draw``.
 
 Values for ``plan=`` of the ``elastic`` fixture. When a change happens is said by ``at_s``, seconds of training, or by
 ``at_step``, the training's own number of the step. The clock of ``at_s`` begins when all nodes of the start have taken

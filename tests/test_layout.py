@@ -48,10 +48,7 @@ EXEMPT = {
         ),
         "the life of a rank's process, in a group: tests/launch/test_contract.py",
     ),
-    **dict.fromkeys(
-        ("launch/elastic/__main__.py", "launch/elastic/launch.py"),
-        "lives with real torchrun agents: tests/end_to_end/test_elastic.py",
-    ),
+    "launch/elastic/__main__.py": "lives with real torchrun agents: tests/end_to_end/test_elastic.py",
     "launch/elastic/engine.py": "a protocol, and no rule of its own",
     "worker/fingerprint.py": "reads torch's recorder of a group: tests/end_to_end/test_fingerprints.py",
     **dict.fromkeys(

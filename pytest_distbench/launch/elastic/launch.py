@@ -61,7 +61,7 @@ def launch_elastic(plan: LaunchPlan, *, on_progress: Callable[[str], None] = lam
             ended = running.wait(plan.timeout_s, _Follower(plan, on_progress))
     finally:
         plan.files.plan.unlink(missing_ok=True)
-    return _make_record(plan, job, code=ended.code, timed_out=ended.timed_out, wall_s=ended.wall_s)
+    return make_record(plan, job, code=ended.code, timed_out=ended.timed_out, wall_s=ended.wall_s)
 
 
 class _Follower:
@@ -88,7 +88,16 @@ def _text_of(line: Line) -> str:
     return ""
 
 
-def _make_record(plan: LaunchPlan, job: ElasticJob, *, code: int, timed_out: bool, wall_s: float) -> LaunchRecord:
+def make_record(plan: LaunchPlan, job: ElasticJob, *, code: int, timed_out: bool, wall_s: float) -> LaunchRecord:
+    """What became of a job that is over, from the files it left.
+
+    Args:
+        plan: that ran.
+        job: of the plan.
+        code: exit code of its controller.
+        timed_out: it was ended because its time was over.
+        wall_s: seconds from start to end.
+    """
     lines = read_timeline(plan.files.timeline)
     reason = ""
     if timed_out:

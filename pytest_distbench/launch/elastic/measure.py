@@ -63,6 +63,8 @@ def _of_run(job: ElasticJob, history: History, result: ElasticResult) -> list[Me
     if (interval := _longest_interval(history, job.checkpoint_every)) is not None:
         claimed = Bound(side="most", value=job.checkpoint_every, where=_WHERE)
         found.append(_number("checkpoint_interval", interval, unit="steps", better="exact", bounds=[claimed]))
+    told = [(epoch.epoch, epoch.loss) for epoch in result.epochs if epoch.loss is not None]
+    found += [_number("loss", loss, at={"epoch": epoch}) for epoch, loss in told]
     for world_size in sorted({history.world_size(g) for g in history.generations}):
         rate = _samples_per_second(history, world_size)
         if rate is not None:
