@@ -98,6 +98,8 @@ class Elastic:
             tolerance=None if tolerance is None else given.tolerance(tolerance),
             name=name,
         )
+        if "elastic" in request.case.params:
+            given.refuse("params holds 'elastic', which is what the job itself is stored under: give it another name")
         if launched.body.is_script:
             given.refuse("an elastic body is a function that takes the rank, or 'file.py::function'")
         print(f"elastic{name and ' '}{name}: {job}")

@@ -152,7 +152,7 @@ class Launching:
         self.on_progress(f"launch {index + 1}")
         with self.cards.during(plan) as watched:
             if plan.elastic is not None:
-                record = launch_elastic(plan, on_progress=self.on_progress)
+                record = launch_elastic(plan, on_progress=self.on_progress, on_output=self._shown(plan))
             elif plan.body.command:
                 record = launch_command(plan, on_progress=self.on_progress, on_output=self._shown(plan))
             else:

@@ -97,7 +97,7 @@ class Controller:
             if waiting and not change.overlaps:
                 self._settle(*waiting[-1])
             if not self._wait_until(change, settles=not change.overlaps):
-                self._check_reached(index, change)
+                self._check_reached(index, str(change))
                 break
             self._carry_out(index, change)
             waiting.append((index, change))
@@ -138,6 +138,8 @@ class Controller:
             if self._clock() >= deadline:
                 raise CannotGoOn(tell_unstable(self._lines, self._taken, change, self._job))
             self._look()
+        if change is not None:
+            self._check_reached(index, f"the job was stable after {change}")
 
     def _stable_generation(self) -> int | None:
         if self._resume is not None or not self._steps:
@@ -163,13 +165,13 @@ class Controller:
             self._trained_s += self._clock() - before
         return False
 
-    def _check_reached(self, index: int, change: Change) -> None:
+    def _check_reached(self, index: int, what: str) -> None:
         """A training that ends before its plan is at its end has not shown what it was run for."""
         if self._job.plan.cycle is not None and self._job.plan.cycle.times is None and index:
             return
         raise CannotGoOn(
-            f"the training was over after {self._trained_s:.1f} s and {self._step} steps, before {change}: change "
-            f"{index + 1} of {self._job.plan} did not happen. Train longer, or shorten the plan"
+            f"the training was over after {self._trained_s:.1f} s and {self._step} steps, before {what}: "
+            f"change {index + 1} of {self._job.plan} shows nothing. Train longer, or shorten the plan"
         )
 
     def _look(self) -> None:

@@ -14,7 +14,7 @@ from pytest_distbench.errors import RecordingError
 from pytest_distbench.launch.command import running_command
 from pytest_distbench.launch.contract import SESSION_VARIABLE
 from pytest_distbench.launch.elastic.measure import measure
-from pytest_distbench.launch.logs import error_tail
+from pytest_distbench.launch.logs import LogFollower, error_tail
 from pytest_distbench.launch.reduce import merge
 from pytest_distbench.launch.reports import read_reports
 from pytest_distbench.launch.workplace import settle
@@ -36,12 +36,18 @@ from pytest_distbench.records.timeline import (
 )
 
 
-def launch_elastic(plan: LaunchPlan, *, on_progress: Callable[[str], None] = lambda text: None) -> LaunchRecord:
+def launch_elastic(
+    plan: LaunchPlan,
+    *,
+    on_progress: Callable[[str], None] = lambda text: None,
+    on_output: Callable[[int, str], None] | None = None,
+) -> LaunchRecord:
     """Run an elastic job once. Whatever becomes of it is in the record; nothing of it outlives the call.
 
     Args:
         plan: with the job; its directory exists and is empty.
         on_progress: gets lines of progress.
+        on_output: gets (slot, line) of what workers print, while they run.
 
     Raises:
         LauncherError: the controller could not be started.
@@ -56,22 +62,34 @@ def launch_elastic(plan: LaunchPlan, *, on_progress: Callable[[str], None] = lam
     plan.files.plan.write_bytes(msgspec.json.encode(replace(plan, variables={}, read={})))
     command = [sys.executable, "-m", "pytest_distbench.launch.elastic", str(plan.files.plan)]
     on_progress(str(job))
+    follower = _Follower(plan, on_progress, on_output)
     try:
         with running_command(replace(plan, body=replace(plan.body, command=command)), session) as running:
-            ended = running.wait(plan.timeout_s, _Follower(plan, on_progress))
+            ended = running.wait(plan.timeout_s, follower)
     finally:
         plan.files.plan.unlink(missing_ok=True)
+        follower.finish()
     return make_record(plan, job, code=ended.code, timed_out=ended.timed_out, wall_s=ended.wall_s)
 
 
 class _Follower:
     """Shows what happens to a job while it runs."""
 
-    def __init__(self, plan: LaunchPlan, on_progress: Callable[[str], None]) -> None:
+    def __init__(
+        self, plan: LaunchPlan, on_progress: Callable[[str], None], on_output: Callable[[int, str], None] | None
+    ) -> None:
         self._reader = TimelineReader(plan.files.timeline)
         self._show = on_progress
+        self._logs = LogFollower(plan, on_output) if on_output is not None else None
+
+    def finish(self) -> None:
+        """Show what is left of what workers have printed."""
+        if self._logs is not None:
+            self._logs.finish()
 
     def poll(self) -> None:
+        if self._logs is not None:
+            self._logs.poll()
         for line in self._reader.read():
             if text := _text_of(line):
                 self._show(text)

@@ -198,6 +198,13 @@ def test_a_training_that_ends_before_its_plan_has_failed(run: Callable[..., Made
         run([join(at_s=1), kill(at_s=60)], steps=30)
 
 
+def test_a_training_that_ends_before_it_is_stable_again_has_failed_too(run: Callable[..., MadeUp]) -> None:
+    with pytest.raises(
+        CannotGoOn, match=r"before the job was stable after kill\(at_step=29\): change 1 .* shows nothing"
+    ):
+        run([kill(at_step=29)], steps=31, start=2)
+
+
 def test_survivors_that_do_not_notice_are_told_by_name(run: Callable[..., MadeUp], tmp_path: Path) -> None:
     engine = MadeUp(tmp_path / "timeline", steps=10**6, deaf=True)
 
