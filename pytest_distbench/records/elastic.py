@@ -189,12 +189,35 @@ class EpochResult(Record, frozen=True, kw_only=True):
     steps_redone: int = 0
 
 
+class WorkerResult(Record, frozen=True, kw_only=True):
+    """One worker: a slot in a generation. Seconds are since the run's first step, by the clock on the wall."""
+
+    slot: int
+    generation: int
+    rank: int
+    world_size: int
+    process_s: float | None
+    """When its process was made; None: unseen."""
+    imported_s: float | None
+    joined_s: float
+    loaded_s: float | None
+    """When it had what the checkpoint held; None: it did not come so far."""
+    resumed_at: int | None
+    """The step it went on from."""
+    first_step_s: float | None
+    last_step_s: float | None
+    steps: int
+    """That it took."""
+
+
 class ElasticResult(Record, frozen=True, kw_only=True):
     """What one launch of an elastic job showed beside its metrics."""
 
     job: ElasticJob
     changes: list[ChangeResult]
     epochs: list[EpochResult]
+    workers: list[WorkerResult]
+    """By generation and slot."""
     start_s: float
     """From the start of the agents to the end of the first step."""
     training_s: float

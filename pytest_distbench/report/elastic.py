@@ -118,6 +118,44 @@ def job_section(results: Sequence[CaseResult]) -> Section:
     return Section(columns=columns, headings=headings, rows=rows)
 
 
+def worker_section(results: Sequence[CaseResult]) -> Section:
+    """The timeline: every slot in every generation, from its process to its last step."""
+    rows = [
+        [
+            Cell(result.nodeid, result.case.title),
+            Cell(launch.index, str(launch.index + 1)),
+            Cell(worker.generation, str(worker.generation)),
+            Cell(worker.slot, str(worker.slot)),
+            Cell(worker.rank, f"{worker.rank} of {worker.world_size}"),
+            *(
+                Cell(moment, "-" if moment is None else f"{moment:.2f}")
+                for moment in (
+                    worker.process_s,
+                    worker.imported_s,
+                    worker.joined_s,
+                    worker.loaded_s,
+                    worker.first_step_s,
+                    worker.last_step_s,
+                )
+            ),
+            Cell(worker.resumed_at, "-" if worker.resumed_at is None else str(worker.resumed_at)),
+            Cell(worker.steps, str(worker.steps)),
+        ]
+        for result, launch, job in _jobs(results)
+        for worker in job.workers
+    ]
+    columns: dict[str, Column] = {
+        "test": str, "launch": int, "generation": int, "slot": int, "rank": int, "process_s": float,
+        "imported_s": float, "joined_s": float, "loaded_s": float, "first_step_s": float, "last_step_s": float,
+        "resumed_at": int, "steps": int,
+    }  # fmt: skip
+    headings = [
+        "test", "launch", "generation", "slot", "rank", "process at s", "imported", "in its group", "loaded",
+        "first step", "last step", "resumed at", "steps",
+    ]  # fmt: skip
+    return Section(columns=columns, headings=headings, rows=rows)
+
+
 def _jobs(results: Sequence[CaseResult]) -> Iterator[tuple[CaseResult, LaunchRecord, ElasticResult]]:
     for result in results:
         for launch in result.launches:

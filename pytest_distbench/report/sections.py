@@ -8,7 +8,7 @@ from pytest_distbench.records.bound import tightest
 from pytest_distbench.records.gpu import GpuHost
 from pytest_distbench.records.kinds import VERDICT_KINDS
 from pytest_distbench.records.run import CaseResult, RunRecord
-from pytest_distbench.report.elastic import epoch_section, event_section, job_section
+from pytest_distbench.report.elastic import epoch_section, event_section, job_section, worker_section
 from pytest_distbench.report.rows import make_row, name_in_file, quantity, words_for
 from pytest_distbench.report.section import Cell, Section, plain
 from pytest_distbench.report.sweep import sweep_points
@@ -141,6 +141,7 @@ SECTIONS: dict[str, Callable[[Sequence[CaseResult]], Section]] = {
     "elastic": job_section,
     "epochs": epoch_section,
     "events": event_section,
+    "workers": worker_section,
 }
 """By the name that ``--table`` takes."""
 

@@ -11,7 +11,7 @@ from pytest_distbench.records.elastic import MembershipPlan
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import CaseResult
-from pytest_distbench.report.elastic import epoch_section, event_section, job_section
+from pytest_distbench.report.elastic import epoch_section, event_section, job_section, worker_section
 from pytest_distbench.report.section import Section
 
 
@@ -69,3 +69,13 @@ def test_a_launch_has_its_setup_time_and_quality(results: list[CaseResult]) -> N
     assert (fixed["setup"], cycled["setup"]) == ("1 to 2: no change", "1 to 2: kill(at_s=9.5)")
     assert (cycled["epochs"], cycled["seconds"], cycled["accuracy"]) == (3, 20.0, None)
     assert cycled["lost_fraction"] == pytest.approx(5 / 16.5)
+
+
+def test_a_worker_is_a_slot_in_a_generation_with_its_moments(results: list[CaseResult]) -> None:
+    *_, last = rows(worker_section(results))
+
+    assert (last["generation"], last["slot"], last["rank"], last["steps"], last["resumed_at"]) == (1, 0, 0, 6, 6)
+    assert [last[name] for name in ("process_s", "imported_s", "joined_s", "loaded_s")] == pytest.approx(
+        [13.0, 13.3, 13.6, 13.8]
+    )
+    assert (last["first_step_s"], last["last_step_s"]) == (14.0, 16.5)

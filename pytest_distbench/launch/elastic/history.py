@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import TypeVar
 
+from pytest_distbench.records.elastic import WorkerResult
 from pytest_distbench.records.timeline import Batch, Finished, Joined, Line, Loaded, Saved, Started, Stepped
 
 _Kind = TypeVar("_Kind", bound=Line)
@@ -112,6 +113,10 @@ class History:
         ]
         return median(found) if found else None
 
+    def worker_results(self, first: float) -> list[WorkerResult]:
+        """The workers by generation and slot, with seconds since the run's first step."""
+        return [_result(worker, first) for _, worker in sorted(self.workers.items())]
+
     def passes(self) -> Iterator[tuple[int, int, list[Stepped]]]:
         """Each step that counted: its number, its generation, and its lines, one per worker."""
         by_step: dict[tuple[int, int], list[Stepped]] = {}
@@ -120,3 +125,21 @@ class History:
                 by_step.setdefault((generation, step.step), []).append(step)
         for number, generation in self.kept().items():
             yield number, generation, by_step[generation, number]
+
+
+def _result(worker: Worker, first: float) -> WorkerResult:
+    joined, started, loaded, steps = worker.joined, worker.started, worker.loaded, worker.steps
+    return WorkerResult(
+        slot=joined.slot,
+        generation=joined.generation,
+        rank=joined.rank,
+        world_size=joined.world_size,
+        process_s=None if started is None else started.process_t - first,
+        imported_s=None if started is None else started.t - first,
+        joined_s=joined.t - first,
+        loaded_s=None if loaded is None else loaded.t - first,
+        resumed_at=None if loaded is None else loaded.step,
+        first_step_s=steps[0].t - first if steps else None,
+        last_step_s=steps[-1].t - first if steps else None,
+        steps=len(steps),
+    )

@@ -41,6 +41,7 @@ def measure(job: ElasticJob, lines: Sequence[Line]) -> tuple[ElasticResult | Non
         job=job,
         changes=changes,
         epochs=epoch_results(history, changes),
+        workers=history.worker_results(first),
         start_s=first - began,
         training_s=last - first,
         end_s=end - last,
