@@ -88,6 +88,11 @@ def replace_in_distributed(old: Callable[..., object], new: Callable[..., object
                 setattr(module, name, new)
 
 
+def coalesce() -> contextlib.AbstractContextManager[object]:
+    """Collectives of one kind that are called inside are sent as one, when it ends."""
+    return distributed_c10d._coalescing_manager()
+
+
 def join_fake_group(*, rank: int, world_size: int) -> None:
     """Make the default group one that moves no data."""
     from torch.testing._internal.distributed.fake_pg import FakeStore
