@@ -14,7 +14,7 @@ from typing import Literal
 from pytest_distbench.judging import size_model
 from pytest_distbench.judging.cards import norm_of
 from pytest_distbench.judging.entry import phases_of
-from pytest_distbench.judging.links import Link, Slow, find_slow, link_at, outliers, times_of
+from pytest_distbench.judging.links import Slow, by_link, find_slow, outliers, times_of
 from pytest_distbench.judging.severity import severity
 from pytest_distbench.records.bound import tightest
 from pytest_distbench.records.card import CardNorm
@@ -234,10 +234,7 @@ def _size(verdict: Verdict) -> int:
 
 def _links(result: CaseResult) -> Iterator[SlowLinks]:
     """From the links that regressed; or, where the imbalance is beyond its bound, from those that are beyond it too."""
-    matrices: dict[str, dict[Link, Verdict]] = {}
-    for verdict in result.verdicts:
-        if (link := link_at(verdict.at)) is not None:
-            matrices.setdefault(verdict.name, {})[link] = verdict
+    matrices = by_link(result.verdicts)
     bounds = {
         str(v.at["of"]): tightest(v.bounds, "most") for v in _regressions(result) if v.name == "imbalance" and v.at
     }

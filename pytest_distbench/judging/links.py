@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -30,6 +30,15 @@ class Link(NamedTuple):
 def link_at(at: Mapping[str, Scalar]) -> Link | None:
     """The link of a metric's point; None where it is no link's."""
     return Link(int(at["from"]), int(at["to"])) if at.keys() == {"from", "to"} else None
+
+
+def by_link(verdicts: Iterable[Verdict]) -> dict[str, dict[Link, Verdict]]:
+    """Metric -> link -> its verdict; what is of no link is passed over."""
+    found: dict[str, dict[Link, Verdict]] = {}
+    for verdict in verdicts:
+        if (link := link_at(verdict.at)) is not None:
+            found.setdefault(verdict.name, {})[link] = verdict
+    return found
 
 
 def times_of(verdicts: Mapping[Link, Verdict]) -> dict[Link, float]:

@@ -128,7 +128,7 @@ class Communication:
             batch: samples of each rank.
             approximation_rank: of PowerSGD's approximation of a matrix.
             iterations: timed.
-            warmup: untimed; at least three, so that PowerSGD has begun to compress.
+            warmup: untimed; PowerSGD compresses from before them on.
             options: as for ``distbench.run``.
         """
         given = self._arguments("compression", options)
