@@ -26,9 +26,9 @@ from pytest_distbench.plugin.state import (
 )
 
 if TYPE_CHECKING:
-    from pytest_distbench.plugin.traffic import Communication
     from pytest_distbench.plugin.fixtures import Distbench
     from pytest_distbench.plugin.shapes import CollectiveSweep, TimeToAccuracy
+    from pytest_distbench.plugin.traffic import Communication
     from pytest_distbench.records.run import CaseResult
 
 
