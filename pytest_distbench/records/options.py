@@ -7,6 +7,8 @@ from typing import Literal, NamedTuple
 from pytest_distbench.records.choices import DEFAULT_TOLERANCE
 
 BACKENDS = ("gloo", "nccl", "mpi", "ucc", "xccl", "fake")
+NUMA_BINDINGS = ("node", "socket", "exclusive", "core-complex")
+"""What torchrun's ``--numa-binding`` takes."""
 
 
 class Option(NamedTuple):
@@ -60,6 +62,11 @@ OPTIONS: dict[str, Option] = {
         summary="with --gpu: let several ranks run on one GPU, to test the plumbing; nothing is judged or stored",
         has_ini_key=False,
         calibration="refused",
+    ),
+    "numa-binding": Option(
+        metavar="MODE",
+        summary="with --gpu: bind each rank to the CPUs near its GPU, as torchrun's --numa-binding does: "
+        + ", ".join(NUMA_BINDINGS),
     ),
     "backend": Option(
         metavar="NAME[,NAME...]",
