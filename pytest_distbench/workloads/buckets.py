@@ -5,12 +5,12 @@ pytest's process reads the tables and the checks, so nothing here imports torch 
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pytest_distbench.errors import ConfigurationError
-from pytest_distbench.workloads.collectives import Buffers, operation
+from pytest_distbench.workloads.collectives import operation
 from pytest_distbench.workloads.dtypes import item_bytes
 
 if TYPE_CHECKING:
@@ -40,9 +40,9 @@ def _one_by_one(tensors: Sequence[torch.Tensor], _bucket: torch.Tensor) -> None:
 def _coalesced(tensors: Sequence[torch.Tensor], _bucket: torch.Tensor) -> None:
     import torch.distributed as dist
 
-    from pytest_distbench.worker.torch_internals import coalesce
+    from pytest_distbench.worker.torch_internals import coalescing
 
-    with coalesce():
+    with coalescing(None):
         for tensor in tensors:
             dist.all_reduce(tensor)
 
@@ -110,8 +110,8 @@ def bucket_sweep(rank: RankContext) -> None:
     """
     import torch
 
-    from pytest_distbench.workloads.check import count_wrong
     from pytest_distbench.workloads.room import expect_room
+    from pytest_distbench.workloads.sums import count_wrong_sums
 
     params = rank.params
     message_bytes, dtype = params["message_bytes"], getattr(torch, params["dtype"])
@@ -119,9 +119,8 @@ def bucket_sweep(rank: RankContext) -> None:
     expect_room(rank, 2 * message_bytes, what=f"a message of {message_bytes} B and a bucket for it")
     message = torch.zeros(elements, dtype=dtype, device=rank.device)
     bucket = torch.zeros_like(message)
-    all_reduce = operation("all_reduce")
     identity = {"message_bytes": message_bytes, "dtype": params["dtype"], "redop": "sum", "cache": "hot"}
-    facts = {"busbw_factor": all_reduce.busbw_factor(rank.world_size)}
+    facts = {"busbw_factor": operation("all_reduce").busbw_factor(rank.world_size)}
     for count in params["tensors"]:
         lengths = tensor_lengths(elements, count, aligned=max(1, _ALIGNED_BYTES // dtype.itemsize))
         tensors = message.split(lengths)
@@ -131,12 +130,9 @@ def bucket_sweep(rank: RankContext) -> None:
                 continue
             rank.progress(f"{count} tensors {calls}")
 
-            def send(_: Buffers, by: _Send = CALLS[calls], tensors: Sequence[torch.Tensor] = tensors) -> None:
-                by(tensors, bucket)
-
-            buffers = Buffers(message, message)
+            send = functools.partial(CALLS[calls], tensors, bucket)
             warmup, iterations = params["warmup"], params["iterations"]
             for _ in rank.timed("latency", warmup=warmup, iterations=iterations, at=at, identity=identity, facts=facts):
-                send(buffers)
-            wrong, example = count_wrong(rank, replace(all_reduce, call=send), buffers)
+                send()
+            wrong, example = count_wrong_sums(rank, message, send)
             assert not wrong, f"{count} tensors, {calls}: {wrong} wrong elements over all ranks{example}"

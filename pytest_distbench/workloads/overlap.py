@@ -6,13 +6,11 @@ computing alone, and both together. pytest's process reads the checks, so torch 
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pytest_distbench.records.kinds import FAST_SIDE
 from pytest_distbench.records.quantiles import quantile
 from pytest_distbench.workloads.buckets import elements_of
-from pytest_distbench.workloads.collectives import Buffers, operation
 
 if TYPE_CHECKING:
     from pytest_distbench.worker.context import RankContext
@@ -53,8 +51,8 @@ def overlap(rank: RankContext) -> None:
     import torch
     import torch.distributed as dist
 
-    from pytest_distbench.workloads.check import count_wrong
     from pytest_distbench.workloads.room import expect_room
+    from pytest_distbench.workloads.sums import count_wrong_sums
 
     params = rank.params
     message_bytes, matrix, dtype = params["message_bytes"], params["matrix"], getattr(torch, params["dtype"])
@@ -84,6 +82,5 @@ def overlap(rank: RankContext) -> None:
     communication_s, compute_s, both_s = (own[name] for name in parts)
     rank.record("exposed_time", both_s - compute_s, unit="s", reduce="max", identity=identity)
     rank.record("overlap", overlap_fraction(communication_s, compute_s, both_s), reduce="min", identity=identity)
-    beside = replace(operation("all_reduce"), call=lambda _: both())
-    wrong, example = count_wrong(rank, beside, Buffers(message, message))
+    wrong, example = count_wrong_sums(rank, message, both)
     assert not wrong, f"all_reduce beside computing: {wrong} wrong elements over all ranks{example}"

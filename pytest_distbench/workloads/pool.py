@@ -6,12 +6,12 @@ import contextlib
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
+import psutil
 import torch
 import torch.distributed as dist
 
 from pytest_distbench.errors import RecordingError
 from pytest_distbench.workloads.collectives import Buffers, Operation
-from pytest_distbench.workloads.room import free_bytes
 
 if TYPE_CHECKING:
     from pytest_distbench.worker.context import RankContext
@@ -21,6 +21,9 @@ LEAST_BYTES = 64 * 2**20
 
 _CACHES = 2
 """So many times as large as a GPU's L2 cache (RTX 4090: 72 MiB, B200: 126 MiB)."""
+
+_MOST_OF_MEMORY = 0.8
+"""Share of the free memory that buffers may take: the backend wants some as well."""
 
 
 def least_bytes(rank: RankContext) -> int:
@@ -47,6 +50,14 @@ def sizes_that_fit(rank: RankContext, measured: Operation, sizes: list[int], ite
         if rank.sum_over_ranks(int(wanted > free)) == 0:
             fitting.append(size)
     return fitting
+
+
+def free_bytes(rank: RankContext) -> float:
+    """What one rank may take: ranks share the memory of the host, and on CUDA may share a device."""
+    if rank.device.type == "cuda":
+        sharing = -(-rank.world_size // torch.cuda.device_count())
+        return _MOST_OF_MEMORY * torch.cuda.mem_get_info(rank.device)[0] / sharing
+    return _MOST_OF_MEMORY * psutil.virtual_memory().available / rank.world_size
 
 
 class Pool:
