@@ -4,10 +4,18 @@ from __future__ import annotations
 
 import pytest
 import torch
-from support.ranks import make_rank
+from support.ranks import make_rank as make_fake_rank
 
+from pytest_distbench.worker.context import RankContext
 from pytest_distbench.workloads import sums
 from pytest_distbench.workloads.sums import count_wrong_sums
+
+
+def make_rank() -> RankContext:
+    """A rank whose backend would move data, if there were others."""
+    rank = make_fake_rank()
+    rank.backend = "gloo"
+    return rank
 
 
 def test_right_sums_have_no_wrong_element_and_leave_zeros() -> None:
@@ -26,3 +34,7 @@ def test_a_wrong_last_element_is_found_and_told(monkeypatch: pytest.MonkeyPatch,
         message[-1] += 1
 
     assert count_wrong_sums(make_rank(), message, reduce) == (1, "; on rank 0 element 129 is 130, expected 129")
+
+
+def test_where_no_data_is_moved_nothing_is_wrong() -> None:
+    assert count_wrong_sums(make_fake_rank(), torch.zeros(8), lambda: 1 / 0) == (0, "")
