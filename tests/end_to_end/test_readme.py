@@ -20,16 +20,11 @@ def example(part: str) -> str:
 
 @pytest.mark.spawn
 def test_the_example_runs_as_described(pytester: pytest.Pytester) -> None:
-    pytester.makepyfile(
-        test_mine=example("def body(rank)"),
-        test_sweep=example("collective_sweep("),
-        test_cluster=example("communication.links("),
-    )
+    pytester.makepyfile(test_mine=example("def body(rank)"), test_sweep=example("collective_sweep("))
     result = pytester.runpytest_subprocess(*COMMAND, "-v", "-rs")
 
     result.stdout.fnmatch_lines(
         [
-            "*test_links?ws2? NEW*",
             "*test_mine?ws2? NEW*",
             "*test_mine?ws4? SKIPPED*",
             "*test_all_reduce?ws2? NEW*",
