@@ -39,7 +39,7 @@ def links(rank):
     def send(tensor, dst):
         pair = {{rank.rank, dst}}
         if (FAULT == "slow pair" and pair == {{1, 3}}) or (FAULT == "slow rank" and 2 in pair):
-            time.sleep(0.005)
+            time.sleep(0.03)
         sent(tensor, dst)
 
     sent, dist.send = dist.send, send
@@ -68,8 +68,9 @@ def training(rank):
 
 
 def test_links(distbench):
+    # A bound besides the baseline: on a machine that was busy meanwhile the clock alone is inconclusive.
     sizes = {{"latency_bytes": 8, "bandwidth_bytes": 2**18}}
-    rest = {{"pattern": "ping-pong", "iterations": 20, "warmup": 3, "max_imbalance": None}}
+    rest = {{"pattern": "ping-pong", "iterations": 10, "warmup": 2, "max_imbalance": 10.0}}
     distbench.run(links, params=sizes | rest, tolerance=1.0)
 
 

@@ -233,16 +233,16 @@ def _size(verdict: Verdict) -> int:
 
 
 def _links(result: CaseResult) -> Iterator[SlowLinks]:
-    """From the links that regressed; or, where the imbalance is beyond its bound, from those that are beyond it too."""
+    """From the links that regressed and, where the imbalance is beyond its bound, from those that are beyond it too."""
     matrices = by_link(result.verdicts)
     bounds = {
         str(v.at["of"]): tightest(v.bounds, "most") for v in _regressions(result) if v.name == "imbalance" and v.at
     }
     found: dict[Slow, list[str]] = {}
     for name, verdicts in matrices.items():
-        slow = [link for link, verdict in verdicts.items() if verdict.kind in ("regressed", "beyond")]
-        if not slow and (bound := bounds.get(name)) is not None:
-            slow = outliers(times_of(verdicts), bound)
+        slow = {link for link, verdict in verdicts.items() if verdict.kind in ("regressed", "beyond")}
+        if (bound := bounds.get(name)) is not None:
+            slow |= set(outliers(times_of(verdicts), bound))
         if slow:
             found.setdefault(find_slow(slow, list(verdicts)), []).append(name)
     for which, names in found.items():
