@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from pytest_distbench.plugin.elastic_job import Elastic
     from pytest_distbench.plugin.fixtures import Distbench
     from pytest_distbench.plugin.shapes import CollectiveSweep, TimeToAccuracy
+    from pytest_distbench.plugin.traffic import Communication
     from pytest_distbench.records.run import CaseResult
 
 
@@ -290,6 +291,14 @@ def elastic(request: pytest.FixtureRequest, distbench: Distbench) -> Elastic:
     from pytest_distbench.plugin.elastic_job import Elastic
 
     return Elastic(distbench, settings_for(request.node))
+
+
+@pytest.fixture
+def communication(distbench: Distbench) -> Communication:
+    """Measure a shape of real communication: ``communication.links()``, ``buckets``, ``overlap``, ``compression``."""
+    from pytest_distbench.plugin.traffic import Communication
+
+    return Communication(distbench)
 
 
 @pytest.hookimpl(wrapper=True)

@@ -26,7 +26,7 @@ LARGEST_BYTES = 2**45
 _WORKLOADS = Path(workloads.__file__).parent
 _CACHES = ("rotate", "hot")
 _BUFFERS = ("plain", "registered")
-_OPTIONS = ("world_size", "launches", "timeout", "tolerance", "name")
+OPTIONS = ("world_size", "launches", "timeout", "tolerance", "name")
 """Of ``distbench.run``, handed on as they are."""
 
 _PRESETS: dict[str, Callable[[int], list[int]]] = {
@@ -84,7 +84,7 @@ class CollectiveSweep:
             Misuse: unknown collective, dtype or preset, or no size left.
         """
         given = self._distbench.arguments("collective_sweep")
-        given.options(options, _OPTIONS)
+        given.options(options, OPTIONS)
         try:
             item = item_bytes(given.text("dtype", dtype))
             body = _body(collective)
@@ -151,7 +151,7 @@ class TimeToAccuracy:
             options: as for ``distbench.run``: world_size, launches, timeout, tolerance, name.
         """
         given = self._distbench.arguments("time_to_accuracy")
-        given.options(options, _OPTIONS)
+        given.options(options, OPTIONS)
         target = given.number("goal", goal)
         parameters = given.mapping("params", params if params is not None else {})
         if "goal" in parameters:
