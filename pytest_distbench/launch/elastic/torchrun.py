@@ -80,8 +80,12 @@ class TorchrunEngine:
         self._clock = clock
         self._id = uuid.uuid4().hex[:12]
         self._nodes: dict[int, _Node] = {}
+        self._gone: list[_Node] = []
+        """Those whose slot another one has taken; they may not have ended yet."""
 
     def join(self, slot: int) -> None:
+        if slot in self._nodes:
+            self._gone.append(self._nodes[slot])
         word = uuid.uuid4().hex
         log = self._files.agent_log(slot)
         with open(log, "ab") as file:
@@ -99,13 +103,7 @@ class TorchrunEngine:
         self._nodes[slot].process.send_signal(signal.SIGTERM)
 
     def kill(self, slot: int) -> None:
-        node = self._nodes[slot]
-        deadline = time.monotonic() + _KILL_S
-        while (members := _members(node)) and time.monotonic() < deadline:
-            for process in members:
-                with contextlib.suppress(psutil.Error):
-                    process.kill()
-            psutil.wait_procs(members, timeout=1.0)
+        _end(self._nodes[slot])
 
     def crash(self, slot: int) -> None:
         agent = self._nodes[slot].process.pid
@@ -138,8 +136,8 @@ class TorchrunEngine:
         return tail(self._files.agent_log(slot))
 
     def close(self) -> None:
-        for slot in self._nodes:
-            self.kill(slot)
+        for node in [*self._nodes.values(), *self._gone]:
+            _end(node)
 
     def _signal(self, slot: int, number: signal.Signals) -> None:
         processes.send([process.pid for process in _members(self._nodes[slot])], number)
@@ -181,6 +179,18 @@ def rendezvous_seconds(log: str) -> list[float]:
             if str(event["name"]).endswith(_RENDEZVOUS):
                 found.append(float(event["metadata"]["duration_ms"]) / 1e3)
     return found
+
+
+def _end(node: _Node) -> None:
+    """SIGKILL all processes of a node, again and again until there is none: one may start others meanwhile."""
+    deadline = time.monotonic() + _KILL_S
+    while (members := _members(node)) and time.monotonic() < deadline:
+        for process in members:
+            with contextlib.suppress(psutil.Error):
+                process.kill()
+        psutil.wait_procs(members, timeout=1.0)
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        node.process.wait(timeout=1.0)
 
 
 def _members(node: _Node) -> list[psutil.Process]:
