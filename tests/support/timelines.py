@@ -122,15 +122,21 @@ class Timeline:
         self.lines += [Finished(t=t, slot=slot, generation=generation) for slot in slots]
 
 
-def killed() -> Timeline:
-    """Two nodes; one is lost at 20.5, after step 10, whose checkpoint is of step 6; the other steps again at 25."""
+def killed(*, later_s: float = 0.0) -> Timeline:
+    """Two nodes; one is lost at 20.5, after step 10, whose checkpoint is of step 6; the other steps again at 25.
+
+    Args:
+        later_s: everything after the loss comes so much later.
+    """
     made = Timeline()
     made.begin(8.0, 0, 1)
     made.generation(0, [0, 1], first=11.0, steps=10, saved=[3, 6])
     made.stable(13.5, -1, 0, 2)
     made.change(20.5, 0, "kill", [1], [0])
     made.agent_ended(20.6, 1)
-    made.generation(1, [0], first=25.0, steps=6, step_s=0.5, resumed=6, met=23.9, restarts=1, saved=[9, 12])
-    made.stable(26.5, 0, 1, 1)
-    made.finish(28.0, 1, 0)
+    made.generation(
+        1, [0], first=25.0 + later_s, steps=6, step_s=0.5, resumed=6, met=23.9 + later_s, restarts=1, saved=[9, 12]
+    )
+    made.stable(26.5 + later_s, 0, 1, 1)
+    made.finish(28.0 + later_s, 1, 0)
     return made

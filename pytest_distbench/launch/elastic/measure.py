@@ -82,7 +82,7 @@ def _of_changes(job: ElasticJob, changes: Sequence[ChangeResult]) -> list[Measur
             kinds.setdefault((change.kind, change.before, change.after), []).append(change)
     found = []
     for (kind, before, after), those in kinds.items():
-        at: dict[str, Scalar] = {"change": kind, "from": before, "to": after}
+        at: dict[str, Scalar] = {"change": f"{kind} {before} to {after}"}
         for name, values in (
             ("stall", [c.stall_s for c in those if c.stall_s is not None]),
             ("recovery", [c.recovery_s for c in those if c.recovery_s is not None]),

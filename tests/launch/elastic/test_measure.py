@@ -34,7 +34,7 @@ def test_goodput_is_the_share_of_the_nodes_seconds_that_went_into_steps_that_cou
 
 def test_a_kind_of_change_has_median_and_maximum_of_its_costs() -> None:
     found = measured(killed())
-    at = "[change=kill,from=2,to=1]"
+    at = "[change=kill 2 to 1]"
 
     assert (found[f"stall{at}"].value, found[f"stall_max{at}"].value) == (5.0, 5.0)
     assert (found[f"recovery{at}"].value, found[f"recovery{at}"].better) == (4.5, "lower")
@@ -43,8 +43,8 @@ def test_a_kind_of_change_has_median_and_maximum_of_its_costs() -> None:
 
 
 def test_more_steps_are_redone_than_between_two_checkpoints_is_beyond_a_bound() -> None:
-    kept = measured(killed(), every=4)["steps_redone[change=kill,from=2,to=1]"]
-    broken = measured(killed(), every=3)["steps_redone[change=kill,from=2,to=1]"]
+    kept = measured(killed(), every=4)["steps_redone[change=kill 2 to 1]"]
+    broken = measured(killed(), every=3)["steps_redone[change=kill 2 to 1]"]
 
     assert [bound.holds(kept.value) for bound in kept.bounds] == [True]
     assert [bound.holds(broken.value) for bound in broken.bounds] == [False]
