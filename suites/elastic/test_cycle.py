@@ -25,6 +25,9 @@ def test_cycle(elastic, distbench, tolerance):
         tolerance=tolerance,
     )
     distbench.judge(
+        "lr_rule", lambda moving: moving["lr[nodes=2]"] / moving["lr[nodes=1]"], of=cycled, at_least=2, at_most=2
+    )
+    distbench.judge(
         "accuracy_lost",
         lambda still, moving: still["accuracy"] - moving["accuracy"],
         of=[fixed, cycled],

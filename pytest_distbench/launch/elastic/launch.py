@@ -31,6 +31,7 @@ from pytest_distbench.records.timeline import (
     Progress,
     Raised,
     Stable,
+    Stepped,
     TimelineReader,
     read_timeline,
 )
@@ -176,6 +177,12 @@ def _remarks(job: ElasticJob, lines: Sequence[Line]) -> list[str]:
     """What the user should know of a job that passed."""
     torn = sorted({name for line in lines if isinstance(line, Loaded) for name in line.torn})
     remarks = [f"checkpoint {name} was torn, and the last good one was used" for name in torn]
+    steps = [line for line in lines if isinstance(line, Stepped)]
+    if steps and all(step.lr is None for step in steps):
+        remarks.append(
+            "the body keeps no optimizer in rank.training(...): what it remembers, such as momentum, is lost at every "
+            "change of membership"
+        )
     if job.most > hardware.cores():
         remarks.append(
             f"{job.most} nodes compute on {hardware.cores()} cores: what world sizes achieve is no speed-up here"

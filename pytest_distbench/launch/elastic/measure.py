@@ -68,8 +68,12 @@ def _of_run(job: ElasticJob, history: History, result: ElasticResult) -> list[Me
     found += [_number("loss", loss, at={"epoch": epoch}) for epoch, loss in told]
     for world_size in sorted({history.world_size(g) for g in history.generations}):
         rate = _samples_per_second(history, world_size)
+        at: dict[str, Scalar] = {"nodes": world_size}
+        rates = [
+            s.lr for w in history.workers.values() for s in w.steps if s.world_size == world_size and s.lr is not None
+        ]
+        found += [_number("lr", median(rates), at=at)] if rates else []
         if rate is not None:
-            at: dict[str, Scalar] = {"nodes": world_size}
             found.append(_number("samples_per_second", rate, unit="samples/s", better="higher", at=at))
     return found
 

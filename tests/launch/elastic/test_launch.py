@@ -15,7 +15,7 @@ from pytest_distbench.records.metric import Observation
 from pytest_distbench.records.plan import LaunchPlan
 from pytest_distbench.records.rank import RankReport
 from pytest_distbench.records.record import replace
-from pytest_distbench.records.timeline import Loaded, Raised, append
+from pytest_distbench.records.timeline import Loaded, Raised, Stepped, append
 
 
 @pytest.fixture
@@ -79,10 +79,12 @@ def test_a_body_without_a_training_is_told_what_to_call(plan: LaunchPlan) -> Non
     assert "whose body does not loop over rank.training(...).batches(...)" in record(plan, Timeline()).reason
 
 
-def test_torn_checkpoints_and_too_few_cores_are_remarked(plan: LaunchPlan) -> None:
+def test_torn_checkpoints_a_lost_optimizer_and_too_few_cores_are_remarked(plan: LaunchPlan) -> None:
     timeline = killed()
     timeline.lines.append(Loaded(t=24.9, slot=0, generation=1, began_t=24.8, step=6, torn=["step9.pt"]))
-    torn, cores = record(plan, timeline, most=10_000).remarks
+    timeline.lines = [replace(line, lr=None) if isinstance(line, Stepped) else line for line in timeline.lines]
+    torn, optimizer, cores = record(plan, timeline, most=10_000).remarks
 
     assert torn == "checkpoint step9.pt was torn, and the last good one was used"
+    assert optimizer.startswith("the body keeps no optimizer in rank.training(...)")
     assert cores.startswith("10000 nodes compute on")

@@ -24,6 +24,7 @@ def test_a_run_has_its_times_its_samples_and_what_was_lost() -> None:
     assert (found["samples_skipped"], found["samples_repeated"]) == (0, 0)
     assert found["samples_per_second[nodes=2]"] == 4.0
     assert found["samples_per_second[nodes=1]"] == 4.0
+    assert (found["lr[nodes=2]"], found["lr[nodes=1]"]) == (0.2, 0.1)
     assert found["loss[epoch=0]"] == pytest.approx((1 + 1 / 2 + 1 / 3) / 3)
 
 
