@@ -206,12 +206,12 @@ def _names(
     Raises:
         ConfigurationError: one is not in the table.
     """
-    if value == "all":
-        return [*table]
     if isinstance(value, str):
+        if value == "all":
+            return [*table]
         look_up(value)
         return value
-    if not isinstance(value, Sequence) or not value or not all(isinstance(name, str) for name in value):
+    if not isinstance(value, list | tuple) or not value or not all(isinstance(name, str) for name in value):
         given.refuse(f"{argument}={show(value)}; wanted a name, a list of names, or 'all'")
     for name in value:
         look_up(name)

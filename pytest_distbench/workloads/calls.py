@@ -118,7 +118,7 @@ def _in_turns(call: _CallOnce, buffers: Sequence[Buffers], form: Form) -> None:
 
 
 def _coalesced(call: _CallOnce, buffers: Sequence[Buffers], form: Form) -> None:
-    with coalescing(form.group, buffers[0].sent.device):
+    with coalescing(form.group):
         for one in buffers:
             call(one, form)
 

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 _REFUSED = "not support"
 """In what torch says of an operation that a backend has not at all."""
 
+_LONGEST = 200
+
 
 def refusal(rank: RankContext, make: Callable[[], Call], make_usual: Callable[[], Call | None]) -> str:
     """Why the backend refuses a call, in its words; empty where it takes it. A collective call.
@@ -60,4 +62,6 @@ def _try(call: Call) -> Exception | None:
 
 
 def _first_line(error: Exception) -> str:
-    return next(iter(str(error).splitlines()), "") or type(error).__name__
+    """What torch says, as it can be recorded: it has been seen to put characters there that nobody can print."""
+    line = next(iter(str(error).splitlines()), "") or type(error).__name__
+    return "".join(c if c.isprintable() else "?" for c in line)[:_LONGEST]

@@ -7,10 +7,9 @@ from collections.abc import Callable
 import torch
 
 from pytest_distbench.workloads.collectives.pattern import Pattern
-from pytest_distbench.workloads.collectives.reductions import Reduction, reduction
+from pytest_distbench.workloads.collectives.reductions import BETWEEN_RANKS, Reduction, reduction
 from pytest_distbench.workloads.dtypes import DTYPES
 
-_BETWEEN_RANKS = 7
 _BETWEEN_PARTS = 3
 
 
@@ -75,4 +74,4 @@ class Inputs:
         return Pattern.repeat(rule(torch.stack([self._tile(r) for r in range(self.world_size)])), self.count)
 
     def _tile(self, rank: int) -> torch.Tensor:
-        return self._numbers.roll(-(_BETWEEN_RANKS * rank + _BETWEEN_PARTS * self._part))
+        return self._numbers.roll(-(BETWEEN_RANKS * rank + _BETWEEN_PARTS * self._part))

@@ -17,6 +17,10 @@ if TYPE_CHECKING:
     import torch
 
 
+BETWEEN_RANKS = 7
+"""Ranks send the same numbers, each from one on that lies so far behind the other's."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reduction:
     """One reduce operation.
@@ -38,9 +42,9 @@ class Reduction:
 def _period(most: int) -> int:
     """How many numbers follow each other before they repeat: odd, as the pieces that messages are cut into are even.
 
-    And no multiple of 7, by which ranks are apart. Two where there are no more.
+    And no multiple of what ranks are apart. Two where there are no more.
     """
-    return next((n for n in range(most, 2, -1) if n % 2 and n % 7), 2)
+    return next((n for n in range(most, 2, -1) if n % 2 and n % BETWEEN_RANKS), 2)
 
 
 def _small_enough_to_add(ranks: int, largest: int) -> list[int]:
@@ -56,13 +60,15 @@ def _divisible(ranks: int, largest: int) -> list[int]:
 
 
 def _few_factors(ranks: int, _largest: int) -> list[int]:
-    """A 2 and a 3 among ones: every rank's come at another place, so that a product is 6 at most."""
-    length = next(n for n in range(max(ranks, 5), ranks + 8) if n % 7)
-    return [2, 3] + [1] * (length - 2)
+    """A 2 and a 3 among ones, so far apart that a rank's 2 meets another's 3; each rank's come at another place."""
+    length = next(n for n in range(max(ranks, 5), ranks + 8) if n % BETWEEN_RANKS)
+    return [2 if i == 0 else 3 if i == BETWEEN_RANKS % length else 1 for i in range(length)]
 
 
 def _any(_ranks: int, largest: int) -> list[int]:
-    return list(range(_period(largest + 1)))
+    """Every number, so mixed that now one rank's is the largest and now another's."""
+    length = _period(largest + 1)
+    return [11 * i % length for i in range(length)]
 
 
 REDUCTIONS: dict[str, Reduction] = {
