@@ -110,7 +110,9 @@ class CollectiveSweep:
             iterations = usual.iterations if iterations is None else iterations
             warmup = usual.warmup if warmup is None else warmup
         mode = given.choice("mode", usual.mode if mode is None else mode, MODES)
-        over_ranks = given.choice("over_ranks", over_ranks or usual.over_ranks, get_args(OverRanks))
+        over_ranks = given.choice(
+            "over_ranks", usual.over_ranks if over_ranks is None else over_ranks, get_args(OverRanks)
+        )
         cache = given.choice("cache", cache, CACHES)
         buffers = given.choice("buffers", buffers, MEMORY_KINDS)
         together = given.choice("together", together, TOGETHER)
@@ -119,8 +121,12 @@ class CollectiveSweep:
             given.refuse("buffers='registered' needs NCCL on GPUs, and the group of all ranks: give --gpu")
         if mode == "graph" and (cache != "hot" or self._distbench.device != "cuda"):
             given.refuse("mode='graph' replays one call with its buffers: it needs --gpu, and cache='hot'")
+        if in_place is not None and not isinstance(in_place, bool):
+            given.refuse(f"in_place={show(in_place)}; wanted True, False, or None: as it is usual")
+        if not isinstance(root, str) or root != SHIFT:
+            root = given.whole("root", root, least=0, most=len(groups[0]) - 1)
         if row is not None:
-            _check_fits(given, row, redop=redop, root=root, in_place=in_place, together=together, ranks=len(groups[0]))
+            _check_fits(given, row, redop=redops, root=root, in_place=in_place, together=together)
         if iterations is not None:
             iterations = given.whole("iterations", iterations, least=1, most=MOST_ITERATIONS)
         warmup = given.whole("warmup", 5 if warmup is None else warmup, least=0, most=MOST_ITERATIONS)
@@ -219,15 +225,13 @@ def _names(
 
 
 def _check_fits(
-    given: Arguments, row: Operation, *, redop: object, root: object, in_place: object, together: str, ranks: int
+    given: Arguments, row: Operation, *, redop: object, root: object, in_place: object, together: str
 ) -> None:
     """Refuse choices that the operation has not."""
     if not row.reduces and redop != "sum":
         given.refuse(f"redop={show(redop)}: {row.name} reduces nothing; those that do: {_that(lambda o: o.reduces)}")
     if not row.is_rooted and root != 0:
         given.refuse(f"root={show(root)}: {row.name} has no root; those that have: {_that(lambda o: o.is_rooted)}")
-    if root != SHIFT:
-        given.whole("root", root, least=0, most=ranks - 1)
     if in_place is not None and in_place not in row.in_place:
         had = " or ".join(map(str, row.in_place))
         given.refuse(f"in_place={show(in_place)}: torch has {row.name} with in_place={had}")

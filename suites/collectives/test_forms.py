@@ -1,8 +1,10 @@
 """The same collectives called in other ways, each a measurement of its own."""
 
+from typing import Any
+
 import pytest
 
-FORMS = {
+FORMS: dict[str, tuple[str, dict[str, Any]]] = {
     "all_reduce-out-of-place": ("all_reduce", {"in_place": False}),
     "all_gather-in-place": ("all_gather", {"in_place": True}),
     "reduce_scatter-in-place": ("reduce_scatter", {"in_place": True}),

@@ -60,8 +60,10 @@ def test_against_another_revision_no_baselines_are_named(tmp_path: Path) -> None
         (
             Estimate(tests=3, unknown=1, seconds=60.0, elsewhere=1),
             0,
-            "3 tests, about 60 s, as on other machines; 1 of them with no baseline that tells, and taken for as long"
-            " as the others",
+            (
+                "3 tests, about 60 s, as on other machines; "
+                "1 of them with no baseline that tells, and taken for as long as the others"
+            ),
         ),
         (Estimate(tests=3, unknown=3), 0, ""),
         (

@@ -8,6 +8,7 @@ import pytest
 from support.launching import Launch
 from support.releases import RECORDS
 
+from pytest_distbench.judging.fingerprint_rule import differences
 from pytest_distbench.launch.contract import Launcher
 from pytest_distbench.workloads import sweep
 from pytest_distbench.workloads.collectives import OPERATIONS
@@ -61,6 +62,48 @@ IDLE = Operation(
     in_place=(False,),
 )
 BROKEN = Operation(name="broken", busbw_factor=lambda n: 1, source="", call=_call, expected=None)
+def _last_wrong(buffers, form):
+    dist.all_reduce(buffers.sent)
+    if form.rank == form.size - 1:
+        buffers.sent[-1] += 1
+
+
+def _converted(buffers, form):
+    whole = buffers.sent.float()
+    dist.all_reduce(whole)
+    buffers.sent.copy_(whole)
+
+
+def _in_pieces(buffers, form):
+    for piece in buffers.sent.chunk(200):
+        dist.all_reduce(piece)
+
+
+def all_reduce(call):
+    return Operation(
+        name="all_reduce",
+        busbw_factor=lambda n: 1,
+        source="",
+        call=call,
+        expected=lambda inputs: inputs.reduced(),
+        reduces=True,
+    )
+
+
+LAST_WRONG = all_reduce(_last_wrong)
+PLANTED = {
+    "sound": all_reduce(lambda buffers, form: dist.all_reduce(buffers.sent)),
+    "converted": all_reduce(_converted),
+    "in pieces": all_reduce(_in_pieces),
+}
+
+
+def planted(rank):
+    for name, row in PLANTED.items():
+        with rank.point(form=name):
+            row.sweep(rank)
+
+
 UNEVEN = Operation(
     name="uneven",
     busbw_factor=lambda n: 1,
@@ -113,6 +156,27 @@ def test_an_operation_that_delivers_nothing_fails_with_an_element(launch: Launch
     assert record.outcome == "failed"
     assert "idle float32 of 64 B: 32 wrong elements over all ranks; on rank" in record.reason
     assert "element 0 is 1, expected 0" in record.reason
+
+
+@pytest.mark.parametrize("world_size", [2, 4])
+def test_one_wrong_element_at_the_last_index_of_one_rank_fails_with_it(launch: Launch, world_size: int) -> None:
+    record = launch("LAST_WRONG.sweep", params=params(4096), world_size=world_size)
+
+    last = world_size - 1
+    assert f"all_reduce float32 of 4096 B: 1 wrong elements over all ranks; on rank {last} element 1023" in str(record)
+
+
+@pytest.mark.skipif(not RECORDS, reason="this torch records no collectives of gloo")
+@pytest.mark.parametrize("world_size", [2, 4])
+def test_what_is_sent_in_another_type_or_in_pieces_is_seen_in_the_fingerprint(launch: Launch, world_size: int) -> None:
+    record = launch("planted", params={**params(4000), "dtype": "bfloat16"}, world_size=world_size)
+
+    assert (record.outcome, record.reason) == ("passed", "")
+    sound, converted, in_pieces = (
+        record.fingerprints[f"latency[form={form},message_bytes=4000]"] for form in ("sound", "converted", "in pieces")
+    )
+    assert differences(sound, converted)[0] == "1 all_reduce of 3.906 KiB bfloat16 became 1 of 7.812 KiB float32"
+    assert differences(sound, in_pieces)[0] == "1 all_reduce of 3.906 KiB became 200 of 20 B"
 
 
 def test_a_row_that_contradicts_itself_is_told(launch: Launch) -> None:
