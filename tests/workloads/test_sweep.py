@@ -195,7 +195,7 @@ EVERY = """
 from pytest_distbench.workloads.collectives import OPERATIONS
 from pytest_distbench.workloads.sweep import sweep
 
-USUAL = {"dtype": "float32", "sizes": [64, 4096], "iterations": 4, "warmup": 1, "cache": "rotate"}
+USUAL = {"dtype": "float32", "sizes": [64, 4096], "iterations": 4, "warmup": 1, "cache": "hot"}
 FORMS = {
     "reduced in other ways": {"redop": ["avg", "product", "min", "max"]},
     "from another root": {"root": 1},
@@ -205,7 +205,6 @@ FORMS = {
     "coalesced": {"parts": 4, "together": "coalesced"},
     "at once": {"parts": 4, "together": "async"},
     "in one breath": {"mode": "batch", "iterations": 20, "over_ranks": "mean"},
-    "hot": {"cache": "hot"},
     "of every type": {"dtype": "all", "sizes": [256]},
     "in half": {"group": "half"},
     "in halves": {"group": "halves"},
