@@ -54,6 +54,7 @@ def made_up_distbench(test: Path, folder: Path, **changes: object) -> Distbench:
         gpu=False,
         gpus=Gpus(),
         shares_gpu=False,
+        numa_binding="",
         attach=None,
         backends=("gloo",),
         launcher="warm",
