@@ -61,6 +61,13 @@ def test_a_pair_that_the_backend_has_not_is_a_row_with_its_reason() -> None:
     assert second.note.endswith("(the baseline has it)")
 
 
+def test_a_pair_whose_times_the_baseline_has_says_so() -> None:
+    lost = replace(told(64), current=None, baseline=1e-3, kind="incomparable")
+    [row] = collective_rows([result(lost, refused())])
+
+    assert row.note == "gloo: Invalid scalar type (the baseline has it)"
+
+
 def test_a_sweep_that_failed_is_a_row_and_its_values_are_not_called_right() -> None:
     rows = collective_rows([failed(), result(told(64))])
 
