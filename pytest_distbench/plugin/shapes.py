@@ -27,7 +27,7 @@ MOST_PARTS = 10**4
 """More of any of these is a typing error."""
 
 _WORKLOADS = Path(workloads.__file__).parent
-_OPTIONS = ("world_size", "launches", "timeout", "tolerance", "name")
+OPTIONS = ("world_size", "launches", "timeout", "tolerance", "name")
 """Of ``distbench.run``, handed on as they are."""
 
 
@@ -94,7 +94,7 @@ class CollectiveSweep:
             Misuse: a name is unknown, a choice does not fit the collective or the ranks, or no size is left.
         """
         given = self._distbench.arguments("collective_sweep")
-        given.options(options, _OPTIONS)
+        given.options(options, OPTIONS)
         try:
             row, body = _find(collective)
             usual = preset(sizes) if isinstance(sizes, str) else _UNNAMED
@@ -183,7 +183,7 @@ class TimeToAccuracy:
             options: as for ``distbench.run``: world_size, launches, timeout, tolerance, name.
         """
         given = self._distbench.arguments("time_to_accuracy")
-        given.options(options, _OPTIONS)
+        given.options(options, OPTIONS)
         target = given.number("goal", goal)
         parameters = given.mapping("params", params if params is not None else {})
         if "goal" in parameters:

@@ -81,6 +81,8 @@ def collective_rows(results: Sequence[CaseResult]) -> list[CollectiveRow]:
 def _rows_of(result: CaseResult) -> Iterator[CollectiveRow]:
     for point in sweep_points(result):
         facts = point.time.facts
+        if "collective" not in facts:
+            continue  # message sizes of something else, which has a table of its own
         count = facts.get("count")
         yield CollectiveRow(
             kind=_kind(result, facts),
