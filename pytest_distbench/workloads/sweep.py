@@ -17,6 +17,7 @@ from pytest_distbench.errors import RecordingError
 from pytest_distbench.workloads.check import count_wrong
 from pytest_distbench.workloads.collectives import Buffers, Operation, operation
 from pytest_distbench.workloads.dtypes import item_bytes
+from pytest_distbench.workloads.link_model import needs_all_sizes, record_link
 from pytest_distbench.workloads.pool import Pool, least_bytes, sizes_that_fit
 from pytest_distbench.workloads.steady import warm_up
 
@@ -76,7 +77,7 @@ def sweep(rank: RankContext, measured: Operation) -> None:
     for i, size in enumerate(sizes):
         rank.progress(f"{measured.name} {params['dtype']}  size {i + 1}/{len(sizes)}")
         at = {"message_bytes": size}
-        if not rank.wants("latency", at):
+        if not (rank.wants("latency", at) or needs_all_sizes(rank)):
             continue
         slot = pool.slots(size // item)
         iterations = params["iterations"] or _iterations_for(rank, measured, slot)
@@ -92,6 +93,7 @@ def sweep(rank: RankContext, measured: Operation) -> None:
         assert not wrong, (
             f"{measured.name} {params['dtype']} of {size} B: {wrong} wrong elements over all ranks{example}"
         )
+    record_link(rank)
 
 
 def _leave_out_too_large(rank: RankContext, measured: Operation, sizes: list[int], item: int) -> list[int]:
