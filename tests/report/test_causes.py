@@ -26,7 +26,7 @@ WORDS: list[tuple[causes.Cause, list[str]]] = [
         ),
         [
             "latency is slower at 8 B only",
-            "  latency term 10 us -> 20 us (+100.0 %), bandwidth term 0 s/GB -> 1 s/GB",
+            "  latency term 10 us -> 20 us (+100.0 %), bandwidth term 0.5 s/GB -> 1 s/GB (+100.0 %)",
         ],
     ),
     (causes.LongerPhase(name="load", then_s=1.0, now_s=1.5), ["phase load: 1 s -> 1.5 s (+50.0 %)"]),
