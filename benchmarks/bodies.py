@@ -113,3 +113,48 @@ def short_loops(rank: RankContext) -> None:
         x = torch.zeros(size // 4)
         for _ in rank.timed("all_reduce", warmup=2, iterations=20, at={"message_bytes": size}):
             dist.all_reduce(x)
+
+
+def sweep_beside_bare_loop(rank: RankContext) -> None:
+    """Blocks of the sweep at one size, and of a bare loop on the same buffers, in turns; either comes first."""
+    import dataclasses
+    import time
+
+    import torch.distributed as dist
+
+    from pytest_distbench.workloads.collectives import Buffers, operation
+    from pytest_distbench.workloads.sweep import sweep
+
+    kept: list[Buffers] = []
+    measured = operation(rank.params["collective"])
+    iterations = rank.params["iterations"]
+
+    def keep(buffers: Buffers) -> None:
+        kept.append(buffers)
+        measured.call(buffers)
+
+    def swept(block: int) -> list[float]:
+        kept.clear()
+        with rank.point(block=block):
+            sweep(rank, dataclasses.replace(measured, call=keep))
+        [own] = [o for o in rank.notebook.observations if o.name == "latency" and o.at["block"] == block]
+        del kept[: -iterations - (measured.expected is not None)]  # before: connecting, warm-up
+        return rank.max_over_ranks(own.values)
+
+    def bare() -> list[float]:
+        seconds = []
+        for buffers in [*kept[: rank.params["warmup"]], *kept[:iterations]]:
+            dist.barrier()
+            start = time.perf_counter()
+            measured.call(buffers)
+            seconds.append(time.perf_counter() - start)
+        return rank.max_over_ranks(seconds[-iterations:])
+
+    size = rank.params["sizes"][0]
+    swept(-1)
+    for block in range(rank.params["blocks"]):
+        second = bare() if block % 2 else None
+        first = swept(block)
+        at = {"message_bytes": size, "block": block}
+        rank.record("swept", first, unit="s", at=at)
+        rank.record("bare", second or bare(), unit="s", at=at)

@@ -11,13 +11,12 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from pytest_distbench.records.kinds import METRIC_KINDS
-from pytest_distbench.records.link_terms import FEWEST_SIZES, fit_link_terms
+from pytest_distbench.records.link_terms import BANDWIDTH, FEWEST_SIZES, HALF_SIZE, LATENCY, fit_link_terms
 from pytest_distbench.records.metric import UNCERTAINTY, Observation, Scalar, metric_key
 
 if TYPE_CHECKING:
     from pytest_distbench.worker.context import RankContext
 
-LATENCY, BANDWIDTH, HALF_SIZE = "startup_latency", "asymptotic_bandwidth", "half_performance_size"
 _AXIS = "message_bytes"
 
 

@@ -43,11 +43,8 @@ def test_the_errors_tell_how_far_the_terms_scatter() -> None:
     sweeps = [{size: (2e-4 + 1e-9 * size) * random.lognormvariate(0, 0.1) for size in SIZES} for _ in range(200)]
     terms = [fit_link_terms(sweep) for sweep in sweeps]
 
-    for value, error in (
-        ("latency_s", "latency_error"),
-        ("bandwidth", "bandwidth_error"),
-        ("half_size", "half_size_error"),
-    ):
+    errors = {"latency_s": "latency_error", "bandwidth": "bandwidth_error", "half_size": "half_size_error"}
+    for value, error in errors.items():
         values = [getattr(t, value) for t in terms]
         mean = sum(values) / len(values)
         scatter = (sum((v / mean - 1) ** 2 for v in values) / len(values)) ** 0.5
