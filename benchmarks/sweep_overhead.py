@@ -83,10 +83,8 @@ def table(found: Sequence[Blocks]) -> list[str]:
     if large:
         # one number of each round of blocks: the median over sizes
         ratios = np.median([b.ratios for b in large], axis=0)
-        low, high = interval(ratios)
-        rows.append(
-            (f"from {format_bytes(LARGE)} up", "", f"{np.median(ratios):.3f}", f"{low:.3f} to {high:.3f}", "", "")
-        )
+        low, high = (f"{edge:.3f}" for edge in interval(ratios))
+        rows.append((f"from {format_bytes(LARGE)} up", "", f"{np.median(ratios):.3f}", f"{low} to {high}", "", ""))
     return layout(("size", "bare loop", "ratio of busbw", "95 % interval", "added", "95 % interval"), rows)
 
 

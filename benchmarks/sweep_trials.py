@@ -4,6 +4,8 @@ Part of ``verdict_rules.py --sweeps FILE``; the file is made by ``sweep_recordin
 launches of a stretch as the baseline and up to ten others as the run, of the same stretch or of another, and judges
 the whole sweep as the plugin does, adding launches of what is open. A slowdown multiplies every iteration of the
 sizes it is planted in: all of them, those from 1 MiB up, or a single one, another in each trial.
+
+The latency and bandwidth that follow from each launch's sweep are judged too, with a call, or a byte, that costs more.
 """
 
 from __future__ import annotations
@@ -25,7 +27,8 @@ from pytest_distbench.judging.terms import Terms
 from pytest_distbench.records.baseline import BaselineEntry
 from pytest_distbench.records.case import Case, CaseKey
 from pytest_distbench.records.launch import LaunchRecord
-from pytest_distbench.records.metric import Measurement, Summary
+from pytest_distbench.records.link_terms import BANDWIDTH, LATENCY, LinkTerms, fit_link_terms
+from pytest_distbench.records.metric import UNCERTAINTY, Measurement, Summary
 from pytest_distbench.records.record import replace
 from pytest_distbench.report.layout import layout
 
@@ -76,8 +79,16 @@ class Trial:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a run says: the sizes it calls regressed, its launches, and the sizes measured in all of them together."""
+    """What a run says.
 
+    Attributes:
+        metrics: names of those it calls regressed.
+        red: their sizes.
+        launches: it took.
+        points: measured in all of them together.
+    """
+
+    metrics: frozenset[str]
     red: frozenset[int]
     launches: int
     points: int
@@ -96,8 +107,13 @@ def judge_run(trial: Trial, *, is_supported: bool) -> Outcome:
         found = _judge(terms, made, entry, is_supported=is_supported)
         only = [j.verdict.metric for j in found if j.is_open]
         if not only or len(made) == len(trial.new):
-            red = frozenset(int(j.verdict.at["message_bytes"]) for j in found if j.verdict.kind == "regressed")
-            return Outcome(red, len(made), sum(len(launch.measurements) for launch in made))
+            red = [j.verdict for j in found if j.verdict.kind == "regressed"]
+            return Outcome(
+                metrics=frozenset(v.name for v in red),
+                red=frozenset(int(v.at["message_bytes"]) for v in red if v.at),
+                launches=len(made),
+                points=sum(len(launch.measurements) for launch in made),
+            )
 
 
 def _judge(terms: Terms, made: Launches, entry: BaselineEntry, *, is_supported: bool) -> list[Judgement]:
@@ -174,9 +190,58 @@ def table(trials: Trials, seed: int) -> list[str]:
     return [*lines, "", *layout(("planted", "rule", *(f"+{f - 1:.0%}" for f in SLOWDOWNS)), rows)]
 
 
+def table_of_terms(trials: Trials) -> list[str]:
+    """The same of what follows from the sweeps, as lines."""
+    rows = []
+    for name, term in (("a call costs more", LATENCY), ("a byte costs more", BANDWIDTH)):
+        for judged in (LATENCY, BANDWIDTH):
+            alarms = [_share_of_terms(part, judged) for part in (trials.same, trials.other)]
+            cells = [_share_of_terms([_costlier(t, factor, term) for t in trials.same], judged) for factor in SLOWDOWNS]
+            rows.append((name, judged, *alarms, *cells))
+    factors = (f"+{f - 1:.0%}" for f in SLOWDOWNS)
+    return layout(("planted", "judged", "same stretch", "other stretch", *factors), rows)
+
+
+def _share_of_terms(trials: Sequence[Trial], judged: str) -> str:
+    """Share of the runs in which a term regressed."""
+    fitted = [Trial(list(map(_terms_of, t.stored)), list(map(_terms_of, t.new))) for t in trials]
+    red = sum(judged in judge_run(t, is_supported=True).metrics for t in fitted)
+    return f"{red / len(trials):.1%}" if trials else "-"
+
+
+def _terms_of(launch: LaunchRecord) -> LaunchRecord:
+    terms = _fitted(launch)
+    measurements = [
+        Measurement(name=name, unit=unit, better=better, value=value, companions={UNCERTAINTY: error})
+        for name, unit, better, value, error in (
+            (LATENCY, "s", "lower", terms.latency_s, terms.latency_error),
+            (BANDWIDTH, "B/s", "higher", terms.bandwidth, terms.bandwidth_error),
+        )
+    ]
+    return replace(launch, measurements=measurements)
+
+
+def _fitted(launch: LaunchRecord) -> LinkTerms:
+    return fit_link_terms({int(m.at["message_bytes"]): m.value or 0.0 for m in launch.measurements})
+
+
+def _costlier(trial: Trial, factor: float, term: str) -> Trial:
+    """With a run in which a call, or every byte, costs more by so much of what it cost."""
+    new = []
+    for launch in trial.new:
+        terms = _fitted(launch)
+        measurements = []
+        for m in launch.measurements:
+            size, value = int(m.at["message_bytes"]), m.value or 0.0
+            added = (factor - 1) * (terms.latency_s if term == LATENCY else size * terms.s_per_byte)
+            measurements.append(_measurement(size, value + added, value, value + added))
+        new.append(replace(launch, measurements=measurements))
+    return Trial(trial.stored, new)
+
+
 def _share(found: Sequence[Outcome]) -> str:
     """Of the runs that are red."""
-    return f"{sum(bool(o.red) for o in found) / len(found):.1%}" if found else "-"
+    return f"{sum(bool(o.metrics) for o in found) / len(found):.1%}" if found else "-"
 
 
 def _mean(values: Iterable[float]) -> float:
