@@ -16,8 +16,8 @@ in it. A slowdown multiplies every iteration of the run.
 The peers' rules come as they are, and once more, marked *=*, with the smallest change that counts raised until they
 raise no more false alarms than ours, over all unchanged trials together. Only there can power be compared.
 
-``--sweeps`` judges recorded sweeps (sweep_recording.py) size by size, and with their neighbours, as the plugin does: see
-sweep_trials.py.
+``--sweeps`` judges recorded sweeps (sweep_recording.py) size by size, and with their neighbours, as the plugin does;
+sweep_trials.py has more about it.
 
 A second table has our rule with less of a reserve for drift: false alarms, and the smallest slowdown that is found nine
 times in ten, per stretch the median over its points.
