@@ -50,8 +50,9 @@ def _record(rank: RankContext, timed: Mapping[int, Observation]) -> None:
         rank.progress(f"latency and bandwidth are not told apart: {len(timed)} sizes, wanted {FEWEST_SIZES} or more")
         return
     value_of = METRIC_KINDS["lower"].launch_value
-    terms = fit_link_terms({size: value_of(rank.max_over_ranks(o.values)) for size, o in timed.items()})
+    terms = fit_link_terms({size: value_of(_over_ranks(rank, o)) for size, o in timed.items()})
     first = next(iter(timed.values()))
+    common = {name: v for name, v in first.facts.items() if all(o.facts.get(name) == v for o in timed.values())}
     for name, value, unit, better, error in (
         (LATENCY, terms.latency_s, "s", "lower", terms.latency_error),
         (BANDWIDTH, terms.bandwidth, "B/s", "higher", terms.bandwidth_error),
@@ -65,9 +66,16 @@ def _record(rank: RankContext, timed: Mapping[int, Observation]) -> None:
             reduce="rank0",
             at=_without_size(first),
             identity=first.identity,
-            facts={**first.facts, "sizes": len(timed)},
+            facts={**common, "sizes": len(timed)},
             companions={UNCERTAINTY: [error]},
         )
+
+
+def _over_ranks(rank: RankContext, observation: Observation) -> list[float]:
+    """As the loop's own times are reduced: the slowest rank's, or their mean."""
+    if observation.reduce == "max":
+        return rank.max_over_ranks(observation.values)
+    return [rank.sum_over_ranks(value) / rank.world_size for value in observation.values]
 
 
 def _without_size(observation: Observation) -> dict[str, Scalar]:
