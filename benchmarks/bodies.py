@@ -122,16 +122,16 @@ def sweep_beside_bare_loop(rank: RankContext) -> None:
 
     import torch.distributed as dist
 
-    from pytest_distbench.workloads.collectives import Buffers, operation
+    from pytest_distbench.workloads.collectives import Buffers, Form, operation
     from pytest_distbench.workloads.sweep import sweep
 
-    kept: list[Buffers] = []
+    kept: list[tuple[Buffers, Form]] = []
     measured = operation(rank.params["collective"])
     iterations = rank.params["iterations"]
 
-    def keep(buffers: Buffers) -> None:
-        kept.append(buffers)
-        measured.call(buffers)
+    def keep(buffers: Buffers, form: Form) -> None:
+        kept.append((buffers, form))
+        measured.call(buffers, form)
 
     def swept(block: int) -> list[float]:
         kept.clear()
@@ -143,10 +143,10 @@ def sweep_beside_bare_loop(rank: RankContext) -> None:
 
     def bare() -> list[float]:
         seconds = []
-        for buffers in [*kept[: rank.params["warmup"]], *kept[:iterations]]:
+        for buffers, form in [*kept[: rank.params["warmup"]], *kept[:iterations]]:
             dist.barrier()
             start = time.perf_counter()
-            measured.call(buffers)
+            measured.call(buffers, form)
             seconds.append(time.perf_counter() - start)
         return rank.max_over_ranks(seconds[-iterations:])
 

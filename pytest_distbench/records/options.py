@@ -61,6 +61,7 @@ OPTIONS: dict[str, Option] = {
         has_ini_key=False,
         calibration="refused",
     ),
+    "full": Option(summary="run the tests with the marker full too: the long forms of others"),
     "backend": Option(
         metavar="NAME[,NAME...]",
         summary=f"process-group backend: {', '.join(BACKENDS)} (default: nccl with --gpu, else gloo); of several, "

@@ -11,8 +11,7 @@ from pytest_distbench.records.verdict import Verdict
 from pytest_distbench.report.axes import point_text
 from pytest_distbench.report.layout import layout
 from pytest_distbench.report.rows import cells, change, limit, make_row, quantity, words_for
-from pytest_distbench.report.sweep import OF_WHOLE_SWEEP, is_sweep, sweep_points
-from pytest_distbench.units import format_bytes
+from pytest_distbench.report.sweep import OF_WHOLE_SWEEP, is_sweep, refusals, sweep_points
 
 FAST_SIDE = "change: of the fast side of the launches, which is what is judged"
 MEAN_OVER_PAIRS = "change: mean over pairs, which is what is judged"
@@ -30,7 +29,7 @@ def case_table(result: CaseResult, *, show_all: bool) -> list[str]:
         return _measured_table(result) if show_all else []
     if is_sweep(result) and result.reference.kind != "paired":
         return _sweep_table(result, show_all=show_all)
-    return verdict_table(result, result.verdicts, show_all=show_all)
+    return verdict_table(result, result.verdicts, show_all=show_all) + refusal_lines(result)
 
 
 def _measured_table(result: CaseResult) -> list[str]:
@@ -113,7 +112,7 @@ def _sweep_table(result: CaseResult, *, show_all: bool) -> list[str]:
     rows = [
         (
             VERDICT_KINDS[point.gravest].mark,
-            format_bytes(point.message_bytes),
+            point.text,
             f"{point.time_s * 1e6:.1f}",
             f"{point.algbw:.3f}",
             "-" if point.busbw is None else f"{point.busbw:.3f}",
@@ -126,6 +125,7 @@ def _sweep_table(result: CaseResult, *, show_all: bool) -> list[str]:
         for point in shown
     ]
     lines = layout(_SWEEP_HEADER, rows) if rows else []
+    lines += refusal_lines(result)
     hidden = len(points) - len(shown)
     plural = "s" * (hidden != 1)
     if hidden:
@@ -133,3 +133,14 @@ def _sweep_table(result: CaseResult, *, show_all: bool) -> list[str]:
     whole = [v for v in result.verdicts if v.name in OF_WHOLE_SWEEP]
     whole = [v for v in whole if show_all or not VERDICT_KINDS[v.kind].is_quiet]
     return lines + (["", *verdict_table(result, whole, show_all=True)] if whole else [])
+
+
+def refusal_lines(result: CaseResult) -> list[str]:
+    """What the backend has not, by its reasons."""
+    reasons: dict[str, list[str]] = {}
+    for refused in refusals(result):
+        facts = refused.facts
+        pair = " ".join(str(facts[name]) for name in ("dtype", "redop") if name in facts)
+        reasons.setdefault(str(facts["reason"]), []).append(pair)
+    backend = result.case.key.backend
+    return [f"  {backend} has not {', '.join(pairs)}: {reason}" for reason, pairs in reasons.items()]
