@@ -120,13 +120,16 @@ def sweep_beside_bare_loop(rank: RankContext) -> None:
     import dataclasses
     import time
 
+    import torch
     import torch.distributed as dist
 
     from pytest_distbench.workloads.collectives import Buffers, Form, operation
+    from pytest_distbench.workloads.pool import least_bytes
     from pytest_distbench.workloads.sweep import sweep
 
     kept: list[tuple[Buffers, Form]] = []
     measured = operation(rank.params["collective"])
+    scratch = torch.empty(max(rank.params["sizes"][0], least_bytes(rank)), dtype=torch.uint8)
     iterations = rank.params["iterations"]
 
     def keep(buffers: Buffers, form: Form) -> None:
@@ -142,6 +145,7 @@ def sweep_beside_bare_loop(rank: RankContext) -> None:
         return rank.max_over_ranks(own.values)
 
     def bare() -> list[float]:
+        scratch.fill_(0)  # as the sweep's own pool is filled before it begins: no buffer lies in a cache
         seconds = []
         for buffers, form in [*kept[: rank.params["warmup"]], *kept[:iterations]]:
             dist.barrier()
