@@ -116,45 +116,46 @@ def short_loops(rank: RankContext) -> None:
 
 
 def sweep_beside_bare_loop(rank: RankContext) -> None:
-    """Blocks of the sweep at one size, and of a bare loop on the same buffers, in turns; either comes first."""
-    import dataclasses
+    """Blocks of the sweep at one size, and of a bare loop, in turns, either first; each makes its memory anew."""
     import time
 
     import torch
     import torch.distributed as dist
 
-    from pytest_distbench.workloads.collectives import Buffers, Form, operation
-    from pytest_distbench.workloads.pool import least_bytes
-    from pytest_distbench.workloads.sweep import sweep
+    from pytest_distbench.workloads.collectives import operation
+    from pytest_distbench.workloads.pool import Pool, least_bytes
+    from pytest_distbench.workloads.sweep import LARGE_BYTES, sweep
 
-    kept: list[tuple[Buffers, Form]] = []
-    measured = operation(rank.params["collective"])
-    scratch = torch.empty(max(rank.params["sizes"][0], least_bytes(rank)), dtype=torch.uint8)
-    iterations = rank.params["iterations"]
-
-    def keep(buffers: Buffers, form: Form) -> None:
-        kept.append((buffers, form))
-        measured.call(buffers, form)
+    measured = operation("all_reduce")
+    [size] = rank.params["sizes"]
+    warmup, iterations = rank.params["warmup"] if size < LARGE_BYTES else 1, rank.params["iterations"]
 
     def swept(block: int) -> list[float]:
-        kept.clear()
         with rank.point(block=block):
-            sweep(rank, dataclasses.replace(measured, call=keep))
+            sweep(rank, measured)
         [own] = [o for o in rank.notebook.observations if o.name == "latency" and o.at["block"] == block]
-        del kept[: -iterations - (measured.expected is not None)]  # before: connecting, warm-up
         return rank.max_over_ranks(own.values)
 
     def bare() -> list[float]:
-        scratch.fill_(0)  # as the sweep's own pool is filled before it begins: no buffer lies in a cache
+        slot = Pool(
+            measured,
+            rank.device,
+            torch.float32,
+            rank=rank.rank,
+            world_size=rank.world_size,
+            largest=size // 4,
+            least_bytes=least_bytes(rank),
+            in_place=True,
+        ).slots(size // 4)
+        dist.all_reduce(slot(0).sent)
         seconds = []
-        for buffers, form in [*kept[: rank.params["warmup"]], *kept[:iterations]]:
+        for x in [slot(k).sent for k in range(warmup + iterations)]:
             dist.barrier()
             start = time.perf_counter()
-            measured.call(buffers, form)
+            dist.all_reduce(x)
             seconds.append(time.perf_counter() - start)
-        return rank.max_over_ranks(seconds[-iterations:])
+        return rank.max_over_ranks(seconds[warmup:])
 
-    size = rank.params["sizes"][0]
     swept(-1)
     for block in range(rank.params["blocks"]):
         second = bare() if block % 2 else None
