@@ -329,6 +329,10 @@ class Distbench:
         reference = self._guard(lambda: self._session.reference(request))
         with self._lend_terminal():
             result = self._guard(lambda: self._session.run(request, samples, reference))
+        if result.verdicts and not any(verdict.is_judged for verdict in result.verdicts):
+            given.refuse(
+                f"better={better!r} is judged by nothing but a bound: give at_most= or at_least=, or another one"
+            )
         return self._keep(samples, self._finish(result))
 
     def arguments(self, call: str) -> Arguments:
@@ -400,7 +404,7 @@ class Distbench:
         except SampleFailed as error:
             failed = error.samples
         except BackendUnavailable as error:
-            if len(self._session.settings.backends) > 1:
+            if set(self._session.settings.backends) & set(error.available):
                 pytest.skip(f"not available: {error}")
             pytest.exit(f"--distbench-backend: {error}", returncode=pytest.ExitCode.USAGE_ERROR)
         except DistbenchError as error:

@@ -117,14 +117,14 @@ class CollectiveSweep:
         buffers = given.choice("buffers", buffers, MEMORY_KINDS)
         together = given.choice("together", together, TOGETHER)
         parts = given.whole("parts", parts, least=1, most=MOST_PARTS)
-        if buffers == "registered" and (self._distbench.device != "cuda" or group != "all"):
-            given.refuse("buffers='registered' needs NCCL on GPUs, and the group of all ranks: give --gpu")
-        if mode == "graph" and (cache != "hot" or self._distbench.device != "cuda"):
-            given.refuse("mode='graph' replays one call with its buffers: it needs --gpu, and cache='hot'")
         if in_place is not None and not isinstance(in_place, bool):
             given.refuse(f"in_place={show(in_place)}; wanted True, False, or None: as it is usual")
         if not isinstance(root, str) or root != SHIFT:
             root = given.whole("root", root, least=0, most=len(groups[0]) - 1)
+        if buffers == "registered" and (self._distbench.device != "cuda" or group != "all"):
+            given.refuse("buffers='registered' needs NCCL on GPUs, and the group of all ranks: give --gpu")
+        if mode == "graph" and (cache != "hot" or root == SHIFT or self._distbench.device != "cuda"):
+            given.refuse("mode='graph' replays one call: it needs --gpu, cache='hot', and a root that stays")
         if row is not None:
             _check_fits(given, row, redop=redops, root=root, in_place=in_place, together=together)
         if iterations is not None:

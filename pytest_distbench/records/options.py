@@ -7,6 +7,8 @@ from typing import Literal, NamedTuple
 from pytest_distbench.records.choices import DEFAULT_TOLERANCE
 
 BACKENDS = ("gloo", "nccl", "mpi", "ucc", "xccl", "fake")
+NUMA_BINDINGS = ("node", "socket", "exclusive", "core-complex")
+"""What torchrun's ``--numa-binding`` takes."""
 
 
 class Option(NamedTuple):
@@ -62,6 +64,11 @@ OPTIONS: dict[str, Option] = {
         calibration="refused",
     ),
     "full": Option(summary="run the tests with the marker full too: the long forms of others"),
+    "numa-binding": Option(
+        metavar="MODE",
+        summary="with --gpu: bind each rank to the CPUs near its GPU, as torchrun's --numa-binding does: "
+        + ", ".join(NUMA_BINDINGS),
+    ),
     "backend": Option(
         metavar="NAME[,NAME...]",
         summary=f"process-group backend: {', '.join(BACKENDS)} (default: nccl with --gpu, else gloo); of several, "

@@ -100,12 +100,15 @@ def _rows_of(result: CaseResult) -> Iterator[CollectiveRow]:
 
 def _refused(result: CaseResult, verdict: Verdict) -> CollectiveRow:
     reason = f"{result.case.key.backend}: {verdict.facts['reason']}"
+    had_it = verdict.baseline == 1 or any(
+        v.name == "latency" and v.current is None and v.baseline is not None for v in result.verdicts
+    )
     size = verdict.facts.get("message_bytes")
     return CollectiveRow(
         kind=_kind(result, verdict.facts),
         message_bytes=int(size) if size is not None else None,
         verdict="unsupported",
-        note=reason if verdict.baseline != 1 else f"{reason} (the baseline has it)",
+        note=f"{reason} (the baseline has it)" if had_it else reason,
     )
 
 

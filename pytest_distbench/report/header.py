@@ -27,7 +27,7 @@ def duration_text(found: Estimate, *, long_forms: int) -> str:
         if found.unknown:
             told[0] += f"; {found.unknown} of them with no baseline that tells, and taken for as long as the others"
     elif long_forms:
-        told.insert(0, f"{found.tests} test{'s' * (found.tests != 1)}, and no baseline tells how long they take")
+        told.insert(0, f"{found.tests} test{'s' * (found.tests != 1)}, and no baseline tells how long that takes")
     return "; ".join(told)
 
 

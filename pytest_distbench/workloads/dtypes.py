@@ -51,3 +51,12 @@ def dtype_of(name: str) -> Dtype:
     if name not in DTYPES:
         raise ConfigurationError(f"unknown dtype {name!r}: known are {', '.join(sorted(DTYPES))}")
     return DTYPES[name]
+
+
+def item_bytes(name: str) -> int:
+    """Bytes of one element of a type.
+
+    Raises:
+        ConfigurationError: unknown.
+    """
+    return dtype_of(name).item_bytes

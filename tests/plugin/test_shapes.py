@@ -47,7 +47,11 @@ def wanted(run: Run) -> dict[str, Any]:
         ("all_reduce", {"buffers": "pinned"}, "buffers='pinned'; wanted one of plain, registered"),
         ("all_reduce", {"buffers": "registered"}, "buffers='registered' needs NCCL on GPUs"),
         ("all_reduce", {"mode": "loop"}, "mode='loop'; wanted one of per-iteration, batch, graph"),
-        ("all_reduce", {"mode": "graph"}, "mode='graph' replays one call with its buffers: it needs --gpu, and cache="),
+        (
+            "all_reduce",
+            {"mode": "graph"},
+            "mode='graph' replays one call: it needs --gpu, cache='hot', and a root that stays",
+        ),
     ],
 )
 def test_a_sweep_that_cannot_be_is_explained(

@@ -69,7 +69,7 @@ def test_against_another_revision_no_baselines_are_named(tmp_path: Path) -> None
         (
             Estimate(tests=3, unknown=3),
             1,
-            "3 tests, and no baseline tells how long they take; 1 long form is left out (--distbench-full)",
+            "3 tests, and no baseline tells how long that takes; 1 long form is left out (--distbench-full)",
         ),
     ],
 )

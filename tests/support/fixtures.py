@@ -47,13 +47,14 @@ class MadeUpSession(Session):
 
 
 def made_up_distbench(test: Path, folder: Path, **changes: object) -> Distbench:
-    """The fixture of a test in this file, without a pytest run around it; its launches take a second and measure little."""
+    """The fixture of a test in this file, without a pytest run around it; a launch of it takes a second."""
     settings = Settings(
         world_sizes=(4,),
         only_these_sizes=False,
         gpu=False,
         gpus=Gpus(),
         shares_gpu=False,
+        numa_binding="",
         attach=None,
         backends=("gloo",),
         launcher="warm",
