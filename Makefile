@@ -7,7 +7,7 @@ TOX = .venv/bin/tox
 suites: $(TOX)
 	$(TOX) run -q -e py -- suites --world-size 2
 
-# Does it do on these GPUs what it promises? About 25 minutes; `make gpu LINES="--only clock,hang --json seen.json"`.
+# Does it do on these GPUs what it promises? About half an hour; `make gpu LINES="--only clock,hang --json seen.json"`.
 gpu: $(TOX)
 	$(TOX) run -q -e py --notest
 	.tox/py/bin/python benchmarks/gpu_acceptance.py $(LINES)
