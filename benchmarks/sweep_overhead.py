@@ -3,11 +3,11 @@
     python benchmarks/sweep_overhead.py [--blocks 24] [--sizes 4 1048576] [--json OUT]
 
 Two gloo ranks. Per size the sweep of all_reduce and a bare loop take turns in one process group, block by block, either
-first: barrier, ``time.perf_counter``, the call, the maximum over ranks of each iteration. Both make their memory anew in
-every block, of one size, and rotate through it: memory that was just used is faster by more than any clock adds. A value
-is the 25th percentile of a block's iterations, as a launch's is. Printed are medians over blocks: the ratio of bus bandwidths
-(sweep over bare; the factor and the bytes are equal, so it is the ratio of times turned round) with its 95 % interval
-(bootstrap over blocks), and what an iteration of the sweep takes longer. Last, all sizes from 1 MiB up together.
+first: barrier, ``time.perf_counter``, the call, the maximum over ranks of each iteration. Both make their memory anew
+in every block and rotate through it: memory that was just used is faster by more than a clock adds. A value is the 25th
+percentile of a block's iterations, as a launch's is. Printed are medians over blocks: the ratio of bandwidths, sweep
+over bare (the factor and the bytes are equal, so it is the ratio of times turned round), with its 95 % interval by
+bootstrap over blocks, and what an iteration of the sweep takes longer. Last, all sizes from 1 MiB up together.
 """
 
 from __future__ import annotations
