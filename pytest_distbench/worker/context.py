@@ -394,6 +394,10 @@ class RankContext:
         """The sum of every rank's value, in every rank. A collective call; integers below 2**53 are exact."""
         return self._side_group.sum(_check_number("sum_over_ranks", value))
 
+    def max_over_ranks(self, values: Sequence[float]) -> list[float]:
+        """Value by value the largest of all ranks, in every rank. A collective call; all give equally many."""
+        return self._side_group.maxima([_check_number("max_over_ranks", value) for value in values])
+
     def take_turn(self) -> None:
         """Where two groups run block by block in turns (``--distbench-against``), wait for this group's turn.
 
