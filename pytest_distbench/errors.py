@@ -6,6 +6,7 @@ Every message says what was wanted, what was found, where, and what to do next.
 from __future__ import annotations
 
 import sys
+from collections.abc import Collection
 from pathlib import Path
 
 _PACKAGE = str(Path(__file__).resolve().parent)
@@ -44,12 +45,19 @@ class DerivationError(DistbenchError):
 
 
 class BackendUnavailable(DistbenchError):
-    """The process-group backend does not exist in this build of torch, or has no device."""
+    """The process-group backend does not exist in this build of torch, or has no device.
 
-    def __init__(self, backend: str, reason: str) -> None:
+    Attributes:
+        backend: that was wanted.
+        reason: why it is not there.
+        available: those that this build of torch has.
+    """
+
+    def __init__(self, backend: str, reason: str, available: Collection[str]) -> None:
         super().__init__(f"backend {backend!r} is not available here: {reason}")
         self.backend = backend
         self.reason = reason
+        self.available = available
 
 
 class LauncherError(DistbenchError):

@@ -101,11 +101,13 @@ def format_seconds(seconds: float) -> str:
 
 
 def format_quantity(value: float, unit: str) -> str:
-    """Write a value of a metric with its unit, scaled where the unit is seconds or bytes."""
+    """Write a value of a metric with its unit, scaled where the unit is seconds, bytes, or bytes per second."""
     if unit == "s":
         return format_seconds(value)
     if unit == "B":
         return format_bytes(value)
+    if unit == "B/s":
+        return f"{value / GIGABYTE:.4g} GB/s"
     if isinstance(value, int):
         digits = f"{value:,d}"  # a float would not have all of them
     else:

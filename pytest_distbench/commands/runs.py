@@ -95,17 +95,19 @@ def _report(options: argparse.Namespace) -> Iterator[str]:
     if not options.table and options.format == "text" and options.output is None:
         yield from _tell(record)
         return
-    sections, name = sections_of(record), options.table or "verdicts"
+    chosen = FORMATS[options.format]
+    sections, name = sections_of(record), options.table or chosen.table or "verdicts"
+    if chosen.table and name != chosen.table:
+        raise ConfigurationError(f"report --format {options.format} is for --table {chosen.table}, found {name}")
     if name not in sections:
         raise DistbenchError(f"{options.run} has no table {name!r}; it has {', '.join(sections) or 'none'}")
-    chosen = FORMATS[options.format]
     if options.output is not None:
         with replace_file(options.output, next_step="Give -o a writable place") as out:
-            chosen.write(sections[name], out)
+            chosen.write(sections[name], record, out)
         rows = len(sections[name].rows)
         yield f"{rows} row{'s' * (rows != 1)} written to {options.output}"
     elif chosen.is_text:
-        chosen.write(sections[name], sys.stdout.buffer)
+        chosen.write(sections[name], record, sys.stdout.buffer)
     else:
         raise ConfigurationError(f"report --format {options.format} is no text: give -o FILE")
 

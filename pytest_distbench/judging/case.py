@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import statistics
 from collections.abc import Mapping, Sequence
 
@@ -11,6 +12,14 @@ from pytest_distbench.judging.entry import fingerprints_of
 from pytest_distbench.judging.family import Family
 from pytest_distbench.judging.fingerprint_rule import METRIC, judge_fingerprints
 from pytest_distbench.judging.metric import Rule, judge, not_measured
+from pytest_distbench.judging.neighbours import (
+    Run,
+    error_share,
+    find_runs,
+    runs_of_launch,
+    stored_together,
+    support,
+)
 from pytest_distbench.judging.software import software_changes
 from pytest_distbench.judging.staleness import Staleness, staleness
 from pytest_distbench.judging.stored_rule import typical_noise
@@ -21,7 +30,7 @@ from pytest_distbench.records.case import Case
 from pytest_distbench.records.fingerprint import Fingerprint
 from pytest_distbench.records.kinds import METRIC_KINDS
 from pytest_distbench.records.launch import LaunchRecord
-from pytest_distbench.records.metric import Measurement, metric_key, metric_name
+from pytest_distbench.records.metric import UNCERTAINTY, Measurement, metric_key, metric_name
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.verdict import Verdict
 
@@ -45,30 +54,29 @@ def judge_launches(
     """
     stale = staleness(entry, case) if entry is not None else None
     stored = entry.metrics if entry is not None and not stale else {}
-    noise = typical_noise(stored)
     changed = ", ".join(software_changes(entry.software, launches[0].software)) if entry is not None else ""
     same = entry is not None and not changed
-    disturbed = disturbance(entry.cards if entry is not None else None, launches)
     found = by_metric(launches)
-    judgements = []
     for key, measurements in found.items():
         if not terms.wants(measurements[0].name):
-            found[key] = measurements = [_as_info(m) for m in measurements]
-        if METRIC_KINDS[measurements[0].better].is_of_training:
-            continue
-        rule = Rule(
-            tolerance=terms.tolerance_of(measurements[0].name, _by_hand(entry, stored.get(key))),
-            comparisons=comparisons,
-            max_launches=terms.max_launches,
-            noise_floor=noise.get(measurements[0].name, 0.0),
-            same_software=same,
-            busier_cores=_busier(entry, launches),
-            cores=terms.cores,
-            disturbance=disturbed,
-        )
-        judgement = judge(measurements, stored.get(key), rule)
-        verdict = add_witnesses(judgement.verdict, stored.get(key), measurements)
-        judgements.append(Judgement(verdict, judgement.is_open))
+            found[key] = [_as_info(m) for m in measurements]
+    rule = Rule(
+        tolerance=0.0,
+        comparisons=comparisons,
+        max_launches=terms.max_launches,
+        same_software=same,
+        busier_cores=_busier(entry, launches),
+        cores=terms.cores,
+        disturbance=disturbance(entry.cards if entry is not None else None, launches),
+    )
+    tolerances = {
+        key: terms.tolerance_of(measurements[0].name, _by_hand(entry, stored.get(key)))
+        for key, measurements in found.items()
+    }
+    judgements = [
+        Judgement(add_witnesses(judgement.verdict, stored.get(key), found[key]), judgement.is_open)
+        for key, judgement in _judge_noise(rule, tolerances, launches, found, stored).items()
+    ]
     trainings = judge_trainings(terms, found, stored, same_software=same, entry=entry)
     judgements = [Judgement(verdict, is_open=False) for verdict in trainings] + judgements
     known = entry.fingerprints if entry is not None and not stale else {}
@@ -78,6 +86,60 @@ def judge_launches(
         judgements = [_as_stale(j, stale) for j in judgements]
     unseen = [key for key in stored if key not in found and terms.wants(metric_name(key))]
     return judgements + [Judgement(not_measured(key, stored[key]), is_open=False) for key in unseen]
+
+
+def _judge_noise(
+    rule: Rule,
+    tolerances: Mapping[str, float],
+    launches: Sequence[LaunchRecord],
+    found: Mapping[str, Sequence[Measurement]],
+    stored: Mapping[str, BaselineMetric],
+) -> dict[str, Judgement]:
+    """Judge each metric that is not of a training, and the neighbours of a sweep together.
+
+    Args:
+        rule: without what differs between metrics.
+        tolerances: by metric.
+        launches: of this run.
+        found: every metric's measurement in each launch.
+        stored: the baseline's, by the same keys.
+    """
+    runs = find_runs(found[key][0] for key in stored if key in found)
+    noise = typical_noise(stored)
+    alone = {
+        key: judge(
+            measurements,
+            stored.get(key),
+            dataclasses.replace(
+                rule,
+                tolerance=tolerances[key],
+                noise_floor=max(noise.get(measurements[0].name, 0.0), uncertainty(measurements, stored.get(key))),
+                share=error_share(key, runs),
+            ),
+        )
+        for key, measurements in found.items()
+        if not METRIC_KINDS[measurements[0].better].is_of_training
+    }
+    together: dict[Run, list[Measurement]] = {}
+    for launch in launches:
+        for run, measurement in runs_of_launch(launch, runs):
+            together.setdefault(run, []).append(measurement)
+    known = {run: stored_together([stored[key] for key in run.keys]) for run in runs if run in together}
+    noise = typical_noise({run.key: metric for run, metric in known.items() if metric is not None})
+    of_runs = {
+        run: judge(
+            together[run],
+            metric,
+            dataclasses.replace(
+                rule,
+                tolerance=max(tolerances[key] for key in run.keys),
+                noise_floor=noise.get(metric_name(run.key), 0.0),
+                share=run.share,
+            ),
+        )
+        for run, metric in known.items()
+    }
+    return support(alone, of_runs, tolerances=tolerances, can_ask=len(launches) < rule.max_launches)
 
 
 def judge_fingerprint(
@@ -107,6 +169,12 @@ def add_witnesses(verdict: Verdict, stored: BaselineMetric | None, measurements:
     then = stored.companions if stored is not None else {}
     both = {name: (then[name], value) for name, value in now.items() if name in then}
     return replace(verdict, companions=both) if both else verdict
+
+
+def uncertainty(measurements: Sequence[Measurement], stored: BaselineMetric | None = None) -> float:
+    """Of a number that was estimated in its launch, such as a fitted one: a change as small as that is none."""
+    now = statistics.median(m.companions.get(UNCERTAINTY, 0.0) for m in measurements) if measurements else 0.0
+    return max(now, stored.companions.get(UNCERTAINTY, 0.0) if stored is not None else 0.0)
 
 
 def judge_trainings(

@@ -11,14 +11,15 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from pytest_distbench.judging import size_model
 from pytest_distbench.judging.cards import norm_of
 from pytest_distbench.judging.entry import phases_of
 from pytest_distbench.judging.links import Slow, by_link, find_slow, outliers, times_of
 from pytest_distbench.judging.severity import severity
+from pytest_distbench.judging.sizes import which
 from pytest_distbench.records.bound import tightest
 from pytest_distbench.records.card import CardNorm
 from pytest_distbench.records.kinds import METRIC_KINDS
+from pytest_distbench.records.link_terms import FEWEST_SIZES, LinkTerms, fit_link_terms
 from pytest_distbench.records.run import CaseResult
 from pytest_distbench.records.verdict import Verdict
 
@@ -69,8 +70,8 @@ class CostlierSizes:
 
     name: str
     sizes: str
-    then: size_model.Terms
-    now: size_model.Terms
+    then: LinkTerms
+    now: LinkTerms
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -219,12 +220,12 @@ def _sizes(result: CaseResult) -> Iterator[CostlierSizes]:
             sweeps.setdefault(verdict.name, []).append(verdict)
     for name, verdicts in sweeps.items():
         hit = [_size(v) for v in verdicts if v.kind == "regressed"]
-        if hit and len(verdicts) >= size_model.FEWEST_SIZES:
+        if hit and len(verdicts) >= FEWEST_SIZES:
             yield CostlierSizes(
                 name=name,
-                sizes=size_model.which(hit, [_size(v) for v in verdicts]),
-                then=size_model.fit({_size(v): v.baseline or 0.0 for v in verdicts}),
-                now=size_model.fit({_size(v): v.current or 0.0 for v in verdicts}),
+                sizes=which(hit, [_size(v) for v in verdicts]),
+                then=fit_link_terms({_size(v): v.baseline or 0.0 for v in verdicts}),
+                now=fit_link_terms({_size(v): v.current or 0.0 for v in verdicts}),
             )
 
 
@@ -245,8 +246,8 @@ def _links(result: CaseResult) -> Iterator[SlowLinks]:
             slow |= set(outliers(times_of(verdicts), bound))
         if slow:
             found.setdefault(find_slow(slow, list(verdicts)), []).append(name)
-    for which, names in found.items():
-        yield SlowLinks(slow=which, metrics=tuple(names), measured=max(len(matrices[name]) for name in names))
+    for slow_ones, names in found.items():
+        yield SlowLinks(slow=slow_ones, metrics=tuple(names), measured=max(len(matrices[name]) for name in names))
 
 
 def _phases(result: CaseResult) -> Iterator[LongerPhase]:

@@ -43,6 +43,7 @@ def make_entry(
         fingerprints=fingerprints_of(launches),
         phases={name: _round(seconds) for name, seconds in phases_of(launches).items()},
         peak_memory_bytes=peak_memory_of(launches),
+        launch_s=_round(statistics.median(launch.wall_s for launch in launches)),
         cards=norm_of(launches),
         tolerance=before.tolerance if before is not None else None,
         xfail_perf=before.xfail_perf if before is not None else "",

@@ -40,6 +40,7 @@ class Rule:
         busier_cores: how many more cores other processes used now than when the baseline was taken.
         cores: cores of the machine.
         disturbance: why a slowdown may be the card's and not the code's, in a clause; empty: nothing speaks for it.
+        share: of the error rate of a comparison, see :mod:`~pytest_distbench.judging.neighbours`.
         drift: reserve for what the machine drifts between the baseline and this run, see
             :data:`~pytest_distbench.judging.stored_rule.DRIFT`.
     """
@@ -52,12 +53,13 @@ class Rule:
     busier_cores: float = 0.0
     cores: int = 1
     disturbance: str = ""
+    share: float = 1.0
     drift: float = DRIFT
 
     @property
     def alpha(self) -> float:
         """One-sided error rate of a single comparison."""
-        return baseline_error_rate(self.comparisons)
+        return baseline_error_rate(self.comparisons) * self.share
 
 
 def judge(current: Sequence[Measurement], baseline: BaselineMetric | None, rule: Rule) -> Judgement:

@@ -23,8 +23,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
-from pytest_distbench.judging.case import judge_launches
+from pytest_distbench.judging.case import judge_launches, uncertainty
 from pytest_distbench.judging.entry import make_entry
+from pytest_distbench.judging.neighbours import error_share, find_runs
 from pytest_distbench.judging.stats import detectable_slowdown
 from pytest_distbench.judging.stored_rule import DRIFT, Side, are_timed, typical_of_siblings
 from pytest_distbench.judging.terms import Terms
@@ -55,7 +56,8 @@ class Noise:
     Attributes:
         sigma: between launches.
         drift: between rounds, beyond that.
-        typical: ``sigma`` of its siblings: the rule does not believe that this metric is quieter.
+        typical: ``sigma`` of its siblings, or the uncertainty of a fitted number: the rule does not believe that this
+            metric is quieter.
     """
 
     sigma: float
@@ -97,14 +99,15 @@ def noise_of_case(results: Sequence[CaseResult], *, alpha: float, tolerance: flo
     """
     found = {key: (rounds, *sigma_and_drift(_logarithms(rounds))) for key, rounds in noisy_metrics(results).items()}
     typical = typical_of_siblings({key: sigma for key, (_, sigma, _) in found.items()})
+    runs = find_runs(rounds[0][0] for rounds, _, _ in found.values())
     metrics = [
         _noise_of_metric(
             rounds,
-            Noise(sigma, drift, typical.get(rounds[0][0].name, 0.0)),
-            alpha=alpha,
+            Noise(sigma, drift, max(typical.get(rounds[0][0].name, 0.0), uncertainty(list(chain(*rounds))))),
+            alpha=alpha * error_share(key, runs),
             tolerance=tolerance,
         )
-        for rounds, sigma, drift in found.values()
+        for key, (rounds, sigma, drift) in found.items()
     ]
     alarms, count = false_alarms(results, tolerance=tolerance, comparisons=comparisons)
     return CaseNoise(

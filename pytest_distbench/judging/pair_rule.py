@@ -59,12 +59,16 @@ class PairRule:
         comparisons: noisy comparisons in the run; the error rate is shared over them.
         looks: numbers of pairs after which is judged, ascending.
         same_software: whether both arms ran the same Python and torch.
+        uncertainty: of a number that was estimated in its launch, as a fraction: a smaller change is none.
+        share: of the error rate of a comparison, see :mod:`~pytest_distbench.judging.neighbours`.
     """
 
     tolerance: float
     comparisons: int
     looks: tuple[int, ...]
     same_software: bool = True
+    uncertainty: float = 0.0
+    share: float = 1.0
 
     def alpha(self, pairs: int) -> float:
         """One-sided error rate of one comparison at the look after so many pairs.
@@ -72,8 +76,8 @@ class PairRule:
         Spent in proportion to the square of the pairs: the noise of five pairs looks small by luck too easily for the
         first look to have an equal share.
         """
-        share = pairs**2 / sum(n**2 for n in self.looks)
-        return shared_error_rate(self.comparisons) * share
+        spent = pairs**2 / sum(n**2 for n in self.looks)
+        return shared_error_rate(self.comparisons) * self.share * spent
 
 
 def looks(first: int, most: int) -> tuple[int, ...]:
@@ -180,7 +184,7 @@ def _judge_noisy(draft: Draft, worse_by: list[float], rule: PairRule) -> Judgeme
     sigma = statistics.stdev(worse_by)
     error = sigma / math.sqrt(n)
     wanted = math.log1p(rule.tolerance)
-    limit = max(wanted, student_t_quantile(1 - rule.alpha(n), n - 1) * error)
+    limit = max(wanted, student_t_quantile(1 - rule.alpha(n), n - 1) * error, math.log1p(rule.uncertainty))
     seen = smallest_slowdown(sigma, rule)
     kind: VerdictName = "inconclusive"
     reason = ""

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 
-from pytest_distbench.judging.case import add_witnesses, judge_fingerprint, judge_trainings
+from pytest_distbench.judging.case import add_witnesses, judge_fingerprint, judge_trainings, uncertainty
 from pytest_distbench.judging.draft import Judgement
 from pytest_distbench.judging.entry import make_entry
 from pytest_distbench.judging.metric import not_measured
+from pytest_distbench.judging.neighbours import (
+    Run,
+    error_share,
+    find_runs,
+    runs_of_launch,
+    support,
+)
 from pytest_distbench.judging.pair_rule import PairRule, judge_pairs
 from pytest_distbench.judging.software import software_changes
 from pytest_distbench.judging.terms import Terms
@@ -60,10 +68,26 @@ def judge_paired(
     lost = [key for key in found if key not in trainings and key not in pairs]
     verdicts += [not_measured(key, stored.metrics[key]) for key in lost]
     judgements = [Judgement(verdict, is_open=False) for verdict in verdicts]
-    for key, sides in pairs.items():
-        found_in_pairs = judge_pairs(sides, rule)
-        verdict = add_witnesses(found_in_pairs.verdict, stored.metrics.get(key), here[key])
-        judgements.append(found_in_pairs._replace(verdict=verdict))
+    runs = find_runs(map(_first, pairs.values()))
+    alone = {
+        key: judge_pairs(
+            sides,
+            dataclasses.replace(
+                rule,
+                share=error_share(key, runs),
+                uncertainty=uncertainty(here[key], stored.metrics.get(key)),
+            ),
+        )
+        for key, sides in pairs.items()
+    }
+    of_runs = {
+        run: judge_pairs(sides, dataclasses.replace(rule, share=run.share))
+        for run, sides in _of_runs(runs, references, launches).items()
+    }
+    can_ask = len(launches) < looks[-1]
+    for key, judgement in support(alone, of_runs, tolerances=dict.fromkeys(alone, tolerance), can_ask=can_ask).items():
+        verdict = add_witnesses(judgement.verdict, stored.metrics.get(key), here[key])
+        judgements.append(judgement._replace(verdict=verdict))
     fingerprint = judge_fingerprint(terms, launches, stored.fingerprints, changed=changed)
     return judgements + ([Judgement(fingerprint, is_open=False)] if fingerprint is not None else [])
 
@@ -88,6 +112,19 @@ def _by_metric(
             if not launch.only or key in launch.only
         ]
     return found
+
+
+def _of_runs(
+    runs: Sequence[Run], references: Sequence[LaunchRecord], launches: Sequence[LaunchRecord]
+) -> dict[Run, list[tuple[Measurement | None, Measurement | None]]]:
+    """Run of neighbours -> per pair of launches what both sides measured of it as one, where both did."""
+    found: dict[Run, list[tuple[Measurement | None, Measurement | None]]] = {}
+    for there, here in zip(references, launches, strict=True):
+        then = dict(runs_of_launch(there, runs))
+        for run, now in runs_of_launch(here, runs):
+            if run in then:
+                found.setdefault(run, []).append((then[run], now))
+    return {run: found[run] for run in runs if run in found}
 
 
 def _by_key(terms: Terms, launch: LaunchRecord) -> dict[str, Measurement]:

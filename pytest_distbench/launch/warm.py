@@ -81,8 +81,11 @@ class WarmLauncher:
             try:
                 backends = self._agent.wait_until_ready()
                 if not backends.get(plan.backend, False):
-                    have = ", ".join(name for name, is_there in backends.items() if is_there)
-                    raise BackendUnavailable(plan.backend, f"this build of torch has {have}")
+                    have = [name for name, is_there in backends.items() if is_there]
+                    raise BackendUnavailable(plan.backend, f"this build of torch has {', '.join(have)}", have)
+                if plan.backend == "nccl" and plan.device == "cpu":
+                    have = [name for name, is_there in backends.items() if is_there and name != "nccl"]
+                    raise BackendUnavailable("nccl", "it joins GPUs, and the ranks are on the CPU: give --gpu", have)
                 return self._agent.launch(plan)
             except LauncherError:
                 self.close()

@@ -180,7 +180,25 @@ def pytest_report_collectionfinish(config: pytest.Config, items: list[pytest.Ite
         launcher=settings.launcher,
         update=f"{settings.update}, {settings.update_launches} launches a case" if settings.update else "",
         against=str(session.launching.compared_with or ""),
+        duration=_duration(config, items),
     )
+
+
+def _duration(config: pytest.Config, items: list[pytest.Item]) -> str:
+    from pytest_distbench.errors import StoredFileError
+    from pytest_distbench.plugin.markers import LONG_FORM
+    from pytest_distbench.report.header import duration_text
+    from pytest_distbench.store.estimate import estimate
+
+    settings = settings_of(config)
+    marks = [mark for item in items for mark in item.iter_markers("skip")]
+    tests = [(*test_and_id(item), _backend_of(item)) for item in items if _is_measured(item)]
+    launches = settings.update_launches if settings.update else settings.launches
+    try:
+        found = estimate(session_of(config).store, tests, launcher=settings.launcher, launches=launches)
+    except StoredFileError:
+        return ""  # told by the test whose baseline it is
+    return duration_text(found, long_forms=sum(mark.kwargs.get("reason") == LONG_FORM for mark in marks))
 
 
 @pytest.fixture

@@ -192,6 +192,12 @@ class Arguments:
             )
         return value
 
+    def choice(self, name: str, value: object, allowed: Sequence[str]) -> str:
+        """One of several words."""
+        if not isinstance(value, str) or value not in allowed:
+            self.refuse(f"{name}={show(value)}; wanted one of {', '.join(allowed)}")
+        return value
+
     def options(self, given: Mapping[str, object], allowed: Sequence[str]) -> None:
         """Keywords that are handed on."""
         if unknown := sorted(set(given) - set(allowed)):

@@ -409,7 +409,7 @@ class Distbench:
         except SampleFailed as error:
             failed = error.samples
         except BackendUnavailable as error:
-            if len(self._session.settings.backends) > 1:
+            if set(self._session.settings.backends) & set(error.available):
                 pytest.skip(f"not available: {error}")
             pytest.exit(f"--distbench-backend: {error}", returncode=pytest.ExitCode.USAGE_ERROR)
         except DistbenchError as error:

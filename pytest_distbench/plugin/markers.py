@@ -21,8 +21,12 @@ _KEYWORDS = {
     "world_size": ("min", "max"),
     "gpu": ("min_memory", "capability", "link"),
     "cpu": (),
+    "full": (),
     "distbench": ("timeout", "launches", "tolerance", "metrics", "bounds", "xfail_perf"),
 }
+
+
+LONG_FORM = "not run: a long form: give --distbench-full"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,6 +88,8 @@ def sizes(markers: Iterable[pytest.Mark], settings: Settings, owner: type | None
     def size(ranks: int, obstacle: str = "") -> Size:
         if needs_gpu:
             return Size(ranks, "not run: needs a GPU: give --gpu")
+        if "full" in names and not settings.full:
+            return Size(ranks, LONG_FORM)
         return Size(ranks, obstacle or need.obstacle(settings.gpus, ranks))
 
     if wanted:
@@ -145,7 +151,7 @@ def requirement(markers: Iterable[pytest.Mark]) -> Requirement:
 def _check_keywords(mark: pytest.Mark) -> None:
     known = _KEYWORDS.get(mark.name)
     unknown = sorted(set(mark.kwargs) - set(known or ())) if known is not None else []
-    if mark.name in ("gpu", "cpu") and mark.args:
+    if mark.name in ("gpu", "cpu", "full") and mark.args:
         raise ConfigurationError(f"@pytest.mark.{mark.name} takes keywords only, found {mark.args!r}")
     if unknown:
         allowed = ", ".join(known or ()) or "none"

@@ -111,6 +111,7 @@ def read_settings(config: pytest.Config) -> Settings:
         logs=_logs_folder(config),
         max_message_bytes=_size(config, "max_message"),
         preload=tuple(config.getini("distbench_preload")),
+        full=_is_on(config, "full"),
         against=_against(config),
     )
 

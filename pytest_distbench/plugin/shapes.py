@@ -4,40 +4,31 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 from pytest_distbench import workloads
 from pytest_distbench.errors import ConfigurationError, show
 from pytest_distbench.plugin.arguments import Arguments
 from pytest_distbench.plugin.fixtures import Distbench
 from pytest_distbench.plugin.runs import Run
-from pytest_distbench.records.choices import MODES
-from pytest_distbench.workloads.collectives import Operation, operation
-from pytest_distbench.workloads.dtypes import item_bytes
-from pytest_distbench.workloads.message_sizes import mlbench_sizes, power_of_two_sizes
+from pytest_distbench.records.choices import MODES, OverRanks
+from pytest_distbench.workloads.collectives import OPERATIONS, Operation, operation
+from pytest_distbench.workloads.collectives.groups import groups_of
+from pytest_distbench.workloads.collectives.reductions import REDUCTIONS, reduction
+from pytest_distbench.workloads.dtypes import DTYPES, dtype_of
+from pytest_distbench.workloads.protocol import CACHES, MEMORY_KINDS, PRESETS, SHIFT, TOGETHER, Preset, preset
 
 if TYPE_CHECKING:
     from pytest_distbench.worker.context import RankContext
 
 MOST_ITERATIONS = 10**6
 LARGEST_BYTES = 2**45
-"""More of either is a typing error."""
+MOST_PARTS = 10**4
+"""More of any of these is a typing error."""
 
 _WORKLOADS = Path(workloads.__file__).parent
-_CACHES = ("rotate", "hot")
-_BUFFERS = ("plain", "registered")
 OPTIONS = ("world_size", "launches", "timeout", "tolerance", "name")
 """Of ``distbench.run``, handed on as they are."""
-
-_PRESETS: dict[str, Callable[[int], list[int]]] = {
-    "powers": lambda item: power_of_two_sizes(4, 64 * 2**20),
-    "mlbench": mlbench_sizes,
-    "gpu": lambda item: power_of_two_sizes(2**10, 2**33),
-}
-"""Message sizes by name, from the bytes of an element."""
-
-_AS_MEMORY_ALLOWS = ("gpu",)
-"""Presets whose largest sizes are left out where a rank has no memory for them."""
 
 
 class CollectiveSweep:
@@ -51,77 +42,118 @@ class CollectiveSweep:
         self,
         collective: str,
         *,
-        dtype: str = "float32",
+        dtype: str | Sequence[str] = "float32",
+        redop: str | Sequence[str] = "sum",
         sizes: Sequence[int] | str = "powers",
-        iterations: int | None = None,
-        warmup: int = 5,
         max_bytes: int | None = None,
+        iterations: int | None = None,
+        warmup: int | None = None,
+        mode: str | None = None,
+        over_ranks: str | None = None,
+        in_place: bool | None = None,
+        root: int | str = 0,
+        group: str | int = "all",
+        parts: int = 1,
+        together: str = "turns",
         cache: str = "rotate",
         buffers: str = "plain",
-        mode: str = "per-iteration",
         **options: Any,
     ) -> Run:
-        """Measure and judge a sweep.
+        """Measure and judge a sweep. Each choice is part of what is measured; docs/collectives.md has them all.
 
         Args:
             collective: torch name, for example ``all_reduce``, or an
                 :class:`~pytest_distbench.workloads.collectives.Operation` of your own by file and name, as bodies are:
                 ``"my_operations.py::BROADCAST"``.
-            dtype: name of the element type.
-            sizes: message sizes in bytes, or ``"powers"`` (4 B to 64 MiB, doubling), ``"gpu"`` (1 KiB to 8 GiB,
-                doubling, as memory allows) or ``"mlbench"`` (task 0a).
-            iterations: timed per size; None: as many as fit a time budget, decided by rank 0, 8 to 100.
-            warmup: untimed iterations per size.
+            dtype: name of the element type; of several, or of ``"all"``, each is measured, and those that the backend
+                has not are rows that say so.
+            redop: the reduce operation, in the same way: ``sum``, ``avg``, ``product``, ``min``, ``max``, ``band``,
+                ``bor``, ``bxor``.
+            sizes: message sizes in bytes, or a preset: ``powers`` (4 B to 64 MiB), ``small``, ``gpu`` (1 KiB to 8 GiB,
+                as memory allows), ``mlbench`` (task 0a) or ``nccl-tests`` (its defaults), which also says how these
+                are measured, unless an argument does.
             max_bytes: larger sizes are left out; ``--distbench-max-message`` lowers it further.
+            iterations: timed per size; None: as many as fit a time budget, decided by rank 0, 5 to 100.
+            warmup: untimed iterations per size; None: 5.
+            mode: of the clock, as for ``rank.timed``: ``per-iteration``; ``batch``, calls in one breath, as nccl-tests;
+                ``graph``, the replay of a CUDA graph, with ``cache="hot"`` and on GPUs.
+            over_ranks: an iteration's time is the slowest rank's (``max``), or the ``mean``, as nccl-tests reports it.
+            in_place: whether sent and received share memory, where torch has both; None: as it is usual. Out of place
+                ``all_reduce`` and ``reduce`` work on a copy that is made outside the clock.
+            root: of a rooted operation; ``"shift"``: each iteration has the next rank as its root.
+            group: ``all``; ``half`` of the ranks, the others idle; ``halves``, two groups at once; or the first ranks,
+                so many.
+            parts: the message is cut into so many tensors,
+            together: which are sent in ``turns``, ``coalesced`` into one call, or ``async``, all at once.
             cache: ``rotate`` moves through a large buffer so that small messages leave the cache; ``hot`` does not.
             buffers: ``registered`` takes NCCL's own memory, registered with the group (zero copy where the links can);
-                it needs a GPU. Another identity than ``plain``.
-            mode: of the clock, as for ``rank.timed``: ``per-iteration``; ``batch``, calls in one breath, as nccl-tests;
-                ``graph``, the replay of a CUDA graph, with ``cache="hot"`` and on GPUs. Each is another identity.
+                it needs a GPU.
             options: as for ``distbench.run``: world_size, launches, timeout, tolerance, name.
 
         Raises:
-            Misuse: unknown collective, dtype or preset, or no size left.
+            Misuse: a name is unknown, a choice does not fit the collective or the ranks, or no size is left.
         """
         given = self._distbench.arguments("collective_sweep")
         given.options(options, OPTIONS)
         try:
-            item = item_bytes(given.text("dtype", dtype))
-            body = _body(collective)
-            chosen = _sizes(given, sizes, item)
+            row, body = _find(collective)
+            usual = preset(sizes) if isinstance(sizes, str) else _UNNAMED
+            dtypes = _names(given, "dtype", dtype, DTYPES, dtype_of)
+            redops = _names(given, "redop", redop, REDUCTIONS, reduction)
+            item = max(dtype_of(name).item_bytes for name in ([dtypes] if isinstance(dtypes, str) else dtypes))
+            chosen = _sizes(given, sizes, usual, item)
+            ranks = options.get("world_size")
+            groups = groups_of(group, ranks if isinstance(ranks, int) else self._distbench.world_size)
         except ConfigurationError as error:
             given.refuse(str(error))
-        if not isinstance(cache, str) or cache not in _CACHES:
-            given.refuse(f"cache={show(cache)}; wanted one of {', '.join(_CACHES)}")
-        if not isinstance(buffers, str) or buffers not in _BUFFERS:
-            given.refuse(f"buffers={show(buffers)}; wanted one of {', '.join(_BUFFERS)}")
-        if buffers == "registered" and self._distbench.device != "cuda":
-            given.refuse("buffers='registered' needs NCCL on GPUs: give --gpu")
-        if not isinstance(mode, str) or mode not in MODES:
-            given.refuse(f"mode={show(mode)}; wanted one of {', '.join(MODES)}")
-        if mode == "graph" and (cache != "hot" or self._distbench.device != "cuda"):
-            given.refuse("mode='graph' replays one call with its buffers: it needs --gpu, and cache='hot'")
+        if isinstance(sizes, str):
+            iterations = usual.iterations if iterations is None else iterations
+            warmup = usual.warmup if warmup is None else warmup
+        mode = given.choice("mode", usual.mode if mode is None else mode, MODES)
+        over_ranks = given.choice(
+            "over_ranks", usual.over_ranks if over_ranks is None else over_ranks, get_args(OverRanks)
+        )
+        cache = given.choice("cache", cache, CACHES)
+        buffers = given.choice("buffers", buffers, MEMORY_KINDS)
+        together = given.choice("together", together, TOGETHER)
+        parts = given.whole("parts", parts, least=1, most=MOST_PARTS)
+        if in_place is not None and not isinstance(in_place, bool):
+            given.refuse(f"in_place={show(in_place)}; wanted True, False, or None: as it is usual")
+        if not isinstance(root, str) or root != SHIFT:
+            root = given.whole("root", root, least=0, most=len(groups[0]) - 1)
+        if buffers == "registered" and (self._distbench.device != "cuda" or group != "all"):
+            given.refuse("buffers='registered' needs NCCL on GPUs, and the group of all ranks: give --gpu")
+        if mode == "graph" and (cache != "hot" or root == SHIFT or self._distbench.device != "cuda"):
+            given.refuse("mode='graph' replays one call: it needs --gpu, cache='hot', and a root that stays")
+        if row is not None:
+            _check_fits(given, row, redop=redops, root=root, in_place=in_place, together=together)
         if iterations is not None:
             iterations = given.whole("iterations", iterations, least=1, most=MOST_ITERATIONS)
-        warmup = given.whole("warmup", warmup, least=0, most=MOST_ITERATIONS)
+        warmup = given.whole("warmup", 5 if warmup is None else warmup, least=0, most=MOST_ITERATIONS)
         largest = None if max_bytes is None else given.whole("max_bytes", max_bytes, least=1)
         caps = [cap for cap in (largest, self._max_message_bytes) if cap is not None]
         kept = [size for size in chosen if size >= item and all(size <= cap for cap in caps)]
         if not kept:
             given.refuse(
-                f"no message size left of {len(chosen)}: {dtype} takes {item} B, "
+                f"no message size left of {len(chosen)}: {_last(dtypes)} takes {item} B, "
                 f"the largest allowed is {min(caps, default=0)} B"
             )
+        usually = {
+            "redop": "sum", "mode": "per-iteration", "over_ranks": "max", "in_place": None, "root": 0, "group": "all",
+            "parts": 1, "together": "turns", "buffers": "plain", "as_memory_allows": False,
+        }  # fmt: skip
+        choices = {
+            "redop": redops, "mode": mode, "over_ranks": over_ranks, "in_place": in_place, "root": root, "group": group,
+            "parts": parts, "together": together, "buffers": buffers, "as_memory_allows": usual.as_memory_allows,
+        }  # fmt: skip
         params = {
             "collective": collective,
-            "dtype": dtype,
+            "dtype": dtypes,
             "sizes": kept,
             "iterations": iterations,
             "warmup": warmup,
             "cache": cache,
-            **({"buffers": buffers} if buffers != "plain" else {}),
-            **({"mode": mode} if mode != "per-iteration" else {}),
-            **({"as_memory_allows": True} if sizes in _AS_MEMORY_ALLOWS else {}),
+            **{name: value for name, value in choices.items() if value != usually[name]},
         }
         return self._distbench.run(body, params=params, **options)
 
@@ -159,25 +191,68 @@ class TimeToAccuracy:
         return self._distbench.run(train, params={**parameters, "goal": target}, seeds=seeds, **options)
 
 
-def _body(collective: str) -> str:
-    """The body that sweeps a collective: the package's, by its row in the table, or a row in a file of the user's."""
+_UNNAMED = Preset(summary="a list", sizes=lambda item: [])
+
+
+def _find(collective: object) -> tuple[Operation | None, str]:
+    """The row of a collective, and the body that sweeps it; of a row in a file of the user's the body alone."""
     if not isinstance(collective, str):
         raise ConfigurationError(f"collective={show(collective)}: wanted a torch name, or 'my_operations.py::ROW'")
     file, separator, name = collective.partition("::")
     if separator and file and name:
-        return f"{collective}.{Operation.sweep.__name__}"
-    operation(collective)
-    return f"{_WORKLOADS / 'sweep.py'}::collective_sweep"
+        return None, f"{collective}.{Operation.sweep.__name__}"
+    return operation(collective), f"{_WORKLOADS / 'sweep.py'}::collective_sweep"
 
 
-def _sizes(given: Arguments, sizes: object, item: int) -> list[int]:
+def _names(
+    given: Arguments, argument: str, value: object, table: Mapping[str, object], look_up: Callable[[str], object]
+) -> str | list[str]:
+    """One name of a table, or several; ``"all"``: every one.
+
+    Raises:
+        ConfigurationError: one is not in the table.
+    """
+    if isinstance(value, str):
+        if value == "all":
+            return [*table]
+        look_up(value)
+        return value
+    if not isinstance(value, list | tuple) or not value or not all(isinstance(name, str) for name in value):
+        given.refuse(f"{argument}={show(value)}; wanted a name, a list of names, or 'all'")
+    for name in value:
+        look_up(name)
+    return list(dict.fromkeys(value))
+
+
+def _check_fits(
+    given: Arguments, row: Operation, *, redop: object, root: object, in_place: object, together: str
+) -> None:
+    """Refuse choices that the operation has not."""
+    if not row.reduces and redop != "sum":
+        given.refuse(f"redop={show(redop)}: {row.name} reduces nothing; those that do: {_that(lambda o: o.reduces)}")
+    if not row.is_rooted and root != 0:
+        given.refuse(f"root={show(root)}: {row.name} has no root; those that have: {_that(lambda o: o.is_rooted)}")
+    if in_place is not None and in_place not in row.in_place:
+        had = " or ".join(map(str, row.in_place))
+        given.refuse(f"in_place={show(in_place)}: torch has {row.name} with in_place={had}")
+    if together == "coalesced" and not row.coalesces:
+        given.refuse(f"together='coalesced': torch coalesces {_that(lambda o: o.coalesces)}, and not {row.name}")
+
+
+def _that(has: Callable[[Operation], bool]) -> str:
+    return ", ".join(name for name, row in OPERATIONS.items() if has(row))
+
+
+def _last(names: str | list[str]) -> str:
+    return names if isinstance(names, str) else max(names, key=lambda name: dtype_of(name).item_bytes)
+
+
+def _sizes(given: Arguments, sizes: object, usual: Preset, item: int) -> list[int]:
     """Message sizes in bytes, in the order given."""
     if isinstance(sizes, str):
-        if sizes not in _PRESETS:
-            given.refuse(f"unknown preset of sizes {sizes!r}: known are {', '.join(_PRESETS)}, or give a list of bytes")
-        return _PRESETS[sizes](item)
+        return usual.sizes(item)
     if isinstance(sizes, bytes | Mapping) or not isinstance(sizes, Sequence) or not len(sizes):
-        given.refuse(f"sizes={show(sizes)}; wanted a list of numbers of bytes, or one of {', '.join(_PRESETS)}")
+        given.refuse(f"sizes={show(sizes)}; wanted a list of numbers of bytes, or one of {', '.join(PRESETS)}")
     found = [given.whole("sizes: a number of bytes", size, least=1, most=LARGEST_BYTES) for size in sizes]
     if len(set(found)) < len(found):
         given.refuse(f"sizes={show(sizes)}; each can be measured once only")

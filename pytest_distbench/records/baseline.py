@@ -74,6 +74,8 @@ class BaselineEntry(Record, frozen=True, kw_only=True, omit_defaults=True):
     """Seconds in each phase the body named, of the median launch; they explain, and are not judged."""
     peak_memory_bytes: int | None = None
     """Of the median launch, four digits; explains, is not judged."""
+    launch_s: float | None = None
+    """How long the median launch took, start and end included: it tells how long a run will take."""
 
     @property
     def holds_numbers(self) -> bool:

@@ -14,6 +14,9 @@ Mode = Literal["per-iteration", "batch", "graph"]
 
 MODES: tuple[Mode, ...] = get_args(Mode)
 
+OverRanks = Literal["max", "mean"]
+"""What stands for an iteration of a clock: the slowest rank's time, or the mean of all."""
+
 BASELINE_LAUNCHES = 10
 """Launches an update measures: with fewer the noise between launches is not known well enough to judge by."""
 

@@ -9,6 +9,9 @@ from pytest_distbench.records.record import Number, Record
 Scalar = bool | int | float | str
 
 
+UNCERTAINTY = "uncertainty"
+"""Companion of a number that was estimated inside its launch: its standard error there, as a fraction of it."""
+
 PHASE = "phase/"
 """What the names of phases begin with among the metrics."""
 

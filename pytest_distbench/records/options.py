@@ -63,6 +63,7 @@ OPTIONS: dict[str, Option] = {
         has_ini_key=False,
         calibration="refused",
     ),
+    "full": Option(summary="run the tests with the marker full too: the long forms of others"),
     "numa-binding": Option(
         metavar="MODE",
         summary="with --gpu: bind each rank to the CPUs near its GPU, as torchrun's --numa-binding does: "

@@ -5,6 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+NCCL_DTYPES = {
+    "float32": "float", "float16": "half", "float64": "double", "float8_e4m3fn": "f8e4m3", "float8_e5m2": "f8e5m2",
+}  # fmt: skip
+"""What torch calls a type -> what these tools call it, where that differs."""
+
+NCCL_REDOPS = {"product": "prod"}
+"""The same of reduce operations."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PerfRow:

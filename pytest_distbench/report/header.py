@@ -8,6 +8,31 @@ from pytest_distbench.installation import __version__
 from pytest_distbench.machine.gpus import Gpus
 from pytest_distbench.records.environment import Environment
 from pytest_distbench.store.baselines import BaselineStore
+from pytest_distbench.store.estimate import Estimate
+
+
+def duration_text(found: Estimate, *, long_forms: int) -> str:
+    """How long the run will take, and what is left out; empty where there is nothing to tell.
+
+    Args:
+        found: of the tests that will be measured.
+        long_forms: tests that are left out.
+    """
+    left = f"{long_forms} long form{'s are' if long_forms != 1 else ' is'} left out (--distbench-full)"
+    told = [left] if long_forms else []
+    if found.seconds is not None:
+        told.insert(0, f"{found.tests} test{'s' * (found.tests != 1)}, about {_about(found.seconds)}")
+        if found.elsewhere:
+            told[0] += ", as on other machines"
+        if found.unknown:
+            told[0] += f"; {found.unknown} of them with no baseline that tells, and taken for as long as the others"
+    elif long_forms:
+        told.insert(0, f"{found.tests} test{'s' * (found.tests != 1)}, and no baseline tells how long that takes")
+    return "; ".join(told)
+
+
+def _about(seconds: float) -> str:
+    return f"{seconds / 60:.0f} min" if seconds >= 90 else f"{max(1.0, seconds):.0f} s"
 
 
 def header_lines(
@@ -20,10 +45,11 @@ def header_lines(
     launcher: str,
     update: str,
     against: str,
+    duration: str = "",
 ) -> list[str]:
     """Two lines; one more in an update, and where GPUs are missing that the machine has.
 
-    No GPU is visible to a CPU run; ``update`` and ``against`` may be empty.
+    No GPU is visible to a CPU run; ``update``, ``against`` and ``duration`` may be empty.
     """
     sizes = ", ".join(map(str, world_sizes))
     count = len(gpus.visible)
@@ -40,6 +66,8 @@ def header_lines(
         *missing,
         f"distbench: baselines {store.folder / store.platform} ({entries} {'entry' if entries == 1 else 'entries'})",
     ]
+    if duration:
+        lines.append(f"distbench: {duration}")
     if update:
         lines.append(f"distbench: update={update}; baselines will be written")
     return lines

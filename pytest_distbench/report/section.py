@@ -24,11 +24,13 @@ class Section:
         columns: for machines: name -> what it holds. Values are in base units.
         headings: for people, one per column; None where the texts of others say it.
         rows: as many cells as columns.
+        footer: lines for people below the table.
     """
 
     columns: Mapping[str, Column]
     headings: Sequence[str | None]
     rows: Sequence[Sequence[Cell]]
+    footer: Sequence[str] = ()
 
     @property
     def table(self) -> Table:

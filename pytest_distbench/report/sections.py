@@ -10,11 +10,11 @@ from pytest_distbench.records.gpu import GpuHost
 from pytest_distbench.records.kinds import VERDICT_KINDS
 from pytest_distbench.records.run import CaseResult, RunRecord
 from pytest_distbench.report.buckets import bucket_points
+from pytest_distbench.report.collectives import CollectiveRow, collective_rows, footer
 from pytest_distbench.report.elastic import epoch_section, event_section, job_section, worker_section
 from pytest_distbench.report.links import link_points
-from pytest_distbench.report.rows import make_row, name_in_file, quantity, words_for
+from pytest_distbench.report.rows import make_row, name_in_file, words_for
 from pytest_distbench.report.section import Cell, Section, plain
-from pytest_distbench.report.sweep import sweep_points
 from pytest_distbench.store.rows import Column
 from pytest_distbench.units import format_bytes, format_seconds
 
@@ -52,26 +52,59 @@ def verdict_section(results: Sequence[CaseResult]) -> Section:
 
 
 def collective_section(results: Sequence[CaseResult]) -> Section:
-    """Every message size of every sweep, in nccl-tests' order of columns."""
-    rows = [
-        [
-            Cell(result.nodeid, result.case.title),
-            Cell(point.message_bytes, format_bytes(point.message_bytes)),
-            Cell(point.time_s, f"{point.time_s * 1e6:.1f}"),
+    """Every message of every sweep as nccl-tests prints it, with its two last lines."""
+    rows = collective_rows(results)
+    columns: dict[str, Column] = {
+        "test": str, "collective": str, "backend": str, "mode": str, "how": str, "world_size": int,
+        "message_bytes": int, "count": int, "type": str, "redop": str, "root": str,
+    }  # fmt: skip
+    headings: list[str | None] = [
+        None, "collective", "backend", "mode", None, "ranks", "size(B)", "count", "type", "redop", "root",
+    ]  # fmt: skip
+    for side in ("out_of_place", "in_place"):
+        columns |= {
+            f"{side}_time_s": float, f"{side}_algbw_gb_per_s": float, f"{side}_busbw_gb_per_s": float,
+            f"{side}_wrong_elements": float,
+        }  # fmt: skip
+        headings += [f"{side.replace('_', '-')} time(us)", "algbw(GB/s)", "busbw(GB/s)", "#wrong"]
+    columns |= {"verdict": str, "note": str}
+    return Section(
+        columns=columns,
+        headings=[*headings, "verdict", "note"],
+        rows=[_collective_cells(row) for row in rows],
+        footer=footer(rows) if rows else (),
+    )
+
+
+def _collective_cells(row: CollectiveRow) -> list[Cell]:
+    kind = row.kind
+    cells = [
+        plain(kind.test),
+        plain(kind.collective),
+        plain(kind.backend),
+        Cell(kind.mode, f"{kind.mode} {kind.how}".rstrip()),
+        plain(kind.how),
+        Cell(kind.world_size, str(kind.world_size)),
+        Cell(row.message_bytes, _number(row.message_bytes)),
+        Cell(row.count, _number(row.count)),
+        *map(plain, (kind.dtype, kind.redop, kind.root)),
+    ]
+    for in_place in (False, True):
+        point = row.sides.get(in_place)
+        if point is None:
+            cells += [Cell(None, "")] * 4
+            continue
+        cells += [
+            Cell(point.time_s, f"{point.time_s * 1e6:.2f}"),
             Cell(point.algbw, f"{point.algbw:.3f}"),
             Cell(point.busbw, "-" if point.busbw is None else f"{point.busbw:.3f}"),
-            Cell(point.wrong_elements, quantity(point.wrong_elements, "")),
-            plain(point.gravest),
+            Cell(point.wrong_elements, "N/A" if point.wrong_elements is None else f"{point.wrong_elements:.0f}"),
         ]
-        for result in results
-        for point in sweep_points(result)
-    ]
-    columns: dict[str, Column] = {
-        "test": str, "message_bytes": int, "time_s": float, "algbw_gb_per_s": float, "busbw_gb_per_s": float,
-        "wrong_elements": float, "verdict": str,
-    }  # fmt: skip
-    headings = ["test", "size", "time us", "algbw GB/s", "busbw GB/s", "#wrong", "verdict"]
-    return Section(columns=columns, headings=headings, rows=rows)
+    return [*cells, plain(row.verdict), plain(row.note)]
+
+
+def _number(value: int | None) -> str:
+    return "" if value is None else str(value)
 
 
 def bucket_section(results: Sequence[CaseResult]) -> Section:

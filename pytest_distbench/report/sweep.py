@@ -6,11 +6,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from pytest_distbench.records.kinds import VERDICT_KINDS
+from pytest_distbench.records.link_terms import BANDWIDTH, HALF_SIZE, LATENCY
+from pytest_distbench.records.metric import Scalar
 from pytest_distbench.records.run import CaseResult
 from pytest_distbench.records.verdict import Verdict
-from pytest_distbench.units import GIGABYTE
+from pytest_distbench.units import GIGABYTE, format_bytes
 
 _AXIS = "message_bytes"
+
+OF_WHOLE_SWEEP = (LATENCY, BANDWIDTH, HALF_SIZE)
+"""Metrics that follow from all sizes together."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +40,11 @@ class SweepPoint:
     busbw: float | None
     wrong_elements: float | None
 
+    @property
+    def text(self) -> str:
+        """The size, and what else tells the points of its case apart."""
+        return " ".join([*(str(v) for k, v in self.time.at.items() if k != _AXIS), format_bytes(self.message_bytes)])
+
 
 def is_sweep(result: CaseResult) -> bool:
     """Whether the case measured over message sizes."""
@@ -42,24 +52,35 @@ def is_sweep(result: CaseResult) -> bool:
 
 
 def sweep_points(result: CaseResult) -> Iterator[SweepPoint]:
-    """The sizes that have a time, the smallest first."""
-    points: dict[int, dict[str, Verdict]] = {}
+    """The points that have a time, the smallest size first; of several dtypes one after the other."""
+    series: dict[tuple[Scalar, ...], dict[int, dict[str, Verdict]]] = {}
     for verdict in result.verdicts:
         if _AXIS in verdict.at:
-            points.setdefault(int(verdict.at[_AXIS]), {})[verdict.name] = verdict
-    for size, found in sorted(points.items()):
-        time = found.get("latency")
-        if time is None or time.current is None:
-            continue
-        factor = float(time.facts.get("busbw_factor", 0.0))
-        algbw = size / time.current / GIGABYTE
-        wrong = found.get("wrong_elements")
-        yield SweepPoint(
-            message_bytes=size,
-            time=time,
-            gravest=min((v.kind for v in found.values()), key=list(VERDICT_KINDS).index),
-            time_s=time.current,
-            algbw=algbw,
-            busbw=algbw * factor if factor else None,
-            wrong_elements=wrong.current if wrong else None,
-        )
+            others = tuple(value for axis, value in verdict.at.items() if axis != _AXIS)
+            point = series.setdefault(others, {}).setdefault(int(verdict.at[_AXIS]), {})
+            point[verdict.name] = verdict
+    for points in series.values():
+        for size, found in sorted(points.items()):
+            time = found.get("latency")
+            if time is not None and time.current is not None:
+                yield _point(size, time, time.current, found)
+
+
+def refusals(result: CaseResult) -> list[Verdict]:
+    """What the backend was asked for and has not: the verdicts on it, whose facts give its reason."""
+    return [v for v in result.verdicts if v.name == "supported" and v.current == 0 and "reason" in v.facts]
+
+
+def _point(size: int, time: Verdict, time_s: float, found: dict[str, Verdict]) -> SweepPoint:
+    factor = float(time.facts.get("busbw_factor", 0.0))
+    algbw = size / time_s / GIGABYTE if time_s else 0.0
+    wrong = found.get("wrong_elements")
+    return SweepPoint(
+        message_bytes=size,
+        time=time,
+        gravest=min((v.kind for v in found.values()), key=list(VERDICT_KINDS).index),
+        time_s=time_s,
+        algbw=algbw,
+        busbw=algbw * factor if factor else None,
+        wrong_elements=wrong.current if wrong else None,
+    )

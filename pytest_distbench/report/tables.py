@@ -13,8 +13,7 @@ from pytest_distbench.report.axes import point_text
 from pytest_distbench.report.layout import layout
 from pytest_distbench.report.links import slowest_links
 from pytest_distbench.report.rows import cells, change, limit, make_row, quantity, words_for
-from pytest_distbench.report.sweep import is_sweep, sweep_points
-from pytest_distbench.units import format_bytes
+from pytest_distbench.report.sweep import OF_WHOLE_SWEEP, is_sweep, refusals, sweep_points
 
 FAST_SIDE = "change: of the fast side of the launches, which is what is judged"
 MEAN_OVER_PAIRS = "change: mean over pairs, which is what is judged"
@@ -32,7 +31,7 @@ def case_table(result: CaseResult, *, show_all: bool) -> list[str]:
         return _measured_table(result) if show_all else []
     if is_sweep(result) and result.reference.kind != "paired":
         return _sweep_table(result, show_all=show_all)
-    return verdict_table(result, result.verdicts, show_all=show_all)
+    return verdict_table(result, result.verdicts, show_all=show_all) + refusal_lines(result)
 
 
 def _measured_table(result: CaseResult) -> list[str]:
@@ -90,7 +89,8 @@ def telling_verdicts(result: CaseResult) -> Iterable[Verdict]:
         return [v for v in judged if v in slowest or v.is_failure or link_at(v.at) is None]
     if not is_sweep(result):
         return judged
-    times = sorted((v for v in judged if v.unit == "s"), key=lambda v: int(v.at.get("message_bytes", 0)))
+    of_sizes = [v for v in judged if v.unit == "s" and "message_bytes" in v.at]
+    times = sorted(of_sizes, key=lambda v: int(v.at["message_bytes"]))
     if not times:
         return judged[:3]
     largest_change = max(times, key=lambda v: abs((v.ratio or 1.0) - 1.0))
@@ -116,7 +116,7 @@ def _sweep_table(result: CaseResult, *, show_all: bool) -> list[str]:
     rows = [
         (
             VERDICT_KINDS[point.gravest].mark,
-            format_bytes(point.message_bytes),
+            point.text,
             f"{point.time_s * 1e6:.1f}",
             f"{point.algbw:.3f}",
             "-" if point.busbw is None else f"{point.busbw:.3f}",
@@ -129,8 +129,22 @@ def _sweep_table(result: CaseResult, *, show_all: bool) -> list[str]:
         for point in shown
     ]
     lines = layout(_SWEEP_HEADER, rows) if rows else []
+    lines += refusal_lines(result)
     hidden = len(points) - len(shown)
     plural = "s" * (hidden != 1)
-    return lines + (
-        [f"  {hidden} size{plural} {words_for(result).unchanged} not shown (-v shows all)"] if hidden else []
-    )
+    if hidden:
+        lines.append(f"  {hidden} size{plural} {words_for(result).unchanged} not shown (-v shows all)")
+    whole = [v for v in result.verdicts if v.name in OF_WHOLE_SWEEP]
+    whole = [v for v in whole if show_all or not VERDICT_KINDS[v.kind].is_quiet]
+    return lines + (["", *verdict_table(result, whole, show_all=True)] if whole else [])
+
+
+def refusal_lines(result: CaseResult) -> list[str]:
+    """What the backend has not, by its reasons."""
+    reasons: dict[str, list[str]] = {}
+    for refused in refusals(result):
+        facts = refused.facts
+        pair = " ".join(str(facts[name]) for name in ("dtype", "redop") if name in facts)
+        reasons.setdefault(str(facts["reason"]), []).append(pair)
+    backend = result.case.key.backend
+    return [f"  {backend} has not {', '.join(pairs)}: {reason}" for reason, pairs in reasons.items()]

@@ -60,6 +60,7 @@ class Settings:
         logs: folder for what the ranks of all launches print, or None.
         max_message_bytes: collective sweeps leave out larger messages; None: no limit.
         preload: modules to import once for all ranks.
+        full: tests with the marker ``full``, long forms, run too.
         against: what this tree is compared with in place of stored baselines, or None.
     """
 
@@ -86,6 +87,7 @@ class Settings:
     logs: Path | None
     max_message_bytes: int | None
     preload: tuple[str, ...]
+    full: bool = False
     against: AgainstSettings | None = None
 
     def on_cpu(self) -> Settings:

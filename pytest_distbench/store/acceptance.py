@@ -10,11 +10,10 @@ from pytest_distbench.errors import ConfigurationError
 from pytest_distbench.records.baseline import BaselineMetric
 from pytest_distbench.records.bound_text import BoundValue
 from pytest_distbench.records.metric import Scalar, metric_key
-from pytest_distbench.records.perf_output import PerfOutput, PerfRow
+from pytest_distbench.records.perf_output import NCCL_DTYPES, NCCL_REDOPS, PerfOutput, PerfRow
 from pytest_distbench.units import format_seconds
 
-DTYPES = {"float32": "float", "float16": "half", "float64": "double"}
-"""What torch calls a type -> what these tools call it, where that differs."""
+_OUR_REDOPS = {theirs: ours for ours, theirs in NCCL_REDOPS.items()}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,13 +40,14 @@ class Rows:
         Raises:
             ConfigurationError: there are none, or of several kinds and nothing says which.
         """
-        dtype = DTYPES.get(self.dtype, self.dtype)
+        dtype = NCCL_DTYPES.get(self.dtype, self.dtype)
+        redop = NCCL_REDOPS.get(self.redop, self.redop)
         side = [row for row in output.rows if row.in_place == self.in_place]
         wanted = [
             row
             for row in side
             if (not dtype or row.dtype == dtype)
-            and (not self.redop or row.redop == self.redop)
+            and (not redop or row.redop == redop)
             and self.least <= row.size
             and (self.most is None or row.size <= self.most)
         ]
@@ -89,7 +89,7 @@ def baselines_of(runs: Sequence[Sequence[PerfRow]], *, in_place: bool) -> dict[s
         runs: the rows of each.
         in_place: part of the time's identity, as the operation is.
     """
-    redop = runs[0][0].redop
+    redop = _OUR_REDOPS.get(runs[0][0].redop, runs[0][0].redop)
     identity: dict[str, Scalar] = {"in_place": in_place, **({"redop": redop} if redop not in ("", "none") else {})}
     return {
         _key("latency", size): BaselineMetric(

@@ -5,17 +5,17 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any, Literal, SupportsFloat
+from typing import Any, Literal, SupportsFloat, get_args
 
 import torch
 
 from pytest_distbench.errors import RecordingError, show
 from pytest_distbench.records.bound import Bound
 from pytest_distbench.records.bound_text import BoundValue
-from pytest_distbench.records.choices import MODES, Mode
+from pytest_distbench.records.choices import MODES, Mode, OverRanks
 from pytest_distbench.records.kinds import Better, Reduce
 from pytest_distbench.records.metric import Scalar, metric_key
 from pytest_distbench.records.plan import LaunchPlan
@@ -91,6 +91,8 @@ class RankContext:
         identity: Mapping[str, Scalar] | None = None,
         facts: Mapping[str, Scalar] | None = None,
         mode: Mode = "per-iteration",
+        over_ranks: OverRanks = "max",
+        before: Callable[[int], object] | None = None,
     ) -> Iterator[int]:
         """Time the body of a ``for`` loop, once per iteration. Called by all ranks with equal counts.
 
@@ -113,6 +115,10 @@ class RankContext:
                 of another identity, and stored beside it.
             facts: what describes the number, for example a factor to print it with; not compared.
             mode: ``per-iteration``, ``batch`` or ``graph``. The last two need a warm-up, and are part of the identity.
+            over_ranks: what an iteration's time is made of those of the ranks: ``max``, or ``mean`` as nccl-tests
+                reports it, which is part of the identity.
+            before: is called with the index, untimed, before the barrier of each iteration; with ``batch`` and
+                ``graph``, whose iterations follow each other without a break, in the warm-up only.
 
         Returns:
             The index of each iteration, negative during warm-up.
@@ -127,9 +133,22 @@ class RankContext:
         identity, facts = check_scalars(call, "identity", identity), check_scalars(call, "facts", facts)
         point = {**self._common_at, **check_scalars(call, "at", at)}
         identity = self._with_mode(call, mode, warmup, identity)
+        if check_choice(call, "over_ranks", over_ranks, get_args(OverRanks)) != "max":
+            identity = {**identity, "over_ranks": over_ranks}
         label = self.notebook.expect_new(name, point)
         self._unfinished.append(label)
-        return self._time(name, warmup, iterations, mode, label=label, point=point, identity=identity, facts=facts)
+        return self._time(
+            name,
+            warmup,
+            iterations,
+            mode,
+            label=label,
+            point=point,
+            identity=identity,
+            facts=facts,
+            over_ranks=over_ranks,
+            before=before,
+        )
 
     def _with_mode(self, call: str, mode: Mode, warmup: int, identity: dict[str, Scalar]) -> dict[str, Scalar]:
         """The identity of a loop with its mode; the usual one stands there only where the body names it."""
@@ -160,13 +179,15 @@ class RankContext:
         point: dict[str, Scalar],
         identity: dict[str, Scalar],
         facts: dict[str, Scalar],
+        over_ranks: OverRanks,
+        before: Callable[[int], object] | None,
     ) -> Iterator[int]:
         with self.phases.loop(name, point, is_captured=mode == "graph") as loop:
             times, meter = yield from time_iterations(
-                self, loop, label, mode=mode, warmup=warmup, iterations=iterations
+                self, loop, label, mode=mode, warmup=warmup, iterations=iterations, before=before
             )
             self._unfinished.remove(label)
-            self.record_times(name, times, meter, at=point, identity=identity, facts=facts)
+            self.record_times(name, times, meter, at=point, identity=identity, facts=facts, over_ranks=over_ranks)
 
     def record(
         self,
@@ -249,6 +270,7 @@ class RankContext:
         at: Mapping[str, Scalar] | None = None,
         identity: Mapping[str, Scalar] | None = None,
         facts: Mapping[str, Scalar] | None = None,
+        over_ranks: OverRanks = "max",
     ) -> None:
         """Record a clock's series with the witnesses of the same iterations."""
         point = {**self._common_at, **(at or {})}
@@ -257,7 +279,7 @@ class RankContext:
             seconds,
             unit="s",
             better="lower",
-            reduce="max",
+            reduce=over_ranks,
             at=point,
             identity=identity,
             facts=facts,
@@ -371,6 +393,10 @@ class RankContext:
     def sum_over_ranks(self, value: float) -> float:
         """The sum of every rank's value, in every rank. A collective call; integers below 2**53 are exact."""
         return self._side_group.sum(_check_number("sum_over_ranks", value))
+
+    def max_over_ranks(self, values: Sequence[float]) -> list[float]:
+        """Value by value the largest of all ranks, in every rank. A collective call; all give equally many."""
+        return self._side_group.maxima([_check_number("max_over_ranks", value) for value in values])
 
     def take_turn(self) -> None:
         """Where two groups run block by block in turns (``--distbench-against``), wait for this group's turn.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from typing import TYPE_CHECKING
 
 import torch
@@ -26,7 +26,16 @@ _WARMUP_ON_DEVICE = 3
 Timed = Generator[int, None, tuple[list[float], Meter]]
 
 
-def time_iterations(rank: RankContext, loop: Loop, label: str, *, mode: Mode, warmup: int, iterations: int) -> Timed:
+def time_iterations(
+    rank: RankContext,
+    loop: Loop,
+    label: str,
+    *,
+    mode: Mode,
+    warmup: int,
+    iterations: int,
+    before: Callable[[int], object] | None = None,
+) -> Timed:
     """Yield the index of each iteration, negative during warm-up; what happens until the next is timed.
 
     A collective call: every iteration, or batch of them, begins with an untimed barrier.
@@ -38,6 +47,8 @@ def time_iterations(rank: RankContext, loop: Loop, label: str, *, mode: Mode, wa
         mode: of the clock. With ``graph`` one iteration is captured, index 0, and replayed without the host's code.
         warmup: untimed iterations before the first timed one.
         iterations: timed ones.
+        before: is called with the index before the barrier of each iteration; with ``batch`` in the warm-up only, and
+            with ``graph`` too.
 
     Returns:
         Seconds of each timed iteration, or of one in each batch, and what they cost besides.
@@ -45,6 +56,8 @@ def time_iterations(rank: RankContext, loop: Loop, label: str, *, mode: Mode, wa
     meter = Meter()
     watch = _stopwatch(rank, meter)
     for i in range(-warmup, 0):
+        if before is not None:
+            before(i)
         rank.barrier()
         if i == -1:
             rank.watch.begin(label)
@@ -55,7 +68,9 @@ def time_iterations(rank: RankContext, loop: Loop, label: str, *, mode: Mode, wa
     meter.of_host.clear()
     match mode:
         case "per-iteration":
-            times = yield from _one_by_one(rank, loop, label, watch, meter, iterations, is_described=warmup > 0)
+            times = yield from _one_by_one(
+                rank, loop, label, watch, meter, iterations, is_described=warmup > 0, before=before
+            )
         case "batch":
             times = yield from _in_batches(rank, loop, watch, meter, iterations)
         case "graph":
@@ -64,13 +79,23 @@ def time_iterations(rank: RankContext, loop: Loop, label: str, *, mode: Mode, wa
 
 
 def _one_by_one(
-    rank: RankContext, loop: Loop, label: str, watch: Stopwatch, meter: Meter, iterations: int, *, is_described: bool
+    rank: RankContext,
+    loop: Loop,
+    label: str,
+    watch: Stopwatch,
+    meter: Meter,
+    iterations: int,
+    *,
+    is_described: bool,
+    before: Callable[[int], object] | None,
 ) -> Generator[int, None, list[float]]:
     times = []
     block = block_length(iterations)
     for i in range(iterations):
         if i % block == 0:
             rank.take_turn()
+        if before is not None:
+            before(i)
         if i == 0 and not is_described:
             rank.watch.begin(label)
         loop.begin_iteration()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import timedelta
 
 import torch
@@ -73,6 +74,15 @@ class SideGroup:
         with self._watch.apart():
             dist.all_reduce(box, group=self._make())
         return float(box.item())
+
+    def maxima(self, values: Sequence[float]) -> list[float]:
+        """The largest over ranks of each value; all give equally many."""
+        if self._is_alone():
+            return list(values)
+        box = torch.tensor(values, dtype=torch.float64, device="cpu")
+        with self._watch.apart():
+            dist.all_reduce(box, op=dist.ReduceOp.MAX, group=self._make())
+        return [float(v) for v in box.tolist()]
 
     def _is_alone(self) -> bool:
         if self._backend:

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 import torch
 
 from pytest_distbench.errors import RecordingError
-from pytest_distbench.workloads.collectives import Buffers, Operation
+from pytest_distbench.workloads.calls import Call
+from pytest_distbench.workloads.collectives import Buffers, Form, Operation
 from pytest_distbench.workloads.collectives.inputs import Inputs
 from pytest_distbench.workloads.collectives.pattern import Pattern
 
@@ -17,40 +18,74 @@ if TYPE_CHECKING:
 CHUNK_ELEMENTS = 2**22
 """Made and compared at once: the check of a message takes some 100 MiB besides its buffers, however large it is."""
 
-_UNTOUCHED = 255
-"""In a buffer that nothing has arrived in: more than any sum of several ranks' inputs."""
+_WITHOUT_COMPARISON = {
+    torch.float8_e4m3fn: torch.uint8,
+    torch.float8_e5m2: torch.uint8,
+    torch.uint16: torch.int16,
+    torch.uint32: torch.int32,
+    torch.uint64: torch.int64,
+}
+"""Types that torch cannot compare -> as what their bits can be."""
 
 
-def count_wrong(rank: RankContext, measured: Operation, buffers: Buffers) -> tuple[int, str]:
+def count_wrong(rank: RankContext, measured: Operation, call: Call, *, copies: bool = False) -> tuple[int, str]:
     """Wrong elements of one call, summed over ranks, and the first wrong one of this rank as text. A collective call.
 
     Args:
         rank: where it runs.
         measured: what is called.
-        buffers: of one message. They hold zeros afterwards.
+        call: of one message. Its buffers hold zeros afterwards.
+        copies: it works on a copy of what is sent.
 
     Raises:
         RecordingError: the operation contradicts itself about the elements that a rank receives.
     """
-    inputs = Inputs(buffers.sent.numel(), rank=rank.rank, world_size=rank.world_size, device=rank.device)
-    received = buffers.received
-    received.fill_(_UNTOUCHED)
-    _fill(buffers.sent, inputs.of(rank.rank))
-    measured.call(buffers)
-    expected = None if measured.expected is None else measured.expected(inputs)
-    wrong, example = (0, "") if expected is None else _compare(rank, measured, received, expected)
-    buffers.sent.fill_(0)
-    received.fill_(0)
+    expected = [_prepare(measured, one, call.form, part) for part, one in enumerate(call.buffers)]
+    if copies:
+        call.copy()
+    call.run()
+    wrong, example = 0, ""
+    for one, wanted in zip(call.buffers, expected, strict=True):
+        if wanted is not None:
+            pattern, ulps = wanted
+            count, text = _compare(rank, measured, one.received, pattern, ulps)
+            wrong, example = wrong + count, example or text
+    for sent, received, _ in call.buffers:
+        sent.fill_(0)
+        received.fill_(0)
     return int(rank.sum_over_ranks(wrong)), example
 
 
+def _prepare(measured: Operation, buffers: Buffers, form: Form | None, part: int) -> tuple[Pattern, int] | None:
+    """Put in what is sent, and what is wrong in every element where it should arrive; returns what should."""
+    assert form is not None
+    sent, received, _ = buffers
+    inputs = Inputs(
+        sent.numel(),
+        rank=form.rank,
+        world_size=form.size,
+        device=sent.device,
+        dtype=str(sent.dtype).removeprefix("torch."),
+        redop=form.redop,
+        root=form.root,
+        part=part,
+    )
+    expected = None if measured.expected is None else measured.expected(inputs)
+    if expected is not None:
+        _fill(received, expected.map(lambda tile: tile == 0))
+    _fill(sent, inputs.of(form.rank))
+    return None if expected is None else (expected, inputs.ulps)
+
+
 def _fill(memory: torch.Tensor, pattern: Pattern) -> None:
-    for begin in range(0, memory.numel(), CHUNK_ELEMENTS):
-        end = min(begin + CHUNK_ELEMENTS, memory.numel())
+    for begin in range(0, min(memory.numel(), len(pattern)), CHUNK_ELEMENTS):
+        end = min(begin + CHUNK_ELEMENTS, memory.numel(), len(pattern))
         memory[begin:end] = pattern.make(begin, end, memory.dtype)
 
 
-def _compare(rank: RankContext, measured: Operation, received: torch.Tensor, expected: Pattern) -> tuple[int, str]:
+def _compare(
+    rank: RankContext, measured: Operation, received: torch.Tensor, expected: Pattern, ulps: int
+) -> tuple[int, str]:
     if len(expected) != received.numel():
         raise RecordingError(
             f"{measured.name}: expected(...) has {len(expected)} elements, what a rank receives {received.numel()}: "
@@ -60,7 +95,7 @@ def _compare(rank: RankContext, measured: Operation, received: torch.Tensor, exp
     for begin in range(0, received.numel(), CHUNK_ELEMENTS):
         end = min(begin + CHUNK_ELEMENTS, received.numel())
         found, wanted = received[begin:end], expected.make(begin, end, received.dtype)
-        differs = found != wanted
+        differs = _differs(found, wanted, ulps)
         count = int(differs.sum())
         if count and not wrong:
             at = int(differs.nonzero()[0])
@@ -69,3 +104,14 @@ def _compare(rank: RankContext, measured: Operation, received: torch.Tensor, exp
             )
         wrong += count
     return wrong, example
+
+
+def _differs(found: torch.Tensor, wanted: torch.Tensor, ulps: int) -> torch.Tensor:
+    """Where two tensors are not equal; of a floating result that may be off, where it is further off."""
+    if ulps and found.dtype.is_floating_point:
+        allowed = ulps * torch.finfo(found.dtype).eps * wanted.double().abs()
+        return ~((found.double() - wanted.double()).abs() <= allowed)
+    as_bits = _WITHOUT_COMPARISON.get(found.dtype)
+    if as_bits is not None:
+        found, wanted = found.view(as_bits), wanted.view(as_bits)
+    return found != wanted

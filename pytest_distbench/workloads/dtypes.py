@@ -2,18 +2,61 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from pytest_distbench.errors import ConfigurationError
 
-ITEM_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2, "float64": 8, "int32": 4, "int64": 8, "uint8": 1}
-"""Bytes of one element of every dtype a sweep accepts."""
+
+@dataclass(frozen=True, slots=True)
+class Dtype:
+    """One element type.
+
+    Attributes:
+        item_bytes: of one element.
+        largest: whole numbers from 0 to it are exact in this type, and so are sums that stay below it.
+    """
+
+    item_bytes: int
+    largest: int
 
 
-def item_bytes(dtype: str) -> int:
-    """Bytes of one element of ``dtype``.
+DTYPES: dict[str, Dtype] = {
+    "float32": Dtype(4, 256),
+    "float16": Dtype(2, 256),
+    "bfloat16": Dtype(2, 256),  # 8 significant bits
+    "float64": Dtype(8, 256),
+    "float8_e4m3fn": Dtype(1, 16),
+    "float8_e5m2": Dtype(1, 8),
+    "int8": Dtype(1, 127),
+    "int16": Dtype(2, 256),
+    "int32": Dtype(4, 256),
+    "int64": Dtype(8, 256),
+    "uint8": Dtype(1, 255),
+    "uint16": Dtype(2, 256),
+    "uint32": Dtype(4, 256),
+    "uint64": Dtype(8, 256),
+    "bool": Dtype(1, 1),
+    "complex64": Dtype(8, 256),
+    "complex128": Dtype(16, 256),
+}
+"""Every type that a sweep can be asked for; whether a backend takes it, the backend is asked."""
+
+
+def dtype_of(name: str) -> Dtype:
+    """Look a type up by torch's name for it.
 
     Raises:
-        ConfigurationError: unknown dtype; the message lists those there are.
+        ConfigurationError: unknown; the message lists those there are.
     """
-    if dtype not in ITEM_BYTES:
-        raise ConfigurationError(f"unknown dtype {dtype!r}: known are {', '.join(sorted(ITEM_BYTES))}")
-    return ITEM_BYTES[dtype]
+    if name not in DTYPES:
+        raise ConfigurationError(f"unknown dtype {name!r}: known are {', '.join(sorted(DTYPES))}")
+    return DTYPES[name]
+
+
+def item_bytes(name: str) -> int:
+    """Bytes of one element of a type.
+
+    Raises:
+        ConfigurationError: unknown.
+    """
+    return dtype_of(name).item_bytes

@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 
 from pytest_distbench.errors import RecordingError
-from pytest_distbench.workloads.collectives import Buffers, Operation
+from pytest_distbench.workloads.collectives import Buffers, Counts, Operation
 
 if TYPE_CHECKING:
     from pytest_distbench.worker.context import RankContext
@@ -33,7 +33,15 @@ def least_bytes(rank: RankContext) -> int:
     return max(LEAST_BYTES, _CACHES * torch.cuda.get_device_properties(rank.device).L2_cache_size)
 
 
-def sizes_that_fit(rank: RankContext, measured: Operation, sizes: list[int], item_bytes: int) -> list[int]:
+def sizes_that_fit(
+    rank: RankContext,
+    measured: Operation,
+    sizes: list[int],
+    item_bytes: int,
+    *,
+    in_place: bool = True,
+    world_size: int | None = None,
+) -> list[int]:
     """The message sizes whose buffers every rank has memory for, in their order. A collective call.
 
     Args:
@@ -41,12 +49,14 @@ def sizes_that_fit(rank: RankContext, measured: Operation, sizes: list[int], ite
         measured: the operation whose buffers they are.
         sizes: bytes.
         item_bytes: of one element.
+        in_place: whether the buffers share memory.
+        world_size: ranks of the group; None: all.
     """
     free = free_bytes(rank)
     fitting = []
     for size in sizes:
-        counts = measured.counts(size // item_bytes, rank.world_size)
-        wanted = item_bytes * (counts.sent + (0 if measured.is_in_place else counts.received))
+        counts = measured.counts(size // item_bytes, world_size or rank.world_size)
+        wanted = item_bytes * (max(counts) if in_place else sum(counts))
         if rank.sum_over_ranks(int(wanted > free)) == 0:
             fitting.append(size)
     return fitting
@@ -65,10 +75,14 @@ class Pool:
 
     Args:
         measured: whose buffers these are.
-        rank: gives world size and device.
+        device: where they are.
         dtype: of the elements.
+        rank: of the caller in its group.
+        world_size: ranks of the group.
         largest: elements of the largest message.
         least_bytes: the memory behind each buffer is at least so large.
+        in_place: the smaller buffer is a part of the larger one, the caller's; or they are the same.
+        parts: so many messages have room at the same time.
         is_registered: the memory is NCCL's own, registered with the group.
 
     Raises:
@@ -78,40 +92,55 @@ class Pool:
     def __init__(
         self,
         measured: Operation,
-        rank: RankContext,
+        device: torch.device,
         dtype: torch.dtype,
         *,
+        rank: int,
+        world_size: int,
         largest: int,
         least_bytes: int,
+        in_place: bool,
+        parts: int = 1,
         is_registered: bool = False,
     ) -> None:
-        counts = measured.counts(largest, rank.world_size)
         self._counts = measured.counts
-        self._world_size = rank.world_size
+        self._rank, self._world_size = rank, world_size
+        self._in_place = in_place
         self._aligned = 64 // dtype.itemsize
         self._kept: list[object] = []
-        with _registered_memory(rank.device, self._kept) if is_registered else contextlib.nullcontext():
-            self._sent, self._received = (
-                # filled: pages are really there
-                torch.empty(max(count, least_bytes // dtype.itemsize), dtype=dtype, device=rank.device).fill_(0)
-                if count
-                else torch.empty(0, dtype=dtype, device=rank.device)
-                for count in (counts.sent, 0 if measured.is_in_place else counts.received)
-            )
-        self._is_in_place = measured.is_in_place
+        counts = self._counts(largest, world_size)
+        least = least_bytes // dtype.itemsize
+        wanted = [
+            max(parts * max(count, self._aligned), least) if count else 0
+            for count in ([max(counts)] if in_place else counts)
+        ]
+        with _registered_memory(device, self._kept) if is_registered else contextlib.nullcontext():
+            self._memory = [
+                torch.empty(count, dtype=dtype, device=device).fill_(0)  # filled: pages are really there
+                for count in wanted
+            ]
 
     def slots(self, elements: int) -> Callable[[int], Buffers]:
-        """Index -> buffers for a message of so many elements, 64-byte aligned, wrapping around: the clock's part."""
+        """Index -> buffers for a message of so many elements, 64-byte aligned, wrapping around."""
         counts = self._counts(elements, self._world_size)
-        sent, received = self._slices(self._sent, counts.sent), self._slices(self._received, counts.received)
-        if self._is_in_place:
+        if self._in_place:
+            whole = self._slices(self._memory[0], max(counts))
+            return lambda k: self._buffers(*self._cut(whole(k), counts))
+        sent, received = (self._slices(m, c) for m, c in zip(self._memory, counts, strict=True))
+        return lambda k: self._buffers(sent(k), received(k))
 
-            def take(k: int) -> Buffers:
-                both = sent(k)
-                return Buffers(both, both)
+    def _cut(self, whole: torch.Tensor, counts: Counts) -> tuple[torch.Tensor, torch.Tensor]:
+        """What is sent and received: the smaller of them is this rank's part of the larger one."""
+        sent, received = (
+            whole if count == whole.numel() else whole[self._rank * count : (self._rank + 1) * count]
+            for count in counts
+        )
+        return sent, received
 
-            return take
-        return lambda k: Buffers(sent(k), received(k))
+    def _buffers(self, sent: torch.Tensor, received: torch.Tensor) -> Buffers:
+        larger = max(sent, received, key=torch.Tensor.numel)
+        is_list = larger.numel() and sent.numel() != received.numel()
+        return Buffers(sent, received, list(larger.chunk(self._world_size)) if is_list else None)
 
     def _slices(self, memory: torch.Tensor, count: int) -> Callable[[int], torch.Tensor]:
         stride = max(count, self._aligned)

@@ -8,17 +8,24 @@ stay in cache; values are checked exactly, outside the clock, in a call of their
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import torch
 
 from pytest_distbench.errors import RecordingError
+from pytest_distbench.records.metric import Scalar
+from pytest_distbench.units import format_bytes
+from pytest_distbench.workloads.calls import Call, CallMaker, join
 from pytest_distbench.workloads.check import count_wrong
-from pytest_distbench.workloads.collectives import Buffers, Operation, operation
-from pytest_distbench.workloads.dtypes import item_bytes
-from pytest_distbench.workloads.pool import Pool, least_bytes, sizes_that_fit
+from pytest_distbench.workloads.collectives import Form, Operation, operation
+from pytest_distbench.workloads.dtypes import dtype_of
+from pytest_distbench.workloads.link_model import needs_all_sizes, record_link
+from pytest_distbench.workloads.pool import Pool, free_bytes, least_bytes, sizes_that_fit
+from pytest_distbench.workloads.protocol import SHIFT
 from pytest_distbench.workloads.steady import warm_up
+from pytest_distbench.workloads.support import refusal
 
 if TYPE_CHECKING:
     from pytest_distbench.worker.context import RankContext
@@ -29,6 +36,8 @@ FEWEST, MOST = 5, 100
 LARGE_BYTES = 2**20
 """From here on a call lasts so long that one warm-up iteration is enough."""
 _TRIALS = 3
+_MOST_CALLS = 4096
+"""So many calls are made ready before the clock runs; then they begin again."""
 
 
 def collective_sweep(rank: RankContext) -> None:
@@ -39,78 +48,196 @@ def collective_sweep(rank: RankContext) -> None:
 def sweep(rank: RankContext, measured: Operation) -> None:
     """Record ``latency`` and ``wrong_elements`` at every message size of ``rank.params``.
 
+    Of several dtypes or reduce operations at each of their pairs, and whether the backend has it: ``supported``. Where
+    there is one pair that is recorded only if it has not. Last what follows from all sizes: :func:`record_link`.
+
     Raises:
         AssertionError: an element of a result is wrong.
         ConfigurationError: the operation can send none of the sizes.
         RecordingError: there is no memory for any of them, or none that can be registered.
     """
     params = rank.params
-    item = item_bytes(params["dtype"])
-    dtype: torch.dtype = getattr(torch, params["dtype"])
-    sizes = measured.message_sizes(params["sizes"], item_bytes=item, world_size=rank.world_size)
-    if params.get("as_memory_allows"):
-        sizes = _leave_out_too_large(rank, measured, sizes, item)
-    rotate = params["cache"] == "rotate"
-    is_registered = params.get("buffers") == "registered"
-    pool = Pool(
-        measured,
-        rank,
-        dtype,
-        largest=max(sizes) // item,
-        least_bytes=least_bytes(rank) if rotate else 0,
-        is_registered=is_registered,
-    )
-    for size in sizes:
-        measured.call(pool.slots(size // item)(0))
-    if rank.device.type == "cuda":
-        warm_up(rank, lambda: measured.call(pool.slots(min(max(sizes), LARGE_BYTES) // item)(0)))
-    facts = {"busbw_factor": measured.busbw_factor(rank.world_size)}
-    mode = params.get("mode", "per-iteration")
-    identity = {
-        "mode": mode,
-        "cache": params["cache"],
-        "in_place": measured.is_in_place,
-        **({"buffers": "registered"} if is_registered else {}),
-        **measured.options,
-    }
-    for i, size in enumerate(sizes):
-        rank.progress(f"{measured.name} {params['dtype']}  size {i + 1}/{len(sizes)}")
-        at = {"message_bytes": size}
-        if not rank.wants("latency", at):
-            continue
-        slot = pool.slots(size // item)
-        iterations = params["iterations"] or _iterations_for(rank, measured, slot)
-        warmup = params["warmup"] if size < LARGE_BYTES else min(1, params["warmup"])
-        for k in rank.timed(
-            "latency", warmup=warmup, iterations=iterations, at=at, identity=identity, facts=facts, mode=mode
-        ):
-            measured.call(slot(k if rotate else 0))
-        if measured.expected is None:
-            continue
-        wrong, example = count_wrong(rank, measured, slot(0))
-        rank.record("wrong_elements", wrong, unit="elements", better="exact", at=at)
-        assert not wrong, (
-            f"{measured.name} {params['dtype']} of {size} B: {wrong} wrong elements over all ranks{example}"
+    dtypes, redops = params["dtype"], params.get("redop", "sum")
+    form = join(rank, params.get("group", "all"))
+    if isinstance(dtypes, str) and isinstance(redops, str):
+        _Sweep(rank, measured, form, dtypes, redops, at={}).run()
+    else:
+        for dtype in [dtypes] if isinstance(dtypes, str) else dtypes:
+            for redop in [redops] if isinstance(redops, str) else redops:
+                at = {"dtype": dtype, **({"redop": redop} if measured.reduces else {})}
+                _Sweep(rank, measured, form, dtype, redop, at=at).run()
+    record_link(rank)
+
+
+class _Sweep:
+    """The sweep of one element type and reduce operation."""
+
+    def __init__(
+        self,
+        rank: RankContext,
+        measured: Operation,
+        form: Form | None,
+        dtype: str,
+        redop: str,
+        *,
+        at: Mapping[str, Scalar],
+    ) -> None:
+        params = rank.params
+        self.rank, self.measured, self.at, self.dtype = rank, measured, at, dtype
+        self.parts: int = params.get("parts", 1)
+        self.rotates = params["cache"] == "rotate"
+        self.in_place: bool = params.get("in_place", measured.in_place[0])
+        self.item = dtype_of(dtype).item_bytes
+        root = params.get("root", 0)
+        self.form = form and replace(form, redop=redop, root=0 if root == SHIFT else root)
+        self.size = int(rank.agree(form.size if form else 0))
+        self.maker = CallMaker(
+            measured,
+            self.form,
+            parts=self.parts,
+            together=params.get("together", "turns"),
+            copies=measured.copies and not self.in_place,
+            shifts_root=root == SHIFT,
         )
+        self.sizes = self._sizes()
+        self.pool = Pool(
+            measured,
+            rank.device,
+            getattr(torch, dtype),
+            rank=form.rank if form else 0,
+            world_size=self.size,
+            largest=max(self.sizes) // self.item // self.parts,
+            least_bytes=least_bytes(rank) if self.rotates else 0,
+            in_place=self.in_place,
+            parts=self.parts,
+            is_registered=params.get("buffers") == "registered",
+        )
+        self.facts: dict[str, Scalar] = {
+            "busbw_factor": measured.busbw_factor(self.size),
+            "collective": measured.name,
+            "dtype": dtype,
+        }
+        self.identity = self._identity(redop, root)
 
+    def run(self) -> None:
+        """Measure every size, if the backend takes the pair."""
+        if not self._is_supported():
+            return
+        for size in self.sizes:
+            self._call(size, 0).run()
+        if self.rank.device.type == "cuda":
+            warm_up(self.rank, self._call(min(max(self.sizes), LARGE_BYTES), 0).run)
+        for i, size in enumerate(self.sizes):
+            pair = " ".join(map(str, self.at.values())) or self.dtype
+            self.rank.progress(f"{self.measured.name} {pair}  size {i + 1}/{len(self.sizes)}")
+            if self.rank.wants("latency", {**self.at, "message_bytes": size}) or needs_all_sizes(self.rank, self.at):
+                self._measure(size)
 
-def _leave_out_too_large(rank: RankContext, measured: Operation, sizes: list[int], item: int) -> list[int]:
-    """Raises RecordingError where not even the smallest fits."""
-    fitting = sizes_that_fit(rank, measured, sizes, item)
-    if not fitting:
-        raise RecordingError(f"{measured.name}: there is no memory for a message of {min(sizes)} B")
-    if len(fitting) < len(sizes):
-        rank.record("largest_message", max(fitting), unit="B")
-    return fitting
+    def _sizes(self) -> list[int]:
+        rank, measured, params = self.rank, self.measured, self.rank.params
+        sizes = measured.message_sizes(params["sizes"], item_bytes=self.item, world_size=self.size, parts=self.parts)
+        wanted = sizes if params.get("as_memory_allows") else [max(sizes)]
+        fitting = sizes_that_fit(rank, measured, wanted, self.item, in_place=self.in_place, world_size=self.size)
+        if not fitting:
+            raise RecordingError(
+                f"{measured.name}: there is no memory for a message of {min(wanted)} B: each rank may take "
+                f"{format_bytes(free_bytes(rank))}; smaller sizes: max_bytes=, or --distbench-max-message"
+            )
+        if len(fitting) < len(wanted):
+            rank.record("largest_message", max(fitting), unit="B", at=self.at)
+        return fitting if params.get("as_memory_allows") else sizes
 
+    def _identity(self, redop: str, root: int | str) -> dict[str, Scalar]:
+        """What defines the clock's number; a choice of the usual kind stands there only where it always did."""
+        params, measured = self.rank.params, self.measured
+        usual = {"buffers": "plain", "group": "all", "parts": 1}
+        chosen = {name: params[name] for name in usual if params.get(name, usual[name]) != usual[name]}
+        return {
+            "mode": params.get("mode", "per-iteration"),
+            "cache": params["cache"],
+            "in_place": self.in_place,
+            **({"redop": redop} if measured.reduces else {}),
+            **({"root": root} if measured.is_rooted else {}),
+            **chosen,
+            **({"together": params.get("together", "turns")} if self.parts > 1 else {}),
+            **measured.options,
+        }
 
-def _iterations_for(rank: RankContext, measured: Operation, slot: Callable[[int], Buffers]) -> int:
-    """Iterations, barriers included, that fit the time budget. Decided on rank 0, so that all ranks agree."""
-    start = time.perf_counter()
-    for k in range(_TRIALS):
-        rank.barrier()
-        measured.call(slot(k))
-        if rank.device.type == "cuda":
-            torch.cuda.synchronize(rank.device)
-    fitting = BUDGET_S / max((time.perf_counter() - start) / _TRIALS, 1e-9)
-    return int(rank.agree(min(MOST, max(FEWEST, fitting))))
+    def _is_supported(self) -> bool:
+        """Ask the backend, and record its answer."""
+        reason = refusal(self.rank, lambda: self._call(min(self.sizes), 0), lambda: self._usual_call())
+        if reason or self.at:
+            facts = {**self.facts, **self.identity, "message_bytes": min(self.sizes), "reason": reason}
+            self.rank.record("supported", float(not reason), better="exact", at=self.at, facts=facts)
+        return not reason
+
+    def _usual_call(self) -> Call | None:
+        """The same call in float32, summed, to tell a pair that is refused from a call that is wrong."""
+        form = self.form and replace(self.form, redop="sum")
+        if self.dtype == "float32" and (self.form is None or form == self.form):
+            return None
+        measured = self.measured
+        [size] = measured.message_sizes([2**16], item_bytes=4, world_size=self.size)
+        in_place = self.in_place
+        pool = Pool(
+            measured,
+            self.rank.device,
+            torch.float32,
+            rank=form.rank if form else 0,
+            world_size=self.size,
+            largest=size // 4,
+            least_bytes=0,
+            in_place=in_place,
+        )
+        return CallMaker(measured, form).make(pool.slots(size // 4), 0)
+
+    def _call(self, size: int, k: int) -> Call:
+        return self.maker.make(self.pool.slots(size // self.item // self.parts), k)
+
+    def _measure(self, size: int) -> None:
+        rank, measured, params = self.rank, self.measured, self.rank.params
+        at = {**self.at, "message_bytes": size}
+        slot = self.pool.slots(size // self.item // self.parts)
+        period = self.maker.period
+        iterations = params["iterations"] or self._iterations_for(size)
+        warmup = params["warmup"] if size < LARGE_BYTES else min(1, params["warmup"])
+        length = min(-(-(iterations + warmup) // period) * period, _MOST_CALLS // period * period)
+        if self.rotates:
+            calls = [self.maker.make(slot, k) for k in range(length)]
+        else:
+            calls = [self.maker.make(slot, k, at=0) for k in range(period)]
+        runs = [call.run for call in calls]
+        number = len(runs)
+        granularity = measured.granularity(self.size)
+        count = size // self.item // granularity if granularity else 0
+        for k in rank.timed(
+            "latency",
+            warmup=warmup,
+            iterations=iterations,
+            at=at,
+            identity=self.identity,
+            facts={**self.facts, "count": count},
+            mode=params.get("mode", "per-iteration"),
+            over_ranks=params.get("over_ranks", "max"),
+            before=(lambda k: calls[k % number].copy()) if self.maker.copies else None,
+        ):
+            runs[k % number]()
+        if measured.expected is None or rank.backend == "fake":
+            return
+        wrong, example = count_wrong(rank, measured, self.maker.make(slot, 0), copies=self.maker.copies)
+        rank.record("wrong_elements", wrong, unit="elements", better="exact", at=at)
+        what = " ".join(map(str, self.at.values())) or self.dtype
+        assert not wrong, f"{measured.name} {what} of {size} B: {wrong} wrong elements over all ranks{example}"
+
+    def _iterations_for(self, size: int) -> int:
+        """Iterations, barriers included, that fit the time budget. Decided on rank 0, so that all ranks agree."""
+        rank = self.rank
+        calls = [self._call(size, k) for k in range(_TRIALS)]
+        start = time.perf_counter()
+        for call in calls:
+            rank.barrier()
+            call.run()
+            rank.synchronize()
+        fitting = BUDGET_S / max((time.perf_counter() - start) / _TRIALS, 1e-9)
+        period = self.maker.period
+        return -(-int(rank.agree(min(MOST, max(FEWEST, fitting)))) // period) * period

@@ -17,7 +17,7 @@ def test_all_reduce(collective_sweep, tolerance, distbench, dtype):
 def test_mlbench_0a(collective_sweep, tolerance, distbench, dtype):
     """MLBench task 0a: ``numpy.logspace(0, 8, num=80)`` elements, 100 times each, up to 400 MB.
 
-    On CPUs up to 1 MiB: the larger ones, 100 times each, take minutes over gloo.
+    On CPUs up to 1 MiB: the larger ones, 100 times each, take minutes over gloo; test_mlbench.py has them.
     """
     cap = None if distbench.device == "cuda" else 2**20
     collective_sweep("all_reduce", dtype=dtype, sizes="mlbench", iterations=100, max_bytes=cap, tolerance=tolerance)

@@ -153,10 +153,10 @@ def test_of_a_sweep_it_is_said_whether_a_call_or_a_byte_costs_more() -> None:
             SLOWER, metric=metric_key("latency", at), at=at, baseline=then, current=then + 2e-5, ratio=2e-5 / then + 1
         )
 
-    (cause,) = find_causes(case(*map(point, (8, 1024, 4096, 16384)), launches=[]))
+    (cause,) = find_causes(case(*map(point, (8, 64, 512, 1024, 4096, 16384)), launches=[]))
 
     assert isinstance(cause, CostlierSizes)
-    assert (cause.name, cause.sizes) == ("latency", "at all 4 sizes")
+    assert (cause.name, cause.sizes) == ("latency", "at all 6 sizes")
     assert cause.then.latency_s == pytest.approx(1e-5)
     assert cause.now.latency_s == pytest.approx(3e-5)
     assert cause.now.s_per_byte == pytest.approx(1e-9)

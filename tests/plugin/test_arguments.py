@@ -3,33 +3,23 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
-from collections.abc import Callable, Iterator
+import functools
+from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.fixtures import made_up_distbench
 
 from pytest_distbench.errors import ConfigurationError
-from pytest_distbench.judging.policy import Policy
-from pytest_distbench.machine.gpus import Gpus
 from pytest_distbench.plugin.arguments import Arguments
-from pytest_distbench.plugin.fixtures import Distbench
 from pytest_distbench.plugin.outcomes import BeyondBound, Misuse, Regression
 from pytest_distbench.plugin.shapes import CollectiveSweep, TimeToAccuracy
 from pytest_distbench.read import csv, jsonl, mllog, stdout, tensorboard
-from pytest_distbench.records.launch import LaunchRecord
-from pytest_distbench.records.metric import Measurement
 from pytest_distbench.records.reader import Reader
-from pytest_distbench.records.run import CaseResult
-from pytest_distbench.run.loop import Session
-from pytest_distbench.run.request import LaunchRequest
-from pytest_distbench.run.samples import Samples
-from pytest_distbench.run.settings import Settings
 
 HERE = Path(__file__)
 
@@ -38,68 +28,7 @@ def body(rank: object) -> None:
     del rank
 
 
-class MadeUp(Samples):
-    """One second a launch."""
-
-    def __init__(self, request: LaunchRequest) -> None:
-        super().__init__()
-        self.request = request
-
-    def add(self, *, only: object = ()) -> None:
-        step = Measurement(name="step", unit="s", better="lower", value=1.0)
-        self.launches.append(LaunchRecord(index=len(self), outcome="passed", wall_s=1.0, measurements=[step]))
-
-
-class MadeUpSession(Session):
-    """Starts nothing."""
-
-    def samples(self, request: LaunchRequest) -> Samples:
-        return MadeUp(request)
-
-    launches_of = samples
-
-    @contextlib.contextmanager
-    def _alone(self, world_size: int) -> Iterator[None]:
-        yield
-
-
-def make(folder: Path, **changes: object) -> Distbench:
-    """A fixture without a pytest run around it."""
-    settings = Settings(
-        world_sizes=(4,),
-        only_these_sizes=False,
-        gpu=False,
-        gpus=Gpus(),
-        shares_gpu=False,
-        numa_binding="",
-        attach=None,
-        backends=("gloo",),
-        launcher="warm",
-        launches=1,
-        max_launches=3,
-        update_launches=10,
-        timeout_s=60.0,
-        baselines=folder,
-        platform="cpu-x-2c",
-        update=None,
-        prune=False,
-        policy=Policy(),
-        tolerance=0.1,
-        json=None,
-        logs=None,
-        max_message_bytes=None,
-        preload=(),
-    )
-    launching: Any = SimpleNamespace(settings=dataclasses.replace(settings, **changes), on_progress=lambda text: None)  # type: ignore[arg-type]
-    node: Any = SimpleNamespace(
-        path=HERE,
-        nodeid="t.py::t",
-        stash={},
-        iter_markers=lambda: iter(()),
-        config=SimpleNamespace(rootpath=HERE.parent, getoption=lambda *_: None),
-    )
-    found: list[CaseResult] = []
-    return Distbench(MadeUpSession(launching), node, 2, "gloo", found.append, "pytest", contextlib.nullcontext)
+make = functools.partial(made_up_distbench, HERE)
 
 
 class Hostile:
@@ -341,7 +270,27 @@ def test_judge_takes_a_bound_or_refuses_it(argument: str, value: Any, tmp_path_f
 
 
 @pytest.mark.parametrize(
-    "argument", ["collective", "dtype", "sizes", "iterations", "warmup", "max_bytes", "cache", "tolerance", "typo"]
+    "argument",
+    [
+        "collective",
+        "dtype",
+        "sizes",
+        "iterations",
+        "warmup",
+        "max_bytes",
+        "cache",
+        "tolerance",
+        "typo",
+        "redop",
+        "mode",
+        "over_ranks",
+        "in_place",
+        "root",
+        "group",
+        "parts",
+        "together",
+        "buffers",
+    ],
 )
 @given(value=nonsense)
 def test_collective_sweep_takes_it_or_refuses_it(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import textwrap
+
 from support.projects import TEST, Project, run, stored
 
 
@@ -46,3 +48,27 @@ def test_several_backends_run_every_test_with_each_and_share_the_names_of_stored
     both.stdout.fnmatch_lines(["*test_step?ws2-gloo? UPDATED*", "*test_step?ws2-mpi? UPDATED*"])
     assert [path.name for path in stored(made)] == ["ws2.gloo.stand-in.json", "ws2.mpi.stand-in.json"]
     one.stdout.fnmatch_lines(["*test_step?ws2? PASSED*"])
+
+
+def test_a_long_form_is_left_out_unless_asked_for_and_the_header_tells_how_long_a_run_takes(
+    project: Project,
+) -> None:
+    made = project(
+        f"""import pytest
+{textwrap.dedent(TEST)}
+@pytest.mark.full
+def test_long(distbench):
+    distbench.run(body, params={{"stand_in": {{"step": [0.02]}}}})
+"""
+    )
+    short, long = run(made, "-rs"), run(made, "--distbench-full", "--distbench-update")
+    after = run(made)
+
+    short.stdout.fnmatch_lines(
+        [
+            "distbench: 1 test, and no baseline tells how long that takes; 1 long form is left out (--distbench-full)",
+            "SKIPPED*not run: a long form: give --distbench-full",
+        ]
+    )
+    long.assert_outcomes(passed=2)
+    after.stdout.fnmatch_lines(["distbench: 1 test, about * s; 1 long form is left out (--distbench-full)"])

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import errno
 import tempfile
+from pathlib import Path
 
 import pytest
+from support.fixtures import made_up_distbench
 from support.projects import TEST, Project, run, stored
+
+from pytest_distbench.errors import BackendUnavailable
 
 
 def test_a_few_derived_values_are_judged_at_once(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -109,3 +113,21 @@ def test_no_place_for_the_run_directory_is_told(project: Project, monkeypatch: p
         ["cannot start ranks: No space left on device: /tmp. The run directory is below TMPDIR*"]
     )
     assert result.ret == 1
+
+
+def unavailable(backends: tuple[str, ...], folder: Path) -> None:
+    def run() -> None:
+        raise BackendUnavailable("mpi", "this build of torch has gloo, fake", ["gloo", "fake"])
+
+    made_up_distbench(Path(__file__), folder, backends=backends)._guard(run)
+
+
+def test_a_backend_that_torch_has_not_skips_its_tests_where_another_one_runs(tmp_path: Path) -> None:
+    with pytest.raises(pytest.skip.Exception, match="not available: backend 'mpi' is not available here: this build"):
+        unavailable(("gloo", "mpi"), tmp_path)
+
+
+@pytest.mark.parametrize("backends", [("mpi",), ("mpi", "ucc")])
+def test_a_run_of_which_torch_has_no_backend_ends(backends: tuple[str, ...], tmp_path: Path) -> None:
+    with pytest.raises(pytest.exit.Exception, match="--distbench-backend: backend 'mpi' is not available here"):
+        unavailable(backends, tmp_path)

@@ -1,31 +1,91 @@
-"""The ready fixtures: what they refuse."""
+"""The ready fixtures: what they refuse, and what they hand to the ranks."""
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
 import pytest
-from support.projects import Project, run
+from support.fixtures import made_up_distbench
+
+from pytest_distbench.plugin.outcomes import Misuse
+from pytest_distbench.plugin.runs import Run
+from pytest_distbench.plugin.shapes import CollectiveSweep
+
+
+def sweep(folder: Path, *arguments: Any, most: int | None = None, **options: Any) -> Run:
+    return CollectiveSweep(made_up_distbench(Path(__file__), folder), most)(*arguments, **options)
+
+
+def wanted(run: Run) -> dict[str, Any]:
+    return dict(run.result.case.params)
 
 
 @pytest.mark.parametrize(
-    ("call", "message"),
+    ("collective", "options", "message"),
     [
-        ("len", "*collective=<built-in function len>: wanted a torch name, or 'my_operations.py::ROW'*"),
-        ("'gone.py::ROW'", "*there is no file *gone.py*"),
-        ("'all_reduze'", "*unknown collective 'all_reduze'; known are all_reduce*"),
-        ("'all_reduce', dtype='float33'", "*unknown dtype 'float33'; known are bfloat16*"),
-        ("'all_reduce', sizes='huge'", "*unknown preset of sizes 'huge'*"),
-        ("'all_reduce', sizes=[1 << 30], max_bytes=1024", "*no message size left of 1*"),
-        ("'all_reduce', buffers='pinned'", "*buffers='pinned'; wanted one of plain, registered*"),
-        ("'all_reduce', buffers='registered'", "*buffers='registered' needs NCCL on GPUs: give --gpu*"),
-        ("'all_reduce', mode='loop'", "*mode='loop'; wanted one of per-iteration, batch, graph*"),
+        (len, {}, "collective=<built-in function len>: wanted a torch name, or 'my_operations.py::ROW'"),
+        ("gone.py::ROW", {}, "there is no file"),
+        ("all_reduze", {}, "unknown collective 'all_reduze': known are all_gather, all_reduce"),
+        ("all_reduce", {"dtype": "float33"}, "unknown dtype 'float33': known are bfloat16"),
+        ("all_reduce", {"dtype": ["float32", "float33"]}, "unknown dtype 'float33'"),
+        ("all_reduce", {"dtype": []}, "dtype=[]; wanted a name, a list of names, or 'all'"),
+        ("all_reduce", {"redop": "mean"}, "unknown reduce operation 'mean': known are sum, avg, product"),
+        ("broadcast", {"redop": "max"}, "broadcast reduces nothing; those that do: all_reduce, reduce_scatter, reduce"),
+        ("all_reduce", {"root": 1}, "all_reduce has no root; those that have: broadcast, reduce, gather, scatter"),
+        ("broadcast", {"root": 2}, "root=2; wanted a whole number of at least 0 and at most 1"),
+        ("broadcast", {"in_place": False}, "torch has broadcast with in_place=True"),
+        ("all_gather", {"in_place": "yes"}, "in_place='yes'; wanted True, False, or None"),
+        ("gather", {"together": "coalesced"}, "torch coalesces all_reduce, all_gather, reduce_scatter, and not gather"),
+        ("all_reduce", {"together": "pairs"}, "together='pairs'; wanted one of turns, coalesced, async"),
+        ("all_reduce", {"group": "half"}, "group='half' of 2 ranks is one rank: it needs 4 ranks"),
+        ("all_reduce", {"group": "third"}, "group='third': wanted one of all, half, halves, or a number of ranks"),
+        ("all_reduce", {"over_ranks": "min"}, "over_ranks='min'; wanted one of max, mean"),
+        ("all_reduce", {"sizes": "huge"}, "unknown preset of sizes 'huge': known are powers, small"),
+        ("all_reduce", {"sizes": [1 << 30], "max_bytes": 1024}, "no message size left of 1"),
+        ("all_reduce", {"sizes": [2]}, "no message size left of 1: float32 takes 4 B"),
+        ("all_reduce", {"buffers": "pinned"}, "buffers='pinned'; wanted one of plain, registered"),
+        ("all_reduce", {"buffers": "registered"}, "buffers='registered' needs NCCL on GPUs"),
+        ("all_reduce", {"mode": "loop"}, "mode='loop'; wanted one of per-iteration, batch, graph"),
         (
-            "'all_reduce', mode='graph'",
-            "*mode='graph' replays one call with its buffers: it needs --gpu, and cache='hot'*",
+            "all_reduce",
+            {"mode": "graph"},
+            "mode='graph' replays one call: it needs --gpu, cache='hot', and a root that stays",
         ),
     ],
 )
-def test_a_sweep_that_cannot_be_is_explained(project: Project, call: str, message: str) -> None:
-    result = run(project(f"def test_sweep(collective_sweep):\n    collective_sweep({call})\n"))
+def test_a_sweep_that_cannot_be_is_explained(
+    collective: Any, options: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    with pytest.raises(Misuse) as refused:
+        sweep(tmp_path, collective, **options)
 
-    result.stdout.fnmatch_lines([message.replace(";", "?")])
-    assert result.ret == 1
+    assert message in str(refused.value)
+
+
+def test_usual_choices_are_no_part_of_the_workload_so_that_new_ones_leave_baselines_valid(tmp_path: Path) -> None:
+    assert wanted(sweep(tmp_path, "all_reduce", sizes=[4], redop="sum", parts=1, group="all", root=0)) == {
+        "collective": "all_reduce", "dtype": "float32", "sizes": [4], "iterations": None, "warmup": 5,
+        "cache": "rotate",
+    }  # fmt: skip
+
+
+def test_a_preset_says_how_its_sizes_are_measured_unless_an_argument_does(tmp_path: Path) -> None:
+    usual = wanted(sweep(tmp_path / "a", "all_reduce", sizes="nccl-tests"))
+    changed = wanted(sweep(tmp_path / "b", "all_reduce", sizes="nccl-tests", iterations=5, mode="per-iteration"))
+
+    assert usual["sizes"] == [33554432]
+    assert [usual[name] for name in ("iterations", "warmup", "mode", "over_ranks")] == [20, 1, "batch", "mean"]
+    assert (changed["iterations"], changed.get("mode")) == (5, None)
+    assert wanted(sweep(tmp_path / "c", "all_reduce", sizes="mlbench"))["iterations"] == 100
+
+
+def test_all_types_and_reduce_operations_are_asked_for_by_a_word(tmp_path: Path) -> None:
+    params = wanted(sweep(tmp_path, "all_reduce", dtype="all", redop=["max", "max"], sizes=[4096]))
+
+    assert "complex128" in params["dtype"]
+    assert params["redop"] == ["max"]
+
+
+def test_the_option_caps_sizes(tmp_path: Path) -> None:
+    assert wanted(sweep(tmp_path, "all_reduce", sizes=[4, 8, 16], max_bytes=8, most=4))["sizes"] == [4]

@@ -8,8 +8,8 @@ import pytest
 
 from pytest_distbench.judging import causes
 from pytest_distbench.judging.links import Link, Slow
-from pytest_distbench.judging.size_model import Terms
 from pytest_distbench.records.card import CardNorm
+from pytest_distbench.records.link_terms import LinkTerms
 from pytest_distbench.report.causes import describe
 
 WORDS: list[tuple[causes.Cause, list[str]]] = [
@@ -19,10 +19,15 @@ WORDS: list[tuple[causes.Cause, list[str]]] = [
     ),
     (causes.OtherFingerprint(differences=("a",), is_slower=False), ["what an iteration does changed", "  a"]),
     (
-        causes.CostlierSizes(name="latency", sizes="at 8 B only", then=Terms(1e-5, 0.0), now=Terms(2e-5, 1e-9)),
+        causes.CostlierSizes(
+            name="latency",
+            sizes="at 8 B only",
+            then=LinkTerms(latency_s=1e-5, bandwidth=2e9),
+            now=LinkTerms(latency_s=2e-5, bandwidth=1e9),
+        ),
         [
             "latency is slower at 8 B only",
-            "  latency term 10 us -> 20 us (+100.0 %), bandwidth term 0 s/GB -> 1 s/GB",
+            "  latency term 10 us -> 20 us (+100.0 %), bandwidth term 0.5 s/GB -> 1 s/GB (+100.0 %)",
         ],
     ),
     (

@@ -7,9 +7,13 @@ import io
 import pytest
 from support.results import result, verdict
 
+from pytest_distbench.records.run import RunRecord
 from pytest_distbench.report.formats import FORMATS
 from pytest_distbench.report.sections import verdict_section
 
+RECORD = RunRecord(
+    schema=2, distbench="0", started="2026-01-01T00:00:00+00:00", duration_s=1.0, world_sizes=[2], gpu=False, results=[]
+)
 SECTION = verdict_section([result(verdict("regressed", metric="a|\x1bb"))])
 
 
@@ -23,7 +27,7 @@ SECTION = verdict_section([result(verdict("regressed", metric="a|\x1bb"))])
 )
 def test_a_table_is_written_so_that_its_readers_are_safe(name: str, first: str, cell: str) -> None:
     out = io.BytesIO()
-    FORMATS[name].write(SECTION, out)
+    FORMATS[name].write(SECTION, RECORD, out)
     text = out.getvalue().decode()
 
     assert text.startswith(first)

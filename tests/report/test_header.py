@@ -5,13 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pytest
 from support.results import result
 from support.stores import KEY, TEST, entry
 
 from pytest_distbench.machine.gpus import Gpus
 from pytest_distbench.records.gpu import Gpu
-from pytest_distbench.report.header import header_lines
+from pytest_distbench.report.header import duration_text, header_lines
 from pytest_distbench.store.baselines import BaselineStore
+from pytest_distbench.store.estimate import Estimate
 
 
 def lines(folder: Path, **changes: Any) -> list[str]:
@@ -47,3 +49,29 @@ def test_an_update_is_announced(tmp_path: Path) -> None:
 
 def test_against_another_revision_no_baselines_are_named(tmp_path: Path) -> None:
     assert lines(tmp_path, against="main")[1:] == ["distbench: against main, in turns; stored baselines are not read"]
+
+
+@pytest.mark.parametrize(
+    ("found", "long_forms", "text"),
+    [
+        (Estimate(tests=3, seconds=170.0), 0, "3 tests, about 3 min"),
+        (Estimate(tests=1, seconds=0.2), 0, "1 test, about 1 s"),
+        (Estimate(tests=3, seconds=60.0), 2, "3 tests, about 60 s; 2 long forms are left out (--distbench-full)"),
+        (
+            Estimate(tests=3, unknown=1, seconds=60.0, elsewhere=1),
+            0,
+            (
+                "3 tests, about 60 s, as on other machines; "
+                "1 of them with no baseline that tells, and taken for as long as the others"
+            ),
+        ),
+        (Estimate(tests=3, unknown=3), 0, ""),
+        (
+            Estimate(tests=3, unknown=3),
+            1,
+            "3 tests, and no baseline tells how long that takes; 1 long form is left out (--distbench-full)",
+        ),
+    ],
+)
+def test_how_long_it_will_take_and_what_is_left_out(found: Estimate, long_forms: int, text: str) -> None:
+    assert duration_text(found, long_forms=long_forms) == text

@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import io
 
-import pytest
 from support.results import PAIRED, point, result, verdict
 
 from pytest_distbench.judging.links import Link
@@ -25,10 +24,14 @@ from pytest_distbench.report.sections import (
     verdict_section,
 )
 
+RECORD = RunRecord(
+    schema=2, distbench="0", started="", duration_s=1.0, world_sizes=[2], gpu=False, results=[result(verdict())]
+)
+
 
 def written(section_format: str, section: object) -> bytes:
     out = io.BytesIO()
-    FORMATS[section_format].write(section, out)  # type: ignore[arg-type]
+    FORMATS[section_format].write(section, RECORD, out)  # type: ignore[arg-type]
     return out.getvalue()
 
 
@@ -47,11 +50,27 @@ def test_beside_another_revision_the_other_side_has_its_name() -> None:
 
 
 def test_collectives_have_the_columns_of_nccl_tests() -> None:
-    section = collective_section([result(point(1_000_000, current=0.001))])
+    facts = {"collective": "all_reduce", "dtype": "float32", "busbw_factor": 1.5, "count": 250_000, "redop": "sum"}
+    measured = replace(point(1_000_000, current=0.001), facts=facts)
+    section = collective_section([result(measured, point(64))])
 
-    assert section.header == ["test", "size", "time us", "algbw GB/s", "busbw GB/s", "#wrong", "verdict"]
-    assert section.texts == [["test_a[ws2]", "976.6 KiB", "1000.0", "1.000", "1.500", "-", "unchanged"]]
-    assert [cell.value for cell in section.rows[0][1:5]] == [1_000_000, 0.001, pytest.approx(1.0), pytest.approx(1.5)]
+    side = ["algbw(GB/s)", "busbw(GB/s)", "#wrong"]
+    assert section.header == [
+        "collective", "backend", "mode", "ranks", "size(B)", "count", "type", "redop", "root",
+        "out-of-place time(us)", *side, "in-place time(us)", *side, "verdict", "note",
+    ]  # fmt: skip
+    assert section.texts == [
+        [
+            *("all_reduce", "gloo", "per-iteration", "2", "1000000", "250000", "float32", "sum", "-1"),
+            *("", "", "", ""),
+            *("1000.00", "1.000", "1.500", "N/A"),
+            *("unchanged", ""),
+        ]
+    ]
+    assert written("text", section).decode().splitlines()[-2:] == [
+        "# Out of bounds values : 0 OK",
+        "# Avg bus bandwidth    : 1.5",
+    ]
 
 
 def test_links_are_rows_and_a_matrix() -> None:
@@ -91,11 +110,7 @@ def test_the_environment_tells_what_cases_differ_in() -> None:
 
 
 def test_a_run_has_the_tables_that_have_rows() -> None:
-    record = RunRecord(
-        schema=2, distbench="0", started="", duration_s=1.0, world_sizes=[2], gpu=False, results=[result(verdict())]
-    )
-
-    assert list(sections_of(record)) == ["verdicts", "environment", "launches"]
+    assert list(sections_of(RECORD)) == ["verdicts", "environment", "launches"]
 
 
 def test_text_is_aligned_and_markdown_escaped() -> None:

@@ -49,3 +49,16 @@ def test_a_change_that_is_not_that_of_the_values_beside_it_is_explained() -> Non
 
 def test_more_than_twenty_cases_are_counted() -> None:
     assert overview([result(verdict())] * 22)[-1] == "  2 more cases (-v shows all)"
+
+
+def test_what_the_backend_has_not_is_told_by_its_reasons() -> None:
+    pairs = [
+        verdict(
+            metric=f"supported[dtype={dtype}]", better="exact", current=0.0, facts={"dtype": dtype, "reason": reason}
+        )
+        for dtype, reason in [("int16", "Invalid scalar type"), ("uint16", "Invalid scalar type"), ("bool", "no")]
+    ]
+
+    lines = case_table(result(*pairs), show_all=False)
+
+    assert lines[-2:] == ["  gloo has not int16, uint16: Invalid scalar type", "  gloo has not bool: no"]

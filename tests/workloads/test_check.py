@@ -7,22 +7,38 @@ import torch
 from support.ranks import make_rank
 
 from pytest_distbench.workloads import check
+from pytest_distbench.workloads.calls import CallMaker
 from pytest_distbench.workloads.check import count_wrong
-from pytest_distbench.workloads.collectives import Buffers, Operation
+from pytest_distbench.workloads.collectives import Buffers, Form, Operation
 from pytest_distbench.workloads.collectives.inputs import Inputs
 from pytest_distbench.workloads.collectives.pattern import Pattern
+from pytest_distbench.workloads.dtypes import DTYPES
 
 
-def send(buffers: Buffers) -> None:
+def send(buffers: Buffers, form: Form) -> None:
     buffers.received.copy_(buffers.sent)
 
 
-def send_two_wrong(buffers: Buffers) -> None:
-    send(buffers)
+def send_two_wrong(buffers: Buffers, form: Form) -> None:
+    send(buffers, form)
     buffers.received[7:9] += 1
 
 
-def operation(call: object, *, in_place: bool = False) -> Operation:
+def send_all_but_the_last(buffers: Buffers, form: Form) -> None:
+    send(buffers, form)
+    buffers.received[-1] = buffers.received[0]
+
+
+def send_first_part_only(buffers: Buffers, form: Form) -> None:
+    if buffers.sent.storage_offset() == 0:
+        send(buffers, form)
+
+
+def nothing(buffers: Buffers, form: Form) -> None:
+    """What a call does that forgets its work."""
+
+
+def operation(call: object) -> Operation:
     def expected(inputs: Inputs) -> Pattern:
         return inputs.of(0)
 
@@ -32,8 +48,21 @@ def operation(call: object, *, in_place: bool = False) -> Operation:
         source="",
         call=call,  # type: ignore[arg-type]
         expected=expected,
-        is_in_place=in_place,
+        in_place=(True, False),
+        copies=True,
     )
+
+
+def wrong(call: object, buffers: Buffers, *, parts: int = 1, copies: bool = False) -> tuple[int, str]:
+    measured = operation(call)
+    length = buffers.sent.numel() // parts
+
+    def slot(k: int) -> Buffers:
+        cut = slice(k * length, (k + 1) * length)
+        return Buffers(buffers.sent[cut], buffers.received[cut]) if parts > 1 else buffers
+
+    made = CallMaker(measured, Form(ranks=(0,), rank=0), parts=parts).make(slot, 0)
+    return count_wrong(make_rank(), measured, made, copies=copies)
 
 
 @pytest.fixture(autouse=True)
@@ -41,29 +70,57 @@ def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(check, "CHUNK_ELEMENTS", 4)
 
 
-def test_what_is_delivered_is_right_and_the_buffers_are_zero_again() -> None:
-    buffers = Buffers(torch.zeros(11), torch.zeros(11))
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_what_is_delivered_is_right_in_every_dtype_and_the_buffers_are_zero_again(dtype: str) -> None:
+    buffers = Buffers(*(torch.zeros(11).to(getattr(torch, dtype)) for _ in range(2)))
 
-    assert count_wrong(make_rank(), operation(send), buffers) == (0, "")
-    assert buffers.sent.sum() == buffers.received.sum() == 0
+    assert wrong(send, buffers) == (0, "")
+    assert not buffers.sent.float().abs().sum() if not buffers.sent.is_complex() else not buffers.sent.abs().sum()
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_nothing_delivered_is_wrong_in_every_element_of_every_dtype(dtype: str) -> None:
+    buffers = Buffers(*(torch.zeros(11).to(getattr(torch, dtype)) for _ in range(2)))
+
+    assert wrong(nothing, buffers)[0] == 11
 
 
 def test_wrong_elements_are_counted_over_all_chunks_and_the_first_is_shown() -> None:
     buffers = Buffers(torch.zeros(11), torch.zeros(11))
 
-    assert count_wrong(make_rank(), operation(send_two_wrong), buffers) == (
-        2,
-        "; on rank 0 element 7 is 8, expected 7",
-    )
+    assert wrong(send_two_wrong, buffers) == (2, "; on rank 0 element 7 is 8, expected 7")
 
 
-def test_nothing_delivered_is_wrong_in_every_element() -> None:
-    buffers = Buffers(torch.zeros(11), torch.zeros(11))
+def test_one_wrong_element_at_the_last_index_is_found() -> None:
+    buffers = Buffers(torch.zeros(1 << 12), torch.zeros(1 << 12))
 
-    assert count_wrong(make_rank(), operation(lambda buffers: None), buffers)[0] == 11
+    assert wrong(send_all_but_the_last, buffers)[0] == 1
+
+
+def test_each_part_of_a_message_is_checked() -> None:
+    buffers = Buffers(torch.zeros(12), torch.zeros(12))
+
+    assert wrong(send, buffers, parts=3) == (0, "")
+    assert wrong(send_first_part_only, buffers, parts=3)[0] == 8
 
 
 def test_one_buffer_for_both_holds_what_is_sent() -> None:
     memory = torch.zeros(11)
 
-    assert count_wrong(make_rank(), operation(lambda b: None, in_place=True), Buffers(memory, memory)) == (0, "")
+    assert wrong(nothing, Buffers(memory, memory)) == (0, "")
+
+
+def test_what_works_in_place_only_is_given_a_copy() -> None:
+    buffers = Buffers(torch.zeros(11), torch.zeros(11))
+
+    assert wrong(nothing, buffers, copies=True) == (0, "")
+    assert wrong(nothing, buffers)[0] == 11
+
+
+def test_a_mean_may_be_off_by_two_units_in_the_last_place_and_by_no_more() -> None:
+    exact = torch.full((3,), 3.0)
+    off = exact * (1 + torch.tensor([0.0, 2.0, 8.0]) * torch.finfo(torch.float32).eps)
+
+    assert check._differs(off, exact, 2).tolist() == [False, False, True]
+    assert check._differs(off, exact, 0).tolist() == [False, True, True]
+    assert check._differs(torch.full((1,), torch.nan), exact[:1], 2).tolist() == [True]

@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import psutil
 import pytest
 import torch
 from support.ranks import make_rank
 
 from pytest_distbench.errors import RecordingError
-from pytest_distbench.workloads.collectives import OPERATIONS
+from pytest_distbench.workloads.collectives import OPERATIONS, Operation
 from pytest_distbench.workloads.pool import LEAST_BYTES, Pool, least_bytes, sizes_that_fit
 
 ALL_REDUCE = OPERATIONS["all_reduce"]
 
 
+def pool(measured: Operation, *, rank: int = 0, world_size: int = 1, **options: Any) -> Pool:
+    usual = {"least_bytes": 0, "in_place": True, **options}
+    return Pool(measured, torch.device("cpu"), torch.float32, rank=rank, world_size=world_size, **usual)
+
+
 def test_slots_are_aligned_wrap_around_and_never_overlap() -> None:
-    made = Pool(ALL_REDUCE, make_rank(), torch.float32, largest=40, least_bytes=400)
-    slot = made.slots(20)
+    slot = pool(ALL_REDUCE, largest=40, least_bytes=400).slots(20)
     starts = [slot(k).sent.storage_offset() for k in range(7)]
 
     assert starts == [0, 20, 40, 60, 80, 0, 20]
@@ -56,4 +62,26 @@ def test_ranks_that_share_a_gpu_share_its_memory(monkeypatch: pytest.MonkeyPatch
 
 def test_memory_that_cannot_be_registered_is_told() -> None:
     with pytest.raises(RecordingError, match=r"buffers='registered' needs NCCL on a GPU, .* no process group on cpu"):
-        Pool(ALL_REDUCE, make_rank(), torch.float32, largest=4, least_bytes=0, is_registered=True)
+        pool(ALL_REDUCE, largest=4, is_registered=True)
+
+
+def test_in_place_the_smaller_buffer_is_this_ranks_part_of_the_larger_one() -> None:
+    gathered = pool(OPERATIONS["all_gather"], largest=40, rank=1, world_size=4).slots(40)(0)
+    scattered = pool(OPERATIONS["reduce_scatter"], largest=40, rank=1, world_size=4).slots(40)(0)
+
+    assert gathered.received.numel() == 40
+    assert gathered.sent.data_ptr() == gathered.received[10:20].data_ptr()
+    assert (scattered.sent.numel(), scattered.received.storage_offset()) == (40, 10)
+
+
+def test_out_of_place_they_are_apart_and_the_larger_one_is_cut_for_calls_that_take_a_list() -> None:
+    buffers = pool(OPERATIONS["gather"], largest=40, world_size=4, in_place=False).slots(40)(0)
+
+    assert (buffers.sent.numel(), buffers.received.numel()) == (10, 40)
+    assert [part.storage_offset() for part in buffers.parts or ()] == [0, 10, 20, 30]
+
+
+def test_all_parts_of_a_message_have_room() -> None:
+    slot = pool(ALL_REDUCE, largest=4, parts=3).slots(4)
+
+    assert len({slot(k).sent.data_ptr() for k in range(3)}) == 3

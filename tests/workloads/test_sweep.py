@@ -8,7 +8,10 @@ import pytest
 from support.launching import Launch
 from support.releases import RECORDS
 
+from pytest_distbench.judging.fingerprint_rule import differences
 from pytest_distbench.launch.contract import Launcher
+from pytest_distbench.workloads import sweep
+from pytest_distbench.workloads.collectives import OPERATIONS
 
 pytestmark = [
     pytest.mark.spawn,
@@ -20,25 +23,25 @@ import torch.distributed as dist
 
 from pytest_distbench.workloads.collectives import Counts, Operation
 
-def _call(buffers):
-    pass
+def _call(buffers, form):
+    raise ValueError("wrong from the beginning")
 
 
 ALL_GATHER = Operation(
     name="all_gather",
     busbw_factor=lambda n: (n - 1) / n,
     source="nccl-tests src/all_gather.cu",
-    call=lambda buffers: dist.all_gather_into_tensor(buffers.received, buffers.sent),
+    call=lambda buffers, form: dist.all_gather(list(buffers.received.chunk(form.size)), buffers.sent),
     expected=lambda inputs: inputs.of_all(),
     counts=lambda elements, n: Counts(elements // n, elements),
     granularity=lambda n: n,
-    is_in_place=False,
+    in_place=(False,),
 )
 BARRIER = Operation(
     name="barrier",
     busbw_factor=lambda n: 0,
     source="nothing is sent",
-    call=lambda buffers: dist.barrier(),
+    call=lambda buffers, form: dist.barrier(),
     expected=None,
     granularity=lambda n: 0,
 )
@@ -46,7 +49,7 @@ REDUCE = Operation(
     name="reduce",
     busbw_factor=lambda n: 1,
     source="nccl-tests src/reduce.cu",
-    call=lambda buffers: dist.reduce(buffers.sent, dst=1),
+    call=lambda buffers, form: dist.reduce(buffers.sent, dst=1),
     expected=lambda inputs: inputs.combine(lambda rows: rows.sum(0)) if inputs.rank == 1 else None,
     options={"redop": "sum", "root": 1},
 )
@@ -54,15 +57,58 @@ IDLE = Operation(
     name="idle",
     busbw_factor=lambda n: 1,
     source="",
-    call=lambda buffers: None,
+    call=lambda buffers, form: None,
     expected=lambda inputs: inputs.of(0),
-    is_in_place=False,
+    in_place=(False,),
 )
+BROKEN = Operation(name="broken", busbw_factor=lambda n: 1, source="", call=_call, expected=None)
+def _last_wrong(buffers, form):
+    dist.all_reduce(buffers.sent)
+    if form.rank == form.size - 1:
+        buffers.sent[-1] += 1
+
+
+def _converted(buffers, form):
+    whole = buffers.sent.float()
+    dist.all_reduce(whole)
+    buffers.sent.copy_(whole)
+
+
+def _in_pieces(buffers, form):
+    for piece in buffers.sent.chunk(200):
+        dist.all_reduce(piece)
+
+
+def all_reduce(call):
+    return Operation(
+        name="all_reduce",
+        busbw_factor=lambda n: 1,
+        source="",
+        call=call,
+        expected=lambda inputs: inputs.reduced(),
+        reduces=True,
+    )
+
+
+LAST_WRONG = all_reduce(_last_wrong)
+PLANTED = {
+    "sound": all_reduce(lambda buffers, form: dist.all_reduce(buffers.sent)),
+    "converted": all_reduce(_converted),
+    "in pieces": all_reduce(_in_pieces),
+}
+
+
+def planted(rank):
+    for name, row in PLANTED.items():
+        with rank.point(form=name):
+            row.sweep(rank)
+
+
 UNEVEN = Operation(
     name="uneven",
     busbw_factor=lambda n: 1,
     source="",
-    call=lambda buffers: None,
+    call=lambda buffers, form: None,
     expected=lambda inputs: inputs.of(0)[1:],
 )
 """
@@ -109,7 +155,28 @@ def test_an_operation_that_delivers_nothing_fails_with_an_element(launch: Launch
 
     assert record.outcome == "failed"
     assert "idle float32 of 64 B: 32 wrong elements over all ranks; on rank" in record.reason
-    assert "element 0 is 255, expected 0" in record.reason
+    assert "element 0 is 1, expected 0" in record.reason
+
+
+@pytest.mark.parametrize("world_size", [2, 4])
+def test_one_wrong_element_at_the_last_index_of_one_rank_fails_with_it(launch: Launch, world_size: int) -> None:
+    record = launch("LAST_WRONG.sweep", params=params(4096), world_size=world_size)
+
+    last = world_size - 1
+    assert f"all_reduce float32 of 4096 B: 1 wrong elements over all ranks; on rank {last} element 1023" in str(record)
+
+
+@pytest.mark.skipif(not RECORDS, reason="this torch records no collectives of gloo")
+@pytest.mark.parametrize("world_size", [2, 4])
+def test_what_is_sent_in_another_type_or_in_pieces_is_seen_in_the_fingerprint(launch: Launch, world_size: int) -> None:
+    record = launch("planted", params={**params(4000), "dtype": "bfloat16"}, world_size=world_size)
+
+    assert (record.outcome, record.reason) == ("passed", "")
+    sound, converted, in_pieces = (
+        record.fingerprints[f"latency[form={form},message_bytes=4000]"] for form in ("sound", "converted", "in pieces")
+    )
+    assert differences(sound, converted)[0] == "1 all_reduce of 3.906 KiB bfloat16 became 1 of 7.812 KiB float32"
+    assert differences(sound, in_pieces)[0] == "1 all_reduce of 3.906 KiB became 200 of 20 B"
 
 
 def test_a_row_that_contradicts_itself_is_told(launch: Launch) -> None:
@@ -122,3 +189,93 @@ def test_what_is_no_operation_is_told(launch: Launch) -> None:
     record = launch("_call.sweep", params=params(64))
 
     assert "has no '_call.sweep': 'sweep' is no part of a function" in record.reason
+
+
+EVERY = """
+from pytest_distbench.workloads.collectives import OPERATIONS
+from pytest_distbench.workloads.sweep import sweep
+
+USUAL = {"dtype": "float32", "sizes": [64, 4096], "iterations": 4, "warmup": 1, "cache": "hot"}
+FORMS = {
+    "reduced in other ways": {"redop": ["avg", "product", "min", "max"]},
+    "from another root": {"root": 1},
+    "from every root": {"root": "shift"},
+    "in the other place": {},
+    "in parts": {"parts": 3},
+    "coalesced": {"parts": 4, "together": "coalesced"},
+    "at once": {"parts": 4, "together": "async"},
+    "in one breath": {"mode": "batch", "iterations": 20, "over_ranks": "mean"},
+    "of every type": {"dtype": "all", "sizes": [256]},
+    "in half": {"group": "half"},
+    "in halves": {"group": "halves"},
+}
+
+
+def does(row, name, form, world_size):
+    return (
+        (row.reduces or "redop" not in form)
+        and (row.is_rooted or "root" not in form)
+        and (row.coalesces or form.get("together") != "coalesced")
+        and (len(row.in_place) > 1 or name != "in the other place")
+        and ("group" not in form or world_size >= 4)
+    )
+
+
+def every(rank):
+    from pytest_distbench.workloads.dtypes import DTYPES
+
+    for row in OPERATIONS.values():
+        for name, form in {"as usual": {}, **FORMS}.items():
+            if not does(row, name, form, rank.world_size):
+                continue
+            rank.params = {**USUAL, **form}
+            if name == "in the other place":
+                rank.params["in_place"] = row.in_place[1]
+            if form.get("dtype") == "all":
+                rank.params["dtype"] = [*DTYPES]
+            with rank.point(operation=row.name, form=name):
+                sweep(rank, row)
+"""
+
+
+@pytest.mark.parametrize("world_size", [2, 4])
+def test_every_operation_in_every_form_delivers_each_element(
+    launcher: Launcher, tmp_path: Path, world_size: int
+) -> None:
+    file = tmp_path / "every.py"
+    file.write_text(EVERY)
+    record = Launch(launcher, tmp_path, file)("every", params={}, world_size=world_size, timeout_s=120)
+
+    assert (record.outcome, record.reason) == ("passed", "")
+    measured = {(m.at["operation"], m.at["form"]) for m in record.measurements if m.name == "latency"}
+    refused = {(m.at["operation"], m.at["form"]) for m in record.measurements if m.name == "supported" and not m.value}
+    assert {operation for operation, _ in measured | refused} == set(OPERATIONS)
+    assert {"all_reduce", "all_gather", "broadcast", "send_recv"} <= {operation for operation, _ in measured}
+    assert (("reduce", "in halves") in measured) is (world_size == 4)
+    checked = [m for m in record.measurements if m.name == "wrong_elements"]
+    assert len(checked) > 100
+    assert all(m.value == 0 for m in checked)
+
+
+def test_a_pair_that_the_backend_has_not_is_told_with_its_reason_and_the_group_goes_on(
+    launcher: Launcher, tmp_path: Path
+) -> None:
+    launch = Launch(launcher, tmp_path, Path(sweep.__file__))
+    wanted = {**params(64), "collective": "all_reduce", "dtype": ["int16", "float32"], "redop": ["max", "band"]}
+    record = launch("collective_sweep", params=wanted)
+
+    assert (record.outcome, record.reason) == ("passed", "")
+    answers = {(m.at["dtype"], m.at["redop"]): m for m in record.measurements if m.name == "supported"}
+    assert {pair: m.value for pair, m in answers.items()} == {
+        ("int16", "max"): 0, ("int16", "band"): 0, ("float32", "max"): 1, ("float32", "band"): 0,
+    }  # fmt: skip
+    assert answers["int16", "max"].facts["reason"] == "Invalid scalar type"
+    assert "non-integral" in str(answers["float32", "band"].facts["reason"])
+    assert [m.at["dtype"] for m in record.measurements if m.name == "latency"] == ["float32"]
+
+
+def test_a_call_that_is_wrong_whatever_it_sends_is_no_pair_that_is_not_supported(launch: Launch) -> None:
+    record = launch("BROKEN.sweep", params={**params(64), "dtype": "int16"})
+
+    assert record.outcome == "failed"
+    assert "ValueError: wrong from the beginning" in record.reason

@@ -18,15 +18,23 @@ if TYPE_CHECKING:
     import torch
 
     from pytest_distbench.worker.context import RankContext
+    from pytest_distbench.workloads.collectives.form import Form
     from pytest_distbench.workloads.collectives.inputs import Inputs
     from pytest_distbench.workloads.collectives.pattern import Pattern
 
 
 class Buffers(NamedTuple):
-    """What one call works on: one tensor twice where the operation works in place."""
+    """What one call works on. In place they share memory: one tensor twice, or one is a part of the other.
+
+    Attributes:
+        sent: by this rank.
+        received: by this rank.
+        parts: of the larger one, as many as there are ranks where it divides so, for calls that take a list.
+    """
 
     sent: torch.Tensor
     received: torch.Tensor
+    parts: list[torch.Tensor] | None = None
 
 
 class Counts(NamedTuple):
@@ -46,39 +54,55 @@ def _any_count(_world_size: int) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Operation:
-    """One collective operation on the default process group.
+    """One collective operation.
 
     Attributes:
         name: its torch name.
-        busbw_factor: world size -> busbw / algbw. 0 at world size 1, where nothing travels.
+        busbw_factor: ranks of the group -> busbw / algbw. 0 at one rank, where nothing travels.
         source: where the factor comes from.
-        call: runs it once. A collective call.
+        call: makes one call as the form says. With ``form.is_async`` it returns the work.
         expected: what a call must leave in this rank's ``received``, for given inputs, made of theirs:
-            ``inputs.of(0)``, ``inputs.of_all()``, ``inputs.combine(...)``, cut by slices; None on a rank where nothing
+            ``inputs.of(0)``, ``inputs.of_all()``, ``inputs.reduced()``, cut by slices; None on a rank where nothing
             is to be checked. No function: nothing arrives that could be checked, as of a barrier.
-        counts: elements of a message of S bytes, world size -> elements of one rank's buffers.
-        granularity: world size -> a message has a multiple of so many elements; 0 where nothing is sent.
-        is_in_place: the received buffer is the sent one.
-        options: what else is part of the clock's identity, such as ``{"redop": "sum"}`` or ``{"root": 0}``.
+        counts: elements of a message of S bytes, ranks -> elements of one rank's buffers.
+        granularity: ranks -> a message has a multiple of so many elements; 0 where nothing is sent.
+        alignment: bytes to which each of these parts is rounded, at least an element.
+        in_place: the ways it can work, the usual one first: True where the buffers share memory.
+        copies: out of place it works on a copy, which is made outside the clock: torch has it in place only.
+        reduces: it takes a reduce operation.
+        is_rooted: it has a root.
+        coalesces: torch can make several calls of it one.
+        options: what else is part of the clock's identity.
     """
 
     name: str
     busbw_factor: Callable[[int], float]
     source: str
-    call: Callable[[Buffers], object]
+    call: Callable[[Buffers, Form], object]
     expected: Callable[[Inputs], Pattern | None] | None
     counts: Callable[[int, int], Counts] = _whole_message
     granularity: Callable[[int], int] = _any_count
-    is_in_place: bool = True
+    alignment: int = 1
+    in_place: tuple[bool, ...] = (True,)
+    copies: bool = False
+    reduces: bool = False
+    is_rooted: bool = False
+    coalesces: bool = False
     options: Mapping[str, Scalar] = field(default_factory=dict)
 
-    def message_sizes(self, sizes: Sequence[int], *, item_bytes: int, world_size: int) -> list[int]:
+    def message_sizes(self, sizes: Sequence[int], *, item_bytes: int, world_size: int, parts: int = 1) -> list[int]:
         """The bytes of ``sizes`` as this operation can send them: rounded down, each once, none empty.
+
+        Args:
+            sizes: bytes of whole messages.
+            item_bytes: of one element.
+            world_size: ranks of the group.
+            parts: equal tensors that each message is cut into.
 
         Raises:
             ConfigurationError: none is left.
         """
-        step = item_bytes * self.granularity(world_size)
+        step = max(item_bytes, self.alignment) * self.granularity(world_size) * parts
         if not step:
             return [0]
         kept = list(dict.fromkeys(size // step * step for size in sizes if size >= step))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 import torch
@@ -51,11 +51,15 @@ class Pattern:
             raise ValueError(f"a pattern is cut without a step, found {step}")
         return Pattern(self._cut(begin, end))
 
+    def map(self, rule: Callable[[torch.Tensor], torch.Tensor]) -> Pattern:
+        """The numbers that an element-wise rule makes of these."""
+        return Pattern(_Piece(rule(piece.tile), piece.start, piece.count) for piece in self._pieces)
+
     def make(self, begin: int, end: int, dtype: torch.dtype) -> torch.Tensor:
         """The numbers from ``begin`` to ``end``, (end - begin,), on the device of the tiles."""
         made = [
-            piece.tile.to(dtype)
-            .roll(-(piece.start % len(piece.tile)))
+            piece.tile.roll(-(piece.start % len(piece.tile)))
+            .to(dtype)
             .repeat(-(-piece.count // len(piece.tile)))[: piece.count]
             for piece in self._cut(begin, end)
         ]

@@ -1,4 +1,4 @@
-"""What ranks send in the exact check: whole numbers every dtype holds, also summed."""
+"""What ranks send in the exact check: whole numbers every dtype holds, also reduced."""
 
 from __future__ import annotations
 
@@ -6,29 +6,42 @@ import pytest
 import torch
 
 from pytest_distbench.workloads.collectives.inputs import Inputs
-from pytest_distbench.workloads.dtypes import ITEM_BYTES
+from pytest_distbench.workloads.dtypes import DTYPES
 
 
-def inputs(count: int, *, world_size: int) -> Inputs:
-    return Inputs(count, rank=0, world_size=world_size, device=torch.device("cpu"))
+def inputs(count: int, *, world_size: int, **options: object) -> Inputs:
+    return Inputs(count, rank=0, world_size=world_size, device=torch.device("cpu"), **options)  # type: ignore[arg-type]
 
 
 def test_element_i_of_rank_r_is_i_plus_7_r_in_a_period() -> None:
     sent = inputs(130, world_size=2).of(1)
 
     assert sent.make(0, 3, torch.float32).tolist() == [7, 8, 9]
-    assert sent.make(119, 123, torch.float32).tolist() == [126, 127, 0, 1]
+    assert sent.make(118, 122, torch.float32).tolist() == [125, 126, 0, 1]
+
+
+def test_the_period_is_odd_so_that_pieces_of_a_message_cannot_change_places_unseen() -> None:
+    sent = inputs(1 << 12, world_size=2).of(0)
+
+    assert sent.make(0, 1 << 10, torch.float32).tolist() != sent.make(1 << 10, 1 << 11, torch.float32).tolist()
+
+
+def test_the_parts_of_a_message_differ() -> None:
+    first, second = (inputs(9, world_size=2, part=part).of(0).make(0, 9, torch.int64).tolist() for part in (0, 1))
+
+    assert first != second
 
 
 def test_those_of_all_ranks_lie_one_after_another() -> None:
     assert inputs(3, world_size=2).of_all().make(0, 6, torch.int64).tolist() == [0, 1, 2, 7, 8, 9]
 
 
-@pytest.mark.parametrize("dtype", ITEM_BYTES)
+@pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("world_size", [1, 2, 3, 8])
 def test_a_sum_over_ranks_is_exact_in_every_dtype(dtype: str, world_size: int) -> None:
-    made = inputs(300, world_size=world_size)
-    rows = [made.of(rank).make(0, 300, torch.int64) for rank in range(world_size)]
-    found = made.combine(lambda tiles: tiles.sum(0)).make(0, 300, getattr(torch, dtype))
+    made = inputs(300, world_size=world_size, dtype=dtype)
+    rows = torch.stack([made.of(rank).make(0, 300, torch.int64) for rank in range(world_size)])
+    found = made.reduced().make(0, 300, getattr(torch, dtype))
+    wanted = rows.sum(0).clamp(max=1) if dtype == "bool" else rows.sum(0)
 
-    assert found.tolist() == torch.stack(rows).sum(0).tolist()
+    assert (found.real if found.is_complex() else found).to(torch.int64).tolist() == wanted.tolist()

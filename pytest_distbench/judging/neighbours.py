@@ -1,0 +1,213 @@
+"""Neighbours: adjacent sizes of a sweep, judged together besides each alone. Pure, no I/O.
+
+Code that became slower is slower over a range of sizes; a size that is slower alone was more often disturbed. So runs
+of two, four and eight neighbours are judged once more as one number, their geometric mean in each launch, by the rule
+for each of them: what their noise has in common is in the noise of the mean. A run regressed, or improved, where its
+mean did, and each of its sizes moved that way by more than the tolerance; then all its sizes did.
+
+The error rate of the sizes is spent once: half of it on the sizes alone, which therefore need stronger evidence than
+they would without neighbours, and the rest in equal parts on the runs of each length. How often that errs, and what it
+finds, is in docs/verdicts.md; ``benchmarks/verdict_rules.py --sweeps`` measures it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from pytest_distbench.judging.draft import Judgement
+from pytest_distbench.records.baseline import BaselineMetric
+from pytest_distbench.records.kinds import METRIC_KINDS
+from pytest_distbench.records.launch import LaunchRecord
+from pytest_distbench.records.metric import Measurement, Scalar, Summary, metric_key
+from pytest_distbench.records.record import replace
+from pytest_distbench.records.verdict import Verdict
+from pytest_distbench.units import format_bytes, format_change
+
+AXIS = "message_bytes"
+"""What sizes are called in the point of a metric."""
+
+FARTHEST = 4.0
+"""Sizes further apart than this factor are no neighbours: other code may send them."""
+
+LENGTHS = (2, 4, 8)
+"""Of runs. One begins in the middle of the one before, the last ends with the sweep."""
+
+LONE_SHARE = 0.5
+"""Of a size's error rate, for the size alone."""
+
+_DECIDED = ("regressed", "improved")
+_CAN_MOVE = ("unchanged", "inconclusive", *_DECIDED)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """Neighbours in a row.
+
+    Attributes:
+        keys: of the metrics, by size.
+        sizes: in bytes.
+        key: for all of them together; its name is that of the metric and the length.
+        share: of the error rate of one comparison.
+    """
+
+    keys: tuple[str, ...]
+    sizes: tuple[float, ...]
+    key: str
+    share: float
+
+
+def find_runs(metrics: Iterable[Measurement]) -> list[Run]:
+    """The runs among noisy metrics of one name and point but for the size, the shortest first."""
+    series: dict[str, list[tuple[float, Measurement]]] = {}
+    for metric in metrics:
+        size = metric.at.get(AXIS)
+        if metric.is_noisy and isinstance(size, int | float) and not isinstance(size, bool) and size > 0:
+            series.setdefault(metric_key(metric.name, _without_size(metric)), []).append((size, metric))
+    runs = [run for sizes in series.values() for row in _rows(sizes) for run in _runs_of(row)]
+    return sorted(runs, key=lambda run: len(run.keys))
+
+
+def error_share(key: str, runs: Iterable[Run]) -> float:
+    """The share of its error rate that a metric has for itself: all of it without a neighbour."""
+    return LONE_SHARE if any(key in run.keys for run in runs) else 1.0
+
+
+def runs_of_launch(launch: LaunchRecord, runs: Iterable[Run]) -> Iterator[tuple[Run, Measurement]]:
+    """The runs of which this launch has all, as one metric each."""
+    found = {m.key: m for m in launch.measurements if not launch.only or m.key in launch.only}
+    for run in runs:
+        metrics = [found[key] for key in run.keys if key in found]
+        if len(metrics) == len(run.keys) and all(m.value is not None and m.value > 0 for m in metrics):
+            yield run, _together(metrics)
+
+
+def stored_together(metrics: Sequence[BaselineMetric]) -> BaselineMetric | None:
+    """What a baseline holds of a run, as one metric; None where not every launch measured all of it."""
+    rows = [[v for v in m.launches if v is not None and v > 0] for m in metrics]
+    if len({len(row) for row in rows} | {len(m.launches) for m in metrics}) > 1:
+        return None
+    is_timed = all(m.minimum for m in metrics)
+    return BaselineMetric(
+        better=metrics[0].better,
+        unit=metrics[0].unit,
+        launches=list(_means(rows)),
+        minimum=_means([m.minimum for m in metrics]) if is_timed else [],
+        p95=_means([m.p95 for m in metrics]) if is_timed else [],
+    )
+
+
+def support(
+    alone: Mapping[str, Judgement],
+    of_runs: Mapping[Run, Judgement],
+    *,
+    tolerances: Mapping[str, float],
+    can_ask: bool,
+) -> dict[str, Judgement]:
+    """The judgements on sizes, with what those on runs add; the shortest run that tells counts.
+
+    Args:
+        alone: by metric.
+        of_runs: of the runs, the shortest first.
+        tolerances: by metric, as fractions.
+        can_ask: whether there may be another launch.
+    """
+    found = dict(alone)
+    for run, judgement in of_runs.items():
+        verdicts = [alone[key].verdict for key in run.keys]
+        if any(v.kind not in _CAN_MOVE for v in verdicts):
+            continue
+        kind = judgement.verdict.kind
+        direction = -1.0 if kind == "improved" else 1.0
+        have_moved = all(direction * _worse_by(v) > math.log1p(tolerances[v.metric]) for v in verdicts)
+        undecided = [v for v in verdicts if found[v.metric].verdict.kind not in _DECIDED]
+        if kind in _DECIDED and have_moved:
+            for verdict in undecided:
+                found[verdict.metric] = _supported(verdict, run, judgement.verdict)
+        elif judgement.is_open and can_ask and all(_worse_by(v) > 0 for v in verdicts):
+            for verdict in undecided:
+                asked = replace(verdict, kind="inconclusive", reason="more launches are needed")
+                found[verdict.metric] = Judgement(asked, is_open=True)
+    return found
+
+
+def _rows(sizes: Sequence[tuple[float, Measurement]]) -> Iterator[list[tuple[float, Measurement]]]:
+    """The sizes in order, in rows without a gap."""
+    row: list[tuple[float, Measurement]] = []
+    for size, metric in sorted(sizes, key=lambda item: item[0]):
+        if row and size > FARTHEST * row[-1][0]:
+            yield row
+            row = []
+        row.append((size, metric))
+    yield row
+
+
+def _runs_of(row: Sequence[tuple[float, Measurement]]) -> Iterator[Run]:
+    """All runs of a row; those of one length share what that length may spend, at most a comparison's whole rate."""
+    lengths = [length for length in LENGTHS if length <= len(row)]
+    for length in lengths:
+        last = len(row) - length
+        starts = sorted({*range(0, last + 1, length // 2), last})
+        share = min(1.0, (1 - LONE_SHARE) / len(lengths) * len(row) / len(starts))
+        for start in starts:
+            sizes, metrics = zip(*row[start : start + length], strict=True)
+            at = {**metrics[0].at, AXIS: f"{sizes[0]}..{sizes[-1]}"}
+            key = metric_key(f"{length} of {metrics[0].name}", at)
+            yield Run(keys=tuple(m.key for m in metrics), sizes=sizes, key=key, share=share)
+
+
+def _together(metrics: Sequence[Measurement]) -> Measurement:
+    """The metrics of a launch as one, by their geometric mean."""
+    summaries = [m.summary for m in metrics if m.summary is not None]
+    return replace(
+        metrics[0],
+        value=_mean([m.value for m in metrics if m.value is not None]),
+        summary=_spread(summaries) if len(summaries) == len(metrics) else None,
+        identity={},
+        facts={},
+        companions={},
+        bounds=[],
+    )
+
+
+def _spread(summaries: Sequence[Summary]) -> Summary:
+    def mean(of: Callable[[Summary], float]) -> float:
+        return _mean([of(s) for s in summaries])
+
+    return Summary(
+        n=min(s.n for s in summaries),
+        minimum=mean(lambda s: s.minimum),
+        p25=mean(lambda s: s.p25),
+        median=mean(lambda s: s.median),
+        p95=mean(lambda s: s.p95),
+        p99=mean(lambda s: s.p99),
+        mean=mean(lambda s: s.mean),
+        stdev=mean(lambda s: s.stdev),
+    )
+
+
+def _supported(verdict: Verdict, run: Run, of_run: Verdict) -> Judgement:
+    moved = format_change(of_run.ratio) if of_run.ratio is not None else of_run.kind
+    limit = METRIC_KINDS[of_run.better].limit_text(of_run.limit or 0.0)
+    where = f"{format_bytes(run.sizes[0])} to {format_bytes(run.sizes[-1])}"
+    reason = f"with its neighbours: {moved} over {len(run.sizes)} sizes, {where}, limit {limit}"
+    return Judgement(replace(verdict, kind=of_run.kind, limit=of_run.limit, reason=reason), is_open=False)
+
+
+def _worse_by(verdict: Verdict) -> float:
+    """Logarithm of the change, towards worse positive; 0 where there is none."""
+    return METRIC_KINDS[verdict.better].sign * math.log(verdict.ratio) if verdict.ratio else 0.0
+
+
+def _without_size(metric: Measurement) -> dict[str, Scalar]:
+    return {name: value for name, value in metric.at.items() if name != AXIS}
+
+
+def _mean(values: Sequence[float]) -> float:
+    """The geometric mean; in this form no value overflows, and the order of two rows is kept."""
+    return float(math.prod(value ** (1 / len(values)) for value in values))
+
+
+def _means(rows: Sequence[Sequence[float]]) -> list[float]:
+    return [_mean(column) for column in zip(*rows, strict=True)]

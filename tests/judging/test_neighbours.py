@@ -1,0 +1,170 @@
+"""Sizes next to each other support each other, against a baseline and beside another revision."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+
+import pytest
+from support.stores import SOFTWARE, result
+
+from pytest_distbench.judging.case import judge_launches
+from pytest_distbench.judging.draft import Judgement
+from pytest_distbench.judging.entry import make_entry
+from pytest_distbench.judging.neighbours import LONE_SHARE, error_share, find_runs
+from pytest_distbench.judging.pairs import judge_paired
+from pytest_distbench.judging.terms import Terms
+from pytest_distbench.records.launch import LaunchRecord
+from pytest_distbench.records.metric import Measurement
+from pytest_distbench.records.record import replace
+from pytest_distbench.records.verdict import Verdict
+
+SIZES = [1024 * 2**n for n in range(12)]
+CASE = result(1.0).case
+NOISE = 0.1
+
+Factors = Callable[[int], float]
+
+
+def metric(size: object, value: float = 1.0, name: str = "latency", better: str = "lower") -> Measurement:
+    return Measurement(name=name, unit="s", better=better, value=value, at={"message_bytes": size})  # type: ignore[dict-item]
+
+
+def sweeps(count: int, factor: Factors = lambda size: 1.0, *, seed: int = 0) -> list[LaunchRecord]:
+    """Launches whose sizes scatter on their own."""
+    dice = random.Random(seed)
+    return [
+        LaunchRecord(
+            index=i,
+            outcome="passed",
+            wall_s=1.0,
+            software=SOFTWARE,
+            measurements=[metric(s, factor(s) * dice.lognormvariate(0, NOISE)) for s in SIZES],
+        )
+        for i in range(count)
+    ]
+
+
+def against_baseline(new: Sequence[LaunchRecord], *, most: int | None = None) -> dict[int, Judgement]:
+    entry = make_entry(CASE, sweeps(10, seed=1), SOFTWARE)
+    terms = Terms(default_tolerance=0.1, max_launches=most or len(new), cores=2)
+    found = judge_launches(terms, new, entry, case=CASE, comparisons=len(SIZES))
+    return {int(j.verdict.at["message_bytes"]): j for j in found}
+
+
+def verdicts(new: Sequence[LaunchRecord]) -> dict[int, Verdict]:
+    return {size: j.verdict for size, j in against_baseline(new).items()}
+
+
+def at_one(factor: float) -> Factors:
+    return lambda size: factor if size == SIZES[5] else 1.0
+
+
+def from_the_middle_up(factor: float) -> Factors:
+    return lambda size: factor if size >= SIZES[4] else 1.0
+
+
+def red(found: dict[int, Verdict]) -> list[int]:
+    return [size for size, v in found.items() if v.kind == "regressed"]
+
+
+def test_runs_are_of_two_four_and_eight_neighbours_and_the_last_ends_with_the_sweep() -> None:
+    runs = [(run.sizes[0], run.sizes[-1]) for run in find_runs(map(metric, [1, 2, 4, 8, 16]))]
+
+    assert runs == [(1, 2), (2, 4), (4, 8), (8, 16), (1, 8), (2, 16)]
+
+
+def test_what_is_far_away_or_another_metric_or_no_size_is_no_neighbour() -> None:
+    others = [metric(2, name="b"), metric(2, better="exact"), metric("2"), metric(True), metric(0)]
+
+    assert find_runs([metric(1), metric(8), *others]) == []
+
+
+def test_a_comparison_s_error_rate_is_spent_once() -> None:
+    """Over the sizes alone and all runs, no more than one whole share per size, however long the sweep."""
+    for count in range(1, 60):
+        metrics = [metric(2**i) for i in range(count)]
+        runs = find_runs(metrics)
+        assert sum(error_share(m.key, runs) for m in metrics) + sum(run.share for run in runs) <= count + 1e-9
+    assert error_share(metric(1).key, find_runs(metrics)) == LONE_SHARE
+    assert error_share(metric(1).key, []) == 1
+
+
+def test_a_slowdown_over_a_range_that_no_size_shows_alone_is_found_and_the_run_is_told() -> None:
+    found = verdicts(sweeps(10, from_the_middle_up(1.35)))
+    supported = [v for v in found.values() if v.reason.startswith("with its neighbours")]
+
+    assert set(red(found)) <= set(SIZES[4:])
+    assert len(red(found)) >= 6
+    assert len(supported) >= 4
+    assert " sizes, " in supported[0].reason
+    assert "limit +" in supported[0].reason
+
+
+def test_a_strong_slowdown_at_one_size_is_found_there_and_nowhere_else() -> None:
+    assert red(verdicts(sweeps(10, at_one(2.0)))) == [SIZES[5]]
+
+
+def test_a_weak_slowdown_at_one_size_is_not_enough() -> None:
+    assert red(verdicts(sweeps(10, at_one(1.3)))) == []
+
+
+def test_faster_neighbours_improve_together() -> None:
+    found = verdicts(sweeps(10, from_the_middle_up(0.7)))
+
+    assert sum(v.kind == "improved" for v in found.values()) >= 6
+
+
+def test_unchanged_sweeps_are_rarely_red() -> None:
+    """Of 100 runs none or one is red for nothing; a run may be in one of fifty."""
+    assert sum(bool(red(verdicts(sweeps(10, seed=100 + i)))) for i in range(100)) <= 1
+
+
+def test_an_open_run_asks_for_a_launch_of_all_its_sizes_until_there_may_be_no_more() -> None:
+    slower = sweeps(2, from_the_middle_up(1.35), seed=3)
+    asked = {size for size, j in against_baseline(slower, most=10).items() if j.is_open}
+
+    assert set(SIZES[4:]) <= asked
+    assert not any(j.is_open for j in against_baseline(slower, most=2).values())
+
+
+def test_launches_that_measured_some_sizes_only_count_for_the_runs_they_have_whole() -> None:
+    full, *more = sweeps(10, from_the_middle_up(1.35))
+    keys = [m.key for m in full.measurements[4:]]
+    part = [replace(launch, only=keys, measurements=launch.measurements[4:]) for launch in more]
+
+    assert len(red(verdicts([full, *part]))) >= 6
+
+
+@pytest.mark.parametrize("stored", [None, 0.0])
+def test_a_baseline_that_lacks_a_value_has_no_runs_there(stored: float | None) -> None:
+    entry = make_entry(CASE, sweeps(10, seed=1), SOFTWARE)
+    broken = metric(SIZES[5]).key
+    launches = [stored, *entry.metrics[broken].launches[1:]]
+    entry = replace(entry, metrics={**entry.metrics, broken: replace(entry.metrics[broken], launches=launches)})
+    terms = Terms(default_tolerance=0.1, max_launches=10, cores=2)
+    found = judge_launches(terms, sweeps(10), entry, case=CASE, comparisons=1)
+
+    assert {j.verdict.kind for j in found} <= {"unchanged", "inconclusive", "incomparable"}
+
+
+def test_beside_another_revision_neighbours_support_each_other_too() -> None:
+    pairs = 10
+
+    def judged(factor: Factors) -> dict[int, Verdict]:
+        found = judge_paired(
+            Terms(default_tolerance=0.1, max_launches=pairs, cores=2),
+            CASE,
+            sweeps(pairs, seed=5),
+            sweeps(pairs, factor, seed=6),
+            tolerance=0.05,
+            looks=(5, pairs),
+            cases=1,
+        )
+        return {int(j.verdict.at["message_bytes"]): j.verdict for j in found}
+
+    found = judged(from_the_middle_up(1.25))
+    assert set(red(found)) <= set(SIZES[4:])
+    assert any(v.reason.startswith("with its neighbours") for v in found.values())
+    assert red(judged(lambda size: 1.0)) == []
+    assert red(judged(at_one(2.0))) == [SIZES[5]]

@@ -1,0 +1,85 @@
+"""The fixture ``distbench`` in the test's own process: nothing is launched."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from pytest_distbench.judging.policy import Policy
+from pytest_distbench.machine.gpus import Gpus
+from pytest_distbench.plugin.fixtures import Distbench
+from pytest_distbench.records.launch import LaunchRecord
+from pytest_distbench.records.metric import Measurement
+from pytest_distbench.records.run import CaseResult
+from pytest_distbench.run.loop import Session
+from pytest_distbench.run.request import LaunchRequest
+from pytest_distbench.run.samples import Samples
+from pytest_distbench.run.settings import Settings
+
+
+class MadeUp(Samples):
+    """One second a launch."""
+
+    def __init__(self, request: LaunchRequest) -> None:
+        super().__init__()
+        self.request = request
+
+    def add(self, *, only: object = ()) -> None:
+        step = Measurement(name="step", unit="s", better="lower", value=1.0)
+        self.launches.append(LaunchRecord(index=len(self), outcome="passed", wall_s=1.0, measurements=[step]))
+
+
+class MadeUpSession(Session):
+    """Starts nothing."""
+
+    def samples(self, request: LaunchRequest) -> Samples:
+        return MadeUp(request)
+
+    launches_of = samples
+
+    @contextlib.contextmanager
+    def _alone(self, world_size: int) -> Iterator[None]:
+        yield
+
+
+def made_up_distbench(test: Path, folder: Path, **changes: object) -> Distbench:
+    """The fixture of a test in this file, without a pytest run around it; a launch of it takes a second."""
+    settings = Settings(
+        world_sizes=(4,),
+        only_these_sizes=False,
+        gpu=False,
+        gpus=Gpus(),
+        shares_gpu=False,
+        numa_binding="",
+        attach=None,
+        backends=("gloo",),
+        launcher="warm",
+        launches=1,
+        max_launches=3,
+        update_launches=10,
+        timeout_s=60.0,
+        baselines=folder,
+        platform="cpu-x-2c",
+        update=None,
+        prune=False,
+        policy=Policy(),
+        tolerance=0.1,
+        json=None,
+        logs=None,
+        max_message_bytes=None,
+        preload=(),
+    )
+    launching: Any = SimpleNamespace(settings=dataclasses.replace(settings, **changes), on_progress=lambda text: None)  # type: ignore[arg-type]
+    node: Any = SimpleNamespace(
+        path=test,
+        nodeid="t.py::t",
+        stash={},
+        iter_markers=lambda: iter(()),
+        config=SimpleNamespace(rootpath=test.parent, getoption=lambda *_: None),
+    )
+    found: list[CaseResult] = []
+    return Distbench(MadeUpSession(launching), node, 2, "gloo", found.append, "pytest", contextlib.nullcontext)
