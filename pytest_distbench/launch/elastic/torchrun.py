@@ -6,6 +6,8 @@ Its store is the controller's, so that it outlives every node.
 from __future__ import annotations
 
 import contextlib
+import functools
+import importlib.util
 import json
 import os
 import signal
@@ -161,11 +163,21 @@ class TorchrunEngine:
             f"--rdzv-id={self._id}",
             f"--rdzv-conf={','.join(f'{name}={value}' for name, value in settings.items())}",
             f"--max-restarts={MAX_RESTARTS}",
-            "--event-log-handler=console",
+            *(["--event-log-handler=console"] if tells_events() else []),
             f"--log-dir={self._files.torchrun_logs / str(slot)}",
             "--local-addr=127.0.0.1",
             "-m", self._worker, str(self._files.plan),
         ]  # fmt: skip
+
+
+@functools.cache
+def tells_events() -> bool:
+    """Whether this torchrun prints its events when asked (https://github.com/pytorch/pytorch/pull/155268).
+
+    Where it does not, nobody sees when agents meet, and that part of a recovery is unaccounted.
+    """
+    found = importlib.util.find_spec("torch.distributed.run")
+    return found is not None and "--event-log-handler" in Path(str(found.origin)).read_text()
 
 
 def rendezvous_seconds(log: str) -> list[float]:

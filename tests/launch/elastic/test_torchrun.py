@@ -11,10 +11,11 @@ import msgspec
 import pytest
 from support.plans import make_plan
 from support.timelines import JOB
+from torch.distributed.run import get_args_parser
 
 from pytest_distbench.elastic import join
 from pytest_distbench.launch.elastic.controller import CannotGoOn, Controller
-from pytest_distbench.launch.elastic.torchrun import TorchrunEngine, rendezvous_seconds
+from pytest_distbench.launch.elastic.torchrun import TorchrunEngine, rendezvous_seconds, tells_events
 from pytest_distbench.records.elastic import MembershipPlan, Timers
 from pytest_distbench.records.plan import BodyReference
 from pytest_distbench.records.record import replace
@@ -30,6 +31,10 @@ def test_the_time_of_each_rendezvous_is_read_of_an_agents_log() -> None:
     log = "\n".join(["W1122 master warning", EVENT, EVENT.replace("RENDEZVOUS", "START"), "{torn RENDEZVOUS", EVENT])
 
     assert rendezvous_seconds(log) == [1.25, 1.25]
+
+
+def test_this_torchrun_prints_its_events_when_asked() -> None:
+    assert tells_events() == ("--event-log-handler" in get_args_parser().format_help())
 
 
 BODY = """
