@@ -9,7 +9,7 @@ from typing import Any, Literal, NoReturn, TypeVar
 
 import pytest
 
-from pytest_distbench.errors import BackendUnavailable, DistbenchError, DistbenchWarning, show
+from pytest_distbench.errors import BackendUnavailable, DerivationError, DistbenchError, DistbenchWarning, show
 from pytest_distbench.judging.bounds import check_measured
 from pytest_distbench.judging.policy import Conclusion, conclude
 from pytest_distbench.plugin.arguments import Arguments
@@ -27,6 +27,7 @@ from pytest_distbench.plugin.runs import Run
 from pytest_distbench.plugin.workload import Wanted
 from pytest_distbench.records.bound_text import BoundValue
 from pytest_distbench.records.metric import Measurement, Scalar
+from pytest_distbench.records.options import FAKE
 from pytest_distbench.records.reader import Reader
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import CaseResult
@@ -243,6 +244,8 @@ class Distbench:
             Misuse: an argument cannot be used.
         """
         self._checks += 1
+        if self._ask.only_structure:
+            pytest.skip(f"not run: distbench.check looks at values, and the {FAKE} backend has none")
         given = self.arguments("distbench.check")
         launched, request = self._ask.run(
             given,
@@ -399,6 +402,10 @@ class Distbench:
             return work()
         except SampleFailed as error:
             failed = error.samples
+        except DerivationError as error:
+            if self._ask.only_structure and isinstance(error.__cause__, KeyError):
+                pytest.skip(f"not judged: the {FAKE} backend has no clocks and values: {escape(str(error))}")
+            raise Misuse(str(error)) from None
         except BackendUnavailable as error:
             if len(self._session.settings.backends) > 1:
                 pytest.skip(f"not available: {error}")

@@ -21,7 +21,7 @@ _KEYWORDS = {
     "world_size": ("min", "max"),
     "gpu": ("min_memory", "capability", "link"),
     "cpu": (),
-    "distbench": ("timeout", "launches", "tolerance", "metrics", "bounds", "xfail_perf"),
+    "distbench": ("timeout", "launches", "tolerance", "metrics", "bounds", "xfail_perf", "fake_rank"),
 }
 
 
@@ -36,6 +36,7 @@ class Requirement:
         metrics: names of the metrics that are judged; the others are only shown.
         bounds: by a metric's key, or its name.
         xfail_perf: reason why a regression is expected.
+        fake_rank: the rank that one process stands for on the backend ``fake``; negative: from the end.
     """
 
     timeout_s: float | None = None
@@ -44,6 +45,7 @@ class Requirement:
     metrics: tuple[str, ...] | None = None
     bounds: Mapping[str, BoundValue] | None = None
     xfail_perf: str | None = None
+    fake_rank: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +141,7 @@ def requirement(markers: Iterable[pytest.Mark]) -> Requirement:
         metrics=_metrics(options.get("metrics")),
         bounds=_bounds(options.get("bounds")),
         xfail_perf=_reason(options.get("xfail_perf")),
+        fake_rank=_rank(options.get("fake_rank")),
     )
 
 
@@ -197,6 +200,14 @@ def _launches(value: object) -> int | None:
             f"@pytest.mark.distbench: launches={value!r}; wanted a whole number from 1 to {MOST_LAUNCHES}"
         )
     return value
+
+
+def _rank(value: object) -> int | None:
+    if value is None or (isinstance(value, int) and not isinstance(value, bool)):
+        return value
+    raise ConfigurationError(
+        f"@pytest.mark.distbench: fake_rank={value!r}; wanted a rank, 0 or more, or -1 for the last"
+    )
 
 
 def _tolerance(value: object) -> float | Mapping[str, float] | None:

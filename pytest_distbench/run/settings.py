@@ -44,6 +44,8 @@ class Settings:
         shares_gpu: several ranks may run on one GPU; nothing is judged or stored then.
         attach: the rank that gets the terminal, or None.
         backends: of the process groups; every test runs with each of them.
+        fake_rank: the rank that the one process of a launch stands for, on the backend ``fake``; negative: from the
+            end. None: each rank has a process.
         launcher: name of the launcher.
         launches: launches judged first.
         max_launches: the most launches of one case, while its answer is open.
@@ -69,6 +71,7 @@ class Settings:
     shares_gpu: bool
     attach: int | None
     backends: tuple[str, ...]
+    fake_rank: int | None = None
     launcher: str
     launches: int
     max_launches: int
