@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from fractions import Fraction
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
-from pytest_distbench.records.fingerprint import Beyond, Collective, Fingerprint
+from pytest_distbench.records.fingerprint import ALL, Beyond, Collective, Fingerprint, named_ranks, of_rank
 from pytest_distbench.records.kinds import VerdictName
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.verdict import Verdict
@@ -17,11 +17,6 @@ METRIC = "fingerprint"
 """Name of the verdict; a ``metrics=`` that lists others leaves it unjudged."""
 
 DIFFERS = "differs between launches of the same code"
-
-_Part = TypeVar("_Part")
-
-ALL = "all"
-"""Key of the collectives that every rank has."""
 
 
 def differences(stored: Fingerprint, current: Fingerprint) -> list[str]:
@@ -202,9 +197,9 @@ def _changes(before: Sequence[Collective], after: Sequence[Collective]) -> list[
 
 def _became(old: Mapping[Collective, int], new: Mapping[Collective, int], op: str, where: str) -> str:
     if not new:
-        return f"{_tell(old, op)}{where} {'is' if sum(old.values()) == 1 else 'are'} gone"
+        return f"{_tell(old, op, _Shown())}{where} {'is' if sum(old.values()) == 1 else 'are'} gone"
     if not old:
-        return f"{_tell(new, op)}{where} {'was' if sum(new.values()) == 1 else 'were'} added"
+        return f"{_tell(new, op, _Shown())}{where} {'was' if sum(new.values()) == 1 else 'were'} added"
     shown = _Shown(
         dtype={c.dtype for c in old} != {c.dtype for c in new}, how={c.how for c in old} != {c.how for c in new}
     )
@@ -252,7 +247,7 @@ class _Shown(NamedTuple):
     is_rounded: bool = True
 
 
-def _tell(counts: Mapping[Collective, int], op: str, shown: _Shown = _Shown()) -> str:
+def _tell(counts: Mapping[Collective, int], op: str, shown: _Shown) -> str:
     """``214 all_reduce of 4 KiB to 100 KiB float32 (sum)``."""
     size = format_bytes if shown.is_rounded else "{:,} B".format
     sizes = sorted({c.message_bytes for c in counts})
@@ -291,19 +286,4 @@ def ranks_of(fingerprint: Fingerprint) -> list[int]:
         fingerprint.optimizer_bytes,
         fingerprint.beyond,
     ]
-    return _named_ranks([who for part in parts for who in part]) or [0]
-
-
-def of_rank(by_ranks: Mapping[str, _Part], rank: int) -> _Part | None:
-    """What one rank has of a part of a fingerprint; None where it has none."""
-    return next((part for who, part in by_ranks.items() if who == ALL or rank in _named_ranks([who])), None)
-
-
-def _named_ranks(keys: Iterable[str]) -> list[int]:
-    """The ranks that keys such as ``0,2-3`` name; ``all`` names none."""
-    found = set()
-    for key in keys:
-        for run in key.split(",") if key != ALL else ():
-            first, _, last = run.partition("-")
-            found |= set(range(int(first), int(last or first) + 1))
-    return sorted(found)
+    return named_ranks([who for part in parts for who in part]) or [0]

@@ -1,6 +1,6 @@
 """What a fingerprint says in numbers: how many collectives, and how many bytes are sent and held. Pure.
 
-They are what is judged where clocks and values mean nothing, on the backend ``fake``, and what grows with the world size.
+They are what is judged where clocks and values mean nothing, on the backend ``fake``, and what grows with the ranks.
 """
 
 from __future__ import annotations
@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from pytest_distbench.judging.fingerprint_rule import of_rank, payload_bytes, ranks_of
-from pytest_distbench.records.fingerprint import Fingerprint
+from pytest_distbench.judging.fingerprint_rule import payload_bytes, ranks_of
+from pytest_distbench.records.fingerprint import Fingerprint, of_rank
 from pytest_distbench.records.metric import Measurement
 
 
@@ -47,7 +47,7 @@ def structure_of(fingerprint: Fingerprint) -> Structure:
 
 
 def structure_metrics(fingerprints: Mapping[str, Fingerprint]) -> list[Measurement]:
-    """A metric of each number that is not 0, ``parameter_bytes[of=step_time]``; collectives are told if there are none."""
+    """A metric of each number, ``parameter_bytes[of=step_time]``; but for collectives those of 0 are left out."""
     return [
         Measurement(name=name, unit=unit, better="exact", value=value, at={"of": key})
         for key, fingerprint in fingerprints.items()

@@ -83,6 +83,7 @@ class CollectiveSweep:
         Raises:
             Misuse: unknown collective, dtype or preset, or no size left.
         """
+        self._distbench.skip_without_clocks("a sweep measures times")
         given = self._distbench.arguments("collective_sweep")
         given.options(options, _OPTIONS)
         try:

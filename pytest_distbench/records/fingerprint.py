@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Iterable, Mapping
+from typing import Annotated, TypeVar
 
 import msgspec
 
@@ -11,6 +12,10 @@ from pytest_distbench.records.record import Record
 NOT_RECORDED = "collectives are not recorded by"
 """How the reason begins where this torch cannot give a fingerprint: true of a whole run, and told once in it."""
 
+ALL = "all"
+"""Key of what every rank has."""
+
+_Part = TypeVar("_Part")
 _RankKey = Annotated[str, msgspec.Meta(pattern=r"^(all|\d{1,6}(-\d{1,6})?(,\d{1,6}(-\d{1,6})?)*)$")]
 
 
@@ -94,3 +99,18 @@ class Fingerprint(Record, frozen=True, kw_only=True, omit_defaults=True):
     them, nor does ``training_start``: what is not there is not compared."""
     missing: str = ""
     """Why there is none: it cannot be read here, or differs between launches."""
+
+
+def of_rank(by_ranks: Mapping[str, _Part], rank: int) -> _Part | None:
+    """What one rank has of a part of a fingerprint; None where it has none."""
+    return next((part for who, part in by_ranks.items() if who == ALL or rank in named_ranks([who])), None)
+
+
+def named_ranks(keys: Iterable[str]) -> list[int]:
+    """The ranks that keys such as ``0,2-3`` name; ``all`` names none."""
+    found = set()
+    for key in keys:
+        for run in key.split(",") if key != ALL else ():
+            first, _, last = run.partition("-")
+            found |= set(range(int(first), int(last or first) + 1))
+    return sorted(found)

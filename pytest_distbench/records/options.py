@@ -7,7 +7,7 @@ from typing import Literal, NamedTuple
 from pytest_distbench.records.choices import DEFAULT_TOLERANCE
 
 FAKE = "fake"
-"""The backend that moves no data: one process stands for a rank of a group of any size, and structure alone is judged."""
+"""The backend that moves no data: one process stands for a rank of a group of any size; structure alone is judged."""
 
 BACKENDS = ("gloo", "nccl", "mpi", "ucc", "xccl", FAKE)
 
@@ -67,8 +67,8 @@ OPTIONS: dict[str, Option] = {
     "backend": Option(
         metavar="NAME[,NAME...]",
         summary=f"process-group backend: {', '.join(BACKENDS)} (default: nccl with --gpu, else gloo); of several, "
-        "every test runs with each, and those this torch has not are skipped; fake, alone: one process for a group of any "
-        "size, structure is judged, no clocks and values",
+        "every test runs with each, and those this torch has not are skipped; fake, alone: one process for a group of "
+        "any size; structure is judged, no clocks and values",
     ),
     "fake-rank": Option(
         metavar="RANK",
