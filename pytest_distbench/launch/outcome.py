@@ -96,10 +96,16 @@ def make_record(
         peak_memory_bytes=max((r.peak_memory_bytes for r in told), default=0) if plan.stands_for is None else 0,
         foreign_cores=foreign_cores(told) if plan.stands_for is None else None,
         gpus=[reports[rank].gpu for rank in range(plan.processes)] if has_passed and any(r.gpu for r in told) else [],
-        software=reports[0].software if 0 in reports else {},
+        software=_software(plan, reports),
         remarks=[*_merge_remarks(channel.remarks()), *filter(None, remarks)],
         logs=plan.directory,
     )
+
+
+def _software(plan: LaunchPlan, reports: Mapping[int, RankReport]) -> dict[str, str]:
+    """What rank 0 ran; of a process that stands for a rank what decides about structure, and not about arithmetic."""
+    told = reports[0].software if 0 in reports else {}
+    return told if plan.stands_for is None else {name: told[name] for name in ("python", "torch") if name in told}
 
 
 def _phases(reports: Mapping[int, RankReport], ended: Exit, clock: Clock) -> dict[str, float]:

@@ -72,6 +72,10 @@ class Watch:
         if self.is_on and self._sees_all:
             self._observer.look()
 
+    def look_away(self) -> None:
+        """End what :meth:`look` began."""
+        self._observer.look_away()
+
     def mark(self) -> None:
         """From here on counts what :meth:`since_mark` describes; at first it is the rank's start."""
         if self.is_on:

@@ -79,11 +79,6 @@ def occupy_stream(cycles: int) -> None:
 
 _AFTER_US = torch._C._dispatch_keyset_full_after(torch._C.DispatchKey.BackendSelect)
 _UNWATCHED = {"check_for_nan"}
-_REDUCING = (
-    "allreduce", "allreduce_coalesced", "reduce", "reduce_scatter", "_reduce_scatter_base",
-    "reduce_scatter_tensor_coalesced",
-)  # fmt: skip
-"""The methods of a process group that take a reduction."""
 
 Told = Callable[[str, dict[str, Any], str], None]
 """Gets the operator's name, its arguments by their names, and the reduction if Python has named one."""
@@ -117,9 +112,9 @@ def watch_collectives(tell: Told, *, completes: bool = False) -> Callable[[], No
         elif namespace == "_c10d_functional" and "reduce" in name and "." not in name:
             operator = getattr(torch.ops._c10d_functional, name).default
             functional.impl(name, _naming(operator, named), "BackendSelect", with_keyset=True)
-    methods = {name: getattr(dist.ProcessGroup, name) for name in _REDUCING if hasattr(dist.ProcessGroup, name)}
+    methods = {name: method for name, method in vars(dist.ProcessGroup).items() if "reduce" in name}
     for name, method in methods.items():
-        setattr(dist.ProcessGroup, name, _naming_method(method, named))
+        setattr(dist.ProcessGroup, name, _naming_method(getattr(dist.ProcessGroup, name), named))
 
     def end() -> None:
         for name, method in methods.items():
