@@ -143,12 +143,12 @@ def _changes_of_rank(stored: Fingerprint, current: Fingerprint, rank: int) -> It
             plural = "s" * (number > 1)
             yield f"{number} process group{plural} {group.name} of {group.size} ranks {verb} {word}"
     for what, field in (("parameters", "parameter_bytes"), ("optimizer state", "optimizer_bytes")):
-        was, now = (of_rank(getattr(f, field), rank) or 0 for f in (stored, current))
-        if was != now:
-            yield f"{_size(was, now)} of {what} per rank became {_size(now, was)}"
-    was, now = (_rate(of_rank(f.beyond, rank)) for f in (stored, current))
-    if was != now:
-        yield f"{_tell_beyond(of_rank(stored.beyond, rank))} became {_tell_beyond(of_rank(current.beyond, rank))}"
+        held, holds = (of_rank(getattr(f, field), rank) or 0 for f in (stored, current))
+        if held != holds:
+            yield f"{_size(held, holds)} of {what} per rank became {_size(holds, held)}"
+    was, now = of_rank(stored.beyond, rank), of_rank(current.beyond, rank)
+    if _rate(was) != _rate(now):
+        yield f"collectives that not every iteration has: {_tell_beyond(was)} became {_tell_beyond(now)}"
 
 
 def _alike_told(
@@ -171,10 +171,9 @@ def _rate(beyond: Beyond | None) -> Fraction:
 
 def _tell_beyond(beyond: Beyond | None) -> str:
     if beyond is None:
-        return "no collective beside those of the described iteration"
-    word = "more" if beyond.collectives > 0 else "fewer"
-    number = abs(beyond.collectives)
-    return f"{number} {word} in {beyond.iterations} iterations than the described one makes of them"
+        return "none"
+    fewer = " fewer" if beyond.collectives < 0 else ""
+    return f"{abs(beyond.collectives)}{fewer} in {beyond.iterations} iterations"
 
 
 def _changes(before: Sequence[Collective], after: Sequence[Collective]) -> list[str]:

@@ -113,7 +113,7 @@ def watch_collectives(tell: Told, *, completes: bool = False) -> Callable[[], No
             operator = getattr(torch.ops._c10d_functional, name).default
             functional.impl(name, _naming(operator, named), "BackendSelect", with_keyset=True)
     methods = {name: method for name, method in vars(dist.ProcessGroup).items() if "reduce" in name}
-    for name, method in methods.items():
+    for name in methods:
         setattr(dist.ProcessGroup, name, _naming_method(getattr(dist.ProcessGroup, name), named))
 
     def end() -> None:

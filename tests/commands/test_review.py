@@ -126,7 +126,6 @@ class TestAccept:
     @pytest.mark.parametrize(
         ("changes", "reason"),
         [
-            ({"case": keyed(backend="fake")}, "the fake backend moves no data"),
             (
                 {"environment": Environment(platform=PLATFORM, device="X", cores=2, software={}, shares_gpu=True)},
                 "shared",

@@ -184,15 +184,6 @@ def test_a_baseline_that_cannot_be_written_fails_its_test(project: Project) -> N
     assert result.ret == 1
 
 
-def test_the_fake_backend_is_never_a_baseline(project: Project) -> None:
-    made = project(TEST)
-    result = run(made, "--distbench-backend=fake", "--distbench-update")
-
-    result.stderr.fnmatch_lines(["*backend fake moves no data*never a baseline*"])
-    assert result.ret == EXIT_USAGE
-    assert stored(made) == []
-
-
 @pytest.mark.parametrize(("software", "told"), [("torch=9.9", "torch 2.13.0 -> 9.9"), ("mkl=2025", "mkl - -> 2025")])
 def test_other_software_makes_a_changed_exact_number_incomparable(
     recorded: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, software: str, told: str

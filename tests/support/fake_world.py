@@ -1,4 +1,4 @@
-"""One process as a rank of a large world: the backend ``fake``, in the test's own process. To be imported late: torch."""
+"""One process as a rank of a large world: the backend ``fake``, in the test's own process."""
 
 from __future__ import annotations
 
