@@ -43,7 +43,8 @@ class Fault:
         waits: ends at a collective's time-out, which is part of the launch's.
         root_cause: rank that must be named first; None: any.
         remark: regular expression for what a launch that passes says nevertheless; empty: nothing.
-        is_any_launchers: what is told comes from the rank and its files alone, whichever launcher started it.
+        is_any_launchers: what is told comes from the rank and its files alone, whichever launcher started it, or what a
+            launcher has to do with it is another fault's too.
     """
 
     body: Callable[[RankContext], object]
@@ -499,12 +500,12 @@ FAULTS: tuple[Fault, ...] = (
     Fault(exits, r"rank 1 exit code 3"),
     Fault(exits_while_a_child_holds_its_files, r"rank 1 (exit code 0|ended without a report)"),
     Fault(is_killed, r"rank 1 killed by SIGKILL"),
-    Fault(is_terminated, r"rank 1 killed by SIGTERM"),
+    Fault(is_terminated, r"rank 1 killed by SIGTERM", is_any_launchers=True),
     Fault(is_killed_in_teardown, r"rank 1 killed by SIGKILL"),
-    Fault(healthy, r"rank 1 killed by SIGKILL", phase="import:kill"),
-    Fault(healthy, r"rank 1 killed by SIGKILL", phase="rendezvous:kill"),
+    Fault(healthy, r"rank 1 killed by SIGKILL", phase="import:kill", is_any_launchers=True),
+    Fault(healthy, r"rank 1 killed by SIGKILL", phase="rendezvous:kill", is_any_launchers=True),
     Fault(crashes, r"rank 1 killed by SIGSEGV"),
-    Fault(aborts, r"rank 1 killed by SIGABRT"),
+    Fault(aborts, r"rank 1 killed by SIGABRT", is_any_launchers=True),
     Fault(runs_out_of_memory, r"rank 1 raised MemoryError", is_any_launchers=True),
     Fault(hangs, r"hung in body, .*: rank 1 at faults\.py:\d+ in hangs", is_hang=True),
     Fault(
@@ -520,8 +521,13 @@ FAULTS: tuple[Fault, ...] = (
         root_cause=None,
         is_any_launchers=True,
     ),
-    Fault(hangs_with_signals_blocked, r"hung in body, .*: rank 1 at faults\.py:\d+ in hangs_with_sig", is_hang=True),
-    Fault(hangs_in_c, r"hung in body, .*: rank 1 at faults\.py:\d+ in hangs_in_c", is_hang=True),
+    Fault(
+        hangs_with_signals_blocked,
+        r"hung in body, .*: rank 1 at faults\.py:\d+ in hangs_with_sig",
+        is_hang=True,
+        is_any_launchers=True,
+    ),
+    Fault(hangs_in_c, r"hung in body, .*: rank 1 at faults\.py:\d+ in hangs_in_c", is_hang=True, is_any_launchers=True),
     Fault(
         hangs_in_a_group_of_its_own,
         r"hung in body, .*: rank 1 at faults\.py:\d+ in hangs_in_a_.*; rank 0 waits in all_reduce .* in group pair",
@@ -552,6 +558,7 @@ FAULTS: tuple[Fault, ...] = (
         hangs_without_the_handler,
         r"hung in body, .*: rank 1 (at faults\.py:\d+ in hangs_without|in phase body)",
         is_hang=True,
+        is_any_launchers=True,
     ),
     Fault(stops, r"hung in body, .*: rank 1 (at faults\.py:\d+ in stops|in phase body)", is_hang=True),
     Fault(
@@ -559,8 +566,20 @@ FAULTS: tuple[Fault, ...] = (
         r"hung in teardown, .*: rank 1 at faults\.py:\d+ in _sleep",
         is_hang=True,
     ),
-    Fault(healthy, r"hung in import, .*: rank 1 at faults\.py:\d+ in act", phase="import:hang", is_hang=True),
-    Fault(healthy, r"hung in rendezvous, .*rank 1 at faults\.py:\d+ in act", phase="rendezvous:hang", is_hang=True),
+    Fault(
+        healthy,
+        r"hung in import, .*: rank 1 at faults\.py:\d+ in act",
+        phase="import:hang",
+        is_hang=True,
+        is_any_launchers=True,
+    ),
+    Fault(
+        healthy,
+        r"hung in rendezvous, .*rank 1 at faults\.py:\d+ in act",
+        phase="rendezvous:hang",
+        is_hang=True,
+        is_any_launchers=True,
+    ),
     Fault(prints_everywhere, _PASSES, is_any_launchers=True),
     Fault(prints_100_megabytes, _PASSES, is_any_launchers=True),
     Fault(forks, _PASSES),

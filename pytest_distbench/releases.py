@@ -59,6 +59,7 @@ PARTS: Mapping[str, Part] = MappingProxyType(
             (2, 8),
             "no fingerprint of a training's start on gloo, and a hang is told by its stacks, without the collective",
         ),
+        "numa": Part("NUMA binding", (2, 9), "no --distbench-numa-binding"),
         "handlers": Part("entry points for torchrun's rendezvous", (2, 6)),
     }
 )

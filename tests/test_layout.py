@@ -43,7 +43,6 @@ EXEMPT = {
             "worker/control.py",
             "worker/main.py",
             "worker/membership.py",
-            "worker/process.py",
             "worker/recorder.py",
             "worker/side_group.py",
         ),

@@ -126,6 +126,25 @@ class CardWatch:
             card, device = self._handles[uuid]
             seen.append(_look(self._driver, card, device, self._is_foreign, since=seen[-1].at if seen else None))
 
+    def memory_in_use(self, count: int) -> dict[str, int]:
+        """Bytes in use, by label, of the first so many GPUs; without those that do not tell."""
+        told = {gpu.label: self._ask("GetMemoryInfo", gpu) for gpu in self._gpus[:count]}
+        return {label: int(memory.used) for label, memory in told.items() if memory is not None}
+
+    def users(self, label: str) -> list[str]:
+        """Names of the processes that compute on a GPU."""
+        return [
+            _name(pid)
+            for gpu in self._gpus
+            if gpu.label == label and gpu.uuid in self._handles and self._driver is not None
+            for pid in processes_on(self._driver, self._handles[gpu.uuid][1])
+        ]
+
+    def _ask(self, what: str, gpu: Gpu) -> Any:
+        if self._driver is None or gpu.uuid not in self._handles:
+            return None
+        return self._driver.ask(what, self._handles[gpu.uuid][1])
+
     def close(self) -> None:
         """Let go of the driver."""
         self._handles = {}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import os
+import re
 import sys
 from collections.abc import Collection, Mapping, Sequence, Set
 from pathlib import Path
@@ -18,6 +19,7 @@ from pytest_distbench.records.bound import Bound, bounds_between
 from pytest_distbench.records.choices import MOST_LAUNCHES
 from pytest_distbench.records.kinds import METRIC_KINDS
 from pytest_distbench.records.metric import PHASE, Scalar
+from pytest_distbench.records.plan import PLACEHOLDERS
 from pytest_distbench.records.reader import Reader
 from pytest_distbench.records.torchrun import NOTES_VARIABLE
 from pytest_distbench.records.wire import can_be_written
@@ -27,6 +29,8 @@ LONGEST_NAME = 100
 _OUR_NAMES = ("wall_time", "fingerprint")
 _SEEDS = range(-(2**63), 2**64)
 """What ``torch.manual_seed`` takes."""
+_PLACEHOLDERS = {re.sub(r"\W|_", "", name): name for name in PLACEHOLDERS}
+"""By their letters."""
 _PACKAGE = str(Path(__file__).resolve().parents[1])
 
 
@@ -114,6 +118,7 @@ class Arguments:
                 self.refuse(f"args: {show(argument)} is a {type(argument).__name__}; wanted text, a number or a path")
             if "\0" in str(argument) or not can_be_written(str(argument)):
                 self.refuse(f"args: {show(argument)} holds a character that no command line can")
+            self._placeholders("args", str(argument))
         return [os.fspath(a) if isinstance(a, os.PathLike) else str(a) for a in value]
 
     def variables(self, value: object) -> dict[str, str]:
@@ -128,7 +133,15 @@ class Arguments:
                 self.refuse(f"env[{name!r}]={show(inner)}; wanted text, a number or a path")
             if "\0" in str(inner) or not can_be_written(str(inner)):
                 self.refuse(f"env[{name!r}]={show(inner)} holds a character that no environment can")
+            self._placeholders(f"env[{name!r}]", str(inner))
         return {name: os.fspath(v) if isinstance(v, os.PathLike) else str(v) for name, v in found.items()}
+
+    def _placeholders(self, name: str, text: str) -> None:
+        """One that is written in another way would go to the script as it is."""
+        for found in re.findall(r"\{[\w-]+\}", text):
+            meant = _PLACEHOLDERS.get(re.sub(r"\W|_", "", found).lower(), found)
+            if meant != found:
+                self.refuse(f"{name}: {show(text)} has {found}, which is no placeholder; wanted {meant}")
 
     def readers(self, value: object) -> dict[str, Reader]:
         """``read=``: what is read of a script's output and files, by the metric's name."""

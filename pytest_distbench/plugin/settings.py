@@ -21,8 +21,8 @@ from pytest_distbench.records.choices import (
     RUN_LAUNCHES,
     UPDATES,
 )
-from pytest_distbench.records.options import BACKENDS, FAKE, NOTHING, OPTIONS
-from pytest_distbench.releases import check_torch
+from pytest_distbench.records.options import BACKENDS, FAKE, NOTHING, NUMA_BINDINGS, OPTIONS
+from pytest_distbench.releases import PARTS, check_torch, release_of, text
 from pytest_distbench.units import parse_bytes
 
 if TYPE_CHECKING:
@@ -35,6 +35,9 @@ MOST_RANKS_PER_CORE = 32
 """More ranks than this on one CPU core is a typing error, not a test."""
 
 _MOST_DIGITS = 9
+
+_CHOSEN = {"missing": "policy", "numa_binding": "mode"}
+"""What an option chooses, where it is not called so."""
 
 _OTHER_DEVICES = {
     "rocm": ("ROCm: AMD GPUs", "amdsmi"),
@@ -86,6 +89,7 @@ def read_settings(config: pytest.Config) -> Settings:
         gpu=gpu,
         gpus=found,
         shares_gpu=shares_gpu,
+        numa_binding=_numa_binding(config, gpu=gpu),
         attach=_attach(config, sizes[-1], is_update=bool(update)),
         backends=backends,
         fake_rank=fake_rank,
@@ -152,8 +156,7 @@ def _choice(config: pytest.Config, name: str, allowed: tuple[str, ...], default:
     text = _text(config, name) or default
     if text and text not in allowed:
         raise ConfigurationError(
-            f"{_spell(name)}: unknown {'policy' if name == 'missing' else name} {text!r}; "
-            f"known are {', '.join(allowed)}"
+            f"{_spell(name)}: unknown {_CHOSEN.get(name, name)} {text!r}; known are {', '.join(allowed)}"
         )
     return text
 
@@ -170,6 +173,20 @@ def _update(config: pytest.Config) -> Update | None:
 
 def _launcher(config: pytest.Config) -> str:
     return _choice(config, "launcher", tuple(LAUNCHERS), DEFAULT_LAUNCHER)
+
+
+def _numa_binding(config: pytest.Config, *, gpu: bool) -> str:
+    mode = _choice(config, "numa_binding", NUMA_BINDINGS, "")
+    if mode and not gpu:
+        raise ConfigurationError(f"{_spell('numa_binding')}: binds ranks to the CPUs near their GPUs: give --gpu too")
+    from pytest_distbench.machine import hardware
+
+    found, since = hardware.installed_version("torch"), PARTS["numa"].since
+    if mode and release_of(found) < since:
+        raise ConfigurationError(
+            f"{_spell('numa_binding')}: {text(since)} and later can bind ranks; found torch {found}"
+        )
+    return mode
 
 
 def _backends(config: pytest.Config, *, gpu: bool) -> tuple[str, ...]:

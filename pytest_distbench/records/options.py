@@ -10,6 +10,8 @@ FAKE = "fake"
 """The backend that moves no data: one process stands for a rank of a group of any size; structure alone is judged."""
 
 BACKENDS = ("gloo", "nccl", "mpi", "ucc", "xccl", FAKE)
+NUMA_BINDINGS = ("node", "socket", "exclusive", "core-complex")
+"""What torchrun's ``--numa-binding`` takes."""
 
 
 class Option(NamedTuple):
@@ -63,6 +65,11 @@ OPTIONS: dict[str, Option] = {
         summary="with --gpu: let several ranks run on one GPU, to test the plumbing; nothing is judged or stored",
         has_ini_key=False,
         calibration="refused",
+    ),
+    "numa-binding": Option(
+        metavar="MODE",
+        summary="with --gpu: bind each rank to the CPUs near its GPU, as torchrun's --numa-binding does: "
+        + ", ".join(NUMA_BINDINGS),
     ),
     "backend": Option(
         metavar="NAME[,NAME...]",

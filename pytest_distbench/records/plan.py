@@ -75,6 +75,8 @@ class LaunchPlan(Record, frozen=True, kw_only=True):
     """Index of the CUDA device of each local rank; empty on the CPU."""
     shares_gpu: bool = False
     """Several ranks run on one GPU, which NCCL refuses unless each poses as a host of its own."""
+    numa_binding: str = ""
+    """Which CPUs near its GPU a rank is bound to, a mode of torchrun's; empty: it may run on all."""
     attached: int | None = None
     """The rank that owns the terminal; None: every rank writes to its log."""
     post_mortem: bool = False

@@ -8,7 +8,7 @@ import os
 import shutil
 import sys
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -19,15 +19,12 @@ from pytest_distbench.launch.launchers import LAUNCHERS, LauncherKind, LauncherS
 from pytest_distbench.launch.masking import mask_record
 from pytest_distbench.launch.supervise import supervise
 from pytest_distbench.machine import hardware
-from pytest_distbench.machine.cards import CardWatch
-from pytest_distbench.machine.gpus import misplaced
 from pytest_distbench.machine.secrets import mask_values, secret_values
-from pytest_distbench.records.card import CardWitness
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.plan import LaunchPlan
-from pytest_distbench.records.record import replace
 from pytest_distbench.records.torchrun import is_of_a_group
 from pytest_distbench.run.against import ReferenceSide, Variant, make_setup, outside
+from pytest_distbench.run.cards import Cards
 from pytest_distbench.run.directory import RunDirectory
 from pytest_distbench.run.outputs import Outputs
 from pytest_distbench.run.request import LaunchRequest
@@ -65,8 +62,12 @@ class Launching:
     _directory: RunDirectory | None = None
     _launcher: Launcher | None = None
     _reference: ReferenceSide | None = None
-    _watch: CardWatch | None = None
     _failed_launches: int = 0
+
+    @functools.cached_property
+    def cards(self) -> Cards:
+        """The GPUs of the launches."""
+        return Cards(self.settings.gpus, are_here=self.kind.hosts != "many")
 
     @functools.cached_property
     def outputs(self) -> Outputs:
@@ -148,12 +149,12 @@ class Launching:
     def _launch_in(self, directory: Path, request: LaunchRequest, index: int, *, only: Sequence[str]) -> LaunchRecord:
         plan = self._plan(directory, request, index, only=only)
         self.on_progress(f"launch {index + 1}")
-        with self._watch_cards(plan) as cards:
+        with self.cards.during(plan) as watched:
             if plan.body.command:
                 record = launch_command(plan, on_progress=self.on_progress, on_output=self._shown(plan))
             else:
                 record = supervise(self.launcher, plan, on_progress=self.on_progress, on_output=self._shown(plan))
-        record = self._describe(record, cards)
+        record = self.cards.describe(record, watched, plan, self.on_progress)
         self._tidy(record, request)
         return mask_record(record, _secrets(plan))
 
@@ -169,11 +170,13 @@ class Launching:
         self._replace_what_is_gone()
         try:
             ours, theirs = (self._plan(self.directory.next_launch(), request, index, only=only) for _ in range(2))
-            with self._watch_cards(ours) as cards:
+            with self.cards.during(ours) as watched:
                 there, here = self.reference.launch(
                     self.launcher, ours, theirs, on_progress=self.on_progress, on_output=self._shown(ours)
                 )
-            records = there and self._describe(there, cards), here and self._describe(here, cards)
+            records = [
+                record and self.cards.describe(record, watched, ours, self.on_progress) for record in (there, here)
+            ]
         except OSError as error:
             raise _no_room(error) from error
         for record, plan, side in zip(records, (theirs, ours), ("reference", ""), strict=True):
@@ -207,34 +210,15 @@ class Launching:
             variables=variables,
             own_variables=dict(place.variables),
             read=dict(request.read),
-            devices=self._devices(request.world_size),
+            devices=self.cards.devices(request.world_size),
             shares_gpu=self.settings.shares_gpu,
+            numa_binding=self.settings.numa_binding,
             attached=self.settings.attach,
             post_mortem=self.post_mortem,
             only=list(only),
             reports_progress=self.reports_progress,
             set_threads=_threads(variables) if self.kind.sets_threads else None,
         )
-
-    @contextlib.contextmanager
-    def _watch_cards(self, plan: LaunchPlan) -> Iterator[list[CardWitness]]:
-        """Look at the GPUs of a launch while it runs; those of other hosts are out of sight."""
-        if plan.device != "cuda" or not self.settings.gpus.visible or self.kind.hosts == "many":
-            yield []
-            return
-        if self._watch is None:
-            self._watch = CardWatch(self.settings.gpus.visible)
-        with self._watch.during(plan.world_size) as cards:
-            yield cards
-
-    def _describe(self, record: LaunchRecord, cards: list[CardWitness]) -> LaunchRecord:
-        """A launch on GPUs with what no rank knows: how they fared, and the driver."""
-        driver = self.settings.gpus.driver
-        software = {**record.software, "driver": driver} if record.software and driver else record.software
-        leased = [self.settings.gpus.visible[device] for device in self._devices(len(record.gpus))]
-        remark = misplaced(leased, record.gpus)
-        remarks = [*record.remarks, remark] if remark else record.remarks
-        return replace(record, cards=cards, software=software, remarks=remarks)
 
     def forget(self, record: LaunchRecord) -> None:
         """A launch that failed is of no interest, and need not be kept for reading."""
@@ -253,11 +237,6 @@ class Launching:
             return show
         return lambda rank, line: show(rank, mask_values(line, secrets))
 
-    def _devices(self, world_size: int) -> list[int]:
-        """CUDA device of each rank: one of its own, or shared evenly."""
-        count = len(self.settings.gpus.visible)
-        return [rank % count for rank in range(world_size)] if count else []
-
     def _variables(self) -> dict[str, str]:
         """Pytest's environment as it is, without an outer torchrun's, plus what torchrun and the launcher add."""
         variables = {k: v for k, v in os.environ.items() if not is_of_a_group(k)} | dict(self.settings.gpus.variables)
@@ -273,9 +252,7 @@ class Launching:
 
     def close(self) -> None:
         """End the launchers and remove the worktree; the run directory stays if a launch failed."""
-        if self._watch is not None:
-            self._watch.close()
-            self._watch = None
+        self.cards.close()
         reference, self._reference = self._reference, None
         launcher, self._launcher = self._launcher, None
         try:

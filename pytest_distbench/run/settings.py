@@ -42,6 +42,7 @@ class Settings:
         gpu: CUDA is required.
         gpus: what the driver shows; nothing without ``gpu``.
         shares_gpu: several ranks may run on one GPU; nothing is judged or stored then.
+        numa_binding: which CPUs near its GPU a rank is bound to, a mode of torchrun's; empty: to none.
         attach: the rank that gets the terminal, or None.
         backends: of the process groups; every test runs with each of them.
         fake_rank: the rank that the one process of a launch stands for, on the backend ``fake``; negative: from the
@@ -69,6 +70,7 @@ class Settings:
     gpu: bool
     gpus: Gpus
     shares_gpu: bool
+    numa_binding: str
     attach: int | None
     backends: tuple[str, ...]
     fake_rank: int | None = None
@@ -93,7 +95,9 @@ class Settings:
         """The same for a test that stays on the CPU: without GPUs, and stored under the class of the CPU."""
         from pytest_distbench.machine.gpus import Gpus  # late: a plain pytest run must not pay for it
 
-        return replace(self, gpu=False, gpus=Gpus(), shares_gpu=False, backends=("gloo",), platform=None)
+        return replace(
+            self, gpu=False, gpus=Gpus(), shares_gpu=False, numa_binding="", backends=("gloo",), platform=None
+        )
 
     @property
     def largest(self) -> int:

@@ -328,6 +328,10 @@ def _put_in_place() -> None:
     for name in _COLLECTIVES:
         collective = getattr(dist, name)
         replace_in_distributed(collective, _keeping_busy(collective))
+    with contextlib.suppress(ImportError):  # torch 2.8 and before have no NUMA binding
+        from torch.numa import binding
+
+        binding._get_numa_node_index_for_gpu_index = lambda *, gpu_index: 0
     DistributedDataParallel.__init__ = _make_replica(DistributedDataParallel.__init__)  # type: ignore[method-assign]
     _OnTheCpu().__enter__()  # of this thread, and of those forked from it
 

@@ -41,6 +41,7 @@ class State:
         power_w: that it draws.
         utilisation: share of the time in which a kernel runs, 0 to 1.
         held: what holds its clocks down, as NVML calls it: ``SwPowerCap``, ``HwThermalSlowdown``.
+        used_bytes: memory that is in use.
         processes: that have a context on it -> share of the time for which their kernels run.
     """
 
@@ -50,6 +51,7 @@ class State:
     power_w: float = 450.0
     utilisation: float = 1.0
     held: tuple[str, ...] = ()
+    used_bytes: int = 2**30
     processes: Mapping[int, float] = field(default_factory=dict)
 
 
@@ -394,7 +396,9 @@ _OF_CARDS: dict[str, Callable[..., Any]] = {
     "GetUUID": lambda nvml, card: card.uuid,
     "GetPciInfo": lambda nvml, card: SimpleNamespace(busId=card.address),
     "GetMemoryInfo": lambda nvml, card: (
-        None if card.memory_bytes is None else SimpleNamespace(total=card.memory_bytes, used=2**30)
+        None
+        if card.memory_bytes is None
+        else SimpleNamespace(total=card.memory_bytes, used=nvml.state(card).used_bytes)
     ),
     "GetCudaComputeCapability": lambda nvml, card: card.capability,
     "GetNumGpuCores": lambda nvml, card: card.cores,

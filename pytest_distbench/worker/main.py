@@ -27,6 +27,7 @@ from pytest_distbench.worker.leaving import leave
 from pytest_distbench.worker.membership import join_group, keep_destroyed_groups, leave_group
 from pytest_distbench.worker.preloaded import check_fork
 from pytest_distbench.worker.process import (
+    bind_near_gpu,
     flush_output,
     forbid_breakpoints,
     take_environment,
@@ -112,6 +113,8 @@ class _Life:
         if plan.device == "cuda":
             check_fork()
             torch.cuda.set_device(self.context.device)
+            if plan.numa_binding:
+                bind_near_gpu(torch.cuda.current_device(), plan.numa_binding)
         if plan.set_threads is not None:
             torch.set_num_threads(plan.set_threads)
         if plan.stands_for is not None and plan.body.is_script:
@@ -206,7 +209,7 @@ class _Life:
             body_s=self.body_s,
             cpu_s=self.cpu_s,
             busy_s=self.busy_s,
-            software=usage.software() if self.rank == 0 else {},
+            software=usage.software(self.plan) if self.rank == 0 else {},
             gpu=usage.gpu() if self.plan.device == "cuda" else "",
             group_size=self.largest_group(),
         )

@@ -11,6 +11,9 @@ import signal
 import sys
 from pathlib import Path
 
+import torch
+
+from pytest_distbench.errors import ConfigurationError
 from pytest_distbench.records.launch_files import LONGEST_SOCKETS_FOLDER
 from pytest_distbench.records.plan import LaunchPlan
 from pytest_distbench.records.torchrun import CONTRACT
@@ -18,7 +21,7 @@ from pytest_distbench.records.wire import STACKS_SIGNAL, variables_from_wire
 from pytest_distbench.releases import RECORDER_FILE_VARIABLES, RECORDER_SIZE_VARIABLES
 from pytest_distbench.worker.limits import heartbeat_s
 from pytest_distbench.worker.python_internals import place_sockets
-from pytest_distbench.worker.torch_internals import has_recorder
+from pytest_distbench.worker.torch_internals import cpus_near_gpu, has_recorder
 
 _RECORDED = "2000"
 """Collectives that torch's flight recorder keeps: its own default."""
@@ -64,6 +67,28 @@ def _arm_nccl(plan: LaunchPlan) -> None:
 def _name(names: tuple[str, str]) -> str:
     """The one of two that this torch reads without a warning: it deprecates the older."""
     return names[0] if has_recorder() else names[1]
+
+
+def bind_near_gpu(index: int, mode: str) -> None:
+    """Let all threads of this process run on the CPUs near its GPU alone; threads that it starts later inherit that.
+
+    Args:
+        index: of the GPU among the visible ones.
+        mode: as ``torchrun --numa-binding`` names it.
+
+    Raises:
+        ConfigurationError: it cannot be told which CPUs these are.
+    """
+    try:
+        cpus = cpus_near_gpu(index, mode)
+    except (ImportError, OSError, RuntimeError) as error:
+        raise ConfigurationError(
+            f"--distbench-numa-binding={mode}: torch {torch.__version__} cannot tell the CPUs near GPU {index} "
+            f"({type(error).__name__}: {error}); leave the option out on this machine"
+        ) from error
+    for thread in os.listdir("/proc/self/task"):
+        with contextlib.suppress(ProcessLookupError):  # it has ended
+            os.sched_setaffinity(int(thread), cpus)
 
 
 def take_output(path: Path) -> None:

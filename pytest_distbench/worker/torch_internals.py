@@ -55,6 +55,25 @@ def group_members() -> dict[str, list[int]]:
     return {world.pg_names[group]: sorted(ranks) for group, ranks in known.items()}
 
 
+def cpus_near_gpu(index: int, mode: str) -> set[int]:
+    """The CPUs that ``torchrun --numa-binding=MODE`` binds the process of a GPU to.
+
+    torch itself binds the processes it starts, in another way in each release and not those of a forkserver in all.
+
+    Args:
+        index: of the GPU among the visible ones.
+        mode: as torchrun names it.
+
+    Raises:
+        ImportError: this torch has no NUMA binding.
+        OSError: the kernel does not tell where the GPU sits.
+    """
+    from torch.numa import binding  # not in torch 2.8 and before
+
+    options = binding.NumaOptions(affinity_mode=binding.AffinityMode(mode))
+    return set(binding._get_logical_cpus_to_bind_to(gpu_index=index, numa_options=options))
+
+
 def is_fork_poisoned() -> bool:
     """Whether this process has used CUDA, so that no process forked from it can: a child is asked.
 

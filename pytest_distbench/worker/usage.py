@@ -44,8 +44,8 @@ def machine_busy_s() -> float:
     )
 
 
-def software() -> dict[str, str]:
-    """Versions, and what decides which arithmetic runs."""
+def software(plan: LaunchPlan) -> dict[str, str]:
+    """Versions, and what decides which arithmetic runs and where."""
     found = {
         "python": platform.python_version(),
         "torch": str(torch.__version__),
@@ -53,6 +53,8 @@ def software() -> dict[str, str]:
         "cpu_capability": torch.backends.cpu.get_cpu_capability(),
         "threads": str(torch.get_num_threads()),
     }
+    if plan.numa_binding:
+        found["numa_binding"] = plan.numa_binding
     if torch.cuda.is_initialized():  # to ask whether it is available would load the driver
         found["cuda"] = str(torch.version.cuda)
         found["nccl"] = ".".join(map(str, torch.cuda.nccl.version()))

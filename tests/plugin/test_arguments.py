@@ -71,6 +71,7 @@ def make(folder: Path, **changes: object) -> Distbench:
         gpu=False,
         gpus=Gpus(),
         shares_gpu=False,
+        numa_binding="",
         attach=None,
         backends=("gloo",),
         launcher="warm",
@@ -260,6 +261,16 @@ def test_a_script_whose_path_is_no_text_is_refused(tmp_path: Path) -> None:
 def test_yes_and_no_are_no_arguments_of_a_command_line(tmp_path: Path) -> None:
     with pytest.raises(Misuse, match="args: True is a bool; wanted text, a number or a path"):
         make(tmp_path).run(HERE, args=[True])  # type: ignore[list-item]
+
+
+@pytest.mark.parametrize(("written", "meant"), [("{launchdir}", "{launch_dir}"), ("{World-Size}", "{world_size}")])
+def test_a_placeholder_that_is_written_in_another_way_is_refused(written: str, meant: str, tmp_path: Path) -> None:
+    words = rf"'--x={written}' has {written}, which is no placeholder; wanted {meant}".replace("{", r"\{")
+    with pytest.raises(Misuse, match=f"args: {words}"):
+        make(tmp_path).run(HERE, args=[f"--x={written}"])
+    with pytest.raises(Misuse, match=rf"env\['X'\]: {words}"):
+        make(tmp_path).run(HERE, env={"X": f"--x={written}"})
+    assert make(tmp_path).run(HERE, args=["{'loss': 1}", "{}", "{step}", meant])
 
 
 @pytest.mark.parametrize(

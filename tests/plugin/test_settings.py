@@ -90,6 +90,11 @@ def test_the_world_size_is_the_number_of_gpus(project: Project, gpus: Callable[[
     [
         (["--distbench-share-gpu"], "*several ranks on one GPU: give --gpu too*"),
         (["--gpu", "--distbench-share-gpu", "--distbench-update"], "*measures nothing that could be a baseline*"),
+        (["--distbench-numa-binding=node"], "*near their GPUs: give --gpu too*"),
+        (
+            ["--gpu", "--distbench-numa-binding=near"],
+            "*unknown mode 'near'; known are node, socket, excl*",
+        ),
         (["--distbench-attach=2"], "*--distbench-attach*there is no rank 2: the largest group has 2 ranks*"),
         (["--distbench-attach=-1"], "*--distbench-attach*'-1' is not a whole number*"),
         (["--distbench-attach=first"], "*--distbench-attach*'first' is not a whole number*"),

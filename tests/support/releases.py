@@ -11,4 +11,7 @@ from pytest_distbench.releases import PARTS, release_of
 RECORDS = release_of(metadata.version("torch")) >= PARTS["recorder"].since
 """Whether it records the collectives of gloo."""
 
+needs_numa = pytest.mark.skipif(
+    release_of(metadata.version("torch")) < PARTS["numa"].since, reason="this torch has no NUMA binding"
+)
 needs_recorder = pytest.mark.skipif(not RECORDS, reason="this torch does not record the collectives of gloo")

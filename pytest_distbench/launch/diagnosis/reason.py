@@ -11,6 +11,10 @@ from pytest_distbench.records.rank import ErrorReport, Outcome, RankFate
 
 _UNRECORDED = re.compile(r'/torch/distributed/.*", line \d+, in (send|recv|monitored_barrier)$', re.MULTILINE)
 """What torch's flight recorder does not know, in a traceback."""
+_SPAWNS = (
+    "\nnext: torch.multiprocessing.spawn starts processes of its own, in every rank. A script that starts its "
+    "processes itself is given as a command: [sys.executable, 'train.py']"
+)
 
 
 def merge_outcomes(fates: list[RankFate], *, after_s: float) -> tuple[Outcome, str]:
@@ -61,7 +65,8 @@ def _tell_hang(failed: Sequence[RankFate], after_s: float) -> str:
     more = f" and {len(shown) - 4} more" if len(shown) > 4 else ""
     waiting = [f for f in failed if f not in shown]  # some have given up by now: their collective timed out
     what = f"; {_ranks(waiting)} in {_place(waiting[0])}" if waiting else ""
-    return f"hung in {'/'.join(phases)}, ended after {after_s:.1f} s: {told}{more}{what}"
+    advice = _SPAWNS if any(f.waits_at.endswith(", in spawn") for f in hung) else ""
+    return f"hung in {'/'.join(phases)}, ended after {after_s:.1f} s: {told}{more}{what}{advice}"
 
 
 def _tell_deadlock(waiting: Sequence[RankFate], passed: Sequence[RankFate]) -> str:

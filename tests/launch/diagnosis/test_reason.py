@@ -83,3 +83,12 @@ def waits(rank: int, **fields: object) -> RankFate:
 )
 def test_the_line_names_the_rank_and_the_place(fates: list[RankFate], outcome: str, reason: str) -> None:
     assert merge_outcomes(fates, after_s=4.0) == (outcome, reason)
+
+
+def test_a_script_that_starts_its_processes_itself_gets_the_next_step() -> None:
+    hung = [fate(rank, HUNG, waits_at="train.py:7 in <module>, in spawn") for rank in range(2)]
+    outcome, reason = merge_outcomes(hung, after_s=4.0)
+
+    assert outcome == "failed"
+    assert "next: torch.multiprocessing.spawn starts processes of its own" in reason
+    assert "is given as a command: [sys.executable, 'train.py']" in reason

@@ -1,0 +1,86 @@
+"""What a run does about the GPUs of its launches, on made-up ones."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import replace as replaced
+from pathlib import Path
+
+import pytest
+from support.plans import make_plan
+
+from pytest_distbench.machine.gpus import read_gpus
+from pytest_distbench.records.launch import LaunchRecord
+from pytest_distbench.records.plan import LaunchPlan
+from pytest_distbench.records.record import replace
+from pytest_distbench.run.cards import Cards
+from pytest_distbench.testing.nvml import Host, Nvml, State, h100s, made_up
+
+GIB = 2**30
+FAILED = LaunchRecord(index=0, outcome="failed", wall_s=1.0, reason="rank 1 was killed by SIGKILL", gpus=[])
+PASSED = LaunchRecord(index=0, outcome="passed", wall_s=1.0, gpus=[])
+
+
+@pytest.fixture
+def nvml() -> Iterator[Nvml]:
+    """Two GPUs; the second has 3 GiB more in use from second 1 to second 2."""
+    lost = {0.0: State(), 1.0: State(used_bytes=4 * GIB), 2.0: State()}
+    cards = h100s(2)
+    with made_up(Host(cards=[cards[0], replaced(cards[1], states=lost)])) as nvml:
+        nvml.seconds = lambda: 0.0  # type: ignore[method-assign]
+        yield nvml
+
+
+def describe(
+    nvml: Nvml, record: LaunchRecord, plan: LaunchPlan, said: list[str], *, goes: bool = False, patience_s: float = 0.5
+) -> LaunchRecord:
+    cards = Cards(read_gpus({}), are_here=True, patience_s=patience_s)
+    with cards.during(plan) as watched:
+        pass
+
+    def say(text: str) -> None:
+        said.append(text)
+        nvml.seconds = lambda: 2.0 if goes else 1.0  # type: ignore[method-assign]
+
+    nvml.seconds = lambda: 1.0  # type: ignore[method-assign]
+    try:
+        return cards.describe(record, watched, plan, say)
+    finally:
+        cards.close()
+
+
+@pytest.fixture
+def plan(tmp_path: Path) -> LaunchPlan:
+    return replace(make_plan(tmp_path), device="cuda", devices=[0, 1])
+
+
+def test_memory_that_a_failed_launch_leaves_is_named(nvml: Nvml, plan: LaunchPlan) -> None:
+    said: list[str] = []
+    [remark] = describe(nvml, FAILED, plan, said).remarks
+
+    assert said == ["waiting for the memory of GPUs"]
+    assert remark.startswith("GPU 1 holds 3 GiB more than before the launch, ")
+
+
+def test_memory_that_comes_back_is_no_matter(nvml: Nvml, plan: LaunchPlan) -> None:
+    assert describe(nvml, FAILED, plan, [], goes=True, patience_s=60.0).remarks == []
+
+
+def test_after_a_launch_that_passed_nothing_is_awaited(nvml: Nvml, plan: LaunchPlan) -> None:
+    said: list[str] = []
+
+    assert describe(nvml, PASSED, plan, said, patience_s=60.0).remarks == []
+    assert said == []
+
+
+def test_the_wait_ends_before_somebody_else_ends_the_test(nvml: Nvml, plan: LaunchPlan) -> None:
+    plan = replace(plan, test_ends_at=time.monotonic())
+    [remark] = describe(nvml, FAILED, plan, [], patience_s=1000.0).remarks
+
+    assert "more than before the launch, 0" in remark
+
+
+def test_ranks_share_gpus_evenly() -> None:
+    with made_up(Host(cards=h100s(2))):
+        assert Cards(read_gpus({}), are_here=True).devices(4) == [0, 1, 0, 1]

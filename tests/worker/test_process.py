@@ -1,0 +1,55 @@
+"""What a rank makes of its process."""
+
+from __future__ import annotations
+
+import os
+import threading
+from pathlib import Path
+
+import pytest
+from support.launching import Launch
+from support.releases import needs_numa
+
+from pytest_distbench.errors import ConfigurationError
+from pytest_distbench.worker import process
+from pytest_distbench.worker.context import RankContext
+
+CPUS = sorted(os.sched_getaffinity(0))
+
+
+def tells_its_cpus(rank: RankContext) -> None:
+    cpus = os.sched_getaffinity(0)
+    later: set[int] = set()
+    thread = threading.Thread(target=lambda: later.update(os.sched_getaffinity(0)))
+    thread.start()
+    thread.join()
+    assert later == cpus
+    (rank.data_dir / f"rank{rank.rank}").write_text(" ".join(map(str, cpus)))
+
+
+@pytest.mark.spawn
+@needs_numa
+@pytest.mark.skipif(len(CPUS) < 2, reason="two ranks cannot have a CPU each")
+def test_ranks_are_bound_to_the_cpus_that_torchrun_would_bind_them_to(on_cuda: Launch, tmp_path: Path) -> None:
+    """Exclusive: both GPUs of the stand-in are near node 0, so that each rank has a part of it for itself."""
+    here = {"CUDA_VISIBLE_DEVICES": "0,1"}
+    record = on_cuda("tells_its_cpus", backend="nccl", numa_binding="exclusive", variables=here)
+
+    assert record.reason == ""
+    first, second = (set(path.read_text().split()) for path in sorted(tmp_path.glob("rank?")))
+    assert first
+    assert second
+    assert not first & second
+    assert record.software["numa_binding"] == "exclusive"
+
+
+def test_a_machine_that_does_not_tell_where_a_gpu_sits_is_an_error_with_the_way_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def fail(index: int, mode: str) -> set[int]:
+        raise FileNotFoundError(2, "No such file or directory", "/sys/bus/pci/devices/0000:19:00.0/numa_node")
+
+    monkeypatch.setattr(process, "cpus_near_gpu", fail)
+
+    with pytest.raises(ConfigurationError, match=r"binding=node: .* near GPU 3 .*0000:19:00.*leave the option out"):
+        process.bind_near_gpu(3, "node")
