@@ -15,7 +15,11 @@ _DTYPES = {
 """The recorder's names; those not here are torch's in lower case, such as Float8_e4m3fn."""
 
 
-_OPERATIONS = {"_allgather_base": "all_gather_into_tensor", "_reduce_scatter_base": "reduce_scatter_tensor"}
+_OPERATIONS = {
+    "_all_gather_base": "all_gather_into_tensor",
+    "_allgather_base": "all_gather_into_tensor",
+    "_reduce_scatter_base": "reduce_scatter_tensor",
+}
 """The recorder's names of those that it does not call as torch does."""
 
 

@@ -199,7 +199,7 @@ def _fingerprint(window: _Window, notes: Sequence[Note]) -> RankFingerprint:
     ]
     return RankFingerprint(
         collectives=_rows(note.collective for note in notes),
-        groups=groups_here() if dist.is_initialized() else [],
+        groups=groups_here(),
         parameters=sum(_own(p).numel() for p in held),
         parameter_bytes=_bytes_of(held),
         optimizer_bytes=_bytes_of(kept),

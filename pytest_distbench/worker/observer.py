@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import torch
+import torch.distributed as dist
 
 from pytest_distbench.records.fingerprint import Collective, Group
 from pytest_distbench.records.flight import group_label
@@ -100,7 +101,9 @@ class Observer:
 
 def groups_here() -> list[Group]:
     """The process groups this rank belongs to, but for that of all ranks."""
-    found = []
+    found: list[Group] = []
+    if not dist.is_initialized():
+        return found
     for name, description, ranks in torch_internals.group_facts():
         label = group_label(name, description)
         steps = {b - a for a, b in itertools.pairwise(ranks)}
