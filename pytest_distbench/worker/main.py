@@ -90,7 +90,8 @@ class _Life:
         except BaseException as raised:  # noqa: BLE001 a rank reports whatever ended it, KeyboardInterrupt and SystemExit included
             outcome, reason, error = classify(raised)
             if self.context.only_structure and isinstance(raised, AssertionError):
-                outcome, reason = "skipped", f"needs values, and the backend fake has none: {raised or 'an assert'}"
+                said = str(raised).partition("\n")[0] or "an assert failed"
+                outcome, reason, error = "skipped", f"needs values, and the backend fake has none: {said}", None
             if self.plan.post_mortem and self.rank == self.plan.attached and outcome == "failed":
                 pdb.post_mortem(user_frames(raised) or raised.__traceback__)
         if getpid() != pid:

@@ -24,8 +24,12 @@ def test_transformer(distbench, way):
 @pytest.mark.world_size(min=4)
 def test_fsdp_shards_shrink(distbench):
     """Twice the ranks, half the parameters in each, within what padding costs; and as many collectives."""
-    half = distbench.measure("transformer.py::train", params={"way": "fsdp"}, world_size=distbench.world_size // 2)
-    full = distbench.measure("transformer.py::train", params={"way": "fsdp"}, world_size=distbench.world_size, name="b")
+    half = distbench.measure(
+        "transformer.py::train", params={"way": "fsdp"}, world_size=distbench.world_size // 2, name="half"
+    )
+    full = distbench.measure(
+        "transformer.py::train", params={"way": "fsdp"}, world_size=distbench.world_size, name="full"
+    )
     name = "parameter_bytes[of=step]"
     distbench.judge(
         "share", lambda a, b: b[name] / a[name], of=[half, full], better="info", at_least=0.49, at_most=0.52
