@@ -24,21 +24,11 @@ def test_transformer(distbench, way):
 @pytest.mark.world_size(min=4)
 def test_fsdp_shards_shrink(distbench):
     """Twice the ranks, half the parameters in each, within what padding costs; and as many collectives."""
-    half = distbench.measure(
-        "transformer.py::train", params={"way": "fsdp"}, world_size=distbench.world_size // 2, name="half"
-    )
-    full = distbench.measure(
-        "transformer.py::train", params={"way": "fsdp"}, world_size=distbench.world_size, name="full"
-    )
-    name = "parameter_bytes[of=step]"
+    ranks = distbench.world_size
+    half = distbench.measure("transformer.py::train", params={"way": "fsdp"}, world_size=ranks // 2, name="half")
+    full = distbench.measure("transformer.py::train", params={"way": "fsdp"}, world_size=ranks, name="full")
+    held, calls = "parameter_bytes[of=step]", "collectives[of=step]"
     distbench.judge(
-        "share", lambda a, b: b[name] / a[name], of=[half, full], better="info", at_least=0.49, at_most=0.52
+        "share", lambda a, b: b[held] / a[held], of=[half, full], better="info", at_least=0.49, at_most=0.52
     )
-    name_of_calls = "collectives[of=step]"
-    distbench.judge(
-        "more_collectives",
-        lambda a, b: b[name_of_calls] - a[name_of_calls],
-        of=[half, full],
-        better="info",
-        at_most=0,
-    )
+    distbench.judge("more_calls", lambda a, b: b[calls] - a[calls], of=[half, full], better="info", at_most=0)
