@@ -19,6 +19,7 @@ import torch
 
 from pytest_distbench.records.plan import LaunchPlan
 from pytest_distbench.records.rank import ErrorReport, Outcome, Phase, RankReport
+from pytest_distbench.records.record import replace
 from pytest_distbench.worker import bodies, script_notes, usage
 from pytest_distbench.worker.context import RankContext
 from pytest_distbench.worker.control import ControlLine
@@ -90,8 +91,9 @@ class _Life:
         except BaseException as raised:  # noqa: BLE001 a rank reports whatever ended it, KeyboardInterrupt and SystemExit included
             outcome, reason, error = classify(raised)
             if self.context.only_structure and isinstance(raised, AssertionError):
-                said = str(raised).partition("\n")[0] or "an assert failed"
-                outcome, reason, error = "skipped", f"needs values, and the backend fake has none: {said}", None
+                said = error.message.partition("\n")[0] or "an assert"
+                outcome = "skipped"
+                error = replace(error, message=f"needs values, and the backend fake has none: {said}")
             if self.plan.post_mortem and self.rank == self.plan.attached and outcome == "failed":
                 pdb.post_mortem(user_frames(raised) or raised.__traceback__)
         if getpid() != pid:

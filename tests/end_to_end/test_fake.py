@@ -13,9 +13,8 @@ from support.releases import needs_recorder
 
 from pytest_distbench.judging.fingerprint_rule import differences
 from pytest_distbench.launch.warm import WarmLauncher
-from pytest_distbench.records.fingerprint import Fingerprint
+from pytest_distbench.records.fingerprint import Fingerprint, of_rank
 from pytest_distbench.records.launch import LaunchRecord
-from pytest_distbench.records.record import replace
 
 SUITE = Path(__file__).parents[2] / "suites" / "structure"
 
@@ -26,6 +25,7 @@ BODIES = """
     import torch.distributed as dist
 
     def manual(rank):
+        dist.barrier()
         pair = [dist.new_group([0, 1]), dist.new_group(range(rank.world_size))][rank.rank > 1]
         x, parts = torch.ones(8), [torch.ones(8) for _ in range(rank.world_size)]
         for i in rank.timed("manual", warmup=2, iterations=10):
@@ -45,16 +45,16 @@ BODIES = """
         sys.path.insert(0, rank.params["suite"])
         import transformer
 
-        params = rank.params
+        model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 4))
+        goal = rank.goal("loss", target=0.0, every=5, max_steps=13, better="lower")
+        for _ in goal.steps(samples_per_step=1):
+            model(torch.ones(4)).sum().backward()
+            goal.check(lambda: rank.sum_over_ranks(1.0))
         for way in ("ddp", "fsdp", "tp"):
             rank.params = {"way": way}
             with rank.point(way=way):
                 transformer.train(rank)
         manual(rank)
-        goal = rank.goal("loss", target=0.0, every=5, max_steps=13, better="lower")
-        for _ in goal.steps(samples_per_step=1):
-            dist.all_reduce(torch.ones(2))
-            goal.check(lambda: 1.0)
 """
 
 
@@ -78,25 +78,35 @@ def fingerprints(launch: Launch, world_size: int, **plan: object) -> LaunchRecor
     return record
 
 
-def of_one(fingerprint: Fingerprint) -> Fingerprint:
-    """What is summed over ranks is not of one."""
-    return replace(fingerprint, parameters=0, optimizer_steps=0)
+def of_rank_0(told: Fingerprint) -> Fingerprint:
+    """What rank 0 has of it; what is summed over ranks is left out."""
+    parts = ("collectives", "groups", "parameter_bytes", "optimizer_bytes", "beyond")
+    own = {part: {"0": mine} for part in parts if (mine := of_rank(getattr(told, part), 0)) is not None}
+    return Fingerprint(**own, is_full=told.is_full)
 
 
 @pytest.mark.spawn
 @needs_recorder
 @pytest.mark.parametrize("world_size", [2, 4])
 def test_a_rank_under_fake_has_the_fingerprints_of_a_rank_under_gloo(launch: Launch, world_size: int) -> None:
-    real = fingerprints(launch, world_size)
-    fake = fingerprints(launch, world_size, backend="fake", stands_for=0)
+    real = fingerprints(launch, world_size).fingerprints
+    fake = fingerprints(launch, world_size, backend="fake", stands_for=0).fingerprints
 
-    assert fake.fingerprints.keys() == real.fingerprints.keys()
-    for name, told in real.fingerprints.items():
-        own = {"0": next(rows for who, rows in told.collectives.items() if who == "all" or who[0] == "0")}
-        assert fake.fingerprints[name].collectives == own or name == "training_start"
-        lines = differences(of_one(told), of_one(fake.fingerprints[name]))
-        assert [line for line in lines if not line.startswith(("rank 1", "ranks 1"))] == [], name
-    assert {m.name for m in fake.measurements} == {"collectives", "sent_bytes", "parameter_bytes", "optimizer_bytes"}
+    assert fake.keys() == real.keys()
+    assert len(fake) == 6
+    for name, told in real.items():
+        assert differences(of_rank_0(told), of_rank_0(fake[name])) == [], name
+        assert name == "training_start" or of_rank_0(told) == of_rank_0(fake[name])
+
+
+@pytest.mark.spawn
+def test_of_a_rank_under_fake_numbers_of_structure_are_all_there_is(launch: Launch) -> None:
+    record = launch("manual", world_size=64, backend="fake", stands_for=63)
+
+    assert {m.key for m in record.measurements} == {"collectives[of=manual]", "sent_bytes[of=manual]"}
+    assert list(record.fingerprints["manual"].collectives) == ["63"]
+    assert (record.peak_memory_bytes, record.foreign_cores) == (0, None)
+    assert set(record.software) == {"python", "torch"}
 
 
 TEST = """
