@@ -25,7 +25,6 @@ BODIES = """
     import torch.distributed as dist
 
     def manual(rank):
-        dist.barrier()
         pair = [dist.new_group([0, 1]), dist.new_group(range(rank.world_size))][rank.rank > 1]
         x, parts = torch.ones(8), [torch.ones(8) for _ in range(rank.world_size)]
         for i in rank.timed("manual", warmup=2, iterations=10):
