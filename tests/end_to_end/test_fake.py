@@ -11,6 +11,7 @@ import pytest
 from support.launching import Launch
 from support.releases import needs_recorder
 
+from pytest_distbench.commands.cli import main
 from pytest_distbench.judging.fingerprint_rule import differences
 from pytest_distbench.launch.warm import WarmLauncher
 from pytest_distbench.records.fingerprint import Fingerprint, of_rank
@@ -109,6 +110,7 @@ def test_of_a_rank_under_fake_numbers_of_structure_are_all_there_is(launch: Laun
 
 
 TEST = """
+    import pytest
     import torch
     import torch.distributed as dist
     from torch.distributed.fsdp import fully_shard
@@ -130,6 +132,7 @@ TEST = """
     def test_train(distbench):
         distbench.run(train, params={"extra": 0})
 
+    @pytest.mark.world_size(64)
     def test_growth(distbench):
         small = distbench.measure(train, params={"extra": 0}, world_size=8, name="small")
         large = distbench.measure(train, params={"extra": 0}, world_size=64, name="large")
@@ -142,15 +145,19 @@ TEST = """
             dist.all_reduce(x)
         assert float(x) == rank.world_size
 
+    @pytest.mark.world_size(64)
     def test_values(distbench):
         distbench.run(values)
 
+    @pytest.mark.world_size(64)
     def test_check(distbench):
         distbench.check(values)
 
+    @pytest.mark.world_size(64)
     def test_sweep(collective_sweep):
         collective_sweep("all_reduce")
 
+    @pytest.mark.world_size(64)
     def test_efficiency(distbench):
         run = distbench.measure(train, params={"extra": 0})
         distbench.judge("efficiency", lambda a: a["step"], of=[run], better="higher")
@@ -161,14 +168,16 @@ FAKE = ("--distbench-backend=fake", "--world-size=8,64", "-p", "no:cacheprovider
 
 @pytest.mark.spawn
 @pytest.mark.timeout(300)
-def test_an_extra_all_gather_per_layer_at_64_ranks_is_red_without_a_gpu(pytester: pytest.Pytester) -> None:
+def test_an_extra_all_gather_per_layer_at_64_ranks_is_red_without_a_gpu(
+    pytester: pytest.Pytester, capsys: pytest.CaptureFixture[str]
+) -> None:
     """And what needs values is skipped, and says why."""
     pytester.makeini("[pytest]\n")
     file = pytester.path / "test_it.py"
     file.write_text(textwrap.dedent(TEST).replace("EXTRA", "0"))
     first = pytester.runpytest_subprocess(*FAKE, "--distbench-update", "--distbench-json=run.json", "-rs", "test_it.py")
 
-    first.assert_outcomes(passed=4, skipped=8)
+    first.assert_outcomes(passed=3, skipped=4)
     first.stdout.fnmatch_lines_random(
         [
             "*needs values, and the backend fake has none*",
@@ -182,13 +191,15 @@ def test_an_extra_all_gather_per_layer_at_64_ranks_is_red_without_a_gpu(pytester
         "baselines/any/test_it/test_train/ws64.fake.warm.json",
         "baselines/any/test_it/test_train/ws8.fake.warm.json",
     ]
-    table = pytester.run("distbench", "report", "run.json", "--table", "growth")
-    table.stdout.fnmatch_lines(["*test_train*step*8*6.094 KiB*", "*test_train*step*64*780 B (x0.125)*"])
+    capsys.readouterr()
+    assert main(["report", str(pytester.path / "run.json"), "--table", "growth"]) == 0
+    table = pytest.LineMatcher(capsys.readouterr().out.splitlines())
+    table.fnmatch_lines(["test_train *step *8 *6.094 KiB*", "test_train *step *64 *780 B (x0.125)*"])
 
     file.write_text(textwrap.dedent(TEST).replace("EXTRA", "1"))
     second = pytester.runpytest_subprocess(*FAKE, "-k", "test_train and ws64", "test_it.py")
 
-    second.assert_outcomes(failed=1, deselected=11)
+    second.assert_outcomes(failed=1, deselected=6)
     second.stdout.fnmatch_lines(["*3 all_gather of 8 B float32 were added*"])
 
 
