@@ -11,7 +11,7 @@ suites: $(TOX)
 structure: $(TOX)
 	$(TOX) run -q -e py -- suites/structure --world-size 8,64 --distbench-backend fake --distbench-missing fail
 
-# Does it do on these GPUs what it promises? About 25 minutes; `make gpu LINES="--only clock,hang --json seen.json"`.
+# Does it do on these GPUs what it promises? About half an hour; `make gpu LINES="--only clock,hang --json seen.json"`.
 gpu: $(TOX)
 	$(TOX) run -q -e py --notest
 	.tox/py/bin/python benchmarks/gpu_acceptance.py $(LINES)

@@ -1,4 +1,4 @@
-"""Does the plugin do on these GPUs what it promises? The acceptance script: about 25 minutes on one GPU.
+"""Does the plugin do on these GPUs what it promises? The acceptance script: about half an hour on one GPU.
 
     make gpu
     python benchmarks/gpu_acceptance.py [--only clock,hang] [--json FILE] [--stand-in]
@@ -49,6 +49,11 @@ STAND_IN = [
     "--distbench-launcher=stand-in-cuda",
 ]
 """For pytest, where the GPUs are made up: the driver, and CUDA in the ranks."""
+
+SMALL = ["--distbench-max-message=64KiB", "--distbench-launches=3", "--distbench-max-launches=3"]
+"""For the suites on made-up GPUs, whose times mean nothing: they are to come to their end."""
+
+DISTBENCH = [str(Path(sys.executable).with_name("distbench"))]
 
 LIMIT_S = 900.0
 GIVEN_BACK_S = 5.0
@@ -152,9 +157,7 @@ def driver(bench: Bench) -> Seen:
     """All GPUs are listed, and the doctor ends with 0."""
     bench.needs_hardware()
     listed = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, check=False).stdout.splitlines()
-    doctor = subprocess.run(
-        [str(Path(sys.executable).with_name("distbench")), "doctor"], capture_output=True, text=True, check=False
-    )
+    doctor = subprocess.run([*DISTBENCH, "doctor"], capture_output=True, text=True, check=False)
     return Seen(
         f"{sum('GPU' in line for line in listed)} by nvidia-smi, {bench.count} by us, doctor {doctor.returncode}",
         doctor.returncode == 0 and bench.count > 0,
@@ -168,10 +171,10 @@ def fork(bench: Bench) -> Seen:
 
 
 def conformance(bench: Bench) -> Seen:
-    """Faults in ranks with NCCL are detected and attributed: tests/end_to_end/test_gpu.py, none skipped."""
-    bench.needs_hardware()
+    """Clocks, sweep, training and faults with NCCL, small suites from lease to report: test_gpu.py, none skipped."""
+    chosen = "stand-in" if bench.stand_in else "not stand-in"
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "tests/end_to_end/test_gpu.py", "-q", "-p", "no:xdist"],
+        [sys.executable, "-m", "pytest", "tests/end_to_end/test_gpu.py", "-q", "-n0", "-k", chosen],
         cwd=ROOT,
         env=bench.environment(),
         capture_output=True,
@@ -184,15 +187,42 @@ def conformance(bench: Bench) -> Seen:
 
 
 def suites(bench: Bench) -> Seen:
-    """The suites record baselines on one GPU, and are green twice after it; seeded trainings repeat in every digit."""
-    common = ["suites", "--world-size", "1", f"--distbench-baselines={bench.baselines}"]
-    common += ["--distbench-max-message=64KiB"] if bench.stand_in else []
+    """The suites record baselines on up to two GPUs, are green twice after it, and trainings repeat in every digit."""
+    common = ["suites", f"--world-size={min(2, bench.count)}", f"--distbench-baselines={bench.baselines}"]
+    common += [*SMALL, "--distbench-tolerance=1e6"] if bench.stand_in else []
     first = bench.pytest(*common, "--distbench-update", name="update")
     again = [bench.pytest(*common, name=f"again{i}") for i in range(2)]
     curves = [v for ran in again for case in ran.cases for v in case.verdicts if v.better == "curve"]
     equal = sum(v.kind == "unchanged" and "every digit" in v.reason for v in curves)
     text = f"{first.totals}; {'; '.join(ran.totals for ran in again)}; {equal} of {len(curves)} curves equal"
     return Seen(text, first.code == 0 and all(r.code == 0 for r in again) and equal == len(curves) > 0)
+
+
+def against(bench: Bench) -> Seen:
+    """A sweep and a training in turns with the last commit: nothing exact moved; there are tables of it."""
+    if subprocess.run(["git", "-C", str(ROOT), "rev-parse", "HEAD"], capture_output=True, check=False).returncode:
+        raise NotRun("needs a git checkout: the other side is the last commit")
+    ran = bench.pytest(
+        "suites",
+        *("-k", "float32 and not mlbench or logistic"),
+        f"--world-size={min(2, bench.count)}",
+        "--distbench-against=HEAD",
+        *(["--distbench-against-tolerance=1e6", *SMALL] if bench.stand_in else []),
+        name="against",
+    )
+    kinds = [v.kind for case in ran.cases for v in case.verdicts if v.is_judged]
+    counted = ", ".join(f"{kinds.count(kind)} {kind}" for kind in sorted(set(kinds)))
+    tables = ("verdicts", "collectives", "launches")
+    codes = [
+        subprocess.run(
+            [*DISTBENCH, "report", str(ran.record), "--table", table], capture_output=True, check=False
+        ).returncode
+        for table in tables
+    ]
+    return Seen(
+        f"{ran.totals}; {counted}; exit codes of {', '.join(tables)} {codes}",
+        ran.code == 0 and "unchanged" in kinds and not any(codes),
+    )
 
 
 def sharing(bench: Bench) -> Seen:
@@ -242,7 +272,6 @@ def clock(bench: Bench) -> Seen:
 
 def planted_item(bench: Bench) -> Seen:
     """A training that waits for the device at every step is a regression of step_time."""
-    bench.needs_hardware()
     common = [f"{LINES}::test_line", "-k", "train and not trains", "--world-size", "1"]
     common += [f"--distbench-baselines={bench.folder / 'planted'}"]
     bench.pytest(*common, "--distbench-update", name="plain")
@@ -347,6 +376,7 @@ LINES_IN_ORDER: dict[str, Callable[[Bench], Seen]] = {
         fork,
         conformance,
         suites,
+        against,
         sharing,
         clock,
         planted_item,

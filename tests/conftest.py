@@ -35,6 +35,7 @@ LONGEST = [
     Path(__file__).parent / f"{name}.py"
     for name in (
         "end_to_end/test_soak",
+        "end_to_end/test_gpu",
         "end_to_end/test_conformance",
         "end_to_end/test_pages",
         "end_to_end/test_runs",

@@ -35,6 +35,22 @@ def test_a_check_finds_nothing(command: list[str]) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+def test_the_job_on_gpus_looks_at_the_machine_before_it_measures_and_keeps_what_it_proposes() -> None:
+    """The driver, a torch that fits it, what the doctor finds, the suites; their record and baselines go with it."""
+    job = (ROOT / ".github" / "workflows" / "perf.yml").read_text()
+    steps = [
+        "nvidia-smi\n",
+        "--torch-backend=auto",
+        "distbench doctor",
+        "--distbench-update",
+        "pytest suites/",
+        "baselines/",
+    ]
+    places = [job.index(step) for step in steps]
+
+    assert places == sorted(places)
+
+
 def test_a_number_of_the_rules_is_defined_once() -> None:
     """Two homes of one constant, such as an error rate, drift apart. Every kind of file counts its own schema."""
     homes = Counter(

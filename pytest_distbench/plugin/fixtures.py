@@ -337,6 +337,10 @@ class Distbench:
         reference = self._guard(lambda: self._session.reference(request))
         with self._lend_terminal():
             result = self._guard(lambda: self._session.run(request, samples, reference))
+        if result.verdicts and not any(verdict.is_judged for verdict in result.verdicts):
+            given.refuse(
+                f"better={better!r} is judged by nothing but a bound: give at_most= or at_least=, or another one"
+            )
         return self._keep(samples, self._finish(result))
 
     def replay(

@@ -20,6 +20,7 @@ MAX_SUMMARY_BYTES = 900 * 1024
 MAX_ANNOTATIONS = 9
 """GitHub shows ten of a kind per step; the tenth says how many more there are."""
 
+_NO_BASELINE = frozenset({"missing", "within", "beyond"})
 
 _SHOWN_CASES = 50
 """Of those that failed, and of flaky ones, above the table."""
@@ -45,8 +46,9 @@ def summary(results: Sequence[CaseResult], *, max_bytes: int) -> str:
     device = f"{results[0].environment.device}, {results[0].environment.platform}" if results else "nothing measured"
     failed = sum(v.is_failure for result in results for v in result.verdicts if v.is_judged)
     counted = [f"{failed} of {len(table.rows)} metrics failed"]
-    if _nothing_is_stored(results):
-        counted = ["nothing was judged, there is no baseline for this class of machine yet"]
+    if _without_baseline(results):
+        none = "there is no baseline for this class of machine yet"
+        counted = [*counted, none] if failed else [f"nothing was judged, {none}"]
     if fallen := [r for r in results if r.outcome == "failed"]:
         counted.append(f"{len(fallen)} of {len(results)} {'case' if len(results) == 1 else 'cases'} failed")
     lines = [f"### distbench: {', '.join(counted)}", "", escape_markdown(device), ""]
@@ -73,13 +75,15 @@ def _list(texts: Sequence[str]) -> list[str]:
 def workflow_commands(results: Sequence[CaseResult]) -> list[str]:
     """Workflow commands: an error per case that failed its test, a warning per case without a clear answer."""
     errors, warnings = [], []
-    if _nothing_is_stored(results):
-        platform = results[0].environment.platform
+    unjudged = _without_baseline(results)
+    if unjudged:
+        platform = unjudged[0].environment.platform
         message = (
-            f"{len(results)} {'case was' if len(results) == 1 else 'cases were'} measured and none was judged. Make "
-            f"baselines with --distbench-update=new, review them, and commit the folder {platform}"
+            f"{len(unjudged)} {'case was' if len(unjudged) == 1 else 'cases were'} measured, with nothing to compare "
+            f"with. Make baselines in a run with --distbench-update=new, in CI one that keeps them as an artifact; "
+            f"review them, and commit the folder {platform}"
         )
-        return [f"::warning title={_property(f'no baseline for {platform} yet')}::{_data(message)}"]
+        warnings.append(f"::warning title={_property(f'no baseline for {platform} yet')}::{_data(message)}")
     for result in results:
         file = result.nodeid.partition("::")[0]
         title = name_in_file(result.nodeid)
@@ -88,7 +92,8 @@ def workflow_commands(results: Sequence[CaseResult]) -> list[str]:
         elif result.outcome == "xfailed":
             warnings.append(_command("warning", file, title, f"expected: {result.headline}"))
         elif result.outcome == "passed" and not result.update:
-            unclear = [v for v in result.verdicts if v.is_judged and VERDICT_KINDS[v.kind].warns]
+            warns = (v for v in result.verdicts if v.is_judged and VERDICT_KINDS[v.kind].warns)
+            unclear = [v for v in warns if not (unjudged and v.kind == "missing")]
             for first in unclear[:1]:
                 message = f"{first.kind}: {metric_text(first)} {first.reason}".rstrip()
                 warnings.append(_command("warning", file, title, message))
@@ -97,11 +102,13 @@ def workflow_commands(results: Sequence[CaseResult]) -> list[str]:
     return [*_cap(errors, "error"), *_cap(warnings, "warning")]
 
 
-def _nothing_is_stored(results: Sequence[CaseResult]) -> bool:
-    """Whether this run measured on a class of machines that has no baselines at all, and nothing failed."""
+def _without_baseline(results: Sequence[CaseResult]) -> list[CaseResult]:
+    """The cases that passed unjudged, where this class of machines has no baseline for any of the run's."""
     judged = [verdict for result in results for verdict in result.verdicts if verdict.is_judged]
-    is_plain = all(result.outcome == "passed" and not result.update for result in results)
-    return is_plain and bool(judged) and all(verdict.kind == "missing" for verdict in judged)
+    if any(verdict.kind not in _NO_BASELINE for verdict in judged):
+        return []
+    passed = (result for result in results if result.outcome == "passed" and not result.update)
+    return [r for r in passed if any(v.kind == "missing" for v in r.verdicts if v.is_judged)]
 
 
 def _command(kind: str, file: str, title: str, message: str) -> str:

@@ -41,6 +41,7 @@ from pytest_distbench.testing.streams import (
     wait_until,
 )
 from pytest_distbench.worker.torch_internals import replace_in_distributed
+from pytest_distbench.workloads import steady
 
 DEVICES = 8
 CYCLES_PER_S = 1.5e9
@@ -323,6 +324,7 @@ def _put_in_place() -> None:
         setattr(torch.cuda, name, stand_in)
     torch.cuda.nccl.version = lambda: ("stand-in",)
     torch.version.cuda = "stand-in"
+    steady.MOST_S = 0.0  # no clock to be raised; the host's restlessness would be waited for instead
     replace_in_distributed(dist.init_process_group, _init_process_group(dist.init_process_group))
     replace_in_distributed(dist.new_group, _new_group(dist.new_group))
     for name in _COLLECTIVES:

@@ -16,6 +16,9 @@ from pytest_distbench.records.launch import LaunchRecord
 
 pytestmark = pytest.mark.spawn
 
+told_by_ranks = pytest.mark.parametrize("launcher", ["warm"], indirect=True, scope="module")
+"""What is tested is in the ranks' reports, the same under every launcher; torchrun takes seconds longer."""
+
 BODIES = """
 import json, multiprocessing, os, signal, sys, threading, time
 
@@ -106,6 +109,7 @@ def test_ranks_get_torchruns_environment_and_ours(launch: Launch, tmp_path: Path
     assert first["MASTER_PORT"] == second["MASTER_PORT"] != "1"
 
 
+@told_by_ranks
 def test_measurements_come_back_reduced(launch: Launch) -> None:
     record = launch("measures")
     found = {m.key: m for m in record.measurements}
@@ -149,14 +153,17 @@ def test_output_of_python_and_of_the_system_is_in_the_ranks_log(launch: Launch) 
     assert "the system says it" in log
 
 
+@told_by_ranks
 def test_ranks_that_record_different_exact_values_fail(launch: Launch) -> None:
     assert "ranks disagree on a value that must be equal (rank 0: 0, rank 1: 1)" in launch("disagrees").reason
 
 
+@told_by_ranks
 def test_a_timed_loop_left_early_fails(launch: Launch) -> None:
     assert "was left before its last iteration" in launch("breaks_off", world_size=1).reason
 
 
+@told_by_ranks
 def test_a_missing_function_is_named(launch: Launch) -> None:
     assert "has no 'nowhere'" in launch("nowhere", world_size=1).reason
 

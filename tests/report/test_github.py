@@ -38,8 +38,19 @@ def test_a_class_of_machines_without_baselines_is_one_loud_warning() -> None:
 
     (line,) = workflow_commands(cases)
     assert line.startswith("::warning title=no baseline for ")
-    assert "30 cases were measured and none was judged. Make baselines with --distbench-update=new" in line
+    assert "30 cases were measured, with nothing to compare with. Make baselines in a run with --dist" in line
     assert "nothing was judged, there is no baseline for this class" in summary(cases, max_bytes=5000)
+
+
+def test_it_is_told_beside_what_failed_for_other_reasons() -> None:
+    fallen = result(outcome="failed", headline="rank 1 killed by SIGKILL")
+    beyond = result(verdict("beyond"), outcome="failed", headline="step 2 s, at most 1 s")
+    lines = workflow_commands([result(verdict("missing")), fallen, beyond])
+
+    assert [line.partition(" ")[0] for line in lines] == ["::error", "::error", "::warning"]
+    assert "1 case was measured" in lines[-1]
+    heading = summary([result(verdict("missing")), fallen, beyond], max_bytes=5000).splitlines()[0]
+    assert "there is no baseline for this class of machine yet, 2 of 3 cases failed" in heading
 
 
 def test_a_new_metric_among_those_that_are_stored_is_a_warning_of_its_own() -> None:

@@ -18,6 +18,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from pytest_distbench.worker.context import RankContext
+from pytest_distbench.workloads.steady import warm_up
 
 pytestmark = pytest.mark.spawn
 
@@ -152,6 +153,12 @@ def fails_where_it_is_waited_for(rank: RankContext) -> None:
     streams.DEVICE.failures.clear()
 
 
+def has_no_clocks_to_be_raised(rank: RankContext) -> None:
+    from pytest_distbench.testing import cuda
+
+    assert warm_up(rank, lambda: cuda.launch(1e-3)) == 1
+
+
 def counts_memory(rank: RankContext) -> None:
     from pytest_distbench.testing import cuda
 
@@ -179,6 +186,7 @@ def has_nccls_recorder(rank: RankContext) -> None:
         tells_the_time_of_the_device,
         replays_a_graph_at_once,
         fails_where_it_is_waited_for,
+        has_no_clocks_to_be_raised,
         counts_memory,
         has_nccls_recorder,
     ],

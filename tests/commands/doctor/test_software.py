@@ -28,6 +28,9 @@ def test_a_release_of_torch_is_tested_or_told_with_the_nearest(
 
 
 def test_what_a_release_lacks_is_told() -> None:
-    _, lack = release(f"{text(OLDEST_TORCH)}.0", TESTED[OLDEST_TORCH][0])
+    _, *lacks = release(f"{text(OLDEST_TORCH)}.0", TESTED[OLDEST_TORCH][0])
 
-    assert (lack.level, "no fingerprints" in lack.found) == ("note", True)
+    assert {lack.level for lack in lacks} == {"note"}
+    assert [any(what in lack.found for lack in lacks) for what in ("no fingerprints", "no --distbench-numa")] == [
+        True
+    ] * 2
