@@ -48,9 +48,9 @@ def time_iterations(rank: RankContext, loop: Loop, label: str, *, mode: Mode, wa
     meter = Meter()
     watch = _stopwatch(rank, meter)
     for i in range(-warmup, 0):
-        rank.barrier()
         if i == -1:
-            rank.watch.begin(label)
+            rank.watch.begin(label)  # before the barrier: it takes a moment, and who comes late is seen in it
+        rank.barrier()
         watch.start()
         yield i
         watch.stop()

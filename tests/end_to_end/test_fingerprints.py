@@ -121,12 +121,13 @@ FAULTS = {
     "extra all_reduce": ["1 all_reduce of 4 B float32 was added"],
     "extra barrier": ["1 barrier was added"],
     "bf16": [
-        f"{BUCKETS} float32 became 2 of 634.4 KiB to 677.3 KiB bfloat16",
+        f"{BUCKETS} float32 became 2 of 634.4 KiB to 677.3 KiB bfloat16 (sum)",
         "2.562 MiB sent per rank became 1.281 MiB",
     ],
     "dtype": [
         f"{BUCKETS} float32 became 2 of 1.254 MiB to 3.87 MiB float64",
         "2.562 MiB sent per rank became 5.124 MiB",
+        "2.562 MiB of parameters per rank became 5.124 MiB",
     ],
     "second step": ["2 optimizer steps of all ranks became 4"],
 }
