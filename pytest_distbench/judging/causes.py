@@ -14,7 +14,9 @@ from typing import Literal
 from pytest_distbench.judging import size_model
 from pytest_distbench.judging.cards import norm_of
 from pytest_distbench.judging.entry import phases_of
+from pytest_distbench.judging.links import Slow, by_link, find_slow, outliers, times_of
 from pytest_distbench.judging.severity import severity
+from pytest_distbench.records.bound import tightest
 from pytest_distbench.records.card import CardNorm
 from pytest_distbench.records.kinds import METRIC_KINDS
 from pytest_distbench.records.run import CaseResult
@@ -69,6 +71,21 @@ class CostlierSizes:
     sizes: str
     then: size_model.Terms
     now: size_model.Terms
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlowLinks:
+    """Of a matrix of links: the ranks and the links that are slow.
+
+    Attributes:
+        slow: who they are.
+        metrics: that say so.
+        measured: how many links there are.
+    """
+
+    slow: Slow
+    metrics: tuple[str, ...]
+    measured: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,6 +173,7 @@ class FreeAlgorithm:
 Cause = (
     OtherFingerprint
     | CostlierSizes
+    | SlowLinks
     | LongerPhase
     | CpuTime
     | HostTime
@@ -172,6 +190,7 @@ def find_causes(result: CaseResult) -> list[Cause]:
     return [
         *_fingerprints(result),
         *_sizes(result),
+        *_links(result),
         *_phases(result),
         *(_host_time(result) if result.case.device == "cuda" else _cpu_time(result)),
         *_stragglers(result),
@@ -211,6 +230,23 @@ def _sizes(result: CaseResult) -> Iterator[CostlierSizes]:
 
 def _size(verdict: Verdict) -> int:
     return int(verdict.at["message_bytes"])
+
+
+def _links(result: CaseResult) -> Iterator[SlowLinks]:
+    """From the links that regressed and, where the imbalance is beyond its bound, from those that are beyond it too."""
+    matrices = by_link(result.verdicts)
+    bounds = {
+        str(v.at["of"]): tightest(v.bounds, "most") for v in _regressions(result) if v.name == "imbalance" and v.at
+    }
+    found: dict[Slow, list[str]] = {}
+    for name, verdicts in matrices.items():
+        slow = {link for link, verdict in verdicts.items() if verdict.kind in ("regressed", "beyond")}
+        if (bound := bounds.get(name)) is not None:
+            slow |= set(outliers(times_of(verdicts), bound))
+        if slow:
+            found.setdefault(find_slow(slow, list(verdicts)), []).append(name)
+    for which, names in found.items():
+        yield SlowLinks(slow=which, metrics=tuple(names), measured=max(len(matrices[name]) for name in names))
 
 
 def _phases(result: CaseResult) -> Iterator[LongerPhase]:

@@ -28,6 +28,7 @@ from pytest_distbench.plugin.state import (
 if TYPE_CHECKING:
     from pytest_distbench.plugin.fixtures import Distbench
     from pytest_distbench.plugin.shapes import CollectiveSweep, TimeToAccuracy
+    from pytest_distbench.plugin.traffic import Communication
     from pytest_distbench.records.run import CaseResult
 
 
@@ -281,6 +282,14 @@ def time_to_accuracy(distbench: Distbench) -> TimeToAccuracy:
     from pytest_distbench.plugin.shapes import TimeToAccuracy
 
     return TimeToAccuracy(distbench)
+
+
+@pytest.fixture
+def communication(distbench: Distbench) -> Communication:
+    """Measure a shape of real communication: ``communication.links()``, ``buckets``, ``overlap``, ``compression``."""
+    from pytest_distbench.plugin.traffic import Communication
+
+    return Communication(distbench)
 
 
 @pytest.hookimpl(wrapper=True)

@@ -26,7 +26,7 @@ LARGEST_BYTES = 2**45
 _WORKLOADS = Path(workloads.__file__).parent
 _CACHES = ("rotate", "hot")
 _BUFFERS = ("plain", "registered")
-_OPTIONS = ("world_size", "launches", "timeout", "tolerance", "name")
+OPTIONS = ("world_size", "launches", "timeout", "tolerance", "name")
 """Of ``distbench.run``, handed on as they are."""
 
 _PRESETS: dict[str, Callable[[int], list[int]]] = {
@@ -85,7 +85,7 @@ class CollectiveSweep:
         """
         self._distbench.skip_without_clocks("a sweep measures times")
         given = self._distbench.arguments("collective_sweep")
-        given.options(options, _OPTIONS)
+        given.options(options, OPTIONS)
         try:
             item = item_bytes(given.text("dtype", dtype))
             body = _body(collective)
@@ -152,7 +152,7 @@ class TimeToAccuracy:
             options: as for ``distbench.run``: world_size, launches, timeout, tolerance, name.
         """
         given = self._distbench.arguments("time_to_accuracy")
-        given.options(options, _OPTIONS)
+        given.options(options, OPTIONS)
         target = given.number("goal", goal)
         parameters = given.mapping("params", params if params is not None else {})
         if "goal" in parameters:

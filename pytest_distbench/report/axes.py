@@ -10,6 +10,11 @@ from pytest_distbench.units import format_bytes
 AXES: dict[str, Callable[[Scalar], str]] = {
     "message_bytes": lambda size: f"at {format_bytes(float(size))}",
     "world_size": lambda ranks: f"at {ranks} ranks",
+    "from": lambda rank: f"from rank {rank}",
+    "to": lambda rank: f"to rank {rank}",
+    "calls": lambda calls: "with one call each" if calls == "each" else str(calls),
+    "tensors": lambda count: f"in {count} tensor{'s' * (count != 1)}",
+    "hook": lambda hook: f"with the hook {hook}",
     "seed": lambda seed: f"of seed {seed}",
 }
 """Axis -> the words for a point on it, as they follow the name of the metric."""

@@ -17,6 +17,7 @@ from pytest_distbench.judging.causes import (
     OtherFingerprint,
     OtherMemory,
     SlowestRank,
+    SlowLinks,
     find_causes,
 )
 from pytest_distbench.records.run import CaseResult
@@ -57,6 +58,19 @@ def _(cause: CostlierSizes) -> Iterator[str]:
     latency = _movement(cause.then.latency_s, cause.now.latency_s, format_seconds)
     bandwidth = _movement(cause.then.s_per_byte, cause.now.s_per_byte, lambda rate: f"{rate * 1e9:.3g} s/GB")
     yield f"  latency term {latency}, bandwidth term {bandwidth}"
+
+
+@describe.register
+def _(cause: SlowLinks) -> Iterator[str]:
+    named = [f"rank {rank}: every link of it is slow" for rank in cause.slow.ranks]
+    if len(cause.slow.links) == cause.measured > 1:
+        named.append(f"all {cause.measured} links are slow: no single rank, no single pair")
+    else:
+        named += [f"rank {link.source} to rank {link.target}: this link is slow" for link in cause.slow.links]
+    others = "" if cause.measured == 1 else f" of {cause.measured} links"
+    yield from (f"{line} ({' and '.join(cause.metrics)}{others})" for line in named[:_MOST_DIFFERENCES])
+    if (more := len(named) - _MOST_DIFFERENCES) > 0:
+        yield f"  and {more} more links"
 
 
 @describe.register

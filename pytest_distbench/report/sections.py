@@ -6,12 +6,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from pytest_distbench.judging.links import Link
 from pytest_distbench.judging.structure import UNITS
 from pytest_distbench.records.bound import tightest
 from pytest_distbench.records.gpu import GpuHost
 from pytest_distbench.records.kinds import VERDICT_KINDS
 from pytest_distbench.records.run import CaseResult, RunRecord
+from pytest_distbench.report.buckets import bucket_points
 from pytest_distbench.report.growth import growth_rows, growth_text
+from pytest_distbench.report.links import link_points
 from pytest_distbench.report.rows import make_row, name_in_file, quantity, words_for
 from pytest_distbench.report.sweep import sweep_points
 from pytest_distbench.store.rows import Column, Table
@@ -117,6 +120,72 @@ def collective_section(results: Sequence[CaseResult]) -> Section:
     return Section(columns=columns, headings=headings, rows=rows)
 
 
+def bucket_section(results: Sequence[CaseResult]) -> Section:
+    """Every bucket sweep: time against the number of tensors."""
+    rows = [
+        [
+            Cell(result.nodeid, result.case.title),
+            _plain(point.calls),
+            Cell(point.tensors, str(point.tensors)),
+            Cell(point.message_bytes, format_bytes(point.message_bytes)),
+            Cell(point.time_s, f"{point.time_s * 1e6:.1f}"),
+            Cell(point.share, "-" if point.share is None else f"{point.share:.2f}"),
+            Cell(point.algbw, f"{point.algbw:.3f}"),
+            _plain(point.kind),
+        ]
+        for result in results
+        for point in bucket_points(result)
+    ]
+    columns: dict[str, Column] = {
+        "test": str, "calls": str, "tensors": int, "message_bytes": int, "time_s": float, "times_fewest_tensors": float,
+        "algbw_gb_per_s": float, "verdict": str,
+    }  # fmt: skip
+    headings = ["test", "calls", "tensors", "size", "time us", "x fewest", "algbw GB/s", "verdict"]
+    return Section(columns=columns, headings=headings, rows=rows)
+
+
+def link_section(results: Sequence[CaseResult]) -> Section:
+    """Every link between two ranks, with who is slow among them."""
+    rows = [
+        [
+            Cell(result.nodeid, result.case.title),
+            Cell(point.link.source, str(point.link.source)),
+            Cell(point.link.target, str(point.link.target)),
+            Cell(point.latency_s, "-" if point.latency_s is None else f"{point.latency_s * 1e6:.1f}"),
+            Cell(point.bandwidth, "-" if point.bandwidth is None else f"{point.bandwidth:.3f}"),
+            Cell(point.share, "-" if point.share is None else f"{point.share:.2f}"),
+            _plain(point.note),
+            _plain(point.gravest),
+        ]
+        for result in results
+        for point in link_points(result)
+    ]
+    columns: dict[str, Column] = {
+        "test": str, "from": int, "to": int, "latency_s": float, "bandwidth_gb_per_s": float, "times_typical": float,
+        "slow": str, "verdict": str,
+    }  # fmt: skip
+    headings = ["test", "from", "to", "latency us", "bandwidth GB/s", "x typical", "slow", "verdict"]
+    return Section(columns=columns, headings=headings, rows=rows)
+
+
+def link_matrix_section(results: Sequence[CaseResult]) -> Section:
+    """The same as matrices: a row for each rank that a link leads from, a column for each that it leads to."""
+    points = [(result, list(link_points(result))) for result in results]
+    ranks = 1 + max((max(point.link) for _, found in points for point in found), default=-1)
+    rows = []
+    for result, found in points:
+        for metric, unit, scale in (("latency_s", "latency us", 1e6), ("bandwidth", "bandwidth GB/s", 1.0)):
+            known = {point.link: value for point in found if (value := getattr(point, metric)) is not None}
+            for source in sorted({link.source for link in known}):
+                values = [known.get(Link(source, target)) for target in range(ranks)]
+                cells = [Cell(v, "-" if v is None else f"{v * scale:.4g}") for v in values]
+                head = Cell(result.nodeid, result.case.title), Cell(metric, unit), Cell(source, str(source))
+                rows.append([*head, *cells])
+    columns: dict[str, Column] = {"test": str, "metric": str, "from": int}
+    columns |= {f"to_{rank}": float for rank in range(ranks)}
+    return Section(columns=columns, headings=["test", "", "from", *(f"to {rank}" for rank in range(ranks))], rows=rows)
+
+
 def environment_section(results: Sequence[CaseResult]) -> Section:
     """What the cases ran on; more than one value where they differ."""
     found: dict[str, None] = {}
@@ -200,6 +269,9 @@ SECTIONS: dict[str, Callable[[Sequence[CaseResult]], Section]] = {
     "verdicts": verdict_section,
     "collectives": collective_section,
     "growth": growth_section,
+    "buckets": bucket_section,
+    "links": link_section,
+    "link_matrix": link_matrix_section,
     "environment": environment_section,
     "launches": launch_section,
 }

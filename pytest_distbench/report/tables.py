@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from statistics import median
 
+from pytest_distbench.judging.links import link_at
 from pytest_distbench.records.kinds import VERDICT_KINDS
 from pytest_distbench.records.run import CaseResult
 from pytest_distbench.records.verdict import Verdict
 from pytest_distbench.report.axes import point_text
 from pytest_distbench.report.layout import layout
+from pytest_distbench.report.links import slowest_links
 from pytest_distbench.report.rows import cells, change, limit, make_row, quantity, words_for
 from pytest_distbench.report.sweep import is_sweep, sweep_points
 from pytest_distbench.units import format_bytes
@@ -78,12 +80,14 @@ def overview(results: Sequence[CaseResult]) -> list[str]:
 
 
 def telling_verdicts(result: CaseResult) -> Iterable[Verdict]:
-    """Of a sweep the smallest, the largest and the one that moved most; of many pairs the ends and what moved."""
+    """Of a sweep its ends and the one that moved most, of links the slowest, of many pairs the ends and what moved."""
     judged = [v for v in result.verdicts if v.is_judged]
     if result.reference.kind == "paired":
         ends = judged if len(judged) <= _SHOWN_METRICS else [judged[0], judged[-1]]
         return [v for v in judged if not VERDICT_KINDS[v.kind].is_quiet or v in ends]
     judged = [v for v in judged if v.current is not None or v.is_failure]
+    if slowest := slowest_links(result):
+        return [v for v in judged if v in slowest or v.is_failure or link_at(v.at) is None]
     if not is_sweep(result):
         return judged
     times = sorted((v for v in judged if v.unit == "s"), key=lambda v: int(v.at.get("message_bytes", 0)))

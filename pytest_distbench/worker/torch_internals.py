@@ -237,6 +237,11 @@ def replace_in_distributed(old: Callable[..., object], new: Callable[..., object
                 setattr(module, name, new)
 
 
+def coalescing(group: dist.ProcessGroup | None) -> contextlib.AbstractContextManager[object]:
+    """The collectives of one kind that are called inside become one; at its end it has come about."""
+    return cast("contextlib.AbstractContextManager[object]", distributed_c10d._coalescing_manager(group))
+
+
 def join_fake_group(*, rank: int, world_size: int) -> None:
     """Make the default group one that moves no data."""
     from torch.testing._internal.distributed.fake_pg import FakeStore

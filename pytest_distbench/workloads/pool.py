@@ -42,7 +42,7 @@ def sizes_that_fit(rank: RankContext, measured: Operation, sizes: list[int], ite
         sizes: bytes.
         item_bytes: of one element.
     """
-    free = _free_bytes(rank)
+    free = free_bytes(rank)
     fitting = []
     for size in sizes:
         counts = measured.counts(size // item_bytes, rank.world_size)
@@ -52,7 +52,7 @@ def sizes_that_fit(rank: RankContext, measured: Operation, sizes: list[int], ite
     return fitting
 
 
-def _free_bytes(rank: RankContext) -> float:
+def free_bytes(rank: RankContext) -> float:
     """What one rank may take: ranks share the memory of the host, and on CUDA may share a device."""
     if rank.device.type == "cuda":
         sharing = -(-rank.world_size // torch.cuda.device_count())

@@ -16,8 +16,11 @@ from pytest_distbench.judging.causes import (
     OtherFingerprint,
     OtherMemory,
     SlowestRank,
+    SlowLinks,
     find_causes,
 )
+from pytest_distbench.judging.links import Link, Slow
+from pytest_distbench.records.bound import Bound
 from pytest_distbench.records.card import CardNorm, CardWitness
 from pytest_distbench.records.case import Case, CaseKey
 from pytest_distbench.records.environment import Environment
@@ -198,3 +201,31 @@ def test_a_curve_that_departs_on_several_gpus_asks_for_a_fixed_algorithm(kind: s
     assert bool(found(on_gpus(departed), FreeAlgorithm)) is is_advised
     assert found(on_gpus(departed, NCCL_ALGO="Ring"), FreeAlgorithm) == []
     assert found(departed, FreeAlgorithm) == []
+
+
+def link(source: int, target: int, kind: str = "unchanged", **changes: object) -> Verdict:
+    at = Link(source, target).at
+    return replace(SLOWER, metric=metric_key("latency", at), at=at, kind=kind, **changes)
+
+
+def test_the_rank_is_named_whose_links_have_all_become_slow() -> None:
+    matrix = [link(0, 1), link(0, 2, "regressed"), link(1, 2, "regressed")]
+
+    assert found(case(*matrix, launches=[]), SlowLinks) == [
+        SlowLinks(slow=Slow((2,), ()), metrics=("latency",), measured=3)
+    ]
+
+
+def test_an_imbalance_beyond_its_bound_names_the_link_without_a_baseline() -> None:
+    """Two links that are a little slower than the third do not hide the one that is beyond."""
+    matrix = [link(0, 1, "missing", current=1.0), link(0, 2, "missing", current=1.4)]
+    matrix.append(link(1, 2, "missing", current=9.0))
+    beyond = Verdict(
+        metric="imbalance[of=latency]", at={"of": "latency"}, kind="beyond", unit="", better="info", current=9.0,
+        bounds=[Bound(side="most", value=3.0, where="here")],
+    )  # fmt: skip
+
+    assert found(case(*matrix, launches=[]), SlowLinks) == []
+    assert found(case(*matrix, beyond, launches=[]), SlowLinks) == [
+        SlowLinks(slow=Slow((), (Link(1, 2),)), metrics=("latency",), measured=3)
+    ]

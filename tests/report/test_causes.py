@@ -7,6 +7,7 @@ import typing
 import pytest
 
 from pytest_distbench.judging import causes
+from pytest_distbench.judging.links import Link, Slow
 from pytest_distbench.judging.size_model import Terms
 from pytest_distbench.records.card import CardNorm
 from pytest_distbench.report.causes import describe
@@ -23,6 +24,21 @@ WORDS: list[tuple[causes.Cause, list[str]]] = [
             "latency is slower at 8 B only",
             "  latency term 10 us -> 20 us (+100.0 %), bandwidth term 0 s/GB -> 1 s/GB",
         ],
+    ),
+    (
+        causes.SlowLinks(slow=Slow((2,), (Link(0, 1),)), metrics=("latency", "bandwidth"), measured=6),
+        [
+            "rank 2: every link of it is slow (latency and bandwidth of 6 links)",
+            "rank 0 to rank 1: this link is slow (latency and bandwidth of 6 links)",
+        ],
+    ),
+    (
+        causes.SlowLinks(slow=Slow((), (Link(0, 1), Link(0, 2), Link(1, 2))), metrics=("latency",), measured=3),
+        ["all 3 links are slow: no single rank, no single pair (latency of 3 links)"],
+    ),
+    (
+        causes.SlowLinks(slow=Slow((), (Link(0, 1),)), metrics=("latency",), measured=1),
+        ["rank 0 to rank 1: this link is slow (latency)"],
     ),
     (causes.LongerPhase(name="load", then_s=1.0, now_s=1.5), ["phase load: 1 s -> 1.5 s (+50.0 %)"]),
     (

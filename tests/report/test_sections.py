@@ -8,14 +8,19 @@ import io
 import pytest
 from support.results import PAIRED, point, result, verdict
 
+from pytest_distbench.judging.links import Link
 from pytest_distbench.records.gpu import Gpu, GpuHost
+from pytest_distbench.records.metric import metric_key
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import RunRecord
 from pytest_distbench.report.formats import FORMATS
 from pytest_distbench.report.sections import (
+    bucket_section,
     collective_section,
     environment_section,
     launch_section,
+    link_matrix_section,
+    link_section,
     sections_of,
     verdict_section,
 )
@@ -47,6 +52,34 @@ def test_collectives_have_the_columns_of_nccl_tests() -> None:
     assert section.header == ["test", "size", "time us", "algbw GB/s", "busbw GB/s", "#wrong", "verdict"]
     assert section.texts == [["test_a[ws2]", "976.6 KiB", "1000.0", "1.000", "1.500", "-", "unchanged"]]
     assert [cell.value for cell in section.rows[0][1:5]] == [1_000_000, 0.001, pytest.approx(1.0), pytest.approx(1.5)]
+
+
+def test_links_are_rows_and_a_matrix() -> None:
+    links = [
+        verdict(metric=metric_key("latency", Link(*pair).at), at=Link(*pair).at, current=seconds)
+        for pair, seconds in (((0, 1), 1e-4), ((0, 2), 5e-4), ((1, 2), 1e-4))
+    ]
+
+    assert link_section([result(*links)]).texts[1] == [
+        "test_a[ws2]", "0", "2", "500.0", "-", "5.00", "this link", "unchanged",
+    ]  # fmt: skip
+    matrix = link_matrix_section([result(*links)])
+    assert matrix.header == ["test", "", "from", "to 0", "to 1", "to 2"]
+    assert [row[2:] for row in matrix.texts] == [["0", "-", "100", "500"], ["1", "-", "-", "100"]]
+    assert list(matrix.table.columns)[2:] == ["from", "to_0", "to_1", "to_2"]
+
+
+def test_buckets_are_told_beside_the_fewest_tensors() -> None:
+    points = []
+    for tensors, seconds in ((1, 0.001), (214, 0.01)):
+        at = {"calls": "each", "tensors": tensors}
+        metric, facts = metric_key("latency", at), {"message_bytes": 10**6}
+        points.append(verdict(metric=metric, at=at, facts=facts, current=seconds))
+
+    assert [row[1:] for row in bucket_section([result(*points)]).texts] == [
+        ["each", "1", "976.6 KiB", "1000.0", "1.00", "1.000", "unchanged"],
+        ["each", "214", "976.6 KiB", "10000.0", "10.00", "0.100", "unchanged"],
+    ]
 
 
 def test_the_environment_tells_what_cases_differ_in() -> None:

@@ -1,0 +1,104 @@
+"""Which link, or which rank, is slow: from the links that are, or from their times alone. Pure, no I/O."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from pytest_distbench.records.kinds import METRIC_KINDS
+from pytest_distbench.records.metric import Scalar
+from pytest_distbench.records.verdict import Verdict
+
+STANDS_OUT = 2.0
+"""A link that takes so many times as long as a typical one stands out."""
+
+
+class Link(NamedTuple):
+    """Two ranks and the way from one to the other."""
+
+    source: int
+    target: int
+
+    @property
+    def at(self) -> dict[str, Scalar]:
+        """The point of its metrics."""
+        return {"from": self.source, "to": self.target}
+
+
+def link_at(at: Mapping[str, Scalar]) -> Link | None:
+    """The link of a metric's point; None where it is no link's."""
+    return Link(int(at["from"]), int(at["to"])) if at.keys() == {"from", "to"} else None
+
+
+def by_link(verdicts: Iterable[Verdict]) -> dict[str, dict[Link, Verdict]]:
+    """Metric -> link -> its verdict; what is of no link is passed over."""
+    found: dict[str, dict[Link, Verdict]] = {}
+    for verdict in verdicts:
+        if (link := link_at(verdict.at)) is not None:
+            found.setdefault(verdict.name, {})[link] = verdict
+    return found
+
+
+def times_of(verdicts: Mapping[Link, Verdict]) -> dict[Link, float]:
+    """What each link takes, in a unit of its metric's own: of a rate its inverse."""
+    known = {link: (v.current, METRIC_KINDS[v.better].sign) for link, v in verdicts.items() if v.current}
+    return {link: 1 / value if sign < 0 else value for link, (value, sign) in known.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class Slow:
+    """What is slow.
+
+    Attributes:
+        ranks: every link of theirs is slow, and some link of others is not.
+        links: slow ones of other ranks.
+    """
+
+    ranks: tuple[int, ...]
+    links: tuple[Link, ...]
+
+
+def find_slow(slow: Collection[Link], measured: Collection[Link]) -> Slow:
+    """Name the ranks whose links are all slow, and the slow links that are left.
+
+    Where all links are slow it is no rank's fault; and of two ranks neither can be told from their link.
+
+    Args:
+        slow: some of ``measured``.
+        measured: every link of the ranks.
+    """
+    ranks = sorted({rank for link in measured for rank in link})
+    if len(slow) == len(measured):
+        return Slow((), tuple(sorted(slow)))
+    named = [rank for rank in ranks if all(link in slow for link in measured if rank in link)]
+    return Slow(tuple(named), tuple(sorted(link for link in slow if not set(named) & set(link))))
+
+
+def typical_time(times: Mapping[Link, float]) -> float | None:
+    """Median of the fastest links, as many as there are without one rank: a slow rank does not move it.
+
+    None where one rank's links are all there are: of two ranks.
+    """
+    ranks = len({rank for link in times for rank in link})
+    others = len(times) * (ranks - 2) // ranks if ranks else 0
+    return statistics.median(sorted(times.values())[:others]) if others else None
+
+
+def imbalance(times: Mapping[Link, float]) -> float:
+    """How many times as long as a typical link the slowest takes; of three ranks or more.
+
+    Raises:
+        ValueError: of two ranks nothing is typical.
+    """
+    typical = typical_time(times)
+    if typical is None:
+        raise ValueError(f"{len(times)} links of two ranks have no typical time; wanted three ranks or more")
+    return max(times.values()) / typical
+
+
+def outliers(times: Mapping[Link, float], share: float = STANDS_OUT) -> list[Link]:
+    """Links that take more than ``share`` times as long as a typical one."""
+    typical = typical_time(times)
+    return [] if typical is None else [link for link, seconds in times.items() if seconds > share * typical]

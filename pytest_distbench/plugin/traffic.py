@@ -1,0 +1,211 @@
+"""The fixture ``communication``: shapes of real communication, each a call, measured and judged."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from pytest_distbench import workloads
+from pytest_distbench.errors import ConfigurationError, show
+from pytest_distbench.plugin.arguments import Arguments
+from pytest_distbench.plugin.fixtures import Distbench
+from pytest_distbench.plugin.runs import Run
+from pytest_distbench.plugin.shapes import LARGEST_BYTES, MOST_ITERATIONS, OPTIONS
+from pytest_distbench.workloads import buckets, compression, links, overlap
+
+_WORKLOADS = Path(workloads.__file__).parent
+_LARGEST_MATRIX = 2**17
+_MOST_LAYERS = 1000
+
+
+class Communication:
+    """The ``communication`` fixture.
+
+    Every method takes ``iterations`` (timed ones) and ``warmup`` (untimed ones before them), and the options of
+    ``distbench.run``: world_size, launches, timeout, tolerance, name. Every method raises Misuse where an argument
+    cannot be used.
+    """
+
+    def __init__(self, distbench: Distbench) -> None:
+        self._distbench = distbench
+
+    def buckets(
+        self,
+        *,
+        message_bytes: int = 4 * 2**20,
+        tensors: Sequence[int] = buckets.TENSORS,
+        calls: Sequence[str] = tuple(buckets.CALLS),
+        dtype: str = "float32",
+        iterations: int = 10,
+        warmup: int = 2,
+        **options: Any,
+    ) -> Run:
+        """The same bytes, all_reduced in few tensors and in many: ``latency`` at ``tensors`` and ``calls``.
+
+        Args:
+            message_bytes: of all tensors together.
+            tensors: into how many they are cut, one number after another.
+            calls: ``each`` (one all_reduce for each tensor), ``coalesced`` (one for all, by torch's coalescing
+                manager), ``flattened`` (copied into one bucket and back).
+            dtype: name of the element type.
+            iterations: timed.
+            warmup: untimed.
+            options: as for ``distbench.run``.
+        """
+        given = self._arguments("buckets", options)
+        message_bytes = given.whole("message_bytes", message_bytes, least=1, most=LARGEST_BYTES)
+        counts = [given.whole("tensors: a number", n, least=1) for n in self._each_once(given, "tensors", tensors)]
+        chosen = self._each_once(given, "calls", calls)
+        if unknown := [name for name in chosen if not isinstance(name, str) or name not in buckets.CALLS]:
+            given.refuse(f"unknown calls {show(unknown[0])}: known are {', '.join(buckets.CALLS)}")
+        try:
+            elements = buckets.elements_of(message_bytes, given.text("dtype", dtype))
+            buckets.tensor_lengths(elements, max(counts))
+        except ConfigurationError as error:
+            given.refuse(str(error))
+        params = {"message_bytes": message_bytes, "tensors": counts, "calls": chosen, "dtype": dtype}
+        return self._run("buckets.py::bucket_sweep", given, params, iterations, warmup, options)
+
+    def overlap(
+        self,
+        *,
+        message_bytes: int = 4 * 2**20,
+        matrix: int = 256,
+        multiplications: int = 8,
+        dtype: str = "float32",
+        iterations: int = 20,
+        warmup: int = 3,
+        **options: Any,
+    ) -> Run:
+        """An all_reduce beside matrix multiplications: each alone, both together, and how much stays exposed.
+
+        Args:
+            message_bytes: of the all_reduce.
+            matrix: rows and columns of the square matrices.
+            multiplications: one after another. Best choose so many that they take about as long as the all_reduce.
+            dtype: of the message and the matrices.
+            iterations: timed.
+            warmup: untimed.
+            options: as for ``distbench.run``.
+        """
+        given = self._arguments("overlap", options)
+        if not isinstance(dtype, str) or dtype not in overlap.DTYPES:
+            given.refuse(f"dtype={show(dtype)}; matrices have one of {', '.join(overlap.DTYPES)}")
+        message_bytes = given.whole("message_bytes", message_bytes, least=1, most=LARGEST_BYTES)
+        try:
+            buckets.elements_of(message_bytes, dtype)
+        except ConfigurationError as error:
+            given.refuse(str(error))
+        params = {
+            "message_bytes": message_bytes,
+            "matrix": given.whole("matrix", matrix, least=1, most=_LARGEST_MATRIX),
+            "multiplications": given.whole("multiplications", multiplications, least=1, most=MOST_ITERATIONS),
+            "dtype": dtype,
+        }
+        return self._run("overlap.py::overlap", given, params, iterations, warmup, options)
+
+    def compression(
+        self,
+        hook: str,
+        *,
+        width: int = 256,
+        layers: int = 4,
+        batch: int = 32,
+        approximation_rank: int = 1,
+        iterations: int = 20,
+        warmup: int = 3,
+        **options: Any,
+    ) -> Run:
+        """A DDP training whose gradients one of torch's hooks compresses: time, bytes, and the gradient's error.
+
+        Where torch or the backend does not support the hook the test is skipped, with the reason.
+
+        Args:
+            hook: ``none``, ``fp16``, ``bf16`` or ``powersgd``.
+            width: of the linear layers, which are square.
+            layers: how many.
+            batch: samples of each rank.
+            approximation_rank: of PowerSGD's approximation of a matrix.
+            iterations: timed.
+            warmup: untimed; PowerSGD compresses from before them on.
+            options: as for ``distbench.run``.
+        """
+        given = self._arguments("compression", options)
+        try:
+            compression.hook_named(hook)
+        except ConfigurationError as error:
+            given.refuse(str(error))
+        params = {
+            "hook": hook,
+            "width": given.whole("width", width, least=1, most=_LARGEST_MATRIX),
+            "layers": given.whole("layers", layers, least=1, most=_MOST_LAYERS),
+            "batch": given.whole("batch", batch, least=1, most=LARGEST_BYTES),
+            "approximation_rank": given.whole("approximation_rank", approximation_rank, least=1, most=width),
+        }
+        return self._run("compression.py::compressed_training", given, params, iterations, warmup, options)
+
+    def links(
+        self,
+        *,
+        latency_bytes: int = 8,
+        bandwidth_bytes: int = 2**20,
+        pattern: str = "ping-pong",
+        max_imbalance: float | None = None,
+        iterations: int = 20,
+        warmup: int = 3,
+        **options: Any,
+    ) -> Run:
+        """Every pair of ranks, one at a time: ``latency`` and ``bandwidth`` at ``from`` and ``to``.
+
+        Args:
+            latency_bytes: of the small messages.
+            bandwidth_bytes: of the large ones.
+            pattern: ``ping-pong`` (there and back, each pair once) or ``one-way`` (bursts, in both directions).
+            max_imbalance: the test fails where a link takes more than so many times as long as a typical one, with or
+                without a baseline. With three ranks and more.
+            iterations: timed.
+            warmup: untimed.
+            options: as for ``distbench.run``.
+        """
+        given = self._arguments("links", options)
+        ranks = self._distbench.world_size if options.get("world_size") is None else options["world_size"]
+        if isinstance(ranks, int) and ranks < 2:
+            given.refuse("a link needs two ranks, and this test has 1: run it with --world-size 2 or more")
+        try:
+            links.pairs(2, pattern)
+        except ConfigurationError as error:
+            given.refuse(str(error))
+        params = {
+            "latency_bytes": given.whole("latency_bytes", latency_bytes, least=1, most=LARGEST_BYTES),
+            "bandwidth_bytes": given.whole("bandwidth_bytes", bandwidth_bytes, least=1, most=LARGEST_BYTES),
+            "pattern": pattern,
+            "max_imbalance": None if max_imbalance is None else given.number("max_imbalance", max_imbalance, above=1),
+        }
+        return self._run("links.py::link_matrix", given, params, iterations, warmup, options)
+
+    def _arguments(self, call: str, options: Mapping[str, object]) -> Arguments:
+        given = self._distbench.arguments(f"communication.{call}")
+        given.options(options, OPTIONS)
+        return given
+
+    def _each_once(self, given: Arguments, name: str, value: object) -> list[Any]:
+        if isinstance(value, str | bytes | Mapping) or not isinstance(value, Collection) or not len(value):
+            given.refuse(f"{name}={show(value)}; wanted a list")
+        listed = list(value)
+        if len({repr(item) for item in listed}) < len(listed):
+            given.refuse(f"{name}={show(value)}; each can be measured once only")
+        return listed
+
+    def _run(
+        self,
+        body: str,
+        given: Arguments,
+        params: dict[str, Any],
+        iterations: object,
+        warmup: object,
+        options: dict[str, Any],
+    ) -> Run:
+        params["iterations"] = given.whole("iterations", iterations, least=1, most=MOST_ITERATIONS)
+        params["warmup"] = given.whole("warmup", warmup, least=0, most=MOST_ITERATIONS)
+        return self._distbench.run(str(_WORKLOADS / body), params=params, **options)

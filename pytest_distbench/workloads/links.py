@@ -1,0 +1,183 @@
+"""Links: every pair of ranks, one pair at a time, with messages of given sizes. Which pair, or which rank, is slow.
+
+pytest's process reads the tables, so torch is imported when a rank runs it.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pytest_distbench.errors import ConfigurationError, show
+from pytest_distbench.judging.links import Link, imbalance
+from pytest_distbench.records.bound import Bound
+from pytest_distbench.records.kinds import FAST_SIDE
+from pytest_distbench.records.metric import Scalar, metric_key
+from pytest_distbench.records.quantiles import quantile
+from pytest_distbench.units import GIGABYTE
+
+if TYPE_CHECKING:
+    import torch
+
+    from pytest_distbench.worker.context import RankContext
+
+BURST = 16
+"""Messages in one direction before the other side answers, as OSU's osu_bw has a window (there 64)."""
+
+
+def _ping_pong(rank: int, link: Link, message: torch.Tensor) -> None:
+    import torch.distributed as dist
+
+    if rank == link.source:
+        dist.send(message, link.target)
+        dist.recv(message, link.target)
+    else:
+        dist.recv(message, link.source)
+        dist.send(message, link.source)
+
+
+def _one_way(rank: int, link: Link, message: torch.Tensor) -> None:
+    import torch.distributed as dist
+
+    answer = message[:1]
+    if rank == link.source:
+        for _ in range(BURST):
+            dist.send(message, link.target)
+        dist.recv(answer, link.target)
+    else:
+        for _ in range(BURST):
+            dist.recv(message, link.source)
+        dist.send(answer, link.source)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pattern:
+    """What a pair does.
+
+    Attributes:
+        exchange: takes this rank, the link and a message; one of the two ranks calls it.
+        messages: that lie one after the other in an exchange.
+        metrics: that are measured so.
+        choose: the pairs of the ranks.
+    """
+
+    exchange: Callable[[int, Link, torch.Tensor], None]
+    messages: int
+    metrics: tuple[str, ...]
+    choose: Callable[[Iterable[int], int], Iterable[tuple[int, ...]]]
+
+
+PATTERNS = {
+    "ping-pong": Pattern(
+        exchange=_ping_pong, messages=2, metrics=("latency", "bandwidth"), choose=itertools.combinations
+    ),
+    "one-way": Pattern(exchange=_one_way, messages=BURST, metrics=("bandwidth",), choose=itertools.permutations),
+}
+"""By name: there and back, each pair once; or bursts, in both directions, where a single message has no time."""
+
+
+def pairs(world_size: int, pattern: str) -> list[Link]:
+    """The links of so many ranks, in the order they are measured in.
+
+    Raises:
+        ConfigurationError: unknown pattern; the message lists those there are.
+    """
+    if not isinstance(pattern, str) or pattern not in PATTERNS:
+        raise ConfigurationError(f"unknown pattern {show(pattern)}: known are {', '.join(PATTERNS)}")
+    return [Link(source, target) for source, target in PATTERNS[pattern].choose(range(world_size), 2)]
+
+
+def link_matrix(rank: RankContext) -> None:
+    """Record ``latency`` (small messages) and ``bandwidth`` (large ones) of every link, at ``from`` and ``to``.
+
+    The other ranks wait meanwhile. Under ``ping-pong`` the time of a message is half a round trip; under ``one-way`` a
+    burst's share, the answer included. Each link is timed by the rank it leads from. With three ranks and more
+    ``imbalance`` says how many times as long as a typical link the slowest takes (``judging/links.py``).
+
+    Of ``rank.params``: latency_bytes, bandwidth_bytes, pattern, iterations, warmup, max_imbalance (a bound, or None).
+
+    Raises:
+        AssertionError: a message arrived with a wrong element.
+        RecordingError: there is no memory for a message.
+    """
+    from pytest_distbench.workloads.room import expect_room
+
+    params = rank.params
+    links = pairs(rank.world_size, params["pattern"])
+    expect_room(rank, 2 * params["bandwidth_bytes"], what=f"messages of {params['bandwidth_bytes']} B")
+    found: dict[str, dict[Link, float]] = {name: {} for name in PATTERNS[params["pattern"]].metrics}
+    for i, link in enumerate(links):
+        rank.progress(f"link {i + 1}/{len(links)}  {link.source} -> {link.target}")
+        for name, times in found.items():
+            if rank.wants(name, link.at):
+                times[link] = _measure(rank, link, name, params[f"{name}_bytes"])
+    for name, times in found.items():
+        if rank.rank == 0 and rank.world_size > 2 and len(times) == len(links):
+            bound = params["max_imbalance"]
+            limits = [] if bound is None else [Bound(side="most", value=bound, where="communication.links")]
+            rank.record_bounded("imbalance", imbalance(times), limits, at={"of": name})
+
+
+def _measure(rank: RankContext, link: Link, name: str, message_bytes: int) -> float:
+    """Seconds of one message, the same in every rank; recorded by the rank that the link leads from."""
+    import torch
+
+    pattern = PATTERNS[rank.params["pattern"]]
+    is_part = rank.rank in link
+    message = torch.zeros(message_bytes if is_part else 0, dtype=torch.uint8, device=rank.device)
+    exchange = functools.partial(pattern.exchange, rank.rank, link, message)
+    times = [seconds / pattern.messages for seconds in _time(rank, link, name, exchange)]
+    typical = quantile(times, FAST_SIDE)
+    if rank.rank == link.source:
+        identity: dict[str, Scalar] = {"message_bytes": message_bytes, "pattern": rank.params["pattern"]}
+        if name == "latency":
+            rank.record(name, times, unit="s", better="lower", at=link.at, identity=identity)
+        else:
+            rate = message_bytes / typical / GIGABYTE
+            rank.record(name, rate, unit="GB/s", better="higher", at=link.at, identity=identity)
+    if is_part and rank.backend != "fake":  # which moves no data
+        _check(rank.rank, link, message)
+    return rank.sum_over_ranks(typical if rank.rank == link.source else 0.0)
+
+
+def _time(rank: RankContext, link: Link, name: str, exchange: Callable[[], None]) -> list[float]:
+    """Seconds of each iteration as this rank's clock has them; ranks that are no part of the link do nothing."""
+    from pytest_distbench.worker.iterations import time_iterations
+
+    params = rank.params
+    with rank.loop(name) as loop:
+        timed = time_iterations(
+            rank,
+            loop,
+            metric_key(name, link.at),
+            mode="per-iteration",
+            warmup=params["warmup"],
+            iterations=params["iterations"],
+        )
+        while True:
+            try:
+                next(timed)
+            except StopIteration as end:
+                times: list[float] = end.value[0]
+                return times
+            if rank.rank in link:
+                exchange()
+
+
+def _check(rank: int, link: Link, message: torch.Tensor) -> None:
+    """Send a pattern, get each element back with one added."""
+    import torch
+    import torch.distributed as dist
+
+    if rank == link.target:
+        dist.recv(message, link.source)
+        dist.send(message.add_(1), link.source)
+        return
+    pattern = (torch.arange(message.numel(), device=message.device) % 251).to(torch.uint8)
+    dist.send(message.copy_(pattern), link.target)
+    dist.recv(message.fill_(255), link.target)
+    wrong = int((message != pattern + 1).sum())
+    assert not wrong, f"rank {link.source} to rank {link.target} and back: {wrong} of {message.numel()} bytes are wrong"

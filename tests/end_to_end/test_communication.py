@@ -1,0 +1,60 @@
+"""The example of docs/communication.md runs as it stands: every shape is measured and judged."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from support.projects import Project, run
+from support.releases import RECORDS
+
+PAGE = (Path(__file__).parents[2] / "docs" / "communication.md").read_text()
+
+
+@pytest.mark.spawn
+def test_each_shape_is_one_line_of_a_test(pytester: pytest.Pytester) -> None:
+    [example] = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+    pytester.makepyfile(test_shapes=example)
+    result = pytester.runpytest_subprocess(
+        "-p", "no:sugar", "-p", "no:cacheprovider", "--world-size=2", "--distbench-json=run.json"
+    )
+
+    assert result.ret == 0
+    cases = json.loads((pytester.path / "run.json").read_text())["results"]
+    judged = {case["nodeid"].rpartition("::")[2]: {v["metric"] for v in case["verdicts"]} for case in cases}
+    assert len(judged["test_gradients[ws2]"] - {"fingerprint"}) == 9
+    assert {"communication_time", "compute_time", "both_time"} <= judged["test_beside_computing[ws2]"]
+    assert {"step_time[hook=fp16]", "gradient_error[hook=fp16]"} <= judged["test_half_precision[ws2]"]
+    assert judged["test_cluster[ws2]"] >= {"latency[from=0,to=1]", "bandwidth[from=0,to=1]"}
+    assert not RECORDS or "gradient_bytes[hook=fp16]" in judged["test_half_precision[ws2]"]
+
+
+def links(**slow_s: float) -> str:
+    """Links of four ranks for made-up ranks; ``rank0_rank1=`` is the time of one, the others take 100 us."""
+    times = {f"latency[from={i},to={j}]": slow_s.get(f"rank{i}_rank{j}", 1e-4) for j in range(4) for i in range(j)}
+    return json.dumps(times)
+
+
+@pytest.mark.parametrize(
+    ("slow", "told"),
+    [
+        ({"rank1_rank3": 1e-3}, "rank 1 to rank 3: this link is slow (latency of 6 links)"),
+        (
+            {"rank0_rank2": 1e-3, "rank1_rank2": 1e-3, "rank2_rank3": 1e-3},
+            "rank 2: every link of it is slow (latency of 6 links)",
+        ),
+    ],
+)
+def test_a_failure_names_who_became_slow(
+    project: Project, monkeypatch: pytest.MonkeyPatch, slow: dict[str, float], told: str
+) -> None:
+    made = project("def body(rank):\n    pass\n\n\ndef test_links(distbench):\n    distbench.run(body)\n")
+    monkeypatch.setenv("DISTBENCH_STAND_IN", links())
+    run(made, "--distbench-update").assert_outcomes(passed=1)
+    monkeypatch.setenv("DISTBENCH_STAND_IN", links(**slow))
+    result = run(made)
+
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["*latency from rank ? to rank ? +900.0 %*", f"*{told}"])

@@ -1,0 +1,91 @@
+"""Which link, or which rank, is slow."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+from support.results import verdict
+
+from pytest_distbench.judging.links import (
+    Link,
+    Slow,
+    by_link,
+    find_slow,
+    imbalance,
+    outliers,
+    times_of,
+    typical_time,
+)
+from pytest_distbench.records.metric import metric_key
+
+
+def links(ranks: int) -> list[Link]:
+    return [Link(*pair) for pair in itertools.combinations(range(ranks), 2)]
+
+
+def times(ranks: int, *slow: tuple[int, int]) -> dict[Link, float]:
+    return {link: 5.0 if link in slow else 1.0 for link in links(ranks)}
+
+
+@pytest.mark.parametrize(
+    ("ranks", "slow", "expected"),
+    [
+        (4, [(1, 3)], Slow((), (Link(1, 3),))),
+        (4, [(0, 2), (1, 2), (2, 3)], Slow((2,), ())),
+        (4, [(0, 2), (1, 2), (2, 3), (0, 1)], Slow((2,), (Link(0, 1),))),
+        (4, [(0, 1), (0, 2), (0, 3), (1, 2), (1, 3)], Slow((0, 1), ())),
+        (3, [(0, 1), (0, 2)], Slow((0,), ())),
+        (3, [(0, 1)], Slow((), (Link(0, 1),))),
+        (4, [], Slow((), ())),
+    ],
+)
+def test_a_rank_is_named_where_all_its_links_are_slow_else_the_links(
+    ranks: int, slow: list[tuple[int, int]], expected: Slow
+) -> None:
+    assert find_slow([Link(*pair) for pair in slow], links(ranks)) == expected
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 4])
+def test_where_every_link_is_slow_no_rank_is_to_blame(ranks: int) -> None:
+    assert find_slow(links(ranks), links(ranks)) == Slow((), tuple(links(ranks)))
+
+
+def test_of_links_in_both_directions_a_rank_is_slow_where_it_is_so_both_ways() -> None:
+    both = [Link(*pair) for pair in itertools.permutations(range(3), 2)]
+    sends_slowly = [Link(0, 1), Link(0, 2)]
+
+    assert find_slow(sends_slowly, both) == Slow((), tuple(sends_slowly))
+    assert find_slow([link for link in both if 0 in link], both) == Slow((0,), ())
+
+
+@pytest.mark.parametrize("ranks", [3, 4, 8])
+def test_a_slow_rank_does_not_move_what_is_typical(ranks: int) -> None:
+    slow = times(ranks, *((0, other) for other in range(1, ranks)))
+
+    assert typical_time(slow) == 1.0
+    assert imbalance(slow) == 5.0
+    assert outliers(slow) == [Link(0, other) for other in range(1, ranks)]
+
+
+def test_of_two_ranks_nothing_is_typical() -> None:
+    assert typical_time(times(2)) is None
+    assert outliers(times(2, (0, 1))) == []
+    with pytest.raises(ValueError, match="1 links of two ranks have no typical time; wanted three ranks"):
+        imbalance(times(2))
+
+
+def test_a_low_rate_is_a_long_time() -> None:
+    at = Link(0, 1).at
+    found = by_link(
+        [
+            verdict(metric=metric_key("latency", at), at=at, current=0.5),
+            verdict(metric=metric_key("bandwidth", at), at=at, current=4.0, better="higher", unit="GB/s"),
+            verdict(metric="step"),
+        ]
+    )
+
+    assert {name: times_of(verdicts) for name, verdicts in found.items()} == {
+        "latency": {Link(0, 1): 0.5},
+        "bandwidth": {Link(0, 1): 0.25},
+    }

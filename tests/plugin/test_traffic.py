@@ -1,0 +1,36 @@
+"""The fixture ``communication``: what it refuses, and what it hands to the ranks."""
+
+from __future__ import annotations
+
+import pytest
+from support.projects import Project, run
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        ("buckets(tensors=[1, 214], message_bytes=400)", "*214 tensors of 100 elements: there can be 100 at most*"),
+        ("buckets(message_bytes=10)", "*10 B are no whole number of float32 elements, which take 4 B each*"),
+        ("buckets(message_bytes=1 << 60)", "*message_bytes=*; wanted a whole number of at least 1 and at most*"),
+        ("buckets(tensors=[])", "*tensors=[[]]; wanted a list*"),
+        ("buckets(tensors=[2, 2])", "*tensors=[[]2, 2]; each can be measured once only*"),
+        ("buckets(tensors=[0])", "*tensors: a number=0; wanted a whole number of at least 1*"),
+        ("buckets(calls=['all'])", "*unknown calls 'all': known are each, coalesced, flattened*"),
+        ("buckets(dtype='float33')", "*unknown dtype 'float33': known are*"),
+        ("buckets(root=0)", "*communication.buckets: unknown keyword root; known are world_size*"),
+        ("overlap(dtype='int32')", "*dtype='int32'; matrices have one of float32, float16, bfloat16, float64*"),
+        ("overlap(message_bytes=6)", "*6 B are no whole number of float32 elements*"),
+        ("overlap(matrix=0)", "*matrix=0; wanted a whole number of at least 1*"),
+        ("compression('gzip')", "*unknown hook 'gzip': known are none, fp16, bf16, powersgd*"),
+        ("compression('powersgd', width=8, approximation_rank=9)", "*approximation_rank=9; wanted*at most 8*"),
+        ("links(pattern='ring')", "*unknown pattern 'ring': known are ping-pong, one-way*"),
+        ("links(max_imbalance=1)", "*max_imbalance=1; wanted a finite number above 1*"),
+        ("links(world_size=1)", "*communication.links: a link needs two ranks, and this test has 1*"),
+        ("links(iterations=0)", "*iterations=0; wanted a whole number of at least 1*"),
+    ],
+)
+def test_what_cannot_be_measured_is_explained(project: Project, call: str, message: str) -> None:
+    result = run(project(f"def test_it(communication):\n    communication.{call}\n"))
+
+    result.stdout.fnmatch_lines([message.replace(";", "?")])
+    assert result.ret == 1
