@@ -65,7 +65,6 @@ EXEMPT = {
         ),
         "the life of a rank's process, in a group: tests/launch/test_contract.py",
     ),
-    "worker/fingerprint.py": "reads torch's recorder of a group: tests/end_to_end/test_fingerprints.py",
     **dict.fromkeys(
         (
             "launch/readers/csv_file.py",

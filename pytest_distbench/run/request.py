@@ -41,6 +41,7 @@ class LaunchRequest:
         world_size: ranks of the process group.
         backend: of the process group.
         device: what ranks compute on.
+        stands_for: the one rank that there is a process for; None: each has one.
         timeout_s: for one launch.
     """
 
@@ -54,6 +55,7 @@ class LaunchRequest:
     backend: str
     device: Literal["cpu", "cuda"]
     timeout_s: float
+    stands_for: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
