@@ -1,11 +1,15 @@
-# Three commands: `make suites` measures, `make test` tests the plugin, `make gpu` tests it on GPUs. Torch is installed once.
+# `make suites` measures, `make structure` judges what needs no clock, `make test` tests the plugin, `make gpu` on GPUs. Torch is installed once.
 PYTHON ?= python3
 TOX = .venv/bin/tox
 
-.PHONY: suites test gpu
+.PHONY: suites structure test gpu
 
 suites: $(TOX)
 	$(TOX) run -q -e py -- suites --world-size 2
+
+# What trainings send and hold at 8 and 64 ranks: one process for a rank, on any machine.
+structure: $(TOX)
+	$(TOX) run -q -e py -- suites/structure --world-size 8,64 --distbench-backend fake --distbench-missing fail
 
 # Does it do on these GPUs what it promises? About half an hour; `make gpu LINES="--only clock,hang --json seen.json"`.
 gpu: $(TOX)

@@ -57,7 +57,7 @@ PARTS: Mapping[str, Part] = MappingProxyType(
         "recorder": Part(
             "a flight recorder of every backend",
             (2, 8),
-            "no fingerprints on gloo, and a hang is told by its stacks, without the collective",
+            "no fingerprint of a training's start on gloo, and a hang is told by its stacks, without the collective",
         ),
         "numa": Part("NUMA binding", (2, 9), "no --distbench-numa-binding"),
         "handlers": Part("entry points for torchrun's rendezvous", (2, 6)),

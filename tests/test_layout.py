@@ -67,7 +67,6 @@ EXEMPT = {
     ),
     "launch/elastic/__main__.py": "lives with real torchrun agents: tests/end_to_end/test_elastic.py",
     "launch/elastic/engine.py": "a protocol, and no rule of its own",
-    "worker/fingerprint.py": "reads torch's recorder of a group: tests/end_to_end/test_fingerprints.py",
     **dict.fromkeys(
         (
             "launch/readers/csv_file.py",

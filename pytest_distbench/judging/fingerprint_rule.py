@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from fractions import Fraction
+from typing import NamedTuple
 
-from pytest_distbench.records.fingerprint import Collective, Fingerprint
+from pytest_distbench.records.fingerprint import ALL, Beyond, Collective, Fingerprint, named_ranks, of_rank
 from pytest_distbench.records.kinds import VerdictName
+from pytest_distbench.records.record import replace
 from pytest_distbench.records.verdict import Verdict
 from pytest_distbench.units import format_bytes
 
@@ -14,9 +17,6 @@ METRIC = "fingerprint"
 """Name of the verdict; a ``metrics=`` that lists others leaves it unjudged."""
 
 DIFFERS = "differs between launches of the same code"
-
-ALL = "all"
-"""Key of the collectives that every rank has."""
 
 
 def differences(stored: Fingerprint, current: Fingerprint) -> list[str]:
@@ -26,10 +26,8 @@ def differences(stored: Fingerprint, current: Fingerprint) -> list[str]:
     ``2 all_reduce of 25 MiB became 214 of 102.4 KiB``.
     """
     told: dict[tuple[str, ...], list[int]] = {}
-    ranks = _named_ranks([*stored.collectives, *current.collectives])
-    for rank in ranks or [0]:
-        before, after = _of_rank(stored.collectives, rank), _of_rank(current.collectives, rank)
-        told.setdefault(tuple(_changes(before, after)), []).append(rank)
+    for rank in sorted({*ranks_of(stored), *ranks_of(current)}):
+        told.setdefault(tuple(_changes_of_rank(stored, current, rank)), []).append(rank)
     lines = []
     for sentences, who in told.items():
         whose = "" if len(told) == 1 else f"rank{'s' * (len(who) > 1)} {rank_ranges(who)}: "
@@ -129,7 +127,53 @@ def rank_ranges(ranks: Sequence[int], world_size: int | None = None) -> str:
 
 def payload_bytes(collectives: Iterable[Collective]) -> int:
     """Bytes one rank puts into these collectives."""
-    return sum(c.message_bytes * c.count for c in collectives)
+    return sum(c.message_bytes * c.count for c in collectives if c.op != "recv")
+
+
+def _changes_of_rank(stored: Fingerprint, current: Fingerprint, rank: int) -> Iterator[str]:
+    """What differs for one rank. Of what only one of the two has looked at nothing is said."""
+    before, after = of_rank(stored.collectives, rank) or [], of_rank(current.collectives, rank) or []
+    yield from _changes(*_alike_told(before, after))
+    if not (stored.is_full and current.is_full):
+        return
+    old, new = (Counter(of_rank(f.groups, rank) or []) for f in (stored, current))
+    for word, groups in (("gone", old - new), ("added", new - old)):
+        for group, number in groups.items():
+            verb = ("are" if number > 1 else "is") if word == "gone" else ("were" if number > 1 else "was")
+            plural = "s" * (number > 1)
+            yield f"{number} process group{plural} {group.name} of {group.size} ranks {verb} {word}"
+    for what, field in (("parameters", "parameter_bytes"), ("optimizer state", "optimizer_bytes")):
+        held, holds = (of_rank(getattr(f, field), rank) or 0 for f in (stored, current))
+        if held != holds:
+            yield f"{_size(held, holds)} of {what} per rank became {_size(holds, held)}"
+    was, now = of_rank(stored.beyond, rank), of_rank(current.beyond, rank)
+    if _rate(was) != _rate(now):
+        yield f"collectives that not every iteration has: {_tell_beyond(was)} became {_tell_beyond(now)}"
+
+
+def _alike_told(
+    before: Sequence[Collective], after: Sequence[Collective]
+) -> tuple[Sequence[Collective], Sequence[Collective]]:
+    """Both without reductions, roots and partners where one of them does not hold these."""
+    if all(c.how is not None for c in (*before, *after)):
+        return before, after
+    return [replace(c, how=None) for c in before], [replace(c, how=None) for c in after]
+
+
+def _size(value: int, other: int) -> str:
+    """Bytes, spelled out where rounded the other would read the same."""
+    return format_bytes(value) if format_bytes(value) != format_bytes(other) else f"{value:,} B"
+
+
+def _rate(beyond: Beyond | None) -> Fraction:
+    return Fraction(0) if beyond is None else Fraction(beyond.collectives, beyond.iterations)
+
+
+def _tell_beyond(beyond: Beyond | None) -> str:
+    if beyond is None:
+        return "none"
+    fewer = " fewer" if beyond.collectives < 0 else ""
+    return f"{abs(beyond.collectives)}{fewer} in {beyond.iterations} iterations"
 
 
 def _changes(before: Sequence[Collective], after: Sequence[Collective]) -> list[str]:
@@ -152,13 +196,16 @@ def _changes(before: Sequence[Collective], after: Sequence[Collective]) -> list[
 
 def _became(old: Mapping[Collective, int], new: Mapping[Collective, int], op: str, where: str) -> str:
     if not new:
-        return f"{_tell(old, op)}{where} {'is' if sum(old.values()) == 1 else 'are'} gone"
+        return f"{_tell(old, op, _Shown())}{where} {'is' if sum(old.values()) == 1 else 'are'} gone"
     if not old:
-        return f"{_tell(new, op)}{where} {'was' if sum(new.values()) == 1 else 'were'} added"
-    retyped = {c.dtype for c in old} != {c.dtype for c in new}
-    was, now = _tell(old, "", typed=retyped), _tell(new, "", typed=retyped)
-    if was == now:  # rounded
-        was, now = _tell(old, "", typed=retyped, rounded=False), _tell(new, "", typed=retyped, rounded=False)
+        return f"{_tell(new, op, _Shown())}{where} {'was' if sum(new.values()) == 1 else 'were'} added"
+    shown = _Shown(
+        dtype={c.dtype for c in old} != {c.dtype for c in new}, how={c.how for c in old} != {c.how for c in new}
+    )
+    was, now = _tell(old, "", shown), _tell(new, "", shown)
+    if was == now:
+        shown = shown._replace(is_rounded=False)
+        was, now = _tell(old, "", shown), _tell(new, "", shown)
     number, _, rest = was.partition(" ")
     return f"{number} {op} {rest}".rstrip() + f"{where} became {now}"
 
@@ -187,20 +234,30 @@ def _count(collectives: Iterable[Collective]) -> Counter[Collective]:
     """Collective (counted once) -> how often it occurs, wherever."""
     counts: Counter[Collective] = Counter()
     for c in collectives:
-        counts[Collective(c.op, c.dtype, c.message_bytes, c.group, 1)] += c.count
+        counts[replace(c, count=1)] += c.count
     return counts
 
 
-def _tell(counts: Mapping[Collective, int], op: str, *, typed: bool = True, rounded: bool = True) -> str:
-    """``214 all_reduce of 4 KiB to 100 KiB float32``."""
-    size = format_bytes if rounded else "{:,} B".format
+class _Shown(NamedTuple):
+    """What is told of collectives besides their number and sizes."""
+
+    dtype: bool = True
+    how: bool = False
+    is_rounded: bool = True
+
+
+def _tell(counts: Mapping[Collective, int], op: str, shown: _Shown) -> str:
+    """``214 all_reduce of 4 KiB to 100 KiB float32 (sum)``."""
+    size = format_bytes if shown.is_rounded else "{:,} B".format
     sizes = sorted({c.message_bytes for c in counts})
     words = [str(sum(counts.values())), *([op] if op else [])]
     if sizes[-1]:
         span = size(sizes[0]) if len(sizes) == 1 else f"{size(sizes[0])} to {size(sizes[-1])}"
         words += ["of", span]
-    if typed and (kinds := sorted({c.dtype for c in counts} - {""})):
+    if shown.dtype and (kinds := sorted({c.dtype for c in counts} - {""})):
         words.append(" and ".join(kinds))
+    if shown.how and (ways := sorted({c.how for c in counts if c.how})):
+        words.append(f"({' and '.join(ways)})")
     return " ".join(words)
 
 
@@ -208,28 +265,24 @@ def _reordering(before: Sequence[Collective], after: Sequence[Collective]) -> li
     """Where two sequences of the same collectives part; nothing if they do not."""
     for number, (old, new) in enumerate(zip(_one_by_one(before), _one_by_one(after), strict=True), 1):
         if old != new:
-            was, now = (_tell({c: 1}, c.op).removeprefix("1 ") for c in (old, new))
+            shown = _Shown(how=old.how != new.how)
+            was, now = (_tell({c: 1}, c.op, shown).removeprefix("1 ") for c in (old, new))
             return [f"the same collectives in another order: number {number} was {was}, is {now}"]
     return []
 
 
 def _one_by_one(collectives: Iterable[Collective]) -> Iterator[Collective]:
     for c in collectives:
-        yield from [Collective(c.op, c.dtype, c.message_bytes, c.group, 1)] * c.count
+        yield from [replace(c, count=1)] * c.count
 
 
-def _of_rank(collectives: Mapping[str, list[Collective]], rank: int) -> list[Collective]:
-    for who, rows in collectives.items():
-        if who == ALL or rank in _named_ranks([who]):
-            return rows
-    return []
-
-
-def _named_ranks(keys: Iterable[str]) -> list[int]:
-    """The ranks that keys such as ``0,2-3`` name; ``all`` names none."""
-    found = set()
-    for key in keys:
-        for run in key.split(",") if key != ALL else ():
-            first, _, last = run.partition("-")
-            found |= set(range(int(first), int(last or first) + 1))
-    return sorted(found)
+def ranks_of(fingerprint: Fingerprint) -> list[int]:
+    """The ranks it tells of: one of each kind is enough where all do the same."""
+    parts: list[Mapping[str, object]] = [
+        fingerprint.collectives,
+        fingerprint.groups,
+        fingerprint.parameter_bytes,
+        fingerprint.optimizer_bytes,
+        fingerprint.beyond,
+    ]
+    return named_ranks([who for part in parts for who in part]) or [0]

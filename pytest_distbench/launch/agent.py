@@ -61,7 +61,7 @@ class Request(Record, frozen=True, kw_only=True):
     """pytest -> agent: start the ranks of a stored plan; without a plan: end."""
 
     plan: str = ""
-    world_size: int = 0
+    processes: int = 0
 
 
 class Reply(Record, frozen=True, kw_only=True):
@@ -154,7 +154,7 @@ class _Agent:
 
         group, trouble = None, ""
         try:
-            group = Group(request.plan, request.world_size, on_start=on_start)
+            group = Group(request.plan, request.processes, on_start=on_start)
             group.run()
         except Exception as error:  # noqa: BLE001 reported to pytest, which decides; the next launch may well work
             what = str(error).partition("\nException raised from")[0]  # then follow torch's frames of C++

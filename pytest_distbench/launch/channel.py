@@ -24,14 +24,14 @@ class ControlChannel:
     Args:
         files: of the launch.
         selector: where connections are registered.
-        world_size: events of ranks beyond it are ignored.
+        processes: events of ranks beyond it are ignored.
         attached: the rank that is given this process's stdin, stdout and stderr when it says hello.
     """
 
     def __init__(
-        self, files: LaunchFiles, selector: selectors.BaseSelector, *, world_size: int, attached: int | None = None
+        self, files: LaunchFiles, selector: selectors.BaseSelector, *, processes: int, attached: int | None = None
     ) -> None:
-        self._world_size = world_size
+        self._processes = processes
         self._attached = attached
         self.events: list[RankEvent] = []
         self.closed_at: dict[int, float] = {}
@@ -136,7 +136,7 @@ class ControlChannel:
         for line in lines:
             with contextlib.suppress(msgspec.DecodeError):  # a killed rank may leave half a line
                 event = msgspec.json.decode(line, type=RankEvent)
-                if 0 <= event.rank < self._world_size:
+                if 0 <= event.rank < self._processes:
                     fresh.append(event)
         for event in fresh:
             self._ranks[connection] = event.rank
@@ -153,7 +153,7 @@ class ControlChannel:
 
     def _tell_all(self, message: bytes, *, once: set[int]) -> None:
         """Send a byte to every rank when the last of them has come to where the others are."""
-        if len(once) == self._world_size:
+        if len(once) == self._processes:
             for rank in once:
                 self.ask(rank, message)
 

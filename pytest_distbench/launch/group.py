@@ -83,13 +83,13 @@ class _Agent(WokenByRanks, LocalElasticAgent):
 class Group:
     """One process group from start to exit."""
 
-    def __init__(self, plan: str, world_size: int, *, on_start: Callable[[list[int]], None]) -> None:
+    def __init__(self, plan: str, processes: int, *, on_start: Callable[[list[int]], None]) -> None:
         self.stamps: dict[str, float] = {"asked": time.monotonic()}
         self._rendezvous = LoopbackRendezvous()
         self._agent = _Agent(
             spec=WorkerSpec(
                 role="default",
-                local_world_size=world_size,
+                local_world_size=processes,
                 entrypoint=_enter,
                 args=(plan,),
                 rdzv_handler=self._rendezvous,

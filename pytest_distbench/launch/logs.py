@@ -74,7 +74,7 @@ class LogFollower:
     """
 
     def __init__(self, plan: LaunchPlan, on_line: Callable[[int, str], None]) -> None:
-        self._paths = {rank: plan.files.log(rank) for rank in range(plan.world_size)}
+        self._paths = {rank: plan.files.log(rank) for rank in range(plan.processes)}
         self._read: dict[int, int] = dict.fromkeys(self._paths, 0)
         self._rest: dict[int, bytes] = dict.fromkeys(self._paths, b"")
         self._on_line = on_line

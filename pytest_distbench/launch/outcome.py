@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from pytest_distbench.errors import ReadingError, RecordingError
+from pytest_distbench.judging.structure import structure_metrics
 from pytest_distbench.launch.channel import ControlChannel
 from pytest_distbench.launch.contract import Exit
 from pytest_distbench.launch.diagnosis.blame import is_hang
@@ -70,12 +71,16 @@ def make_record(
     if outcome == "passed":
         try:
             remarks = [*check_ranks(plan, reports), *remarks]
-            reports = add_readings(plan, reports)
-            measurements = merge(list(reports.values()))
+            if plan.stands_for is None:
+                reports = add_readings(plan, reports)
+                measurements = merge(list(reports.values()))
         except (RecordingError, ReadingError) as error:
             outcome, reason = "failed", str(error)
     has_passed = outcome == "passed"
     told = list(reports.values())
+    fingerprints = merge_fingerprints(told, stands_for=plan.stands_for) if has_passed else {}
+    if plan.stands_for is not None:  # what it computed, and how fast, is nobody's
+        measurements = structure_metrics(fingerprints)
     return LaunchRecord(
         index=plan.index,
         outcome=outcome,
@@ -86,15 +91,21 @@ def make_record(
         timed_out=is_hang(fates),
         fates=fates,
         measurements=measurements,
-        fingerprints=merge_fingerprints(told) if has_passed else {},
+        fingerprints=fingerprints,
         late_s=late_s(told) if has_passed else {},
-        peak_memory_bytes=max((r.peak_memory_bytes for r in told), default=0),
-        foreign_cores=foreign_cores(told),
-        gpus=[reports[rank].gpu for rank in range(plan.world_size)] if has_passed and any(r.gpu for r in told) else [],
-        software=reports[0].software if 0 in reports else {},
+        peak_memory_bytes=max((r.peak_memory_bytes for r in told), default=0) if plan.stands_for is None else 0,
+        foreign_cores=foreign_cores(told) if plan.stands_for is None else None,
+        gpus=[reports[rank].gpu for rank in range(plan.processes)] if has_passed and any(r.gpu for r in told) else [],
+        software=_software(plan, reports),
         remarks=[*_merge_remarks(channel.remarks()), *filter(None, remarks)],
         logs=plan.directory,
     )
+
+
+def _software(plan: LaunchPlan, reports: Mapping[int, RankReport]) -> dict[str, str]:
+    """What rank 0 ran; of a process that stands for a rank what decides about structure, and not about arithmetic."""
+    told = reports[0].software if 0 in reports else {}
+    return told if plan.stands_for is None else {name: told[name] for name in ("python", "torch") if name in told}
 
 
 def _phases(reports: Mapping[int, RankReport], ended: Exit, clock: Clock) -> dict[str, float]:

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import statistics
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeVar
 
 from pytest_distbench.errors import RecordingError
 from pytest_distbench.judging.fingerprint_rule import rank_ranges
-from pytest_distbench.records.fingerprint import Collective, Fingerprint
+from pytest_distbench.records.fingerprint import Fingerprint, RankFingerprint
 from pytest_distbench.records.kinds import FAST_SIDE, METRIC_KINDS
 from pytest_distbench.records.metric import PHASE, Measurement, Observation, Summary
 from pytest_distbench.records.quantiles import nearest_rank, quantile
 from pytest_distbench.records.rank import RankReport
+
+_Part = TypeVar("_Part")
 
 SHORTEST_BODY_S = 0.5
 """Below this the 10 ms ticks of the system's CPU accounting say nothing about other processes."""
@@ -41,26 +44,46 @@ def foreign_cores(reports: Sequence[RankReport]) -> float | None:
     return max(0.0, (by_rank[0].busy_s - own) / by_rank[0].body_s)
 
 
-def merge_fingerprints(reports: Sequence[RankReport]) -> dict[str, Fingerprint]:
-    """The ranks' fingerprints by key, equal ones told once."""
+def merge_fingerprints(reports: Sequence[RankReport], *, stands_for: int | None = None) -> dict[str, Fingerprint]:
+    """The ranks' fingerprints by key, equal parts of them told once.
+
+    Args:
+        reports: of all ranks.
+        stands_for: the rank that the only report is of; None: there is one of each.
+    """
     ranks = sorted(reports, key=lambda r: r.rank)
     found = {}
     for key in dict.fromkeys(key for r in ranks for key in r.fingerprints):
         prints = {r.rank: r.fingerprints[key] for r in ranks if key in r.fingerprints}
         missing = next((p.missing for p in prints.values() if p.missing), "")
-        same: dict[tuple[Collective, ...], list[int]] = {}
-        for rank, fingerprint in prints.items():
-            same.setdefault(tuple(fingerprint.collectives), []).append(rank)
-        found[key] = (
-            Fingerprint(missing=missing)
-            if missing
-            else Fingerprint(
-                collectives={rank_ranges(who, len(reports)): list(rows) for rows, who in same.items()},
-                parameters=sum(p.parameters for p in prints.values()),
-                optimizer_steps=sum(p.optimizer_steps for p in prints.values()),
-            )
-        )
+        found[key] = Fingerprint(missing=missing) if missing else _merge_prints(prints, len(reports), stands_for)
     return found
+
+
+def _merge_prints(prints: Mapping[int, RankFingerprint], world_size: int, stands_for: int | None) -> Fingerprint:
+    def by_ranks(part: Callable[[RankFingerprint], _Part | None]) -> dict[str, _Part]:
+        same: list[tuple[_Part, list[int]]] = []
+        for rank, fingerprint in prints.items():
+            mine = part(fingerprint)
+            who = next((ranks for other, ranks in same if other == mine), None)
+            if who is not None:
+                who.append(rank)
+            elif mine is not None:
+                same.append((mine, [rank]))
+        if stands_for is not None:
+            return {str(stands_for): mine for mine, _ in same}
+        return {rank_ranges(who, world_size): mine for mine, who in same}
+
+    return Fingerprint(
+        collectives=by_ranks(lambda p: p.collectives),
+        parameters=sum(p.parameters for p in prints.values()),
+        optimizer_steps=sum(p.optimizer_steps for p in prints.values()),
+        groups=by_ranks(lambda p: p.groups or None),
+        parameter_bytes=by_ranks(lambda p: p.parameter_bytes or None),
+        optimizer_bytes=by_ranks(lambda p: p.optimizer_bytes or None),
+        beyond=by_ranks(lambda p: p.beyond),
+        is_full=all(p.is_full for p in prints.values()),
+    )
 
 
 def late_s(reports: Sequence[RankReport]) -> dict[str, list[float]]:

@@ -14,7 +14,7 @@ _LARGEST_REPORT = 256 * 2**20
 def read_reports(plan: LaunchPlan) -> dict[int, RankReport]:
     """The reports by rank. A missing or damaged one is left out: its rank died writing it."""
     reports = {}
-    for rank in range(plan.world_size):
+    for rank in range(plan.processes):
         path = plan.files.report(rank)
         try:
             with open_left(path) as file:

@@ -87,7 +87,7 @@ def open_launch(
     stored = replace(plan, variables=variables_to_wire(plan.variables))
     plan.files.plan.write_bytes(msgspec.json.encode(stored))
     with selectors.DefaultSelector() as selector:
-        channel = ControlChannel(plan.files, selector, world_size=plan.world_size, attached=plan.attached)
+        channel = ControlChannel(plan.files, selector, processes=plan.processes, attached=plan.attached)
         follower = LogFollower(plan, on_output) if on_output is not None else None
         try:
             launch = Supervised(launcher, plan, selector, channel, on_progress, follower)
@@ -226,21 +226,21 @@ class Supervised:
     def _heed(self, event: RankEvent) -> None:
         """Act on an event: show it, or decide until when the ranks may go on after it."""
         match event.kind:
-            case "hello" if len(self.channel.pids()) == self.plan.world_size and not self.channel.is_holding():
+            case "hello" if len(self.channel.pids()) == self.plan.processes and not self.channel.is_holding():
                 self.up_at = time.monotonic()
                 self.stop_at = min(self.latest, self.up_at + self.plan.timeout_s)
             case "progress":
                 self.on_progress(event.text)
             case "turn" if self.waits_since is None and not self.channel.ranks_lost() and not self.channel.is_holding():
                 self.asking.add(event.rank)
-                if len(self.asking) == self.plan.world_size:
+                if len(self.asking) == self.plan.processes:
                     self.waits_since = time.monotonic()
                     self.on_ready(self)
             case "failed":
                 self._stop_within(VICTIM_GRACE_S)
             case "skipped":
                 self._stop_within(SKIP_GRACE_S)
-            case "done" if len(self.channel.ranks_done()) == self.plan.world_size:
+            case "done" if len(self.channel.ranks_done()) == self.plan.processes:
                 self._stop_within(TEARDOWN_S)
                 self.stop_at = max(self.stop_at, time.monotonic() + LEAST_TEARDOWN_S)
 
@@ -250,7 +250,7 @@ class Supervised:
 
     def _needs_no_more(self) -> bool:
         """Whether every rank has said how it ended, and one of them waits to be ended."""
-        return len(self.channel.ranks_done()) == self.plan.world_size and self.channel.is_holding()
+        return len(self.channel.ranks_done()) == self.plan.processes and self.channel.is_holding()
 
     def _end(self) -> Exit:
         """End the ranks by force, hung ones after they have shown where they are."""
@@ -263,7 +263,7 @@ class Supervised:
         undecided = {rank for rank in alive if rank not in self.channel.ranks_done() or self.timed_out}
         collect(self.plan.files, self.channel, undecided=undecided, held=alive - undecided)
         processes.kill(processes.family(pids[rank] for rank in alive))
-        deadline = time.monotonic() + (REAP_S if len(pids) == self.plan.world_size else UNKNOWN_REAP_S)
+        deadline = time.monotonic() + (REAP_S if len(pids) == self.plan.processes else UNKNOWN_REAP_S)
         while (remaining := deadline - time.monotonic()) > 0:
             for key, _ in self.selector.select(remaining):
                 if key.data is self.channel:

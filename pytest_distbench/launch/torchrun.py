@@ -51,7 +51,7 @@ class TorchrunLauncher:
             "--rdzv-endpoint=127.0.0.1:0",
             "--nnodes=1",
             f"--log-dir={plan.files.torchrun_logs}",
-            f"--nproc-per-node={plan.world_size}",
+            f"--nproc-per-node={plan.processes}",
             "--local-addr=127.0.0.1",
             "-m", "pytest_distbench.worker", str(plan.files.plan),
         ]  # fmt: skip

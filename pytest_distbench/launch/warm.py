@@ -160,7 +160,7 @@ class _Agent:
         return self._backends
 
     def launch(self, plan: LaunchPlan) -> RunningLaunch:
-        request = Request(plan=str(plan.files.plan), world_size=plan.world_size)
+        request = Request(plan=str(plan.files.plan), processes=plan.processes)
         try:
             self._link.sendall(msgspec.json.encode(request) + b"\n")
         except OSError as error:

@@ -74,6 +74,7 @@ class Elastic:
             Regression, BeyondBound, Unaccepted, MissingBaseline: as of ``distbench.run``.
         """
         given = self._distbench.arguments("elastic")
+        self._distbench.skip_without_clocks("an elastic job is measured by the clock")
         job = self._job(given, nodes, plan, start, checkpoint_every, engine, timers)
         if job.most > self._settings.largest:
             pytest.skip(f"not run: needs {job.most} nodes, {self._settings.largest} ranks given")

@@ -9,7 +9,7 @@ from typing import Any, Literal, NoReturn, TypeVar
 
 import pytest
 
-from pytest_distbench.errors import BackendUnavailable, DistbenchError, DistbenchWarning, show
+from pytest_distbench.errors import BackendUnavailable, DerivationError, DistbenchError, DistbenchWarning, show
 from pytest_distbench.judging.bounds import check_measured
 from pytest_distbench.judging.policy import Conclusion, conclude
 from pytest_distbench.plugin.arguments import Arguments
@@ -22,11 +22,15 @@ from pytest_distbench.plugin.outcomes import (
     Regression,
     Unaccepted,
 )
+from pytest_distbench.plugin.replay import BODY as REPLAY_BODY
+from pytest_distbench.plugin.replay import replay_params
 from pytest_distbench.plugin.requests import RequestMaker
 from pytest_distbench.plugin.runs import Run
 from pytest_distbench.plugin.workload import Wanted
 from pytest_distbench.records.bound_text import BoundValue
+from pytest_distbench.records.fingerprint import Fingerprint
 from pytest_distbench.records.metric import Measurement, Scalar
+from pytest_distbench.records.options import FAKE
 from pytest_distbench.records.reader import Reader
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import CaseResult
@@ -47,6 +51,9 @@ Body = Callable[..., object] | str | os.PathLike[str] | Sequence[str | os.PathLi
 """A function that takes the :class:`RankContext`, ``"file.py::function"``, a script, or a command as a list."""
 
 _Found = TypeVar("_Found")
+
+REPLAY_OPTIONS = ("world_size", "launches", "timeout", "tolerance", "name")
+"""What :meth:`Distbench.replay` hands on."""
 
 _FAILURES = {
     "launch": LaunchFailed,
@@ -248,6 +255,7 @@ class Distbench:
             Misuse: an argument cannot be used.
         """
         self._checks += 1
+        self.skip_without_clocks("distbench.check looks at values")
         given = self.arguments("distbench.check")
         launched, request = self.ask.run(
             given,
@@ -340,9 +348,51 @@ class Distbench:
             )
         return self._keep(samples, self._finish(result))
 
+    def replay(
+        self,
+        fingerprint: Run | Fingerprint | str | os.PathLike[str],
+        *,
+        of: str = "",
+        warmup: int = 5,
+        iterations: int = 20,
+        **options: Any,
+    ) -> Run:
+        """Time the collectives of a fingerprint, without what is computed between them.
+
+        Every iteration issues the same sequence, one after the other: operations, sizes, dtypes and groups. Judged are
+        ``replay``, all of it, and ``replay[op=all_gather]``, each operation alone. A fingerprint of one rank of a large
+        group, from the backend ``fake``, is replayed by every rank that there is.
+
+        Args:
+            fingerprint: a run of this test, a :class:`Fingerprint`, or the path of a baseline file, relative to the
+                test's file.
+            of: which of its fingerprints: the name of a loop, ``step_time``. Default: the only one.
+            warmup: untimed iterations.
+            iterations: timed iterations.
+            options: as for :meth:`run`: world_size, launches, timeout, tolerance, name.
+
+        Raises:
+            Misuse: there is no such fingerprint, or these ranks cannot replay it.
+        """
+        self.skip_without_clocks("a replay measures times")
+        given = self.arguments("distbench.replay")
+        given.options(options, REPLAY_OPTIONS)
+        ranks = given.whole("world_size", options.get("world_size") or self.world_size, least=1)
+        params = replay_params(given, fingerprint, of, world_size=ranks, beside=self._node.path.parent)
+        params |= {
+            "warmup": given.whole("warmup", warmup, least=1),
+            "iterations": given.whole("iterations", iterations, least=1),
+        }
+        return self.run(REPLAY_BODY, params=params, **{"name": "replay", **options})
+
     def arguments(self, call: str) -> Arguments:
         """What checks the arguments of a call in this test."""
         return Arguments(call, self._node.path)
+
+    def skip_without_clocks(self, why: str) -> None:
+        """Skip the test where clocks and values mean nothing: on the backend ``fake``."""
+        if self.ask.only_structure:
+            pytest.skip(f"not run: {why}, and the {FAKE} backend has no clocks and values")
 
     def note_measured(self) -> None:
         """Record what was measured so far, whatever becomes of the test."""
@@ -408,6 +458,10 @@ class Distbench:
             return work()
         except SampleFailed as error:
             failed = error.samples
+        except DerivationError as error:
+            if self.ask.only_structure and isinstance(error.__cause__, KeyError):
+                pytest.skip(f"not judged: the {FAKE} backend has no clocks and values: {escape(str(error))}")
+            raise Misuse(str(error)) from None
         except BackendUnavailable as error:
             if set(self._session.settings.backends) & set(error.available):
                 pytest.skip(f"not available: {error}")

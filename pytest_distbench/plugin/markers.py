@@ -22,7 +22,7 @@ _KEYWORDS = {
     "gpu": ("min_memory", "capability", "link"),
     "cpu": (),
     "full": (),
-    "distbench": ("timeout", "launches", "tolerance", "metrics", "bounds", "xfail_perf"),
+    "distbench": ("timeout", "launches", "tolerance", "metrics", "bounds", "xfail_perf", "fake_rank"),
 }
 
 
@@ -40,6 +40,7 @@ class Requirement:
         metrics: names of the metrics that are judged; the others are only shown.
         bounds: by a metric's key, or its name.
         xfail_perf: reason why a regression is expected.
+        fake_rank: the rank that one process stands for on the backend ``fake``; negative: from the end.
     """
 
     timeout_s: float | None = None
@@ -48,6 +49,7 @@ class Requirement:
     metrics: tuple[str, ...] | None = None
     bounds: Mapping[str, BoundValue] | None = None
     xfail_perf: str | None = None
+    fake_rank: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,6 +147,7 @@ def requirement(markers: Iterable[pytest.Mark]) -> Requirement:
         metrics=_metrics(options.get("metrics")),
         bounds=_bounds(options.get("bounds")),
         xfail_perf=_reason(options.get("xfail_perf")),
+        fake_rank=_rank(options.get("fake_rank")),
     )
 
 
@@ -203,6 +206,14 @@ def _launches(value: object) -> int | None:
             f"@pytest.mark.distbench: launches={value!r}; wanted a whole number from 1 to {MOST_LAUNCHES}"
         )
     return value
+
+
+def _rank(value: object) -> int | None:
+    if value is None or (isinstance(value, int) and not isinstance(value, bool)):
+        return value
+    raise ConfigurationError(
+        f"@pytest.mark.distbench: fake_rank={value!r}; wanted a rank, 0 or more, or -1 for the last"
+    )
 
 
 def _tolerance(value: object) -> float | Mapping[str, float] | None:

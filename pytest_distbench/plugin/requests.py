@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from typing import Any, Literal
 
@@ -21,6 +22,7 @@ from pytest_distbench.plugin.workload import Wanted, make_workload
 from pytest_distbench.records.bound_text import AskedBound
 from pytest_distbench.records.case import Case, CaseKey
 from pytest_distbench.records.choices import LONGEST_TIMEOUT_S, MOST_LAUNCHES
+from pytest_distbench.records.options import FAKE
 from pytest_distbench.run.request import CaseRequest, LaunchRequest
 from pytest_distbench.run.settings import Settings
 
@@ -38,6 +40,7 @@ class RequestMaker:
 
     Attributes:
         bounds: that its marker sets; each is for whichever of its cases measures the metric.
+        only_structure: clocks and values mean nothing: the backend is ``fake``.
     """
 
     def __init__(self, settings: Settings, node: pytest.Item, *, world_size: int, backend: str) -> None:
@@ -48,7 +51,8 @@ class RequestMaker:
         self._device: Literal["cpu", "cuda"] = "cuda" if settings.gpu else "cpu"
         self._wanted = requirement(node.iter_markers())
         self._names: set[str] = set()
-        given = self._wanted.bounds or {}
+        self.only_structure = settings.fake_rank is not None
+        given = {} if self.only_structure else self._wanted.bounds or {}
         self.bounds = tuple(AskedBound(metric, value, f"marker of {node.name}") for metric, value in given.items())
         self._places = places_of(node.config)
 
@@ -69,6 +73,8 @@ class RequestMaker:
             Misuse: an argument cannot be used.
         """
         workload = make_workload(given, wanted, beside=self._node.path.parent, places=self._places)
+        if workload.body.command and self.only_structure:
+            pytest.skip(f"not run: a command starts its processes itself, and the {FAKE} backend needs a rank of ours")
         if workload.body.command and self._settings.attach is not None:
             given.refuse("--distbench-attach needs ranks of ours, and a command starts its processes itself")
         label = given.text("name", name, may_be_empty=True, without="@")
@@ -104,6 +110,7 @@ class RequestMaker:
             backend=self._backend,
             device=self._device,
             timeout_s=seconds or self._wanted.timeout_s or self._settings.timeout_s,
+            stands_for=self._stands_for(ranks),
         )
         return launched, request
 
@@ -140,6 +147,18 @@ class RequestMaker:
             given.refuse(f"this test already has a run named {label!r}: give each its own name=")
         self._names.add(label)
         test, bracket = test_and_id(self._node)
+        if rank := self._stands_for(world_size):
+            label += f"@rank{rank}"
+        terms = Terms(
+            tolerance=tolerance if tolerance is not None else wanted.tolerance,
+            default_tolerance=settings.tolerance,
+            metrics=wanted.metrics,
+            max_launches=max(first, settings.max_launches),
+            cores=hardware.cores(),
+            bounds=self.bounds,
+        )
+        if self.only_structure:  # all of it is judged, exactly, and none of what the test says about clocks
+            first, terms = 1, dataclasses.replace(terms, metrics=None, max_launches=1)
         return CaseRequest(
             nodeid=self._node.nodeid,
             case=Case(
@@ -153,17 +172,20 @@ class RequestMaker:
                 device=self._device,
                 params=identity,
             ),
-            terms=Terms(
-                tolerance=tolerance if tolerance is not None else wanted.tolerance,
-                default_tolerance=settings.tolerance,
-                metrics=wanted.metrics,
-                max_launches=max(first, settings.max_launches),
-                cores=hardware.cores(),
-                bounds=self.bounds,
-            ),
+            terms=terms,
             launches=first,
             xfail_perf=wanted.xfail_perf or "",
         )
+
+    def _stands_for(self, world_size: int) -> int | None:
+        """The rank that the one process of a launch stands for; None on a backend that moves data."""
+        if self._settings.fake_rank is None:
+            return None
+        wanted = self._wanted.fake_rank
+        rank = self._settings.fake_rank if wanted is None else wanted
+        if not -world_size <= rank < world_size:
+            pytest.skip(f"not run: there is no rank {rank} among {world_size}")
+        return rank % world_size
 
     def identity(self, given: Arguments, params: Mapping[str, Any] | None) -> dict[str, Any]:
         """Parameters as they are stored: without secrets and places of this machine."""

@@ -13,6 +13,7 @@ import pytest
 from pytest_distbench.errors import ConfigurationError
 from pytest_distbench.launch.launchers import DEFAULT_LAUNCHER, LAUNCHERS, who_hold_two
 from pytest_distbench.records.choices import (
+    ANY_PLATFORM,
     BASELINE_LAUNCHES,
     DEFAULT_TOLERANCE,
     LONGEST_TIMEOUT_S,
@@ -20,7 +21,7 @@ from pytest_distbench.records.choices import (
     RUN_LAUNCHES,
     UPDATES,
 )
-from pytest_distbench.records.options import BACKENDS, NOTHING, NUMA_BINDINGS, OPTIONS
+from pytest_distbench.records.options import BACKENDS, FAKE, NOTHING, NUMA_BINDINGS, OPTIONS
 from pytest_distbench.releases import PARTS, check_torch, release_of, text
 from pytest_distbench.units import parse_bytes
 
@@ -66,24 +67,22 @@ def read_settings(config: pytest.Config) -> Settings:
         check_torch(hardware.installed_version("torch"))
         if gpu:
             _refuse_other_devices(hardware.installed_version("torch"))
-    sizes = _world_sizes(sizes_text, gpu=gpu, gpus=found, shares_gpu=shares_gpu, is_here=hosts == "one")
+    backends = _backends(config, gpu=gpu)
+    fake_rank = _fake_rank(config, backends, gpu=gpu)
+    is_here = hosts == "one" and fake_rank is None
+    sizes = _world_sizes(sizes_text, gpu=gpu, gpus=found, shares_gpu=shares_gpu, is_here=is_here)
     launches = _integer(config, "launches", 1, least=1, most=MOST_LAUNCHES)
     given_launches = bool(_text(config, "launches"))
     update = _update(config)
-    backends = _backends(config, gpu=gpu)
     if gpu and "xccl" in backends:
         raise ConfigurationError(
             "--distbench-backend xccl joins Intel GPUs (XPU), which are not supported; --gpu is CUDA: take nccl"
-        )
-    if "fake" in backends and update:
-        raise ConfigurationError(
-            "--distbench-backend fake moves no data: it is never a baseline; leave out --distbench-update"
         )
     if shares_gpu and update:
         raise ConfigurationError(
             "--distbench-share-gpu measures nothing that could be a baseline; leave out --distbench-update"
         )
-    platform = _text(config, "platform")
+    platform, default_platform = _text(config, "platform"), "" if fake_rank is None else ANY_PLATFORM
     return Settings(
         world_sizes=sizes,
         only_these_sizes="," in sizes_text,
@@ -93,13 +92,14 @@ def read_settings(config: pytest.Config) -> Settings:
         numa_binding=_numa_binding(config, gpu=gpu),
         attach=_attach(config, sizes[-1], is_update=bool(update)),
         backends=backends,
+        fake_rank=fake_rank,
         launcher=_launcher(config),
         launches=launches,
         max_launches=_most(config, launches, RUN_LAUNCHES),
-        update_launches=launches if given_launches else BASELINE_LAUNCHES,
+        update_launches=launches if given_launches else BASELINE_LAUNCHES if fake_rank is None else 1,
         timeout_s=_number(config, "timeout", 300.0, least=0.1, most=LONGEST_TIMEOUT_S),
         baselines=_folder(config),
-        platform=hardware.check_platform_name(platform) if platform else None,
+        platform=hardware.check_platform_name(platform or default_platform) if platform or default_platform else None,
         prune=bool(_option(config, "prune")),
         update=update,
         policy=Policy(
@@ -197,6 +197,31 @@ def _backends(config: pytest.Config, *, gpu: bool) -> tuple[str, ...]:
     if wrong := [name for name in names if name not in BACKENDS]:
         raise ConfigurationError(f"{_spell('backend')}: unknown backend {wrong[0]!r}; known are {', '.join(BACKENDS)}")
     return tuple(dict.fromkeys(names))
+
+
+def _fake_rank(config: pytest.Config, backends: tuple[str, ...], *, gpu: bool) -> int | None:
+    """The rank that the one process of a launch stands for; None on backends that move data."""
+    if FAKE not in backends:
+        if _text(config, "fake_rank"):
+            raise ConfigurationError(f"{_spell('fake_rank')}: give --distbench-backend {FAKE} too")
+        return None
+    if len(backends) > 1 or gpu:
+        other = "--gpu" if gpu else f"{', '.join(name for name in backends if name != FAKE)}"
+        raise ConfigurationError(
+            f"--distbench-backend {FAKE} has no clocks, and baselines of its own for every machine: give it without "
+            f"{other}"
+        )
+    if _text(config, "against") not in ("", NOTHING) or _text(config, "against_python") not in ("", NOTHING):
+        raise ConfigurationError(
+            f"--distbench-backend {FAKE} has no clocks, which is what a comparison in turns is for: run it in both "
+            "trees, and give the two run records to distbench compare"
+        )
+    if _text(config, "attach"):
+        raise ConfigurationError(f"{_spell('attach')}: no rank of the {FAKE} backend can be attached to; use gloo")
+    text = _text(config, "fake_rank") or "0"
+    if not re.fullmatch(rf"-?\d{{1,{_MOST_DIGITS}}}", text):
+        raise ConfigurationError(f"{_spell('fake_rank')}: {text!r} is no rank: give 0 or more, or -1 for the last")
+    return int(text)
 
 
 def _number(config: pytest.Config, name: str, default: float, *, least: float, most: float = float("inf")) -> float:

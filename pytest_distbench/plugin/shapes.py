@@ -93,6 +93,7 @@ class CollectiveSweep:
         Raises:
             Misuse: a name is unknown, a choice does not fit the collective or the ranks, or no size is left.
         """
+        self._distbench.skip_without_clocks("a sweep measures times")
         given = self._distbench.arguments("collective_sweep")
         given.options(options, OPTIONS)
         try:

@@ -185,6 +185,7 @@ class Communication:
         return self._run("links.py::link_matrix", given, params, iterations, warmup, options)
 
     def _arguments(self, call: str, options: Mapping[str, object]) -> Arguments:
+        self._distbench.skip_without_clocks(f"communication.{call} measures times")
         given = self._distbench.arguments(f"communication.{call}")
         given.options(options, OPTIONS)
         return given

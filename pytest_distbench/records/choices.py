@@ -26,6 +26,9 @@ RUN_LAUNCHES = 10
 DEFAULT_TOLERANCE = 0.1
 """Accepted change from a stored baseline towards worse, as a fraction, where nobody says otherwise."""
 
+ANY_PLATFORM = "any"
+"""Where baselines of the ``fake`` backend lie: what a program sends does not depend on the hardware it runs on."""
+
 MOST_LAUNCHES = 1000
 """Launches of a case. More, or more seeds, are a typing error."""
 

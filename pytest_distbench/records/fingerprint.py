@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Iterable, Mapping
+from typing import Annotated, TypeVar
 
 import msgspec
 
@@ -11,7 +12,11 @@ from pytest_distbench.records.record import Record
 NOT_RECORDED = "collectives are not recorded by"
 """How the reason begins where this torch cannot give a fingerprint: true of a whole run, and told once in it."""
 
-_RANKS = r"^(all|\d{1,6}(-\d{1,6})?(,\d{1,6}(-\d{1,6})?)*)$"
+ALL = "all"
+"""Key of what every rank has."""
+
+_Part = TypeVar("_Part")
+_RankKey = Annotated[str, msgspec.Meta(pattern=r"^(all|\d{1,6}(-\d{1,6})?(,\d{1,6}(-\d{1,6})?)*)$")]
 
 
 class Collective(Record, frozen=True, array_like=True):
@@ -25,15 +30,45 @@ class Collective(Record, frozen=True, array_like=True):
     group: str
     """``default``, or the description or name of another process group."""
     count: Annotated[int, msgspec.Meta(ge=1)]
+    how: str | None = None
+    """Reduction, root or partner: ``sum``, ``root 0``, ``sum root 0``, ``to +1``. Empty: it has none, or torch does not
+    tell; None: not recorded."""
+
+
+class Group(Record, frozen=True, array_like=True):
+    """A process group that a rank belongs to; in files a list: ``["mesh_tp", 8, 1]``."""
+
+    name: str
+    size: Annotated[int, msgspec.Meta(ge=1)]
+    stride: Annotated[int, msgspec.Meta(ge=0)]
+    """From each of its ranks to the next; 0: not the same everywhere."""
+
+
+class Beyond(Record, frozen=True, array_like=True):
+    """What the timed iterations of a loop did besides what the described one does; in files a list: ``[6, 30]``."""
+
+    collectives: int
+    """More, or fewer, than so many times those of the described one."""
+    iterations: Annotated[int, msgspec.Meta(ge=1)]
 
 
 class RankFingerprint(Record, frozen=True, kw_only=True):
     """What one rank did in one untimed iteration or training step."""
 
     collectives: list[Collective] = []
+    groups: list[Group] = []
+    """That it belonged to at the end, besides that of all ranks."""
     parameters: int = 0
-    """Elements the optimizers that stepped in it hold."""
+    """Elements the optimizers that stepped in it hold; of what is sharded, its own shard."""
+    parameter_bytes: int = 0
+    """Of the same."""
+    optimizer_bytes: int = 0
+    """Of what these optimizers keep beside them, such as moments."""
     optimizer_steps: int = 0
+    beyond: Beyond | None = None
+    """None: each timed iteration had as many collectives, or nobody counted."""
+    is_full: bool = False
+    """See :attr:`Fingerprint.is_full`."""
     entered: list[float] = []
     """When it entered each collective, seconds since its first; of the first few hundred."""
     began: float = 0.0
@@ -45,11 +80,37 @@ class RankFingerprint(Record, frozen=True, kw_only=True):
 class Fingerprint(Record, frozen=True, kw_only=True, omit_defaults=True):
     """What one iteration or training step does, in whole numbers that no noise can move."""
 
-    collectives: dict[Annotated[str, msgspec.Meta(pattern=_RANKS)], list[Collective]] = {}
+    collectives: dict[_RankKey, list[Collective]] = {}
     """In the order they were entered, by ranks: ``all``, or ``0`` and ``1-3`` where ranks differ."""
     parameters: int = 0
     """Elements that the optimizers of all ranks hold together."""
     optimizer_steps: int = 0
     """Of all ranks together: one that skips its step is seen."""
+    groups: dict[_RankKey, list[Group]] = {}
+    """Besides that of all ranks, by the same ranks."""
+    parameter_bytes: dict[_RankKey, int] = {}
+    """Of what the optimizers of a rank hold, by ranks."""
+    optimizer_bytes: dict[_RankKey, int] = {}
+    """Of what they keep beside it, by ranks."""
+    beyond: dict[_RankKey, Beyond] = {}
+    """By the ranks whose timed iterations were not all alike."""
+    is_full: bool = False
+    """Whether groups, bytes, and the iterations beside the described one were looked at. Older baselines do not hold
+    them, nor does ``training_start``: what is not there is not compared."""
     missing: str = ""
     """Why there is none: it cannot be read here, or differs between launches."""
+
+
+def of_rank(by_ranks: Mapping[str, _Part], rank: int) -> _Part | None:
+    """What one rank has of a part of a fingerprint; None where it has none."""
+    return next((part for who, part in by_ranks.items() if who == ALL or rank in named_ranks([who])), None)
+
+
+def named_ranks(keys: Iterable[str]) -> list[int]:
+    """The ranks that keys such as ``0,2-3`` name; ``all`` names none."""
+    found = set()
+    for key in keys:
+        for run in key.split(",") if key != ALL else ():
+            first, _, last = run.partition("-")
+            found |= set(range(int(first), int(last or first) + 1))
+    return sorted(found)

@@ -15,6 +15,26 @@ _DTYPES = {
 """The recorder's names; those not here are torch's in lower case, such as Float8_e4m3fn."""
 
 
+_OPERATIONS = {
+    "_all_gather_base": "all_gather_into_tensor",
+    "_allgather_base": "all_gather_into_tensor",
+    "_reduce_scatter_base": "reduce_scatter_tensor",
+}
+"""The recorder's names of those that it does not call as torch does."""
+
+
+def group_label(name: str, description: str) -> str:
+    """How a process group is called here: ``default``, its description, or ``group 3`` where it has none.
+
+    Args:
+        name: as torch numbers it in this process.
+        description: that was given to it.
+    """
+    if description == _DEFAULT_GROUP:
+        return "default"
+    return f"group {name}" if description in _UNNAMED else description
+
+
 class FlightEntry(msgspec.Struct, frozen=True):
     """One collective; the fields we read. Others are passed over: torch adds some with every release."""
 
@@ -43,7 +63,8 @@ class FlightEntry(msgspec.Struct, frozen=True):
     @property
     def op(self) -> str:
         """By its torch name: ``all_reduce``."""
-        return self.profiling_name.rpartition(":")[2] or "collective"
+        name = self.profiling_name.rpartition(":")[2] or "collective"
+        return _OPERATIONS.get(name, name)
 
     @property
     def dtypes(self) -> list[str]:
@@ -58,10 +79,7 @@ class FlightEntry(msgspec.Struct, frozen=True):
     @property
     def group(self) -> str:
         """``default``, a group's description, or ``group 3`` where it has none."""
-        description = self.process_group[1] if len(self.process_group) > 1 else ""
-        if description == _DEFAULT_GROUP:
-            return "default"
-        return f"group {self.group_name}" if description in _UNNAMED else description
+        return group_label(self.group_name, self.process_group[1] if len(self.process_group) > 1 else "")
 
 
 class GroupStatus(msgspec.Struct, frozen=True):

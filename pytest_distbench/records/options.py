@@ -6,7 +6,10 @@ from typing import Literal, NamedTuple
 
 from pytest_distbench.records.choices import DEFAULT_TOLERANCE
 
-BACKENDS = ("gloo", "nccl", "mpi", "ucc", "xccl", "fake")
+FAKE = "fake"
+"""The backend that moves no data: one process stands for a rank of a group of any size; structure alone is judged."""
+
+BACKENDS = ("gloo", "nccl", "mpi", "ucc", "xccl", FAKE)
 NUMA_BINDINGS = ("node", "socket", "exclusive", "core-complex")
 """What torchrun's ``--numa-binding`` takes."""
 
@@ -72,7 +75,12 @@ OPTIONS: dict[str, Option] = {
     "backend": Option(
         metavar="NAME[,NAME...]",
         summary=f"process-group backend: {', '.join(BACKENDS)} (default: nccl with --gpu, else gloo); of several, "
-        "every test runs with each, and those this torch has not are skipped",
+        "every test runs with each, and those this torch has not are skipped; fake, alone: one process for a group of "
+        "any size; structure is judged, no clocks and values",
+    ),
+    "fake-rank": Option(
+        metavar="RANK",
+        summary="with the fake backend: the rank that the one process stands for; -1: the last (default: 0)",
     ),
     "launcher": Option(
         metavar="NAME",

@@ -47,6 +47,8 @@ class LaunchPlan(Record, frozen=True, kw_only=True):
 
     index: int
     world_size: int
+    stands_for: int | None = None
+    """The one rank that there is a process for, on the backend ``fake``; None: each rank has one."""
     backend: str
     device: Literal["cpu", "cuda"]
     body: BodyReference
@@ -93,6 +95,11 @@ class LaunchPlan(Record, frozen=True, kw_only=True):
     """Where the revision is checked out that this group measures; empty: it measures the working tree."""
     foreign_tree: str = ""
     """The working tree, from which a group with a ``tree`` of its own may import no module."""
+
+    @property
+    def processes(self) -> int:
+        """That are started; they are numbered from 0, as ranks are where each has one."""
+        return self.world_size if self.stands_for is None else 1
 
     @property
     def files(self) -> LaunchFiles:

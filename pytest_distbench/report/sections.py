@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from pytest_distbench.judging.links import Link
+from pytest_distbench.judging.structure import UNITS
 from pytest_distbench.records.bound import tightest
 from pytest_distbench.records.gpu import GpuHost
 from pytest_distbench.records.kinds import VERDICT_KINDS
@@ -12,6 +13,7 @@ from pytest_distbench.records.run import CaseResult, RunRecord
 from pytest_distbench.report.buckets import bucket_points
 from pytest_distbench.report.collectives import CollectiveRow, collective_rows, footer
 from pytest_distbench.report.elastic import epoch_section, event_section, job_section, worker_section
+from pytest_distbench.report.growth import growth_rows, growth_text
 from pytest_distbench.report.links import link_points
 from pytest_distbench.report.rows import make_row, name_in_file, words_for
 from pytest_distbench.report.section import Cell, Section, plain
@@ -235,9 +237,27 @@ def launch_section(results: Sequence[CaseResult]) -> Section:
     return Section(columns=columns, headings=headings, rows=rows)
 
 
+def growth_section(results: Sequence[CaseResult]) -> Section:
+    """What an iteration sends and a rank holds, by world size, with the factor to the smallest."""
+    found = growth_rows(results)
+    rows = [
+        [
+            plain(row[0]),
+            plain(row[1]),
+            Cell(row[2], str(row[2])),
+            *(Cell(getattr(row[3], name), growth_text(name, row, found)) for name in UNITS),
+        ]
+        for row in found
+    ]
+    columns: dict[str, Column] = {"test": str, "of": str, "world_size": int, **dict.fromkeys(UNITS, int)}
+    headings = ["test", "of", "ranks", "collectives", "sent", "parameters", "optimizer state"]
+    return Section(columns=columns, headings=headings, rows=rows)
+
+
 SECTIONS: dict[str, Callable[[Sequence[CaseResult]], Section]] = {
     "verdicts": verdict_section,
     "collectives": collective_section,
+    "growth": growth_section,
     "buckets": bucket_section,
     "links": link_section,
     "link_matrix": link_matrix_section,

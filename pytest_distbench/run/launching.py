@@ -197,6 +197,7 @@ class Launching:
         return LaunchPlan(
             index=index,
             world_size=request.world_size,
+            stands_for=request.stands_for,
             backend=request.backend,
             device=request.device,
             body=request.body,

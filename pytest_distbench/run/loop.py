@@ -221,7 +221,7 @@ class Session:
         gpus = [gpu.uuid for gpu in self.settings.gpus.visible[:world_size]]
         tell = self.launching.on_wait
         with contextlib.ExitStack() as held:
-            if self.launching.kind.local_lock:
+            if self.launching.kind.local_lock and self.settings.fake_rank is None:
                 held.enter_context(alone_on_this_host(on_wait=tell))
                 held.enter_context(lease(gpus, on_wait=tell))
             yield

@@ -42,6 +42,7 @@ class LaunchRequest:
         world_size: ranks of the process group.
         backend: of the process group.
         device: what ranks compute on.
+        stands_for: the one rank that there is a process for; None: each has one.
         timeout_s: for one launch.
         elastic: what changes the membership of the group; None: nothing does.
     """
@@ -56,6 +57,7 @@ class LaunchRequest:
     backend: str
     device: Literal["cpu", "cuda"]
     timeout_s: float
+    stands_for: int | None = None
     elastic: ElasticJob | None = None
 
 

@@ -45,6 +45,8 @@ class Settings:
         numa_binding: which CPUs near its GPU a rank is bound to, a mode of torchrun's; empty: to none.
         attach: the rank that gets the terminal, or None.
         backends: of the process groups; every test runs with each of them.
+        fake_rank: the rank that the one process of a launch stands for, on the backend ``fake``; negative: from the
+            end. None: each rank has a process.
         launcher: name of the launcher.
         launches: launches judged first.
         max_launches: the most launches of one case, while its answer is open.
@@ -72,6 +74,7 @@ class Settings:
     numa_binding: str
     attach: int | None
     backends: tuple[str, ...]
+    fake_rank: int | None = None
     launcher: str
     launches: int
     max_launches: int

@@ -72,7 +72,7 @@ class StandInLauncher:
         """Nothing can be prepared."""
 
     def start(self, plan: LaunchPlan) -> _StandInLaunch:
-        for rank in range(plan.world_size):
+        for rank in range(plan.processes):
             plan.files.report(rank).write_bytes(msgspec.json.encode(_report(plan, rank)))
         return _StandInLaunch()
 

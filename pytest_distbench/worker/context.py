@@ -53,9 +53,11 @@ class RankContext:
         launch: index of this launch in its case.
         data_dir: directory shared by the launches of this run.
         watch: takes the fingerprints.
+        only_structure: this process stands for a rank on the backend ``fake``: no clock and no value means anything.
     """
 
     def __init__(self, plan: LaunchPlan, control: ControlLine, environment: Mapping[str, str] = os.environ) -> None:
+        self.only_structure = plan.stands_for is not None
         self.rank = int(environment["RANK"])
         self.local_rank = int(environment["LOCAL_RANK"])
         self.world_size = int(environment["WORLD_SIZE"])
@@ -68,7 +70,7 @@ class RankContext:
         self.seed = plan.seeds[0]
         self.launch = plan.index
         self.data_dir = Path(plan.data_dir)
-        self.watch = Watch(is_on=plan.backend != "fake")
+        self.watch = Watch(is_on=plan.backend != "fake" or self.only_structure, sees_all=self.only_structure)
         self.notebook = Notebook()
         self.phases = Phases(self.notebook, self.own_clock, self.synchronize)
         self._only = frozenset(plan.only)

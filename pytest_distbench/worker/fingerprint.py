@@ -1,8 +1,10 @@
-"""What one iteration does, read out of torch's flight recorder after it: nothing happens while it runs.
+"""Watch: what one iteration or training step of this rank does, and what all others do beside it.
 
-The recorder notes every collective of a process by itself, with the time it was entered. Here only the begin and the
-end of an iteration are noted; the collectives between are read later, when no clock runs. What the plugin itself sends
-(barriers, counts) lies in stretches *apart*, and is left out.
+While an iteration is described an :class:`Observer` looks, which costs some time in each collective: it is one that no
+clock counts, or one of many. What lies outside of loops, where a body may have clocks of its own, is read afterwards
+out of torch's flight recorder, which writes by itself. How many collectives the timed iterations had is the
+difference of two numbers that their groups count anyway. On the backend ``fake``, where no clock means anything, the
+observer looks at all of it. What the plugin itself sends (barriers, counts) lies *apart*, and is left out.
 """
 
 from __future__ import annotations
@@ -10,19 +12,20 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 
 import msgspec
 import torch
 import torch.distributed as dist
 from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook
 
-from pytest_distbench.records.fingerprint import NOT_RECORDED, Collective, RankFingerprint
+from pytest_distbench.records.fingerprint import NOT_RECORDED, Beyond, Collective, RankFingerprint
 from pytest_distbench.records.flight import FlightEntry, FlightRecording
 from pytest_distbench.records.record import replace
 from pytest_distbench.releases import PARTS, RECORDER_SIZE_VARIABLES, text
 from pytest_distbench.worker import torch_internals
+from pytest_distbench.worker.observer import Note, Observer, groups_here
 
 _DEFAULT_CAPACITY = 2000
 _MOST_STAMPS = 300
@@ -32,43 +35,62 @@ _CLOCK_STEP_NS = 5_000_000
 @dataclass(slots=True)
 class _Window:
     key: str
-    begin_ns: int
-    entered_before: int
-    end_ns: int = 0
-    parameters: int = 0
+    first_note: int
+    entered_before: int | None
+    optimizers: dict[int, Optimizer] = field(default_factory=dict)
     optimizer_steps: int = 0
 
 
 class Watch:
     """The fingerprints of one rank.
 
-    Attributes:
+    Args:
         is_on: False: every method does nothing.
-        found: fingerprint per key, as far as they have been read.
+        sees_all: the backend moves no data, and the observer looks all the time.
+
+    Attributes:
+        found: fingerprint per key.
     """
 
-    def __init__(self, *, is_on: bool) -> None:
+    def __init__(self, *, is_on: bool, sees_all: bool = False) -> None:
         self.is_on = is_on
         self.found: dict[str, RankFingerprint] = {}
-        self._pending: list[_Window] = []
-        self._apart: list[tuple[int, int]] = []
+        self._sees_all = sees_all
+        self._observer = Observer(completes=sees_all)
         self._open: _Window | None = None
-        self._hook: contextlib.ExitStack = contextlib.ExitStack()
+        self._hook = contextlib.ExitStack()
+        self._per_iteration: dict[str, int | None] = {}
+        self._entered_apart = 0
+        self._apart: list[tuple[int, int]] = []
         self._capacity = _capacity(os.environ)
         self._clock_offset_ns = _clock_offset_ns()
-        self._entered_at_mark = 0
+        self._marked_note = 0
         self._mark_ns = time.time_ns()
+
+    def look(self) -> None:
+        """Begin where the observer looks all the time: called when there is a process group, or one may come."""
+        if self.is_on and self._sees_all:
+            self._observer.look()
+
+    def look_away(self) -> None:
+        """End what :meth:`look` began."""
+        self._observer.look_away()
 
     def mark(self) -> None:
         """From here on counts what :meth:`since_mark` describes; at first it is the rank's start."""
         if self.is_on:
-            self._mark_ns, self._entered_at_mark = time.time_ns(), _count_entered()
+            self._mark_ns, self._marked_note = time.time_ns(), len(self._observer.notes)
+            self._apart.clear()
 
     def since_mark(self, key: str) -> None:
-        """Describe under ``key`` everything since the last mark."""
-        if self.is_on:
-            window = _Window(key, self._mark_ns, self._entered_at_mark, end_ns=time.time_ns())
-            self._pending.append(window)
+        """Describe under ``key`` everything since the last mark. Takes some ten milliseconds."""
+        if not self.is_on:
+            return
+        if self._sees_all:
+            notes = self._observer.notes[self._marked_note :]
+            self.found[key] = RankFingerprint(collectives=_rows(n.collective for n in notes), groups=groups_here())
+        else:
+            self.found[key] = self._read_since(self._mark_ns, time.time_ns())
 
     @property
     def open_key(self) -> str:
@@ -80,32 +102,51 @@ class Watch:
         if not self.is_on:
             return
         self._hook.close()
-        window = self._open = _Window(key, 0, _count_entered())
+        window = self._open = _Window(key, len(self._observer.notes), self.entered())
 
         def count(optimizer: Optimizer, *_: object) -> None:
-            if not window.optimizer_steps:
-                window.parameters = sum(p.numel() for group in optimizer.param_groups for p in group["params"])
+            window.optimizers.setdefault(id(optimizer), optimizer)
             window.optimizer_steps += 1
 
         self._hook.callback(register_optimizer_step_post_hook(count).remove)
-        window.begin_ns = time.time_ns()
+        self._observer.look()
 
-    def end(self, *, ahead: int = 0) -> None:
-        """The iteration is over. What can wait is read later, at once where the recorder would overflow until then.
-
-        Args:
-            ahead: iterations like it that follow immediately.
-        """
+    def end(self) -> None:
+        """The iteration is over."""
         if self._open is None:
             return
         window, self._open = self._open, None
-        window.end_ns = time.time_ns()
+        if not self._sees_all:
+            self._observer.look_away()
         self._hook.close()
-        self._pending.append(window)
-        now = _count_entered()
-        expected = now + ahead * (now - window.entered_before + 1)  # and our barrier
-        if expected - self._pending[0].entered_before > self._capacity // 2:
-            self.read()
+        notes = sorted(self._observer.notes[window.first_note :], key=lambda note: note.at_ns)
+        if not self._sees_all:
+            self._observer.notes.clear()
+        self._per_iteration[window.key] = _difference(self.entered(), window.entered_before)
+        self.found[window.key] = _fingerprint(window, notes)
+
+    def entered(self) -> int | None:
+        """Collectives of the workload so far, without send and recv; None where nobody counts them."""
+        if not self.is_on:
+            return None
+        if self._sees_all:
+            return sum(note.is_counted for note in self._observer.notes)
+        if not dist.is_initialized():
+            return 0
+        entered = torch_internals.entered_in_all_groups()
+        return None if entered is None else entered - self._entered_apart
+
+    def compare(self, key: str, *, since: int | None, iterations: int) -> None:
+        """Note what the iterations of a loop did beside the described one.
+
+        Args:
+            key: of its description.
+            since: what :meth:`entered` said before them.
+            iterations: since then.
+        """
+        number, each = _difference(self.entered(), since), self._per_iteration.get(key)
+        if number is not None and each is not None and iterations and (more := number - iterations * each):
+            self.found[key] = replace(self.found[key], beyond=Beyond(more, iterations))
 
     @contextlib.contextmanager
     def apart(self) -> Iterator[None]:
@@ -113,56 +154,84 @@ class Watch:
         if not self.is_on:
             yield
             return
-        begin = time.time_ns()
+        begin, before, was_paused = time.time_ns(), self.entered(), self._observer.is_paused
+        self._observer.is_paused = True
         try:
             yield
         finally:
+            self._observer.is_paused = was_paused
+            self._entered_apart += _difference(self.entered(), before) or 0
             self._apart.append((begin, time.time_ns()))
 
-    def read(self) -> None:
-        """Read what is pending. Takes some ten milliseconds: not for when a clock runs."""
-        if not self._pending:
-            return
-        rings = [recording.entries for recording in _read(whole=True) if recording.entries]  # oldest first
-        trouble = ""
+    def _read_since(self, begin_ns: int, end_ns: int) -> RankFingerprint:
+        """What the flight recorder has of a stretch of time."""
+        rings = [recording.entries for recording in _read() if recording.entries]  # oldest first
         # A script that is one process, and makes no group, sends nothing: that is its fingerprint.
         is_alone = not dist.is_initialized() and torch_internals.has_recorder()
-        if not self._capacity or not (rings or _count_entered() or is_alone):
-            trouble = _why_not_recorded(self._capacity)
-        elif abs(_clock_offset_ns() - self._clock_offset_ns) > _CLOCK_STEP_NS:
-            trouble = "the system clock was set meanwhile"
-        for window in self._pending:
-            lost = any(r[0].record_id > 0 and r[0].time_created_ns >= window.begin_ns for r in rings)
-            why = trouble or (
-                f"more than the {self._capacity} collectives torch remembers (TORCH_FR_BUFFER_SIZE)" if lost else ""
-            )
-            inside = [e for ring in rings for e in ring if self._is_inside(e, window)]
-            self.found[window.key] = RankFingerprint(missing=why) if why else _fingerprint(window, inside)
-        self._pending.clear()
-        self._apart.clear()
+        if not self._capacity or not (rings or is_alone):
+            return RankFingerprint(missing=_why_not_recorded(self._capacity))
+        if abs(_clock_offset_ns() - self._clock_offset_ns) > _CLOCK_STEP_NS:
+            return RankFingerprint(missing="the system clock was set meanwhile")
+        if any(ring[0].record_id > 0 and ring[0].time_created_ns >= begin_ns for ring in rings):
+            size = f"more than the {self._capacity} collectives torch remembers"
+            return RankFingerprint(missing=f"{size} ({RECORDER_SIZE_VARIABLES[0]})")
+        inside = [
+            entry
+            for ring in rings
+            for entry in ring
+            if begin_ns <= entry.time_created_ns <= end_ns
+            and not any(a <= entry.time_created_ns <= b for a, b in self._apart)
+        ]
+        inside.sort(key=lambda entry: entry.time_created_ns)
+        return RankFingerprint(collectives=_rows(map(_collective, inside)))
 
-    def _is_inside(self, entry: FlightEntry, window: _Window) -> bool:
-        at = entry.time_created_ns
-        return window.begin_ns <= at <= window.end_ns and not any(a <= at <= b for a, b in self._apart)
+
+def _fingerprint(window: _Window, notes: Sequence[Note]) -> RankFingerprint:
+    began = notes[0].at_ns if notes else 0
+    held = [p for o in window.optimizers.values() for group in o.param_groups for p in group["params"]]
+    kept = [
+        value
+        for o in window.optimizers.values()
+        for state in o.state.values()
+        if isinstance(state, Mapping)
+        for value in state.values()
+        if isinstance(value, torch.Tensor)
+    ]
+    return RankFingerprint(
+        collectives=_rows(note.collective for note in notes),
+        groups=groups_here(),
+        parameters=sum(_own(p).numel() for p in held),
+        parameter_bytes=_bytes_of(held),
+        optimizer_bytes=_bytes_of(kept),
+        optimizer_steps=window.optimizer_steps,
+        is_full=True,
+        began=began / 1e9,
+        entered=[(note.at_ns - began) / 1e9 for note in notes[:_MOST_STAMPS]],
+    )
 
 
-def _fingerprint(window: _Window, entries: list[FlightEntry]) -> RankFingerprint:
-    entries = sorted(entries, key=lambda e: e.time_created_ns)
-    began = entries[0].time_created_ns if entries else 0
+def _rows(collectives: Iterable[Collective]) -> list[Collective]:
+    """Equal ones in a row as one."""
     rows: list[Collective] = []
-    for entry in entries:
-        one = _collective(entry)
+    for one in collectives:
         if rows and replace(rows[-1], count=1) == one:
             rows[-1] = replace(rows[-1], count=rows[-1].count + 1)
         else:
             rows.append(one)
-    return RankFingerprint(
-        collectives=rows,
-        parameters=window.parameters,
-        optimizer_steps=window.optimizer_steps,
-        began=began / 1e9,
-        entered=[(e.time_created_ns - began) / 1e9 for e in entries[:_MOST_STAMPS]],
-    )
+    return rows
+
+
+def _own(tensor: torch.Tensor) -> torch.Tensor:
+    """Of a sharded tensor this rank's part."""
+    return tensor.to_local() if hasattr(tensor, "to_local") else tensor
+
+
+def _bytes_of(tensors: Iterable[torch.Tensor]) -> int:
+    return sum(own.numel() * own.element_size() for own in map(_own, tensors))
+
+
+def _difference(now: int | None, before: int | None) -> int | None:
+    return None if now is None or before is None else now - before
 
 
 def _collective(entry: FlightEntry) -> Collective:
@@ -183,18 +252,12 @@ def _bytes(dtype: str, shape: list[int]) -> int:
     return size
 
 
-def _read(*, whole: bool) -> list[FlightRecording]:
+def _read() -> list[FlightRecording]:
     found = []
-    for content in torch_internals.recordings(whole=whole).values():
+    for content in torch_internals.recordings(whole=True).values():
         with contextlib.suppress(msgspec.DecodeError):
             found.append(msgspec.json.decode(content, type=FlightRecording))
     return found
-
-
-def _count_entered() -> int:
-    """Collectives entered so far in all groups. Some ten microseconds."""
-    status = (s for recording in _read(whole=False) for s in recording.pg_status.values())
-    return sum(max(0, int(s.last_enqueued_collective)) for s in status)
 
 
 def _why_not_recorded(capacity: int) -> str:

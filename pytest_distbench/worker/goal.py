@@ -17,6 +17,7 @@ from pytest_distbench.errors import RecordingError, show
 from pytest_distbench.records.kinds import Better
 from pytest_distbench.worker.arguments import check_choice, check_name, check_number, check_whole, real, refuse
 from pytest_distbench.worker.blocks import block_length
+from pytest_distbench.worker.iterations import MOST_OF_STRUCTURE
 from pytest_distbench.worker.meter import Meter
 from pytest_distbench.worker.steps import DeviceSteps, HostSteps, Steps
 
@@ -134,9 +135,9 @@ class Goal:
         rank, watch = self._rank, self._rank.watch
         rank.barrier()
         watch.since_mark(rank.point_key("training_start"))
-        watch.read()
         self._start = rank.own_clock()
         block = block_length(self.max_steps)
+        entered: int | None = None
         with rank.loop("step_time") as loop:
             for step in range(1, self.max_steps + 1):
                 if step % block == 0:
@@ -149,17 +150,22 @@ class Goal:
                 self._clock.begin()
                 yield step
                 is_last = step == self.max_steps or (self.reached_at is not None and step >= self.min_steps)
+                is_last |= rank.only_structure and step == STEADY_STEP + MOST_OF_STRUCTURE
                 evaluated_s = self._evaluation_s - evaluated_before
                 ends_block = is_last or evaluated_s > 0 or step <= STEADY_STEP or (step + 1) % block == 0
                 self._clock.end(evaluated_s, ends_block=ends_block)
                 self._start += _seconds(watch.end)
                 if step == STEADY_STEP:
-                    self._start += _seconds(watch.read)
+                    entered = watch.entered()
                 if is_last:
                     break
             total_s = rank.own_clock() - self._start
+            if step > STEADY_STEP:
+                watch.compare(rank.point_key("step_time"), since=entered, iterations=step - STEADY_STEP)
             watch.mark()
             self._is_open, self._is_over = False, True
+            if rank.only_structure:
+                return
             if not self._values:
                 raise RecordingError(f"{self._call}: the loop never called goal.check(...)")
             self._record(total_s, samples_per_step)
@@ -170,6 +176,8 @@ class Goal:
         Args:
             evaluate: returns the metric; rank 0's value counts. Its time is not part of the step's.
             loss: of this rank and step, a number or a tensor of one element; that is kept on its device until the end.
+
+        Where no value means anything, on the backend ``fake``, nothing is evaluated.
 
         Returns:
             Whether this evaluation meets the target; the loop ends by itself.
@@ -184,7 +192,7 @@ class Goal:
             refuse(call, "evaluate to be a function that returns the metric", evaluate)
         if loss is not None:
             self._losses.append(_scalar(call, loss))
-        if self._step % self.every:
+        if self._step % self.every or self._rank.only_structure:
             return False
         self._clock.pause()
         self._rank.synchronize()

@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 BATCH = 20
 """Iterations of a batch, as nccl-tests has (``-n``)."""
 
+MOST_OF_STRUCTURE = 10
+"""Timed iterations of a loop, or further steps of a training, where no clock counts: to see what some of them do."""
+
 _WARMUP_ON_DEVICE = 3
 """Rounds of an empty clock: what is loaded and connected at its first use is no part of what is measured."""
 
@@ -58,14 +61,17 @@ def time_iterations(
     for i in range(-warmup, 0):
         if before is not None:
             before(i)
-        rank.barrier()
         if i == -1:
-            rank.watch.begin(label)
+            rank.watch.begin(label)  # before the barrier: it takes a moment, and who comes late is seen in it
+        rank.barrier()
         watch.start()
         yield i
         watch.stop()
-        rank.watch.end(ahead=iterations)
+        rank.watch.end()
     meter.of_host.clear()
+    if rank.only_structure:
+        iterations = min(iterations, MOST_OF_STRUCTURE)
+    entered = rank.watch.entered()
     match mode:
         case "per-iteration":
             times = yield from _one_by_one(
@@ -75,6 +81,8 @@ def time_iterations(
             times = yield from _in_batches(rank, loop, watch, meter, iterations)
         case "graph":
             times = yield from _replayed(rank, watch, meter, iterations)
+    if mode != "graph":
+        rank.watch.compare(label, since=entered, iterations=iterations)
     return times, meter
 
 
@@ -105,7 +113,7 @@ def _one_by_one(
         yield i
         times.append(watch.stop())
         meter.stop()
-        rank.watch.end(ahead=iterations - 1 - i)
+        rank.watch.end()
     return times
 
 

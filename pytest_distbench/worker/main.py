@@ -19,6 +19,7 @@ import torch
 
 from pytest_distbench.records.plan import LaunchPlan
 from pytest_distbench.records.rank import ErrorReport, Outcome, Phase, RankReport
+from pytest_distbench.records.record import replace
 from pytest_distbench.worker import bodies, script_notes, usage
 from pytest_distbench.worker.context import RankContext
 from pytest_distbench.worker.control import ControlLine
@@ -36,6 +37,10 @@ from pytest_distbench.worker.process import (
     take_terminal,
 )
 from pytest_distbench.worker.script import run_script, watched_steps
+from pytest_distbench.worker.torch_internals import join_fake_groups_only
+
+BODY = "body"
+"""Key of the fingerprint of a body that has no loop, where all of it is looked at."""
 
 HOLD_S = 120.0
 """How long a rank that did not pass waits to be ended by pytest, which looks at its peers first."""
@@ -85,6 +90,10 @@ class _Life:
             self._measure()
         except BaseException as raised:  # noqa: BLE001 a rank reports whatever ended it, KeyboardInterrupt and SystemExit included
             outcome, reason, error = classify(raised)
+            if self.context.only_structure and isinstance(raised, AssertionError):
+                said = error.message.partition("\n")[0] or "an assert"
+                outcome = "skipped"
+                error = replace(error, message=f"needs values, and the backend fake has none: {said}")
             if self.plan.post_mortem and self.rank == self.plan.attached and outcome == "failed":
                 pdb.post_mortem(user_frames(raised) or raised.__traceback__)
         if getpid() != pid:
@@ -111,6 +120,9 @@ class _Life:
                 bind_near_gpu(torch.cuda.current_device(), plan.numa_binding)
         if plan.set_threads is not None:
             torch.set_num_threads(plan.set_threads)
+        if plan.stands_for is not None and plan.body.is_script:
+            join_fake_groups_only(rank=plan.stands_for, world_size=plan.world_size)
+            self.context.watch.look()
         if plan.body.is_script:
             notes = script_notes.CURRENT = script_notes.ScriptNotes(self.context)
             with self._turn(), self.phase("body"), self._resources(), watched_steps(self.context.watch):
@@ -125,11 +137,12 @@ class _Life:
             self.control.wait_for_the_others()
             join_group(
                 plan.backend,
-                rank=self.rank,
+                rank=self.context.rank,
                 world_size=plan.world_size,
                 timeout_s=plan.timeout_s,
                 device=self.context.device,
             )
+            self.context.watch.look()
         with self._turn(), self.phase("body"), self._resources():
             for seed in plan.seeds:
                 self.context.seed = seed
@@ -138,7 +151,8 @@ class _Life:
                     bodies.call(body, self.context)
                     self.context.wait_for_queued()
         self.context.check_complete()
-        self.context.watch.read()
+        if self.context.only_structure and not self.context.watch.found:
+            self.context.watch.since_mark(BODY)
 
     @contextlib.contextmanager
     def _turn(self) -> Iterator[None]:

@@ -101,7 +101,6 @@ def watched_steps(watch: Watch) -> Iterator[None]:
             watch.begin(STEP)
         elif watch.open_key == STEP:
             watch.end()
-            watch.read()
 
     watch.mark()
     hook = register_optimizer_step_pre_hook(look)
@@ -113,4 +112,3 @@ def watched_steps(watch: Watch) -> Iterator[None]:
         watch.end()
     if steps < _STEADY_STEP:
         watch.since_mark(WHOLE)
-    watch.read()

@@ -7,10 +7,12 @@ have everything. ``releases.py`` has the table of what is found in which release
 from __future__ import annotations
 
 import contextlib
+import functools
 import multiprocessing.connection
 import os
 import socket
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from typing import Any, cast
@@ -94,6 +96,134 @@ def occupy_stream(cycles: int) -> None:
     torch.cuda._sleep(cycles)
 
 
+_AFTER_US = torch._C._dispatch_keyset_full_after(torch._C.DispatchKey.BackendSelect)
+_UNWATCHED = {"check_for_nan"}
+
+Told = Callable[[str, dict[str, Any], str], None]
+"""Gets the operator's name, its arguments by their names, and the reduction if Python has named one."""
+
+
+def watch_collectives(tell: Told, *, completes: bool = False) -> Callable[[], None]:
+    """From now on ``tell`` hears of every collective, send and recv of this process before its backend does.
+
+    All that a process group is asked for, by Python or by C++ such as DistributedDataParallel's reducer, goes through
+    an operator of torch's namespace ``c10d``. Ours stands in front of the backends', at the key ``BackendSelect``:
+    every call passes there, with and without autograd, and no other operator does. It takes some 50 us a collective.
+
+    Args:
+        tell: is called in whatever thread issues it.
+        completes: the backend moves no data: what it returns is over, and has its tensors as result, which the
+            ``fake`` backend leaves out and DistributedDataParallel's reducer and its hooks need.
+
+    Returns:
+        What ends it.
+    """
+    named = threading.local()
+    library = torch.library.Library("c10d", "IMPL")
+    functional = torch.library.Library("_c10d_functional", "IMPL")
+    for qualified in torch._C._dispatch_get_all_op_names():
+        namespace, _, name = qualified.partition("::")
+        if namespace == "c10d" and name not in _UNWATCHED:
+            operator = getattr(torch.ops.c10d, name).default
+            library.impl(
+                name, _standing_before(operator, name, tell, named, completes), "BackendSelect", with_keyset=True
+            )
+        elif namespace == "_c10d_functional" and "reduce" in name and "." not in name:
+            operator = getattr(torch.ops._c10d_functional, name).default
+            functional.impl(name, _naming(operator, named), "BackendSelect", with_keyset=True)
+    methods = {name: method for name, method in vars(dist.ProcessGroup).items() if "reduce" in name}
+    for name in methods:
+        setattr(dist.ProcessGroup, name, _naming_method(getattr(dist.ProcessGroup, name), named))
+
+    def end() -> None:
+        for name, method in methods.items():
+            setattr(dist.ProcessGroup, name, method)
+        library._destroy()
+        functional._destroy()
+
+    return end
+
+
+def _standing_before(operator: Any, name: str, tell: Told, named: Any, completes: bool) -> Callable[..., Any]:  # noqa: FBT001 one of five that are all passed on
+    names = [argument.name for argument in operator._schema.arguments]
+
+    def kernel(keys: Any, *args: Any, **options: Any) -> Any:
+        given = dict(zip(names, args, strict=False)) | options
+        tell(name, given, getattr(named, "reduction", ""))
+        found = operator.redispatch(keys & _AFTER_US, *args, **options)
+        if not completes or found is None:
+            return found
+        work = _finished(args[0] if args else None)
+        return (*found[:-1], work) if isinstance(found, tuple) else work
+
+    return kernel
+
+
+def _finished(results: Any) -> Any:
+    """Work that is over and has these tensors as its result, as C++ takes it."""
+    done: torch.futures.Future[Any] = torch.futures.Future()
+    flat = [results] if isinstance(results, torch.Tensor) else list(results or [])
+    done.set_result([t for r in flat for t in (r if isinstance(r, list) else [r])])
+    return torch._C._distributed_c10d._create_work_from_future(done).boxed()  # type: ignore[attr-defined] # not in torch's stubs
+
+
+def _naming(operator: Any, named: Any) -> Callable[..., Any]:
+    """A functional collective, which has its reduction as a text."""
+    names = [argument.name for argument in operator._schema.arguments]
+
+    def kernel(keys: Any, *args: Any, **options: Any) -> Any:
+        named.reduction = str((dict(zip(names, args, strict=False)) | options).get("reduce_op", ""))
+        try:
+            return operator.redispatch(keys & _AFTER_US, *args, **options)
+        finally:
+            named.reduction = ""
+
+    return kernel
+
+
+def _naming_method(method: Callable[..., Any], named: Any) -> Callable[..., Any]:
+    """A method that Python calls: C++ does not tell a reduction back."""
+
+    @functools.wraps(method)
+    def naming(self: Any, *args: Any, **options: Any) -> Any:
+        for given in (*args, *options.values()):
+            given = getattr(given, "reduceOp", given)
+            if isinstance(given, dist.ReduceOp):
+                named.reduction = given.op.name.lower()  # type: ignore[attr-defined] # not in torch's stubs
+            elif isinstance(given, dist.ReduceOp.RedOpType):
+                named.reduction = given.name.lower()
+        try:
+            return method(self, *args, **options)
+        finally:
+            named.reduction = ""
+
+    return naming
+
+
+def process_group(script_object: Any) -> dist.ProcessGroup:
+    """The process group that an operator was given."""
+    return dist.ProcessGroup.unbox(script_object)
+
+
+def group_facts() -> list[tuple[str, str, list[int]]]:
+    """Name, description and ranks of each process group that this process belongs to."""
+    world, me = distributed_c10d._world, dist.get_rank()
+    known = [(group, sorted(ranks)) for group, ranks in world.pg_group_ranks.items() if group in world.pg_names]
+    return [(world.pg_names[g], getattr(g, "group_desc", ""), ranks) for g, ranks in known if me in ranks]
+
+
+def entered_in_all_groups() -> int | None:
+    """How many collectives this process has entered, without send and recv; None where a backend does not count.
+
+    Takes less than a microsecond a group.
+    """
+    try:
+        groups: list[Any] = list(distributed_c10d._world.pg_names)
+        return sum(group._get_sequence_number_for_group() for group in groups)
+    except RuntimeError:
+        return None
+
+
 def gloo_groups() -> list[Any]:
     """The process groups of this process that gloo has a part in."""
     return [group for group, (backend, _) in distributed_c10d._world.pg_map.items() if "gloo" in backend]
@@ -117,6 +247,21 @@ def join_fake_group(*, rank: int, world_size: int) -> None:
     from torch.testing._internal.distributed.fake_pg import FakeStore
 
     dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=world_size)
+
+
+def join_fake_groups_only(*, rank: int, world_size: int) -> None:
+    """Whatever group a script asks for from now on, it gets one that moves no data."""
+    real = dist.init_process_group
+
+    @functools.wraps(real)
+    def joining(*_: object, **__: object) -> None:
+        replace_in_distributed(joining, real)
+        try:
+            join_fake_group(rank=rank, world_size=world_size)
+        finally:
+            replace_in_distributed(real, joining)
+
+    replace_in_distributed(real, joining)
 
 
 def store_on(listener: socket.socket, *, timeout_s: float) -> TCPStore:

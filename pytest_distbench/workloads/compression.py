@@ -174,7 +174,6 @@ def _gradient(model: DistributedDataParallel) -> torch.Tensor:
 
 def _bytes_sent(rank: RankContext, key: str) -> int | None:
     """What this rank put into collectives in the iteration that was described; None: torch did not record it."""
-    rank.watch.read()
     fingerprint = rank.watch.found.get(key)
     if fingerprint is None or fingerprint.missing:
         return None

@@ -36,7 +36,8 @@ def sharded_batches(rank: RankContext, *, samples: int, batch: int) -> Iterator[
     """Give index batches for ever: each epoch one permutation, cut into disjoint shards, one per rank.
 
     Every rank gets ``samples // world_size`` samples of each epoch, in batches of ``batch``; what does not fill a
-    batch on all ranks is left out of that epoch, so that all ranks take equally many steps.
+    batch on all ranks is left out of that epoch, so that all ranks take equally many steps. On the backend ``fake``,
+    where a few samples may have to do for many ranks, a rank gets them all.
 
     Args:
         rank: gives seed, rank and world size.
@@ -52,7 +53,7 @@ def sharded_batches(rank: RankContext, *, samples: int, batch: int) -> Iterator[
     call = "sharded_batches(...)"
     samples = check_whole(call, "samples", samples, least=1)
     batch = check_whole(call, "batch", batch, least=1)
-    shard = samples // rank.world_size
+    shard = samples if rank.only_structure else samples // rank.world_size
     if shard < batch:
         raise RecordingError(
             f"{call}: {samples} samples over {rank.world_size} ranks leave {shard} each, less than a batch of {batch}"
@@ -64,7 +65,7 @@ def _batches(rank: RankContext, samples: int, shard: int, batch: int) -> Iterato
     epoch = 0
     while True:
         order = torch.randperm(samples, generator=torch.Generator().manual_seed(1000 * rank.seed + epoch))
-        mine = order[rank.rank * shard : (rank.rank + 1) * shard]
+        mine = order if rank.only_structure else order[rank.rank * shard : (rank.rank + 1) * shard]
         yield from mine[: shard - shard % batch].split(batch)
         epoch += 1
 

@@ -14,10 +14,10 @@ from support.releases import needs_recorder
 
 from pytest_distbench.judging.fingerprint_rule import differences
 from pytest_distbench.launch.warm import WarmLauncher
-from pytest_distbench.records.fingerprint import NOT_RECORDED, Collective, Fingerprint
+from pytest_distbench.records.fingerprint import NOT_RECORDED, Beyond, Collective, Fingerprint
 from pytest_distbench.records.launch import LaunchRecord
 
-BARRIER_OF_ONE = Collective("barrier", "", 0, "group 2", 1)
+BARRIER_OF_ONE = Collective("barrier", "", 0, "group 2", 1, "")
 
 BODIES = """
     import time
@@ -88,14 +88,27 @@ BODIES = """
         for i in rank.timed("cold", warmup=0, iterations=3):
             for _ in range(i + 1):
                 dist.all_reduce(x)
-        rank.watch.read()
-        for i in rank.timed("endless", warmup=1, iterations=1):
-            for _ in range(2001 if i < 0 else 1):
-                dist.all_reduce(x)
-        rank.watch.read()
-        torch_internals.recordings = lambda whole: {}
-        for _ in rank.timed("blind", warmup=1, iterations=1):
+        for _ in rank.timed("ring", warmup=1, iterations=2):
+            works = dist.batch_isend_irecv([
+                dist.P2POp(dist.isend, x, 1 - rank.rank), dist.P2POp(dist.irecv, torch.ones(16), 1 - rank.rank)
+            ])
+            for work in works:
+                work.wait()
+        for i in rank.timed("fifth", warmup=1, iterations=30):
             dist.all_reduce(x)
+            if i % 5 == 2:
+                dist.all_reduce(x)
+
+    def starts(rank):
+        for _ in range(2001):
+            dist.all_reduce(torch.ones(1))
+        for name in ("full", "blind"):
+            if name == "blind":
+                torch_internals.recordings = lambda whole: {}
+            with rank.point(name=name):
+                goal = rank.goal("accuracy", target=2.0, every=1, max_steps=1)
+                for _ in goal.steps(samples_per_step=1):
+                    goal.check(lambda: 0.0)
 """
 
 BUCKETS = "2 all_reduce of 1.239 MiB to 1.323 MiB"
@@ -108,12 +121,13 @@ FAULTS = {
     "extra all_reduce": ["1 all_reduce of 4 B float32 was added"],
     "extra barrier": ["1 barrier was added"],
     "bf16": [
-        f"{BUCKETS} float32 became 2 of 634.4 KiB to 677.3 KiB bfloat16",
+        f"{BUCKETS} float32 became 2 of 634.4 KiB to 677.3 KiB bfloat16 (sum)",
         "2.562 MiB sent per rank became 1.281 MiB",
     ],
     "dtype": [
         f"{BUCKETS} float32 became 2 of 1.254 MiB to 3.87 MiB float64",
         "2.562 MiB sent per rank became 5.124 MiB",
+        "2.562 MiB of parameters per rank became 5.124 MiB",
     ],
     "second step": ["2 optimizer steps of all ranks became 4"],
 }
@@ -163,7 +177,7 @@ def test_parameters_that_are_not_broadcast_at_the_start_are_caught(trainings: di
 def test_the_same_training_has_the_same_fingerprint(trainings: dict[str, Fingerprint], key: str) -> None:
     healthy = trainings[f"{key}[fault=none]"]
 
-    assert healthy == trainings[f"{key}[fault=none again]"]
+    assert differences(healthy, trainings[f"{key}[fault=none again]"]) == []
     assert healthy.collectives["all"]
 
 
@@ -177,8 +191,9 @@ def looped(launch: Launch) -> LaunchRecord:
 @pytest.mark.spawn
 @needs_recorder
 def test_an_iteration_shows_its_own_collectives_and_not_the_plugins(looped: LaunchRecord) -> None:
-    assert looped.fingerprints["latency"] == of(reduce(64))
-    assert looped.fingerprints["long"] == of(reduce(64, 12))
+    assert looped.fingerprints["latency"] == of(reduce(64, how="sum"), is_full=True)
+    assert looped.fingerprints["long"].collectives["all"] == [reduce(64, 12, how="sum")]
+    assert looped.fingerprints["long"].beyond["all"] == Beyond(-11, 1)
 
 
 @pytest.mark.spawn
@@ -186,13 +201,15 @@ def test_an_iteration_shows_its_own_collectives_and_not_the_plugins(looped: Laun
 def test_ranks_that_differ_are_told_apart(looped: LaunchRecord) -> None:
     ranks = looped.fingerprints["uneven"].collectives
 
-    assert [ranks["0"], ranks["1"]] == [[reduce(4), reduce(8)], [reduce(4), reduce(8), BARRIER_OF_ONE]]
+    alike = [reduce(4, how="sum"), reduce(8, how="sum")]
+    assert [ranks["0"], ranks["1"]] == [alike, [*alike, BARRIER_OF_ONE]]
 
 
 @pytest.mark.spawn
 @needs_recorder
 def test_without_warm_up_the_first_timed_iteration_is_described(looped: LaunchRecord) -> None:
-    assert looped.fingerprints["cold"] == of(reduce(64))
+    assert looped.fingerprints["cold"].collectives["all"] == [reduce(64, how="sum")]
+    assert looped.fingerprints["cold"].beyond["all"] == Beyond(1 + 2, 3)
 
 
 @pytest.mark.spawn
@@ -213,16 +230,29 @@ def test_beside_the_clock_are_cpu_time_waits_and_peak_memory(looped: LaunchRecor
 
 
 @pytest.mark.spawn
-@needs_recorder
-def test_more_collectives_than_torch_remembers_are_no_fingerprint(looped: LaunchRecord) -> None:
-    assert looped.fingerprints["endless"].missing == (
-        "more than the 2000 collectives torch remembers (TORCH_FR_BUFFER_SIZE)"
-    )
+def test_send_and_recv_are_told_with_their_partners(looped: LaunchRecord) -> None:
+    """A partner is a distance, so that the ranks of a ring do the same."""
+    send, recv = looped.fingerprints["ring"].collectives["all"]
+
+    assert (send.op, send.message_bytes, send.how) == ("send", 64, "to +1")
+    assert (recv.op, recv.message_bytes, recv.how) == ("recv", 64, "from +1")
 
 
 @pytest.mark.spawn
-def test_a_torch_that_records_nothing_is_no_fingerprint(looped: LaunchRecord) -> None:
-    assert looped.fingerprints["blind"].missing.startswith(NOT_RECORDED)
+def test_an_all_reduce_in_every_fifth_iteration_is_counted(looped: LaunchRecord) -> None:
+    assert looped.fingerprints["fifth"].collectives["all"] == [reduce(64, how="sum")]
+    assert looped.fingerprints["fifth"].beyond == {"all": Beyond(6, 30)}
+
+
+@pytest.mark.spawn
+@needs_recorder
+def test_the_start_of_a_training_is_told_as_far_as_torch_remembers(launch: Launch) -> None:
+    found = launch("starts").fingerprints
+
+    assert found["training_start[name=full]"].missing == (
+        "more than the 2000 collectives torch remembers (TORCH_FR_BUFFER_SIZE)"
+    )
+    assert found["training_start[name=blind]"].missing.startswith(NOT_RECORDED)
 
 
 TEST = """
@@ -249,7 +279,7 @@ def stored_text(project: pytest.Pytester) -> str:
 
 
 def test_a_fingerprint_is_one_line_of_the_baseline(recorded: pytest.Pytester) -> None:
-    assert '          "all": [["all_reduce", "float32", 26214400, "default", 2]]\n' in stored_text(recorded)
+    assert '          "all": [["all_reduce", "float32", 26214400, "default", 2, null]]\n' in stored_text(recorded)
     assert run(recorded).ret == 0
 
 
@@ -293,7 +323,7 @@ def test_an_update_takes_the_changed_fingerprint(
     monkeypatch.setenv("DISTBENCH_STAND_IN_COLLECTIVES", "214x104858")
 
     assert run(recorded, f"--distbench-update={mode}").ret == 0
-    assert '["all_reduce", "float32", 104858, "default", 214]' in stored_text(recorded)
+    assert '["all_reduce", "float32", 104858, "default", 214, null]' in stored_text(recorded)
     assert run(recorded).ret == 0
 
 

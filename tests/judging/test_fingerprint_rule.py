@@ -6,7 +6,7 @@ import pytest
 from support.fingerprints import BARRIER, MIB, of, reduce
 
 from pytest_distbench.judging.fingerprint_rule import DIFFERS, differences, judge_fingerprints, rank_ranges
-from pytest_distbench.records.fingerprint import Fingerprint
+from pytest_distbench.records.fingerprint import Beyond, Fingerprint, Group
 
 
 @pytest.mark.parametrize(
@@ -52,6 +52,25 @@ from pytest_distbench.records.fingerprint import Fingerprint
             of(parameters=10, optimizer_steps=2),
             ["1 optimizer step of all ranks became 2"],
         ),
+        (of(reduce(8, how="sum")), of(reduce(8, how="max")), ["1 all_reduce of 8 B (sum) became 1 of 8 B (max)"]),
+        (of(reduce(8, how=None)), of(reduce(8, how="max")), []),
+        (
+            of(is_full=True),
+            of(is_full=True, groups={"all": [Group("mesh_tp", 2, 1)]}),
+            ["1 process group mesh_tp of 2 ranks was added"],
+        ),
+        (of(), of(is_full=True, groups={"all": [Group("mesh_tp", 2, 1)]}), []),
+        (
+            of(is_full=True, parameter_bytes={"0": 4096}),
+            of(is_full=True, parameter_bytes={"0": 8192}),
+            ["4 KiB of parameters per rank became 8 KiB"],
+        ),
+        (
+            of(is_full=True),
+            of(is_full=True, beyond={"all": Beyond(6, 30)}),
+            ["collectives that not every iteration has: none became 6 in 30 iterations"],
+        ),
+        (of(is_full=True, beyond={"all": Beyond(2, 10)}), of(is_full=True, beyond={"all": Beyond(6, 30)}), []),
         (of(parameters=1000), of(parameters=2000), ["1,000 parameters in the optimizers of all ranks became 2,000"]),
     ],
 )

@@ -19,7 +19,7 @@ def refuse():
 group.LoopbackRendezvous = refuse
 served = agent._Agent.__new__(agent._Agent)  # without the thread that ends its process
 served.kept = []
-reply = served._run(agent.Request(plan="plan.json", world_size=2))
+reply = served._run(agent.Request(plan="plan.json", processes=2))
 print(reply.kind, reply.codes, reply.died, reply.trouble)
 """
 

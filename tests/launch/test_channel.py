@@ -47,7 +47,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def channel(tmp_path: Path) -> Iterator[ControlChannel]:
     with selectors.DefaultSelector() as selector:
-        made = ControlChannel(LaunchFiles(tmp_path), selector, world_size=2)
+        made = ControlChannel(LaunchFiles(tmp_path), selector, processes=2)
         yield made
         made.close()
 
@@ -80,7 +80,7 @@ def test_ranks_are_told_when_the_last_one_is_up_and_when_the_last_one_has_joined
 def connected(folder: Path) -> Iterator[tuple[ControlChannel, socket.socket]]:
     """A channel for two ranks, and a socket of one that says what it likes."""
     with selectors.DefaultSelector() as selector, socket.socket(socket.AF_UNIX) as rank:
-        channel = ControlChannel(LaunchFiles(folder), selector, world_size=2)
+        channel = ControlChannel(LaunchFiles(folder), selector, processes=2)
         try:
             with short_address(LaunchFiles(folder).control) as address:
                 rank.connect(address)

@@ -28,7 +28,7 @@ def plan(tmp_path: Path) -> LaunchPlan:
 @pytest.fixture
 def channel(plan: LaunchPlan) -> Iterator[ControlChannel]:
     with selectors.DefaultSelector() as selector:
-        made = ControlChannel(plan.files, selector, world_size=2)
+        made = ControlChannel(plan.files, selector, processes=2)
         yield made
         made.close()
 

@@ -184,13 +184,55 @@ def test_a_baseline_that_cannot_be_written_fails_its_test(project: Project) -> N
     assert result.ret == 1
 
 
-def test_the_fake_backend_is_never_a_baseline(project: Project) -> None:
-    made = project(TEST)
-    result = run(made, "--distbench-backend=fake", "--distbench-update")
+STRUCTURE = (
+    """
+    import pytest
+    """
+    + TEST
+    + """
+    @pytest.mark.distbench(fake_rank=-1, metrics=["step"], bounds={"step": "1 ms"})
+    def test_last(distbench):
+        distbench.run(body, params={"stand_in": {"step": [0.02]}})
+    """
+)
 
-    result.stderr.fnmatch_lines(["*backend fake moves no data*never a baseline*"])
-    assert result.ret == EXIT_USAGE
-    assert stored(made) == []
+
+@pytest.fixture
+def structure(project: Project, monkeypatch: pytest.MonkeyPatch) -> pytest.Pytester:
+    """Two tests whose ranks send one all_reduce, with baselines of 64 ranks on the fake backend."""
+    monkeypatch.setenv("DISTBENCH_STAND_IN_COLLECTIVES", "1x4")
+    made = project(STRUCTURE)
+    run(made, "--distbench-backend=fake", "--world-size=64", "--distbench-update").assert_outcomes(passed=2)
+    return made
+
+
+def test_structure_has_baselines_for_all_machines_and_one_for_each_rank(structure: pytest.Pytester) -> None:
+    folder = structure.path / "baselines" / "any" / "test_it"
+    names = [str(path.relative_to(folder)) for path in stored(structure)]
+
+    assert names == ["test_last/ws64%3A@rank63.fake.stand-in.json", "test_step/ws64.fake.stand-in.json"]
+    text = (folder / names[1]).read_text()
+    assert '"0": [["all_reduce", "float32", 4, "default", 1, null]]' in text
+    assert '"collectives[of=step]"' in text
+    assert '"better": "lower"' not in text
+
+
+def test_structure_is_judged_exactly_whatever_the_marker_says_of_clocks(
+    structure: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = ("--distbench-backend=fake", "--world-size=64")
+    run(structure, *options).assert_outcomes(passed=2)
+    monkeypatch.setenv("DISTBENCH_STAND_IN_COLLECTIVES", "2x4")
+    result = run(structure, *options)
+
+    result.assert_outcomes(failed=2)
+    result.stdout.fnmatch_lines(["*step: 1 all_reduce of 4 B float32 was added*"])
+
+
+def test_a_rank_that_there_is_not_is_told(structure: pytest.Pytester) -> None:
+    result = run(structure, "--distbench-backend=fake", "--world-size=2", "--distbench-fake-rank=7", "-rs")
+
+    result.stdout.fnmatch_lines(["*not run: there is no rank 7 among 2*"])
 
 
 @pytest.mark.parametrize(("software", "told"), [("torch=9.9", "torch 2.13.0 -> 9.9"), ("mkl=2025", "mkl - -> 2025")])

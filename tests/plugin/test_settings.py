@@ -29,6 +29,13 @@ def test_world_sizes_are_numbers_or_a_clear_error(text: str) -> None:
         (["--world-size", "100000", "--distbench-launcher=warm"], "*100000 ranks on * CPU cores; at most *"),
         (["--gpu"], "*--gpu: no GPU: there is no NVIDIA driver*Run on a machine with NVIDIA GPUs, or without --gpu*"),
         (["--distbench-backend", "glo"], "*unknown backend 'glo'; known are gloo, nccl*"),
+        (["--distbench-backend", "gloo,fake"], "*backend fake has no clocks, and baselines of its own*without gloo*"),
+        (["--distbench-backend", "fake", "--distbench-fake-rank", "x"], "*distbench-fake-rank*'x' is no rank*"),
+        (["--distbench-fake-rank", "3"], "*distbench-fake-rank*give --distbench-backend fake too*"),
+        (
+            ["--distbench-backend", "fake", "--distbench-against", "HEAD"],
+            "*no clocks*distbench compare*",
+        ),
         (["--distbench-launcher", "mpirun"], "*unknown launcher 'mpirun'; known are warm, torchrun, stand-in*"),
         (["--distbench-update", "sometimes"], "*unknown update 'sometimes'; known are new, failed, changed, all*"),
         (["--distbench-missing", "shrug"], "*unknown policy 'shrug'*"),

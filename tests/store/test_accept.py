@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from support.fingerprints import BARRIER, of
-from support.stores import entry, keyed, result
+from support.stores import entry, result
 
 from pytest_distbench.records.fingerprint import Fingerprint
 from pytest_distbench.records.record import replace
@@ -39,7 +39,6 @@ def test_a_run_that_was_compared_with_something_else_proposes_nothing() -> None:
 @pytest.mark.parametrize(
     ("made", "said"),
     [
-        (result(*FIVE, case=keyed(backend="fake")), "the fake backend moves no data"),
         (result(), "nothing was launched"),
         (result(*FIVE, verdicts=[]), "nothing was judged"),
         (result(0.004), "step is new or moved, and has 1 of the 5 launches"),

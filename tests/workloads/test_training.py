@@ -22,7 +22,7 @@ from pytest_distbench.workloads.training import (
 
 
 def rank_of(rank: int, world_size: int) -> Any:
-    return SimpleNamespace(rank=rank, world_size=world_size, seed=3)
+    return SimpleNamespace(rank=rank, world_size=world_size, seed=3, only_structure=False)
 
 
 def test_shards_of_an_epoch_are_disjoint_and_equally_long() -> None:
@@ -108,3 +108,9 @@ def test_float32_is_not_rounded_to_tf32(monkeypatch: pytest.MonkeyPatch) -> None
 
     assert not torch.backends.cudnn.allow_tf32
     assert not torch.backends.cuda.matmul.allow_tf32
+
+
+def test_where_nothing_is_learnt_a_rank_of_many_gets_all_samples() -> None:
+    rank = SimpleNamespace(rank=63, world_size=64, seed=3, only_structure=True)
+
+    assert sorted(next(sharded_batches(rank, samples=7, batch=7)).tolist()) == list(range(7))

@@ -52,7 +52,7 @@ def tell_fates(
     """One fate per rank, the root cause first: by time, known victims last."""
     aborts = _aborts(plan, reports, ending)
     hung = _hung(reports, ending, aborts)
-    fates = [_fate(plan, rank, reports.get(rank), channel, ending, hung, aborts) for rank in range(plan.world_size)]
+    fates = [_fate(plan, rank, reports.get(rank), channel, ending, hung, aborts) for rank in range(plan.processes)]
     failed = [f for f in fates if f.outcome == "failed"]
     if failed and all(f.is_victim for f in failed) and not ending.exit.died and not aborts:
         fates = [_fate_of_terminated(f) if f.rank == _first_terminated(channel, ending) else f for f in fates]
@@ -73,7 +73,7 @@ def _fate_of_terminated(fate: RankFate) -> RankFate:
 def _aborts(plan: LaunchPlan, reports: Mapping[int, RankReport], ending: Ending) -> dict[int, Abort]:
     """What NCCL's watchdog said of ranks that it ended, or that it was about to end when they were."""
     found = {}
-    for rank in set(range(plan.world_size)) - set(reports):
+    for rank in set(range(plan.processes)) - set(reports):
         was_aborted = ending.exit.codes.get(rank) == -signal.SIGABRT
         if was_aborted or rank in ending.ended_by_us or ending.exit.codes.get(rank) == -signal.SIGTERM:
             abort = read_abort(plan.files.log(rank))

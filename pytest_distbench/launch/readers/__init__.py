@@ -41,7 +41,7 @@ def add_readings(plan: LaunchPlan, reports: Mapping[int, RankReport]) -> dict[in
     """
     added = dict(reports)
     for name, reader in plan.read.items():
-        ranks = range(plan.world_size) if reader.rank == "all" else [reader.rank]
+        ranks = range(plan.processes) if reader.rank == "all" else [reader.rank]
         for rank in ranks:
             observation = _observe(name, reader, Place(plan, rank))
             added[rank] = replace(added[rank], observations=[*added[rank].observations, observation])

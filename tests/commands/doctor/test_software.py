@@ -31,6 +31,6 @@ def test_what_a_release_lacks_is_told() -> None:
     _, *lacks = release(f"{text(OLDEST_TORCH)}.0", TESTED[OLDEST_TORCH][0])
 
     assert {lack.level for lack in lacks} == {"note"}
-    assert [any(what in lack.found for lack in lacks) for what in ("no fingerprints", "no --distbench-numa")] == [
+    assert [any(what in lack.found for lack in lacks) for what in ("no fingerprint of", "no --distbench-numa")] == [
         True
     ] * 2

@@ -36,7 +36,7 @@ def test_a_rank_that_answers_the_signal_writes_its_stacks(tmp_path: Path) -> Non
     script.write_text(RANK)
     command = [sys.executable, str(script), str(files.stacks(0))]
     with subprocess.Popen(command, stdout=subprocess.PIPE) as rank, selectors.DefaultSelector() as selector:
-        channel = ControlChannel(files, selector, world_size=1)
+        channel = ControlChannel(files, selector, processes=1)
         try:
             assert rank.stdout is not None
             assert rank.stdout.readline() == b"ready\n"
@@ -55,7 +55,7 @@ def test_a_rank_without_the_handler_is_not_sent_the_signal_it_would_die_of(tmp_p
     files = LaunchFiles(tmp_path)
     files.flight(0).touch()
     with selectors.DefaultSelector() as selector:
-        channel = ControlChannel(files, selector, world_size=1)
+        channel = ControlChannel(files, selector, processes=1)
         channel.events.append(RankEvent(kind="hello", rank=0, pid=os.getpid(), at=0.0))
         evidence.collect(files, channel, undecided=[0], held=[])
         channel.close()

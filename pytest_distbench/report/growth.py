@@ -1,0 +1,44 @@
+"""How what is sent and held grows with the world size: one row per loop and size, with the factor to the smallest."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from pytest_distbench.judging.structure import UNITS, Structure, structure_of
+from pytest_distbench.records.run import CaseResult
+from pytest_distbench.report.rows import quantity
+
+_WORLD_SIZE = re.compile(r"@?\bws\d+\b-?|-ws\d+\b")
+
+Row = tuple[str, str, int, Structure]
+"""Test, loop, ranks, and what one of them sends and holds."""
+
+
+def growth_rows(results: Sequence[CaseResult]) -> list[Row]:
+    """Of every fingerprint whose loop was looked at, tests together and ascending in their ranks."""
+    rows = [
+        (_test_of(result), loop, result.case.world_size, structure_of(fingerprint))
+        for result in results
+        for launch in result.launches[:1]
+        for loop, fingerprint in launch.fingerprints.items()
+        if not fingerprint.missing
+    ]
+    order = list(dict.fromkeys(row[:2] for row in rows))
+    return sorted(rows, key=lambda row: (order.index(row[:2]), row[2]))
+
+
+def growth_text(name: str, row: Row, rows: Sequence[Row]) -> str:
+    """A number of a row, and how many times that of the fewest ranks it is."""
+    value = getattr(row[3], name)
+    least = next(other for other in rows if other[:2] == row[:2])
+    base = getattr(least[3], name)
+    text = quantity(value, UNITS[name])
+    return text if least is row or not base else f"{text} (x{value / base:.3g})"
+
+
+def _test_of(result: CaseResult) -> str:
+    """The test with its parameters, without its world size."""
+    name, bracket, case_id = result.case.title.partition("[")
+    rest = _WORLD_SIZE.sub("", case_id.removesuffix("]")).strip(":-")
+    return f"{name}[{rest}]" if bracket and rest else name

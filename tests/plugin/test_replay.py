@@ -1,0 +1,91 @@
+"""``distbench.replay``: which fingerprint is meant, and whether these ranks can replay it."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from support.fingerprints import of, reduce
+
+from pytest_distbench.plugin.arguments import Arguments
+from pytest_distbench.plugin.outcomes import Misuse
+from pytest_distbench.plugin.replay import replay_params
+from pytest_distbench.plugin.runs import Run
+from pytest_distbench.records.baseline import BaselineEntry
+from pytest_distbench.records.fingerprint import Collective, Fingerprint, Group
+from pytest_distbench.store.baselines import BaselineStore
+
+STEP = of(reduce(4096, how="sum"))
+
+
+def params(source: Any, of_which: str = "", *, world_size: int = 2, beside: Path = Path()) -> dict[str, Any]:
+    given = Arguments("distbench.replay", Path(__file__))
+    return replay_params(given, source, of_which, world_size=world_size, beside=beside)
+
+
+def run_with(**fingerprints: Fingerprint) -> Run:
+    result: Any = SimpleNamespace(launches=[SimpleNamespace(fingerprints=fingerprints)])
+    return Run(None, lambda: result)  # type: ignore[arg-type] # its samples are not looked at
+
+
+def partner(op: str, how: str) -> Collective:
+    return Collective(op, "float32", 4, "default", 1, how)
+
+
+def test_a_run_a_fingerprint_and_a_file_are_taken(tmp_path: Path) -> None:
+    entry = BaselineEntry(
+        workload="x",
+        world_size=2,
+        backend="gloo",
+        launcher="warm",
+        software={},
+        metrics={},
+        fingerprints={"step": STEP},
+    )
+    path = BaselineStore(tmp_path, "any").write("test_a.py::test_b", "ws2.gloo.warm", entry)
+    expected = {"collectives": {"all": [["all_reduce", "float32", 4096, "default", 1, "sum"]]}, "groups": []}
+
+    assert params(run_with(training_start=of(), step=STEP)) == expected
+    assert params(STEP) == expected
+    assert params(os.path.relpath(path, tmp_path), beside=tmp_path) == expected
+
+
+RING = of(partner("send", "to +1"), partner("recv", "from -1"))
+
+
+@pytest.mark.parametrize(
+    ("source", "of_which", "said"),
+    [
+        (run_with(a=STEP, b=STEP), "", "say which fingerprint with of=; there are a, b"),
+        (run_with(a=STEP), "c", "of='c'; there are a"),
+        (7, "", "7; wanted a run of this test, a Fingerprint, or the path of a baseline file"),
+        ("nowhere.json", "", "cannot read"),
+        (Fingerprint(missing="it was not recorded"), "", "there is no fingerprint 'given': it was not recorded"),
+        (of(), "", "has no collective"),
+        (of(Collective("telepathy", "float32", 4, "default", 1, "")), "", "telepathy cannot be replayed"),
+        (of(reduce(4, group="mesh_tp")), "", "does not hold the ranks of the group 'mesh_tp'"),
+        (
+            of(reduce(4, group="mesh_tp"), groups={"all": [Group("mesh_tp", 2, 2)]}),
+            "",
+            "'mesh_tp' of 2 ranks, 2 apart, does not fit into 2 ranks",
+        ),
+        (of(partner("send", "to +1")), "", "one rank's sends and receives do not answer each other"),
+        (
+            Fingerprint(collectives={"0": [reduce(4)], "1": [], "2": []}),
+            "",
+            "its ranks differ, and it tells of 3 of them: it wants as many to replay it, found 2",
+        ),
+    ],
+)
+def test_what_cannot_be_replayed_is_told(source: object, of_which: str, said: str) -> None:
+    with pytest.raises(Misuse) as refused:
+        params(source, of_which)
+
+    assert said in str(refused.value)
+
+
+def test_a_ring_answers_itself() -> None:
+    assert list(params(RING)["collectives"]) == ["all"]

@@ -1,0 +1,132 @@
+"""A rank of 64 in one process: planted defects of what is sent and held are seen, without a second core."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+import torch
+import torch.distributed as dist
+from support.fake_world import fake_rank
+from torch.distributed.fsdp import fully_shard
+
+from pytest_distbench.judging.fingerprint_rule import differences
+from pytest_distbench.launch.reduce import merge_fingerprints
+from pytest_distbench.records.fingerprint import Beyond, Fingerprint
+from pytest_distbench.records.rank import RankReport
+from pytest_distbench.worker.context import RankContext
+
+ROOT_OF_FSDP = "ignore:FSDP2-wrapped module:UserWarning"
+
+
+def told(rank: RankContext) -> dict[str, Fingerprint]:
+    """The launch's fingerprints, as pytest gets them."""
+    report = RankReport(rank=0, pid=1, outcome="passed", phase="body", phases={}, fingerprints=rank.watch.found)
+    return merge_fingerprints([report], stands_for=rank.rank)
+
+
+@pytest.fixture
+def rank() -> Iterator[RankContext]:
+    with fake_rank() as made:
+        yield made
+
+
+def train(rank: RankContext, *, fault: str = "") -> Fingerprint:
+    """Three blocks under FSDP2; a fault in what they send."""
+    torch.manual_seed(0)
+    blocks = [torch.nn.Linear(64, 64) for _ in range(3)]
+    net = torch.nn.Sequential(*blocks)
+    for block in blocks:
+        fully_shard(block)
+        if fault == "an all_gather per layer":
+            block.register_forward_hook(lambda *_: dist.all_gather_into_tensor(torch.empty(64 * 2), torch.ones(2)))
+    fully_shard(net)
+    if fault == "a group too many":
+        dist.new_group([0, 1], group_desc="extra")
+    options = {"amsgrad": True} if fault == "more state" else {}
+    optimizer = torch.optim.AdamW(net.parameters(), **options)
+    op = dist.ReduceOp.MAX if fault == "another reduction" else dist.ReduceOp.SUM
+    for i in rank.timed("step", warmup=2, iterations=30):
+        loss = net(torch.ones(2, 64)).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        dist.all_reduce(loss.detach(), op=op)
+        if fault == "every fifth iteration" and i % 5 == 2:
+            dist.all_reduce(loss.detach())
+    return told(rank)["step"]
+
+
+FAULTS = {
+    "": [],
+    "an all_gather per layer": ["3 all_gather_into_tensor of 8 B float32 were added"],
+    "a group too many": ["1 process group extra of 2 ranks was added"],
+    "another reduction": ["1 all_reduce of 4 B (sum) became 1 of 4 B (max)"],
+    "every fifth iteration": ["collectives that not every iteration has: none became 2 in 10 iterations"],
+    "more state": ["1.547 KiB of optimizer state per rank became 2.309 KiB"],
+}
+
+
+@pytest.mark.filterwarnings(ROOT_OF_FSDP, "ignore:.*deprecated:FutureWarning")
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_fault_at_64_ranks_is_told(fault: str) -> None:
+    with fake_rank() as first:
+        healthy = train(first)
+    with fake_rank() as second:
+        lines = differences(healthy, train(second, fault=fault))
+
+    assert [line for line in lines if "sent per rank" not in line] == FAULTS[fault]
+
+
+def test_iterations_beside_the_described_one_are_counted(rank: RankContext) -> None:
+    for i in rank.timed("step", warmup=1, iterations=5):
+        for _ in range(i + 2):
+            dist.all_reduce(torch.ones(1))
+
+    assert told(rank)["step"].beyond == {"0": Beyond(2 + 3 + 4 + 5 + 6 - 5, 5)}
+
+
+def test_a_training_takes_a_few_steps_and_is_not_evaluated(rank: RankContext) -> None:
+    goal = rank.goal("accuracy", target=0.9, every=1, max_steps=1000)
+    steps = 0
+    for _ in goal.steps(samples_per_step=1):
+        steps += 1
+        dist.all_reduce(torch.ones(1))
+        goal.check(lambda: pytest.fail("evaluated"))
+
+    assert steps == 13
+    assert rank.notebook.observations == []
+    assert told(rank)["step_time"].beyond == {}
+
+
+def test_what_the_plugin_sends_is_left_out(rank: RankContext) -> None:
+    for _ in rank.timed("step", warmup=1, iterations=1):
+        with rank.watch.apart():
+            dist.barrier()
+
+    assert told(rank)["step"].collectives == {"0": []}
+
+
+def test_a_watch_that_is_off_notes_nothing(rank: RankContext) -> None:
+    rank.watch.is_on = False
+    for _ in rank.timed("step", warmup=1, iterations=1):
+        dist.barrier()
+
+    assert rank.watch.found == {}
+
+
+def optimizers(rank: RankContext, step: Callable[[torch.optim.Optimizer], object]) -> Fingerprint:
+    layer = torch.nn.Linear(2, 2)
+    both = [torch.optim.Adam([p]) for p in layer.parameters()]
+    for _ in rank.timed("step", warmup=1, iterations=1):
+        layer(torch.ones(2)).sum().backward()
+        for optimizer in both:
+            step(optimizer)
+    return told(rank)["step"]
+
+
+def test_parameters_and_state_of_all_optimizers_that_step_are_counted(rank: RankContext) -> None:
+    found = optimizers(rank, lambda optimizer: optimizer.step())
+
+    assert (found.parameters, found.optimizer_steps) == (6, 2)
+    assert (found.parameter_bytes, found.optimizer_bytes) == ({"0": 24}, {"0": 2 * 24 + 2 * 4})
