@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -47,10 +48,11 @@ def replay_params(
         given.refuse(f"there is no fingerprint {name!r}: {chosen.missing}")
     if not any(chosen.collectives.values()):
         given.refuse(f"the fingerprint {name!r} has no collective: there is nothing to replay")
-    _check_ranks(given, chosen, world_size)
-    groups = list(dict.fromkeys(group for groups in chosen.groups.values() for group in groups))
     rows = [row for rows in chosen.collectives.values() for row in rows]
+    used = {row.group for row in rows}
+    groups = list(dict.fromkeys(g for groups in chosen.groups.values() for g in groups if g.name in used))
     _check_groups(given, rows, groups, world_size)
+    _check_ranks(given, chosen, groups, world_size)
     if unknown := sorted({row.op for row in rows} - _REPLAYED):
         given.refuse(f"{', '.join(unknown)} cannot be replayed; known are {', '.join(sorted(_REPLAYED))}")
     return {
@@ -83,7 +85,7 @@ def _choose(given: Arguments, found: Mapping[str, Fingerprint], of: str) -> tupl
     return next(iter(loops.items()))
 
 
-def _check_ranks(given: Arguments, chosen: Fingerprint, world_size: int) -> None:
+def _check_ranks(given: Arguments, chosen: Fingerprint, groups: list[Group], world_size: int) -> None:
     named = named_ranks(chosen.collectives)
     alone = len(chosen.collectives) == 1
     if not alone and named != list(range(world_size)):
@@ -92,22 +94,25 @@ def _check_ranks(given: Arguments, chosen: Fingerprint, world_size: int) -> None
         )
     if alone:  # every rank does what this one did: what it sends must come
         [rows] = chosen.collectives.values()
-        sent, received = (sorted(_passes(rows, op)) for op in ("send", "recv"))
-        if sent != received:
+        sizes = {"default": world_size, **{group.name: group.size for group in groups}}
+        if _passes(rows, "send", sizes) != _passes(rows, "recv", sizes):
             given.refuse(
                 "one rank's sends and receives do not answer each other, so the other ranks' have to be known: record "
                 "the fingerprint on a backend that moves data"
             )
 
 
-def _passes(rows: list[Collective], op: str) -> list[tuple[int, int]]:
-    """Distance in the direction of the data, and bytes, of every send or recv."""
-    sign = 1 if op == "send" else -1
-    return [
-        (sign * int((row.how or "to 0").rpartition(" ")[2]), row.message_bytes * row.count)
-        for row in rows
-        if row.op == op
-    ]
+def _passes(rows: list[Collective], op: str, sizes: Mapping[str, int]) -> Counter[tuple[str, int, int]]:
+    """How often so many bytes go how far in a group, in the direction of the data; a group's last is before its first.
+
+    With two ranks the next is the one before, and both are told as ``+1``.
+    """
+    found: Counter[tuple[str, int, int]] = Counter()
+    for row in rows:
+        if row.op == op:
+            distance = int((row.how or "to 0").rpartition(" ")[2]) * (1 if op == "send" else -1)
+            found[row.group, distance % sizes[row.group], row.message_bytes] += row.count
+    return found
 
 
 def _check_groups(given: Arguments, rows: list[Collective], groups: list[Group], world_size: int) -> None:
