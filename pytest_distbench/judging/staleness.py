@@ -71,7 +71,7 @@ def _flatten(value: Any, place: str = "") -> Iterator[tuple[str, Any]]:
     elif isinstance(value, list) and value:
         for i, inner in enumerate(value):
             yield from _flatten(inner, f"{place}[{i}]")
-    else:
+    elif place:  # parameters of which there is none have no place
         yield place, value
 
 

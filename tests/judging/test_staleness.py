@@ -37,6 +37,13 @@ def test_what_differs_is_named_by_its_place() -> None:
     )
 
 
+def test_where_there_was_no_parameter_only_the_new_one_is_named() -> None:
+    told = "the workload's definition changed since the baseline; --distbench-update records it anew; "
+
+    assert compare({}, {"extra": 3})[1] == told + "extra was not there and is 3"
+    assert compare({"extra": 3}, {})[1] == told + "extra was 3 and is not there"
+
+
 def test_another_number_of_ranks_has_no_place() -> None:
     stored = replace(entry(1.0), workload="other", params={})
 
