@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import torch
 
 from pytest_distbench.errors import RecordingError
 from pytest_distbench.workloads.calls import Call
-from pytest_distbench.workloads.collectives import Buffers, Form, Operation
+from pytest_distbench.workloads.collectives import Buffers, Form, Operation, operation
 from pytest_distbench.workloads.collectives.inputs import Inputs
 from pytest_distbench.workloads.collectives.pattern import Pattern
 
@@ -54,6 +55,12 @@ def count_wrong(rank: RankContext, measured: Operation, call: Call, *, copies: b
         sent.fill_(0)
         received.fill_(0)
     return int(rank.sum_over_ranks(wrong)), example
+
+
+def count_wrong_sums(rank: RankContext, message: torch.Tensor, reduce: Callable[[], object]) -> tuple[int, str]:
+    """The same of a message that is summed in place by whatever calls: ``reduce`` leaves the sum over ranks in it."""
+    form = Form(ranks=tuple(range(rank.world_size)), rank=rank.rank)
+    return count_wrong(rank, operation("all_reduce"), Call((Buffers(message, message),), form, reduce))
 
 
 def _prepare(measured: Operation, buffers: Buffers, form: Form | None, part: int) -> tuple[Pattern, int] | None:

@@ -150,19 +150,13 @@ def compressed_training(rank: RankContext) -> None:
 
 
 def _expect_support(rank: RankContext, hook: Hook) -> None:
-    """Skip in all ranks where the hook cannot work. The backend has worked before: what fails now is the dtype."""
-    import torch
-    import torch.distributed as dist
+    """Skip in all ranks where the hook cannot work. A collective call."""
+    from pytest_distbench.workloads.support import expect_sums
 
-    name = rank.params["hook"]
     if rank.device.type == "cpu" and (reason := hook.no_cpu()):
-        raise unittest.SkipTest(f"{name}: {reason}")
+        raise unittest.SkipTest(f"{rank.params['hook']}: {reason}")
     if hook.dtype:
-        try:
-            dist.all_reduce(torch.zeros(1, dtype=getattr(torch, hook.dtype), device=rank.device))
-        except (RuntimeError, ValueError, TypeError) as error:
-            reason = (str(error).splitlines() or [""])[0]
-            raise unittest.SkipTest(f"{name}: {rank.backend} does not reduce {hook.dtype} here: {reason}") from None
+        expect_sums(rank, hook.dtype)
 
 
 def _gradient(model: DistributedDataParallel) -> torch.Tensor:

@@ -47,16 +47,19 @@ def overlap(rank: RankContext) -> None:
     Raises:
         AssertionError: an element of a result is wrong.
         RecordingError: there is no memory for the message and the matrices.
+        SkipTest: the backend does not sum such elements; the message is the reason.
     """
     import torch
     import torch.distributed as dist
 
+    from pytest_distbench.workloads.check import count_wrong_sums
     from pytest_distbench.workloads.room import expect_room
-    from pytest_distbench.workloads.sums import count_wrong_sums
+    from pytest_distbench.workloads.support import expect_sums
 
     params = rank.params
     message_bytes, matrix, dtype = params["message_bytes"], params["matrix"], getattr(torch, params["dtype"])
     elements = elements_of(message_bytes, params["dtype"])
+    expect_sums(rank, params["dtype"])
     expect_room(rank, message_bytes + 3 * matrix**2 * dtype.itemsize, what="the message and three matrices")
     message = torch.zeros(elements, dtype=dtype, device=rank.device)
     left, right, product = (torch.rand(matrix, matrix, device=rank.device).to(dtype) for _ in range(3))

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import unittest
 import zlib
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+import torch
+import torch.distributed as dist
+
 from pytest_distbench.errors import RecordingError
 from pytest_distbench.workloads.calls import Call
+from pytest_distbench.workloads.collectives import Form
 
 if TYPE_CHECKING:
     from pytest_distbench.worker.context import RankContext
@@ -51,6 +56,23 @@ def refusal(rank: RankContext, make: Callable[[], Call], make_usual: Callable[[]
     if rank.sum_over_ranks(int(is_wrong and _REFUSED not in reason)) and error is not None:
         raise error
     return reason or "refused in the ranks that call"
+
+
+def expect_sums(rank: RankContext, dtype: str) -> None:
+    """Skip the body in all ranks where the backend does not sum elements of a type. A collective call.
+
+    Raises:
+        SkipTest: it does not; the message has its reason.
+    """
+    form = Form(ranks=tuple(range(rank.world_size)), rank=rank.rank)
+
+    def summing(name: str) -> Call:
+        message = torch.zeros(1, dtype=getattr(torch, name), device=rank.device)
+        return Call((), form, lambda: dist.all_reduce(message))
+
+    reason = refusal(rank, lambda: summing(dtype), lambda: None if dtype == "float32" else summing("float32"))
+    if reason:
+        raise unittest.SkipTest(f"{rank.backend} does not reduce {dtype} here: {reason}")
 
 
 def _try(call: Call) -> Exception | None:

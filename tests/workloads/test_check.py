@@ -8,7 +8,7 @@ from support.ranks import make_rank
 
 from pytest_distbench.workloads import check
 from pytest_distbench.workloads.calls import CallMaker
-from pytest_distbench.workloads.check import count_wrong
+from pytest_distbench.workloads.check import count_wrong, count_wrong_sums
 from pytest_distbench.workloads.collectives import Buffers, Form, Operation
 from pytest_distbench.workloads.collectives.inputs import Inputs
 from pytest_distbench.workloads.collectives.pattern import Pattern
@@ -115,6 +115,24 @@ def test_what_works_in_place_only_is_given_a_copy() -> None:
 
     assert wrong(nothing, buffers, copies=True) == (0, "")
     assert wrong(nothing, buffers)[0] == 11
+
+
+def test_sums_in_place_by_whatever_calls_are_checked_in_every_dtype() -> None:
+    """With one rank the sum is what was sent."""
+    for dtype in DTYPES:
+        message = torch.zeros(11).to(getattr(torch, dtype))
+
+        assert count_wrong_sums(make_rank(), message, lambda: None) == (0, "")
+
+
+def test_a_wrong_last_element_of_a_sum_is_found_and_told() -> None:
+    message = torch.zeros(130)
+
+    def reduce() -> None:
+        message[-1] += 1
+
+    assert count_wrong_sums(make_rank(), message, reduce) == (1, "; on rank 0 element 129 is 130, expected 129")
+    assert not message.any()
 
 
 def test_a_mean_may_be_off_by_two_units_in_the_last_place_and_by_no_more() -> None:

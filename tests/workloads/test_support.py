@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import unittest
+from collections.abc import Callable
+
 import pytest
 import torch
+import torch.distributed as dist
 from support.ranks import make_rank
 
+from pytest_distbench.worker.context import RankContext
+from pytest_distbench.workloads.buckets import bucket_sweep
 from pytest_distbench.workloads.calls import Call
 from pytest_distbench.workloads.collectives import Buffers, Form
-from pytest_distbench.workloads.support import refusal
+from pytest_distbench.workloads.overlap import overlap
+from pytest_distbench.workloads.support import expect_sums, refusal
 
 FORM = Form(ranks=(0,), rank=0)
 BUFFERS = Buffers(torch.zeros(1), torch.zeros(1))
@@ -57,3 +64,22 @@ def test_a_rank_that_looks_on_goes_by_what_the_others_say(monkeypatch: pytest.Mo
     monkeypatch.setattr(rank, "agree", lambda value: 7.0)
 
     assert refusal(rank, lambda: Call((), None, lambda: None), lambda: None) == "refused in the ranks that call"
+
+
+def take_only_float32(message: torch.Tensor, **_: object) -> None:
+    """An all_reduce as a backend's that has one type."""
+    if message.dtype != torch.float32:
+        raise RuntimeError("Invalid scalar type")
+
+
+@pytest.mark.parametrize("body", [bucket_sweep, overlap])
+def test_a_body_whose_element_type_the_backend_does_not_sum_is_skipped_with_its_reason(
+    monkeypatch: pytest.MonkeyPatch, body: Callable[[RankContext], None]
+) -> None:
+    monkeypatch.setattr(dist, "all_reduce", take_only_float32)
+    rank = make_rank()
+    rank.params = {"dtype": "int16", "message_bytes": 64, "matrix": 4}
+
+    with pytest.raises(unittest.SkipTest, match="fake does not reduce int16 here: Invalid scalar type"):
+        body(rank)
+    expect_sums(rank, "float32")
