@@ -63,6 +63,11 @@ class Arguments:
             self.refuse(f"{name}={show(value)}; wanted a whole number of at least {least}{upto}")
         return number
 
+    def ranks(self, options: Mapping[str, object], usual: int) -> int:
+        """``world_size=`` of keywords that are handed on, or as many ranks as the test has."""
+        wanted = options.get("world_size")
+        return usual if wanted is None else self.whole("world_size", wanted, least=1)
+
     def number(
         self, name: str, value: object, *, least: float = -math.inf, above: float = -math.inf, most: float = math.inf
     ) -> float:

@@ -377,7 +377,7 @@ class Distbench:
         self.skip_without_clocks("a replay measures times")
         given = self.arguments("distbench.replay")
         given.options(options, REPLAY_OPTIONS)
-        ranks = given.whole("world_size", options.get("world_size") or self.world_size, least=1)
+        ranks = given.ranks(options, self.world_size)
         params = replay_params(given, fingerprint, of, world_size=ranks, beside=self._node.path.parent)
         params |= {
             "warmup": given.whole("warmup", warmup, least=1),

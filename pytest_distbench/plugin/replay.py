@@ -68,8 +68,14 @@ def _fingerprints(given: Arguments, source: object, beside: Path) -> Mapping[str
         return source.launches[0].fingerprints
     if not isinstance(source, str | os.PathLike):
         given.refuse(f"{show(source)}; wanted a run of this test, a Fingerprint, or the path of a baseline file")
+    path = Path(beside, source)
+    if not os.path.lexists(path):
+        given.refuse(
+            f"there is no file {show(str(path))}; wanted the path of a baseline file, absolute or relative to the "
+            "test's file"
+        )
     try:
-        return read_file(beside / os.fspath(source)).entry.fingerprints
+        return read_file(path).entry.fingerprints
     except DistbenchError as error:
         given.refuse(str(error))
 

@@ -96,6 +96,7 @@ class CollectiveSweep:
         self._distbench.skip_without_clocks("a sweep measures times")
         given = self._distbench.arguments("collective_sweep")
         given.options(options, OPTIONS)
+        ranks = given.ranks(options, self._distbench.world_size)
         try:
             row, body = _find(collective)
             usual = preset(sizes) if isinstance(sizes, str) else _UNNAMED
@@ -103,8 +104,7 @@ class CollectiveSweep:
             redops = _names(given, "redop", redop, REDUCTIONS, reduction)
             item = max(dtype_of(name).item_bytes for name in ([dtypes] if isinstance(dtypes, str) else dtypes))
             chosen = _sizes(given, sizes, usual, item)
-            ranks = options.get("world_size")
-            groups = groups_of(group, ranks if isinstance(ranks, int) else self._distbench.world_size)
+            groups = groups_of(group, ranks)
         except ConfigurationError as error:
             given.refuse(str(error))
         if isinstance(sizes, str):

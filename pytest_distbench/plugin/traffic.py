@@ -169,8 +169,7 @@ class Communication:
             options: as for ``distbench.run``.
         """
         given = self._arguments("links", options)
-        ranks = self._distbench.world_size if options.get("world_size") is None else options["world_size"]
-        if isinstance(ranks, int) and ranks < 2:
+        if given.ranks(options, self._distbench.world_size) < 2:
             given.refuse("a link needs two ranks, and this test has 1: run it with --world-size 2 or more")
         try:
             links.pairs(2, pattern)
