@@ -139,6 +139,8 @@ class CollectiveSweep:
                 f"no message size left of {len(chosen)}: {_last(dtypes)} takes {item} B, "
                 f"the largest allowed is {min(caps, default=0)} B"
             )
+        if row is not None:
+            _check_sizes(given, row, kept, item=item, ranks=len(groups[0]), parts=parts)
         usually = {
             "redop": "sum", "mode": "per-iteration", "over_ranks": "max", "in_place": None, "root": 0, "group": "all",
             "parts": 1, "together": "turns", "buffers": "plain", "as_memory_allows": False,
@@ -238,6 +240,16 @@ def _check_fits(
         given.refuse(f"in_place={show(in_place)}: torch has {row.name} with in_place={had}")
     if together == "coalesced" and not row.coalesces:
         given.refuse(f"together='coalesced': torch coalesces {_that(lambda o: o.coalesces)}, and not {row.name}")
+
+
+def _check_sizes(
+    given: Arguments, row: Operation, sizes: Sequence[int], *, item: int, ranks: int, parts: int
+) -> None:
+    """Refuse sizes of which the operation can send none."""
+    try:
+        row.message_sizes(sizes, item_bytes=item, world_size=ranks, parts=parts)
+    except ConfigurationError as error:
+        given.refuse(str(error))
 
 
 def _that(has: Callable[[Operation], bool]) -> str:

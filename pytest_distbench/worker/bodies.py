@@ -36,14 +36,15 @@ def load(reference: BodyReference) -> Callable[[RankContext], object]:
     """
     found: object = _module(reference)
     *owners, name = reference.function.split(".")
-    for part in [*owners, name]:
+    for i, part in enumerate([*owners, name]):
         if part is name and reference.instance is not None and isinstance(found, type):
             found = _make_object(found, reference)
         if not hasattr(found, part):
-            inside = "" if isinstance(found, ModuleType) else f": {part!r} is no part of a {type(found).__name__}"
+            owner = ".".join(owners[:i])
+            missing = f"::{owner} is a {type(found).__name__} without {part!r}" if owner else f" has no {part!r}"
             raise BodyError(
-                f"{reference.file} has no {reference.function!r}{inside}; a body is a function at module level, or a "
-                "method of what is there"
+                f"{reference.file}{missing}; a body is a function at module level or a method of what is there, and a "
+                "collective of your own is an Operation"
             )
         found = getattr(found, part)
     if not callable(found):

@@ -31,6 +31,12 @@ def wanted(run: Run) -> dict[str, Any]:
         ("all_reduce", {"dtype": ["float32", "float33"]}, "unknown dtype 'float33'"),
         ("all_reduce", {"dtype": []}, "dtype=[]; wanted a name, a list of names, or 'all'"),
         ("all_reduce", {"world_size": 0}, "world_size=0; wanted a whole number of at least 1"),
+        (
+            "all_reduce",
+            {"parts": 1000, "sizes": [64]},
+            "no message size left for all_reduce: on 2 ranks it sends multiples of 4000 B in parts=1000, the largest size",
+        ),
+        ("all_gather", {"sizes": [4]}, "no message size left for all_gather: on 2 ranks it sends multiples of 32 B"),
         ("all_reduce", {"redop": "mean"}, "unknown reduce operation 'mean': known are sum, avg, product"),
         ("broadcast", {"redop": "max"}, "broadcast reduces nothing; those that do: all_reduce, reduce_scatter, reduce"),
         ("all_reduce", {"root": 1}, "all_reduce has no root; those that have: broadcast, reduce, gather, scatter"),

@@ -48,6 +48,23 @@ def test_a_module_that_torch_wrote_to_a_temporary_folder_came_from_nowhere(
     monkeypatch.delitem(sys.modules, GENERATED_MODULE)
 
 
+@pytest.mark.parametrize(
+    ("function", "told"),
+    [
+        ("nothing.sweep", " has no 'nothing'; a body is"),
+        ("something.sweep", "::something is a function without 'sweep'; .* a collective of your own is an Operation"),
+        ("Some.thing.sweep", "::Some.thing is a function without 'sweep'"),
+    ],
+)
+def test_of_a_name_that_is_not_there_only_what_is_missing_is_told(tmp_path: Path, function: str, told: str) -> None:
+    """``sweep`` is added to the name of a collective of one's own: nobody has written it."""
+    file = tmp_path / "my_operations.py"
+    file.write_text("def something(): pass\nclass Some:\n    def thing(self): pass\n")
+
+    with pytest.raises(BodyError, match=f"my_operations.py{told}"):
+        bodies.load(BodyReference(file=str(file), function=function))
+
+
 async def coroutine() -> None:
     pass
 

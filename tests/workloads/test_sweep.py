@@ -188,7 +188,8 @@ def test_a_row_that_contradicts_itself_is_told(launch: Launch) -> None:
 def test_what_is_no_operation_is_told(launch: Launch) -> None:
     record = launch("_call.sweep", params=params(64))
 
-    assert "has no '_call.sweep': 'sweep' is no part of a function" in record.reason
+    assert "::_call is a function without 'sweep'" in record.reason
+    assert "a collective of your own is an Operation" in record.reason
 
 
 EVERY = """

@@ -108,8 +108,8 @@ class Operation:
         kept = list(dict.fromkeys(size // step * step for size in sizes if size >= step))
         if not kept:
             raise ConfigurationError(
-                f"no message size left for {self.name}: on {world_size} ranks it sends multiples of {step} B, the "
-                f"largest size given is {max(sizes, default=0)} B"
+                f"no message size left for {self.name}: on {world_size} ranks it sends multiples of {step} B"
+                f"{f' in parts={parts}' if parts > 1 else ''}, the largest size given is {max(sizes, default=0)} B"
             )
         return kept
 
