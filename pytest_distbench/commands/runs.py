@@ -18,7 +18,7 @@ from pytest_distbench.records.run import RunRecord
 from pytest_distbench.report.formats import FORMATS
 from pytest_distbench.report.layout import layout
 from pytest_distbench.report.rows import REFERENCE_WORDS, cells, make_row
-from pytest_distbench.report.sections import SECTIONS, sections_of
+from pytest_distbench.report.sections import NEEDED, SECTIONS, sections_of
 from pytest_distbench.report.terminal import summary_lines
 from pytest_distbench.report.trace import chrome_trace
 from pytest_distbench.store.files import replace_file
@@ -100,7 +100,8 @@ def _report(options: argparse.Namespace) -> Iterator[str]:
     if chosen.table and name != chosen.table:
         raise ConfigurationError(f"report --format {options.format} is for --table {chosen.table}, found {name}")
     if name not in sections:
-        raise DistbenchError(f"{options.run} has no table {name!r}; it has {', '.join(sections) or 'none'}")
+        needed = f", which needs {NEEDED[name]}" if name in NEEDED else ""
+        raise DistbenchError(f"{options.run} has no table {name!r}{needed}; it has {', '.join(sections) or 'none'}")
     if options.output is not None:
         with replace_file(options.output, next_step="Give -o a writable place") as out:
             chosen.write(sections[name], record, out)

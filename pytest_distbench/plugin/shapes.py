@@ -242,9 +242,7 @@ def _check_fits(
         given.refuse(f"together='coalesced': torch coalesces {_that(lambda o: o.coalesces)}, and not {row.name}")
 
 
-def _check_sizes(
-    given: Arguments, row: Operation, sizes: Sequence[int], *, item: int, ranks: int, parts: int
-) -> None:
+def _check_sizes(given: Arguments, row: Operation, sizes: Sequence[int], *, item: int, ranks: int, parts: int) -> None:
     """Refuse sizes of which the operation can send none."""
     try:
         row.message_sizes(sizes, item_bytes=item, world_size=ranks, parts=parts)

@@ -16,7 +16,7 @@ Row = tuple[str, str, int, Structure]
 
 
 def growth_rows(results: Sequence[CaseResult]) -> list[Row]:
-    """Of every fingerprint whose loop was looked at, tests together and ascending in their ranks."""
+    """Of every loop that was looked at with several world sizes, tests together and ascending in their ranks."""
     rows = [
         (_test_of(result), loop, result.case.world_size, structure_of(fingerprint))
         for result in results
@@ -24,8 +24,12 @@ def growth_rows(results: Sequence[CaseResult]) -> list[Row]:
         for loop, fingerprint in launch.fingerprints.items()
         if not fingerprint.missing
     ]
-    order = list(dict.fromkeys(row[:2] for row in rows))
-    return sorted(rows, key=lambda row: (order.index(row[:2]), row[2]))
+    sizes: dict[tuple[str, str], set[int]] = {}
+    for row in rows:
+        sizes.setdefault(row[:2], set()).add(row[2])
+    order = list(sizes)
+    grown = [row for row in rows if len(sizes[row[:2]]) > 1]
+    return sorted(grown, key=lambda row: (order.index(row[:2]), row[2]))
 
 
 def growth_text(name: str, row: Row, rows: Sequence[Row]) -> str:

@@ -62,7 +62,7 @@ def _document(record: RunRecord, rows: Sequence[CollectiveRow], *, ranks: int) -
             "validation": 1,
             "graph": int(rows[0].kind.mode == "graph"),
             "blocking_collectives": _text(rows[0].kind.mode == "per-iteration"),
-            "per_iter_timing": "false",
+            "per_iter_timing": "false",  # their -I, with which each result lists the time of every iteration
             "per_iter_skip": 0,
             "parallel_init": "false",
             "devices": [

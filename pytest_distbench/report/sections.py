@@ -54,7 +54,10 @@ def verdict_section(results: Sequence[CaseResult]) -> Section:
 
 
 def collective_section(results: Sequence[CaseResult]) -> Section:
-    """Every message of every sweep as nccl-tests prints it, with its two last lines."""
+    """Every message of every sweep as nccl-tests prints it, with its two last lines.
+
+    People see no columns of what no row has: of one placement, where all calls had the other.
+    """
     rows = collective_rows(results)
     columns: dict[str, Column] = {
         "test": str, "collective": str, "backend": str, "mode": str, "how": str, "world_size": int,
@@ -63,16 +66,17 @@ def collective_section(results: Sequence[CaseResult]) -> Section:
     headings: list[str | None] = [
         None, "collective", "backend", "mode", None, "ranks", "size(B)", "count", "type", "redop", "root",
     ]  # fmt: skip
-    for side in ("out_of_place", "in_place"):
+    for side, in_place in (("out_of_place", False), ("in_place", True)):
         columns |= {
             f"{side}_time_s": float, f"{side}_algbw_gb_per_s": float, f"{side}_busbw_gb_per_s": float,
             f"{side}_wrong_elements": float,
         }  # fmt: skip
-        headings += [f"{side.replace('_', '-')} time(us)", "algbw(GB/s)", "busbw(GB/s)", "#wrong"]
+        shown = [f"{side.replace('_', '-')} time(us)", "algbw(GB/s)", "busbw(GB/s)", "#wrong"]
+        headings += shown if any(in_place in row.sides for row in rows) else [None] * len(shown)
     columns |= {"verdict": str, "note": str}
     return Section(
         columns=columns,
-        headings=[*headings, "verdict", "note"],
+        headings=[*headings, "verdict", "note" if any(row.note for row in rows) else None],
         rows=[_collective_cells(row) for row in rows],
         footer=footer(rows) if rows else (),
     )
@@ -269,6 +273,9 @@ SECTIONS: dict[str, Callable[[Sequence[CaseResult]], Section]] = {
     "workers": worker_section,
 }
 """By the name that ``--table`` takes."""
+
+NEEDED = {"growth": "tests that ran at several world sizes"}
+"""What a table is made of, where its name does not say it."""
 
 
 def sections_of(record: RunRecord) -> dict[str, Section]:

@@ -85,6 +85,10 @@ def test_report_writes_a_table_of_the_run(tmp_path: Path, capsys: pytest.Capture
     ("arguments", "message"),
     [
         (["--table", "collectives"], "has no table 'collectives'; it has verdicts, environment, launches"),
+        (
+            ["--table", "growth"],
+            "no table 'growth', which needs tests that ran at several world sizes; it has verdicts",
+        ),
         (["--format", "parquet"], "is no text: give -o FILE"),
     ],
 )

@@ -62,7 +62,11 @@ RING = of(partner("send", "to +1"), partner("recv", "from -1"))
         (run_with(a=STEP, b=STEP), "", "say which fingerprint with of=; there are a, b"),
         (run_with(a=STEP), "c", "of='c'; there are a"),
         (7, "", "7; wanted a run of this test, a Fingerprint, or the path of a baseline file"),
-        ("nowhere.json", "", "there is no file 'nowhere.json'; wanted the path of a baseline file, absolute or relative"),
+        (
+            "nowhere.json",
+            "",
+            "there is no file 'nowhere.json'; wanted the path of a baseline file, absolute or relative",
+        ),
         ("\0", "", "there is no file '\\x00'"),
         (".", "", "wanted a regular file, found a folder"),
         (Fingerprint(missing="it was not recorded"), "", "there is no fingerprint 'given': it was not recorded"),
