@@ -37,7 +37,7 @@ def test_a_gpu_with_other_processes_and_held_clocks() -> None:
     found = about(examine(Host(cards=[card])), "GPU 0")
 
     assert [f.level for f in found] == ["ok", "warn", "warn", "note", "note"]
-    assert found[0].found == f"{H100}, 1 GiB of 80 GiB in use, 88 C"
+    assert found[0].found == f"{H100}, 1 GiB of 79.65 GiB in use, 88 C"
     assert "pid 4711" in found[1].found
     assert "temperature" in found[2].found
     assert "power limit 500 W, by default 700 W" in found[3].found
