@@ -398,7 +398,7 @@ def _what_was_found(gpus: Gpus) -> str:
     found += f" (CUDA_VISIBLE_DEVICES is {'not set' if variable is None else repr(variable)})"
     if gpus.visible and gpus.visible[0].slice_of:
         found += "; where MIG is on CUDA shows a process one slice, and no whole GPU"
-    return "; ".join([found, *gpus.unreadable])
+    return "; ".join([found, *gpus.remarks, *gpus.unreadable])
 
 
 def _folder(config: pytest.Config) -> Path:

@@ -92,7 +92,8 @@ class Card:
         reads: UUIDs of the GPUs whose memory it can read over PCIe.
         routes: UUID of another GPU -> NVML's number of what lies between them; 40 for those not named.
         pcie: generation and lanes.
-        memory_bytes: what NVML tells, less than the product is sold with; None: not told, as where memory is shared with the CPU.
+        memory_bytes: what NVML tells, less than the product is sold with; None: not told, as where memory is shared
+            with the CPU.
         cores, capability: of the product.
         power_limit_w, default_power_limit_w: None: not told.
         set_mhz: the SM clock that somebody has set; None: none is set.

@@ -108,8 +108,8 @@ def record_throughput(
         if mfu > 1:
             raise RecordingError(
                 f"{call}: an mfu of {mfu:.3g}: {used / rank.world_size:.3g} FLOP/s on each device is more than its "
-                f"peak, {peak:.3g}. peak= is in FLOP/s (989e12 for 989 TFLOP/s), flops_per_token= in FLOP, and tokens= and "
-                "seconds= are of the same steps"
+                f"peak, {peak:.3g}. peak= is in FLOP/s (989e12 for 989 TFLOP/s), flops_per_token= in FLOP, and tokens= "
+                "and seconds= are of the same steps"
             )
         rank.record("mfu", mfu, better="higher")
 

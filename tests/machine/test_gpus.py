@@ -92,7 +92,7 @@ def test_a_slice_has_its_own_name_memory_and_uuid() -> None:
     [piece] = read("H100 in MIG", CUDA_VISIBLE_DEVICES="MIG-0b").visible
 
     assert (piece.name, piece.uuid) == ("NVIDIA H100 80GB HBM3 MIG 1g.10gb", "MIG-0b")
-    assert (piece.slice_of, piece.memory_bytes) == ("GPU-0000aaaa", 10 * 2**30)
+    assert (piece.slice_of, piece.memory_bytes) == ("GPU-0000aaaa", 9984 * 2**20)
 
 
 @pytest.mark.parametrize(
