@@ -10,12 +10,13 @@ if TYPE_CHECKING:
     from pytest_distbench.instruments import record as record
     from pytest_distbench.instruments import timed as timed
     from pytest_distbench.worker.context import RankContext as RankContext
+    from pytest_distbench.worker.elastic_rank import ElasticRank as ElasticRank
 
 
 def __getattr__(name: str) -> object:
     """The version, what scripts call and what bodies are annotated with: an unused plugin imports none of it.
 
-    ``RankContext`` imports torch. Under ``TYPE_CHECKING`` it costs pytest's process nothing.
+    ``RankContext`` and ``ElasticRank`` import torch. Under ``TYPE_CHECKING`` they cost pytest's process nothing.
     """
     if name == "__version__":
         from pytest_distbench.installation import __version__
@@ -25,6 +26,10 @@ def __getattr__(name: str) -> object:
         from pytest_distbench.worker.context import RankContext
 
         return RankContext
+    if name == "ElasticRank":
+        from pytest_distbench.worker.elastic_rank import ElasticRank
+
+        return ElasticRank
     if name in ("record", "timed", "phase"):
         from pytest_distbench import instruments
 

@@ -123,7 +123,7 @@ def format_values(values: Iterable[float | None], unit: str) -> str:
 
 def format_change(ratio: float) -> str:
     """Write a ratio current/baseline as a signed percentage: 1.125 is ``+12.5 %``."""
-    return f"{(ratio - 1) * 100:+.1f} %"
+    return f"{round((ratio - 1) * 100, 1) + 0.0:+.1f} %"  # plus zero: nothing is no decrease
 
 
 def as_float(value: object) -> float | None:

@@ -65,6 +65,8 @@ EXEMPT = {
         ),
         "the life of a rank's process, in a group: tests/launch/test_contract.py",
     ),
+    "launch/elastic/__main__.py": "lives with real torchrun agents: tests/end_to_end/test_elastic.py",
+    "launch/elastic/engine.py": "a protocol, and no rule of its own",
     **dict.fromkeys(
         (
             "launch/readers/csv_file.py",

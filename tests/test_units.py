@@ -50,6 +50,7 @@ def test_other_units_are_shown_as_they_are() -> None:
 def test_a_ratio_is_a_signed_percentage() -> None:
     assert format_change(1.125) == "+12.5 %"
     assert format_change(0.5) == "-50.0 %"
+    assert format_change(0.9999) == "+0.0 %"
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,7 @@ from pytest_distbench.report.layout import layout
 from pytest_distbench.report.rows import REFERENCE_WORDS, cells, make_row
 from pytest_distbench.report.sections import SECTIONS, sections_of
 from pytest_distbench.report.terminal import summary_lines
+from pytest_distbench.report.trace import chrome_trace
 from pytest_distbench.store.files import replace_file
 from pytest_distbench.store.run_record import read_run_record
 
@@ -47,6 +48,7 @@ def add(add_parser: Adder) -> None:
     report.add_argument("--table", metavar="NAME", default="", help=f"one of {', '.join(SECTIONS)}; those the run has")
     report.add_argument("--format", choices=[*FORMATS], default="text", help="of the table (default: text)")
     report.add_argument("-o", "--output", metavar="FILE", type=Path, help="default: standard output")
+    report.add_argument("--trace", metavar="FILE", type=Path, help="write the timelines of elastic jobs: Chrome trace")
     report.set_defaults(command=_report)
 
 
@@ -87,6 +89,9 @@ def _compare(options: argparse.Namespace) -> Iterator[str]:
 
 def _report(options: argparse.Namespace) -> Iterator[str]:
     record = read_run_record(options.run)
+    if options.trace is not None:
+        yield from _write_trace(record, options)
+        return
     if not options.table and options.format == "text" and options.output is None:
         yield from _tell(record)
         return
@@ -105,6 +110,14 @@ def _report(options: argparse.Namespace) -> Iterator[str]:
         chosen.write(sections[name], record, sys.stdout.buffer)
     else:
         raise ConfigurationError(f"report --format {options.format} is no text: give -o FILE")
+
+
+def _write_trace(record: RunRecord, options: argparse.Namespace) -> Iterator[str]:
+    if not any(launch.elastic for result in record.results for launch in result.launches):
+        raise DistbenchError(f"{options.run} has no elastic job, and so no timeline to write with --trace")
+    with replace_file(options.trace, next_step="Give --trace a writable place") as out:
+        out.write(chrome_trace(record.results).encode())
+    yield f"trace written to {options.trace}: open it in chrome://tracing or ui.perfetto.dev"
 
 
 def _tell(record: RunRecord) -> Iterator[str]:

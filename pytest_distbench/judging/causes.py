@@ -354,8 +354,13 @@ def _clocks(result: CaseResult) -> Iterator[Clocks]:
 
 
 def _algorithm(result: CaseResult) -> Iterator[FreeAlgorithm]:
-    """NCCL sums in an order of its own choice, by message size, topology and version, unless it is told which."""
-    if result.case.device == "cpu" or result.case.world_size < 2 or "NCCL_ALGO" in result.environment.variables:
+    """NCCL sums in an order of its own choice, by message size, topology and version, unless it is told which.
+
+    Of two ranks there is one order, and both sides of a pair have what this run has.
+    """
+    if result.case.device == "cpu" or result.case.world_size < 3 or "NCCL_ALGO" in result.environment.variables:
+        return
+    if result.reference.kind == "paired":
         return
     for verdict in result.verdicts:
         if METRIC_KINDS[verdict.better].rule == "curve" and verdict.kind in ("regressed", "drifted"):

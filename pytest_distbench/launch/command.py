@@ -20,6 +20,7 @@ import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 import msgspec
 import psutil
@@ -92,7 +93,7 @@ def launch_command(
     follower = LogFollower(replace(plan, world_size=1), on_output) if on_output is not None else None
     on_progress(shlex.join(plan.body.command)[:60])
     try:
-        with _running(plan, session) as running:
+        with running_command(plan, session) as running:
             ended = running.wait(plan.timeout_s, follower)
     finally:
         plan.files.plan.unlink(missing_ok=True)  # it has the command line, with its secrets
@@ -121,6 +122,13 @@ class _Ended:
     peak_memory_bytes: int
 
 
+class Follower(Protocol):
+    """Looks at what a command writes, while it runs."""
+
+    def poll(self) -> None:
+        """Look. Never blocks."""
+
+
 class _Running:
     """A command below its guardian (see there).
 
@@ -134,7 +142,7 @@ class _Running:
         self._session = session
         self._start = time.perf_counter()
 
-    def wait(self, timeout_s: float, follower: LogFollower | None) -> _Ended:
+    def wait(self, timeout_s: float, follower: Follower | None) -> _Ended:
         """Wait for its end, or make it end when its time is over."""
         deadline = time.monotonic() + timeout_s
         handle = os.pidfd_open(self._process.pid)
@@ -185,7 +193,8 @@ class _Running:
 
 
 @contextlib.contextmanager
-def _running(plan: LaunchPlan, session: str) -> Iterator[_Running]:
+def running_command(plan: LaunchPlan, session: str) -> Iterator[_Running]:
+    """The command of a plan, below its guardian; at the end nothing of it is left."""
     lifeline, theirs = os.pipe()
     try:
         with open(plan.files.log(0), "ab") as log:

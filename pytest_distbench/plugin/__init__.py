@@ -26,6 +26,7 @@ from pytest_distbench.plugin.state import (
 )
 
 if TYPE_CHECKING:
+    from pytest_distbench.plugin.elastic_job import Elastic
     from pytest_distbench.plugin.fixtures import Distbench
     from pytest_distbench.plugin.shapes import CollectiveSweep, TimeToAccuracy
     from pytest_distbench.plugin.traffic import Communication
@@ -300,6 +301,14 @@ def time_to_accuracy(distbench: Distbench) -> TimeToAccuracy:
     from pytest_distbench.plugin.shapes import TimeToAccuracy
 
     return TimeToAccuracy(distbench)
+
+
+@pytest.fixture
+def elastic(request: pytest.FixtureRequest, distbench: Distbench) -> Elastic:
+    """Train on nodes that come and go: ``elastic(train, nodes=(1, 2), plan=cycle(period_s=8))``."""
+    from pytest_distbench.plugin.elastic_job import Elastic
+
+    return Elastic(distbench, settings_for(request.node))
 
 
 @pytest.fixture

@@ -41,7 +41,7 @@ from pytest_distbench.report.launch_text import remark_lines
 from pytest_distbench.run.derived import DerivedNumbers, GivenNumbers
 from pytest_distbench.run.loop import Session
 from pytest_distbench.run.references import Nothing
-from pytest_distbench.run.request import CaseRequest
+from pytest_distbench.run.request import CaseRequest, LaunchRequest
 from pytest_distbench.run.samples import SampleFailed, Samples
 
 Recorder = Callable[[CaseResult], None]
@@ -73,6 +73,7 @@ class Distbench:
         world_size: ranks of this test's process groups.
         backend: of this test's process groups.
         device: ``cuda`` with --gpu, else ``cpu``.
+        ask: makes requests of the arguments of calls.
     """
 
     def __init__(
@@ -93,7 +94,7 @@ class Distbench:
         self._record = record
         self._command = command
         self._lend_terminal = lend_terminal
-        self._ask = RequestMaker(session.settings, node, world_size=world_size, backend=backend)
+        self.ask = RequestMaker(session.settings, node, world_size=world_size, backend=backend)
         self._runs: list[Run] = []
         self._checks = 0
         self._measured: dict[Samples, tuple[CaseRequest, int]] = {}
@@ -153,7 +154,7 @@ class Distbench:
         given = self.arguments("distbench.run")
         if tolerance is not None:
             tolerance = given.tolerance(tolerance)
-        launched, request = self._ask.run(
+        launched, request = self.ask.run(
             given,
             Wanted(
                 body=body,
@@ -172,6 +173,10 @@ class Distbench:
             tolerance=tolerance,
             name=name,
         )
+        return self.run_request(launched, request)
+
+    def run_request(self, launched: LaunchRequest, request: CaseRequest) -> Run:
+        """As :meth:`run`, for what :attr:`ask` has made of its arguments."""
         reference = self._guard(lambda: self._session.reference(request))
         samples = self._session.samples(launched)
         with self._lend_terminal():
@@ -201,7 +206,7 @@ class Distbench:
         measured runs of the test.
         """
         given = self.arguments("distbench.measure")
-        launched, request = self._ask.run(
+        launched, request = self.ask.run(
             given,
             Wanted(
                 body=body,
@@ -252,7 +257,7 @@ class Distbench:
         self._checks += 1
         self.skip_without_clocks("distbench.check looks at values")
         given = self.arguments("distbench.check")
-        launched, request = self._ask.run(
+        launched, request = self.ask.run(
             given,
             Wanted(
                 body=body,
@@ -326,11 +331,11 @@ class Distbench:
             bounds=given.bounds(at_least, at_most, unit=unit),
         )
         samples = self._derived_samples(given, metric, values, of)
-        request = self._ask.case(
+        request = self.ask.case(
             given,
             label=metric.key,
             world_size=self.world_size,
-            identity=self._ask.identity(given, params),
+            identity=self.ask.identity(given, params),
             launches=None if callable(values) else int(samples.most),
             tolerance=None if tolerance is None else given.number("tolerance", tolerance, least=0.0),
         )
@@ -386,7 +391,7 @@ class Distbench:
 
     def skip_without_clocks(self, why: str) -> None:
         """Skip the test where clocks and values mean nothing: on the backend ``fake``."""
-        if self._ask.only_structure:
+        if self.ask.only_structure:
             pytest.skip(f"not run: {why}, and the {FAKE} backend has no clocks and values")
 
     def note_measured(self) -> None:
@@ -405,7 +410,7 @@ class Distbench:
         judged = [run for run in self._runs if run.samples not in self._measured and run.verdicts]
         launches = [launch for run in judged for launch in run.launches]
         if self._session.settings.attach is None:
-            self._guard(lambda: check_measured(self._ask.bounds, launches, self._session.settings.max_message_bytes))
+            self._guard(lambda: check_measured(self.ask.bounds, launches, self._session.settings.max_message_bytes))
         for samples in self._measured:
             self._finish(self._measured_result(samples, in_update=False))
 
@@ -454,7 +459,7 @@ class Distbench:
         except SampleFailed as error:
             failed = error.samples
         except DerivationError as error:
-            if self._ask.only_structure and isinstance(error.__cause__, KeyError):
+            if self.ask.only_structure and isinstance(error.__cause__, KeyError):
                 pytest.skip(f"not judged: the {FAKE} backend has no clocks and values: {escape(str(error))}")
             raise Misuse(str(error)) from None
         except BackendUnavailable as error:

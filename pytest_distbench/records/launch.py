@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from pytest_distbench.records.card import CardWitness
+from pytest_distbench.records.elastic import ElasticResult
 from pytest_distbench.records.fingerprint import Fingerprint
 from pytest_distbench.records.launch_files import LaunchFiles
 from pytest_distbench.records.metric import Measurement
@@ -41,6 +42,8 @@ class LaunchRecord(Record, frozen=True, kw_only=True):
     cards: list[CardWitness] = []
     """The GPUs it ran on, in the order of the ranks; empty on the CPU, and where the driver is silent."""
     software: dict[str, str] = {}
+    elastic: ElasticResult | None = None
+    """Of an elastic job: its changes and epochs."""
     remarks: list[str] = []
     """What the user should know of a launch that passed: that a thread of his kept a rank from ending, for example."""
     logs: str = ""

@@ -97,6 +97,25 @@ class LaunchFiles:
         return self.directory / "torchrun"
 
     @property
+    def timeline(self) -> Path:
+        """What happened in an elastic job, line by line."""
+        return self.directory / "timeline.jsonl"
+
+    @property
+    def checkpoints(self) -> Path:
+        """Folder for the checkpoints of an elastic job."""
+        return self.directory / "checkpoints"
+
+    @property
+    def trouble(self) -> Path:
+        """Why an elastic job failed; not there where it has not."""
+        return self.directory / "trouble.txt"
+
+    def agent_log(self, slot: int) -> Path:
+        """What the agents of a slot of an elastic job printed."""
+        return self.directory / f"agent{slot}.log"
+
+    @property
     def nccl_flight_prefix(self) -> str:
         """NCCL appends the rank, and dumps its flight recorder there when it gives up."""
         return str(self.directory / "nccl-flight-")

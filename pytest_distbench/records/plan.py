@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Literal
 
+from pytest_distbench.records.elastic import ElasticJob
 from pytest_distbench.records.launch_files import LaunchFiles
 from pytest_distbench.records.reader import Reader
 from pytest_distbench.records.record import Record
@@ -88,6 +89,8 @@ class LaunchPlan(Record, frozen=True, kw_only=True):
     """Intra-op threads to set in a rank that did not import torch itself; None leaves them alone."""
     takes_turns: bool = False
     """Another group runs beside this one: every rank waits for its group's turn before each block of iterations."""
+    elastic: ElasticJob | None = None
+    """What changes the membership of the group; None: nothing does."""
     tree: str = ""
     """Where the revision is checked out that this group measures; empty: it measures the working tree."""
     foreign_tree: str = ""

@@ -11,7 +11,7 @@ from pytest_distbench.report.escape import escape
 from pytest_distbench.report.layout import layout
 from pytest_distbench.report.markdown import row_line, table_head
 from pytest_distbench.report.nccl_json import write_nccl_json
-from pytest_distbench.report.sections import Section
+from pytest_distbench.report.section import Section
 from pytest_distbench.store.tables import as_text, write_csv, write_parquet
 
 

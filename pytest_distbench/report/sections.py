@@ -1,10 +1,8 @@
-"""What a run has to tell, as tables: each cell a value for machines and a text for people. A new table is one row."""
+"""What a run has to tell, as tables: a new table is one row."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
 
 from pytest_distbench.judging.links import Link
 from pytest_distbench.judging.structure import UNITS
@@ -14,57 +12,13 @@ from pytest_distbench.records.kinds import VERDICT_KINDS
 from pytest_distbench.records.run import CaseResult, RunRecord
 from pytest_distbench.report.buckets import bucket_points
 from pytest_distbench.report.collectives import CollectiveRow, collective_rows, footer
+from pytest_distbench.report.elastic import epoch_section, event_section, job_section, worker_section
 from pytest_distbench.report.growth import growth_rows, growth_text
 from pytest_distbench.report.links import link_points
 from pytest_distbench.report.rows import make_row, name_in_file, words_for
-from pytest_distbench.store.rows import Column, Table
+from pytest_distbench.report.section import Cell, Section, plain
+from pytest_distbench.store.rows import Column
 from pytest_distbench.units import format_bytes, format_seconds
-
-
-class Cell(NamedTuple):
-    """One cell: what machines read, and what people do."""
-
-    value: object
-    text: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Section:
-    """One table.
-
-    Attributes:
-        columns: for machines: name -> what it holds. Values are in base units.
-        headings: for people, one per column; None where the texts of others say it.
-        rows: as many cells as columns.
-        footer: lines for people below the table.
-    """
-
-    columns: Mapping[str, Column]
-    headings: Sequence[str | None]
-    rows: Sequence[Sequence[Cell]]
-    footer: Sequence[str] = ()
-
-    @property
-    def table(self) -> Table:
-        """The values."""
-        return Table(self.columns, [[cell.value for cell in row] for row in self.rows])
-
-    @property
-    def header(self) -> list[str]:
-        """The headings of the columns that people see."""
-        return [heading for heading in self.headings if heading is not None]
-
-    @property
-    def texts(self) -> list[list[str]]:
-        """The texts below them."""
-        return [
-            [cell.text for cell, heading in zip(row, self.headings, strict=True) if heading is not None]
-            for row in self.rows
-        ]
-
-
-def _plain(value: str) -> Cell:
-    return Cell(value, value)
 
 
 def verdict_section(results: Sequence[CaseResult]) -> Section:
@@ -76,10 +30,10 @@ def verdict_section(results: Sequence[CaseResult]) -> Section:
         row = make_row(verdict)
         rows.append(
             [
-                _plain(verdict.kind),
+                plain(verdict.kind),
                 Cell(result.nodeid, name_in_file(result.nodeid)),
                 Cell(verdict.metric, row.metric),
-                _plain(verdict.unit),
+                plain(verdict.unit),
                 Cell(verdict.current, row.current),
                 Cell(verdict.baseline, row.reference),
                 Cell(verdict.ratio, row.change),
@@ -87,7 +41,7 @@ def verdict_section(results: Sequence[CaseResult]) -> Section:
                 Cell(tightest(verdict.bounds, "least"), ""),
                 Cell(tightest(verdict.bounds, "most"), ""),
                 Cell(verdict.launches, str(verdict.launches)),
-                _plain(verdict.reason),
+                plain(verdict.reason),
             ]
         )
     columns: dict[str, Column] = {
@@ -127,15 +81,15 @@ def collective_section(results: Sequence[CaseResult]) -> Section:
 def _collective_cells(row: CollectiveRow) -> list[Cell]:
     kind = row.kind
     cells = [
-        _plain(kind.test),
-        _plain(kind.collective),
-        _plain(kind.backend),
+        plain(kind.test),
+        plain(kind.collective),
+        plain(kind.backend),
         Cell(kind.mode, f"{kind.mode} {kind.how}".rstrip()),
-        _plain(kind.how),
+        plain(kind.how),
         Cell(kind.world_size, str(kind.world_size)),
         Cell(row.message_bytes, _number(row.message_bytes)),
         Cell(row.count, _number(row.count)),
-        *map(_plain, (kind.dtype, kind.redop, kind.root)),
+        *map(plain, (kind.dtype, kind.redop, kind.root)),
     ]
     for in_place in (False, True):
         point = row.sides.get(in_place)
@@ -148,7 +102,7 @@ def _collective_cells(row: CollectiveRow) -> list[Cell]:
             Cell(point.busbw, "-" if point.busbw is None else f"{point.busbw:.3f}"),
             Cell(point.wrong_elements, "N/A" if point.wrong_elements is None else f"{point.wrong_elements:.0f}"),
         ]
-    return [*cells, _plain(row.verdict), _plain(row.note)]
+    return [*cells, plain(row.verdict), plain(row.note)]
 
 
 def _number(value: int | None) -> str:
@@ -160,13 +114,13 @@ def bucket_section(results: Sequence[CaseResult]) -> Section:
     rows = [
         [
             Cell(result.nodeid, result.case.title),
-            _plain(point.calls),
+            plain(point.calls),
             Cell(point.tensors, str(point.tensors)),
             Cell(point.message_bytes, format_bytes(point.message_bytes)),
             Cell(point.time_s, f"{point.time_s * 1e6:.1f}"),
             Cell(point.share, "-" if point.share is None else f"{point.share:.2f}"),
             Cell(point.algbw, f"{point.algbw:.3f}"),
-            _plain(point.kind),
+            plain(point.kind),
         ]
         for result in results
         for point in bucket_points(result)
@@ -189,8 +143,8 @@ def link_section(results: Sequence[CaseResult]) -> Section:
             Cell(point.latency_s, "-" if point.latency_s is None else f"{point.latency_s * 1e6:.1f}"),
             Cell(point.bandwidth, "-" if point.bandwidth is None else f"{point.bandwidth:.3f}"),
             Cell(point.share, "-" if point.share is None else f"{point.share:.2f}"),
-            _plain(point.note),
-            _plain(point.gravest),
+            plain(point.note),
+            plain(point.gravest),
         ]
         for result in results
         for point in link_points(result)
@@ -240,7 +194,7 @@ def environment_section(results: Sequence[CaseResult]) -> Section:
     return Section(
         columns={"name": str, "value": str},
         headings=["name", "value"],
-        rows=[[_plain(name), _plain(value)] for name, value in ordered],
+        rows=[[plain(name), plain(value)] for name, value in ordered],
     )
 
 
@@ -266,7 +220,7 @@ def launch_section(results: Sequence[CaseResult]) -> Section:
         [
             Cell(result.nodeid, result.case.title),
             Cell(launch.index, str(launch.index + 1)),
-            _plain(launch.outcome),
+            plain(launch.outcome),
             Cell(launch.wall_s, format_seconds(launch.wall_s)),
             Cell(launch.peak_memory_bytes, format_bytes(launch.peak_memory_bytes) if launch.peak_memory_bytes else "-"),
             Cell(launch.foreign_cores, "-" if launch.foreign_cores is None else f"{launch.foreign_cores:.2f}"),
@@ -288,8 +242,8 @@ def growth_section(results: Sequence[CaseResult]) -> Section:
     found = growth_rows(results)
     rows = [
         [
-            _plain(row[0]),
-            _plain(row[1]),
+            plain(row[0]),
+            plain(row[1]),
             Cell(row[2], str(row[2])),
             *(Cell(getattr(row[3], name), growth_text(name, row, found)) for name in UNITS),
         ]
@@ -309,6 +263,10 @@ SECTIONS: dict[str, Callable[[Sequence[CaseResult]], Section]] = {
     "link_matrix": link_matrix_section,
     "environment": environment_section,
     "launches": launch_section,
+    "elastic": job_section,
+    "epochs": epoch_section,
+    "events": event_section,
+    "workers": worker_section,
 }
 """By the name that ``--table`` takes."""
 

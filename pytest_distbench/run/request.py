@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from pytest_distbench.judging.terms import Terms
 from pytest_distbench.records.case import Case
+from pytest_distbench.records.elastic import ElasticJob
 from pytest_distbench.records.plan import BodyReference
 from pytest_distbench.records.reader import Reader
 
@@ -43,6 +44,7 @@ class LaunchRequest:
         device: what ranks compute on.
         stands_for: the one rank that there is a process for; None: each has one.
         timeout_s: for one launch.
+        elastic: what changes the membership of the group; None: nothing does.
     """
 
     title: str
@@ -56,6 +58,7 @@ class LaunchRequest:
     device: Literal["cpu", "cuda"]
     timeout_s: float
     stands_for: int | None = None
+    elastic: ElasticJob | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import dis
 import sys
 import time
 import traceback
@@ -11,6 +12,8 @@ from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 from typing import TypeVar
+
+import torch
 
 from pytest_distbench.records.rank import ErrorReport, Outcome
 from pytest_distbench.records.wire import XFAILED
@@ -21,6 +24,7 @@ _REWRITING = "/_pytest/assertion/"
 """Frames in these files stand between ours and the user's."""
 
 _LONGEST_TEXT = 8_000
+_TORCH = f"{Path(torch.__file__).parent}/"
 _LONGEST_CHAIN = 100
 """Causes of causes: a class may invent them without end."""
 
@@ -109,11 +113,16 @@ def _before(raised: BaseException) -> object:
 
 
 def _is_torchs(raised: BaseException) -> bool:
-    """Whether torch raised it: by its class, or by the file it was raised in."""
-    trace, file = _traceback_of(raised), ""
-    while trace is not None:
-        file, trace = trace.tb_frame.f_code.co_filename, trace.tb_next
-    return _module_of(raised).partition(".")[0] == "torch" or "/torch/" in file
+    """Whether torch raised it: by its class, or by where it was raised, in its Python or in C++ at the user's line."""
+    trace = _traceback_of(raised)
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    if _module_of(raised).partition(".")[0] == "torch":
+        return True
+    if trace is None:
+        return False
+    is_from_c = trace.tb_frame.f_code.co_code[trace.tb_lasti] != dis.opmap["RAISE_VARARGS"]
+    return trace.tb_frame.f_code.co_filename.startswith(_TORCH) or (type(raised) is RuntimeError and is_from_c)
 
 
 def _traceback_of(raised: BaseException) -> TracebackType | None:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 
 import pandas as pd
 import pytest
 from support.stores import HUNG, keyed, record, result
+from support.timelines import JOB, killed
 
 from pytest_distbench.commands.cli import main
+from pytest_distbench.launch.elastic.measure import measure
 from pytest_distbench.records.fingerprint import Collective, Fingerprint
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import CaseResult
@@ -90,3 +93,21 @@ def test_report_says_what_there_is(
 ) -> None:
     assert main(["report", record(tmp_path / "run.json", result(0.01)), *arguments]) == 2
     assert message in capsys.readouterr().err
+
+
+class TestTrace:
+    def test_a_run_without_an_elastic_job_has_no_timeline(
+        self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        run = record(tmp_path / "a.json", result(1.0))
+
+        assert main(["report", run, "--trace", str(tmp_path / "trace.json")]) != 0
+        assert "has no elastic job, and so no timeline to write with --trace" in capsys.readouterr().err
+
+    def test_the_timeline_of_an_elastic_job_is_written(self, tmp_path: Path) -> None:
+        elastic, _ = measure(JOB, killed().history.lines)
+        made = result(1.0)
+        run = record(tmp_path / "a.json", replace(made, launches=[replace(made.launches[0], elastic=elastic)]))
+
+        assert main(["report", run, "--trace", str(tmp_path / "trace.json")]) == 0
+        assert len(json.loads((tmp_path / "trace.json").read_text())["traceEvents"]) > 10

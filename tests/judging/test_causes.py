@@ -179,7 +179,7 @@ def test_a_late_rank_is_found_beside_a_bound_too() -> None:
 def on_gpus(result: CaseResult, **variables: str) -> CaseResult:
     """The same, on several GPUs."""
     environment = replace(result.environment, variables=variables)
-    return replace(result, case=replace(result.case, device="cuda"), environment=environment)
+    return replace(result, case=replace(result.case, device="cuda", world_size=4), environment=environment)
 
 
 def test_the_clocks_of_the_gpus_stand_beside_a_regression_whether_they_moved_or_not() -> None:
@@ -201,6 +201,10 @@ def test_a_curve_that_departs_on_several_gpus_asks_for_a_fixed_algorithm(kind: s
     assert bool(found(on_gpus(departed), FreeAlgorithm)) is is_advised
     assert found(on_gpus(departed, NCCL_ALGO="Ring"), FreeAlgorithm) == []
     assert found(departed, FreeAlgorithm) == []
+    of_two = on_gpus(departed)
+    assert found(replace(of_two, case=replace(of_two.case, world_size=2)), FreeAlgorithm) == []
+    paired = replace(of_two, reference=replace(of_two.reference, kind="paired"))
+    assert found(paired, FreeAlgorithm) == []
 
 
 def link(source: int, target: int, kind: str = "unchanged", **changes: object) -> Verdict:

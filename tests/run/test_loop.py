@@ -10,17 +10,19 @@ from typing import Any
 import pytest
 from support.results import verdict
 from support.stores import CASE, entry, environment, result
+from support.timelines import JOB
 
 from pytest_distbench.judging.draft import Judgement
 from pytest_distbench.judging.terms import Terms
 from pytest_distbench.machine.gpus import Gpus, read_gpus
 from pytest_distbench.records.bound_text import AskedBound
+from pytest_distbench.records.elastic import ElasticJob
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import CaseResult, ReferenceRecord
 from pytest_distbench.run import loop
 from pytest_distbench.run.loop import Session
 from pytest_distbench.run.request import CaseRequest
-from pytest_distbench.run.samples import Samples
+from pytest_distbench.run.samples import Launches, PairedLaunches, Samples
 from pytest_distbench.testing.nvml import HOSTS, made_up
 
 REQUEST = CaseRequest(nodeid="n", case=CASE, terms=Terms(default_tolerance=0.1, max_launches=9, cores=2), launches=1)
@@ -128,3 +130,15 @@ def test_the_gpu_is_leased_that_ranks_will_use(monkeypatch: pytest.MonkeyPatch) 
 
     assert leased == ["GPU-4090"]
     assert found.platform == "nvidia-geforce-rtx-4090"
+
+
+@pytest.mark.parametrize(("against", "elastic", "kind"), [("main", None, PairedLaunches), ("main", JOB, Launches)])
+def test_beside_another_revision_launches_come_in_pairs_but_those_of_an_elastic_job(
+    session: Session, against: str, elastic: ElasticJob | None, kind: type[Samples]
+) -> None:
+    session.launching.settings = SimpleNamespace(against=against, attach=None)  # type: ignore[assignment]
+    request: Any = SimpleNamespace(elastic=elastic)
+    samples = session.samples(request)
+
+    assert type(samples) is kind
+    assert bool(samples.alone) is (elastic is not None)

@@ -55,6 +55,26 @@ def test_what_torch_raised_on_top_does_not_hide_what_went_wrong() -> None:
     assert (report.torch_errors, report.began_in_torch) == (["DistError: connection closed"], False)
 
 
+def raised_by(code: str, file: str) -> ErrorReport:
+    with pytest.raises(Exception) as caught:  # noqa: PT011 any
+        exec(compile(code, file, "exec"))
+    return classify(caught.value)[2]
+
+
+def test_a_folder_that_is_called_torch_is_not_torch() -> None:
+    assert raised_by("raise KeyError('xid')", "/home/me/torch/train.py").torch_errors == []
+
+
+def test_what_torchs_c_raises_at_the_users_line_is_torchs() -> None:
+    """As CUDA's errors do, which are plain RuntimeErrors."""
+    native = raised_by("import torch\ntorch.ones(2) @ torch.ones(3)", "/home/me/train.py")
+    own = raised_by("raise RuntimeError('CUDA error: mine')", "/home/me/train.py")
+
+    assert native.began_in_torch
+    assert native.torch_errors[0].startswith("RuntimeError: inconsistent tensor size")
+    assert (own.torch_errors, own.began_in_torch) == ([], False)
+
+
 def test_a_body_that_exits_is_told_what_a_body_does() -> None:
     assert "a body returns when it is done" in told(SystemExit(0)).message
     assert told(SystemExit(3)).message == "3"

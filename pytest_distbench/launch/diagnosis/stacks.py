@@ -5,14 +5,22 @@ A rank's dump is faulthandler's text. Our own functions in it are known by the f
 
 from __future__ import annotations
 
+import importlib.util
 import re
 from collections.abc import Callable
+from pathlib import Path
 
 
 def _frames_in(**functions: str) -> re.Pattern[str]:
     """Lines of a dump that name one of these functions, by the worker's module they are in."""
     each = (rf'{module}\.py", line \d+ in (?:{names})' for module, names in functions.items())
     return re.compile(rf"pytest_distbench/worker/(?:{'|'.join(each)})$", re.MULTILINE)
+
+
+def _folder_of(package: str) -> str:
+    """Where a package is imported from: one that was built in its checkout is not among the others."""
+    spec = importlib.util.find_spec(package)
+    return str(Path(spec.origin).parent) if spec is not None and spec.origin else f"/no {package} here"
 
 
 _LIFELINE = "_die_with_pytest"
@@ -22,9 +30,11 @@ _ENTRY = _frames_in(
 )
 _OUTERMOST = _frames_in(main="run_rank|_end")
 """Our frame at the bottom of the main thread, which comes last: a dump that shows it is whole."""
-_LIBRARY = re.compile(r"/site-packages/|/pytest_distbench/|/lib/python3|^<")
+_OURS = r"/pytest_distbench/(?:launch|testing|worker|workloads|instruments\.py)"
+"""This package, and not a checkout that is called so."""
+_LIBRARY = re.compile(rf"/site-packages/|{_OURS}|/lib/python3|^<")
 _PACKAGE = re.compile(r"^(.*/site-packages/[^/]+)")
-_WAITS = re.compile(r"/torch/|/pytest_distbench/")
+_WAITS = re.compile(rf"/(?:site|dist)-packages/torch/|{re.escape(_folder_of('torch'))}/|{_OURS}")
 _LOGGING_WRAPPER = "wrapper"  # around every collective in torch
 _FRAME = re.compile(r'File "(.+)", line (\d+) in (\S+)')
 _NEXT_DUMP = re.compile(r"(?<=\S\n)(?=(?:Current thread|Thread|Stack) )")
@@ -81,7 +91,7 @@ def _by_package(main: str) -> Callable[[str], bool]:
     """For a body or script that is installed as libraries are: what is in the package that our code called."""
     entry = _ENTRY.search(main)
     files = [file for file, _, _ in _FRAME.findall(main[: entry.start()] if entry else "")]
-    outermost = next((file for file in reversed(files) if "/pytest_distbench/" not in file), "")
+    outermost = next((file for file in reversed(files) if not re.search(_OURS, file)), "")
     package = _PACKAGE.search(outermost)
     return lambda file: package is not None and (file == package[1] or file.startswith(f"{package[1]}/"))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from pathlib import Path
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -60,6 +61,15 @@ def test_a_rank_that_sleeps_in_code_of_its_own_waits_for_nobody() -> None:
     assert not is_in_own_code(DUMP)
     assert not is_in_own_code(DUMP.replace(call, ours))
     assert not is_in_own_code(DUMP.replace("/home/me/", "/x/site-packages/"))
+
+
+@pytest.mark.parametrize("home", ["/home/me/torch/", "/home/me/pytest_distbench/suites/"])
+def test_a_folder_of_the_users_may_be_called_as_torch_or_this_package(home: str) -> None:
+    asleep = next(line for line in DUMP.splitlines(keepends=True) if "distributed_c10d" in line)
+    mine = DUMP.replace("/home/me/", home)
+
+    assert waits_at(mine) == "test_h.py:8 in hangs, in barrier"
+    assert is_in_own_code(mine.replace(asleep, f'  File "{home}data.py", line 8 in load\n'))
 
 
 def test_nothing_is_made_of_nothing() -> None:

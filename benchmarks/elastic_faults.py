@@ -1,0 +1,112 @@
+"""Which faults of an elastic training does the first run find, without a baseline? Plants them one by one.
+
+    python benchmarks/elastic_faults.py [FAULT ...]
+
+A training on real data loses one of two nodes under real torchrun agents; each fault is planted in its body. Printed
+per fault: the outcome, and what said so. Exit code 1 unless every fault is told, and the healthy training passes. Half
+a minute per fault on two quiet cores.
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from pytest_distbench.records.kinds import VERDICT_KINDS
+from pytest_distbench.records.run import CaseResult
+from pytest_distbench.report.layout import layout
+from pytest_distbench.store.run_record import read_run_record
+
+FAULTS = {
+    "none": "",
+    "samples repeated": "a generation begins its epoch anew",
+    "checkpoint rarer": "a checkpoint every 80 steps, and 20 are claimed",
+    "lr not rescaled": "the learning rate of two nodes goes on with one",
+    "optimizer lost": "the optimizer is not kept",
+    "cannot restore": "the model's shape follows the world size",
+    "body raises": "it raises in the second generation",
+}
+"""Fault -> what is planted."""
+
+TEST = """
+from pytest_distbench.elastic import kill
+
+
+def train(rank, fault):
+    import torch
+    from torch.nn.parallel import DistributedDataParallel
+
+    torch.manual_seed(0)
+    x = torch.randn(4096, 64)
+    labels = (x @ torch.randn(64, 10)).argmax(1)
+    hidden = 32 * rank.world_size if fault == "cannot restore" else 32
+    model = torch.nn.Sequential(torch.nn.Linear(64, hidden), torch.nn.ReLU(), torch.nn.Linear(hidden, 10))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05 * rank.world_size, momentum=0.9)
+    kept = {"model": model} if fault == "optimizer lost" else {"model": model, "optimizer": optimizer}
+    every = 80 if fault == "checkpoint rarer" else None
+    training = rank.training(checkpoint_every=every, **kept)
+    if fault == "samples repeated":
+        training.position = 0
+    if fault == "body raises" and rank.generation:
+        raise ValueError("planted")
+    if fault != "lr not rescaled":
+        for group in optimizer.param_groups:
+            group["lr"] = 0.05 * rank.world_size
+    ddp = DistributedDataParallel(model)
+    for batch in training.batches(samples=len(x), batch=16, epochs=4):
+        loss = torch.nn.functional.cross_entropy(ddp(x[batch]), labels[batch])
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        training.note(loss=loss)
+
+
+def test_planted(elastic, distbench):
+    run = elastic(train, nodes=(1, 2), plan=kill(at_step=150), params={"fault": FAULT})
+    if FAULT != "optimizer lost":
+        rule = lambda job: job["lr[nodes=2]"] / job["lr[nodes=1]"]
+        distbench.judge("lr_rule", rule, of=run, at_least=1.99, at_most=2.01)
+"""
+
+
+def plant(fault: str) -> list[CaseResult]:
+    """Run the test once with a fault."""
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / "test_planted.py").write_text(f"FAULT = {fault!r}\n{TEST}")
+        command = [sys.executable, "-m", "pytest", folder, "-q", "-p", "no:cacheprovider", f"--rootdir={folder}"]
+        command += ["--world-size=2", f"--distbench-json={folder}/run.json"]
+        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+        if done.returncode not in (0, 1):
+            raise SystemExit(done.stdout + done.stderr)
+        return read_run_record(Path(folder) / "run.json").results
+
+
+def told(results: list[CaseResult]) -> list[str]:
+    """What a run said of a fault: metrics beyond a bound, a launch that failed, a warning."""
+    found = [v.metric for r in results for v in r.verdicts if VERDICT_KINDS[v.kind].fails]
+    for launch in (launch for result in results for launch in result.launches):
+        found += [launch.reason.splitlines()[0]] if launch.outcome == "failed" else launch.remarks
+    return found
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("faults", nargs="*", metavar="FAULT", help=f"default: all of {', '.join(FAULTS)}")
+    chosen = parser.parse_args().faults or list(FAULTS)
+    rows, is_found = [], True
+    for fault in chosen:
+        results = plant(fault)
+        outcome = "failed" if any(result.outcome == "failed" for result in results) else "passed"
+        said = told(results)
+        is_found &= bool(said) is (fault != "none")
+        rows.append((fault, FAULTS[fault], outcome, "; ".join(dict.fromkeys(said))[:100]))
+        print(*layout(("fault", "planted", "test", "told by"), rows[-1:], left=4), sep="\n", flush=True)
+    print(*layout(("fault", "planted", "test", "told by"), rows, left=4), sep="\n")
+    return 0 if is_found else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,115 @@
+"""Changes of membership of an elastic job: ``cycle``, ``join``, ``leave``, ``kill``, ``crash``, ``stop``, ``draw``.
+
+Values for ``plan=`` of the ``elastic`` fixture. When a change happens is said by ``at_s``, seconds of training, or by
+``at_step``, the training's own number of the step. The clock of ``at_s`` begins when all nodes of the start have taken
+steps, and stands still from a change until the job is stable again.
+"""
+
+from __future__ import annotations
+
+import random
+from typing import Literal
+
+from pytest_distbench.launch.elastic.schedule import choose_slots, taken_after
+from pytest_distbench.records.elastic import Change, ChangeKind, Cycle
+
+__all__ = ["crash", "cycle", "draw", "join", "kill", "leave", "stop"]
+
+
+def cycle(
+    period_s: float,
+    on: int = 1,
+    off: int | None = None,
+    *,
+    times: int | None = None,
+    by: Literal["leave", "kill"] = "leave",
+) -> Cycle:
+    """Nodes that come and go.
+
+    Args:
+        period_s: seconds of training between two changes.
+        on: nodes that join after the first period, the third, ...
+        off: nodes that leave after the second, the fourth, ...; None: as many.
+        times: how often they come and go; None: until the training ends.
+        by: ``leave`` (SIGTERM) or ``kill`` (SIGKILL of the whole node).
+    """
+    return Cycle(period_s=period_s, on=on, off=on if off is None else off, times=times, by=by)
+
+
+def join(*, at_s: float | None = None, at_step: int | None = None, nodes: int = 1, overlaps: bool = False) -> Change:
+    """Nodes join: their agents are started.
+
+    Args:
+        at_s: seconds of training.
+        at_step: number of the step.
+        nodes: how many.
+        overlaps: it does not wait until the change before it is over.
+    """
+    return Change(kind="join", at_s=at_s, at_step=at_step, nodes=nodes, overlaps=overlaps)
+
+
+def leave(
+    *,
+    at_s: float | None = None,
+    at_step: int | None = None,
+    nodes: int = 1,
+    slot: int | None = None,
+    overlaps: bool = False,
+) -> Change:
+    """Nodes are asked to go: SIGTERM to their agents, as a scheduler does.
+
+    Args:
+        at_s: seconds of training.
+        at_step: number of the step.
+        nodes: how many, those with the highest slots.
+        slot: which one.
+        overlaps: it does not wait until the change before it is over.
+    """
+    return Change(kind="leave", at_s=at_s, at_step=at_step, nodes=nodes, slot=slot, overlaps=overlaps)
+
+
+def kill(
+    *,
+    at_s: float | None = None,
+    at_step: int | None = None,
+    nodes: int = 1,
+    slot: int | None = None,
+    overlaps: bool = False,
+) -> Change:
+    """Nodes are lost: SIGKILL to all their processes. Arguments as of :func:`leave`."""
+    return Change(kind="kill", at_s=at_s, at_step=at_step, nodes=nodes, slot=slot, overlaps=overlaps)
+
+
+def crash(*, at_s: float | None = None, at_step: int | None = None, slot: int | None = None) -> Change:
+    """The worker of a node dies of SIGKILL, as of a lack of memory; its agent lives, and starts another."""
+    return Change(kind="crash", at_s=at_s, at_step=at_step, slot=slot)
+
+
+def stop(*, for_s: float, at_s: float | None = None, at_step: int | None = None, slot: int | None = None) -> Change:
+    """A node stands still: SIGSTOP to all its processes, and SIGCONT after ``for_s`` seconds."""
+    return Change(kind="stop", at_s=at_s, at_step=at_step, slot=slot, for_s=for_s)
+
+
+def draw(seed: int, *, nodes: tuple[int, int], changes: int, period_s: float) -> list[Change]:
+    """Changes that a seed chooses, from a full job on: as many as wanted, a period of training apart.
+
+    Args:
+        seed: the same gives the same plan.
+        nodes: the fewest and the most, as of the job.
+        changes: how many.
+        period_s: seconds of training between two.
+    """
+    chance = random.Random(seed)
+    least, most = nodes
+    taken = set(range(most))
+    found = []
+    for number in range(1, changes + 1):
+        kinds: list[ChangeKind] = ["crash"]
+        kinds += ["join"] if len(taken) < most else []
+        kinds += ["leave", "kill"] if len(taken) > least else []
+        kind = chance.choice(kinds)
+        slot = None if kind == "join" else chance.choice(sorted(taken))
+        change = Change(kind=kind, at_s=number * period_s, slot=slot)
+        taken = taken_after(change, choose_slots(change, taken, least=least, most=most), taken)
+        found.append(change)
+    return found

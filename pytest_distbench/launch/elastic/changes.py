@@ -1,0 +1,155 @@
+"""What each change of membership cost: stall, recovery and its parts, steps redone. Pure: made of a timeline alone."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+
+from pytest_distbench.launch.elastic.history import History, Worker
+from pytest_distbench.records.elastic import PARTS, ChangeResult
+from pytest_distbench.records.record import replace
+from pytest_distbench.records.timeline import Changed, Rendezvous, Stable
+
+
+def change_results(history: History) -> list[ChangeResult]:
+    """One per change, in their order."""
+    changes = history.of(Changed)
+    first = first_step_t(history)
+    return [_result(history, change, changes, first) for change in changes] if first is not None else []
+
+
+def first_step_t(history: History) -> float | None:
+    """When the run's first step was over."""
+    return min((step.t for worker in history.workers.values() for step in worker.steps), default=None)
+
+
+def _result(history: History, change: Changed, changes: Sequence[Changed], first: float) -> ChangeResult:
+    stable = next((line for line in history.of(Stable) if line.t >= change.t and line.index >= change.index), None)
+    before = max((g for g in history.generations if _began(history, g) <= change.t), default=None)
+    result = ChangeResult(
+        index=change.index,
+        kind=change.kind,
+        slots=change.slots,
+        at_s=change.t - first,
+        before=0 if before is None else history.world_size(before),
+        overlapped=_is_overlapped(history, change, changes),
+    )
+    if stable is None or before is None:
+        return result
+    after = stable.generation
+    stall_s, recovery_s, worker = (
+        _cost_within(history, change, after, stable) if after == before else _cost(history, change, before, after)
+    )
+    highest = max(
+        (s.step for g in range(before, after) for w in history.members(g).values() for s in w.steps), default=0
+    )
+    redone = max(0, highest - history.resumed_at(after)) if after != before else 0
+    step_s = history.step_s(history.world_size(before))
+    ready = [
+        history.workers[after, slot].steps[0].t - change.t
+        for slot in change.slots
+        if change.kind == "join" and (after, slot) in history.workers and history.workers[after, slot].steps
+    ]
+    return replace(
+        result,
+        after=stable.world_size,
+        stall_s=stall_s,
+        recovery_s=recovery_s,
+        parts=_parts(history, change, worker) if worker is not None else {},
+        steps_redone=redone,
+        redone_s=redone * step_s if step_s is not None else 0.0,
+        rounds=after - before,
+        restarts_used=_restarts(history, before, after),
+        joiner_ready_s=max(ready, default=None),
+    )
+
+
+def _began(history: History, generation: int) -> float:
+    return min(w.steps[0].t for w in history.members(generation).values() if w.steps)
+
+
+def _is_overlapped(history: History, change: Changed, changes: Sequence[Changed]) -> bool:
+    """Whether another change came between it, or the one before it, and the job's being stable again."""
+    stables = [line.t for line in history.of(Stable)]
+    order = [c.t for c in changes]
+    position = order.index(change.t)
+    neighbours = [(order[i], order[i + 1]) for i in (position - 1, position) if 0 <= i < len(order) - 1]
+    return any(not any(earlier <= t <= later for t in stables) for earlier, later in neighbours)
+
+
+def _survivors(history: History, before: int, after: int) -> list[int]:
+    here = {slot for slot, worker in history.members(before).items() if worker.steps}
+    there = {slot for slot, worker in history.members(after).items() if worker.steps}
+    return sorted(here & there)
+
+
+def _cost(
+    history: History, change: Changed, before: int, after: int
+) -> tuple[float | None, float | None, Worker | None]:
+    """Stall, recovery, and the survivor that was last to step again."""
+    survivors = _survivors(history, before, after)
+    if not survivors:
+        return None, None, None
+    stalls = []
+    for slot in survivors:
+        old = [
+            s.t for g in range(before, after) if (g, slot) in history.workers for s in history.workers[g, slot].steps
+        ]
+        stalls.append(history.workers[after, slot].steps[0].t - max(old))
+    last = max((history.workers[after, slot] for slot in survivors), key=lambda w: w.steps[0].t)
+    return max(stalls), last.steps[0].t - change.t, last
+
+
+def _cost_within(
+    history: History, change: Changed, generation: int, stable: Stable
+) -> tuple[float | None, float | None, Worker | None]:
+    """The same where nobody began anew: the longest wait for a step, and when it was over."""
+    gaps = [
+        (later.t - earlier.t, later.t)
+        for worker in history.members(generation).values()
+        for earlier, later in itertools.pairwise(worker.steps)
+        if change.t < later.t <= stable.t
+    ]
+    if not gaps:
+        return None, None, None
+    gap, end = max(gaps)
+    return gap, end - change.t, None
+
+
+def _parts(history: History, change: Changed, worker: Worker) -> dict[str, float]:
+    """Seconds from the change to a worker's first step, cut where the timeline has seen something."""
+    started, loaded = worker.started, worker.loaded
+    moments: list[float | None] = [change.t, *_rendezvous(history, change, worker)]
+    moments += [None, None] if started is None else [started.process_t, started.t]
+    moments += [worker.joined.t]
+    moments += [None, None] if loaded is None else [loaded.began_t, loaded.t]
+    moments += [worker.steps[0].t]
+    found = {}
+    latest = change.t
+    for part, begin, end in zip(PARTS, moments, moments[1:], strict=False):
+        if begin is None or end is None:
+            continue
+        found[part] = max(0.0, end - max(begin, latest))
+        latest = max(latest, end)
+    return found
+
+
+def _rendezvous(history: History, change: Changed, worker: Worker) -> tuple[float | None, float | None]:
+    """Begin and end of the last rendezvous of a worker's agent before the worker."""
+    if worker.started is None:
+        return None, None
+    ends = [
+        line
+        for line in history.of(Rendezvous)
+        if line.slot == worker.joined.slot and change.t <= line.t <= worker.started.t
+    ]
+    return (ends[-1].t - ends[-1].seconds, ends[-1].t) if ends else (None, None)
+
+
+def _restarts(history: History, before: int, after: int) -> int:
+    used = [0]
+    for slot, worker in history.members(after).items():
+        earlier = history.workers.get((before, slot))
+        if earlier is not None and earlier.started is not None and worker.started is not None:
+            used.append(worker.started.restarts - earlier.started.restarts)
+    return max(used)

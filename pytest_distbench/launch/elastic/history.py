@@ -1,0 +1,145 @@
+"""A timeline, put together: the workers of each generation, and the pass through each step that counted in the end."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from statistics import median
+from typing import TypeVar
+
+from pytest_distbench.records.elastic import WorkerResult
+from pytest_distbench.records.timeline import Batch, Finished, Joined, Line, Loaded, Saved, Started, Stepped
+
+_Kind = TypeVar("_Kind", bound=Line)
+
+
+@dataclass
+class Worker:
+    """A slot in a generation.
+
+    Attributes:
+        joined: when it was there.
+        started: its process; None: unseen.
+        loaded: what it went on from; None: it did not come so far.
+        batches: samples it was given, by step.
+        steps: that it finished, in their order.
+    """
+
+    joined: Joined
+    started: Started | None = None
+    loaded: Loaded | None = None
+    batches: dict[int, Batch] = field(default_factory=dict)
+    steps: list[Stepped] = field(default_factory=list)
+
+    @property
+    def step_seconds(self) -> list[float]:
+        """From step to step; the first of a generation has none."""
+        return [later.t - earlier.t for earlier, later in itertools.pairwise(self.steps)]
+
+
+class History:
+    """What a timeline tells of its workers.
+
+    Args:
+        lines: by time.
+
+    Attributes:
+        lines: as given.
+        workers: (generation, slot) -> worker.
+        saved: checkpoints that were written.
+    """
+
+    def __init__(self, lines: Sequence[Line]) -> None:
+        self.lines = lines
+        self.workers: dict[tuple[int, int], Worker] = {}
+        self.saved = self.of(Saved)
+        started = {line.pid: line for line in self.of(Started)}
+        for line in lines:
+            if isinstance(line, Joined):
+                self.workers[line.generation, line.slot] = Worker(joined=line, started=started.get(line.pid))
+            elif isinstance(line, Loaded | Batch | Stepped) and (line.generation, line.slot) in self.workers:
+                self._add(self.workers[line.generation, line.slot], line)
+        self.finished = self.of(Finished)
+        self._step_s: dict[int, float] = {}
+
+    def of(self, kind: type[_Kind]) -> list[_Kind]:
+        """The lines of one kind."""
+        return [line for line in self.lines if isinstance(line, kind)]
+
+    def _add(self, worker: Worker, line: Loaded | Batch | Stepped) -> None:
+        if isinstance(line, Loaded):
+            worker.loaded = line
+        elif isinstance(line, Batch):
+            worker.batches[line.step] = line
+        else:
+            worker.steps.append(line)
+
+    @property
+    def generations(self) -> list[int]:
+        """In their order; the numbers of those in which nobody took a step are left out."""
+        return sorted({generation for (generation, _), worker in self.workers.items() if worker.steps})
+
+    def members(self, generation: int) -> dict[int, Worker]:
+        """Slot -> worker."""
+        return {slot: worker for (g, slot), worker in sorted(self.workers.items()) if g == generation}
+
+    def resumed_at(self, generation: int) -> int:
+        """The step whose checkpoint a generation went on from."""
+        return max((w.loaded.step for w in self.members(generation).values() if w.loaded is not None), default=0)
+
+    def world_size(self, generation: int) -> int:
+        """Workers of a generation, as they were told."""
+        return max((w.joined.world_size for w in self.members(generation).values()), default=0)
+
+    def kept(self) -> dict[int, int]:
+        """Step -> generation whose pass through it counted: no later generation went back before it."""
+        found: dict[int, int] = {}
+        limit = math.inf
+        for generation in reversed(self.generations):
+            for worker in self.members(generation).values():
+                found |= {step.step: generation for step in worker.steps if step.step <= limit}
+            limit = min(limit, self.resumed_at(generation))
+        return dict(sorted(found.items()))
+
+    def step_s(self, world_size: int) -> float | None:
+        """The median time of a step at a world size; None: there were not two in a row."""
+        found = [
+            seconds
+            for worker in self.workers.values()
+            if worker.joined.world_size == world_size
+            for seconds in worker.step_seconds
+        ]
+        return median(found) if found else None
+
+    def worker_results(self, first: float) -> list[WorkerResult]:
+        """The workers by generation and slot, with seconds since the run's first step."""
+        return [_result(worker, first) for _, worker in sorted(self.workers.items())]
+
+    def passes(self) -> Iterator[tuple[int, int, list[Stepped]]]:
+        """Each step that counted: its number, its generation, and its lines, one per worker."""
+        by_step: dict[tuple[int, int], list[Stepped]] = {}
+        for (generation, _), worker in self.workers.items():
+            for step in worker.steps:
+                by_step.setdefault((generation, step.step), []).append(step)
+        for number, generation in self.kept().items():
+            yield number, generation, by_step[generation, number]
+
+
+def _result(worker: Worker, first: float) -> WorkerResult:
+    joined, started, loaded, steps = worker.joined, worker.started, worker.loaded, worker.steps
+    return WorkerResult(
+        slot=joined.slot,
+        generation=joined.generation,
+        rank=joined.rank,
+        world_size=joined.world_size,
+        process_s=None if started is None else started.process_t - first,
+        imported_s=None if started is None else started.t - first,
+        joined_s=joined.t - first,
+        loaded_s=None if loaded is None else loaded.t - first,
+        resumed_at=None if loaded is None else loaded.step,
+        first_step_s=steps[0].t - first if steps else None,
+        last_step_s=steps[-1].t - first if steps else None,
+        steps=len(steps),
+    )

@@ -1,0 +1,190 @@
+"""One launch of an elastic job: from plan to record. Its controller is a process below a guardian, as a command is."""
+
+from __future__ import annotations
+
+import os
+import platform
+import sys
+import uuid
+from collections.abc import Callable, Iterable, Sequence
+
+import msgspec
+
+from pytest_distbench.errors import RecordingError
+from pytest_distbench.launch.command import running_command
+from pytest_distbench.launch.contract import SESSION_VARIABLE
+from pytest_distbench.launch.elastic.measure import measure
+from pytest_distbench.launch.logs import LogFollower, error_tail
+from pytest_distbench.launch.reduce import merge
+from pytest_distbench.launch.reports import read_reports
+from pytest_distbench.launch.workplace import settle
+from pytest_distbench.machine import hardware
+from pytest_distbench.records.elastic import ElasticJob
+from pytest_distbench.records.launch import LaunchRecord
+from pytest_distbench.records.plan import LaunchPlan
+from pytest_distbench.records.rank import RankFate, RankReport
+from pytest_distbench.records.record import replace
+from pytest_distbench.records.timeline import (
+    Changed,
+    Line,
+    Loaded,
+    Progress,
+    Raised,
+    Stable,
+    Stepped,
+    TimelineReader,
+    read_timeline,
+)
+
+
+def launch_elastic(
+    plan: LaunchPlan,
+    *,
+    on_progress: Callable[[str], None] = lambda text: None,
+    on_output: Callable[[int, str], None] | None = None,
+) -> LaunchRecord:
+    """Run an elastic job once. Whatever becomes of it is in the record; nothing of it outlives the call.
+
+    Args:
+        plan: with the job; its directory exists and is empty.
+        on_progress: gets lines of progress.
+        on_output: gets (slot, line) of what workers print, while they run.
+
+    Raises:
+        LauncherError: the controller could not be started.
+        KeyboardInterrupt: as it came; all processes are gone by then.
+    """
+    job = plan.elastic
+    assert job is not None
+    session = uuid.uuid4().hex
+    path = os.pathsep.join(p for p in plan.python_path if p)
+    plan = settle(replace(plan, variables={**plan.variables, "PYTHONPATH": path, SESSION_VARIABLE: session}))
+    plan.files.plan.touch(mode=0o600)
+    plan.files.plan.write_bytes(msgspec.json.encode(replace(plan, variables={}, read={})))
+    command = [sys.executable, "-m", "pytest_distbench.launch.elastic", str(plan.files.plan)]
+    on_progress(str(job))
+    follower = _Follower(plan, on_progress, on_output)
+    try:
+        with running_command(replace(plan, body=replace(plan.body, command=command)), session) as running:
+            ended = running.wait(plan.timeout_s, follower)
+    finally:
+        plan.files.plan.unlink(missing_ok=True)
+        follower.finish()
+    return make_record(plan, job, code=ended.code, timed_out=ended.timed_out, wall_s=ended.wall_s)
+
+
+class _Follower:
+    """Shows what happens to a job while it runs."""
+
+    def __init__(
+        self, plan: LaunchPlan, on_progress: Callable[[str], None], on_output: Callable[[int, str], None] | None
+    ) -> None:
+        self._reader = TimelineReader(plan.files.timeline)
+        self._show = on_progress
+        self._logs = LogFollower(plan, on_output) if on_output is not None else None
+
+    def finish(self) -> None:
+        """Show what is left of what workers have printed."""
+        if self._logs is not None:
+            self._logs.finish()
+
+    def poll(self) -> None:
+        if self._logs is not None:
+            self._logs.poll()
+        for line in self._reader.read():
+            if text := _text_of(line):
+                self._show(text)
+
+
+def _text_of(line: Line) -> str:
+    match line:
+        case Changed():
+            return f"{line.kind} of slot {', '.join(map(str, line.slots))}"
+        case Stable():
+            return f"{line.world_size} nodes train, generation {line.generation}"
+        case Progress():
+            return line.text
+    return ""
+
+
+def make_record(plan: LaunchPlan, job: ElasticJob, *, code: int, timed_out: bool, wall_s: float) -> LaunchRecord:
+    """What became of a job that is over, from the files it left.
+
+    Args:
+        plan: that ran.
+        job: of the plan.
+        code: exit code of its controller.
+        timed_out: it was ended because its time was over.
+        wall_s: seconds from start to end.
+    """
+    lines = read_timeline(plan.files.timeline)
+    reason = ""
+    if timed_out:
+        reason = f"the elastic job had not ended after {wall_s:.1f} s, and was ended"
+    elif code:
+        told = plan.files.trouble.read_text() if plan.files.trouble.exists() else ""
+        reason = told or f"the controller of the elastic job failed:\n{error_tail(plan.files.log(0))}"
+    result, measurements = measure(job, lines)
+    if not reason and result is None:
+        reason = (
+            "the body took no step: there is nothing to measure of an elastic job whose body does not loop over "
+            "rank.training(...).batches(...)"
+        )
+    reports = read_reports(replace(plan, world_size=job.most))
+    if not reason:
+        try:
+            measurements += merge(list(reports.values()))
+        except RecordingError as error:
+            reason = str(error)
+    return LaunchRecord(
+        index=plan.index,
+        outcome="failed" if reason else "passed",
+        wall_s=wall_s,
+        reason=reason,
+        timed_out=timed_out,
+        fates=_fates(plan, job, lines) if reason else [],
+        measurements=[] if reason else measurements,
+        peak_memory_bytes=max((r.peak_memory_bytes for r in reports.values()), default=0),
+        software=_software(reports.values()),
+        elastic=result,
+        remarks=_remarks(job, lines),
+        logs=plan.directory,
+    )
+
+
+def _software(reports: Iterable[RankReport]) -> dict[str, str]:
+    told = [r.software for r in reports if r.software]
+    return told[0] if told else {"python": platform.python_version(), "torch": hardware.installed_version("torch")}
+
+
+def _fates(plan: LaunchPlan, job: ElasticJob, lines: Sequence[Line]) -> list[RankFate]:
+    """How the worker of each slot ended, as far as it said; a slot takes a rank's place here."""
+    raised = {line.slot: line for line in lines if isinstance(line, Raised)}
+    return [
+        RankFate(
+            rank=slot,
+            outcome="failed",
+            phase="body",
+            how=f"raised {raised[slot].error.kind}" if slot in raised else "was ended with the job",
+            error=raised[slot].error if slot in raised else None,
+            log_tail=error_tail(plan.files.log(slot)),
+        )
+        for slot in range(job.most)
+    ]
+
+
+def _remarks(job: ElasticJob, lines: Sequence[Line]) -> list[str]:
+    """What the user should know of a job that passed."""
+    torn = sorted({name for line in lines if isinstance(line, Loaded) for name in line.torn})
+    remarks = [f"checkpoint {name} was torn, and the last good one was used" for name in torn]
+    steps = [line for line in lines if isinstance(line, Stepped)]
+    if steps and all(step.lr is None for step in steps):
+        remarks.append(
+            "the body keeps no optimizer in rank.training(...): what it remembers, such as momentum, is lost at every "
+            "change of membership"
+        )
+    if job.most > hardware.cores():
+        remarks.append(
+            f"{job.most} nodes compute on {hardware.cores()} cores: what world sizes achieve is no speed-up here"
+        )
+    return remarks

@@ -1,0 +1,162 @@
+"""From a timeline to what one launch of an elastic job measured: metrics to be judged, and the tables beside them."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from statistics import median
+
+from pytest_distbench.launch.elastic.changes import change_results, first_step_t
+from pytest_distbench.launch.elastic.epochs import epoch_results
+from pytest_distbench.launch.elastic.history import History
+from pytest_distbench.launch.elastic.samples import count_samples
+from pytest_distbench.records.bound import Bound
+from pytest_distbench.records.elastic import PARTS, ChangeResult, ElasticJob, ElasticResult
+from pytest_distbench.records.metric import Measurement, Scalar
+from pytest_distbench.records.record import Number
+from pytest_distbench.records.timeline import AgentEnded, Began, Changed, Line
+
+_WHERE = "elastic(...)"
+
+
+def measure(job: ElasticJob, lines: Sequence[Line]) -> tuple[ElasticResult | None, list[Measurement]]:
+    """What a run showed.
+
+    Args:
+        job: what ran.
+        lines: of its timeline, by time.
+
+    Returns:
+        The tables, and the metrics; no table and no metric where nobody took a step.
+    """
+    history = History(lines)
+    first = first_step_t(history)
+    if first is None:
+        return None, []
+    began = min((line.t for line in history.of(Began)), default=first)
+    last = max(step.t for worker in history.workers.values() for step in worker.steps)
+    end = max((line.t for line in history.finished), default=last)
+    changes = change_results(history)
+    result = ElasticResult(
+        job=job,
+        changes=changes,
+        epochs=epoch_results(history, changes),
+        workers=history.worker_results(first),
+        start_s=first - began,
+        training_s=last - first,
+        end_s=end - last,
+    )
+    return result, [*_of_run(job, history, result), *_of_changes(job, changes)]
+
+
+def _of_run(job: ElasticJob, history: History, result: ElasticResult) -> list[Measurement]:
+    samples = count_samples(history)
+    stall_s = sum(c.stall_s or 0.0 for c in result.changes)
+    none = Bound(side="most", value=0, where=_WHERE)
+    found = [
+        _number("training_time", result.training_s, unit="s", better="lower"),
+        _number("start_time", result.start_s, unit="s"),
+        _number("goodput", _goodput(history), better="higher"),
+        _number("lost_fraction", stall_s / result.training_s if result.training_s else None, better="lower"),
+        _number("samples_skipped", samples.skipped, better="exact", bounds=[none]),
+        _number("samples_repeated", samples.repeated, better="exact", bounds=[none]),
+    ]
+    if (interval := _longest_interval(history, job.checkpoint_every)) is not None:
+        claimed = Bound(side="most", value=job.checkpoint_every, where=_WHERE)
+        found.append(_number("checkpoint_interval", interval, unit="steps", better="exact", bounds=[claimed]))
+    told = [(epoch.epoch, epoch.loss) for epoch in result.epochs if epoch.loss is not None]
+    found += [_number("loss", loss, at={"epoch": epoch}) for epoch, loss in told]
+    for world_size in sorted({history.world_size(g) for g in history.generations}):
+        rate = _samples_per_second(history, world_size)
+        at: dict[str, Scalar] = {"nodes": world_size}
+        rates = [
+            s.lr for w in history.workers.values() for s in w.steps if s.world_size == world_size and s.lr is not None
+        ]
+        found += [_number("lr", median(rates), at=at)] if rates else []
+        if rate is not None:
+            found.append(_number("samples_per_second", rate, unit="samples/s", better="higher", at=at))
+    return found
+
+
+def _of_changes(job: ElasticJob, changes: Sequence[ChangeResult]) -> list[Measurement]:
+    """Of each kind of change the median and the largest; those that another change disturbed do not count."""
+    kinds: dict[tuple[str, int, int], list[ChangeResult]] = {}
+    for change in changes:
+        if change.after is not None and not change.overlapped:
+            kinds.setdefault((change.kind, change.before, change.after), []).append(change)
+    found = []
+    for (kind, before, after), those in kinds.items():
+        at: dict[str, Scalar] = {"change": f"{kind} {before} to {after}"}
+        for name, values in (
+            ("stall", [c.stall_s for c in those if c.stall_s is not None]),
+            ("recovery", [c.recovery_s for c in those if c.recovery_s is not None]),
+        ):
+            if values:
+                found.append(_number(name, median(values), unit="s", better="lower", at=at))
+                found.append(_number(f"{name}_max", max(values), unit="s", better="lower", at=at))
+        for part in PARTS:
+            seconds = [c.parts[part] for c in those if part in c.parts]
+            found += [_number(f"recovery/{part}", median(seconds), unit="s", at=at)] if seconds else []
+        every = Bound(side="most", value=job.checkpoint_every, where=_WHERE)
+        redone = max(c.steps_redone for c in those)
+        found.append(_number("steps_redone", redone, unit="steps", at=at, bounds=[every]))
+        found.append(_number("restarts_used", max(c.restarts_used for c in those), at=at))
+        found.append(_number("rounds", max(c.rounds for c in those), at=at))
+        if ready := [c.joiner_ready_s for c in those if c.joiner_ready_s is not None]:
+            found.append(_number("joiner_ready", median(ready), unit="s", better="lower", at=at))
+    return found
+
+
+def _goodput(history: History) -> float | None:
+    """Share of the nodes' seconds that went into steps that counted, each at the median time of its world size."""
+    useful = sum((history.step_s(lines[0].world_size) or 0.0) * lines[0].world_size for _, _, lines in history.passes())
+    given = _given_s(history)
+    return min(1.0, useful / given) if given > 0 else None
+
+
+def _given_s(history: History) -> float:
+    """Seconds that nodes were given to the job, from its first step to its last, summed over nodes."""
+    first = first_step_t(history)
+    assert first is not None
+    last = max(step.t for worker in history.workers.values() for step in worker.steps)
+    taken = {slot: first for line in history.of(Began) for slot in line.slots}
+    total = 0.0
+    for line in history.lines:
+        if isinstance(line, Changed) and line.kind == "join":
+            taken |= {slot: max(first, line.t) for slot in line.slots}
+        elif isinstance(line, AgentEnded) and line.slot in taken and line.t < last:
+            total += max(0.0, line.t - taken.pop(line.slot))
+    return total + sum(max(0.0, last - begin) for begin in taken.values())
+
+
+def _samples_per_second(history: History, world_size: int) -> float | None:
+    step_s = history.step_s(world_size)
+    samples = [s.samples for w in history.workers.values() for s in w.steps if s.world_size == world_size]
+    return median(samples) / step_s if step_s and samples else None
+
+
+def _longest_interval(history: History, claimed: int) -> int | None:
+    """Steps between a checkpoint and the next of its generation, or what it went on from; None: there were not two.
+
+    Steps behind the last one count where they are more than was claimed: there a checkpoint is missing.
+    """
+    found = []
+    for generation in history.generations:
+        steps = sorted({line.step for line in history.saved if line.generation == generation})
+        marks = [history.resumed_at(generation), *steps]
+        found += [later - earlier for earlier, later in itertools.pairwise(marks)]
+        highest = max(step.step for worker in history.members(generation).values() for step in worker.steps)
+        found += [highest - marks[-1]] if highest - marks[-1] > claimed else []
+    return max(found, default=None)
+
+
+def _number(
+    name: str,
+    value: Number | None,
+    *,
+    unit: str = "",
+    better: str = "info",
+    at: dict[str, Scalar] | None = None,
+    bounds: Sequence[Bound] = (),
+) -> Measurement:
+    return Measurement(name=name, unit=unit, better=better, value=value, at=at or {}, bounds=list(bounds))

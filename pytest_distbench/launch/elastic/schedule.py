@@ -1,0 +1,143 @@
+"""A membership plan, change by change: which slots it takes, and whether it can be at all."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Collection, Iterator
+from typing import get_args
+
+from pytest_distbench.errors import ConfigurationError, show
+from pytest_distbench.records.elastic import Change, ChangeKind, ElasticJob, MembershipPlan
+from pytest_distbench.units import as_float
+
+_LOOKED_AT = 1000
+"""Changes that are looked at: a cycle may have no end, and comes back to where it was, or not."""
+
+
+def changes_of(plan: MembershipPlan) -> Iterator[Change]:
+    """The changes in their order; those of a cycle may have no end."""
+    if plan.cycle is None:
+        yield from plan.changes
+        return
+    cycle = plan.cycle
+    for number in itertools.count() if cycle.times is None else range(cycle.times):
+        yield Change(kind="join", at_s=(2 * number + 1) * cycle.period_s, nodes=cycle.on)
+        yield Change(kind=cycle.by, at_s=(2 * number + 2) * cycle.period_s, nodes=cycle.off)
+
+
+def choose_slots(change: Change, taken: Collection[int], *, least: int, most: int) -> list[int]:
+    """The slots that a change is of.
+
+    Args:
+        change: that is due.
+        taken: slots of the nodes there are.
+        least: fewest nodes the job may have.
+        most: slots there are.
+
+    Raises:
+        ConfigurationError: it cannot be: too many nodes, too few, or no such slot.
+    """
+    free = [slot for slot in range(most) if slot not in taken]
+    if change.kind == "join":
+        if change.nodes > len(free):
+            raise ConfigurationError(
+                f"{change}: {len(taken)} nodes and {change.nodes} more are {len(taken) + change.nodes}, and there are "
+                f"{most} slots; wanted at most nodes=({least}, {most})"
+            )
+        return free[: change.nodes]
+    if change.slot is not None and change.slot not in taken:
+        raise ConfigurationError(
+            f"{change}: nobody is in slot {change.slot} then; taken are {', '.join(map(str, sorted(taken)))}"
+        )
+    chosen = sorted(taken)[-change.nodes :] if change.slot is None else [change.slot]
+    left = len(taken) - len(chosen)
+    if change.kind in ("leave", "kill") and (left < least or len(chosen) < change.nodes):
+        raise ConfigurationError(
+            f"{change}: of {len(taken)} nodes {len(taken) - change.nodes} would be left, fewer than MIN; wanted at "
+            f"least {least} of nodes=({least}, {most})"
+        )
+    return chosen
+
+
+def taken_after(change: Change, slots: Collection[int], taken: Collection[int]) -> set[int]:
+    """The slots of the nodes that there are after a change."""
+    if change.kind == "join":
+        return {*taken, *slots}
+    return set(taken) - set(slots) if change.kind in ("leave", "kill") else set(taken)
+
+
+def usual_start(plan: MembershipPlan, *, least: int, most: int) -> int:
+    """Nodes at the beginning, unless the test says: all there may be; the fewest where some are to join first."""
+    first = next(changes_of(plan), None)
+    return least if first is not None and first.kind == "join" else most
+
+
+def check_job(job: ElasticJob) -> None:
+    """Make sure that a plan can be carried out.
+
+    Raises:
+        ConfigurationError: it cannot; the message names the change and what is wrong with it.
+    """
+    cycle = job.plan.cycle
+    if cycle is not None:
+        _check_number("cycle", "period_s", cycle.period_s, above=0.0)
+        for name, nodes in (("on", cycle.on), ("off", cycle.off), ("times", cycle.times)):
+            if nodes is not None or name != "times":
+                _check_whole("cycle", name, nodes)
+        if cycle.by not in ("leave", "kill"):
+            raise ConfigurationError(f"{cycle}: wanted by='leave' or by='kill'")
+    taken = set(range(job.start))
+    before: Change | None = None
+    for change in itertools.islice(changes_of(job.plan), _LOOKED_AT):
+        _check_change(change)
+        if before is not None:
+            _check_order(before, change)
+        try:
+            slots = choose_slots(change, taken, least=job.least, most=job.most)
+        except ConfigurationError as error:
+            raise ConfigurationError(f"{cycle}: {error}" if cycle is not None else str(error)) from None
+        taken, before = taken_after(change, slots, taken), change
+
+
+def _check_change(change: Change) -> None:
+    if change.kind not in get_args(ChangeKind):
+        raise ConfigurationError(f"{show(change.kind)} is no change; wanted {', '.join(get_args(ChangeKind))}")
+    if (change.at_s is None) == (change.at_step is None):
+        raise ConfigurationError(f"{change.kind}: wanted at_s= or at_step=, one of them, to say when")
+    if change.at_s is not None:
+        _check_number(change.kind, "at_s", change.at_s, least=0.0)
+    if change.at_step is not None:
+        _check_whole(change.kind, "at_step", change.at_step)
+    _check_whole(change.kind, "nodes", change.nodes)
+    if change.slot is not None:
+        _check_whole(change.kind, "slot", change.slot, least=0)
+        if change.nodes != 1:
+            raise ConfigurationError(f"{change}: slot= names one node, and nodes={change.nodes} are more")
+    if change.kind == "stop":
+        _check_number("stop", "for_s", change.for_s, above=0.0)
+
+
+def _check_order(before: Change, change: Change) -> None:
+    """A change that is due before the one listed above it would be in the past when its turn comes."""
+    for name, earlier, later in (
+        ("at_s", before.at_s, change.at_s),
+        ("at_step", before.at_step, change.at_step),
+    ):
+        if earlier is not None and later is not None and later < earlier:
+            raise ConfigurationError(
+                f"{change} comes after {before}: it would be in the past then; list changes in their order, with "
+                f"{name} that does not fall"
+            )
+
+
+def _check_number(where: str, name: str, value: object, *, least: float = -math.inf, above: float = -math.inf) -> None:
+    number = as_float(value)
+    if number is None or not math.isfinite(number) or number < least or number <= above:
+        limit = f"above {above:g}" if above > -math.inf else f"of at least {least:g}"
+        raise ConfigurationError(f"{where}: {name}={show(value)}; wanted seconds, a finite number {limit}")
+
+
+def _check_whole(where: str, name: str, value: object, *, least: int = 1) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or not least <= value:
+        raise ConfigurationError(f"{where}: {name}={show(value)}; wanted a whole number of at least {least}")

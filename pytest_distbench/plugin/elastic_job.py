@@ -1,0 +1,178 @@
+"""The fixture ``elastic``: a training on nodes that come and go."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from pytest_distbench.errors import ConfigurationError, show
+from pytest_distbench.launch.elastic.schedule import check_job, usual_start
+from pytest_distbench.plugin.arguments import Arguments
+from pytest_distbench.plugin.fixtures import Distbench
+from pytest_distbench.plugin.runs import Run
+from pytest_distbench.plugin.workload import Wanted
+from pytest_distbench.records.elastic import ENGINES, Change, Cycle, ElasticJob, Engine, MembershipPlan, Timers
+from pytest_distbench.records.record import replace
+from pytest_distbench.run.settings import Settings
+
+if TYPE_CHECKING:
+    from pytest_distbench.worker.elastic_rank import ElasticRank
+
+
+class Elastic:
+    """The ``elastic`` fixture: measures and judges a training whose membership changes."""
+
+    def __init__(self, distbench: Distbench, settings: Settings) -> None:
+        self._distbench = distbench
+        self._settings = settings
+
+    def __call__(
+        self,
+        body: Callable[[ElasticRank], object] | str,
+        *,
+        nodes: int | tuple[int, int],
+        plan: Cycle | Change | Sequence[Change] = (),
+        start: int | None = None,
+        checkpoint_every: int = 20,
+        engine: Engine = "stock",
+        timers: Mapping[str, int] | None = None,
+        params: Mapping[str, Any] | None = None,
+        seed: int = 0,
+        launches: int | None = None,
+        timeout: float | None = None,
+        tolerance: float | Mapping[str, float] | None = None,
+        name: str = "",
+    ) -> Run:
+        """Train once per launch, change the membership as planned, and judge what that cost.
+
+        Args:
+            body: a function at module level that takes the :class:`ElasticRank`, or ``"file.py::function"``. It runs
+                from its beginning in every generation, and goes on where ``rank.training(...)`` finds the last good
+                checkpoint.
+            nodes: how many, or the fewest and the most; each has one worker. At most the ranks of the run.
+            plan: what changes: ``cycle(...)``, or a list of ``join(...)``, ``leave(...)``, ``kill(...)``,
+                ``crash(...)``, ``stop(...)``, from :mod:`pytest_distbench.elastic`. Nothing: a fixed run, to compare
+                others with.
+            start: nodes at the beginning. Default: the fewest where some join first, else the most.
+            checkpoint_every: steps between two checkpoints.
+            engine: what changes the membership: ``stock``, the command line tool torchrun.
+            timers: of torchrun, by name, in whole seconds: ``last_call_s``, ``keep_alive_s``, ``keep_alive_attempts``,
+                ``collective_s``, ``settle_s``. Default: as short as its public settings allow.
+            params: JSON-able; handed to the body as ``rank.params``, and as its arguments of these names.
+            seed: of the training, ``rank.seed``; the order of the samples follows from it.
+            launches: launches judged first.
+            timeout: seconds one launch may take.
+            tolerance: accepted change towards worse, as a fraction, or one per metric name.
+            name: tells several runs of one test apart.
+
+        Raises:
+            Misuse: an argument cannot be used, or the plan cannot be.
+            LaunchFailed: the job failed, did not come to rest, or was over before its plan.
+            Regression, BeyondBound, Unaccepted, MissingBaseline: as of ``distbench.run``.
+        """
+        given = self._distbench.arguments("elastic")
+        self._distbench.skip_without_clocks("an elastic job is measured by the clock")
+        job = self._job(given, nodes, plan, start, checkpoint_every, engine, timers)
+        if job.most > self._settings.largest:
+            pytest.skip(f"not run: needs {job.most} nodes, {self._settings.largest} ranks given")
+        if self._settings.attach is not None:
+            given.refuse("--distbench-attach needs ranks of one group, and those of an elastic job come and go")
+        launched, request = self._distbench.ask.run(
+            given,
+            Wanted(
+                body=body,
+                module="",
+                params=params,
+                args=(),
+                cwd=None,
+                env=None,
+                read={},
+                makes_group=True,
+                seeds=(seed,),
+            ),
+            world_size=None,
+            launches=launches,
+            timeout=timeout,
+            tolerance=None if tolerance is None else given.tolerance(tolerance),
+            name=name,
+        )
+        if "elastic" in request.case.params:
+            given.refuse("params holds 'elastic', which is what the job itself is stored under: give it another name")
+        if launched.body.is_script:
+            given.refuse("an elastic body is a function that takes the rank, or 'file.py::function'")
+        print(f"elastic{name and ' '}{name}: {job}")
+        case = replace(
+            request.case,
+            key=replace(request.case.key, launcher=ENGINES[job.engine]),
+            world_size=job.most,
+            params={**request.case.params, "elastic": _identity(job)},
+        )
+        return self._distbench.run_request(
+            dataclasses.replace(launched, world_size=job.most, elastic=job), dataclasses.replace(request, case=case)
+        )
+
+    def _job(
+        self,
+        given: Arguments,
+        nodes: object,
+        plan: object,
+        start: object,
+        checkpoint_every: object,
+        engine: object,
+        timers: object,
+    ) -> ElasticJob:
+        pair = nodes if isinstance(nodes, tuple | list) else (nodes, nodes)
+        if len(pair) != 2:
+            given.refuse(f"nodes={show(nodes)}; wanted a number, or the fewest and the most: (1, 2)")
+        least = given.whole("nodes", pair[0], least=1)
+        most = given.whole("nodes", pair[1], least=least)
+        made = _plan(given, plan)
+        if engine not in ENGINES:
+            given.refuse(f"engine={show(engine)}; wanted one of {', '.join(ENGINES)}")
+        try:
+            usual = usual_start(made, least=least, most=most) if start is None else start
+            job = ElasticJob(
+                least=least,
+                most=most,
+                start=given.whole("start", usual, least=least, most=most),
+                plan=made,
+                engine=engine,
+                timers=_timers(given, timers),
+                checkpoint_every=given.whole("checkpoint_every", checkpoint_every, least=1),
+            )
+            check_job(job)
+        except ConfigurationError as error:
+            given.refuse(f"plan: {error}")
+        return job
+
+
+def _plan(given: Arguments, plan: object) -> MembershipPlan:
+    if isinstance(plan, Cycle):
+        return MembershipPlan(cycle=plan)
+    changes = [plan] if isinstance(plan, Change) else plan
+    if not isinstance(changes, list | tuple) or not all(isinstance(change, Change) for change in changes):
+        given.refuse(
+            f"plan={show(plan)}; wanted cycle(...), or a list of join(...), leave(...), kill(...), crash(...) and "
+            "stop(...), from pytest_distbench.elastic"
+        )
+    return MembershipPlan(changes=list(changes))
+
+
+def _timers(given: Arguments, timers: object) -> Timers:
+    wanted = given.mapping("timers", {} if timers is None else timers)
+    given.options(wanted, Timers.__struct_fields__)
+    return Timers(**{name: given.whole(f"timers[{name!r}]", value, least=1) for name, value in wanted.items()})
+
+
+def _identity(job: ElasticJob) -> dict[str, Any]:
+    """What defines a run beside its body: numbers of two engines, timers or plans are never compared."""
+    return {
+        "nodes": [job.least, job.most],
+        "start": job.start,
+        "plan": str(job.plan),
+        "checkpoint_every": job.checkpoint_every,
+        "timers": {name: getattr(job.timers, name) for name in job.timers.__struct_fields__},
+    }

@@ -1,0 +1,226 @@
+"""An elastic job: between how many nodes it runs, what changes its membership, and what became of each change.
+
+A *slot* is a place for a node of the job, from 0; a *generation* is what lies between two changes of membership.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pytest_distbench.records.record import Record
+
+ChangeKind = Literal["join", "leave", "kill", "crash", "stop"]
+
+Engine = Literal["stock"]
+"""What changes the membership. ``stock``: agents of the command line tool torchrun."""
+
+ENGINES: dict[Engine, str] = {"stock": "elastic-stock"}
+"""Where a baseline's key names the launcher: numbers of two engines never meet."""
+
+SLOT_VARIABLE = "DISTBENCH_SLOT"
+"""In the environment of a node's processes: the slot it has."""
+
+NODE_VARIABLE = "DISTBENCH_NODE"
+"""In the environment of a node's processes: a word of its own, by which all of them are found."""
+
+START = -1
+"""Index, among the changes of a run, of what is none: the start of the job."""
+
+
+class Change(Record, frozen=True, kw_only=True):
+    """One change of membership: what happens, and when.
+
+    Seconds are those of training: the clock begins when all nodes of the start have taken steps, and stands still from
+    a change until the job is stable again.
+    """
+
+    kind: ChangeKind
+    at_s: float | None = None
+    at_step: int | None = None
+    """The training's own number of the step; of this and ``at_s`` one is set."""
+    nodes: int = 1
+    """How many join, leave or are lost."""
+    slot: int | None = None
+    """Which one; None: of those that join the lowest that are free, of others the highest that are taken."""
+    for_s: float | None = None
+    """Of a stop: how long."""
+    overlaps: bool = False
+    """It does not wait until the change before it is over."""
+
+    def __str__(self) -> str:
+        when = f"at_s={self.at_s:g}" if self.at_s is not None else f"at_step={self.at_step}"
+        words = [when]
+        words += [f"nodes={self.nodes}"] if self.nodes != 1 else []
+        words += [f"slot={self.slot}"] if self.slot is not None else []
+        words += [f"for_s={self.for_s:g}"] if self.for_s is not None else []
+        words += ["overlaps=True"] if self.overlaps else []
+        return f"{self.kind}({', '.join(words)})"
+
+
+class Cycle(Record, frozen=True, kw_only=True):
+    """Nodes that come and go: after each period of training some join, after the next some leave."""
+
+    period_s: float
+    on: int
+    off: int
+    times: int | None = None
+    """How often they come and go; None: until the training ends."""
+    by: Literal["leave", "kill"] = "leave"
+
+    def __str__(self) -> str:
+        words = [f"period_s={self.period_s:g}", f"on={self.on}", f"off={self.off}"]
+        words += [f"times={self.times}"] if self.times is not None else []
+        words += [f"by={self.by!r}"] if self.by != "leave" else []
+        return f"cycle({', '.join(words)})"
+
+
+class MembershipPlan(Record, frozen=True, kw_only=True):
+    """All changes of a run: listed, or a cycle."""
+
+    changes: list[Change] = []
+    cycle: Cycle | None = None
+
+    def __str__(self) -> str:
+        return str(self.cycle) if self.cycle is not None else ", ".join(map(str, self.changes)) or "no change"
+
+
+class Timers(Record, frozen=True, kw_only=True):
+    """How long torchrun waits, by its public settings. They decide about what a change costs.
+
+    The defaults are as short as the public settings allow; those of torch are 30, 5 and 3.
+    """
+
+    last_call_s: int = 1
+    """How long a rendezvous that has the fewest nodes waits for more."""
+    keep_alive_s: int = 1
+    """Between two signs of life of a node."""
+    keep_alive_attempts: int = 3
+    """So many signs may be missed before a node counts as lost."""
+    collective_s: int = 30
+    """After which a collective that lacks a rank fails: without it a lost node is never noticed."""
+    settle_s: int = 120
+    """Within which the job has to be stable after a change."""
+
+
+class ElasticJob(Record, frozen=True, kw_only=True):
+    """What an elastic run is made of."""
+
+    least: int
+    most: int
+    """Nodes, each with one worker: fewest and most."""
+    start: int
+    """Nodes at the beginning."""
+    plan: MembershipPlan = MembershipPlan()
+    engine: Engine = "stock"
+    timers: Timers = Timers()
+    checkpoint_every: int
+    """Steps between two checkpoints."""
+
+    @property
+    def nodes(self) -> str:
+        """As text: ``1 to 2``."""
+        return str(self.least) if self.least == self.most else f"{self.least} to {self.most}"
+
+    def __str__(self) -> str:
+        return (
+            f"{self.nodes} nodes, {self.start} at the start, {self.plan}; checkpoint every {self.checkpoint_every} "
+            f"steps; engine {self.engine}, last call {self.timers.last_call_s} s, keep-alive "
+            f"{self.timers.keep_alive_attempts} x {self.timers.keep_alive_s} s"
+        )
+
+
+PARTS = (
+    "detect", "rendezvous", "process_start", "import", "group_init", "build", "checkpoint_load", "first_step",
+)  # fmt: skip
+"""Of a recovery, in their order."""
+
+
+class ChangeResult(Record, frozen=True, kw_only=True):
+    """What one change of membership cost."""
+
+    index: int
+    kind: ChangeKind
+    slots: list[int]
+    at_s: float
+    """Since the first step of the run, by the clock on the wall."""
+    before: int
+    """Workers that stepped before it."""
+    after: int | None = None
+    """The same when the job was stable again; None: it never was."""
+    overlapped: bool = False
+    """Another change came before it was over: its cost cannot be told from that one's."""
+    stall_s: float | None = None
+    """From the last step before to the first one after; of the survivor that waited longest."""
+    recovery_s: float | None = None
+    """From the change itself to that step. Of a join it holds the newcomer's start, while others still train."""
+    parts: dict[str, float] = {}
+    """Seconds of the recovery in each of :data:`PARTS`, as far as seen, on that survivor."""
+    steps_redone: int = 0
+    redone_s: float = 0.0
+    """Median steps of the world size before, as many as were redone."""
+    rounds: int = 0
+    """Generations it took; more than one: the job flapped."""
+    restarts_used: int = 0
+    """Of torchrun's ``--max-restarts``, by the survivor that used most."""
+    joiner_ready_s: float | None = None
+    """From the change to the newcomer's first step."""
+
+    @property
+    def unaccounted_s(self) -> float | None:
+        """What of the recovery no part explains."""
+        return None if self.recovery_s is None else self.recovery_s - sum(self.parts.values())
+
+
+class EpochResult(Record, frozen=True, kw_only=True):
+    """One epoch, as its last pass through each step left it."""
+
+    epoch: int
+    seconds: float
+    """From the end of the epoch before, stalls and redone steps included."""
+    nodes: list[int]
+    """World sizes in it, in their order."""
+    loss: float | None = None
+    """Mean over its samples."""
+    lr: float | None = None
+    """Of its last step."""
+    changes: list[int] = []
+    """Indices of the changes that happened in it."""
+    stall_s: float = 0.0
+    steps_redone: int = 0
+
+
+class WorkerResult(Record, frozen=True, kw_only=True):
+    """One worker: a slot in a generation. Seconds are since the run's first step, by the clock on the wall."""
+
+    slot: int
+    generation: int
+    rank: int
+    world_size: int
+    process_s: float | None
+    """When its process was made; None: unseen."""
+    imported_s: float | None
+    joined_s: float
+    loaded_s: float | None
+    """When it had what the checkpoint held; None: it did not come so far."""
+    resumed_at: int | None
+    """The step it went on from."""
+    first_step_s: float | None
+    last_step_s: float | None
+    steps: int
+    """That it took."""
+
+
+class ElasticResult(Record, frozen=True, kw_only=True):
+    """What one launch of an elastic job showed beside its metrics."""
+
+    job: ElasticJob
+    changes: list[ChangeResult]
+    epochs: list[EpochResult]
+    workers: list[WorkerResult]
+    """By generation and slot."""
+    start_s: float
+    """From the start of the agents to the end of the first step."""
+    training_s: float
+    """From there to the end of the last one."""
+    end_s: float
+    """From there until all workers had finished."""

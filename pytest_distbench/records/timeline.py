@@ -1,0 +1,214 @@
+"""The timeline of an elastic run: lines of JSON, each whole, that controller and workers append to one file.
+
+Each line is of a slot and, from the moment a worker has joined its group, of a generation. Times are CLOCK_MONOTONIC
+seconds, which all processes of a host share.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import msgspec
+
+from pytest_distbench.records.elastic import ChangeKind
+from pytest_distbench.records.rank import ErrorReport
+from pytest_distbench.records.record import Record
+
+
+class _Line(Record, frozen=True, kw_only=True, tag_field="what"):
+    t: float
+
+
+class Began(_Line, frozen=True, kw_only=True, tag="began"):
+    """The controller starts the first agents."""
+
+    slots: list[int]
+
+
+class Changed(_Line, frozen=True, kw_only=True, tag="changed"):
+    """The controller changes the membership now."""
+
+    index: int
+    kind: ChangeKind
+    slots: list[int]
+    expected: list[int]
+    """Slots that should train from now on."""
+    overlaps: bool = False
+
+
+class Stable(_Line, frozen=True, kw_only=True, tag="stable"):
+    """All slots that should train have taken steps in one generation."""
+
+    index: int
+    """Of the change that is over; -1: the start."""
+    generation: int
+    world_size: int
+
+
+class Rendezvous(_Line, frozen=True, kw_only=True, tag="rendezvous"):
+    """An agent has completed a rendezvous."""
+
+    slot: int
+    seconds: float
+
+
+class AgentEnded(_Line, frozen=True, kw_only=True, tag="agent_ended"):
+    """An agent is gone."""
+
+    slot: int
+    code: int
+
+
+class Started(_Line, frozen=True, kw_only=True, tag="started"):
+    """A worker runs and has imported what it needs."""
+
+    slot: int
+    pid: int
+    process_t: float
+    """When the process was made."""
+    restarts: int
+    """That its agent has used."""
+
+
+class Joined(_Line, frozen=True, kw_only=True, tag="joined"):
+    """A worker has joined its group."""
+
+    slot: int
+    pid: int
+    generation: int
+    rank: int
+    world_size: int
+
+
+class Loaded(_Line, frozen=True, kw_only=True, tag="loaded"):
+    """A worker has what the newest good checkpoint held, or has found none."""
+
+    slot: int
+    generation: int
+    began_t: float
+    step: int
+    """That the training goes on from; 0: from its beginning."""
+    torn: list[str] = []
+    """Names of newer checkpoints that were passed over, because they are not whole."""
+
+
+class Batch(_Line, frozen=True, kw_only=True, tag="batch"):
+    """A worker was given samples for a step. Written before the step: what it trains on is known, however it ends."""
+
+    slot: int
+    generation: int
+    step: int
+    epoch: int
+    samples: list[int]
+
+
+class Stepped(_Line, frozen=True, kw_only=True, tag="stepped"):
+    """A worker has finished a step."""
+
+    slot: int
+    generation: int
+    step: int
+    world_size: int
+    samples: int
+    """Of all ranks."""
+    loss: float | None = None
+    """Of this rank."""
+    lr: float | None = None
+
+
+class Saved(_Line, frozen=True, kw_only=True, tag="saved"):
+    """A checkpoint is written."""
+
+    slot: int
+    generation: int
+    step: int
+    seconds: float
+
+
+class Raised(_Line, frozen=True, kw_only=True, tag="raised"):
+    """A worker raised."""
+
+    slot: int
+    pid: int
+    generation: int | None
+    """None: it had not joined a group yet, and torchrun tries again."""
+    error: ErrorReport
+
+
+class Progress(_Line, frozen=True, kw_only=True, tag="progress"):
+    """What a body wants to be shown."""
+
+    slot: int
+    text: str
+
+
+class Finished(_Line, frozen=True, kw_only=True, tag="finished"):
+    """A worker's body has returned, and its report is written."""
+
+    slot: int
+    generation: int
+
+
+Line = (
+    Began
+    | Changed
+    | Stable
+    | Rendezvous
+    | AgentEnded
+    | Started
+    | Joined
+    | Loaded
+    | Batch
+    | Stepped
+    | Saved
+    | Raised
+    | Progress
+    | Finished
+)
+
+_DECODER: msgspec.json.Decoder[Line] = msgspec.json.Decoder(Line)
+
+
+def append(path: Path, line: Line) -> None:
+    """Append a line, in one write: it is whole or not there, and lines of several processes do not mix."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        os.write(descriptor, msgspec.json.encode(line) + b"\n")
+    finally:
+        os.close(descriptor)
+
+
+class TimelineReader:
+    """Reads a timeline that grows.
+
+    Args:
+        path: of the file; it need not be there yet.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._offset = 0
+
+    def read(self) -> list[Line]:
+        """The lines since the last call. What is not whole is read when it is; what is no line is passed over."""
+        try:
+            with open(self._path, "rb") as file:
+                file.seek(self._offset)
+                data = file.read()
+        except FileNotFoundError:
+            return []
+        whole = data[: data.rfind(b"\n") + 1]
+        self._offset += len(whole)
+        found = []
+        for text in whole.splitlines():
+            try:
+                found.append(_DECODER.decode(text))
+            except msgspec.DecodeError:  # a worker was killed while it wrote
+                continue
+        return found
+
+
+def read_timeline(path: Path) -> list[Line]:
+    """All lines of a timeline, by time."""
+    return sorted(TimelineReader(path).read(), key=lambda line: line.t)

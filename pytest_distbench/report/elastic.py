@@ -1,0 +1,215 @@
+"""The tables of elastic jobs: what each change of membership cost, the epochs beside a fixed run's, and the summary."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from pytest_distbench.records.elastic import PARTS, ChangeResult, ElasticResult
+from pytest_distbench.records.launch import LaunchRecord
+from pytest_distbench.records.run import CaseResult
+from pytest_distbench.report.section import Cell, Section, plain
+from pytest_distbench.store.rows import Column
+from pytest_distbench.units import format_seconds
+
+_QUALITIES = ("accuracy", "top5")
+"""Metrics of bodies that reports of elastic trainings show beside their times."""
+
+
+def event_section(results: Sequence[CaseResult]) -> Section:
+    """Every change of membership: what it cost, and where the time went."""
+    rows = [
+        [
+            Cell(result.nodeid, result.case.title),
+            Cell(launch.index, str(launch.index + 1)),
+            Cell(change.index, str(change.index + 1)),
+            Cell(change.at_s, f"{change.at_s:.1f}"),
+            Cell(change.kind, f"{change.kind} of slot {', '.join(map(str, change.slots))}"),
+            Cell(change.before, str(change.before)),
+            Cell(change.after, "-" if change.after is None else str(change.after)),
+            _seconds(change.stall_s),
+            _seconds(change.recovery_s),
+            *(_seconds(change.parts.get(part)) for part in PARTS),
+            _seconds(change.unaccounted_s),
+            Cell(change.steps_redone, str(change.steps_redone)),
+            _seconds(change.redone_s),
+            Cell(change.rounds, str(change.rounds)),
+            Cell(change.restarts_used, str(change.restarts_used)),
+            _seconds(change.joiner_ready_s),
+            Cell(change.overlapped, "overlapped" if change.overlapped else ""),
+        ]
+        for result, launch, _, change in _changes(results)
+    ]
+    columns: dict[str, Column] = {
+        "test": str, "launch": int, "change": int, "at_s": float, "kind": str, "before": int, "after": int,
+        "stall_s": float, "recovery_s": float, **{f"{part}_s": float for part in PARTS}, "unaccounted_s": float,
+        "steps_redone": int, "redone_s": float, "rounds": int, "restarts_used": int, "joiner_ready_s": float,
+        "overlapped": bool,
+    }  # fmt: skip
+    headings = [
+        "test", "launch", "#", "at s", "change", "nodes", "then", "stall", "recovery",
+        *(part.replace("_", " ") for part in PARTS), "unaccounted", "steps redone", "redone", "rounds", "restarts",
+        "joiner ready", "",
+    ]  # fmt: skip
+    return Section(columns=columns, headings=headings, rows=rows)
+
+
+def epoch_section(results: Sequence[CaseResult]) -> Section:
+    """Every epoch of every elastic job, and how much longer it took than in the fixed run of the same test.
+
+    What lies outside of epochs has rows of its own, so that the rows of a launch sum up to all its time.
+    """
+    fixed = {result.nodeid: _seconds_of(result) for result in results if _is_fixed(result)}
+    rows = []
+    for result, launch, job in _jobs(results):
+        beside = {} if _is_fixed(result) else fixed.get(result.nodeid, {})
+        for what, seconds, told in _parts_of(job):
+            other = beside.get(what)
+            difference = None if other is None else seconds - other
+            rows.append(
+                [
+                    Cell(result.nodeid, result.case.title),
+                    Cell(launch.index, str(launch.index + 1)),
+                    plain(what),
+                    _seconds(seconds),
+                    _seconds(other),
+                    Cell(difference, "-" if difference is None else f"{difference:+.2f} s"),
+                    *told,
+                ]
+            )
+    columns: dict[str, Column] = {
+        "test": str, "launch": int, "epoch": str, "seconds": float, "fixed_s": float, "difference_s": float,
+        "nodes": str, "loss": float, "lr": float, "changes": str, "stall_s": float, "steps_redone": int,
+    }  # fmt: skip
+    headings = [
+        "test", "launch", "epoch", "took", "fixed", "difference", "nodes", "loss", "lr", "changes", "stall",
+        "steps redone",
+    ]  # fmt: skip
+    return Section(columns=columns, headings=headings, rows=rows)
+
+
+def job_section(results: Sequence[CaseResult]) -> Section:
+    """One row per launch of an elastic job: its set-up, epochs, time and quality."""
+    rows = []
+    for result, launch, job in _jobs(results):
+        values = {m.name: m.value for m in launch.measurements}
+        whole = job.start_s + job.training_s + job.end_s
+        loss = job.epochs[-1].loss if job.epochs else None
+        rows.append(
+            [
+                Cell(result.nodeid, result.case.title),
+                Cell(launch.index, str(launch.index + 1)),
+                plain(f"{job.job.nodes}: {job.job.plan}"),
+                Cell(len(job.epochs), str(len(job.epochs))),
+                _seconds(whole),
+                Cell(whole / 60, f"{whole / 60:.2f}"),
+                *(_quality(values.get(name)) for name in _QUALITIES),
+                _quality(loss),
+                _quality(values.get("goodput")),
+                _quality(values.get("lost_fraction")),
+            ]
+        )
+    columns: dict[str, Column] = {
+        "test": str, "launch": int, "setup": str, "epochs": int, "seconds": float, "minutes": float, "accuracy": float,
+        "top5": float, "loss": float, "goodput": float, "lost_fraction": float,
+    }  # fmt: skip
+    headings = [
+        "test", "launch", "setup", "epochs", "time", "minutes", "accuracy", "top5", "loss", "goodput", "lost",
+    ]  # fmt: skip
+    return Section(columns=columns, headings=headings, rows=rows)
+
+
+def worker_section(results: Sequence[CaseResult]) -> Section:
+    """The timeline: every slot in every generation, from its process to its last step."""
+    rows = [
+        [
+            Cell(result.nodeid, result.case.title),
+            Cell(launch.index, str(launch.index + 1)),
+            Cell(worker.generation, str(worker.generation)),
+            Cell(worker.slot, str(worker.slot)),
+            Cell(worker.rank, f"{worker.rank} of {worker.world_size}"),
+            *(
+                Cell(moment, "-" if moment is None else f"{moment:.2f}")
+                for moment in (
+                    worker.process_s,
+                    worker.imported_s,
+                    worker.joined_s,
+                    worker.loaded_s,
+                    worker.first_step_s,
+                    worker.last_step_s,
+                )
+            ),
+            Cell(worker.resumed_at, "-" if worker.resumed_at is None else str(worker.resumed_at)),
+            Cell(worker.steps, str(worker.steps)),
+        ]
+        for result, launch, job in _jobs(results)
+        for worker in job.workers
+    ]
+    columns: dict[str, Column] = {
+        "test": str, "launch": int, "generation": int, "slot": int, "rank": int, "process_s": float,
+        "imported_s": float, "joined_s": float, "loaded_s": float, "first_step_s": float, "last_step_s": float,
+        "resumed_at": int, "steps": int,
+    }  # fmt: skip
+    headings = [
+        "test", "launch", "generation", "slot", "rank", "process at s", "imported", "in its group", "loaded",
+        "first step", "last step", "resumed at", "steps",
+    ]  # fmt: skip
+    return Section(columns=columns, headings=headings, rows=rows)
+
+
+def _jobs(results: Sequence[CaseResult]) -> Iterator[tuple[CaseResult, LaunchRecord, ElasticResult]]:
+    for result in results:
+        for launch in result.launches:
+            if launch.elastic is not None:
+                yield result, launch, launch.elastic
+
+
+def _changes(
+    results: Sequence[CaseResult],
+) -> Iterator[tuple[CaseResult, LaunchRecord, ElasticResult, ChangeResult]]:
+    for result, launch, job in _jobs(results):
+        for change in job.changes:
+            yield result, launch, job, change
+
+
+def _is_fixed(result: CaseResult) -> bool:
+    jobs = [launch.elastic for launch in result.launches if launch.elastic is not None]
+    return bool(jobs) and not any(job.job.plan.changes or job.job.plan.cycle for job in jobs)
+
+
+def _seconds_of(result: CaseResult) -> dict[str, float]:
+    """Of its first launch: seconds by what they are of."""
+    job = next(launch.elastic for launch in result.launches if launch.elastic is not None)
+    return {what: seconds for what, seconds, _ in _parts_of(job)}
+
+
+def _parts_of(job: ElasticResult) -> Iterator[tuple[str, float, list[Cell]]]:
+    """Where all the time of a launch went: its start, its epochs, and its end."""
+    nothing = [plain(""), _quality(None), _quality(None), plain(""), _seconds(None), Cell(None, "")]
+    yield "start", job.start_s, nothing
+    for epoch in job.epochs:
+        changes = [job.changes[index] for index in epoch.changes]
+        yield (
+            str(epoch.epoch),
+            epoch.seconds,
+            [
+                plain(", ".join(map(str, epoch.nodes))),
+                _quality(epoch.loss),
+                _quality(epoch.lr),
+                plain(", ".join(f"{c.kind} to {'?' if c.after is None else c.after}" for c in changes)),
+                _seconds(epoch.stall_s if changes else None),
+                Cell(epoch.steps_redone, str(epoch.steps_redone) if changes else ""),
+            ],
+        )
+    yield "end", job.end_s, nothing
+    whole = job.start_s + job.training_s + job.end_s
+    told = job.start_s + job.end_s + sum(epoch.seconds for epoch in job.epochs)
+    yield "unaccounted", whole - told, nothing
+    yield "total", whole, nothing
+
+
+def _seconds(value: float | None) -> Cell:
+    return Cell(value, "-" if value is None else format_seconds(value))
+
+
+def _quality(value: float | None) -> Cell:
+    return Cell(value, "-" if value is None else f"{value:.4g}")

@@ -1,0 +1,132 @@
+"""One worker's life in an elastic job: a slot in one generation. ``python -m pytest_distbench.worker.elastic PLAN``.
+
+torchrun starts it, and ends it at the next change of membership. What it does is in the timeline; how it ended is in a
+report only where its body returned.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import sys
+import time
+from pathlib import Path
+from typing import NoReturn
+
+import msgspec
+import torch
+import torch.distributed as dist
+
+from pytest_distbench.records.elastic import SLOT_VARIABLE
+from pytest_distbench.records.plan import LaunchPlan
+from pytest_distbench.records.rank import RankReport
+from pytest_distbench.records.timeline import Finished, Joined, Raised, Started, append
+from pytest_distbench.worker import bodies, usage
+from pytest_distbench.worker.elastic_rank import ElasticRank
+from pytest_distbench.worker.failure import classify
+from pytest_distbench.worker.leaving import leave
+from pytest_distbench.worker.membership import join_group, leave_group
+from pytest_distbench.worker.process import flush_output, take_output, take_signals
+
+RAISED = 13
+"""Exit code of a worker that raised. It ends at once: unwinding takes seconds, in which its peers wait."""
+
+
+def main(plan_path: str) -> NoReturn:
+    """Run the body of a plan as the worker that the environment names."""
+    plan = msgspec.json.decode(Path(plan_path).read_bytes(), type=LaunchPlan)
+    assert plan.elastic is not None
+    slot = int(os.environ[SLOT_VARIABLE])
+    generation: int | None = None
+    take_output(plan.files.log(slot))
+    take_signals(plan.files.stacks(slot))
+    sys.path[:] = plan.python_path
+    restarts = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
+    append(
+        plan.files.timeline,
+        Started(t=time.monotonic(), slot=slot, pid=os.getpid(), process_t=process_began(), restarts=restarts),
+    )
+    try:
+        generation = _join(plan, slot)
+        context = ElasticRank(plan, slot, generation)
+        bodies.call(bodies.load(plan.body), context)
+        context.wait_for_queued()
+        context.check_complete()
+    except BaseException as raised:  # noqa: BLE001 whatever ends a body is told
+        _, _, error = classify(raised)
+        flush_output()
+        append(
+            plan.files.timeline,
+            Raised(t=time.monotonic(), slot=slot, pid=os.getpid(), generation=generation, error=error),
+        )
+        os._exit(RAISED)
+    _report(plan, context)
+    append(plan.files.timeline, Finished(t=time.monotonic(), slot=slot, generation=generation))
+    flush_output()
+    leave(lambda what: None)
+    leave_group()
+    os._exit(0)
+
+
+def process_began() -> float:
+    """When this process was made, CLOCK_MONOTONIC seconds, to a hundredth (proc(5))."""
+    ticks = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
+    asleep = time.clock_gettime(time.CLOCK_BOOTTIME) - time.monotonic()
+    return ticks / os.sysconf("SC_CLK_TCK") - asleep
+
+
+def count_generation(folder: Path) -> int:
+    """A number that no earlier generation of a launch has had. Called by rank 0 alone."""
+    for number in itertools.count():
+        try:
+            (folder / f"generation{number}").touch(exist_ok=False)
+        except FileExistsError:
+            continue
+        return number
+    raise AssertionError("numbers do not end")
+
+
+def _join(plan: LaunchPlan, slot: int) -> int:
+    """Join the group of this generation; returns its number."""
+    assert plan.elastic is not None
+    rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    device = torch.device("cuda", plan.devices[slot]) if plan.device == "cuda" else torch.device("cpu")
+    join_group(
+        plan.backend, rank=rank, world_size=world_size, timeout_s=plan.elastic.timers.collective_s, device=device
+    )
+    number = torch.tensor([count_generation(Path(plan.directory)) if rank == 0 else 0], device=device)
+    dist.broadcast(number, src=0)
+    generation = int(number.item())
+    append(
+        plan.files.timeline,
+        Joined(
+            t=time.monotonic(),
+            slot=slot,
+            pid=os.getpid(),
+            generation=generation,
+            rank=rank,
+            world_size=world_size,
+        ),
+    )
+    return generation
+
+
+def _report(plan: LaunchPlan, context: ElasticRank) -> None:
+    """What the body has recorded in the last generation, as ranks of other launches leave it."""
+    report = RankReport(
+        rank=context.rank,
+        pid=os.getpid(),
+        outcome="passed",
+        phase="body",
+        phases={},
+        observations=context.notebook.observations,
+        peak_memory_bytes=usage.peak_memory_bytes(plan),
+        software=usage.software(plan) if context.rank == 0 else {},
+    )
+    draft = plan.files.report(context.rank).with_suffix(".tmp")
+    draft.write_bytes(msgspec.json.encode(report))
+    draft.rename(plan.files.report(context.rank))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

@@ -1,0 +1,47 @@
+"""ResNet-20 on the digits images by nodes that come and go, as report 000 trained ResNet-50 on 4 and 8 of them.
+
+Network, data and batch are those of ``suites/training/resnet20.py``; its batch is per node, so that an epoch has fewer
+steps on more nodes. What survives a change of membership: weights, momentum, schedule of the epochs, and the place in
+the epoch. Learning rate: 0.05 per node (Goyal et al., arXiv 1706.02677), set anew in every generation.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+import torch.nn.functional as F  # noqa: N812 the field's name for it
+from resnet20 import ResNet20, digits
+from torch.nn.parallel import DistributedDataParallel
+
+from pytest_distbench.workloads.training import accuracy_over_ranks, make_deterministic
+
+if TYPE_CHECKING:
+    from pytest_distbench import ElasticRank
+
+BATCH = 64
+LR_PER_NODE = 0.05
+
+
+def train(rank: ElasticRank) -> None:
+    """Train ``rank.params["epochs"]`` epochs, over all generations together."""
+    make_deterministic(rank.seed)
+    images, labels, test_images, test_labels = digits(rank.device)
+    net = ResNet20().to(rank.device)
+    optimizer = torch.optim.SGD(net.parameters(), lr=LR_PER_NODE, momentum=0.9, nesterov=True, weight_decay=1e-4)
+    training = rank.training(model=net, optimizer=optimizer)
+    for group in optimizer.param_groups:
+        group["lr"] = LR_PER_NODE * rank.world_size
+    model = net if rank.world_size == 1 else DistributedDataParallel(net)
+    for chosen in training.batches(samples=len(images), batch=BATCH, epochs=rank.params["epochs"]):
+        loss = F.cross_entropy(model(images[chosen]), labels[chosen])
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        training.note(loss=loss)
+    # How far it came depends on when nodes came and went, so no digit of it repeats: it has a floor, not a baseline.
+    accuracy = accuracy_over_ranks(rank, net, test_images, test_labels)
+    rank.record("accuracy", accuracy, at_least=0.9)
+    with torch.no_grad():
+        best = net.eval()(test_images).topk(5).indices
+    rank.record("top5", float((best == test_labels.unsqueeze(1)).any(1).float().mean()))

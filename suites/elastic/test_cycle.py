@@ -1,0 +1,41 @@
+"""Nodes that come and go against nodes that stay: the tables of report 000.
+
+``pytest suites/elastic -k cycle --world-size 2 --distbench-json run.json``, then ``distbench report run.json --table
+elastic`` (setup, epochs, time, accuracy, top5, loss), ``--table epochs`` (each beside the fixed run's) and ``--table
+events`` (what each change cost). Real computation, one node per core.
+"""
+
+from pytest_distbench.elastic import cycle
+
+TRAIN = "resnet20_elastic.py::train"
+
+
+def test_cycle(elastic, distbench, tolerance):
+    """One of two nodes comes and goes; every sample of every epoch is trained on once, or this fails."""
+    params = {"epochs": 48}  # half a minute on one quiet core, of which a newcomer needs ten seconds to come
+    fixed = elastic(TRAIN, nodes=2, params=params, name="fixed", tolerance=tolerance)
+    cycled = elastic(
+        TRAIN, nodes=(1, 2), plan=cycle(period_s=3, times=1), params=params, name="cycle", tolerance=tolerance
+    )
+    distbench.judge(
+        "lost",
+        lambda still, moving: 1 - moving["goodput"] / still["goodput"],
+        of=[fixed, cycled],
+        better="lower",
+        tolerance=tolerance,
+    )
+    distbench.judge(
+        "lr_rule",
+        lambda moving: moving["lr[nodes=2]"] / moving["lr[nodes=1]"],
+        of=cycled,
+        better="exact",
+        at_least=2,
+        at_most=2,
+    )
+    distbench.judge(
+        "accuracy_lost",
+        lambda still, moving: still["accuracy"] - moving["accuracy"],
+        of=[fixed, cycled],
+        better="info",
+        at_most=0.05,
+    )

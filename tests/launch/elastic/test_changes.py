@@ -1,0 +1,115 @@
+"""What a change cost, from timelines whose numbers can be seen."""
+
+from __future__ import annotations
+
+import pytest
+from support.timelines import Timeline, killed
+
+from pytest_distbench.launch.elastic.changes import change_results, first_step_t
+
+
+def test_a_lost_node_stalls_the_survivor_from_its_last_step_to_its_next() -> None:
+    [change] = change_results(killed().history)
+
+    assert (change.at_s, change.before, change.after) == (9.5, 2, 1)
+    assert change.stall_s == 25.0 - 20.0
+    assert change.recovery_s == 25.0 - 20.5
+    assert not change.overlapped
+
+
+def test_the_parts_of_a_recovery_are_cut_where_the_timeline_saw_something_and_sum_up_to_it() -> None:
+    [change] = change_results(killed().history)
+
+    assert change.parts == pytest.approx(
+        {
+            "detect": 23.5 - 20.5,
+            "rendezvous": 0.4,
+            "process_start": 0.1,
+            "import": 0.3,
+            "group_init": 24.6 - 24.3,
+            "build": 0.05,
+            "checkpoint_load": 0.15,
+            "first_step": 0.2,
+        }
+    )
+    assert change.unaccounted_s == pytest.approx(0.0)
+
+
+def test_steps_after_the_checkpoint_are_redone_at_the_price_of_the_larger_world() -> None:
+    [change] = change_results(killed().history)
+
+    assert (change.steps_redone, change.redone_s) == (4, 4.0)
+    assert (change.rounds, change.restarts_used) == (1, 1)
+
+
+def test_a_join_stalls_from_the_last_old_step_however_long_the_newcomer_took_to_come() -> None:
+    timeline = Timeline()
+    timeline.begin(0.0, 0)
+    timeline.generation(0, [0], first=10.0, steps=11)
+    timeline.stable(12.5, -1, 0, 1)
+    timeline.change(14.5, 0, "join", [1], [0, 1])
+    timeline.generation(1, [0, 1], first=23.0, steps=3, resumed=10)
+    timeline.stable(25.1, 0, 1, 2)
+    [change] = change_results(timeline.history)
+
+    assert (change.stall_s, change.recovery_s, change.joiner_ready_s) == (3.0, 8.5, 8.5)
+    assert change.steps_redone == 1
+
+
+def test_a_node_that_stood_still_cost_the_longest_wait_for_a_step() -> None:
+    timeline = Timeline()
+    timeline.begin(0.0, 0, 1)
+    timeline.generation(0, [0, 1], first=10.0, steps=3)
+    timeline.stable(12.1, -1, 0, 2)
+    timeline.change(12.5, 0, "stop", [1], [0, 1])
+    timeline.lines += [line for line in later_steps(first=17.0) if line.t > 12.1]
+    timeline.stable(19.5, 0, 0, 2)
+    [change] = change_results(timeline.history)
+
+    assert (change.stall_s, change.recovery_s, change.rounds, change.steps_redone) == (5.0, 4.5, 0, 0)
+    assert change.parts == {}
+
+
+def later_steps(*, first: float) -> list[object]:
+    """Steps 4 to 6 of generation 0."""
+    timeline = Timeline()
+    timeline.seen[3] = (1, 0)
+    timeline.generation(0, [0, 1], first=first, steps=3, resumed=3)
+    return [line for line in timeline.lines if type(line).__name__ in ("Stepped", "Batch")]
+
+
+def test_changes_without_a_stable_moment_between_them_are_overlapped() -> None:
+    timeline = Timeline()
+    timeline.begin(0.0, 0, 1)
+    timeline.generation(0, [0, 1], first=10.0, steps=5)
+    timeline.stable(12.5, -1, 0, 2)
+    timeline.change(14.5, 0, "kill", [1], [0])
+    timeline.change(15.0, 1, "join", [1], [0, 1], overlaps=True)
+    timeline.generation(2, [0, 1], first=30.0, steps=5)
+    timeline.stable(33.0, 1, 2, 2)
+    timeline.change(33.5, 2, "leave", [1], [0])
+    changes = change_results(timeline.history)
+
+    assert [change.overlapped for change in changes] == [True, True, False]
+    assert [change.after for change in changes] == [2, 2, None]
+    assert changes[0].rounds == 2
+
+
+def test_nobody_who_survives_has_no_stall_to_tell_of() -> None:
+    timeline = Timeline()
+    timeline.begin(0.0, 0)
+    timeline.generation(0, [0], first=10.0, steps=5)
+    timeline.change(14.5, 0, "kill", [0], [1])
+    timeline.generation(1, [1], first=20.0, steps=5)
+    timeline.stable(23.0, 0, 1, 1)
+    [change] = change_results(timeline.history)
+
+    assert (change.stall_s, change.recovery_s, change.parts) == (None, None, {})
+
+
+def test_without_a_step_there_is_nothing_to_tell() -> None:
+    timeline = Timeline()
+    timeline.change(1.0, 0, "join", [1], [0, 1])
+
+    assert change_results(timeline.history) == []
+    assert first_step_t(timeline.history) is None

@@ -1,0 +1,73 @@
+"""The metrics of a run, from a timeline whose numbers can be seen."""
+
+from __future__ import annotations
+
+import pytest
+from support.timelines import JOB, Timeline, killed
+
+from pytest_distbench.launch.elastic.measure import measure
+from pytest_distbench.records.metric import Measurement
+from pytest_distbench.records.record import replace
+
+
+def measured(timeline: Timeline, *, every: int = 10) -> dict[str, Measurement]:
+    _, found = measure(replace(JOB, checkpoint_every=every), timeline.history.lines)
+    return {m.key: m for m in found}
+
+
+def test_a_run_has_its_times_its_samples_and_what_was_lost() -> None:
+    found = {key: m.value for key, m in measured(killed()).items()}
+
+    assert found["training_time"] == 16.5
+    assert found["start_time"] == 3.0
+    assert found["lost_fraction"] == pytest.approx(5.0 / 16.5)
+    assert (found["samples_skipped"], found["samples_repeated"]) == (0, 0)
+    assert found["samples_per_second[nodes=2]"] == 4.0
+    assert found["samples_per_second[nodes=1]"] == 4.0
+    assert (found["lr[nodes=2]"], found["lr[nodes=1]"]) == (0.2, 0.1)
+    assert found["loss[epoch=0]"] == pytest.approx((1 + 1 / 2 + 1 / 3) / 3)
+
+
+def test_goodput_is_the_share_of_the_nodes_seconds_that_went_into_steps_that_counted() -> None:
+    """Six steps of two nodes in 1 s and six of one in 0.5 s; two nodes were given for 9.6 s, one for 6.9 s more."""
+    assert measured(killed())["goodput"].value == pytest.approx((6 * 2 * 1.0 + 6 * 0.5) / (2 * 9.6 + 6.9))
+
+
+def test_a_kind_of_change_has_median_and_maximum_of_its_costs() -> None:
+    found = measured(killed())
+    at = "[change=kill 2 to 1]"
+
+    assert (found[f"stall{at}"].value, found[f"stall_max{at}"].value) == (5.0, 5.0)
+    assert (found[f"recovery{at}"].value, found[f"recovery{at}"].better) == (4.5, "lower")
+    assert found[f"recovery/detect{at}"].value == pytest.approx(3.0)
+    assert (found[f"restarts_used{at}"].value, found[f"rounds{at}"].value) == (1, 1)
+
+
+def test_more_steps_are_redone_than_between_two_checkpoints_is_beyond_a_bound() -> None:
+    kept = measured(killed(), every=4)["steps_redone[change=kill 2 to 1]"]
+    broken = measured(killed(), every=3)["steps_redone[change=kill 2 to 1]"]
+
+    assert [bound.holds(kept.value) for bound in kept.bounds] == [True]
+    assert [bound.holds(broken.value) for bound in broken.bounds] == [False]
+
+
+def test_the_interval_of_checkpoints_is_what_was_seen_not_what_was_claimed() -> None:
+    interval = measured(killed(), every=2)["checkpoint_interval"]
+
+    assert interval.value == 4  # behind that of step 6, to step 10
+    assert [bound.holds(interval.value) for bound in interval.bounds] == [False]
+    assert measured(killed(), every=5)["checkpoint_interval"].value == 3
+
+
+def test_overlapped_changes_are_no_sample_of_their_kind() -> None:
+    timeline = killed()
+    timeline.change(20.7, 1, "kill", [1], [0], overlaps=True)
+
+    assert not [key for key in measured(timeline) if key.startswith(("stall", "recovery"))]
+
+
+def test_a_job_that_took_no_step_has_nothing() -> None:
+    timeline = Timeline()
+    timeline.begin(0.0, 0)
+
+    assert measure(JOB, timeline.history.lines) == (None, [])

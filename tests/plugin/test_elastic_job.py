@@ -1,0 +1,118 @@
+"""The fixture ``elastic``: what it refuses, before anything is started."""
+
+from __future__ import annotations
+
+import itertools
+import os
+
+import pytest
+from support.projects import Project, run, stored
+from support.timelines import killed
+
+from pytest_distbench.launch.elastic.launch import make_record
+from pytest_distbench.records.launch import LaunchRecord
+from pytest_distbench.records.plan import LaunchPlan
+from pytest_distbench.records.timeline import append
+
+TEST = """
+    from pytest_distbench.elastic import cycle, join, kill, leave, stop
+
+    def body(rank):
+        pass
+
+    def test_it(elastic):
+        elastic({call})
+"""
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        ("body, nodes=0", "*elastic: nodes=0; wanted a whole number of at least 1*test_it.py:7*"),
+        ("body, nodes=(2, 1)", "*elastic: nodes=1; wanted a whole number of at least 2*"),
+        ("body, nodes=(1, 2, 3)", "*elastic: nodes=(1, 2, 3); wanted a number, or the fewest and the most*"),
+        ("body, nodes=2, plan='cycle'", "*plan='cycle'; wanted cycle(...), or a list of join(...)*"),
+        ("body, nodes=2, plan=[3]", "*plan=[[]3]; wanted cycle(...), or a list of join(...)*"),
+        (
+            "body, nodes=(1, 2), plan=leave(at_s=1, nodes=2)",
+            "*plan: leave(at_s=1, nodes=2): of 2 nodes 0 would be left*",
+        ),
+        ("body, nodes=2, plan=join(at_s=1)", "*plan: join(at_s=1): 2 nodes and 1 more are 3, and there are 2 slots*"),
+        ("body, nodes=2, plan=[stop(at_s=3, for_s=1), stop(at_s=1, for_s=1)]", "*it would be in the past then*"),
+        ("body, nodes=(1, 2), start=3", "*start=3; wanted a whole number of at least 1 and at most 2*"),
+        ("body, nodes=2, engine='fast'", "*engine='fast'; wanted one of stock*"),
+        ("body, nodes=2, timers={'last_call_s': 0}", "*timers['last_call_s']=0; wanted a whole number of at least 1*"),
+        ("body, nodes=2, timers={'heartbeat': 3}", "*unknown keyword heartbeat; known are last_call_s, *"),
+        ("body, nodes=2, checkpoint_every=0", "*checkpoint_every=0; wanted a whole number of at least 1*"),
+        ("len, nodes=2", "*body <built-in function len> is a *"),
+    ],
+)
+def test_what_cannot_be_is_refused_with_the_tests_line(project: Project, call: str, message: str) -> None:
+    result = run(project(TEST.replace("{call}", call)))
+
+    result.stdout.fnmatch_lines([message.replace(";", "?").replace("['", "[[]'")])
+    assert result.ret == 1
+
+
+def test_more_nodes_than_ranks_are_not_run(project: Project) -> None:
+    result = run(project(TEST.replace("{call}", "body, nodes=(1, 3)")), "-rs")
+
+    result.stdout.fnmatch_lines(["*not run: needs 3 nodes, 2 ranks given*"])
+
+
+def test_a_script_is_no_elastic_body(project: Project) -> None:
+    made = project(TEST.replace("{call}", "'train.py', nodes=2"))
+    made.makepyfile(train="")
+
+    run(made).stdout.fnmatch_lines(["*an elastic body is a function that takes the rank, or 'file.py::function'*"])
+
+
+MADE_UP = """
+    from pytest_distbench.elastic import kill
+
+    def body(rank):
+        pass
+
+    def test_it(elastic, distbench):
+        run = elastic(body, nodes=(1, 2), plan=kill(at_s=9.5), checkpoint_every=10, timers={"last_call_s": 3})
+        distbench.judge("redone", lambda job: job["steps_redone[change=kill 2 to 1]"], of=run)
+"""
+
+
+@pytest.fixture
+def made_up(project: Project, monkeypatch: pytest.MonkeyPatch) -> pytest.Pytester:
+    """A job that lost a node: what its agents and workers would have noted, a little different each time."""
+    count = itertools.count()
+
+    def launch(plan: LaunchPlan, **_: object) -> LaunchRecord:
+        assert plan.elastic is not None
+        stalled_s = float(os.environ.get("STALLED_S", "0"))
+        for line in killed(later_s=stalled_s + 0.01 * (next(count) % 3)).lines:
+            append(plan.files.timeline, line)
+        return make_record(plan, plan.elastic, code=0, timed_out=False, wall_s=20.0)
+
+    monkeypatch.setattr("pytest_distbench.run.launching.launch_elastic", launch)
+    return project(MADE_UP)
+
+
+def test_numbers_of_elastic_jobs_are_stored_and_judged_like_all_others(
+    made_up: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    updated = run(made_up, "--distbench-update")
+    again = run(made_up)
+    monkeypatch.setenv("STALLED_S", "3")
+    slower = run(made_up)
+
+    assert (updated.ret, again.ret, slower.ret) == (0, 0, 1)
+    again.stdout.no_fnmatch_line("*without a baseline*")
+    slower.stdout.fnmatch_lines(["!*stall?change=kill 2 to 1?* 8.0* s * 5.0* s *+59.* %*"])
+
+
+def test_a_baseline_belongs_to_its_engine_its_timers_and_its_plan(made_up: pytest.Pytester) -> None:
+    run(made_up, "--distbench-update")
+    [path] = [path for path in stored(made_up) if "redone" not in path.name]
+    assert path.name == "ws2.gloo.elastic-stock.json"
+    test = made_up.path / "test_it.py"
+    test.write_text(test.read_text().replace('"last_call_s": 3', '"last_call_s": 30'))
+
+    run(made_up).stdout.fnmatch_lines(["x*stall?change=kill 2 to 1?*", "*elastic.timers.last_call_s was 3 and is 30*"])
