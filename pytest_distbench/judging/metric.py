@@ -1,8 +1,9 @@
 """From the measurements of one metric and its baseline to a verdict. Pure, no I/O.
 
 Numbers that do not depend on the clock (``exact``) are compared exactly while the software is the same. The others are
-noisy, and ``comparison`` has the rule for them. A regression seen while other processes kept the machine much busier
-than when the baseline was taken is *inconclusive*: the clock cannot tell the two apart.
+noisy: ``stored_rule`` has the rule for them, ``order_rule`` the one for those that are zero or negative. A regression
+seen while other processes kept the machine much busier than when the baseline was taken is *inconclusive*: the clock
+cannot tell the two apart.
 """
 
 from __future__ import annotations
@@ -14,8 +15,9 @@ from dataclasses import dataclass
 
 from pytest_distbench.judging.draft import Draft, Judgement
 from pytest_distbench.judging.identity import difference
-from pytest_distbench.judging.stats import LARGEST_EXPONENT, baseline_error_rate
-from pytest_distbench.judging.stored_rule import DRIFT, NO_RATIO, Comparison
+from pytest_distbench.judging.order_rule import compare_by_order, have_ratios, why_nothing_was_timed
+from pytest_distbench.judging.stats import LARGEST_EXPONENT, baseline_error_rate, noise_limit, pooled_stdev
+from pytest_distbench.judging.stored_rule import DRIFT, OBVIOUS_LAUNCHES, Answer, Comparison
 from pytest_distbench.records.baseline import BaselineMetric
 from pytest_distbench.records.kinds import METRIC_KINDS
 from pytest_distbench.records.metric import Measurement
@@ -88,12 +90,12 @@ def judge(current: Sequence[Measurement], baseline: BaselineMetric | None, rule:
         return draft.settle("incomparable", "the baseline holds no value")
     if METRIC_KINDS[first.better].rule == "exact":
         return _judge_exact(draft, values, baseline, rule)
-    if min(*known, *stored, math.inf) <= 0:
-        if len({*known, *stored}) == 1:
-            return draft.settle("unchanged", "equal in every launch")
-        return draft.settle("incomparable", NO_RATIO)
+    if why_not := next(filter(None, map(why_nothing_was_timed, current)), ""):
+        return draft.settle("inconclusive", why_not)
     if len(stored) < 2:
         return draft.settle("incomparable", "the baseline has one launch: its noise is unknown")
+    if not have_ratios(*known, *stored):
+        return _judge_by_order(draft, known, stored, rule)
     return _judge_noisy(draft, current, baseline, rule)
 
 
@@ -135,13 +137,50 @@ def _judge_noisy(draft: Draft, current: Sequence[Measurement], baseline: Baselin
         noise_floor=rule.noise_floor,
         drift=rule.drift,
     )
-    answer = found.answer
-    kind, reason = answer.kind, answer.reason
-    if kind == "regressed" and rule.busier_cores > BUSIER_SHARE * rule.cores:
-        kind = "inconclusive"
-        reason = f"slower, but other processes used {rule.busier_cores:.1f} cores more than when the baseline was taken"
-    elif kind == "regressed" and rule.disturbance:
-        kind, reason = "inconclusive", f"slower, but {rule.disturbance}"
+    answer = _unless_disturbed(found.answer, rule)
     limit = math.expm1(min(found.limit, LARGEST_EXPONENT))
-    is_open = answer.is_open and len(draft.current) < rule.max_launches  # those without a value count too
-    return draft.settle(kind, reason, ratio=found.ratio, limit=limit, detectable=found.detectable, is_open=is_open)
+    return draft.settle(
+        answer.kind,
+        answer.reason,
+        ratio=found.ratio,
+        limit=limit,
+        detectable=found.detectable,
+        is_open=answer.is_open and not _is_last(draft, rule),
+    )
+
+
+def _judge_by_order(draft: Draft, known: Sequence[float], stored: Sequence[float], rule: Rule) -> Judgement:
+    def noise(old: Sequence[float], new: Sequence[float]) -> float:
+        most = max(rule.max_launches, len(new))
+        return noise_limit(pooled_stdev(old, new), len(old), most, rule.alpha, drift=rule.drift)
+
+    is_last = _is_last(draft, rule)
+    answer = compare_by_order(
+        stored,
+        known,
+        noise,
+        sign=METRIC_KINDS[draft.metric.better].sign,
+        tolerance=rule.tolerance,
+        unit=draft.metric.unit,
+        is_enough=is_last or len(known) >= OBVIOUS_LAUNCHES,
+        is_last=is_last,
+    )
+    answer = _unless_disturbed(answer, rule)
+    return draft.settle(answer.kind, answer.reason, is_open=answer.is_open)
+
+
+def _is_last(draft: Draft, rule: Rule) -> bool:
+    """Whether no launch will follow; those without a value count too."""
+    return len(draft.current) >= rule.max_launches
+
+
+def _unless_disturbed(answer: Answer, rule: Rule) -> Answer:
+    """A regression that may be the machine's is none."""
+    if answer.kind != "regressed":
+        return answer
+    if rule.busier_cores > BUSIER_SHARE * rule.cores:
+        return Answer(
+            "inconclusive",
+            f"slower, but other processes used {rule.busier_cores:.1f} cores more than when the baseline was taken",
+        )
+    return Answer("inconclusive", f"slower, but {rule.disturbance}") if rule.disturbance else answer

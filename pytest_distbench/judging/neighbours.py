@@ -197,7 +197,7 @@ def _supported(verdict: Verdict, run: Run, of_run: Verdict) -> Judgement:
 
 def _worse_by(verdict: Verdict) -> float:
     """Logarithm of the change, towards worse positive; 0 where there is none."""
-    return METRIC_KINDS[verdict.better].sign * math.log(verdict.ratio) if verdict.ratio else 0.0
+    return METRIC_KINDS[verdict.better].sign * math.log(verdict.ratio) if verdict.ratio and verdict.ratio > 0 else 0.0
 
 
 def _without_size(metric: Measurement) -> dict[str, Scalar]:

@@ -10,6 +10,8 @@ One pair of launches is one sample, its value ``d`` the logarithm of this tree's
 3. The upper 95 % bound of ``d`` below the tolerance: *unchanged*: a slowdown of that size is ruled out.
 4. Otherwise more pairs; at the last look *inconclusive*.
 
+Values that are zero or negative have no logarithm: ``order_rule`` judges them.
+
 ``detectable`` is the smallest slowdown that is found at the last look in nine of ten runs, for the noise seen.
 """
 
@@ -23,8 +25,8 @@ from dataclasses import dataclass
 
 from pytest_distbench.judging.draft import Draft, Judgement
 from pytest_distbench.judging.identity import difference
+from pytest_distbench.judging.order_rule import compare_by_order, have_ratios, why_nothing_was_timed
 from pytest_distbench.judging.stats import BLIND_LIMIT, LARGEST_EXPONENT, shared_error_rate, student_t_quantile
-from pytest_distbench.judging.stored_rule import NO_RATIO
 from pytest_distbench.records.kinds import METRIC_KINDS, VerdictName
 from pytest_distbench.records.metric import Measurement
 from pytest_distbench.units import format_values
@@ -118,10 +120,10 @@ def judge_pairs(pairs: Sequence[tuple[Measurement | None, Measurement | None]], 
     ]
     if len(values) < len(pairs):
         return draft.settle("incomparable", f"no value in {len(pairs) - len(values)} of {len(pairs)} pairs")
-    if min(v for pair in values for v in pair) <= 0:
-        if len({v for pair in values for v in pair}) == 1:
-            return draft.settle("unchanged", "equal in every launch")
-        return draft.settle("incomparable", NO_RATIO)
+    if why_not := next(filter(None, map(why_nothing_was_timed, current)), ""):
+        return draft.settle("inconclusive", why_not)
+    if not have_ratios(*(v for pair in values for v in pair)):
+        return _judge_by_order(draft, values, rule)
     sign = METRIC_KINDS[draft.metric.better].sign
     return _judge_noisy(draft, [sign * math.log(b / a) for a, b in values], rule)
 
@@ -203,6 +205,26 @@ def _judge_noisy(draft: Draft, worse_by: list[float], rule: PairRule) -> Judgeme
     return draft.settle(
         kind, reason, ratio=ratio, limit=math.expm1(min(limit, LARGEST_EXPONENT)), detectable=seen, is_open=is_open
     )
+
+
+def _judge_by_order(draft: Draft, pairs: Sequence[tuple[float, float]], rule: PairRule) -> Judgement:
+    n = len(pairs)
+
+    def noise(old: Sequence[float], new: Sequence[float]) -> float:
+        scatter = statistics.stdev(b - a for a, b in zip(old, new, strict=True))
+        return student_t_quantile(1 - rule.alpha(n), n - 1) * scatter / math.sqrt(n)
+
+    answer = compare_by_order(
+        [a for a, _ in pairs],
+        [b for _, b in pairs],
+        noise,
+        sign=METRIC_KINDS[draft.metric.better].sign,
+        tolerance=rule.tolerance,
+        unit=draft.metric.unit,
+        is_enough=True,
+        is_last=n >= rule.looks[-1],
+    )
+    return draft.settle(answer.kind, answer.reason, is_open=answer.is_open)
 
 
 @functools.cache

@@ -69,9 +69,6 @@ LAST_DIGIT = 5e-4
 FEWEST_SIBLINGS = 5
 """Fewer metrics of one name do not say what noise is typical."""
 
-NO_RATIO = "a value is zero or negative: it has no ratio; record a count with better='exact'"
-"""Why two values cannot be compared on logarithms."""
-
 
 @dataclass(frozen=True, slots=True)
 class Answer:

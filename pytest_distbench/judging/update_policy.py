@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from pytest_distbench.judging.order_rule import why_nothing_was_timed
 from pytest_distbench.records.baseline import BaselineEntry, BaselineMetric
 from pytest_distbench.records.kinds import METRIC_KINDS, VERDICT_KINDS
 from pytest_distbench.records.launch import LaunchRecord
@@ -13,6 +14,7 @@ FEWEST_LAUNCHES = 5
 """With fewer, the noise between launches is a guess: the verdicts against such an entry are *inconclusive* or blind."""
 
 
+_TIME_ALL = "time what runs on the current stream, or record the host's time with rank.record"
 _AT_LEAST_TWO = "measure at least two launches; of a derived number give judge a function and of=, or several values"
 
 
@@ -59,8 +61,8 @@ def why_not_stored(launches: Sequence[LaunchRecord], verdicts: Sequence[Verdict]
 def why_not_storable(launches: Sequence[LaunchRecord], *, fewest: int = 2) -> str:
     """What these launches lack to be a baseline; empty if nothing.
 
-    An entry needs at least one judged metric, and a value for each in every launch. Of the seeds of a training some may
-    miss the goal: that counts, as a number of steps beyond all others.
+    An entry needs at least one judged metric, and a value for each in every launch; a clock that timed nothing has
+    none. Of the seeds of a training some may miss the goal: that counts, as a number of steps beyond all others.
 
     Args:
         launches: that passed.
@@ -73,6 +75,8 @@ def why_not_storable(launches: Sequence[LaunchRecord], *, fewest: int = 2) -> st
     lacking = [
         m.key for m in judged if m.value is None and not (METRIC_KINDS[m.better].rule == "steps" and m.name in reached)
     ]
+    if idle := next(((m.key, why) for m in judged if (why := why_nothing_was_timed(m))), None):
+        return f"{idle[0]}: {idle[1]}; {_TIME_ALL}"
     if not lacking:
         single = next((m.key for m in judged if m.is_noisy and len(launches) < fewest), "")
         return f"{single} has one value, which says nothing about its noise: {_AT_LEAST_TWO}" if single else ""

@@ -22,6 +22,7 @@ class Gpus:
     Attributes:
         visible: what ranks may use, in the order in which CUDA numbers them.
         count: GPUs of the machine that the driver describes, visible or not.
+        remarks: why no more of them are visible than are, as far as the user's setting or MIG is why; clauses.
         unreadable: which GPUs it does not describe, and why: a sentence for each reason.
         failure: why the driver could not be asked at all; empty: it was.
         is_absent: there is no driver; else one that fails is in trouble.
@@ -33,6 +34,7 @@ class Gpus:
 
     visible: tuple[Gpu, ...] = ()
     count: int = 0
+    remarks: tuple[str, ...] = ()
     unreadable: tuple[str, ...] = ()
     failure: str = ""
     is_absent: bool = False
@@ -94,11 +96,13 @@ def _read(driver: Driver, variables: Mapping[str, str]) -> Gpus:
         except driver.binding.NVMLError as error:
             silent.setdefault(driver.explain(error), []).append(str(index))
     setting = variables.get(VARIABLE)
-    visible = choose(in_order(cards, variables), setting)
+    choice = choose(in_order(cards, variables), setting)
+    visible = choice.gpus
     handles = [driver.demand("GetHandleByUUID", gpu.uuid) for gpu in visible] if len(visible) > 1 else []
     return Gpus(
         visible=tuple(visible),
         count=len(cards),
+        remarks=tuple(choice.remarks),
         unreadable=tuple(f"GPU {', '.join(indices)}: {why}" for why, indices in silent.items()),
         driver=driver.version,
         cuda=driver.newest_cuda,

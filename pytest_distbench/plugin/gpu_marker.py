@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -18,6 +19,13 @@ if TYPE_CHECKING:
 LINKS = {"nvlink": "NVLink", "p2p": "peer access"}
 """What may be wanted between any two GPUs of a test: ``p2p`` is NVLink, or PCIe with peer access."""
 
+TOLD_SHARE = 0.93
+"""Of the memory a product is sold with, the least that its driver tells: ECC takes a sixteenth where it is kept in the
+same memory (A10, L40S, T4: 15 GiB of 16), firmware and tables take the rest (H100: 79.65 GiB of 80)."""
+
+_LEAST_MEMORY = 2**20
+"""Fewer bytes are a number without its unit."""
+
 _CAPABILITY = re.compile(r"(\d+)\.(\d+)")
 
 
@@ -26,7 +34,7 @@ class GpuNeed:
     """What each GPU of a test must have.
 
     Attributes:
-        min_memory: bytes.
+        min_memory: bytes, as products are sold: :data:`TOLD_SHARE` of them is enough.
         capability: the least compute capability, (major, minor).
         link: key of :data:`LINKS`; empty: any.
     """
@@ -39,7 +47,7 @@ class GpuNeed:
         """Why the first so many GPUs will not do; empty: they do. What the driver does not tell will not do."""
         chosen = gpus.visible[:ranks]
         for gpu in chosen:
-            if self.min_memory and (gpu.memory_bytes is None or gpu.memory_bytes < self.min_memory):
+            if self.min_memory and (gpu.memory_bytes is None or gpu.memory_bytes < TOLD_SHARE * self.min_memory):
                 found = "does not tell" if gpu.memory_bytes is None else f"has {format_quantity(gpu.memory_bytes, 'B')}"
                 return f"not run: needs GPUs with {format_quantity(self.min_memory, 'B')}; {gpu.label} {found}"
             if self.capability > (_parse(gpu.capability) or (0, 0)):
@@ -76,14 +84,16 @@ def gpu_need(markers: Iterable[pytest.Mark]) -> GpuNeed:
 def _memory(value: object) -> int:
     if value is None:
         return 0
-    if isinstance(value, int) and not isinstance(value, bool) and value > 0:
-        return value
-    try:
-        return parse_bytes(value if isinstance(value, str) else "")
-    except ConfigurationError:
-        raise ConfigurationError(
-            f"@pytest.mark.gpu: min_memory={show(value)}; wanted a size such as '40GiB', or bytes"
-        ) from None
+    call = f"@pytest.mark.gpu: min_memory={show(value)}"
+    found: int | None = value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else None
+    if isinstance(value, str):
+        with contextlib.suppress(ConfigurationError):
+            found = parse_bytes(value)
+    if found is None:
+        raise ConfigurationError(f"{call}; wanted a size such as '40GiB', or bytes")
+    if found < _LEAST_MEMORY:
+        raise ConfigurationError(f"{call} is {found} bytes, less than any GPU has; write '{found or 40}GiB'")
+    return found
 
 
 def _capability(value: object) -> tuple[int, int]:

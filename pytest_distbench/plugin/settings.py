@@ -176,7 +176,14 @@ def _launcher(config: pytest.Config) -> str:
     return _choice(config, "launcher", tuple(LAUNCHERS), DEFAULT_LAUNCHER)
 
 
+def _refuse_empty(config: pytest.Config, *names: str) -> None:
+    for name in names:
+        if _option(config, name) is not None and not _text(config, name):
+            raise ConfigurationError(f"{_spell(name)} is empty: is the variable it comes from set?")
+
+
 def _numa_binding(config: pytest.Config, *, gpu: bool) -> str:
+    _refuse_empty(config, "numa_binding")
     mode = _choice(config, "numa_binding", NUMA_BINDINGS, "")
     if mode and not gpu:
         raise ConfigurationError(f"{_spell('numa_binding')}: binds ranks to the CPUs near their GPUs: give --gpu too")
@@ -293,9 +300,7 @@ def _most(config: pytest.Config, first: int, default: int) -> int:
 
 def _against(config: pytest.Config) -> AgainstSettings | None:
     """What to compare with; says at once which other options it cannot go with."""
-    for name in ("against", "against_python"):
-        if _option(config, name) is not None and not _text(config, name):
-            raise ConfigurationError(f"{_spell(name)} is empty: is the variable it comes from set?")
+    _refuse_empty(config, "against", "against_python")
     given = (_text(config, name) for name in ("against", "against_python"))
     revision, interpreter = ("" if text == NOTHING else text for text in given)
     if not revision and not interpreter:
@@ -393,7 +398,7 @@ def _what_was_found(gpus: Gpus) -> str:
     found += f" (CUDA_VISIBLE_DEVICES is {'not set' if variable is None else repr(variable)})"
     if gpus.visible and gpus.visible[0].slice_of:
         found += "; where MIG is on CUDA shows a process one slice, and no whole GPU"
-    return "; ".join([found, *gpus.unreadable])
+    return "; ".join([found, *gpus.remarks, *gpus.unreadable])
 
 
 def _folder(config: pytest.Config) -> Path:

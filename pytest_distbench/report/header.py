@@ -59,6 +59,7 @@ def header_lines(
     where = f"{backend}, {devices} ({environment.device}), torch {torch}, {launcher} launcher"
     first = f"distbench {__version__}: world size {sizes}, {where}"
     missing = [f"distbench: not used: {reason}" for reason in gpus.unreadable]
+    missing += [f"distbench: note: {remark}" for remark in gpus.remarks]
     if against:
         return [first, *missing, f"distbench: against {against}, in turns; stored baselines are not read"]
     lines = [

@@ -26,6 +26,8 @@ import pytest
 
 VARIABLE = "DISTBENCH_NVML"
 
+_MIB = 2**20
+
 SWITCH = "switch"
 """Other end of an NVLink: a switch that joins all GPUs at it."""
 
@@ -71,7 +73,7 @@ class Slice:
     profile: str
     uuid: str
     place: tuple[int, int]
-    memory_bytes: int = 10 * 2**30
+    memory_bytes: int = 9984 * _MIB
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,7 +92,8 @@ class Card:
         reads: UUIDs of the GPUs whose memory it can read over PCIe.
         routes: UUID of another GPU -> NVML's number of what lies between them; 40 for those not named.
         pcie: generation and lanes.
-        memory_bytes: None: not told, as where memory is shared with the CPU.
+        memory_bytes: what NVML tells, less than the product is sold with; None: not told, as where memory is shared
+            with the CPU.
         cores, capability: of the product.
         power_limit_w, default_power_limit_w: None: not told.
         set_mhz: the SM clock that somebody has set; None: none is set.
@@ -110,7 +113,7 @@ class Card:
     reads: tuple[str, ...] = ()
     routes: Mapping[str, int] = field(default_factory=dict)
     pcie: tuple[int, int] = (5, 16)
-    memory_bytes: int | None = 80 * 2**30
+    memory_bytes: int | None = 81559 * _MIB
     cores: int = 16896
     capability: tuple[int, int] = (9, 0)
     max_mhz: int = 1980
@@ -172,10 +175,24 @@ def _cut(cards: Sequence[Card]) -> list[Card]:
 
 
 _RTX_3060 = Card(
-    name="NVIDIA GeForce RTX 3060", uuid="GPU-3060", bus=1, pcie=(4, 16), cores=3584, capability=(8, 6), max_mhz=2100
+    name="NVIDIA GeForce RTX 3060",
+    uuid="GPU-3060",
+    bus=1,
+    pcie=(4, 16),
+    cores=3584,
+    capability=(8, 6),
+    max_mhz=2100,
+    memory_bytes=12288 * _MIB,
 )
 _RTX_4090 = Card(
-    name="NVIDIA GeForce RTX 4090", uuid="GPU-4090", bus=2, pcie=(4, 16), cores=16384, capability=(8, 9), max_mhz=3105
+    name="NVIDIA GeForce RTX 4090",
+    uuid="GPU-4090",
+    bus=2,
+    pcie=(4, 16),
+    cores=16384,
+    capability=(8, 9),
+    max_mhz=3105,
+    memory_bytes=24564 * _MIB,
 )
 
 
@@ -190,6 +207,7 @@ def _rtx_3090s(*, links: int) -> list[Card]:
             nvlinks=(uuids[1 - i],) * links,
             nvlink=5,
             routes={uuids[1 - i]: 30},
+            memory_bytes=24576 * _MIB,
         )
         for i, uuid in enumerate(uuids)
     ]
@@ -202,7 +220,7 @@ HOSTS: dict[str, Host] = {
     "driver not loaded": Host(trouble="DRIVER_NOT_LOADED"),
     "driver and library differ": Host(trouble="LIB_RM_VERSION_MISMATCH"),
     "no GPU": Host(),
-    "H200": Host(cards=[Card(name="NVIDIA H200", uuid="GPU-h200", bus=1)]),
+    "H200": Host(cards=[Card(name="NVIDIA H200", uuid="GPU-h200", bus=1, memory_bytes=143771 * _MIB)]),
     "8xH100": Host(cards=h100s(8)),
     "8xH100, four forbidden": Host(cards=_in_trouble(h100s(8), (0, 1, 2, 3), "NO_PERMISSION")),
     "8xH100, one lost": Host(cards=_in_trouble(h100s(8), (5,), "GPU_IS_LOST")),
@@ -225,6 +243,7 @@ HOSTS: dict[str, Host] = {
                 pcie=(4, 16),
                 reads=tuple(u for u in _L40S if u != uuid),
                 routes={_L40S[i ^ 1]: 10},
+                memory_bytes=46068 * _MIB,
             )
             for i, uuid in enumerate(_L40S)
         ]

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import torch
 
 from pytest_distbench.worker.torch_internals import occupy_stream
 
-SHORTEST_S, LONGEST_S = 50e-6, 20e-3
-"""A longer one than this costs more time than it tells: what takes so long to enqueue keeps the device busy itself."""
+SHORTEST_S, FIRST_S, LONGEST_S = 50e-6, 1e-3, 20e-3
+"""A longer one than this costs more time than it tells: what takes so long to enqueue keeps the device busy itself. The
+first is not yet chosen by what the host needs."""
 
 _MARGIN = 3.0
 """The host is not equally fast each time."""
 _SHRINK = 0.5
-_STRIKES = 3
+_GROWTH = 4.0
+"""After the warm-up it becomes at most so many times as long: a loop may begin to wait only then."""
 _CALIBRATION_CYCLES = 1_000_000
 
 
@@ -23,7 +26,9 @@ class BusyStream:
 
     Without it the first event of an iteration lands on an idle stream, and a kernel of 10 us that takes the host 40 us
     to enqueue reads 50 us. How long it has to be is learned from iteration to iteration. Where the iteration itself
-    waits for the device no length is enough: then it is given up, and the host's time is part of what is measured.
+    waits for the device, or takes the host longer than is worth waiting for, no length is enough: then there is none,
+    and the host's time is part of what is measured. That is decided once, at the end of the warm-up: a series of
+    which some values have the host in them and others have not would be no series.
 
     Args:
         occupy: enqueues the kernel, for so many seconds.
@@ -31,15 +36,14 @@ class BusyStream:
 
     def __init__(self, occupy: Callable[[float], None]) -> None:
         self._occupy = occupy
-        self._hold_s = SHORTEST_S
-        self._iterations = 1
-        self._strikes = 0
+        self._hold_s = FIRST_S
+        self._most_s = LONGEST_S
+        self._least_s = math.inf
 
     def hold(self, iterations: int = 1) -> None:
         """Enqueue it, for so many iterations in one breath."""
-        self._iterations = iterations
         if self._hold_s:
-            self._occupy(self._hold_s * iterations)
+            self._occupy(min(LONGEST_S, self._hold_s * iterations))
 
     def learn(self, host_s: float, *, was_enough: bool) -> None:
         """Choose the next length.
@@ -48,14 +52,22 @@ class BusyStream:
             host_s: that the host needed to enqueue an iteration.
             was_enough: the stream was still busy then.
         """
-        longest_s = LONGEST_S / self._iterations
         if was_enough:
-            self._strikes = 0
-            self._hold_s = min(longest_s, max(SHORTEST_S, _SHRINK * self._hold_s, _MARGIN * host_s))
+            self._least_s = min(self._least_s, host_s)
+        if not self._hold_s:
             return
-        self._strikes += self._hold_s >= longest_s
-        longer = min(longest_s, max(2 * self._hold_s, _MARGIN * host_s))
-        self._hold_s = longer if self._hold_s and self._strikes < _STRIKES else 0.0
+        wanted_s = _MARGIN * host_s
+        wanted_s = max(SHORTEST_S, _SHRINK * self._hold_s, wanted_s) if was_enough else max(2 * self._hold_s, wanted_s)
+        self._hold_s = min(self._most_s, wanted_s)
+
+    def settle(self, iterations: int = 1) -> None:
+        """The warm-up is over: decide for the rest whether there is one: where it was enough once.
+
+        Args:
+            iterations: that follow in one breath.
+        """
+        self._hold_s *= self._least_s * iterations < LONGEST_S
+        self._most_s = min(LONGEST_S, _GROWTH * self._hold_s)
 
 
 def stream_occupier() -> Callable[[float], None]:

@@ -100,9 +100,10 @@ class RankContext:
 
         Each iteration begins with an untimed barrier. On a CPU the clock is read before and after the loop body;
         on CUDA, events are recorded around it on the current stream, which is kept busy while the host enqueues: the
-        time is the device's, not Python's, unless the loop body itself waits for the device. The iteration's time is
-        the maximum over ranks, the launch's value the 25th percentile of these. The last warm-up iteration gives the
-        fingerprint; without warm-up the first timed one.
+        time is the device's, not Python's, unless the loop body itself waits for the device or takes the host more
+        than 20 ms. The warm-up decides which; without one the host's time counts, so give two iterations or more. The
+        iteration's time is the maximum over ranks, the launch's value the 25th percentile of these. The last warm-up
+        iteration gives the fingerprint; without warm-up the first timed one.
 
         With ``mode="batch"`` barrier and clock are around twenty iterations in one breath, as in nccl-tests, and a
         value is the mean of a batch. With ``mode="graph"``, on CUDA, one iteration is captured as a CUDA graph and

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import contextlib
 import dis
+import re
 import sys
 import time
 import traceback
@@ -16,12 +17,15 @@ from typing import TypeVar
 import torch
 
 from pytest_distbench.records.rank import ErrorReport, Outcome
+from pytest_distbench.records.record import replace
 from pytest_distbench.records.wire import XFAILED
 from pytest_distbench.worker.torch_internals import skips_of_torchs_tests
 
 _MACHINERY = (contextlib.__file__, ast.__file__)
 _REWRITING = "/_pytest/assertion/"
 """Frames in these files stand between ours and the user's."""
+
+_LIBRARY = re.compile(r"/(?:site|dist)-packages/|/lib/python3|^<")
 
 _LONGEST_TEXT = 8_000
 _TORCH = f"{Path(torch.__file__).parent}/"
@@ -72,6 +76,24 @@ def _skip_of_torchs_tests(raised: BaseException) -> str:
         return ""
     code = _asked(lambda: getattr(raised, "code", None), None)
     return skips_of_torchs_tests().get(code, "") if type(code) is int else ""
+
+
+def without_values(raised: BaseException, error: ErrorReport) -> tuple[Outcome, ErrorReport]:
+    """What an exception means on the backend ``fake``, where a rank receives nothing.
+
+    An assert of the user's is about values, and a reason to skip. One of a library is not: a call may be wrong. What
+    else fails may do so for lack of values, whatever torch says of it, and that is told.
+    """
+    said, _, rest = error.message.partition("\n")
+    trace = _traceback_of(raised)
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    is_users = trace is not None and not _LIBRARY.search(trace.tb_frame.f_code.co_filename)
+    if is_users and issubclass(type(raised), AssertionError):
+        told = f"needs values, and the backend fake has none: {said or 'an assert'}"
+        return "skipped", replace(error, message=told)
+    told = f"{said} (the backend fake moves no data: does it need what it received?)"
+    return "failed", replace(error, message=f"{told}\n{rest}".rstrip(), torch_errors=[])
 
 
 def describe(raised: BaseException) -> str:

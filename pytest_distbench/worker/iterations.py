@@ -71,6 +71,8 @@ def time_iterations(
     meter.of_host.clear()
     if rank.only_structure:
         iterations = min(iterations, MOST_OF_STRUCTURE)
+    if mode != "graph":  # a replay takes the host another time than what is captured
+        watch.settle(max(batches(iterations)) if mode == "batch" else 1)
     entered = rank.watch.entered()
     match mode:
         case "per-iteration":
@@ -165,8 +167,9 @@ def batches(iterations: int) -> list[int]:
 def _stopwatch(rank: RankContext, meter: Meter) -> Stopwatch:
     if rank.device.type != "cuda":
         return HostStopwatch()
-    watch = DeviceStopwatch(meter, rank.align_devices, BusyStream(stream_occupier()))
+    occupy = stream_occupier()
+    empty = DeviceStopwatch(meter, rank.align_devices, BusyStream(occupy))
     for _ in range(_WARMUP_ON_DEVICE):
-        watch.start()
-        watch.stop()
-    return watch
+        empty.start()
+        empty.stop()
+    return DeviceStopwatch(meter, rank.align_devices, BusyStream(occupy))  # has learned nothing of empty rounds

@@ -19,11 +19,10 @@ import torch
 
 from pytest_distbench.records.plan import LaunchPlan
 from pytest_distbench.records.rank import ErrorReport, Outcome, Phase, RankReport
-from pytest_distbench.records.record import replace
 from pytest_distbench.worker import bodies, script_notes, usage
 from pytest_distbench.worker.context import RankContext
 from pytest_distbench.worker.control import ControlLine
-from pytest_distbench.worker.failure import classify, describe, user_frames
+from pytest_distbench.worker.failure import classify, describe, user_frames, without_values
 from pytest_distbench.worker.leaving import leave
 from pytest_distbench.worker.membership import join_group, keep_destroyed_groups, leave_group
 from pytest_distbench.worker.preloaded import check_fork
@@ -90,10 +89,8 @@ class _Life:
             self._measure()
         except BaseException as raised:  # noqa: BLE001 a rank reports whatever ended it, KeyboardInterrupt and SystemExit included
             outcome, reason, error = classify(raised)
-            if self.context.only_structure and isinstance(raised, AssertionError):
-                said = error.message.partition("\n")[0] or "an assert"
-                outcome = "skipped"
-                error = replace(error, message=f"needs values, and the backend fake has none: {said}")
+            if self.context.only_structure and outcome == "failed":
+                outcome, error = without_values(raised, error)
             if self.plan.post_mortem and self.rank == self.plan.attached and outcome == "failed":
                 pdb.post_mortem(user_frames(raised) or raised.__traceback__)
         if getpid() != pid:

@@ -21,6 +21,9 @@ class Stopwatch(Protocol):
     def stop(self) -> float:
         """Seconds of an iteration; of several their mean."""
 
+    def settle(self, iterations: int = 1) -> None:
+        """The warm-up is over: from now on every value is measured in the same way, so many iterations at a time."""
+
 
 class HostStopwatch:
     """Reads the host's clock."""
@@ -35,6 +38,9 @@ class HostStopwatch:
 
     def stop(self) -> float:
         return (time.perf_counter() - self._start) / self._iterations
+
+    def settle(self, iterations: int = 1) -> None:
+        """It has one way only."""
 
 
 class DeviceStopwatch:
@@ -71,3 +77,6 @@ class DeviceStopwatch:
         self._busy.learn(host_s, was_enough=not is_exposed)
         self._meter.note(host_s=host_s, exposed=float(is_exposed))
         return float(self._began.elapsed_time(ended)) / 1e3 / self._iterations
+
+    def settle(self, iterations: int = 1) -> None:
+        self._busy.settle(iterations)

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import resource
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import torch
+
+from pytest_distbench.errors import RecordingError
+from pytest_distbench.records.metric import Scalar
 
 if TYPE_CHECKING:
     from pytest_distbench.worker.context import RankContext
@@ -17,13 +21,25 @@ def reset_peak_memory(rank: RankContext) -> None:
         torch.cuda.reset_peak_memory_stats(rank.device)
 
 
-def record_peak_memory(rank: RankContext) -> None:
+def record_peak_memory(rank: RankContext, *, at: Mapping[str, Scalar] | None = None) -> None:
     """Record ``memory[of=...]`` in bytes, of the rank with most. They are judged: memory may not grow.
 
     On CUDA ``of`` is ``allocated`` and ``reserved`` (the peaks of torch's allocator: by tensors, and with what it
     keeps), and ``device``: what is in use on the whole device at this moment, NCCL's buffers, CUDA's context and other
     processes included. On a CPU it is ``resident``: the largest resident size of the process so far.
+
+    Args:
+        rank: whose memory it is.
+        at: tells several apart in one body, for example ``{"during": "evaluation"}``; call :func:`reset_peak_memory`
+            before each of them.
+
+    Raises:
+        RecordingError: recorded before at this point, or a point with an ``of`` of its own.
     """
+    if at is not None and "of" in at:
+        raise RecordingError(
+            f"record_peak_memory(...): wanted at= without 'of', which names the kind; found {dict(at)}"
+        )
     if rank.device.type != "cuda":
         found = {"resident": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024}
     else:
@@ -34,4 +50,4 @@ def record_peak_memory(rank: RankContext) -> None:
             "device": total - free,
         }
     for of, num_bytes in found.items():
-        rank.record("memory", num_bytes, unit="B", better="lower", at={"of": of})
+        rank.record("memory", num_bytes, unit="B", better="lower", at={**(at or {}), "of": of})

@@ -14,27 +14,31 @@ if TYPE_CHECKING:
     from pytest_distbench.worker.context import RankContext
 
 PEAKS: tuple[tuple[str, float], ...] = (
-    (r"B200\b", 2250e12),
-    (r"H100 NVL", 835e12),
-    (r"H100 PCIe", 756e12),
-    (r"(H100|H200|H800|GH200)\b", 989e12),
-    (r"(A100|A800)\b", 312e12),
-    (r"A30\b", 165e12),
-    (r"A40\b", 149.7e12),
-    (r"A10G\b", 70e12),
-    (r"A10\b", 125e12),
-    (r"L40S\b", 362e12),
-    (r"L40\b", 181e12),
-    (r"L4\b", 121e12),
-    (r"RTX 6000 Ada", 364.2e12),
-    (r"RTX 4090", 165.2e12),
-    (r"RTX 3090", 71e12),
-    (r"V100-PCIE", 112e12),
-    (r"V100\b", 125e12),
-    (r"T4\b", 65e12),
+    (r"B200", 2250e12),
+    (r"(H100|H200|H800) NVL", 835e12),
+    (r"(H100|H800) PCIe", 756e12),
+    (r"H100 80GB HBM3|H200|H800|GH200 \d+GB?( HBM3e)?", 989e12),
+    (r"(A100|A800)(-SXM4-[48]0GB|-PCIE-40GB| 80GB PCIe)", 312e12),
+    (r"A30", 165e12),
+    (r"A40", 149.7e12),
+    (r"A10G", 70e12),
+    (r"A10", 125e12),
+    (r"L40S", 362e12),
+    (r"L40", 181e12),
+    (r"L4", 121e12),
+    (r"RTX 6000 Ada Generation", 364.2e12),
+    (r"GeForce RTX 4090", 165.2e12),
+    (r"GeForce RTX 3090", 71e12),
+    (r"V100S-PCIE-32GB", 130e12),
+    (r"V100-PCIE-(16|32)GB", 112e12),
+    (r"V100-SXM2-(16|32)GB", 125e12),
+    (r"T4", 65e12),
 )
-"""Pattern of a product's name -> dense BF16 FLOP/s of its tensor cores with FP32 accumulation (V100 and T4: FP16), from
-NVIDIA's data sheets, which print twice as much where they count sparsity. The first that matches counts."""
+"""Pattern of a product's whole name -> dense BF16 FLOP/s of its tensor cores with FP32 accumulation (V100 and T4:
+FP16), from NVIDIA's data sheets, which print twice as much where they count sparsity. A name that goes on is another
+product: a laptop's, a ``Ti``, a MIG slice."""
+
+_MAKER = r"(NVIDIA )?(Tesla )?"
 
 
 def peak_flops(device_name: str) -> float:
@@ -47,7 +51,7 @@ def peak_flops(device_name: str) -> float:
         RecordingError: it is in no row of the table.
     """
     for pattern, peak in PEAKS:
-        if re.search(rf"\b{pattern}", device_name):
+        if re.fullmatch(rf"{_MAKER}({pattern})", device_name):
             return peak
     raise RecordingError(f"the peak of {device_name!r} is not known: give peak= in FLOP/s, from its data sheet")
 
@@ -89,7 +93,7 @@ def record_throughput(
         peak: of one device, FLOP/s; None: as :func:`peak_flops` knows it. On a CPU there is no ``mfu`` without it.
 
     Raises:
-        RecordingError: no numbers above 0, or a GPU whose peak is not known.
+        RecordingError: no numbers above 0, a GPU whose peak is not known, or more than the peak.
     """
     call = "record_throughput(...)"
     rate = _positive(call, "tokens", tokens) / _positive(call, "seconds", seconds)
@@ -100,7 +104,14 @@ def record_throughput(
         peak = peak_flops(torch.cuda.get_device_name(rank.device))
     if peak is not None:
         used = rate * _positive(call, "flops_per_token", flops_per_token)
-        rank.record("mfu", used / (rank.world_size * _positive(call, "peak", peak)), better="higher")
+        mfu = used / (rank.world_size * _positive(call, "peak", peak))
+        if mfu > 1:
+            raise RecordingError(
+                f"{call}: an mfu of {mfu:.3g}: {used / rank.world_size:.3g} FLOP/s on each device is more than its "
+                f"peak, {peak:.3g}. peak= is in FLOP/s (989e12 for 989 TFLOP/s), flops_per_token= in FLOP, and tokens= "
+                "and seconds= are of the same steps"
+            )
+        rank.record("mfu", mfu, better="higher")
 
 
 def _positive(call: str, name: str, value: float) -> float:

@@ -130,7 +130,11 @@ def test_a_run_on_the_cpu_has_nothing_of_it(project: Project) -> None:
             "*needs 5 GPUs*4 visible of 4*GPU 0, 1, 2, 3: this process*",
         ),
         ("8xH100 in MIG", ["--world-size=8"], "*needs 8 GPUs*1 visible of 8*where MIG is on CUDA shows*one slice*"),
-        ("H100 in MIG without slices", [], "*--gpu: no GPU: 0 visible of 1*"),
+        (
+            "H100 in MIG without slices",
+            [],
+            "*--gpu: no GPU: 0 visible of 1*MIG is on and it has no slice: *-mig 0*",
+        ),
     ],
 )
 def test_too_few_gpus_is_an_error_that_says_why(project: Project, name: str, options: list[str], text: str) -> None:
@@ -143,7 +147,7 @@ def test_a_repeated_number_is_no_gpu_as_it_is_to_cuda(project: Project, monkeypa
     with made_up(HOSTS["8xH100"]):
         result = run(project(TEST), "--gpu")
 
-    result.stderr.fnmatch_lines(["*--gpu: no GPU: 0 visible of 8 (CUDA_VISIBLE_DEVICES is '0,0')*"])
+    result.stderr.fnmatch_lines(["*--gpu: no GPU: 0 visible of 8 (CUDA_VISIBLE_DEVICES is '0,0'); *0 is named twice*"])
 
 
 def test_the_header_names_what_is_lost(project: Project) -> None:

@@ -11,6 +11,7 @@ from pytest_distbench.judging.update_policy import few_launches, is_wanted, only
 from pytest_distbench.records.kinds import Better
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import Measurement
+from pytest_distbench.records.record import replace
 
 
 def launches(*values: float | None, better: Better = "lower", name: str = "step") -> list[LaunchRecord]:
@@ -76,6 +77,21 @@ def test_only_shown_numbers_are_no_baseline() -> None:
 
 def test_a_launch_without_a_value_is_no_baseline() -> None:
     assert why_not_storable(launches(1.0, None, None)).startswith("step has no value in 2 of 3 launches")
+
+
+def test_a_clock_that_timed_nothing_is_no_baseline() -> None:
+    """The next run, slower by any factor, would be held against nothing."""
+    idle = launches(0.0, 0.0)
+    assert why_not_storable(idle) == ""
+    timed = [
+        replace(
+            launch, measurements=[replace(m, companions={"cpu_s": 0.1, "host_s": 0.1}) for m in launch.measurements]
+        )
+        for launch in idle
+    ]
+
+    assert why_not_storable(timed).startswith("step: the clock reads 0 s: nothing ran on the device in this loop")
+    assert "took 100 ms per iteration" in why_not_storable(timed)
 
 
 def test_of_the_seeds_of_a_training_some_may_miss_the_goal() -> None:

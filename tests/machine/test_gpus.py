@@ -78,7 +78,7 @@ def test_what_a_gpu_is_told_to_be() -> None:
 
     assert (found.driver, found.cuda) == ("570.124.06", "12.8")
     assert (gpu.index, gpu.pci, gpu.capability, gpu.pcie) == (2, "00000000:12:00.0", "9.0", "5x16")
-    assert (gpu.memory_bytes, gpu.ecc, gpu.persistence) == (80 * 2**30, True, True)
+    assert (gpu.memory_bytes, gpu.ecc, gpu.persistence) == (85520809984, True, True)
     assert (gpu.power_limit_w, gpu.default_power_limit_w) == (700.0, 700.0)
 
 
@@ -92,7 +92,7 @@ def test_a_slice_has_its_own_name_memory_and_uuid() -> None:
     [piece] = read("H100 in MIG", CUDA_VISIBLE_DEVICES="MIG-0b").visible
 
     assert (piece.name, piece.uuid) == ("NVIDIA H100 80GB HBM3 MIG 1g.10gb", "MIG-0b")
-    assert (piece.slice_of, piece.memory_bytes) == ("GPU-0000aaaa", 10 * 2**30)
+    assert (piece.slice_of, piece.memory_bytes) == ("GPU-0000aaaa", 9984 * 2**20)
 
 
 @pytest.mark.parametrize(

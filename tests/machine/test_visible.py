@@ -113,3 +113,33 @@ def test_gpus_are_in_the_order_of_the_bus_unless_the_user_wants_the_fastest_firs
     assert visible(mixed, {}) == [slow, fast]
     assert visible(mixed, {"CUDA_DEVICE_ORDER": "FASTEST_FIRST"}) == [fast, slow]
     assert visible(mixed, {"CUDA_DEVICE_ORDER": "FASTEST_FIRST", "CUDA_VISIBLE_DEVICES": "1"}) == [slow]
+
+
+@pytest.mark.parametrize(
+    ("host", "setting", "why"),
+    [
+        ("8xH100", "0,0", "0 is named twice"),
+        ("8xH100", "99", "there is no GPU 99 of 8 that count from 0"),
+        ("8xH100", "0,99,1", "there is no GPU 99 of 8 that count from 0; the list ends there"),
+        ("8xH100", "all", "'all' is no number of a GPU"),
+        ("8xH100", "", "it is empty, which hides all"),
+        ("8xH100", "GPU-000", "8 devices have a UUID that begins with GPU-000"),
+        ("8xH100", "GPU-0001,GPU-9", "no device has the UUID GPU-9"),
+        ("8xH100", "GPU-0001,GPU-0001aaaa", "GPU-0001aaaa names one twice"),
+        ("8xH100", "GPU-0001,1", "'1' is no UUID such as the first"),
+        ("H100 in MIG", "MIG-9", "no device has the UUID MIG-9"),
+        ("H100 in MIG", "MIG-0", "2 devices have a UUID that begins with MIG-0"),
+        ("H100 in MIG", "MIG-0b,MIG-0a", "of several MIG slices the first alone counts"),
+        ("H100 in MIG without slices", None, "GPU 0: MIG is on and it has no slice"),
+        ("H100 in MIG", None, ""),
+        ("8xH100", None, ""),
+        ("8xH100", "1,0", ""),
+        ("8xH100", "GPU-0001,GPU-0000", ""),
+    ],
+)
+def test_what_is_not_visible_is_told_with_the_reason(host: str, setting: str | None, why: str) -> None:
+    with made_up(HOSTS[host]):
+        remarks = read_gpus(variables(setting)).remarks
+
+    assert len(remarks) == bool(why)
+    assert why in "".join(remarks)

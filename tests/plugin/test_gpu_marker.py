@@ -7,7 +7,10 @@ from collections.abc import Callable
 import pytest
 from support.projects import Project, run
 
-from pytest_distbench.testing.nvml import HOSTS, Card, Host, h100s
+from pytest_distbench.errors import ConfigurationError
+from pytest_distbench.machine.gpus import read_gpus
+from pytest_distbench.plugin.gpu_marker import gpu_need
+from pytest_distbench.testing.nvml import HOSTS, Card, Host, h100s, made_up
 
 TEST = """
     import pytest
@@ -33,14 +36,14 @@ TEST = """
     ("host", "marker", "reason"),
     [
         (Host(cards=h100s(2)), "min_memory='80GiB'", ""),
-        (Host(cards=h100s(2)), "min_memory='81GiB'", "*needs GPUs with 81 GiB; GPU 0 has 80 GiB*"),
+        (Host(cards=h100s(2)), "min_memory='90GiB'", "*needs GPUs with 90 GiB; GPU 0 has 79.65 GiB*"),
         (Host(cards=h100s(2)), "capability='9.0', link='nvlink'", ""),
         (Host(cards=h100s(2)), "capability='10.0'", "*needs compute capability 10.0; GPU 0 has 9.0*"),
         (HOSTS["4xL40S"], "link='nvlink'", "*needs NVLink between its GPUs; GPU 0 and GPU 1 have pcie*"),
         (
             Host(cards=[Card(name="GB10", uuid=f"GPU-{i}", bus=i, memory_bytes=None) for i in range(2)]),
-            "min_memory=1",
-            "*needs GPUs with 1 B; GPU 0 does not tell*",
+            "min_memory='1GiB'",
+            "*needs GPUs with 1 GiB; GPU 0 does not tell*",
         ),
     ],
 )
@@ -54,6 +57,27 @@ def test_a_test_runs_on_the_gpus_that_it_needs(
     result.assert_outcomes(passed=int(not reason), skipped=int(bool(reason)))
     if reason:
         result.stdout.fnmatch_lines([reason])
+
+
+@pytest.mark.parametrize(
+    ("sold", "told_mib"),
+    [("80GiB", 81559), ("40GiB", 40536), ("48GiB", 46068), ("24GiB", 23028), ("16GiB", 15360), ("141GiB", 143771)],
+)
+def test_a_product_has_the_memory_that_it_is_sold_with(sold: str, told_mib: int) -> None:
+    """H100, A100, L40S, A10, T4 and H200 as the driver tells of them."""
+    card = Card(name="", uuid="GPU-1", bus=1, memory_bytes=told_mib * 2**20)
+    with made_up(Host(cards=[card])):
+        found = read_gpus({})
+
+    assert gpu_need([pytest.mark.gpu(min_memory=sold).mark]).obstacle(found, 1) == ""
+    more = f"{int(sold.removesuffix('GiB')) * 5 // 4}GiB"
+    assert "needs GPUs with" in gpu_need([pytest.mark.gpu(min_memory=more).mark]).obstacle(found, 1)
+
+
+@pytest.mark.parametrize("value", [40, "40", "0", "4KiB"])
+def test_a_number_without_its_unit_is_refused(value: object) -> None:
+    with pytest.raises(ConfigurationError, match=r"less than any GPU has; write '\d+GiB'"):
+        gpu_need([pytest.mark.gpu(min_memory=value).mark])
 
 
 def test_a_test_on_the_cpu_stays_there_and_is_stored_under_its_class(

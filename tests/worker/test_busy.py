@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_distbench.worker.busy import LONGEST_S, SHORTEST_S, BusyStream
+from pytest_distbench.worker.busy import FIRST_S, LONGEST_S, SHORTEST_S, BusyStream
 
 
 class Loop:
@@ -30,7 +30,7 @@ class Loop:
 
 
 @pytest.mark.parametrize("host_s", [1e-6, 4e-5, 8e-5, 1e-3, 6e-3])
-def test_one_iteration_teaches_how_long_it_takes(host_s: float) -> None:
+def test_some_iterations_teach_how_long_it_takes(host_s: float) -> None:
     loop = Loop(host_s)
 
     assert all(loop.run(20)[1:])
@@ -46,17 +46,57 @@ def test_after_a_slow_iteration_it_becomes_shorter_again() -> None:
     assert loop.held[-1] == pytest.approx(6e-5)
 
 
-def test_of_a_loop_that_waits_for_the_device_it_is_given_up() -> None:
-    loop = Loop(1e-4, waits=True)
-    loop.run(100)
+@pytest.mark.parametrize("warmup", [0, 1, 2, 5])
+@pytest.mark.parametrize("loop", [Loop(50e-3), Loop(1e-4, waits=True)], ids=["long", "waits"])
+def test_where_it_does_not_help_it_is_given_up_before_anything_is_measured(loop: Loop, warmup: int) -> None:
+    """Values with and without the host's time in one series are of two kinds."""
+    loop.run(warmup)
+    loop.busy.settle()
+    held = len(loop.held)
+    loop.run(50)
 
-    assert len(loop.held) < 15
-    assert max(loop.held) == LONGEST_S
+    assert len(loop.held) == held
 
 
-def test_a_slow_first_iteration_is_no_reason_to_give_up() -> None:
+def test_it_is_never_given_up_in_the_middle_of_a_series() -> None:
+    """A loop that begins to wait after its warm-up costs little, and counts in one way."""
+    loop = Loop(1e-4)
+    loop.run(10)
+    loop.busy.settle()
+    held = len(loop.held)
+    loop.waits = True
+    loop.run(50)
+
+    assert len(loop.held) == held + 50
+    assert max(loop.held[held:]) == pytest.approx(4 * 3e-4)
+
+
+@pytest.mark.parametrize("warmup", [2, 5])
+def test_a_slow_first_iteration_is_no_reason_to_give_up(warmup: int) -> None:
     loop = Loop(1.0)
     loop.run(1)
     loop.host_s = 4e-5
+    loop.run(warmup - 1)
+    loop.busy.settle()
 
     assert all(loop.run(20))
+
+
+def test_one_warm_up_iteration_is_enough_for_a_short_one() -> None:
+    loop = Loop(8e-5)
+    loop.run(1)
+    loop.busy.settle()
+
+    assert loop.held == [FIRST_S]
+    assert all(loop.run(20))
+
+
+def test_a_batch_that_takes_the_host_too_long_is_not_held() -> None:
+    """5 ms are covered, twenty times as much in one breath is not."""
+    loop = Loop(5e-3)
+    loop.run(5)
+    loop.busy.settle(20)
+    loop.busy.hold(20)
+
+    assert len(loop.held) == 5
+    assert max(loop.held) <= LONGEST_S

@@ -7,7 +7,7 @@ import unittest
 import pytest
 
 from pytest_distbench.records.rank import ErrorReport
-from pytest_distbench.worker.failure import classify
+from pytest_distbench.worker.failure import classify, without_values
 
 
 class Unspeakable(Exception):
@@ -73,6 +73,27 @@ def test_what_torchs_c_raises_at_the_users_line_is_torchs() -> None:
     assert native.began_in_torch
     assert native.torch_errors[0].startswith("RuntimeError: inconsistent tensor size")
     assert (own.torch_errors, own.began_in_torch) == ([], False)
+
+
+def as_fake(code: str, file: str) -> tuple[str, str]:
+    with pytest.raises(Exception) as caught:  # noqa: PT011 any
+        exec(compile(code, file, "exec"))
+    outcome, report = without_values(caught.value, classify(caught.value)[2])
+    return outcome, report.message
+
+
+def test_without_values_an_assert_of_the_users_is_a_skip_and_one_of_a_library_a_failure() -> None:
+    outcome, told = as_fake("assert 0, 'all ranks agree'", "/home/me/train.py")
+
+    assert (outcome, told) == ("skipped", "needs values, and the backend fake has none: all ranks agree")
+    assert as_fake("assert 0, 'must be int'", "/x/site-packages/torch/distributed/x.py")[0] == "failed"
+
+
+def test_without_values_what_fails_asks_whether_it_needs_them() -> None:
+    outcome, told = as_fake("import torch\ntorch.empty(2**60)", "/home/me/train.py")
+
+    assert outcome == "failed"
+    assert "(the backend fake moves no data: does it need what it received?)" in told.splitlines()[0]
 
 
 def test_a_body_that_exits_is_told_what_a_body_does() -> None:

@@ -130,6 +130,22 @@ def test_a_loop_that_waits_for_the_device_itself_counts_the_host_and_says_so(cud
     assert kernel.companions["exposed"] == [1.0] * 60
 
 
+@pytest.mark.parametrize("warmup", [0, 1, 2, 5])
+@pytest.mark.parametrize(("host_s", "waits"), [(50e-3, False), (80e-6, True)])
+def test_a_series_has_the_host_in_all_its_values_or_in_none(
+    cuda: VirtualCuda, host_s: float, waits: bool, warmup: int
+) -> None:
+    kernel = measure(cuda, host_s, waits=waits, warmup=warmup)
+
+    assert kernel.values == [pytest.approx(host_s + KERNEL_S, abs=2e-6)] * 60
+
+
+def test_a_batch_that_takes_the_host_long_has_it_in_all_its_values(cuda: VirtualCuda) -> None:
+    kernel = measure(cuda, 5e-3, mode="batch")
+
+    assert kernel.values == [pytest.approx(5e-3, rel=1e-2)] * 3
+
+
 def test_a_graph_is_captured_once_and_replayed_without_the_loop_body(cuda: VirtualCuda) -> None:
     seen = []
     for i in make_rank(device="cuda").timed("kernel", warmup=2, iterations=30, mode="graph"):

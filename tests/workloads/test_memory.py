@@ -6,6 +6,7 @@ import pytest
 import torch
 from support.ranks import make_rank
 
+from pytest_distbench.errors import RecordingError
 from pytest_distbench.workloads.memory import record_peak_memory, reset_peak_memory
 
 
@@ -36,3 +37,20 @@ def test_on_a_gpu_it_is_the_allocators_and_the_devices(monkeypatch: pytest.Monke
         "reserved": [20.0],
         "device": [30.0],
     }
+
+
+def test_each_part_of_a_body_has_its_own() -> None:
+    rank = make_rank()
+    for part in ("training", "evaluation"):
+        reset_peak_memory(rank)
+        record_peak_memory(rank, at={"during": part})
+
+    assert [o.at for o in rank.notebook.observations] == [
+        {"during": "training", "of": "resident"},
+        {"during": "evaluation", "of": "resident"},
+    ]
+
+
+def test_a_point_cannot_take_the_place_of_the_kind() -> None:
+    with pytest.raises(RecordingError, match=r"wanted at= without 'of'"):
+        record_peak_memory(make_rank(), at={"of": "training"})

@@ -17,10 +17,15 @@ from pytest_distbench.workloads.throughput import PEAKS, peak_flops, record_thro
         ("NVIDIA H100 NVL", 835),
         ("NVIDIA H100 PCIe", 756),
         ("NVIDIA H200", 989),
+        ("NVIDIA H200 NVL", 835),
+        ("NVIDIA H800 PCIe", 756),
         ("NVIDIA GH200 480GB", 989),
         ("NVIDIA B200", 2250),
         ("NVIDIA A100-SXM4-80GB", 312),
+        ("A100-SXM4-40GB", 312),
+        ("NVIDIA A100 80GB PCIe", 312),
         ("NVIDIA A10G", 70),
+        ("NVIDIA RTX 6000 Ada Generation", 364.2),
         ("NVIDIA A10", 125),
         ("NVIDIA L40S", 362),
         ("NVIDIA L4", 121),
@@ -33,7 +38,21 @@ def test_the_peak_of_a_product_is_found_by_the_name_that_the_driver_gives(name: 
     assert peak_flops(name) == pytest.approx(tflops * 1e12)
 
 
-@pytest.mark.parametrize("name", ["NVIDIA GeForce GTX 1080", "A1000", "AL4", ""])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "NVIDIA GeForce GTX 1080",
+        "A1000",
+        "AL4",
+        "",
+        "NVIDIA GB200",
+        "NVIDIA GeForce RTX 4090 Laptop GPU",
+        "NVIDIA GeForce RTX 4090 D",
+        "NVIDIA GeForce RTX 3090 Ti",
+        "NVIDIA H100 80GB HBM3 MIG 1g.10gb",
+        "NVIDIA A100-SXM-64GB",
+    ],
+)
 def test_no_peak_is_guessed(name: str) -> None:
     with pytest.raises(RecordingError, match="give peak="):
         peak_flops(name)
@@ -74,6 +93,11 @@ def test_on_a_gpu_the_peak_is_that_of_its_name(monkeypatch: pytest.MonkeyPatch) 
     record_throughput(rank, tokens=312.0, seconds=1.0, flops_per_token=0.5e12)
 
     assert rank.notebook.observations[1].values == [pytest.approx(0.5)]
+
+
+def test_more_than_the_peak_is_refused_with_its_unit() -> None:
+    with pytest.raises(RecordingError, match=r"an mfu of 2.02e\+11.*peak= is in FLOP/s \(989e12 for 989 TFLOP/s\)"):
+        record_throughput(make_rank(), tokens=1000.0, seconds=1.0, flops_per_token=2e11, peak=989)
 
 
 @pytest.mark.parametrize("wrong", [{"tokens": 0}, {"seconds": -1.0}, {"flops_per_token": float("nan")}])

@@ -66,6 +66,8 @@ def gpus(
     yield Finding("ok", "NVIDIA driver", f"{found.driver}, for CUDA up to {found.cuda}")
     for reason in found.unreadable:
         yield Finding("warn", "GPU", reason, "the other GPUs can be used")
+    for remark in found.remarks:
+        yield Finding("warn", "visible GPUs", remark)
     setting = variables.get(VARIABLE)
     if not found.visible:
         given = "is not set" if setting is None else f"is {setting!r}"
