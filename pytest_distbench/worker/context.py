@@ -389,6 +389,10 @@ class RankContext:
         """Wait for all ranks, without touching the device. A collective call."""
         self._side_group.barrier()
 
+    def note_refusal(self) -> None:
+        """The backend has refused a call, in all ranks; they go on."""
+        self._side_group.was_refused = True
+
     def agree(self, value: float) -> float:
         """Rank 0's value in every rank; it need not be finite. A collective call."""
         return self._side_group.broadcast(_check_number("agree", value))

@@ -24,6 +24,10 @@ class SideGroup:
         world_size: ranks of the launch.
         timeout_s: of the launch.
         watch: is told which collectives are not the workload's.
+
+    Attributes:
+        was_refused: the backend has refused a call of the workload's. gloo's barrier waits for all work before it, and
+            may find such a call among it a while later and raise its error once more, in one rank alone.
     """
 
     def __init__(self, backend: str, world_size: int, timeout_s: float, watch: Watch) -> None:
@@ -33,6 +37,7 @@ class SideGroup:
         self._watch = watch
         self._group: dist.ProcessGroup | None = None
         self._flag: torch.Tensor | None = None
+        self.was_refused = False
 
     def barrier(self) -> None:
         """Wait for all ranks, without touching the device."""
@@ -40,7 +45,7 @@ class SideGroup:
             return
         group = self._make()
         with self._watch.apart():
-            if group is None:
+            if group is None and not self.was_refused:
                 dist.barrier()
             else:  # torch's barrier takes a byte of the device that the default group is bound to
                 dist.all_reduce(torch.zeros(1, device="cpu"), group=group)

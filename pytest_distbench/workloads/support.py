@@ -45,6 +45,7 @@ def refusal(rank: RankContext, make: Callable[[], Call], make_usual: Callable[[]
     refused = rank.sum_over_ranks(int(bool(reason)))
     if not refused:
         return ""
+    rank.note_refusal()
     calling = rank.sum_over_ranks(int(call.form is not None))
     told = zlib.crc32(reason.encode())
     if refused != calling or rank.sum_over_ranks(told) != calling * rank.agree(told):

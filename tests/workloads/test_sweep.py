@@ -104,6 +104,25 @@ def planted(rank):
             row.sweep(rank)
 
 
+def refused(rank):
+    import torch
+
+    from pytest_distbench.workloads.calls import Call
+    from pytest_distbench.workloads.collectives import Buffers, Form
+    from pytest_distbench.workloads.support import refusal
+
+    buffers = Buffers(torch.zeros(16, dtype=torch.bool), torch.zeros(8, dtype=torch.bool))
+    form = Form(ranks=(0, 1), rank=rank.rank)
+
+    def call():
+        dist.reduce_scatter(buffers.received, list(buffers.sent.chunk(2)), op=dist.ReduceOp.AVG)
+
+    for _ in range(300):
+        assert "be cast" in refusal(rank, lambda: Call((buffers,), form, call), lambda: Call((), None, int))
+        rank.barrier()
+    rank.record("done", 1, better="exact")
+
+
 UNEVEN = Operation(
     name="uneven",
     busbw_factor=lambda n: 1,
@@ -280,3 +299,10 @@ def test_a_call_that_is_wrong_whatever_it_sends_is_no_pair_that_is_not_supported
 
     assert record.outcome == "failed"
     assert "ValueError: wrong from the beginning" in record.reason
+
+
+def test_a_call_that_was_refused_is_over(launch: Launch) -> None:
+    """Its error came back, some calls later and in one rank, from the barrier before an iteration."""
+    record = launch("refused")
+
+    assert record.reason == ""
