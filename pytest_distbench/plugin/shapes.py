@@ -6,12 +6,15 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
+import pytest
+
 from pytest_distbench import workloads
 from pytest_distbench.errors import ConfigurationError, show
 from pytest_distbench.plugin.arguments import Arguments
 from pytest_distbench.plugin.fixtures import Distbench
 from pytest_distbench.plugin.runs import Run
 from pytest_distbench.records.choices import MODES, OverRanks
+from pytest_distbench.units import format_bytes
 from pytest_distbench.workloads.collectives import OPERATIONS, Operation, operation
 from pytest_distbench.workloads.collectives.groups import groups_of
 from pytest_distbench.workloads.collectives.reductions import REDUCTIONS, reduction
@@ -134,6 +137,10 @@ class CollectiveSweep:
         largest = None if max_bytes is None else given.whole("max_bytes", max_bytes, least=1)
         caps = [cap for cap in (largest, self._max_message_bytes) if cap is not None]
         kept = [size for size in chosen if size >= item and all(size <= cap for cap in caps)]
+        asked = [size for size in chosen if size >= item and (largest is None or size <= largest)]
+        if not kept and asked and self._max_message_bytes is not None:
+            told = f"its smallest message has {format_bytes(min(asked))}"
+            pytest.skip(f"not run: {told}, --distbench-max-message is {format_bytes(self._max_message_bytes)}")
         if not kept:
             given.refuse(
                 f"no message size left of {len(chosen)}: {_last(dtypes)} takes {item} B, "

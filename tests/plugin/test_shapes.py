@@ -96,3 +96,10 @@ def test_all_types_and_reduce_operations_are_asked_for_by_a_word(tmp_path: Path)
 
 def test_the_option_caps_sizes(tmp_path: Path) -> None:
     assert wanted(sweep(tmp_path, "all_reduce", sizes=[4, 8, 16], max_bytes=8, most=4))["sizes"] == [4]
+
+
+def test_a_sweep_of_larger_messages_than_the_option_leaves_is_skipped_with_both(tmp_path: Path) -> None:
+    with pytest.raises(pytest.skip.Exception, match=r"smallest message has 32 MiB, --distbench-max-message is 64 KiB"):
+        sweep(tmp_path, "all_reduce", sizes="nccl-tests", most=2**16)
+    with pytest.raises(Misuse, match="no message size left"):
+        sweep(tmp_path, "all_reduce", sizes="nccl-tests", max_bytes=2**16)
