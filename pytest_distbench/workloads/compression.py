@@ -92,6 +92,14 @@ def hook_named(name: object) -> Hook:
     return HOOKS[name]
 
 
+_FIRST_BUCKET_BYTES = 2**20
+"""Of DDP; gradients of more bytes are in several buckets."""
+
+
+def _gradient_bytes(model: DistributedDataParallel) -> int:
+    return sum(p.numel() * p.element_size() for p in model.parameters())
+
+
 def compressed_training(rank: RankContext) -> None:
     """Record ``step_time``, ``gradient_bytes`` and ``gradient_error`` of a training whose gradients a hook sends.
 
@@ -107,6 +115,7 @@ def compressed_training(rank: RankContext) -> None:
         SkipTest: torch or the backend does not support the hook here; the message is the reason.
     """
     import torch
+    import torch.distributed as dist
     from torch.nn.parallel import DistributedDataParallel
 
     params = rank.params
@@ -129,6 +138,11 @@ def compressed_training(rank: RankContext) -> None:
         model(batch).square().mean().backward()
 
     plain = make()
+    if hook.takes_rank and dist.get_backend() == "gloo" and _gradient_bytes(plain) > _FIRST_BUCKET_BYTES:
+        raise unittest.SkipTest(
+            f"{params['hook']}: torch's hook waits in gloo's own two threads, and on several buckets for ever; one of "
+            "at most 1 MiB is one bucket"
+        )
     step(plain)
     exact = _gradient(plain)
     _expect_support(rank, hook)

@@ -28,9 +28,9 @@ class Train:
     def __init__(self, launch: Launch) -> None:
         self._launch = launch
 
-    def __call__(self, hook: str) -> LaunchRecord:
+    def __call__(self, hook: str, width: int = WIDTH) -> LaunchRecord:
         params = {
-            "hook": hook, "width": WIDTH, "layers": LAYERS, "batch": 8, "approximation_rank": 4, "iterations": 2,
+            "hook": hook, "width": width, "layers": LAYERS, "batch": 8, "approximation_rank": 4, "iterations": 2,
             "warmup": 1,
         }  # fmt: skip
         return self._launch("compressed_training", params=params)
@@ -66,3 +66,12 @@ def test_what_torch_refuses_here_is_skipped_with_its_reason(train: Train) -> Non
 
     assert record.outcome == "skipped"
     assert record.reason.startswith("bf16: BF16 all reduce communication hook required CUDA")
+
+
+@pytest.mark.spawn
+@pytest.mark.parametrize("launcher", ["warm"], indirect=True)
+def test_power_sgd_on_several_buckets_is_skipped_on_gloo_where_it_may_wait_for_ever(train: Train) -> None:
+    record = train("powersgd", width=512)
+
+    assert record.outcome == "skipped"
+    assert "on several buckets for ever" in record.reason
