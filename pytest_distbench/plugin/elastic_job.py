@@ -38,7 +38,7 @@ class Elastic:
         nodes: int | tuple[int, int],
         plan: Cycle | Change | Sequence[Change] = (),
         start: int | None = None,
-        checkpoint_every: int = 20,
+        checkpoint_every: int | None = None,
         engine: str = DEFAULT_ENGINE,
         timers: Mapping[str, float] | None = None,
         params: Mapping[str, Any] | None = None,
@@ -59,7 +59,7 @@ class Elastic:
                 ``crash(...)``, ``stop(...)``, from :mod:`pytest_distbench.elastic`. Nothing: a fixed run, to compare
                 others with.
             start: nodes at the beginning. Default: the fewest where some join first, else the most.
-            checkpoint_every: steps between two checkpoints.
+            checkpoint_every: steps between two checkpoints. Default: 20; ``torchft`` writes none.
             engine: what changes the membership, a row of ``launch/elastic/engines.py``: ``stock``, the command line
                 tool torchrun.
             timers: of the engine, by name: ``last_call_s``, ``keep_alive_s``, ``keep_alive_attempts``,
@@ -137,7 +137,7 @@ class Elastic:
         if not isinstance(engine, str) or engine not in ENGINES:
             given.refuse(f"engine={show(engine)}; wanted one of {', '.join(ENGINES)}")
         wanted = _timers(given, engine, timers)
-        used, problem = _usable(engine)
+        used, problem = _usable(given, engine)
         try:
             usual = usual_start(made, least=least, most=most) if start is None else start
             job = ElasticJob(
@@ -149,7 +149,7 @@ class Elastic:
                 in_place_of=f"{engine}: {problem}" if problem else "",
                 version=ENGINES[used].version(),
                 timers=ENGINES[used].all_timers(wanted),
-                checkpoint_every=given.whole("checkpoint_every", checkpoint_every, least=1),
+                checkpoint_every=_checkpoint_every(given, used, checkpoint_every),
             )
             check_job(job)
             _check_changes(job)
@@ -182,12 +182,21 @@ def _timers(given: Arguments, engine: str, timers: object) -> dict[str, Number]:
     }
 
 
-def _usable(engine: str) -> tuple[str, str]:
+def _checkpoint_every(given: Arguments, engine: str, wanted: object) -> int | None:
+    usual = ENGINES[engine].checkpoint_every
+    if wanted is None:
+        return usual
+    if usual is None:
+        given.refuse(f"checkpoint_every={show(wanted)}: the engine {engine} writes no checkpoints; leave it out")
+    return given.whole("checkpoint_every", wanted, least=1)
+
+
+def _usable(given: Arguments, engine: str) -> tuple[str, str]:
     """The engine itself, or the one that stands in for it, and why."""
     kind = ENGINES[engine]
     problem = kind.problem()
     if problem and not kind.stand_in:
-        pytest.skip(f"not run: engine {engine}: {problem}")
+        given.refuse(f"engine={engine!r} cannot be used here: {problem}")
     return (kind.stand_in, problem) if problem else (engine, "")
 
 
