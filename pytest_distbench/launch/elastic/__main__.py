@@ -9,7 +9,8 @@ from pathlib import Path
 
 import msgspec
 
-from pytest_distbench.launch.elastic.controller import CannotGoOn, Controller
+from pytest_distbench.launch.elastic.controller import Controller
+from pytest_distbench.launch.elastic.progress import CannotGoOn
 from pytest_distbench.launch.elastic.torchrun import TorchrunEngine
 from pytest_distbench.records.plan import LaunchPlan
 from pytest_distbench.worker.torch_internals import store_on
