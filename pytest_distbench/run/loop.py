@@ -20,7 +20,7 @@ from pytest_distbench.machine import hardware
 from pytest_distbench.machine.locks import alone_on_this_host, lease
 from pytest_distbench.records.baseline import BaselineEntry
 from pytest_distbench.records.case import CaseKey
-from pytest_distbench.records.elastic import ENGINES
+from pytest_distbench.records.elastic import is_elastic
 from pytest_distbench.records.environment import Environment
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import CaseResult
@@ -98,7 +98,7 @@ class Session:
 
         def is_one_of(wanted: set[tuple[str, str]], text: str) -> bool:
             key = CaseKey.parse(text)
-            is_ours = key.launcher in (self.settings.launcher, COMMAND, *ENGINES.values())
+            is_ours = key.launcher in (self.settings.launcher, COMMAND) or is_elastic(key.launcher)
             return is_ours and any((test_id, key.backend) in wanted for test_id in key.test_ids)
 
         count = 0

@@ -91,9 +91,7 @@ def _join(plan: LaunchPlan, slot: int) -> int:
     assert plan.elastic is not None
     rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     device = torch.device("cuda", plan.devices[slot]) if plan.device == "cuda" else torch.device("cpu")
-    join_group(
-        plan.backend, rank=rank, world_size=world_size, timeout_s=plan.elastic.timers.collective_s, device=device
-    )
+    join_group(plan.backend, rank=rank, world_size=world_size, timeout_s=plan.elastic.collective_s, device=device)
     number = torch.tensor([count_generation(Path(plan.directory)) if rank == 0 else 0], device=device)
     dist.broadcast(number, src=0)
     generation = int(number.item())

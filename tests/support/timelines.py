@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from pytest_distbench.launch.elastic.engines import ENGINES
 from pytest_distbench.launch.elastic.history import History
 from pytest_distbench.records.elastic import ChangeKind, ElasticJob, MembershipPlan
 from pytest_distbench.records.rank import ErrorReport
@@ -23,7 +24,9 @@ from pytest_distbench.records.timeline import (
     Stepped,
 )
 
-JOB = ElasticJob(least=1, most=2, start=1, plan=MembershipPlan(), checkpoint_every=10)
+JOB = ElasticJob(
+    least=1, most=2, start=1, plan=MembershipPlan(), timers=ENGINES["stock"].all_timers({}), checkpoint_every=10
+)
 ERROR = ErrorReport(kind="ValueError", message="no", traceback="Traceback: no", raised_at=0.0)
 LOST = ErrorReport(
     kind="RuntimeError",

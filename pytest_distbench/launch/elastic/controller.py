@@ -112,7 +112,7 @@ class Controller:
 
     def _settle(self, index: int, change: Change | None) -> None:
         """Wait until all nodes that there should be have taken steps together since the last change."""
-        deadline = self._clock() + self._job.timers.settle_s + (change.for_s or 0.0 if change is not None else 0.0)
+        deadline = self._clock() + self._job.settle_s + (change.for_s or 0.0 if change is not None else 0.0)
         while not self._progress.has_finished:
             found = self._progress.stable_generation if self._resume is None else None
             if found is not None:

@@ -176,7 +176,8 @@ def _fates(plan: LaunchPlan, job: ElasticJob, lines: Sequence[Line]) -> list[Ran
 def _remarks(job: ElasticJob, lines: Sequence[Line]) -> list[str]:
     """What the user should know of a job that passed."""
     torn = sorted({name for line in lines if isinstance(line, Loaded) for name in line.torn})
-    remarks = [f"checkpoint {name} was torn, and the last good one was used" for name in torn]
+    remarks = [f"engine {job.engine} in place of {job.in_place_of}"] if job.in_place_of else []
+    remarks += [f"checkpoint {name} was torn, and the last good one was used" for name in torn]
     steps = [line for line in lines if isinstance(line, Stepped)]
     if steps and all(step.lr is None for step in steps):
         remarks.append(

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from statistics import median
 
 from pytest_distbench.launch.elastic.changes import change_results, first_step_t
+from pytest_distbench.launch.elastic.engines import ENGINES
 from pytest_distbench.launch.elastic.epochs import epoch_results
 from pytest_distbench.launch.elastic.history import History
 from pytest_distbench.launch.elastic.samples import count_samples
@@ -100,7 +101,8 @@ def _of_changes(job: ElasticJob, changes: Sequence[ChangeResult]) -> list[Measur
         every = Bound(side="most", value=job.checkpoint_every, where=_WHERE)
         redone = max(c.steps_redone for c in those)
         found.append(_number("steps_redone", redone, unit="steps", at=at, bounds=[every]))
-        found.append(_number("restarts_used", max(c.restarts_used for c in those), at=at))
+        if ENGINES[job.engine].counts_restarts:
+            found.append(_number("restarts_used", max(c.restarts_used for c in those), at=at))
         found.append(_number("rounds", max(c.rounds for c in those), at=at))
         if ready := [c.joiner_ready_s for c in those if c.joiner_ready_s is not None]:
             found.append(_number("joiner_ready", median(ready), unit="s", better="lower", at=at))

@@ -1,6 +1,6 @@
 """The controller of a pool: shares slots out among jobs and a serving, until all jobs have ended.
 
-``python -m pytest_distbench.launch.elastic.pool PLAN`` runs it, and hosts the store of each job.
+``python -m pytest_distbench.launch.elastic.pool PLAN`` runs it; each job has an engine of its own.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from pathlib import Path
 import msgspec
 
 from pytest_distbench.launch.elastic.allocation import decide
+from pytest_distbench.launch.elastic.engines import ENGINES, EngineSetup
 from pytest_distbench.launch.elastic.pool_job import RunningJob
 from pytest_distbench.launch.elastic.progress import CannotGoOn
 from pytest_distbench.launch.elastic.replicas import LOAD, ReplicaProcesses, Replicas
@@ -212,7 +213,7 @@ def main(path: str) -> int:
     jobs = []
     for index, wanted in enumerate(plan.pool.jobs):
         part = _plan_of(plan, index)
-        engine = make_engine(wanted.job, part.files, variables)
+        engine = ENGINES[wanted.job.engine].make(EngineSetup(job=wanted.job, files=part.files, variables=variables))
         jobs.append(RunningJob(wanted, engine, part.files.timeline))
     replicas = None if plan.pool.serving is None else ReplicaProcesses(plan.files, variables=variables)
     try:

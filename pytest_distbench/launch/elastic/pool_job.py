@@ -57,13 +57,14 @@ class RunningJob:
 
     @property
     def holder(self) -> Holder:
-        """As the policy sees it."""
+        """As the policy sees it; one that is about to end neither takes nor gives."""
+        is_ending = self._progress.is_ending
         return Holder(
             name=self.wanted.name,
-            least=self.wanted.job.least,
+            least=len(self.slots) if is_ending else self.wanted.job.least,
             most=self.wanted.job.most,
             slots=frozenset(self.slots),
-            is_stable=bool(self.slots) and self._changed_t is None and not self._progress.is_ending,
+            is_stable=bool(self.slots) and self._changed_t is None and not is_ending,
         )
 
     @property
@@ -83,8 +84,6 @@ class RunningJob:
 
     def give_back(self, slots: Collection[int]) -> None:
         """Ask the nodes in slots to go; they are free when :meth:`look` says so."""
-        if self._progress.is_ending:
-            return
         self._expect(Change(kind="leave", at_s=0.0, nodes=len(slots)), self.slots - set(slots), slots)
         for slot in sorted(slots):
             self.leaving[slot] = self._clock()
@@ -152,16 +151,16 @@ class RunningJob:
             index = START if self._change is None else self._changes - 1
             self._append(Stable(t=now, index=index, generation=found, world_size=len(self.slots)))
             self._changed_t = None
-        elif now - self._changed_t > self.wanted.job.timers.settle_s:
+        elif now - self._changed_t > self.wanted.job.settle_s:
             why = tell_unstable(self._progress.lines, self.slots, self._change, self.wanted.job)
             raise CannotGoOn(f"job {self.wanted.name}: {why}")
 
     def _check_left(self, freed: Collection[int]) -> None:
-        limit_s = self.wanted.job.timers.settle_s
+        limit_s = self.wanted.job.settle_s
         for slot, asked in self.leaving.items():
             if slot not in freed and self._clock() - asked > limit_s:
                 raise CannotGoOn(
-                    f"job {self.wanted.name}: slot {slot} was not given back {limit_s} s after its agent was asked to "
+                    f"job {self.wanted.name}: slot {slot} was not given back {limit_s:g} s after its agent was asked to "
                     "go with SIGTERM. Does the body ignore that signal, or clean up for so long?"
                 )
 

@@ -11,6 +11,7 @@ import importlib.util
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -23,10 +24,11 @@ import psutil
 
 from pytest_distbench.launch import processes
 from pytest_distbench.launch.contract import NO_REVERSE_DNS
+from pytest_distbench.launch.elastic.engines import EngineSetup
 from pytest_distbench.launch.logs import tail
-from pytest_distbench.records.elastic import NODE_VARIABLE, SLOT_VARIABLE, ElasticJob
-from pytest_distbench.records.launch_files import LaunchFiles
+from pytest_distbench.records.elastic import NODE_VARIABLE, SLOT_VARIABLE
 from pytest_distbench.records.timeline import AgentEnded, Rendezvous
+from pytest_distbench.worker.torch_internals import store_on
 
 MAX_RESTARTS = 1000
 """Those that torchrun counts while nodes only join: who loses its peers a moment before it hears of the change."""
@@ -36,6 +38,10 @@ HANGS_ON_SCALE_UP = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
 publishes, until its store gives up after 60 s (torch/distributed/elastic/rendezvous/dynamic_rendezvous.py). Can go
 when tests/launch/elastic/test_torchrun.py says so."""
 
+STORE_S = 60.0
+"""How long agents and workers wait for the store."""
+
+_LOOPBACK = "127.0.0.1"
 _RENDEZVOUS = "RENDEZVOUS"
 _KILL_S = 10.0
 _LOGS_S = 5.0
@@ -54,10 +60,7 @@ class TorchrunEngine:
     """Nodes that are torchrun processes.
 
     Args:
-        job: what they run.
-        files: of the launch; the plan is among them.
-        port: of the store on this host.
-        variables: environment of the nodes.
+        setup: what they run, and where.
         worker: module that each worker runs.
         workaround: for what this torch does wrong; a test leaves it out.
         clock: tells the time of the timeline.
@@ -65,19 +68,16 @@ class TorchrunEngine:
 
     def __init__(
         self,
-        job: ElasticJob,
-        files: LaunchFiles,
-        port: int,
+        setup: EngineSetup,
         *,
-        variables: dict[str, str],
         worker: str = "pytest_distbench.worker.elastic",
         workaround: dict[str, str] = HANGS_ON_SCALE_UP,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._job = job
-        self._files = files
-        self._port = port
-        self._variables = {**variables, **NO_REVERSE_DNS, **workaround}
+        self._job = setup.job
+        self._files = setup.files
+        self._store = store_on(socket.create_server((_LOOPBACK, 0)), timeout_s=STORE_S)
+        self._variables = {**setup.variables, **NO_REVERSE_DNS, **workaround}
         self._worker = worker
         self._clock = clock
         self._id = uuid.uuid4().hex[:12]
@@ -148,10 +148,10 @@ class TorchrunEngine:
         job, timers = self._job, self._job.timers
         settings = {
             "is_host": "0",
-            "join_timeout": timers.settle_s,
-            "last_call_timeout": timers.last_call_s,
-            "keep_alive_interval": timers.keep_alive_s,
-            "keep_alive_max_attempt": timers.keep_alive_attempts,
+            "join_timeout": timers["settle_s"],
+            "last_call_timeout": timers["last_call_s"],
+            "keep_alive_interval": timers["keep_alive_s"],
+            "keep_alive_max_attempt": timers["keep_alive_attempts"],
             "close_timeout": 5,
         }
         return [
@@ -159,13 +159,13 @@ class TorchrunEngine:
             f"--nnodes={job.least}:{job.most}",
             "--nproc-per-node=1",
             "--rdzv-backend=c10d",
-            f"--rdzv-endpoint=127.0.0.1:{self._port}",
+            f"--rdzv-endpoint={_LOOPBACK}:{self._store.port}",
             f"--rdzv-id={self._id}",
             f"--rdzv-conf={','.join(f'{name}={value}' for name, value in settings.items())}",
             f"--max-restarts={MAX_RESTARTS}",
             *(["--event-log-handler=console"] if tells_events() else []),
             f"--log-dir={self._files.torchrun_logs / str(slot)}",
-            "--local-addr=127.0.0.1",
+            f"--local-addr={_LOOPBACK}",
             "-m", self._worker, str(self._files.plan),
         ]  # fmt: skip
 

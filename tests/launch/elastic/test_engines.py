@@ -1,0 +1,30 @@
+"""The table of engines: what each row has, and what a stand-in makes of another's timers."""
+
+from __future__ import annotations
+
+import pytest
+
+from pytest_distbench.launch.elastic.engines import DEFAULT_ENGINE, ENGINES, EngineKind, torch_release
+from pytest_distbench.machine.hardware import installed_version
+
+
+def test_the_default_can_be_used_everywhere() -> None:
+    assert ENGINES[DEFAULT_ENGINE].problem() == ""
+
+
+@pytest.mark.parametrize("kind", ENGINES.values(), ids=list(ENGINES))
+def test_each_row_has_what_controller_and_workers_need_and_a_stand_in_that_can_always_be_used(kind: EngineKind) -> None:
+    assert {"collective_s", "settle_s"} <= kind.timers.keys()
+    assert kind.stand_in in ("", DEFAULT_ENGINE)
+    assert all(isinstance(timer.default, int) for timer in kind.timers.values() if timer.is_whole)
+
+
+def test_timers_that_were_not_given_are_the_rows_and_those_of_another_engine_are_made_to_fit() -> None:
+    found = ENGINES["stock"].all_timers({"last_call_s": 0.3, "keep_alive_s": 2, "poll_s": 0.05})
+
+    assert list(found) == list(ENGINES["stock"].timers)
+    assert (found["last_call_s"], found["keep_alive_s"], found["settle_s"]) == (1, 2, 120)
+
+
+def test_a_release_of_torch_is_told_without_its_build() -> None:
+    assert f"{installed_version('torch')}.".startswith(f"{torch_release().removeprefix('torch ')}.")
