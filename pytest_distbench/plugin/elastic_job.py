@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict
 
 import pytest
 
@@ -134,10 +134,7 @@ class Elastic:
         least = given.whole("nodes", pair[0], least=1)
         most = given.whole("nodes", pair[1], least=least)
         made = _plan(given, plan)
-        if not isinstance(engine, str) or engine not in ENGINES:
-            given.refuse(f"engine={show(engine)}; wanted one of {', '.join(ENGINES)}")
-        wanted = _timers(given, engine, timers)
-        used, problem = _usable(engine)
+        used = usable_engine(given, engine, timers)
         try:
             usual = usual_start(made, least=least, most=most) if start is None else start
             job = ElasticJob(
@@ -145,11 +142,8 @@ class Elastic:
                 most=most,
                 start=given.whole("start", usual, least=least, most=most),
                 plan=made,
-                engine=used,
-                in_place_of=f"{engine}: {problem}" if problem else "",
-                version=ENGINES[used].version(),
-                timers=ENGINES[used].all_timers(wanted),
                 checkpoint_every=given.whole("checkpoint_every", checkpoint_every, least=1),
+                **used,
             )
             check_job(job)
             _check_changes(job)
@@ -168,6 +162,33 @@ def _plan(given: Arguments, plan: object) -> MembershipPlan:
             "stop(...), from pytest_distbench.elastic"
         )
     return MembershipPlan(changes=list(changes))
+
+
+class UsedEngine(TypedDict):
+    """What a job's record says of its engine."""
+
+    engine: str
+    in_place_of: str
+    version: str
+    timers: dict[str, Number]
+
+
+def usable_engine(given: Arguments, engine: object, timers: object) -> UsedEngine:
+    """The engine that runs here in place of the one that was asked for, or that itself.
+
+    Raises:
+        Misuse: there is none of that name, or it has no such timer.
+    """
+    if not isinstance(engine, str) or engine not in ENGINES:
+        given.refuse(f"engine={show(engine)}; wanted one of {', '.join(ENGINES)}")
+    wanted = _timers(given, engine, timers)
+    used, problem = _usable(engine)
+    return UsedEngine(
+        engine=used,
+        in_place_of=f"{engine}: {problem}" if problem else "",
+        version=ENGINES[used].version(),
+        timers=ENGINES[used].all_timers(wanted),
+    )
 
 
 def _timers(given: Arguments, engine: str, timers: object) -> dict[str, Number]:

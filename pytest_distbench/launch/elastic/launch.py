@@ -145,14 +145,15 @@ def make_record(plan: LaunchPlan, job: ElasticJob, *, code: int, timed_out: bool
         fates=_fates(plan, job, lines) if reason else [],
         measurements=[] if reason else measurements,
         peak_memory_bytes=max((r.peak_memory_bytes for r in reports.values()), default=0),
-        software=_software(reports.values()),
+        software=software_of(reports.values()),
         elastic=result,
         remarks=_remarks(job, lines),
         logs=plan.directory,
     )
 
 
-def _software(reports: Iterable[RankReport]) -> dict[str, str]:
+def software_of(reports: Iterable[RankReport]) -> dict[str, str]:
+    """What ran, as a worker that finished says; else as far as it can be told without torch."""
     told = [r.software for r in reports if r.software]
     return told[0] if told else {"python": platform.python_version(), "torch": hardware.installed_version("torch")}
 

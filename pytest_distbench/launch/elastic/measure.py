@@ -109,11 +109,15 @@ def _of_changes(job: ElasticJob, changes: Sequence[ChangeResult]) -> list[Measur
     return found
 
 
+def useful_s(history: History) -> float:
+    """Seconds of nodes that went into steps that counted, each at the median time of its world size."""
+    return sum((history.step_s(lines[0].world_size) or 0.0) * lines[0].world_size for _, _, lines in history.passes())
+
+
 def _goodput(history: History) -> float | None:
-    """Share of the nodes' seconds that went into steps that counted, each at the median time of its world size."""
-    useful = sum((history.step_s(lines[0].world_size) or 0.0) * lines[0].world_size for _, _, lines in history.passes())
+    """Share of the nodes' seconds that was of use."""
     given = _given_s(history)
-    return min(1.0, useful / given) if given > 0 else None
+    return min(1.0, useful_s(history) / given) if given > 0 else None
 
 
 def _given_s(history: History) -> float:

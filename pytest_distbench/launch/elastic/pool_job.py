@@ -160,8 +160,8 @@ class RunningJob:
         for slot, asked in self.leaving.items():
             if slot not in freed and self._clock() - asked > limit_s:
                 raise CannotGoOn(
-                    f"job {self.wanted.name}: slot {slot} was not given back {limit_s:g} s after its agent was asked to "
-                    "go with SIGTERM. Does the body ignore that signal, or clean up for so long?"
+                    f"job {self.wanted.name}: slot {slot} was not given back {limit_s:g} s after its agent was "
+                    "asked to go with SIGTERM. Does the body ignore that signal, or clean up for so long?"
                 )
 
     def _end(self) -> set[int]:
