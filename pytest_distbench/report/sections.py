@@ -15,6 +15,7 @@ from pytest_distbench.report.collectives import CollectiveRow, collective_rows, 
 from pytest_distbench.report.elastic import epoch_section, event_section, job_section, worker_section
 from pytest_distbench.report.growth import growth_rows, growth_text
 from pytest_distbench.report.links import link_points
+from pytest_distbench.report.pool import pool_section, serving_section
 from pytest_distbench.report.rows import make_row, name_in_file, words_for
 from pytest_distbench.report.section import Cell, Section, plain
 from pytest_distbench.store.rows import Column
@@ -271,6 +272,8 @@ SECTIONS: dict[str, Callable[[Sequence[CaseResult]], Section]] = {
     "epochs": epoch_section,
     "events": event_section,
     "workers": worker_section,
+    "pool": pool_section,
+    "serving": serving_section,
 }
 """By the name that ``--table`` takes."""
 
