@@ -21,3 +21,19 @@ def arrivals(serving: Serving) -> Iterator[float]:
             if at_s >= following.at_s:
                 break
             yield at_s
+
+
+class Backlog:
+    """How many requests are due and have no answer yet."""
+
+    def __init__(self, serving: Serving) -> None:
+        self._coming = arrivals(serving)
+        self._next = next(self._coming, math.inf)
+        self._due = 0
+
+    def size(self, at_s: float, *, answered: int) -> int:
+        """At a moment, which is not before that of the last call."""
+        while self._next <= at_s:
+            self._due += 1
+            self._next = next(self._coming, math.inf)
+        return self._due - answered

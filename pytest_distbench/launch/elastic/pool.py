@@ -14,6 +14,7 @@ from pathlib import Path
 import msgspec
 
 from pytest_distbench.launch.elastic.allocation import decide
+from pytest_distbench.launch.elastic.arrivals import Backlog
 from pytest_distbench.launch.elastic.engines import ENGINES, EngineSetup
 from pytest_distbench.launch.elastic.pool_job import RunningJob
 from pytest_distbench.launch.elastic.progress import CannotGoOn
@@ -22,6 +23,7 @@ from pytest_distbench.records.plan import LaunchPlan
 from pytest_distbench.records.pool import SERVING, Pool
 from pytest_distbench.records.pool_timeline import (
     POOL_LINES,
+    Answered,
     Asked,
     ClockBegan,
     Demanded,
@@ -75,6 +77,9 @@ class PoolController:
         self._demands = 0
         """That have come."""
         self._wanted = 0
+        """Replicas, for the demand there is."""
+        self._backlog = None if pool.serving is None else Backlog(pool.serving)
+        self._answered = 0
 
     def run(self) -> None:
         """Run all jobs.
@@ -112,6 +117,7 @@ class PoolController:
 
     def _look_at_replicas(self, replicas: Replicas) -> None:
         for line in self._reader.read():
+            self._answered += isinstance(line, Answered)
             if isinstance(line, ReplicaFailed):
                 raise CannotGoOn(f"the serving failed in slot {line.slot}: {line.error}")
         for slot, code in replicas.poll().items():
@@ -148,6 +154,12 @@ class PoolController:
             self._wanted = serving.replicas(demand.per_s)
             self._note(Demanded(t=self._clock(), per_s=demand.per_s, replicas=self._wanted))
 
+    def _replicas_wanted(self) -> int:
+        """For the demand there is; one stays until nobody waits for an answer."""
+        if self._backlog is None or self._began is None:
+            return 0
+        return self._wanted or int(self._backlog.size(self._seconds(), answered=self._answered) > 0)
+
     def _share(self) -> None:
         here = [job for job in self._submitted if not job.has_ended]
         coming = {slot for job in here for slot in job.leaving} | self._stopping
@@ -158,7 +170,7 @@ class PoolController:
             free=set(range(self._pool.slots)) - coming - held,
             coming=len(coming),
             replicas=self._serving,
-            wanted=self._wanted,
+            wanted=self._replicas_wanted(),
         )
         for owner in [SERVING, *(job.wanted.name for job in here)]:
             if asks := [slot for name, slot in decision.asks if name == owner]:
