@@ -99,6 +99,8 @@ class ElasticJob(Record, frozen=True, kw_only=True):
     """How long it waits, by the names in the engine's row; seconds, but for numbers of attempts."""
     checkpoint_every: int
     """Steps between two checkpoints."""
+    cores: int | None = None
+    """Of this host, where there are fewer of them than nodes and the test asked for it: no clock means anything."""
 
     @property
     def launcher(self) -> str:
@@ -126,6 +128,7 @@ class ElasticJob(Record, frozen=True, kw_only=True):
         return (
             f"{self.nodes} nodes, {self.start} at the start, {self.plan}; checkpoint every {self.checkpoint_every} "
             f"steps; engine {engine}, {timers}"
+            + (f"; oversubscribed: {self.cores} cores" if self.cores is not None else "")
         )
 
 

@@ -185,7 +185,7 @@ def _remarks(job: ElasticJob, lines: Sequence[Line]) -> list[str]:
             "the body keeps no optimizer in rank.training(...): what it remembers, such as momentum, is lost at every "
             "change of membership"
         )
-    if job.most > hardware.cores():
+    if job.most > hardware.cores() and job.cores is None:
         remarks.append(
             f"{job.most} nodes compute on {hardware.cores()} cores: what world sizes achieve is no speed-up here"
         )

@@ -7,12 +7,9 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, get_args
 
-import pytest
-
 from pytest_distbench.errors import show
-from pytest_distbench.machine import hardware
 from pytest_distbench.plugin.arguments import Arguments
-from pytest_distbench.plugin.elastic_job import usable_engine
+from pytest_distbench.plugin.elastic_job import check_room, usable_engine
 from pytest_distbench.plugin.fixtures import Distbench
 from pytest_distbench.plugin.runs import Run
 from pytest_distbench.plugin.workload import Wanted, Workload
@@ -82,10 +79,13 @@ class ElasticPool:
             jobs=_pool_jobs(given, wanted, policy, checkpoint_every, engine, timers),
             serving=None if serving is None else _serving(given, serving, policy),
             compute=given.choice("compute", compute, get_args(Compute)),  # type: ignore[arg-type] # the same
-            cores=hardware.cores() if slots > hardware.cores() else None,
         )
         _check_pool(given, pool)
-        self._check_room(given, pool, oversubscribed=oversubscribed)
+        pool = replace(
+            pool, cores=check_room(given, self._settings, pool.slots, "slots", oversubscribed=oversubscribed)
+        )
+        if self._settings.attach is not None:
+            given.refuse("--distbench-attach needs ranks of one group, and a pool has many that come and go")
         works = {job.name: self._workload(given, job.body, job.params, job.seed) for job in wanted}
         if serving is not None:
             works[SERVING] = self._workload(given, serving.body, serving.params, 0)
@@ -123,21 +123,6 @@ class ElasticPool:
         if twice := [name for name in names if names.count(name) > 1 or name == SERVING]:
             given.refuse(f"two jobs are called {twice[0]!r}: give each a name of its own, other than {SERVING!r}")
         return list(listed)
-
-    def _check_room(self, given: Arguments, pool: Pool, *, oversubscribed: object) -> None:
-        if not isinstance(oversubscribed, bool):
-            given.refuse(f"oversubscribed={show(oversubscribed)}; wanted True or False")
-        if self._settings.attach is not None:
-            given.refuse("--distbench-attach needs ranks of one group, and a pool has many that come and go")
-        if pool.slots <= self._settings.largest:
-            return
-        if not oversubscribed:
-            pytest.skip(
-                f"not run: needs {pool.slots} slots, {self._settings.largest} ranks given; oversubscribed=True runs "
-                "it on fewer, and says so in its record"
-            )
-        if self._settings.gpu:
-            given.refuse(f"oversubscribed=True: {pool.slots} slots need as many GPUs, each is one's alone")
 
     def _workload(self, given: Arguments, body: object, params: Mapping[str, Any] | None, seed: int) -> Workload:
         found = self._distbench.ask.workload(given, _wanted(body, params, seed))
