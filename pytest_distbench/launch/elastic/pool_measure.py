@@ -114,6 +114,8 @@ def _job(
         found.append(seconds("queue_wait", started - submitted))
     if ended is not None:
         found.append(seconds("jct", ended - submitted))
+    most = max((workers for _, workers in result.workers), default=None)
+    found.append(Measurement(name="most_workers", unit="", better="exact", value=most))
     return result, [replace(m, at={"job": wanted.name, **m.at}) for m in [*found, *measurements]]
 
 

@@ -43,6 +43,7 @@ def test_workers_over_time_and_what_a_job_measured_itself() -> None:
 
     assert a.workers == [(0.0, 1)]
     assert b.workers == [(5.0, 1), (14.0, 2)]
+    assert values(launch)["most_workers[job=B]"] == 2
     assert values(launch)["stall[change=join 1 to 2,job=B]"] == 4.0
     assert values(launch)["samples_per_second[job=B,nodes=2]"] == 4.0
 
