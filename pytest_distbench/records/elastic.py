@@ -105,6 +105,8 @@ class ElasticJob(Record, frozen=True, kw_only=True):
     """How long it waits, by the names in the engine's row; seconds, but for numbers of attempts."""
     checkpoint_every: int | None
     """Steps between two checkpoints; None: there are none, newcomers get what they need from a node that has it."""
+    cores: int | None = None
+    """Of this host, where there are fewer of them than nodes and the test asked for it: no clock means anything."""
 
     @property
     def launcher(self) -> str:
@@ -130,7 +132,10 @@ class ElasticJob(Record, frozen=True, kw_only=True):
         engine = f"{self.engine} (in place of {self.in_place_of})" if self.in_place_of else self.engine
         timers = ", ".join(f"{name}={value:g}" for name, value in self.timers.items())
         every = "no checkpoint" if self.checkpoint_every is None else f"checkpoint every {self.checkpoint_every} steps"
-        return f"{self.nodes} nodes, {self.start} at the start, {self.plan}; {every}; engine {engine}, {timers}"
+        return (
+            f"{self.nodes} nodes, {self.start} at the start, {self.plan}; {every}; engine {engine}, {timers}"
+            + (f"; oversubscribed: {self.cores} cores" if self.cores is not None else "")
+        )
 
 
 def is_elastic(launcher: str) -> bool:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Generic, TypeVar
 
 import msgspec
 
@@ -180,8 +181,10 @@ Line = (
 
 _DECODER: msgspec.json.Decoder[Line] = msgspec.json.Decoder(Line)
 
+AnyLine = TypeVar("AnyLine")
 
-def append(path: Path, line: Line) -> None:
+
+def append(path: Path, line: Record) -> None:
     """Append a line, in one write: it is whole or not there, and lines of several processes do not mix."""
     descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
@@ -190,18 +193,20 @@ def append(path: Path, line: Line) -> None:
         os.close(descriptor)
 
 
-class TimelineReader:
+class LineReader(Generic[AnyLine]):
     """Reads a timeline that grows.
 
     Args:
         path: of the file; it need not be there yet.
+        decoder: of its lines.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, decoder: msgspec.json.Decoder[AnyLine]) -> None:
         self._path = path
+        self._decoder = decoder
         self._offset = 0
 
-    def read(self) -> list[Line]:
+    def read(self) -> list[AnyLine]:
         """The lines since the last call. What is not whole is read when it is; what is no line is passed over."""
         try:
             with open(self._path, "rb") as file:
@@ -214,10 +219,21 @@ class TimelineReader:
         found = []
         for text in whole.splitlines():
             try:
-                found.append(_DECODER.decode(text))
+                found.append(self._decoder.decode(text))
             except msgspec.DecodeError:  # a worker was killed while it wrote
                 continue
         return found
+
+
+class TimelineReader(LineReader[Line]):
+    """Reads the timeline of a job.
+
+    Args:
+        path: of the file; it need not be there yet.
+    """
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path, _DECODER)
 
 
 def read_timeline(path: Path) -> list[Line]:

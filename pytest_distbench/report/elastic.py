@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from pytest_distbench.records.elastic import PARTS, ChangeResult, ElasticResult
 from pytest_distbench.records.launch import LaunchRecord
+from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import CaseResult
 from pytest_distbench.report.section import Cell, Section, plain
 from pytest_distbench.store.rows import Column
@@ -158,10 +159,17 @@ def worker_section(results: Sequence[CaseResult]) -> Section:
 
 
 def _jobs(results: Sequence[CaseResult]) -> Iterator[tuple[CaseResult, LaunchRecord, ElasticResult]]:
+    """All elastic jobs; one of a pool has its name behind that of its case."""
     for result in results:
         for launch in result.launches:
             if launch.elastic is not None:
                 yield result, launch, launch.elastic
+            for job in launch.pool.jobs if launch.pool is not None else []:
+                if job.elastic is not None:
+                    key = replace(result.case.key, case_id=f"{result.case.key.case_id} {job.name}")
+                    mine = [m for m in launch.measurements if m.at.get("job") == job.name]
+                    named = replace(result, case=replace(result.case, key=key))
+                    yield named, replace(launch, measurements=mine), job.elastic
 
 
 def _changes(

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import msgspec
 
-from pytest_distbench.launch.elastic.controller import CannotGoOn, Controller
+from pytest_distbench.launch.elastic.controller import Controller
 from pytest_distbench.launch.elastic.engines import ENGINES, EngineSetup
+from pytest_distbench.launch.elastic.progress import CannotGoOn
 from pytest_distbench.records.plan import LaunchPlan
 
 

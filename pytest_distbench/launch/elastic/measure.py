@@ -14,7 +14,7 @@ from pytest_distbench.launch.elastic.samples import count_samples
 from pytest_distbench.records.bound import Bound
 from pytest_distbench.records.elastic import PARTS, ChangeResult, ElasticJob, ElasticResult
 from pytest_distbench.records.metric import Measurement, Scalar
-from pytest_distbench.records.record import Number
+from pytest_distbench.records.record import Number, replace
 from pytest_distbench.records.timeline import AgentEnded, Began, Changed, Line
 
 _WHERE = "elastic(...)"
@@ -47,7 +47,8 @@ def measure(job: ElasticJob, lines: Sequence[Line]) -> tuple[ElasticResult | Non
         training_s=last - first,
         end_s=end - last,
     )
-    return result, [*_of_run(job, history, result), *_of_changes(job, changes)]
+    measurements = [*_of_run(job, history, result), *_of_changes(job, changes)]
+    return result, measurements if job.cores is None else list(map(_without_clock, measurements))
 
 
 def _of_run(job: ElasticJob, history: History, result: ElasticResult) -> list[Measurement]:
@@ -112,11 +113,21 @@ def _of_changes(job: ElasticJob, changes: Sequence[ChangeResult]) -> list[Measur
     return found
 
 
+def _without_clock(measurement: Measurement) -> Measurement:
+    """On nodes that take turns on the cores: a clock is shown, and not judged."""
+    is_clock = measurement.unit in ("s", "samples/s") or measurement.name in ("goodput", "lost_fraction")
+    return replace(measurement, better="info") if is_clock else measurement
+
+
+def useful_s(history: History) -> float:
+    """Seconds of nodes that went into steps that counted, each at the median time of its world size."""
+    return sum((history.step_s(lines[0].world_size) or 0.0) * lines[0].world_size for _, _, lines in history.passes())
+
+
 def _goodput(history: History) -> float | None:
-    """Share of the nodes' seconds that went into steps that counted, each at the median time of its world size."""
-    useful = sum((history.step_s(lines[0].world_size) or 0.0) * lines[0].world_size for _, _, lines in history.passes())
+    """Share of the nodes' seconds that was of use."""
     given = _given_s(history)
-    return min(1.0, useful / given) if given > 0 else None
+    return min(1.0, useful_s(history) / given) if given > 0 else None
 
 
 def _given_s(history: History) -> float:
