@@ -20,7 +20,7 @@ from pytest_distbench.machine import hardware
 from pytest_distbench.machine.locks import alone_on_this_host, lease
 from pytest_distbench.records.baseline import BaselineEntry
 from pytest_distbench.records.case import CaseKey
-from pytest_distbench.records.elastic import ENGINES
+from pytest_distbench.records.elastic import is_elastic
 from pytest_distbench.records.environment import Environment
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import CaseResult
@@ -98,7 +98,7 @@ class Session:
 
         def is_one_of(wanted: set[tuple[str, str]], text: str) -> bool:
             key = CaseKey.parse(text)
-            is_ours = key.launcher in (self.settings.launcher, COMMAND, *ENGINES.values())
+            is_ours = key.launcher in (self.settings.launcher, COMMAND) or is_elastic(key.launcher)
             return is_ours and any((test_id, key.backend) in wanted for test_id in key.test_ids)
 
         count = 0
@@ -111,7 +111,7 @@ class Session:
         """The launches of a case, none made yet: in pairs where this tree is compared with another."""
         if self.settings.against is None or self.settings.attach is not None:
             return self.launches_of(request)
-        if request.elastic is None:
+        if request.elastic is None and request.pool is None:
             return PairedLaunches(self.launching, request)
         samples = self.launches_of(request)
         samples.alone, samples.most = "an elastic run takes the whole machine: it is not compared in turns", 1

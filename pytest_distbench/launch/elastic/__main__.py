@@ -1,21 +1,17 @@
-"""``python -m pytest_distbench.launch.elastic PLAN``: the controller of one elastic job, and the host of its store."""
+"""``python -m pytest_distbench.launch.elastic PLAN``: the controller of one elastic job."""
 
 from __future__ import annotations
 
 import os
-import socket
 import sys
 from pathlib import Path
 
 import msgspec
 
-from pytest_distbench.launch.elastic.controller import CannotGoOn, Controller
-from pytest_distbench.launch.elastic.torchrun import TorchrunEngine
+from pytest_distbench.launch.elastic.controller import Controller
+from pytest_distbench.launch.elastic.engines import ENGINES, EngineSetup
+from pytest_distbench.launch.elastic.progress import CannotGoOn
 from pytest_distbench.records.plan import LaunchPlan
-from pytest_distbench.worker.torch_internals import store_on
-
-STORE_S = 60.0
-"""How long agents and workers wait for the store."""
 
 
 def main(path: str) -> int:
@@ -23,10 +19,9 @@ def main(path: str) -> int:
     plan = msgspec.json.decode(Path(path).read_bytes(), type=LaunchPlan)
     assert plan.elastic is not None
     plan.files.checkpoints.mkdir(exist_ok=True)
-    store = store_on(socket.create_server(("127.0.0.1", 0)), timeout_s=STORE_S)
-    engine = TorchrunEngine(plan.elastic, plan.files, store.port, variables=dict(os.environ))
+    setup = EngineSetup(job=plan.elastic, files=plan.files, variables=dict(os.environ))
     try:
-        Controller(plan.elastic, engine, plan.files.timeline).run()
+        Controller(plan.elastic, ENGINES[plan.elastic.engine].make(setup), plan.files.timeline).run()
     except CannotGoOn as error:
         plan.files.trouble.write_text(str(error))
         return 1

@@ -24,7 +24,7 @@ def tell_unstable(lines: Sequence[Line], expected: Collection[int], change: Chan
     stepped = {line.slot for line in since if isinstance(line, Stepped)}
     missing = sorted(set(expected) - stepped)
     head = (
-        f"not stable {job.timers.settle_s} s after {after}: {len(expected)} nodes should train together, and of slot "
+        f"not stable {job.settle_s:g} s after {after}: {len(expected)} nodes should train together, and of slot "
         f"{', '.join(map(str, missing)) or 'none'} there is no step"
     )
     return f"{head}. {_name(since, expected, change)}"
