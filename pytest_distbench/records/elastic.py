@@ -132,9 +132,8 @@ class ElasticJob(Record, frozen=True, kw_only=True):
         engine = f"{self.engine} (in place of {self.in_place_of})" if self.in_place_of else self.engine
         timers = ", ".join(f"{name}={value:g}" for name, value in self.timers.items())
         every = "no checkpoint" if self.checkpoint_every is None else f"checkpoint every {self.checkpoint_every} steps"
-        return (
-            f"{self.nodes} nodes, {self.start} at the start, {self.plan}; {every}; engine {engine}, {timers}"
-            + (f"; oversubscribed: {self.cores} cores" if self.cores is not None else "")
+        return f"{self.nodes} nodes, {self.start} at the start, {self.plan}; {every}; engine {engine}, {timers}" + (
+            f"; oversubscribed: {self.cores} cores" if self.cores is not None else ""
         )
 
 

@@ -126,10 +126,13 @@ class AgentEngine(abc.ABC):
 
 
 def _end(node: _Node) -> None:
-    """SIGKILL all processes of a node, again and again until there is none: one may start others meanwhile."""
+    """SIGKILL all processes of a node, again and again until there is none: one may start others meanwhile.
+
+    The agent first: it would see the end of a worker, and do something about it.
+    """
     deadline = time.monotonic() + _KILL_S
     while (members := _members(node)) and time.monotonic() < deadline:
-        for process in members:
+        for process in sorted(members, key=lambda member: member.pid != node.process.pid):
             with contextlib.suppress(psutil.Error):
                 process.kill()
         psutil.wait_procs(members, timeout=1.0)

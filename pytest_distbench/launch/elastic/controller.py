@@ -8,7 +8,7 @@ from pathlib import Path
 
 from pytest_distbench.launch.elastic.diagnosis import tell_unstable
 from pytest_distbench.launch.elastic.engine import Engine
-from pytest_distbench.launch.elastic.progress import CannotGoOn, Progress
+from pytest_distbench.launch.elastic.progress import EXIT_S, CannotGoOn, Progress
 from pytest_distbench.launch.elastic.schedule import changes_of, choose_slots, taken_after
 from pytest_distbench.records.elastic import START, Change, ElasticJob
 from pytest_distbench.records.timeline import (
@@ -21,8 +21,6 @@ from pytest_distbench.records.timeline import (
     append,
 )
 
-EXIT_S = 30.0
-"""How long agents may take to end after their workers have finished."""
 _LOOK_S = 0.02
 
 

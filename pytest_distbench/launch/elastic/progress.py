@@ -9,6 +9,10 @@ STABLE_STEPS = 3
 """So many steps of every node in one generation make a job stable."""
 
 
+EXIT_S = 30.0
+"""How long agents may take to end after their workers have finished."""
+
+
 class CannotGoOn(Exception):
     """The job has failed; the text says how."""
 
