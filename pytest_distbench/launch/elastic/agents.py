@@ -131,13 +131,16 @@ def _end(node: _Node) -> None:
     The agent first: it would see the end of a worker, and do something about it.
     """
     deadline = time.monotonic() + _KILL_S
-    while (members := _members(node)) and time.monotonic() < deadline:
-        for process in sorted(members, key=lambda member: member.pid != node.process.pid):
+    members = _members(node)  # while they are known as its family
+    node.process.kill()
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        node.process.wait(timeout=1.0)  # before psutil would: then nobody knew how it ended
+    while members and time.monotonic() < deadline:
+        for process in members:
             with contextlib.suppress(psutil.Error):
                 process.kill()
         psutil.wait_procs(members, timeout=1.0)
-    with contextlib.suppress(subprocess.TimeoutExpired):
-        node.process.wait(timeout=1.0)
+        members = [process for process in _members(node) if process.is_running()]
 
 
 def _members(node: _Node) -> list[psutil.Process]:
