@@ -84,7 +84,7 @@ def test_a_node_that_is_lost_loses_all_its_processes(engine: Shells, children: C
     engine.kill(0)
 
     assert not worker.is_running() or worker.status() == psutil.STATUS_ZOMBIE
-    assert engine._nodes[0].process.poll() == -9
+    assert engine._nodes[0].process.poll() is not None
 
 
 def test_a_node_stands_still_with_all_its_processes_and_goes_on(engine: Shells, children: Callable) -> None:
