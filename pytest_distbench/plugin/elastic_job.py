@@ -63,7 +63,7 @@ class Elastic:
             start: nodes at the beginning. Default: the fewest where some join first, else the most.
             checkpoint_every: steps between two checkpoints. Default: 20; ``torchft`` writes none.
             engine: what changes the membership, a row of ``launch/elastic/engines.py``: ``stock``, the command line
-                tool torchrun.
+                tool torchrun; ``torchft``, whose bodies differ in two lines (docs/elastic.md).
             timers: of the engine, by name: ``last_call_s``, ``keep_alive_s``, ``keep_alive_attempts``,
                 ``collective_s``, ``settle_s`` of ``stock``, in whole seconds. Default: as short as its public settings
                 allow.

@@ -71,6 +71,7 @@ class AgentEngine(abc.ABC):
         word = uuid.uuid4().hex
         log = self._files.agent_log(slot)
         with open(log, "ab") as file:
+            offset = file.tell()  # before the agent moves it: they share the file
             process = subprocess.Popen(
                 self._command(slot),
                 env={**self._variables, SLOT_VARIABLE: str(slot), NODE_VARIABLE: word},
@@ -79,7 +80,7 @@ class AgentEngine(abc.ABC):
                 stderr=file,
                 start_new_session=True,
             )
-            self._nodes[slot] = _Node(process, word, log, offset=file.tell())
+            self._nodes[slot] = _Node(process, word, log, offset)
 
     def leave(self, slot: int) -> None:
         self._nodes[slot].process.send_signal(signal.SIGTERM)
