@@ -220,8 +220,9 @@ class Launching:
             post_mortem=self.post_mortem,
             only=list(only),
             elastic=request.elastic,
+            preload=list(self.preload) if request.elastic is not None else [],
             reports_progress=self.reports_progress,
-            set_threads=_threads(variables) if self.kind.sets_threads else None,
+            set_threads=_threads(variables) if self.kind.sets_threads or request.elastic is not None else None,
         )
 
     def forget(self, record: LaunchRecord) -> None:

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from pytest_distbench.launch.diagnosis.blame import is_follower
-from pytest_distbench.launch.elastic.diagnosis import tell_unstable
-from pytest_distbench.launch.elastic.engine import Engine
+from pytest_distbench.launch.elastic.diagnosis import tell_split, tell_unstable
+from pytest_distbench.launch.elastic.engine import CannotGoOn, Engine
 from pytest_distbench.launch.elastic.schedule import changes_of, choose_slots, taken_after
 from pytest_distbench.records.elastic import START, Change, ElasticJob
 from pytest_distbench.records.timeline import (
@@ -29,11 +29,9 @@ STABLE_STEPS = 3
 """So many steps of every node in one generation make a job stable."""
 EXIT_S = 30.0
 """How long agents may take to end after their workers have finished."""
+SPLIT_S = 5.0
+"""How long a generation may go on beside a later one: agents end its workers meanwhile."""
 _LOOK_S = 0.02
-
-
-class CannotGoOn(Exception):
-    """The job has failed; the text says how."""
 
 
 class Controller:
@@ -67,8 +65,12 @@ class Controller:
         self._ended: set[int] = set()
         self._steps: dict[int, dict[int, int]] = {}
         """Generation -> slot -> steps since the last change."""
+        self._changed_at = 0.0
+        """When that was carried out: what a worker did until then says nothing of what it came to."""
         self._worlds: dict[int, int] = {}
         """Generation -> workers in it."""
+        self._first: dict[int, float] = {}
+        """Generation -> when its first step was over."""
         self._step = 0
         self._trained_s = 0.0
         self._resume: tuple[float, int] | None = None
@@ -124,6 +126,7 @@ class Controller:
         for slot in slots:
             getattr(self._engine, change.kind)(slot)  # the contract names its methods as plans name changes
             self._ended.discard(slot)
+        self._changed_at = self._clock()
         if change.for_s is not None:
             self._resume = self._clock() + change.for_s, slots[0]
 
@@ -178,7 +181,7 @@ class Controller:
         """Take in what has happened, and let a moment pass.
 
         Raises:
-            CannotGoOn: a body failed, or an agent that should not have ended has.
+            CannotGoOn: a body failed, an agent that should not have ended has, or the engine has broken down.
         """
         self._sleep(_LOOK_S)
         if self._resume is not None and self._clock() >= self._resume[0]:
@@ -206,8 +209,11 @@ class Controller:
             self._worlds[line.generation] = line.world_size
         elif isinstance(line, Stepped):
             self._step = max(self._step, line.step)
-            counts = self._steps.setdefault(line.generation, {})
-            counts[line.slot] = counts.get(line.slot, 0) + 1
+            self._first.setdefault(line.generation, line.t)
+            self._check_whole(line)
+            if line.t >= self._changed_at:
+                counts = self._steps.setdefault(line.generation, {})
+                counts[line.slot] = counts.get(line.slot, 0) + 1
         elif isinstance(line, Finished):
             self._finished.setdefault(line.generation, set()).add(line.slot)
         elif isinstance(line, Raised) and line.generation is not None and not is_follower(line.error):
@@ -215,6 +221,12 @@ class Controller:
                 f"the body raised in slot {line.slot}, generation {line.generation}: {line.error.kind}: "
                 f"{line.error.message}\n{line.error.traceback}"
             )
+
+    def _check_whole(self, line: Stepped) -> None:
+        """No generation goes on beside a later one, but for the moment in which it is ended."""
+        newest = max(self._first)
+        if line.generation < newest and line.t > self._first[newest] + SPLIT_S:
+            raise CannotGoOn(tell_split(line, newest, self._job))
 
     def _has_finished(self) -> bool:
         """Whether all workers of a generation have: there is nothing left to train."""
