@@ -60,11 +60,11 @@ class Elastic:
                 others with.
             start: nodes at the beginning. Default: the fewest where some join first, else the most.
             checkpoint_every: steps between two checkpoints.
-            engine: what changes the membership, a row of ``launch/elastic/engines.py``: ``stock``, the command line
-                tool torchrun.
+            engine: what changes the membership: ``stock``, the command line tool torchrun; ``fast``, the same agents
+                from a process that has torch loaded.
             timers: of the engine, by name: ``last_call_s``, ``keep_alive_s``, ``keep_alive_attempts``,
-                ``collective_s``, ``settle_s`` of ``stock``, in whole seconds. Default: as short as its public settings
-                allow.
+                ``collective_s``, ``settle_s``; in whole seconds for ``stock``. Default: as short as its public
+                settings allow.
             params: JSON-able; handed to the body as ``rank.params``, and as its arguments of these names.
             seed: of the training, ``rank.seed``; the order of the samples follows from it.
             launches: launches judged first.
