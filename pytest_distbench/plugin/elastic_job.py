@@ -5,13 +5,14 @@ from __future__ import annotations
 import dataclasses
 import itertools
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict
 
 import pytest
 
 from pytest_distbench.errors import ConfigurationError, show
 from pytest_distbench.launch.elastic.engines import DEFAULT_ENGINE, ENGINES
 from pytest_distbench.launch.elastic.schedule import changes_of, check_job, usual_start
+from pytest_distbench.machine import hardware
 from pytest_distbench.plugin.arguments import Arguments
 from pytest_distbench.plugin.fixtures import Distbench
 from pytest_distbench.plugin.runs import Run
@@ -38,9 +39,10 @@ class Elastic:
         nodes: int | tuple[int, int],
         plan: Cycle | Change | Sequence[Change] = (),
         start: int | None = None,
-        checkpoint_every: int = 20,
+        checkpoint_every: int | None = None,
         engine: str = DEFAULT_ENGINE,
         timers: Mapping[str, float] | None = None,
+        oversubscribed: bool = False,
         params: Mapping[str, Any] | None = None,
         seed: int = 0,
         launches: int | None = None,
@@ -59,12 +61,14 @@ class Elastic:
                 ``crash(...)``, ``stop(...)``, from :mod:`pytest_distbench.elastic`. Nothing: a fixed run, to compare
                 others with.
             start: nodes at the beginning. Default: the fewest where some join first, else the most.
-            checkpoint_every: steps between two checkpoints.
-            engine: what changes the membership: ``stock``, the command line tool torchrun; ``fast``, the same agents
-                from a process that has torch loaded.
+            checkpoint_every: steps between two checkpoints. Default: 20; ``torchft`` writes none.
+            engine: what changes the membership, a row of ``launch/elastic/engines.py``: ``stock``, the command line
+                tool torchrun; ``fast``, the same agents from a process that has torch loaded; ``torchft``.
             timers: of the engine, by name: ``last_call_s``, ``keep_alive_s``, ``keep_alive_attempts``,
                 ``collective_s``, ``settle_s``; in whole seconds for ``stock``. Default: as short as its public
                 settings allow.
+            oversubscribed: there may be more nodes than ranks of the run. What they learn counts; clocks are shown, and
+                not judged. It is said in the record.
             params: JSON-able; handed to the body as ``rank.params``, and as its arguments of these names.
             seed: of the training, ``rank.seed``; the order of the samples follows from it.
             launches: launches judged first.
@@ -80,8 +84,7 @@ class Elastic:
         given = self._distbench.arguments("elastic")
         self._distbench.skip_without_clocks("an elastic job is measured by the clock")
         job = self._job(given, nodes, plan, start, checkpoint_every, engine, timers)
-        if job.most > self._settings.largest:
-            pytest.skip(f"not run: needs {job.most} nodes, {self._settings.largest} ranks given")
+        job = replace(job, cores=check_room(given, self._settings, job.most, "nodes", oversubscribed=oversubscribed))
         if self._settings.attach is not None:
             given.refuse("--distbench-attach needs ranks of one group, and those of an elastic job come and go")
         launched, request = self._distbench.ask.run(
@@ -134,10 +137,7 @@ class Elastic:
         least = given.whole("nodes", pair[0], least=1)
         most = given.whole("nodes", pair[1], least=least)
         made = _plan(given, plan)
-        if not isinstance(engine, str) or engine not in ENGINES:
-            given.refuse(f"engine={show(engine)}; wanted one of {', '.join(ENGINES)}")
-        wanted = _timers(given, engine, timers)
-        used, problem = _usable(engine)
+        used = usable_engine(given, engine, timers)
         try:
             usual = usual_start(made, least=least, most=most) if start is None else start
             job = ElasticJob(
@@ -145,11 +145,8 @@ class Elastic:
                 most=most,
                 start=given.whole("start", usual, least=least, most=most),
                 plan=made,
-                engine=used,
-                in_place_of=f"{engine}: {problem}" if problem else "",
-                version=ENGINES[used].version(),
-                timers=ENGINES[used].all_timers(wanted),
-                checkpoint_every=given.whole("checkpoint_every", checkpoint_every, least=1),
+                checkpoint_every=_checkpoint_every(given, used["engine"], checkpoint_every),
+                **used,
             )
             check_job(job)
             _check_changes(job)
@@ -170,6 +167,53 @@ def _plan(given: Arguments, plan: object) -> MembershipPlan:
     return MembershipPlan(changes=list(changes))
 
 
+def check_room(given: Arguments, settings: Settings, wanted: int, what: str, *, oversubscribed: object) -> int | None:
+    """Skip the test where it wants more than this run was given, and does not say that it may be oversubscribed.
+
+    Returns:
+        The cores of this host, where they are fewer than what is wanted, and the test has asked for that; else None.
+
+    Raises:
+        Misuse: GPUs cannot be shared so.
+    """
+    if not isinstance(oversubscribed, bool):
+        given.refuse(f"oversubscribed={show(oversubscribed)}; wanted True or False")
+    if wanted <= settings.largest:
+        return None
+    if not oversubscribed:
+        pytest.skip(f"not run: needs {wanted} {what}, {settings.largest} ranks given")
+    if settings.gpu:
+        given.refuse(f"oversubscribed=True: {wanted} {what} need as many GPUs; each is one's alone")
+    return hardware.cores() if wanted > hardware.cores() else None
+
+
+class UsedEngine(TypedDict):
+    """What a job's record says of its engine."""
+
+    engine: str
+    in_place_of: str
+    version: str
+    timers: dict[str, Number]
+
+
+def usable_engine(given: Arguments, engine: object, timers: object) -> UsedEngine:
+    """The engine that runs here in place of the one that was asked for, or that itself.
+
+    Raises:
+        Misuse: there is none of that name, or it has no such timer.
+    """
+    if not isinstance(engine, str) or engine not in ENGINES:
+        given.refuse(f"engine={show(engine)}; wanted one of {', '.join(ENGINES)}")
+    wanted = _timers(given, engine, timers)
+    used, problem = _usable(given, engine)
+    return UsedEngine(
+        engine=used,
+        in_place_of=f"{engine}: {problem}" if problem else "",
+        version=ENGINES[used].version(),
+        timers=ENGINES[used].all_timers(wanted),
+    )
+
+
 def _timers(given: Arguments, engine: str, timers: object) -> dict[str, Number]:
     wanted = given.mapping("timers", {} if timers is None else timers)
     known = ENGINES[engine].timers
@@ -182,12 +226,21 @@ def _timers(given: Arguments, engine: str, timers: object) -> dict[str, Number]:
     }
 
 
-def _usable(engine: str) -> tuple[str, str]:
+def _checkpoint_every(given: Arguments, engine: str, wanted: object) -> int | None:
+    usual = ENGINES[engine].checkpoint_every
+    if wanted is None:
+        return usual
+    if usual is None:
+        given.refuse(f"checkpoint_every={show(wanted)}: the engine {engine} writes no checkpoints; leave it out")
+    return given.whole("checkpoint_every", wanted, least=1)
+
+
+def _usable(given: Arguments, engine: str) -> tuple[str, str]:
     """The engine itself, or the one that stands in for it, and why."""
     kind = ENGINES[engine]
     problem = kind.problem()
     if problem and not kind.stand_in:
-        pytest.skip(f"not run: engine {engine}: {problem}")
+        given.refuse(f"engine={engine!r} cannot be used here: {problem}")
     return (kind.stand_in, problem) if problem else (engine, "")
 
 

@@ -111,7 +111,7 @@ class Session:
         """The launches of a case, none made yet: in pairs where this tree is compared with another."""
         if self.settings.against is None or self.settings.attach is not None:
             return self.launches_of(request)
-        if request.elastic is None:
+        if request.elastic is None and request.pool is None:
             return PairedLaunches(self.launching, request)
         samples = self.launches_of(request)
         samples.alone, samples.most = "an elastic run takes the whole machine: it is not compared in turns", 1

@@ -14,8 +14,8 @@ from pytest_distbench.errors import RecordingError
 from pytest_distbench.launch import processes
 from pytest_distbench.launch.command import running_command
 from pytest_distbench.launch.contract import SESSION_VARIABLE
-from pytest_distbench.launch.elastic.controller import EXIT_S
 from pytest_distbench.launch.elastic.measure import measure
+from pytest_distbench.launch.elastic.progress import EXIT_S
 from pytest_distbench.launch.guardian import remove_traces
 from pytest_distbench.launch.logs import LogFollower, error_tail
 from pytest_distbench.launch.reduce import merge
@@ -153,14 +153,15 @@ def make_record(plan: LaunchPlan, job: ElasticJob, *, code: int, timed_out: bool
         fates=_fates(plan, job, lines) if reason else [],
         measurements=[] if reason else measurements,
         peak_memory_bytes=max((r.peak_memory_bytes for r in reports.values()), default=0),
-        software=_software(reports.values()),
+        software=software_of(reports.values()),
         elastic=result,
         remarks=_remarks(job, lines),
         logs=plan.directory,
     )
 
 
-def _software(reports: Iterable[RankReport]) -> dict[str, str]:
+def software_of(reports: Iterable[RankReport]) -> dict[str, str]:
+    """What ran, as a worker that finished says; else as far as it can be told without torch."""
     told = [r.software for r in reports if r.software]
     return told[0] if told else {"python": platform.python_version(), "torch": hardware.installed_version("torch")}
 
@@ -193,7 +194,7 @@ def _remarks(job: ElasticJob, lines: Sequence[Line]) -> list[str]:
             "the body keeps no optimizer in rank.training(...): what it remembers, such as momentum, is lost at every "
             "change of membership"
         )
-    if job.most > hardware.cores():
+    if job.most > hardware.cores() and job.cores is None:
         remarks.append(
             f"{job.most} nodes compute on {hardware.cores()} cores: what world sizes achieve is no speed-up here"
         )
