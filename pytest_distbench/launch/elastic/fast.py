@@ -16,6 +16,7 @@ from multiprocessing.context import ForkServerProcess
 
 from pytest_distbench.launch import forkserver, processes
 from pytest_distbench.launch.contract import NO_REVERSE_DNS
+from pytest_distbench.launch.elastic.agents import LOOPBACK
 from pytest_distbench.launch.elastic.engines import EngineSetup
 from pytest_distbench.launch.elastic.node import Node, announce
 from pytest_distbench.launch.elastic.progress import CannotGoOn
@@ -55,7 +56,7 @@ class FastEngine:
         os.environ[_THREADS] = setup.variables.get(_THREADS, "1")  # workers set as many as their plan says
         from pytest_distbench.worker.torch_internals import store_on
 
-        self._store = store_on(socket.create_server(("127.0.0.1", 0)), timeout_s=STORE_S)
+        self._store = store_on(socket.create_server((LOOPBACK, 0)), timeout_s=STORE_S)
 
     def join(self, slot: int) -> None:
         from pytest_distbench.launch.elastic import fast_agent

@@ -20,8 +20,10 @@ from torch.distributed.elastic.agent.server.api import WorkerSpec
 from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
 from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalException
 
+from pytest_distbench.launch.elastic.agents import LOOPBACK, MAX_RESTARTS
 from pytest_distbench.launch.elastic.fast_rendezvous import FastRendezvous, make_rendezvous
 from pytest_distbench.launch.elastic.node import announce
+from pytest_distbench.launch.elastic.torchrun import STORE_S
 from pytest_distbench.records.elastic import NODE_VARIABLE, SLOT_VARIABLE, ElasticJob
 from pytest_distbench.records.launch_files import LaunchFiles
 from pytest_distbench.records.record import Record
@@ -31,11 +33,6 @@ from pytest_distbench.worker.process import take_output
 from pytest_distbench.worker.python_internals import share_forkserver
 from pytest_distbench.worker.torch_internals import WokenByRanks
 
-MAX_RESTARTS = 1000
-STORE_S = 60.0
-"""How long agents and workers wait for the store."""
-
-_LOOPBACK = "127.0.0.1"
 _FEWEST_S = 0.001
 _SHUTDOWN_S = 30
 """How long a worker may take to end when it is told to: torchrun's own."""
@@ -78,11 +75,11 @@ def run(setup: AgentSetup) -> NoReturn:
     rendezvous: FastRendezvous | None = None
     code = 0
     try:
-        store = TCPStore(_LOOPBACK, setup.port, is_master=False, timeout=timedelta(seconds=STORE_S))
+        store = TCPStore(LOOPBACK, setup.port, is_master=False, timeout=timedelta(seconds=STORE_S))
         rendezvous = make_rendezvous(
             store,
             run_id=setup.run_id,
-            address=_LOOPBACK,
+            address=LOOPBACK,
             least=setup.job.least,
             most=setup.job.most,
             timers=setup.job.timers,
@@ -112,7 +109,7 @@ def _make_agent(setup: AgentSetup, files: LaunchFiles, rendezvous: FastRendezvou
             rdzv_handler=rendezvous,
             max_restarts=MAX_RESTARTS,
             monitor_interval=_FEWEST_S,
-            local_addr=_LOOPBACK,
+            local_addr=LOOPBACK,
         ),
         logs_specs=DefaultLogsSpecs(log_dir=str(files.torchrun_logs / str(setup.slot))),
         start_method="forkserver",

@@ -1,6 +1,6 @@
 """What a change of membership costs under each engine of elastic jobs, and where the time goes: side by side.
 
-    python benchmarks/elastic_engines.py [ENGINE ...]
+    python benchmarks/elastic_changes.py [ENGINE ...]
 
 A small real training on one or two nodes; its checkpoint is of every tenth step. Printed per engine and kind of change:
 how many, the median stall and the longest, and the median of recovery and of each of its parts, on the survivor that
