@@ -76,7 +76,9 @@ def make_rendezvous(
         tell: told how many seconds each rendezvous took.
     """
     poll_s = float(timers["poll_s"])
-    private.get_method_name = lambda depth=2: ""  # it walks the stack, 30 ms each time, for a log that is off
+    private.get_method_name = lambda depth=2: (
+        ""
+    )  # it walks the stack for a log that is off: nearly all a rendezvous costs
     private._delay = lambda seconds: time.sleep(poll_s)  # type: ignore[attr-defined] # instead of a second, and of up to 0.3 s at the start
     settings = private.RendezvousSettings(
         run_id,
