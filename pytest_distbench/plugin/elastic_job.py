@@ -63,10 +63,11 @@ class Elastic:
             start: nodes at the beginning. Default: the fewest where some join first, else the most.
             checkpoint_every: steps between two checkpoints. Default: 20; ``torchft`` writes none.
             engine: what changes the membership, a row of ``launch/elastic/engines.py``: ``stock``, the command line
-                tool torchrun; ``torchft``, whose bodies differ in two lines (docs/elastic.md).
+                tool torchrun; ``fast``, the same agents from a process that has torch loaded; ``torchft``, whose bodies
+                differ in two lines (docs/elastic.md).
             timers: of the engine, by name: ``last_call_s``, ``keep_alive_s``, ``keep_alive_attempts``,
-                ``collective_s``, ``settle_s`` of ``stock``, in whole seconds. Default: as short as its public settings
-                allow.
+                ``collective_s``, ``settle_s``; in whole seconds for ``stock``. Default: as short as its public
+                settings allow.
             oversubscribed: there may be more nodes than ranks of the run. What they learn counts; clocks are shown, and
                 not judged. It is said in the record.
             params: JSON-able; handed to the body as ``rank.params``, and as its arguments of these names.

@@ -28,6 +28,7 @@ from pytest_distbench.worker.elastic_rank import ElasticRank
 from pytest_distbench.worker.failure import classify
 from pytest_distbench.worker.leaving import leave
 from pytest_distbench.worker.membership import join_group, leave_group
+from pytest_distbench.worker.preloaded import check_fork
 from pytest_distbench.worker.process import flush_output, take_output, take_signals
 
 RAISED = 13
@@ -48,6 +49,8 @@ def main(plan_path: str, join: Callable[[LaunchPlan, int], ElasticRank]) -> NoRe
     take_output(plan.files.log(slot))
     take_signals(plan.files.stacks(slot))
     sys.path[:] = plan.python_path
+    if plan.set_threads is not None:
+        torch.set_num_threads(plan.set_threads)
     for name in filter(None, os.environ.get(IMPORTS_VARIABLE, "").split(",")):
         importlib.import_module(name)
     restarts = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
@@ -56,6 +59,8 @@ def main(plan_path: str, join: Callable[[LaunchPlan, int], ElasticRank]) -> NoRe
         Started(t=time.monotonic(), slot=slot, pid=os.getpid(), process_t=process_began(), restarts=restarts),
     )
     try:
+        if plan.device == "cuda":
+            check_fork()
         context = join(plan, slot)
         bodies.call(bodies.load(plan.body), context)
         context.wait_for_queued()
@@ -95,7 +100,7 @@ def count_generation(folder: Path) -> int:
     raise AssertionError("numbers do not end")
 
 
-def _join_group(plan: LaunchPlan, slot: int) -> ElasticRank:
+def join_generation(plan: LaunchPlan, slot: int) -> ElasticRank:
     """Join the group of this generation."""
     assert plan.elastic is not None
     rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
@@ -136,4 +141,4 @@ def _report(plan: LaunchPlan, context: ElasticRank) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], _join_group)
+    main(sys.argv[1], join_generation)

@@ -4,20 +4,14 @@ from __future__ import annotations
 
 import abc
 import contextlib
-import os
 import signal
 import subprocess
-import time
 import uuid
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from pathlib import Path
 
-import psutil
-
-from pytest_distbench.launch import processes
 from pytest_distbench.launch.contract import NO_REVERSE_DNS
 from pytest_distbench.launch.elastic.engines import EngineSetup
+from pytest_distbench.launch.elastic.node import Node
 from pytest_distbench.launch.logs import tail
 from pytest_distbench.records.elastic import NODE_VARIABLE, SLOT_VARIABLE
 from pytest_distbench.records.timeline import AgentEnded, Rendezvous
@@ -26,16 +20,8 @@ LOOPBACK = "127.0.0.1"
 MAX_RESTARTS = 1000
 """Those that torchrun counts while nodes only join: who loses its peers a moment before it hears of the change."""
 
-_KILL_S = 10.0
 
-
-@dataclass
-class _Node:
-    process: subprocess.Popen[bytes]
-    word: str
-    log: Path
-    offset: int
-    is_told: bool = False
+_REAP_S = 1.0
 
 
 class AgentEngine(abc.ABC):
@@ -52,8 +38,11 @@ class AgentEngine(abc.ABC):
         self._files = setup.files
         self._variables = {**setup.variables, **NO_REVERSE_DNS, **variables}
         self._clock = clock
-        self._nodes: dict[int, _Node] = {}
-        self._gone: list[_Node] = []
+        self._agents: dict[int, subprocess.Popen[bytes]] = {}
+        self._nodes: dict[int, Node] = {}
+        self._offsets: dict[int, int] = {}
+        """Slot -> how much of its log was read."""
+        self._gone: list[tuple[subprocess.Popen[bytes], Node]] = []
         """Those whose slot another one has taken; they may not have ended yet."""
 
     @abc.abstractmethod
@@ -67,11 +56,11 @@ class AgentEngine(abc.ABC):
 
     def join(self, slot: int) -> None:
         if slot in self._nodes:
-            self._gone.append(self._nodes[slot])
+            self._gone.append((self._agents[slot], self._nodes[slot]))
         word = uuid.uuid4().hex
         log = self._files.agent_log(slot)
         with open(log, "ab") as file:
-            offset = file.tell()  # before the agent moves it: they share the file
+            self._offsets[slot] = file.tell()  # before the agent moves it: they share the file
             process = subprocess.Popen(
                 self._command(slot),
                 env={**self._variables, SLOT_VARIABLE: str(slot), NODE_VARIABLE: word},
@@ -80,33 +69,33 @@ class AgentEngine(abc.ABC):
                 stderr=file,
                 start_new_session=True,
             )
-            self._nodes[slot] = _Node(process, word, log, offset)
+        self._agents[slot] = process
+        self._nodes[slot] = Node(process.pid, word)
 
     def leave(self, slot: int) -> None:
-        self._nodes[slot].process.send_signal(signal.SIGTERM)
+        self._agents[slot].send_signal(signal.SIGTERM)
 
     def kill(self, slot: int) -> None:
-        _end(self._nodes[slot])
+        _end(self._agents[slot], self._nodes[slot])
 
     def crash(self, slot: int) -> None:
-        agent = self._nodes[slot].process.pid
-        processes.send([p.pid for p in _members(self._nodes[slot]) if p.pid != agent], signal.SIGKILL)
+        self._nodes[slot].kill_workers()
 
     def stop(self, slot: int) -> None:
-        self._signal(slot, signal.SIGSTOP)
+        self._nodes[slot].send(signal.SIGSTOP)
 
     def go_on(self, slot: int) -> None:
-        self._signal(slot, signal.SIGCONT)
+        self._nodes[slot].send(signal.SIGCONT)
 
     def poll(self) -> list[Rendezvous | AgentEnded]:
         found: list[Rendezvous | AgentEnded] = []
         for slot, node in self._nodes.items():
-            code = node.process.poll()
-            with open(node.log, "rb") as file:
-                file.seek(node.offset)
+            code = self._agents[slot].poll()
+            with open(self._files.agent_log(slot), "rb") as file:
+                file.seek(self._offsets[slot])
                 data = file.read()
             whole = data[: data.rfind(b"\n") + 1]
-            node.offset += len(whole)
+            self._offsets[slot] += len(whole)
             now = self._clock()
             told = self._rendezvous_seconds(whole.decode(errors="replace"))
             found += [Rendezvous(t=now, slot=slot, seconds=seconds) for seconds in told]
@@ -119,32 +108,11 @@ class AgentEngine(abc.ABC):
         return tail(self._files.agent_log(slot))
 
     def close(self) -> None:
-        for node in [*self._nodes.values(), *self._gone]:
-            _end(node)
-
-    def _signal(self, slot: int, number: signal.Signals) -> None:
-        processes.send([process.pid for process in _members(self._nodes[slot])], number)
+        for agent, node in [*self._gone, *((self._agents[slot], node) for slot, node in self._nodes.items())]:
+            _end(agent, node)
 
 
-def _end(node: _Node) -> None:
-    """SIGKILL all processes of a node, again and again until there is none: one may start others meanwhile.
-
-    The agent first: it would see the end of a worker, and do something about it.
-    """
-    deadline = time.monotonic() + _KILL_S
-    members = _members(node)  # while they are known as its family
-    node.process.kill()
+def _end(agent: subprocess.Popen[bytes], node: Node) -> None:
+    node.end()
     with contextlib.suppress(subprocess.TimeoutExpired):
-        node.process.wait(timeout=1.0)  # before psutil would: then nobody knew how it ended
-    while members and time.monotonic() < deadline:
-        for process in members:
-            with contextlib.suppress(psutil.Error):
-                process.kill()
-        psutil.wait_procs(members, timeout=1.0)
-        members = [process for process in _members(node) if process.is_running()]
-
-
-def _members(node: _Node) -> list[psutil.Process]:
-    """All processes of a node: below its agent, and those that got away but for their environment."""
-    found = [*processes.find_marked(NODE_VARIABLE, node.word), *processes.family([node.process.pid])]
-    return [p for p in {process.pid: process for process in found}.values() if p.pid != os.getpid()]
+        agent.wait(timeout=_REAP_S)

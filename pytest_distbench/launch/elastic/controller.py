@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from pytest_distbench.launch.elastic.diagnosis import tell_unstable
+from pytest_distbench.launch.elastic.diagnosis import tell_split, tell_unstable
 from pytest_distbench.launch.elastic.engine import Engine
 from pytest_distbench.launch.elastic.progress import EXIT_S, CannotGoOn, Progress
 from pytest_distbench.launch.elastic.schedule import changes_of, choose_slots, taken_after
@@ -91,7 +91,6 @@ class Controller:
     def _carry_out(self, index: int, change: Change) -> None:
         slots = choose_slots(change, self._progress.taken, least=self._job.least, most=self._job.most)
         self._progress.taken = taken_after(change, slots, self._progress.taken)
-        self._progress.forget_steps()
         self._note(
             Changed(
                 t=self._clock(),
@@ -105,6 +104,7 @@ class Controller:
         for slot in slots:
             getattr(self._engine, change.kind)(slot)  # the contract names its methods as plans name changes
             self._ended.discard(slot)
+        self._progress.forget_steps(self._clock())  # until now workers went on
         if change.for_s is not None:
             self._resume = self._clock() + change.for_s, slots[0]
 
@@ -147,13 +147,13 @@ class Controller:
         """Take in what has happened, and let a moment pass.
 
         Raises:
-            CannotGoOn: a body failed, or an agent that should not have ended has.
+            CannotGoOn: a body failed, an agent that should not have ended has, or the engine has broken down.
         """
         self._sleep(_LOOK_S)
         if self._resume is not None and self._clock() >= self._resume[0]:
             self._engine.go_on(self._resume[1])
             self._resume = None
-            self._progress.forget_steps()
+            self._progress.forget_steps(self._clock())
         ended = []
         for told in self._engine.poll():
             self._note(told)
@@ -162,6 +162,8 @@ class Controller:
                 ended.append(told)
         for line in self._reader.read():
             self._progress.heed(line)
+        if self._progress.split is not None:
+            raise CannotGoOn(tell_split(*self._progress.split, self._job))
         for agent in ended:
             if agent.slot in self._progress.taken and not self._progress.is_ending:
                 raise CannotGoOn(

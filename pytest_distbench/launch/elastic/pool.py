@@ -13,12 +13,14 @@ from pathlib import Path
 
 import msgspec
 
+from pytest_distbench.launch import forkserver
 from pytest_distbench.launch.elastic.allocation import decide
 from pytest_distbench.launch.elastic.arrivals import Backlog
 from pytest_distbench.launch.elastic.engines import ENGINES, EngineSetup
 from pytest_distbench.launch.elastic.pool_job import RunningJob
 from pytest_distbench.launch.elastic.progress import CannotGoOn
 from pytest_distbench.launch.elastic.replicas import LOAD, ReplicaProcesses, Replicas
+from pytest_distbench.launch.guardian import remove_traces
 from pytest_distbench.records.plan import LaunchPlan
 from pytest_distbench.records.pool import SERVING, Pool
 from pytest_distbench.records.pool_timeline import (
@@ -225,7 +227,8 @@ def main(path: str) -> int:
     jobs = []
     for index, wanted in enumerate(plan.pool.jobs):
         part = _plan_of(plan, index)
-        engine = ENGINES[wanted.job.engine].make(EngineSetup(job=wanted.job, files=part.files, variables=variables))
+        setup = EngineSetup(job=wanted.job, files=part.files, variables=variables, projects=plan.preload)
+        engine = ENGINES[wanted.job.engine].make(setup)
         jobs.append(RunningJob(wanted, engine, part.files.timeline))
     replicas = None if plan.pool.serving is None else ReplicaProcesses(plan.files, variables=variables)
     try:
@@ -234,8 +237,9 @@ def main(path: str) -> int:
         plan.files.trouble.write_text(str(error))
         return 1
     finally:
-        for written in plan.files.plans_of_jobs():
-            written.unlink(missing_ok=True)
+        forkserver.let_helpers_end()
+        for index in range(len(plan.pool.jobs)):
+            remove_traces(plan.files.job(index))
     return 0
 
 

@@ -124,7 +124,7 @@ class RunningJob:
         now = self._clock()
         self.slots = set(slots)
         self._progress.taken = set(slots)
-        self._progress.forget_steps()
+        self._progress.forget_steps(now)
         self._change, self._changed_t = change, now
         if change is not None:
             expected = sorted(slots)

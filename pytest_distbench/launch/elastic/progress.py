@@ -12,6 +12,9 @@ STABLE_STEPS = 3
 EXIT_S = 30.0
 """How long agents may take to end after their workers have finished."""
 
+SPLIT_S = 5.0
+"""How long a generation may go on beside a later one: agents end its workers meanwhile."""
+
 
 class CannotGoOn(Exception):
     """The job has failed; the text says how."""
@@ -27,12 +30,17 @@ class Progress:
         taken: slots whose nodes should train.
         lines: that were heeded.
         step: the highest that anybody has finished.
+        split: a step of a generation that goes on beside a later one, and that one; None: there was none.
     """
 
     def __init__(self, most: int) -> None:
         self.taken: set[int] = set()
         self.lines: list[Line] = []
         self.step = 0
+        self.split: tuple[Stepped, int] | None = None
+        self._first: dict[int, float] = {}
+        """Generation -> when its first step was over."""
+        self._forgotten_at = 0.0
         self._most = most
         self._steps: dict[int, dict[int, int]] = {}
         """Generation -> slot -> steps since the last change."""
@@ -51,8 +59,10 @@ class Progress:
             self._worlds[line.generation] = line.world_size
         elif isinstance(line, Stepped):
             self.step = max(self.step, line.step)
-            counts = self._steps.setdefault(line.generation, {})
-            counts[line.slot] = counts.get(line.slot, 0) + 1
+            self._look_for_split(line)
+            if line.t >= self._forgotten_at:
+                counts = self._steps.setdefault(line.generation, {})
+                counts[line.slot] = counts.get(line.slot, 0) + 1
         elif isinstance(line, Finished):
             self._finished.setdefault(line.generation, set()).add(line.slot)
         elif isinstance(line, Raised) and line.generation is not None and not is_follower(line.error):
@@ -61,9 +71,16 @@ class Progress:
                 f"{line.error.message}\n{line.error.traceback}"
             )
 
-    def forget_steps(self) -> None:
-        """Something has changed: steps until now do not show that the job is stable."""
+    def _look_for_split(self, line: Stepped) -> None:
+        self._first.setdefault(line.generation, line.t)
+        newest = max(self._first)
+        if line.generation < newest and line.t > self._first[newest] + SPLIT_S:
+            self.split = line, newest
+
+    def forget_steps(self, now: float) -> None:
+        """Something has changed: steps until now, heeded or not, do not show that the job is stable."""
         self._steps.clear()
+        self._forgotten_at = now
 
     @property
     def stable_generation(self) -> int | None:

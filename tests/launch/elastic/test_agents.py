@@ -48,7 +48,7 @@ def children(engine: Shells) -> Callable[[int], list[psutil.Process]]:
     """What a node has started."""
 
     def find(slot: int) -> list[psutil.Process]:
-        return psutil.Process(engine._nodes[slot].process.pid).children()
+        return psutil.Process(engine._agents[slot].pid).children()
 
     return find
 
@@ -72,7 +72,7 @@ def test_a_crash_ends_the_worker_and_not_its_agent(engine: Shells, children: Cal
     engine.join(0)
     wait_for(lambda: children(0))
     engine.crash(0)
-    wait_for(lambda: engine._nodes[0].process.poll() is not None)
+    wait_for(lambda: engine._agents[0].poll() is not None)
 
     assert "over" in engine.log(0)
 
@@ -84,7 +84,7 @@ def test_a_node_that_is_lost_loses_all_its_processes(engine: Shells, children: C
     engine.kill(0)
 
     assert not worker.is_running() or worker.status() == psutil.STATUS_ZOMBIE
-    assert engine._nodes[0].process.poll() is not None
+    assert engine._agents[0].poll() == -9
 
 
 def test_a_node_stands_still_with_all_its_processes_and_goes_on(engine: Shells, children: Callable) -> None:
