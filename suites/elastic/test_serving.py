@@ -14,6 +14,7 @@ def test_serving(elastic_pool, tolerance):
         job("train", "resnet20_elastic.py::train", nodes=(1, 2), params={"epochs": 64}),
         slots=2,
         policy="elastic",
+        engine="fast",
         serving=serving("resnet20_serving.py::load", demand=[(3, 20), (12, 40), (18, 0)], per_replica=60),
         tolerance=tolerance,
     )

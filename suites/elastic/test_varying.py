@@ -8,7 +8,7 @@ none is judged: what they learn does not depend on it.
 from pytest_distbench.elastic import join, leave
 
 TRAIN = "resnet20_varying.py::train"
-PLAN = [join(at_step=50, nodes=2), leave(at_step=170), leave(at_step=230)]
+PLAN = [join(at_step=50, nodes=2), leave(at_step=140), leave(at_step=180)]
 
 
 def test_varying(elastic, distbench):
@@ -29,7 +29,7 @@ def test_varying(elastic, distbench):
 def test_varying_rate(elastic, distbench):
     """The learning rate is as many times that of one worker as there are workers: 2, 3 and 4."""
     plan = [join(at_step=10), join(at_step=60), join(at_step=110)]
-    run = elastic(TRAIN, nodes=(1, 4), plan=plan, start=1, engine="fast", params={"epochs": 16}, oversubscribed=True)
+    run = elastic(TRAIN, nodes=(1, 4), plan=plan, start=1, engine="fast", params={"epochs": 10}, oversubscribed=True)
     for nodes in (2, 3, 4):
         distbench.judge(
             "lr_rule",

@@ -233,9 +233,6 @@ def main(path: str) -> int:
     except CannotGoOn as error:
         plan.files.trouble.write_text(str(error))
         return 1
-    finally:
-        for written in plan.files.plans_of_jobs():
-            written.unlink(missing_ok=True)
     return 0
 
 

@@ -173,7 +173,8 @@ class RunningJob:
         if self.slots_left and now - self._finished_t < EXIT_S:
             return set()
         freed = self.slots_left
-        self._engine.close()
+        for slot in freed:
+            self._engine.kill(slot)
         self.slots, self.leaving = set(), {}
         self.has_ended = True
         return freed

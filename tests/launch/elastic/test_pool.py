@@ -55,6 +55,7 @@ class Nodes:
         self.leave_s = 0.3
         self.ending: list[tuple[float, int]] = []
         self.is_closed = False
+        self.killed: set[int] = set()
 
     def tick(self) -> None:
         now = self.world.now
@@ -96,7 +97,8 @@ class Nodes:
         self.ending.append((self.world.now + self.leave_s, slot))
         self.begins = self.world.now + 1.0
 
-    def kill(self, slot: int) -> None: ...
+    def kill(self, slot: int) -> None:
+        self.killed.add(slot)
 
     def crash(self, slot: int) -> None: ...
 
@@ -293,6 +295,7 @@ def test_a_job_whose_agents_do_not_end_is_ended(world: World) -> None:
 
     finished = 100 + 1 + 2
     assert next(line.t for line in lines if isinstance(line, Ended)) == pytest.approx(finished + EXIT_S, abs=1)
+    assert world.nodes["A"].killed == {0}
 
 
 @pytest.mark.parametrize(
