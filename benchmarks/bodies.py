@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from pytest_distbench import RankContext
+    from pytest_distbench import ElasticRank, RankContext
 
 
 def barrier(_rank: RankContext) -> None:
@@ -163,3 +163,33 @@ def sweep_beside_bare_loop(rank: RankContext) -> None:
         at = {"message_bytes": size, "block": block}
         rank.record("swept", first, unit="s", at=at)
         rank.record("bare", second or bare(), unit="s", at=at)
+
+
+def elastic_training(rank: ElasticRank) -> None:
+    """A small real training, of steps that rest a little, to the end of the epoch in which its plan was carried out."""
+    import time
+    from pathlib import Path
+
+    import torch
+    from torch.nn.parallel import DistributedDataParallel
+
+    torch.manual_seed(rank.seed)
+    inputs = torch.randn(397, 16)
+    labels = (inputs @ torch.randn(16, 4)).argmax(1)
+    model = torch.nn.Linear(16, 4)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+    training = rank.training(model=model, optimizer=optimizer)
+    parallel = DistributedDataParallel(model)
+    timeline = Path(rank.params["timeline"])
+    for chosen in training.batches(samples=len(inputs), batch=8, epochs=10_000):
+        if training.position == 0:  # all ranks are here at the same step
+            times_stable = timeline.read_text().count('"what":"stable"') if rank.rank == 0 else 0
+            if rank.agree(times_stable) > rank.params["changes"]:
+                rank.barrier()
+                return
+        loss = torch.nn.functional.cross_entropy(parallel(inputs[chosen]), labels[chosen])
+        optimizer.zero_grad()
+        loss.backward()  # type: ignore[no-untyped-call] # as torch has it
+        optimizer.step()
+        training.note(loss=loss)
+        time.sleep(0.005)

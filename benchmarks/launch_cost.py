@@ -23,8 +23,8 @@ from pathlib import Path
 
 from measuring import launched
 
-from pytest_distbench.launch.agent import PRELOAD
 from pytest_distbench.launch.contract import Launcher
+from pytest_distbench.launch.forkserver import PRELOAD
 from pytest_distbench.launch.torchrun import TorchrunLauncher
 from pytest_distbench.launch.warm import WarmLauncher
 

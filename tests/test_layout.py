@@ -68,6 +68,11 @@ EXEMPT = {
     "launch/elastic/__main__.py": "lives with real torchrun agents: tests/end_to_end/test_elastic.py",
     "launch/elastic/engine.py": "a protocol, and no rule of its own",
     **dict.fromkeys(
+        ("launch/elastic/fast.py", "launch/elastic/fast_agent.py", "launch/elastic/fast_rendezvous.py"),
+        "live with real forked agents: tests/end_to_end/test_elastic_engines.py",
+    ),
+    "launch/forkserver.py": "lives with a real forkserver: tests/launch/test_contract.py",
+    **dict.fromkeys(
         (
             "launch/readers/csv_file.py",
             "launch/readers/jsonl.py",

@@ -11,9 +11,7 @@ import contextlib
 import errno
 import fcntl
 import gc
-import importlib
 import logging
-import multiprocessing
 import os
 import queue
 import select
@@ -21,7 +19,6 @@ import shutil
 import signal
 import socket
 import threading
-import time
 from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
@@ -29,32 +26,12 @@ from typing import Literal
 
 import msgspec
 
-from pytest_distbench.launch import processes
+from pytest_distbench.launch import forkserver, processes
 from pytest_distbench.launch.contract import SESSION_VARIABLE
 from pytest_distbench.launch.guardian import adopt_orphans, remove_traces
-from pytest_distbench.records.launch_files import LONGEST_SOCKETS_FOLDER, LaunchFiles, sockets_folder
+from pytest_distbench.records.launch_files import LaunchFiles, sockets_folder
 from pytest_distbench.records.record import Record
 from pytest_distbench.releases import untested
-from pytest_distbench.worker import preloaded, python_internals
-
-_LOST = 255
-"""multiprocessing's exit code for a process whose forkserver has died."""
-_DEATH_S = 0.5
-_HELPERS_S = 3.0
-"""How long the forkserver's exit handlers may take, at the end of a session."""
-
-PRELOAD = [
-    "torch",
-    "torch.distributed",
-    "torch.nn.parallel.distributed",
-    "torch.optim",
-    "torch._dynamo",
-    "numpy",
-    "psutil",
-    "pytest",
-    "pytest_distbench.worker.main",
-]
-"""Imported once, for the forkserver too. torch._dynamo because a process's first optimizer imports it, for seconds."""
 
 
 class Request(Record, frozen=True, kw_only=True):
@@ -84,16 +61,11 @@ def main(descriptor: int, directory: str, preload: list[str]) -> None:
     adopt_orphans()
     link = socket.socket(fileno=descriptor)
     link.set_inheritable(False)
-    os.environ[preloaded.NVML_CHECK] = "1"
     agent = _Agent(link, Path(directory))
     with agent.ended_by_signal():
-        for name in PRELOAD:
-            with contextlib.suppress(ImportError):  # a rank that needs it says so
-                importlib.import_module(name)
-    _name_after(Path(directory))
-    preloaded.PROJECTS.extend(preload)
-    multiprocessing.get_context("forkserver").set_forkserver_preload([preloaded.LOADER])
-    python_internals.fork_forkserver(close=[descriptor])
+        forkserver.preload()
+    sockets = sockets_folder(Path(directory), os.environ[SESSION_VARIABLE])
+    forkserver.start(sockets, semaphores=Path(directory).name, projects=preload, close=[descriptor])
     agent.listen()
     agent.kept = [os.getpid(), *processes.children(os.getpid())]
     logging.disable(logging.CRITICAL)  # torch's first log record imports 800 modules
@@ -161,7 +133,7 @@ class _Agent:
             trouble = f"{type(error).__name__}: {what}{_advice(error, metadata.version('torch'))}"
         processes.reap_orphans(kept=self.kept)
         codes = {str(r): c for r, c in group.exit_codes().items()} if group is not None else {}
-        died = _LOST in codes.values() and _forkserver_died()
+        died = forkserver.LOST in codes.values() and forkserver.has_died()
         if died:
             codes, trouble = {}, "the forkserver has died"
         stamps = group.stamps if group is not None else {}
@@ -180,7 +152,7 @@ class _Agent:
         """End all that this session started, and this process; no socket, semaphore or secret stays behind."""
         others = processes.find_marked(SESSION_VARIABLE, os.environ[SESSION_VARIABLE])
         processes.kill(p for p in others if p.pid not in self.kept)
-        _let_helpers_end()
+        forkserver.let_helpers_end()
         processes.kill_descendants()
         shutil.rmtree(sockets_folder(self._directory, os.environ[SESSION_VARIABLE]), ignore_errors=True)
         for launch in self._directory.glob("launch*/") if pytest_died else ():
@@ -205,38 +177,3 @@ def _advice(error: Exception, torch: str) -> str:
             "; no process or thread could be started: see ulimit -u and the container's limit of processes (pids.max)"
         )
     return ""
-
-
-def _let_helpers_end() -> None:
-    """Close what keeps forkserver and resource tracker alive; whether they do end is the caller's.
-
-    The forkserver runs the exit handlers of the modules it has imported, the tracker unlinks what locks are left.
-    """
-    pid = python_internals.forkserver_pid()
-    python_internals.let_helpers_end()
-    deadline = time.monotonic() + _HELPERS_S
-    while pid is not None and processes.is_alive(pid) and time.monotonic() < deadline:
-        time.sleep(0.005)
-
-
-def _forkserver_died() -> bool:
-    """Whether the exit codes were made up by multiprocessing, because the forkserver is gone or about to be."""
-    pid = python_internals.forkserver_pid()
-    assert pid is not None
-    deadline = time.monotonic() + _DEATH_S
-    while processes.is_alive(pid):  # its pipes close a moment before it counts as dead
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.01)
-    return True
-
-
-def _name_after(directory: Path) -> None:
-    """Put multiprocessing's sockets into the run directory, which goes as a whole, and name semaphores after it."""
-    folder = sockets_folder(directory, os.environ[SESSION_VARIABLE])
-    folder.mkdir(mode=0o700, exist_ok=True)
-    name = str(folder)
-    if len(os.fsencode(name)) > LONGEST_SOCKETS_FOLDER:
-        name = f"/proc/{os.getpid()}/fd/{os.open(folder, os.O_RDONLY | os.O_DIRECTORY)}"  # open as long as we live
-    # The prefix is for a later run to find what this one could not unlink.
-    python_internals.place_sockets(name, semaphores=f"/{directory.name}")

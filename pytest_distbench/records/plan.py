@@ -94,6 +94,8 @@ class LaunchPlan(Record, frozen=True, kw_only=True):
     only: list[str] = []
     """Metrics whose answer is still open; a body may leave out the others. Empty: measure everything."""
     reports_progress: bool = False
+    preload: list[str] = []
+    """Modules to import once for all workers of an elastic job, where its engine can."""
     set_threads: int | None = None
     """Intra-op threads to set in a rank that did not import torch itself; None leaves them alone."""
     takes_turns: bool = False

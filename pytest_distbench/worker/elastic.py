@@ -26,6 +26,7 @@ from pytest_distbench.worker.elastic_rank import ElasticRank
 from pytest_distbench.worker.failure import classify
 from pytest_distbench.worker.leaving import leave
 from pytest_distbench.worker.membership import join_group, leave_group
+from pytest_distbench.worker.preloaded import check_fork
 from pytest_distbench.worker.process import flush_output, take_output, take_signals
 
 RAISED = 13
@@ -41,12 +42,16 @@ def main(plan_path: str) -> NoReturn:
     take_output(plan.files.log(slot))
     take_signals(plan.files.stacks(slot))
     sys.path[:] = plan.python_path
+    if plan.set_threads is not None:
+        torch.set_num_threads(plan.set_threads)
     restarts = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
     append(
         plan.files.timeline,
         Started(t=time.monotonic(), slot=slot, pid=os.getpid(), process_t=process_began(), restarts=restarts),
     )
     try:
+        if plan.device == "cuda":
+            check_fork()
         generation = _join(plan, slot)
         context = ElasticRank(plan, slot, generation)
         bodies.call(bodies.load(plan.body), context)

@@ -129,6 +129,14 @@ def forkserver_pid() -> int | None:
     return pid
 
 
+def share_forkserver() -> None:
+    """From now on let this process, which a forkserver has started, start others by the same one, and not its own.
+
+    Python starts it anew where it is not this process's child. Its address was inherited.
+    """
+    forkserver._forkserver.ensure_running = lambda: None  # type: ignore[method-assign]
+
+
 def let_helpers_end() -> None:
     """Close what keeps this process's forkserver and resource tracker alive."""
     for helper, name in (

@@ -292,13 +292,22 @@ class WokenByRanks:
     Args:
         on_start: is told the process ids, in the order of local ranks.
         shutdown_s: how long ranks that are told to end may take.
+        look_s: how often it looks for what else there may be to do.
     """
 
     _pcontext: Any
 
-    def __init__(self, *args: Any, on_start: Callable[[list[int]], None], shutdown_s: int, **options: Any) -> None:
+    def __init__(
+        self,
+        *args: Any,
+        on_start: Callable[[list[int]], None],
+        shutdown_s: int,
+        look_s: float = _LONGEST_BLOCK_S,
+        **options: Any,
+    ) -> None:
         self._on_start = on_start
         self._shutdown_s = shutdown_s
+        self._look_s = look_s
         super().__init__(*args, **options)
 
     def _start_workers(self, worker_group: Any) -> dict[int, Any]:
@@ -320,15 +329,17 @@ class WokenByRanks:
 
     def _wait_for_result(self) -> Any:
         ranks = self._pcontext
-        while (result := ranks.wait(0)) is None:
-            pending = [q._reader for i, q in ranks._ret_vals.items() if i not in ranks._return_values]
-            running = [process.sentinel for process in ranks._pc.processes if process.exitcode != 0]
-            if not multiprocessing.connection.wait([*running, *pending], timeout=_LONGEST_BLOCK_S):
-                return None
-            for i, process in enumerate(ranks._pc.processes):  # os._exit(0): torch would wait for its result for ever
-                if process.exitcode == 0 and i not in ranks._return_values and not ranks._ret_vals[i]._reader.poll():
+        while True:
+            codes = [process.exitcode for process in ranks._pc.processes]  # once: they may end between two looks
+            for i, code in enumerate(codes):  # os._exit(0): torch would wait for its result for ever
+                if code == 0 and i not in ranks._return_values and not ranks._ret_vals[i]._reader.poll():
                     ranks._return_values[i] = None
-        return result
+            if (result := ranks.wait(0)) is not None:
+                return result
+            pending = [q._reader for i, q in ranks._ret_vals.items() if i not in ranks._return_values]
+            running = [p.sentinel for p, code in zip(ranks._pc.processes, codes, strict=True) if code != 0]
+            if not multiprocessing.connection.wait([*running, *pending], timeout=self._look_s):
+                return None
 
     @contextlib.contextmanager
     def _answering(self, result: Any) -> Iterator[None]:

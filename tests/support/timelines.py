@@ -142,4 +142,5 @@ def killed(*, later_s: float = 0.0) -> Timeline:
     )
     made.stable(26.5 + later_s, 0, 1, 1)
     made.finish(28.0 + later_s, 1, 0)
+    made.agent_ended(28.1 + later_s, 0)
     return made

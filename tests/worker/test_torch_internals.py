@@ -17,6 +17,8 @@ from pytest_distbench.releases import PARTS, release_of
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "pytest_distbench"
 HOME = PACKAGE / "worker" / "torch_internals.py"
+FAST = PACKAGE / "launch" / "elastic" / "fast_rendezvous.py"
+"""Runs under the releases it was tested with alone."""
 STAND_IN = PACKAGE / "testing" / "cuda.py"
 """It puts its own in the place of private parts."""
 
@@ -49,14 +51,15 @@ def private_names(path: Path) -> Iterator[str]:
                 yield node.attr
 
 
-def test_private_parts_of_torch_are_used_in_one_module() -> None:
+def test_private_parts_of_torch_are_used_in_their_homes() -> None:
     homes = {path for path in PACKAGE.rglob("*.py") if any(private_names(path))}
 
-    assert homes == {HOME, STAND_IN}
+    assert homes == {HOME, FAST, STAND_IN}
 
 
-def test_the_documents_name_every_private_part() -> None:
-    nodes = list(ast.walk(ast.parse(HOME.read_text())))
+@pytest.mark.parametrize("home", [HOME, FAST], ids=lambda path: path.stem)
+def test_the_documents_name_every_private_part(home: Path) -> None:
+    nodes = list(ast.walk(ast.parse(home.read_text())))
     attributes = [n for n in nodes if isinstance(n, ast.Attribute) and re.match(r"_[a-zA-Z]", n.attr)]
     ours = {n.name for n in nodes if isinstance(n, ast.FunctionDef)}
     ours |= {n.attr for n in attributes if isinstance(n.ctx, ast.Store)}
@@ -69,3 +72,39 @@ def test_the_documents_name_every_private_part() -> None:
 
     assert torchs
     assert torchs - set(re.findall(r"\w+", (ROOT / "docs" / "versions.md").read_text())) == set()
+
+
+AGENT = """
+import multiprocessing
+from types import SimpleNamespace
+from pytest_distbench.worker.torch_internals import WokenByRanks
+
+class Process:
+    sentinel, _ = multiprocessing.Pipe()
+    codes = {codes}
+
+    @property
+    def exitcode(self):
+        return self.codes.pop(0) if len(self.codes) > 1 else self.codes[0]
+
+agent = WokenByRanks.__new__(WokenByRanks)
+agent._look_s = 0.01
+reader, writer = multiprocessing.Pipe()
+agent._pcontext = ranks = SimpleNamespace(
+    _pc=SimpleNamespace(processes=[Process()]), _ret_vals={{0: SimpleNamespace(_reader=reader)}}, _return_values={{}}
+)
+ranks.wait = lambda timeout: ranks._return_values or None
+print([agent._wait_for_result() for _ in range(2)])
+"""
+
+
+@pytest.mark.spawn
+@pytest.mark.parametrize(
+    ("codes", "results"),
+    [("[None]", "[None, None]"), ("[0]", "[{0: None}, {0: None}]"), ("[None, 0]", "[None, {0: None}]")],
+)
+def test_an_agent_notices_a_rank_that_ends_itself_between_two_looks(codes: str, results: str) -> None:
+    """With os._exit(0), and so without a result. In a process of its own, as above."""
+    command = [sys.executable, "-c", AGENT.format(codes=codes)]
+
+    assert subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip() == results

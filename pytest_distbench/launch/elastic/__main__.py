@@ -9,8 +9,8 @@ from pathlib import Path
 import msgspec
 
 from pytest_distbench.launch.elastic.controller import Controller
+from pytest_distbench.launch.elastic.engine import CannotGoOn
 from pytest_distbench.launch.elastic.engines import ENGINES, EngineSetup
-from pytest_distbench.launch.elastic.progress import CannotGoOn
 from pytest_distbench.records.plan import LaunchPlan
 
 
@@ -19,7 +19,7 @@ def main(path: str) -> int:
     plan = msgspec.json.decode(Path(path).read_bytes(), type=LaunchPlan)
     assert plan.elastic is not None
     plan.files.checkpoints.mkdir(exist_ok=True)
-    setup = EngineSetup(job=plan.elastic, files=plan.files, variables=dict(os.environ))
+    setup = EngineSetup(job=plan.elastic, files=plan.files, variables=dict(os.environ), projects=plan.preload)
     try:
         Controller(plan.elastic, ENGINES[plan.elastic.engine].make(setup), plan.files.timeline).run()
     except CannotGoOn as error:

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from pytest_distbench.launch.elastic.diagnosis import tell_unstable
-from pytest_distbench.launch.elastic.engine import Engine
-from pytest_distbench.launch.elastic.progress import CannotGoOn, Progress
+from pytest_distbench.launch.elastic.engine import CannotGoOn, Engine
+from pytest_distbench.launch.elastic.progress import Progress
 from pytest_distbench.launch.elastic.schedule import changes_of, choose_slots, taken_after
 from pytest_distbench.records.elastic import START, Change, ElasticJob
 from pytest_distbench.records.timeline import (
@@ -52,7 +52,7 @@ class Controller:
         self._reader = TimelineReader(timeline)
         self._clock = clock
         self._sleep = sleep
-        self._progress = Progress(job.most)
+        self._progress = Progress(job)
         self._ended: set[int] = set()
         self._trained_s = 0.0
         self._resume: tuple[float, int] | None = None
@@ -107,6 +107,7 @@ class Controller:
         for slot in slots:
             getattr(self._engine, change.kind)(slot)  # the contract names its methods as plans name changes
             self._ended.discard(slot)
+        self._progress.changed_t = self._clock()
         if change.for_s is not None:
             self._resume = self._clock() + change.for_s, slots[0]
 
@@ -149,7 +150,7 @@ class Controller:
         """Take in what has happened, and let a moment pass.
 
         Raises:
-            CannotGoOn: a body failed, or an agent that should not have ended has.
+            CannotGoOn: a body failed, an agent that should not have ended has, or the engine has broken down.
         """
         self._sleep(_LOOK_S)
         if self._resume is not None and self._clock() >= self._resume[0]:

@@ -29,6 +29,22 @@ def tell_unstable(lines: Sequence[Line], expected: Collection[int], change: Chan
     return f"{head}. {_name(since, expected, change)}"
 
 
+def tell_split(line: Stepped, newest: int, job: ElasticJob) -> str:
+    """A text for a job that has fallen into two, each of which trains.
+
+    Args:
+        line: a step of the older one.
+        newest: the generation of the other.
+        job: what runs.
+    """
+    told = ", ".join(f"{name}={value:g}" for name, value in job.timers.items())
+    return (
+        f"The job is split: slot {line.slot} trains on in generation {line.generation}, beside the nodes of generation "
+        f"{newest}. Its signs of life came too late ({told}), so that the others count it as lost, and torch does not "
+        "tell it. Give it longer timers, or a machine with less load"
+    )
+
+
 def _name(since: Sequence[Line], expected: Collection[int], change: Change | None) -> str:
     began = {line.slot for line in since if isinstance(line, Started)}
     joined = {line.slot for line in since if isinstance(line, Joined)}

@@ -7,6 +7,10 @@ from typing import Protocol
 from pytest_distbench.records.timeline import AgentEnded, Rendezvous
 
 
+class CannotGoOn(Exception):
+    """The job has failed; the text says how."""
+
+
 class Engine(Protocol):
     """Nodes of one elastic job."""
 
@@ -29,7 +33,11 @@ class Engine(Protocol):
         """Let them go on."""
 
     def poll(self) -> list[Rendezvous | AgentEnded]:
-        """What has happened since the last call. Never blocks."""
+        """What has happened since the last call, and agents do not note themselves. Never blocks.
+
+        Raises:
+            CannotGoOn: the engine itself has broken down.
+        """
 
     def log(self, slot: int) -> str:
         """The last lines of what the slot's agents have printed."""

@@ -7,7 +7,8 @@ imports nothing of an engine: a row's ``make`` does, in the controller's process
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+import sys
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import get_args
 
@@ -16,7 +17,7 @@ from pytest_distbench.machine import hardware
 from pytest_distbench.records.elastic import ChangeKind, ElasticJob
 from pytest_distbench.records.launch_files import LaunchFiles
 from pytest_distbench.records.record import Number
-from pytest_distbench.releases import release_of, text
+from pytest_distbench.releases import FAST_ENGINE, release_of, text
 
 DEFAULT_ENGINE = "stock"
 
@@ -45,11 +46,13 @@ class EngineSetup:
         job: what its nodes run.
         files: of the launch; the plan is among them.
         variables: environment of the nodes.
+        projects: modules to import once for all nodes, where that is possible (``distbench_preload``).
     """
 
     job: ElasticJob
     files: LaunchFiles
     variables: Mapping[str, str]
+    projects: Sequence[str] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,6 +99,23 @@ def torch_release() -> str:
     return f"torch {text(release_of(hardware.installed_version('torch')))}"
 
 
+def _fast_problem() -> str:
+    """Why the fast engine, which uses private parts of torch and Python, cannot be used with these."""
+    torch, python = release_of(hardware.installed_version("torch")), sys.version_info[:2]
+    if python in FAST_ENGINE.get(torch, ()):
+        return ""
+    tested = "; ".join(
+        f"torch {text(release)} with Python {', '.join(map(text, pythons))}" for release, pythons in FAST_ENGINE.items()
+    )
+    return f"it is tested with {tested}, and this is torch {text(torch)} with Python {text(python)}"
+
+
+def _make_fast(setup: EngineSetup) -> Engine:
+    from pytest_distbench.launch.elastic.fast import FastEngine
+
+    return FastEngine(setup)
+
+
 def _make_stock(setup: EngineSetup) -> Engine:
     from pytest_distbench.launch.elastic.torchrun import TorchrunEngine
 
@@ -114,6 +134,21 @@ ENGINES: dict[str, EngineKind] = {
             "collective_s": Timer(default=30),
             "settle_s": Timer(default=120),
         },
+    ),
+    "fast": EngineKind(
+        help="agents and workers from one process that has torch loaded, and timers below a second",
+        make=_make_fast,
+        version=torch_release,
+        timers={
+            "last_call_s": Timer(default=0.3, is_whole=False),
+            "keep_alive_s": Timer(default=0.15, is_whole=False),
+            "keep_alive_attempts": Timer(default=10),
+            "poll_s": Timer(default=0.05, is_whole=False),
+            "collective_s": Timer(default=30, is_whole=False),
+            "settle_s": Timer(default=120, is_whole=False),
+        },
+        problem=_fast_problem,
+        stand_in="stock",
     ),
 }
 """By the name that ``elastic(..., engine=...)`` takes."""

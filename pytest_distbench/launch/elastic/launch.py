@@ -11,9 +11,12 @@ from collections.abc import Callable, Iterable, Sequence
 import msgspec
 
 from pytest_distbench.errors import RecordingError
+from pytest_distbench.launch import processes
 from pytest_distbench.launch.command import running_command
 from pytest_distbench.launch.contract import SESSION_VARIABLE
+from pytest_distbench.launch.elastic.controller import EXIT_S
 from pytest_distbench.launch.elastic.measure import measure
+from pytest_distbench.launch.guardian import remove_traces
 from pytest_distbench.launch.logs import LogFollower, error_tail
 from pytest_distbench.launch.reduce import merge
 from pytest_distbench.launch.reports import read_reports
@@ -25,7 +28,9 @@ from pytest_distbench.records.plan import LaunchPlan
 from pytest_distbench.records.rank import RankFate, RankReport
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.timeline import (
+    AgentEnded,
     Changed,
+    Finished,
     Line,
     Loaded,
     Progress,
@@ -68,7 +73,7 @@ def launch_elastic(
         with running_command(replace(plan, body=replace(plan.body, command=command)), session) as running:
             ended = running.wait(plan.timeout_s, follower)
     finally:
-        plan.files.plan.unlink(missing_ok=True)
+        remove_traces(plan.files)
         follower.finish()
     return make_record(plan, job, code=ended.code, timed_out=ended.timed_out, wall_s=ended.wall_s)
 
@@ -123,7 +128,10 @@ def make_record(plan: LaunchPlan, job: ElasticJob, *, code: int, timed_out: bool
         reason = f"the elastic job had not ended after {wall_s:.1f} s, and was ended"
     elif code:
         told = plan.files.trouble.read_text() if plan.files.trouble.exists() else ""
-        reason = told or f"the controller of the elastic job failed:\n{error_tail(plan.files.log(0))}"
+        reason = (
+            told
+            or f"the controller of the elastic job {processes.ending(code)}; its log:\n{error_tail(plan.files.log(0))}"
+        )
     result, measurements = measure(job, lines)
     if not reason and result is None:
         reason = (
@@ -179,6 +187,7 @@ def _remarks(job: ElasticJob, lines: Sequence[Line]) -> list[str]:
     torn = sorted({name for line in lines if isinstance(line, Loaded) for name in line.torn})
     remarks = [f"engine {job.engine} in place of {job.in_place_of}"] if job.in_place_of else []
     remarks += [f"checkpoint {name} was torn, and the last good one was used" for name in torn]
+    remarks += _exit_hang(lines)
     steps = [line for line in lines if isinstance(line, Stepped)]
     if steps and all(step.lr is None for step in steps):
         remarks.append(
@@ -190,3 +199,16 @@ def _remarks(job: ElasticJob, lines: Sequence[Line]) -> list[str]:
             f"{job.most} nodes compute on {hardware.cores()} cores: what world sizes achieve is no speed-up here"
         )
     return remarks
+
+
+def _exit_hang(lines: Sequence[Line]) -> list[str]:
+    """Of agents that did not end when their workers had finished, which users see as a job that hangs at its end."""
+    finished = [line for line in lines if isinstance(line, Finished)]
+    last = max((line.generation for line in finished), default=None)
+    began = min((line.t for line in finished if line.generation == last), default=0.0)
+    ended = {line.slot for line in lines if isinstance(line, AgentEnded) and line.t >= began}
+    left = sorted({line.slot for line in finished if line.generation == last} - ended)
+    slots = ", ".join(map(str, left))
+    return (
+        [f"the agents of slots {slots} had not ended {EXIT_S:g} s after their workers, and were ended"] if left else []
+    )

@@ -15,9 +15,9 @@ import msgspec
 
 from pytest_distbench.launch.elastic.allocation import decide
 from pytest_distbench.launch.elastic.arrivals import Backlog
+from pytest_distbench.launch.elastic.engine import CannotGoOn
 from pytest_distbench.launch.elastic.engines import ENGINES, EngineSetup
 from pytest_distbench.launch.elastic.pool_job import RunningJob
-from pytest_distbench.launch.elastic.progress import CannotGoOn
 from pytest_distbench.launch.elastic.replicas import LOAD, ReplicaProcesses, Replicas
 from pytest_distbench.records.plan import LaunchPlan
 from pytest_distbench.records.pool import SERVING, Pool
@@ -225,7 +225,8 @@ def main(path: str) -> int:
     jobs = []
     for index, wanted in enumerate(plan.pool.jobs):
         part = _plan_of(plan, index)
-        engine = ENGINES[wanted.job.engine].make(EngineSetup(job=wanted.job, files=part.files, variables=variables))
+        setup = EngineSetup(job=wanted.job, files=part.files, variables=variables, projects=plan.preload)
+        engine = ENGINES[wanted.job.engine].make(setup)
         jobs.append(RunningJob(wanted, engine, part.files.timeline))
     replicas = None if plan.pool.serving is None else ReplicaProcesses(plan.files, variables=variables)
     try:

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from pytest_distbench.launch.elastic.allocation import Holder
 from pytest_distbench.launch.elastic.diagnosis import tell_unstable
-from pytest_distbench.launch.elastic.engine import Engine
-from pytest_distbench.launch.elastic.progress import CannotGoOn, Progress
+from pytest_distbench.launch.elastic.engine import CannotGoOn, Engine
+from pytest_distbench.launch.elastic.progress import Progress
 from pytest_distbench.records.elastic import START, Change
 from pytest_distbench.records.pool import PoolJob
 from pytest_distbench.records.record import Record
@@ -48,7 +48,7 @@ class RunningJob:
         self._path = timeline
         self._reader = TimelineReader(timeline)
         self._clock = clock
-        self._progress = Progress(wanted.job.most)
+        self._progress = Progress(wanted.job)
         self._changes = 0
         self._change: Change | None = None
         self._changed_t: float | None = None
@@ -81,6 +81,7 @@ class RunningJob:
             self._expect(Change(kind="join", at_s=0.0, nodes=len(slots)), self.slots | set(slots), slots)
         for slot in sorted(slots):
             self._engine.join(slot)
+        self._progress.changed_t = self._clock()
 
     def give_back(self, slots: Collection[int]) -> None:
         """Ask the nodes in slots to go; they are free when :meth:`look` says so."""
@@ -88,6 +89,7 @@ class RunningJob:
         for slot in sorted(slots):
             self.leaving[slot] = self._clock()
             self._engine.leave(slot)
+        self._progress.changed_t = self._clock()
 
     def look(self) -> set[int]:
         """Take in what has happened. Returns the slots that are free now.

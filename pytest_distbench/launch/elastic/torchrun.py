@@ -9,7 +9,6 @@ import contextlib
 import functools
 import importlib.util
 import json
-import os
 import signal
 import socket
 import subprocess
@@ -17,14 +16,11 @@ import sys
 import time
 import uuid
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
-import psutil
-
-from pytest_distbench.launch import processes
 from pytest_distbench.launch.contract import NO_REVERSE_DNS
 from pytest_distbench.launch.elastic.engines import EngineSetup
+from pytest_distbench.launch.elastic.node import Node
 from pytest_distbench.launch.logs import tail
 from pytest_distbench.records.elastic import NODE_VARIABLE, SLOT_VARIABLE
 from pytest_distbench.records.timeline import AgentEnded, Rendezvous
@@ -43,17 +39,6 @@ STORE_S = 60.0
 
 _LOOPBACK = "127.0.0.1"
 _RENDEZVOUS = "RENDEZVOUS"
-_KILL_S = 10.0
-_LOGS_S = 5.0
-
-
-@dataclass
-class _Node:
-    process: subprocess.Popen[bytes]
-    word: str
-    log: Path
-    offset: int
-    is_told: bool = False
 
 
 class TorchrunEngine:
@@ -81,8 +66,11 @@ class TorchrunEngine:
         self._worker = worker
         self._clock = clock
         self._id = uuid.uuid4().hex[:12]
-        self._nodes: dict[int, _Node] = {}
-        self._gone: list[_Node] = []
+        self._agents: dict[int, subprocess.Popen[bytes]] = {}
+        self._nodes: dict[int, Node] = {}
+        self._offsets: dict[int, int] = {}
+        """Slot -> how much of its log was read."""
+        self._gone: list[Node] = []
         """Those whose slot another one has taken; they may not have ended yet."""
 
     def join(self, slot: int) -> None:
@@ -99,33 +87,34 @@ class TorchrunEngine:
                 stderr=file,
                 start_new_session=True,
             )
-            self._nodes[slot] = _Node(process, word, log, offset=file.tell())
+            self._offsets[slot] = file.tell()
+        self._agents[slot] = process
+        self._nodes[slot] = Node(process.pid, word)
 
     def leave(self, slot: int) -> None:
-        self._nodes[slot].process.send_signal(signal.SIGTERM)
+        self._agents[slot].send_signal(signal.SIGTERM)
 
     def kill(self, slot: int) -> None:
-        _end(self._nodes[slot])
+        self._nodes[slot].end()
 
     def crash(self, slot: int) -> None:
-        agent = self._nodes[slot].process.pid
-        processes.send([p.pid for p in _members(self._nodes[slot]) if p.pid != agent], signal.SIGKILL)
+        self._nodes[slot].kill_workers()
 
     def stop(self, slot: int) -> None:
-        self._signal(slot, signal.SIGSTOP)
+        self._nodes[slot].send(signal.SIGSTOP)
 
     def go_on(self, slot: int) -> None:
-        self._signal(slot, signal.SIGCONT)
+        self._nodes[slot].send(signal.SIGCONT)
 
     def poll(self) -> list[Rendezvous | AgentEnded]:
         found: list[Rendezvous | AgentEnded] = []
         for slot, node in self._nodes.items():
-            code = node.process.poll()
-            with open(node.log, "rb") as file:
-                file.seek(node.offset)
+            code = self._agents[slot].poll()
+            with open(self._files.agent_log(slot), "rb") as file:
+                file.seek(self._offsets[slot])
                 data = file.read()
             whole = data[: data.rfind(b"\n") + 1]
-            node.offset += len(whole)
+            self._offsets[slot] += len(whole)
             now = self._clock()
             told = rendezvous_seconds(whole.decode(errors="replace"))
             found += [Rendezvous(t=now, slot=slot, seconds=seconds) for seconds in told]
@@ -139,10 +128,7 @@ class TorchrunEngine:
 
     def close(self) -> None:
         for node in [*self._nodes.values(), *self._gone]:
-            _end(node)
-
-    def _signal(self, slot: int, number: signal.Signals) -> None:
-        processes.send([process.pid for process in _members(self._nodes[slot])], number)
+            node.end()
 
     def _command(self, slot: int) -> list[str]:
         job, timers = self._job, self._job.timers
@@ -191,21 +177,3 @@ def rendezvous_seconds(log: str) -> list[float]:
             if str(event["name"]).endswith(_RENDEZVOUS):
                 found.append(float(event["metadata"]["duration_ms"]) / 1e3)
     return found
-
-
-def _end(node: _Node) -> None:
-    """SIGKILL all processes of a node, again and again until there is none: one may start others meanwhile."""
-    deadline = time.monotonic() + _KILL_S
-    while (members := _members(node)) and time.monotonic() < deadline:
-        for process in members:
-            with contextlib.suppress(psutil.Error):
-                process.kill()
-        psutil.wait_procs(members, timeout=1.0)
-    with contextlib.suppress(subprocess.TimeoutExpired):
-        node.process.wait(timeout=1.0)
-
-
-def _members(node: _Node) -> list[psutil.Process]:
-    """All processes of a node: below its agent, and those that got away but for their environment."""
-    found = [*processes.find_marked(NODE_VARIABLE, node.word), *processes.family([node.process.pid])]
-    return [p for p in {process.pid: process for process in found}.values() if p.pid != os.getpid()]

@@ -10,7 +10,7 @@ from support.timelines import ERROR, JOB, LOST
 
 from pytest_distbench.elastic import crash, cycle, join, kill, stop
 from pytest_distbench.launch.elastic.controller import Controller
-from pytest_distbench.launch.elastic.progress import CannotGoOn
+from pytest_distbench.launch.elastic.engine import CannotGoOn
 from pytest_distbench.records.elastic import Change, Cycle, ElasticJob, MembershipPlan
 from pytest_distbench.records.rank import ErrorReport
 from pytest_distbench.records.record import replace
@@ -226,6 +226,47 @@ def test_a_body_that_raises_ends_the_job_and_one_that_lost_its_peers_does_not(
 
     with pytest.raises(CannotGoOn, match="the body raised in slot 0, generation 0: ValueError: no"):
         run([], engine)
+
+
+def test_a_step_from_before_a_crash_does_not_make_the_job_stable_after_it(
+    run: Callable[..., MadeUp], tmp_path: Path
+) -> None:
+    """Workers go on until they are found and killed."""
+
+    class Slow(MadeUp):
+        def crash(self, slot: int) -> None:
+            for _ in range(5):
+                self.sleep(0.1)
+            super().crash(slot)
+
+    lines = read_timeline(run([crash(at_s=1)], Slow(tmp_path / "timeline", steps=100)).timeline)
+
+    assert [(line.index, line.generation) for line in lines if isinstance(line, Stable)] == [(-1, 0), (0, 1)]
+
+
+def test_a_job_that_falls_into_two_is_told_by_name(run: Callable[..., MadeUp], tmp_path: Path) -> None:
+    """Slot 1 counts as lost, and trains on alone."""
+
+    class Split(MadeUp):
+        def sleep(self, seconds: float) -> None:
+            super().sleep(seconds)
+            if self.generation > 0:
+                line = Stepped(t=self.now, slot=1, generation=0, step=self.step, world_size=1, samples=1)
+                append(self.timeline, line)
+
+    with pytest.raises(
+        CannotGoOn, match=r"The job is split: slot 1 trains on in generation 0, beside .* of generation 1"
+    ):
+        run([crash(at_s=1)], Split(tmp_path / "timeline", steps=200), start=2)
+
+
+def test_an_engine_that_breaks_down_ends_the_job(run: Callable[..., MadeUp], tmp_path: Path) -> None:
+    class Broken(MadeUp):
+        def poll(self) -> list[Rendezvous | AgentEnded]:
+            raise CannotGoOn("no forkserver")
+
+    with pytest.raises(CannotGoOn, match="no forkserver"):
+        run([], Broken(tmp_path / "timeline", steps=100))
 
 
 def test_an_agent_that_ends_unasked_ends_the_job(run: Callable[..., MadeUp], tmp_path: Path) -> None:

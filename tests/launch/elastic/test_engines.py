@@ -26,5 +26,30 @@ def test_timers_that_were_not_given_are_the_rows_and_those_of_another_engine_are
     assert (found["last_call_s"], found["keep_alive_s"], found["settle_s"]) == (1, 2, 120)
 
 
+@pytest.mark.parametrize(
+    ("torch", "python", "told"),
+    [
+        ("2.13.0+cpu", (3, 11, 7), ""),
+        (
+            "2.14.0",
+            (3, 11, 7),
+            "it is tested with torch 2.13 with Python 3.11, and this is torch 2.14 with Python 3.11",
+        ),
+        (
+            "2.13.1",
+            (3, 13, 0),
+            "it is tested with torch 2.13 with Python 3.11, and this is torch 2.13 with Python 3.13",
+        ),
+    ],
+)
+def test_the_fast_engine_gives_way_to_stock_where_it_was_not_tested(
+    monkeypatch: pytest.MonkeyPatch, torch: str, python: tuple[int, ...], told: str
+) -> None:
+    monkeypatch.setattr("pytest_distbench.machine.hardware.installed_version", lambda package: torch)
+    monkeypatch.setattr("pytest_distbench.launch.elastic.engines.sys.version_info", python)
+
+    assert (ENGINES["fast"].problem(), ENGINES["fast"].stand_in) == (told, "stock")
+
+
 def test_a_release_of_torch_is_told_without_its_build() -> None:
     assert f"{installed_version('torch')}.".startswith(f"{torch_release().removeprefix('torch ')}.")

@@ -15,7 +15,7 @@ from pytest_distbench.records.metric import Observation
 from pytest_distbench.records.plan import LaunchPlan
 from pytest_distbench.records.rank import RankReport
 from pytest_distbench.records.record import replace
-from pytest_distbench.records.timeline import Loaded, Raised, Stepped, append
+from pytest_distbench.records.timeline import AgentEnded, Loaded, Raised, Stepped, append
 
 
 @pytest.fixture
@@ -66,7 +66,9 @@ def test_why_the_controller_gave_up_is_the_reason_and_each_slot_tells_what_it_ra
 def test_a_controller_that_died_is_told_with_its_log(plan: LaunchPlan) -> None:
     plan.files.log(0).write_text("Traceback: no store\n")
 
-    assert record(plan, Timeline(), code=1).reason == "the controller of the elastic job failed:\nTraceback: no store"
+    assert record(plan, Timeline(), code=1).reason == (
+        "the controller of the elastic job ended with exit code 1; its log:\nTraceback: no store"
+    )
 
 
 def test_a_job_that_did_not_end_in_time_is_told_as_that(plan: LaunchPlan) -> None:
@@ -77,6 +79,14 @@ def test_a_job_that_did_not_end_in_time_is_told_as_that(plan: LaunchPlan) -> Non
 
 def test_a_body_without_a_training_is_told_what_to_call(plan: LaunchPlan) -> None:
     assert "whose body does not loop over rank.training(...).batches(...)" in record(plan, Timeline()).reason
+
+
+def test_agents_that_outlive_their_workers_are_remarked(plan: LaunchPlan) -> None:
+    timeline = killed()
+    timeline.lines = [line for line in timeline.lines if not (isinstance(line, AgentEnded) and line.slot == 0)]
+
+    [told] = [remark for remark in record(plan, timeline).remarks if "agents" in remark]
+    assert told == "the agents of slots 0 had not ended 30 s after their workers, and were ended"
 
 
 def test_torn_checkpoints_a_lost_optimizer_and_too_few_cores_are_remarked(plan: LaunchPlan) -> None:

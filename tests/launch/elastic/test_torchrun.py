@@ -13,7 +13,8 @@ from support.timelines import JOB
 from torch.distributed.run import get_args_parser
 
 from pytest_distbench.elastic import join
-from pytest_distbench.launch.elastic.controller import CannotGoOn, Controller
+from pytest_distbench.launch.elastic.controller import Controller
+from pytest_distbench.launch.elastic.engine import CannotGoOn
 from pytest_distbench.launch.elastic.engines import EngineSetup
 from pytest_distbench.launch.elastic.torchrun import TorchrunEngine, rendezvous_seconds, tells_events
 from pytest_distbench.records.elastic import MembershipPlan

@@ -1,0 +1,192 @@
+"""Does an engine survive plans that nobody thought of? Draws membership plans from seeds, and carries each out.
+
+    python benchmarks/elastic_plans.py --engine fast --plans 50
+    python benchmarks/elastic_plans.py --engine stock --plans 10
+
+A small real training on two or three nodes, in turns, by the seed. Printed per plan: what happened, whether every
+sample was trained on once, and what was left behind. Exit code 1 unless all plans pass, every sample is accounted for
+and nothing is left. On two quiet cores a plan takes some 15 s with the fast engine, and a minute with the stock one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import tempfile
+import time
+import uuid
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+
+from measuring import BODIES
+
+from pytest_distbench.elastic import draw
+from pytest_distbench.launch import processes
+from pytest_distbench.launch.elastic.engines import ENGINES
+from pytest_distbench.launch.elastic.launch import launch_elastic
+from pytest_distbench.launch.launchers import LOOPBACK
+from pytest_distbench.records.elastic import ElasticJob, MembershipPlan
+from pytest_distbench.records.launch import LaunchRecord
+from pytest_distbench.records.launch_files import LaunchFiles
+from pytest_distbench.records.plan import BodyReference, LaunchPlan
+from pytest_distbench.report.layout import layout
+from pytest_distbench.units import format_seconds
+
+MARK = "DISTBENCH_DRAWN"
+"""In the environment of every process of a plan."""
+LEFT_S = 10.0
+"""How long processes that were ended may take to be gone."""
+TIMEOUT_S = 400.0
+CHECKPOINT_EVERY = 10
+HEADINGS = (
+    "seed", "nodes", "plan", "took", "longest stall", "redone", "rounds", "restarts", "skipped", "repeated", "left",
+    "outcome",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """How an engine is tried.
+
+    Attributes:
+        changes: of each plan.
+        period_s: seconds of training between two.
+    """
+
+    changes: int
+    period_s: float
+
+
+PACES = {"fast": Pace(changes=6, period_s=0.5), "stock": Pace(changes=4, period_s=0.5)}
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """What became of a plan.
+
+    Attributes:
+        seed: that drew it.
+        job: that was run.
+        record: of the launch.
+        left: processes, locks and sockets that were left behind.
+    """
+
+    seed: int
+    job: ElasticJob
+    record: LaunchRecord
+    left: int
+
+    @property
+    def is_good(self) -> bool:
+        """Whether it passed, every sample was trained on once, and nothing is left."""
+        return self.record.outcome == "passed" and not (self.left or self.value("skipped") or self.value("repeated"))
+
+    def value(self, what: str) -> float | None:
+        """Samples that were skipped, or repeated; None: it failed before they could be counted."""
+        return {m.name: m.value for m in self.record.measurements}.get(f"samples_{what}")
+
+    def row(self) -> list[str]:
+        """As :data:`HEADINGS` says."""
+        changes = self.record.elastic.changes if self.record.elastic is not None else []
+        stalls = [change.stall_s for change in changes if change.stall_s is not None]
+        return [
+            str(self.seed),
+            self.job.nodes,
+            " ".join(change.kind for change in self.job.plan.changes),
+            format_seconds(self.record.wall_s),
+            format_seconds(max(stalls)) if stalls else "-",
+            str(sum(change.steps_redone for change in changes)),
+            str(sum(change.rounds for change in changes)),
+            str(sum(change.restarts_used for change in changes)),
+            _count(self.value("skipped")),
+            _count(self.value("repeated")),
+            str(self.left),
+            self.record.outcome,
+        ]
+
+
+def try_plan(engine: str, seed: int, folder: Path) -> Trial:
+    """Draw a plan and carry it out."""
+    nodes = (1, 2 + seed % 2)
+    pace = PACES[engine]
+    kind = ENGINES[engine]
+    job = ElasticJob(
+        least=nodes[0],
+        most=nodes[1],
+        start=nodes[1],
+        plan=MembershipPlan(changes=draw(seed, nodes=nodes, changes=pace.changes, period_s=pace.period_s)),
+        engine=engine,
+        version=kind.version(),
+        timers=kind.all_timers({}),
+        checkpoint_every=CHECKPOINT_EVERY,
+    )
+    directory = folder / f"launch{seed}"
+    directory.mkdir()
+    word = uuid.uuid4().hex
+    plan = LaunchPlan(
+        index=0,
+        world_size=job.most,
+        backend="gloo",
+        device="cpu",
+        body=BodyReference(file=str(BODIES), function="elastic_training"),
+        params={"changes": pace.changes, "timeline": str(LaunchFiles(directory).timeline)},
+        seeds=[seed],
+        timeout_s=TIMEOUT_S,
+        directory=str(directory),
+        data_dir=str(folder),
+        working_dir=os.getcwd(),
+        python_path=sys.path,
+        variables={**LOOPBACK, **os.environ, "OMP_NUM_THREADS": "1", MARK: word},
+        set_threads=1,
+        elastic=job,
+    )
+    record = launch_elastic(plan)
+    return Trial(seed, job, record, left=_count_left(word, plan))
+
+
+def _count_left(word: str, plan: LaunchPlan) -> int:
+    deadline = time.monotonic() + LEFT_S
+    while (left := processes.find_marked(MARK, word)) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    folder = Path(plan.directory)
+    locks = list(Path("/dev/shm").glob(f"sem.{folder.parent.name}-*"))
+    sockets = [path for path in folder.rglob("*") if path.is_socket()]
+    return len(left) + len(locks) + len(sockets) + plan.files.plan.exists()
+
+
+def _count(value: float | None) -> str:
+    return "-" if value is None else f"{value:g}"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("--engine", choices=list(PACES), default="fast")
+    parser.add_argument("--plans", type=int, default=50, help="how many")
+    parser.add_argument("--first", type=int, default=0, help="the first one's seed")
+    options = parser.parse_args()
+    if problem := ENGINES[options.engine].problem():
+        raise SystemExit(f"engine {options.engine}: {problem}")
+    trials = []
+    with tempfile.TemporaryDirectory(prefix="distbench-drawn-", ignore_cleanup_errors=True) as name:
+        for seed in range(options.first, options.first + options.plans):
+            trials.append(try_plan(options.engine, seed, Path(name)))
+            print(*layout(HEADINGS, [trials[-1].row()], left=3)[seed != options.first :], sep="\n", flush=True)
+            if trials[-1].record.outcome != "passed":
+                print(trials[-1].record.reason, flush=True)
+    print(*layout(HEADINGS, [trial.row() for trial in trials], left=3), sep="\n")
+    kinds = Counter(change.kind for trial in trials for change in trial.job.plan.changes)
+    good = sum(trial.is_good for trial in trials)
+    print(
+        f"engine {options.engine}, {trials[0].job.version}: {good} of {len(trials)} plans good; "
+        f"{kinds.total()} changes ({', '.join(f'{count} {kind}' for kind, count in sorted(kinds.items()))}), "
+        f"{sum(trial.value('skipped') or 0 for trial in trials):g} samples skipped, "
+        f"{sum(trial.value('repeated') or 0 for trial in trials):g} repeated, "
+        f"{sum(trial.left for trial in trials)} processes, locks and sockets left"
+    )
+    return 0 if good == len(trials) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,133 @@
+"""The fast engine: agents and workers from one forkserver that has torch loaded, and timers below a second.
+
+Its store is the controller's, as the stock engine's, so that it outlives every node.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import socket
+import time
+import uuid
+from collections.abc import Callable
+from multiprocessing.context import ForkServerProcess
+
+from pytest_distbench.launch import forkserver, processes
+from pytest_distbench.launch.contract import NO_REVERSE_DNS
+from pytest_distbench.launch.elastic.engine import CannotGoOn
+from pytest_distbench.launch.elastic.engines import EngineSetup
+from pytest_distbench.launch.elastic.node import Node, announce
+from pytest_distbench.launch.elastic.torchrun import HANGS_ON_SCALE_UP, STORE_S
+from pytest_distbench.launch.logs import tail
+from pytest_distbench.records.timeline import AgentEnded, Rendezvous
+
+_PRELOAD = [*forkserver.PRELOAD, "pytest_distbench.launch.elastic.fast_agent"]
+_THREADS = "OMP_NUM_THREADS"
+
+
+def _start_forkserver(setup: EngineSetup) -> None:
+    """Several jobs of one controller share it."""
+    os.environ |= {**setup.variables, **NO_REVERSE_DNS, **HANGS_ON_SCALE_UP, _THREADS: "1"}
+    forkserver.preload(_PRELOAD)
+    os.environ[_THREADS] = setup.variables.get(_THREADS, "1")  # workers set as many as their plan says
+    run = setup.files.directory.parent.name
+    forkserver.start(setup.files.sockets, semaphores=run, projects=setup.projects)
+
+
+class FastEngine:
+    """Nodes that are forked. To be made before this process has a second thread, or torch.
+
+    Args:
+        setup: what they run, and where.
+        clock: tells the time of the timeline.
+    """
+
+    def __init__(self, setup: EngineSetup, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._job = setup.job
+        self._files = setup.files
+        self._clock = clock
+        self._id = uuid.uuid4().hex[:12]
+        self._agents: dict[int, ForkServerProcess] = {}
+        self._nodes: dict[int, Node] = {}
+        self._gone: list[Node] = []
+        """Those whose slot another one has taken; they may not have ended yet."""
+        self._count = 0
+        if not forkserver.is_alive():
+            _start_forkserver(setup)
+        from pytest_distbench.worker.torch_internals import store_on
+
+        self._store = store_on(socket.create_server(("127.0.0.1", 0)), timeout_s=STORE_S)
+
+    def join(self, slot: int) -> None:
+        from pytest_distbench.launch.elastic import fast_agent
+
+        self._check()
+        if slot in self._nodes:
+            self._gone.append(self._nodes[slot])
+        announced = self._files.directory / f"node{self._count}.pids"
+        self._count += 1
+        setup = fast_agent.AgentSetup(
+            job=self._job,
+            directory=str(self._files.directory),
+            slot=slot,
+            word=uuid.uuid4().hex,
+            announced=str(announced),
+            port=self._store.port,
+            run_id=self._id,
+        )
+        agent = multiprocessing.get_context("forkserver").Process(target=fast_agent.run, args=(setup,))
+        agent.start()
+        assert agent.pid is not None
+        announce(announced, agent.pid)
+        self._agents[slot] = agent
+        self._nodes[slot] = Node(agent.pid, setup.word, announced)
+
+    def leave(self, slot: int) -> None:
+        agent = self._agents[slot]
+        if agent.is_alive():
+            processes.send([self._nodes[slot].agent], signal.SIGTERM)
+
+    def kill(self, slot: int) -> None:
+        self._nodes[slot].end()
+
+    def crash(self, slot: int) -> None:
+        self._nodes[slot].kill_workers()
+
+    def stop(self, slot: int) -> None:
+        self._nodes[slot].send(signal.SIGSTOP)
+
+    def go_on(self, slot: int) -> None:
+        self._nodes[slot].send(signal.SIGCONT)
+
+    def poll(self) -> list[Rendezvous | AgentEnded]:
+        self._check()
+        found: list[Rendezvous | AgentEnded] = []
+        for slot, agent in self._agents.items():
+            node = self._nodes[slot]
+            if not node.is_told and agent.exitcode is not None:
+                node.is_told = True
+                found.append(AgentEnded(t=self._clock(), slot=slot, code=agent.exitcode))
+        self._check()  # where it has died, these codes are made up
+        return found
+
+    def log(self, slot: int) -> str:
+        return tail(self._files.agent_log(slot))
+
+    def close(self) -> None:
+        for node in [*self._nodes.values(), *self._gone]:
+            node.end()
+        forkserver.let_helpers_end()
+        processes.kill_descendants()
+
+    def _check(self) -> None:
+        """Nothing can be started or told of any more where the forkserver is gone.
+
+        Raises:
+            CannotGoOn: it is.
+        """
+        if not forkserver.is_alive():
+            raise CannotGoOn(
+                "the forkserver that all agents and workers are forked from has ended, and nobody asked it to"
+            )

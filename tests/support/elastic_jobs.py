@@ -1,0 +1,79 @@
+"""A small elastic training, and its launch without a pytest run around it."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pytest_distbench.launch.elastic.engines import ENGINES
+from pytest_distbench.launch.launchers import LOOPBACK
+from pytest_distbench.records.elastic import Change, ElasticJob, MembershipPlan
+from pytest_distbench.records.launch_files import LaunchFiles
+from pytest_distbench.records.plan import BodyReference, LaunchPlan
+
+if TYPE_CHECKING:
+    from pytest_distbench import ElasticRank
+
+CHECKPOINT_EVERY = 10
+
+
+def elastic_plan(folder: Path, engine: str, changes: Sequence[Change], *, nodes: tuple[int, int]) -> LaunchPlan:
+    """The plan of a job that begins with all its nodes, and trains until its changes have been carried out."""
+    job = ElasticJob(
+        least=nodes[0],
+        most=nodes[1],
+        start=nodes[1],
+        plan=MembershipPlan(changes=list(changes)),
+        engine=engine,
+        version=ENGINES[engine].version(),
+        timers=ENGINES[engine].all_timers({}),
+        checkpoint_every=CHECKPOINT_EVERY,
+    )
+    return LaunchPlan(
+        index=0,
+        world_size=job.most,
+        backend="gloo",
+        device="cpu",
+        body=BodyReference(file=__file__, function="train"),
+        params={"changes": len(changes), "timeline": str(LaunchFiles(folder).timeline)},
+        seeds=[0],
+        timeout_s=300.0,
+        directory=str(folder),
+        data_dir=str(folder),
+        working_dir=str(folder),
+        python_path=sys.path,
+        variables={**LOOPBACK, **os.environ, "OMP_NUM_THREADS": "1"},
+        set_threads=1,
+        elastic=job,
+    )
+
+
+def train(rank: ElasticRank) -> None:
+    """To the end of the epoch in which the plan was carried out."""
+    import time
+
+    import torch
+    from torch.nn.parallel import DistributedDataParallel
+
+    torch.manual_seed(rank.seed)
+    inputs = torch.randn(101, 4)
+    model = torch.nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+    training = rank.training(model=model, optimizer=optimizer)
+    parallel = DistributedDataParallel(model)
+    timeline = Path(rank.params["timeline"])
+    for chosen in training.batches(samples=len(inputs), batch=4, epochs=10_000):
+        if training.position == 0:  # all ranks are here at the same step
+            times_stable = timeline.read_text().count('"what":"stable"') if rank.rank == 0 else 0
+            if rank.agree(times_stable) > rank.params["changes"]:
+                rank.barrier()
+                return
+        loss = parallel(inputs[chosen]).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        training.note(loss=loss)
+        time.sleep(0.01)
