@@ -94,7 +94,6 @@ class PoolController:
                 self._demand()
                 self._share()
                 self._sleep(_LOOK_S)
-            self._check_demand()
         finally:
             for job in self._jobs:
                 job.close()
@@ -102,7 +101,11 @@ class PoolController:
                 self._replicas.close()
 
     def _is_over(self) -> bool:
-        return len(self._submitted) == len(self._jobs) and all(job.has_ended for job in self._jobs)
+        """All jobs have ended; and where the demand has come to its end too, nobody waits for an answer."""
+        if len(self._submitted) < len(self._jobs) or not all(job.has_ended for job in self._jobs):
+            return False
+        self._check_demand()
+        return self._wanted > 0 or not self._replicas_wanted()
 
     def _look(self) -> None:
         for job in self._submitted:

@@ -62,7 +62,7 @@ def measure_pool(
         pool=pool,
         makespan_s=last - first,
         idle_gap_s=_idle_gap(list(histories.values())),
-        allocated=sum(hold.end_s - hold.begin_s for hold in holds) / whole,
+        allocated=sum(max(0.0, min(hold.end_s, end_s) - hold.begin_s) for hold in holds) / whole,
         productive=(sum(map(useful_s, histories.values())) + busy_s) / whole,
         jobs=results,
         holds=holds,

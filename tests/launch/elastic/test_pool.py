@@ -245,11 +245,15 @@ def test_a_serving_takes_slots_when_its_demand_rises_and_gives_them_back(world: 
 
 
 def test_a_replica_stays_until_nobody_waits(world: World) -> None:
-    world.job("train", 1, 2, steps=300)
+    """Though the training is over before."""
+    world.job("train", 1, 2, steps=60)
+    answered = Answered(t=0, number=0, intended_t=0, slot=1, busy_s=0.1)
+    world.at = [(150.0, lambda: append(world.timeline, answered)) for _ in range(100)]
     serving = Serving(demand=[Demand(at_s=2, per_s=10), Demand(at_s=4, per_s=0)], per_replica=10)
     lines = world.run("elastic", 2, serving=serving)
 
     assert held(lines, Asked, SERVING) == []
+    assert world.now == pytest.approx(150, abs=1)
 
 
 def test_a_training_that_is_over_before_the_demand_fails(world: World) -> None:
