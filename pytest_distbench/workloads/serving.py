@@ -71,8 +71,9 @@ class _Server(HTTPServer):
         self.is_busy = self.is_leaving = False
         signal.signal(signal.SIGTERM, lambda number, frame: self._leave())
 
-    def handle_error(self, *of: object) -> None:  # noqa: ARG002 the library's arguments
+    def handle_error(self, request: Any, client_address: object) -> None:  # noqa: ARG002 the library's arguments
         """A function that raises ends the replica: what went wrong is told."""
+        self.shutdown_request(request)
         raise
 
     def _leave(self) -> None:
