@@ -78,14 +78,14 @@ class RunningJob:
             self._append(Began(t=self._clock(), slots=sorted(slots)))
             self._expect(None, slots)
         else:
-            self._expect(Change(kind="join", at_s=0.0, nodes=len(slots)), self.slots | set(slots), slots)
+            self._expect(Change(kind="join", at_s=self._seconds(), nodes=len(slots)), self.slots | set(slots), slots)
         for slot in sorted(slots):
             self._engine.join(slot)
         self._progress.changed_t = self._clock()
 
     def give_back(self, slots: Collection[int]) -> None:
         """Ask the nodes in slots to go; they are free when :meth:`look` says so."""
-        self._expect(Change(kind="leave", at_s=0.0, nodes=len(slots)), self.slots - set(slots), slots)
+        self._expect(Change(kind="leave", at_s=self._seconds(), nodes=len(slots)), self.slots - set(slots), slots)
         for slot in sorted(slots):
             self.leaving[slot] = self._clock()
             self._engine.leave(slot)
@@ -137,6 +137,10 @@ class RunningJob:
                 Changed(t=now, index=self._changes, kind=change.kind, slots=sorted(changed), expected=expected)
             )
             self._changes += 1
+
+    def _seconds(self) -> float:
+        """Since its first step, for people."""
+        return 0.0 if self.first_step_t is None else round(self._clock() - self.first_step_t, 1)
 
     def _tell(self) -> list[Record]:
         told: list[Record] = list(self._engine.poll())
