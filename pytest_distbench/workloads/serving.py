@@ -47,8 +47,9 @@ def main(path: str, slot: int) -> None:
             with _Server(answer) as server:
                 append(timeline, ReplicaReady(t=time.monotonic(), slot=slot, pid=os.getpid(), port=server.server_port))
                 server.serve_forever(poll_interval=0.1)
-    except Exception:  # noqa: BLE001 whatever it raises is told
-        append(timeline, ReplicaFailed(t=time.monotonic(), slot=slot, error=traceback.format_exc(limit=-5)))
+    except Exception as error:  # noqa: BLE001 whatever it raises is told
+        told = f"{type(error).__name__}: {error}\n{traceback.format_exc(limit=-5)}"
+        append(timeline, ReplicaFailed(t=time.monotonic(), slot=slot, error=told))
         os._exit(FAILED)
 
 
