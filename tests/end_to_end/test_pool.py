@@ -63,7 +63,7 @@ def test_a_training_yields_to_a_serving_and_every_request_is_answered(
     result = pytester.runpytest_subprocess(*COMMAND, "-s", "--distbench-json=run.json")
 
     result.stdout.fnmatch_lines(
-        ["elastic_pool: 2 slots, elastic; train on 1 to 2 nodes from 0 s; engine *; serving 20/s from *"]
+        ["*elastic_pool: 2 slots, elastic; train on 1 to 2 nodes from 0 s; engine *; serving 20/s from *"]
     )
     assert result.ret == 0
     [case] = read_run_record(pytester.path / "run.json").results
