@@ -11,7 +11,6 @@ and nothing is left. On two quiet cores a plan takes some 15 s with the fast eng
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 import tempfile
 import time
@@ -20,17 +19,16 @@ from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
-from measuring import BODIES
+from measuring import elastic_plan
 
 from pytest_distbench.elastic import draw
 from pytest_distbench.launch import processes
 from pytest_distbench.launch.elastic.engines import ENGINES
 from pytest_distbench.launch.elastic.launch import launch_elastic
-from pytest_distbench.launch.launchers import LOOPBACK
-from pytest_distbench.records.elastic import ElasticJob, MembershipPlan
+from pytest_distbench.records.elastic import ElasticJob
 from pytest_distbench.records.launch import LaunchRecord
-from pytest_distbench.records.launch_files import LaunchFiles
-from pytest_distbench.records.plan import BodyReference, LaunchPlan
+from pytest_distbench.records.plan import LaunchPlan
+from pytest_distbench.records.record import replace
 from pytest_distbench.report.layout import layout
 from pytest_distbench.units import format_seconds
 
@@ -38,8 +36,6 @@ MARK = "DISTBENCH_DRAWN"
 """In the environment of every process of a plan."""
 LEFT_S = 10.0
 """How long processes that were ended may take to be gone."""
-TIMEOUT_S = 400.0
-CHECKPOINT_EVERY = 10
 HEADINGS = (
     "seed", "nodes", "plan", "took", "longest stall", "redone", "rounds", "restarts", "skipped", "repeated", "left",
     "outcome",
@@ -109,41 +105,13 @@ class Trial:
 
 def try_plan(engine: str, seed: int, folder: Path) -> Trial:
     """Draw a plan and carry it out."""
-    nodes = (1, 2 + seed % 2)
-    pace = PACES[engine]
-    kind = ENGINES[engine]
-    job = ElasticJob(
-        least=nodes[0],
-        most=nodes[1],
-        start=nodes[1],
-        plan=MembershipPlan(changes=draw(seed, nodes=nodes, changes=pace.changes, period_s=pace.period_s)),
-        engine=engine,
-        version=kind.version(),
-        timers=kind.all_timers({}),
-        checkpoint_every=CHECKPOINT_EVERY,
-    )
-    directory = folder / f"launch{seed}"
-    directory.mkdir()
+    nodes, pace = (1, 2 + seed % 2), PACES[engine]
+    changes = draw(seed, nodes=nodes, changes=pace.changes, period_s=pace.period_s)
+    plan = elastic_plan(folder, engine, changes, nodes=nodes, seed=seed)
     word = uuid.uuid4().hex
-    plan = LaunchPlan(
-        index=0,
-        world_size=job.most,
-        backend="gloo",
-        device="cpu",
-        body=BodyReference(file=str(BODIES), function="elastic_training"),
-        params={"changes": pace.changes, "timeline": str(LaunchFiles(directory).timeline)},
-        seeds=[seed],
-        timeout_s=TIMEOUT_S,
-        directory=str(directory),
-        data_dir=str(folder),
-        working_dir=os.getcwd(),
-        python_path=sys.path,
-        variables={**LOOPBACK, **os.environ, "OMP_NUM_THREADS": "1", MARK: word},
-        set_threads=1,
-        elastic=job,
-    )
-    record = launch_elastic(plan)
-    return Trial(seed, job, record, left=_count_left(word, plan))
+    plan = replace(plan, variables={**plan.variables, MARK: word})
+    assert plan.elastic is not None
+    return Trial(seed, plan.elastic, launch_elastic(plan), left=_count_left(word, plan))
 
 
 def _count_left(word: str, plan: LaunchPlan) -> int:

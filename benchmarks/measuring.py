@@ -5,12 +5,16 @@ from __future__ import annotations
 import os
 import sys
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from pytest_distbench.launch.contract import Launcher
+from pytest_distbench.launch.elastic.engines import ENGINES
+from pytest_distbench.launch.launchers import LOOPBACK
 from pytest_distbench.launch.supervise import supervise
+from pytest_distbench.records.elastic import Change, ElasticJob, MembershipPlan
 from pytest_distbench.records.launch import LaunchRecord
+from pytest_distbench.records.launch_files import LaunchFiles
 from pytest_distbench.records.plan import BodyReference, LaunchPlan
 
 BODIES = Path(__file__).resolve().parent / "bodies.py"
@@ -72,3 +76,54 @@ def tried(
         set_threads=1 if launcher.name == "warm" else None,
     )
     return supervise(launcher, plan)
+
+
+def elastic_plan(
+    folder: Path,
+    engine: str,
+    changes: Sequence[Change],
+    *,
+    nodes: tuple[int, int],
+    seed: int = 0,
+    checkpoint_every: int = 10,
+) -> LaunchPlan:
+    """The plan of a small elastic training that begins with all its nodes, and ends when its changes were carried out.
+
+    Args:
+        folder: for the launch's own folder.
+        engine: a row of the table of engines.
+        changes: of the membership.
+        nodes: fewest and most.
+        seed: of the training.
+        checkpoint_every: steps.
+    """
+    directory = folder / uuid.uuid4().hex
+    directory.mkdir()
+    kind = ENGINES[engine]
+    job = ElasticJob(
+        least=nodes[0],
+        most=nodes[1],
+        start=nodes[1],
+        plan=MembershipPlan(changes=list(changes)),
+        engine=engine,
+        version=kind.version(),
+        timers=kind.all_timers({}),
+        checkpoint_every=checkpoint_every,
+    )
+    return LaunchPlan(
+        index=0,
+        world_size=job.most,
+        backend="gloo",
+        device="cpu",
+        body=BodyReference(file=str(BODIES), function="elastic_training"),
+        params={"changes": len(changes), "timeline": str(LaunchFiles(directory).timeline)},
+        seeds=[seed],
+        timeout_s=600.0,
+        directory=str(directory),
+        data_dir=str(folder),
+        working_dir=os.getcwd(),
+        python_path=sys.path,
+        variables={**LOOPBACK, **os.environ, "OMP_NUM_THREADS": "1"},
+        set_threads=1,
+        elastic=job,
+    )

@@ -62,8 +62,11 @@ def main(descriptor: int, directory: str, preload: list[str]) -> None:
     link = socket.socket(fileno=descriptor)
     link.set_inheritable(False)
     agent = _Agent(link, Path(directory))
+    gc.disable()  # going through torch's objects again and again, while they become more, is a fifth of its import
     with agent.ended_by_signal():
         forkserver.preload()
+    gc.collect()
+    gc.enable()
     sockets = sockets_folder(Path(directory), os.environ[SESSION_VARIABLE])
     forkserver.start(sockets, semaphores=Path(directory).name, projects=preload, close=[descriptor])
     agent.listen()
@@ -112,7 +115,6 @@ class _Agent:
             self._link.sendall(msgspec.json.encode(reply) + b"\n")
 
     def serve(self) -> None:
-        gc.collect()
         gc.freeze()  # torch: looking through it takes longer than a launch
         while True:
             self.send(self._run(self._requests.get()))

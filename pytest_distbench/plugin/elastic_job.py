@@ -39,7 +39,7 @@ class Elastic:
         nodes: int | tuple[int, int],
         plan: Cycle | Change | Sequence[Change] = (),
         start: int | None = None,
-        checkpoint_every: int = 20,
+        checkpoint_every: int | None = None,
         engine: str = DEFAULT_ENGINE,
         timers: Mapping[str, float] | None = None,
         oversubscribed: bool = False,
@@ -61,12 +61,12 @@ class Elastic:
                 ``crash(...)``, ``stop(...)``, from :mod:`pytest_distbench.elastic`. Nothing: a fixed run, to compare
                 others with.
             start: nodes at the beginning. Default: the fewest where some join first, else the most.
-            checkpoint_every: steps between two checkpoints.
+            checkpoint_every: steps between two checkpoints. Default: 20; ``torchft`` writes none.
             engine: what changes the membership, a row of ``launch/elastic/engines.py``: ``stock``, the command line
-                tool torchrun.
+                tool torchrun; ``fast``, the same agents from a process that has torch loaded; ``torchft``.
             timers: of the engine, by name: ``last_call_s``, ``keep_alive_s``, ``keep_alive_attempts``,
-                ``collective_s``, ``settle_s`` of ``stock``, in whole seconds. Default: as short as its public settings
-                allow.
+                ``collective_s``, ``settle_s``; in whole seconds for ``stock``. Default: as short as its public
+                settings allow.
             oversubscribed: there may be more nodes than ranks of the run. What they learn counts; clocks are shown, and
                 not judged. It is said in the record.
             params: JSON-able; handed to the body as ``rank.params``, and as its arguments of these names.
@@ -145,7 +145,7 @@ class Elastic:
                 most=most,
                 start=given.whole("start", usual, least=least, most=most),
                 plan=made,
-                checkpoint_every=given.whole("checkpoint_every", checkpoint_every, least=1),
+                checkpoint_every=_checkpoint_every(given, used["engine"], checkpoint_every),
                 **used,
             )
             check_job(job)
@@ -205,7 +205,7 @@ def usable_engine(given: Arguments, engine: object, timers: object) -> UsedEngin
     if not isinstance(engine, str) or engine not in ENGINES:
         given.refuse(f"engine={show(engine)}; wanted one of {', '.join(ENGINES)}")
     wanted = _timers(given, engine, timers)
-    used, problem = _usable(engine)
+    used, problem = _usable(given, engine)
     return UsedEngine(
         engine=used,
         in_place_of=f"{engine}: {problem}" if problem else "",
@@ -226,12 +226,21 @@ def _timers(given: Arguments, engine: str, timers: object) -> dict[str, Number]:
     }
 
 
-def _usable(engine: str) -> tuple[str, str]:
+def _checkpoint_every(given: Arguments, engine: str, wanted: object) -> int | None:
+    usual = ENGINES[engine].checkpoint_every
+    if wanted is None:
+        return usual
+    if usual is None:
+        given.refuse(f"checkpoint_every={show(wanted)}: the engine {engine} writes no checkpoints; leave it out")
+    return given.whole("checkpoint_every", wanted, least=1)
+
+
+def _usable(given: Arguments, engine: str) -> tuple[str, str]:
     """The engine itself, or the one that stands in for it, and why."""
     kind = ENGINES[engine]
     problem = kind.problem()
     if problem and not kind.stand_in:
-        pytest.skip(f"not run: engine {engine}: {problem}")
+        given.refuse(f"engine={engine!r} cannot be used here: {problem}")
     return (kind.stand_in, problem) if problem else (engine, "")
 
 

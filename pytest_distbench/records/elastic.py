@@ -19,6 +19,12 @@ SLOT_VARIABLE = "DISTBENCH_SLOT"
 NODE_VARIABLE = "DISTBENCH_NODE"
 """In the environment of a node's processes: a word of its own, by which all of them are found."""
 
+IMPORTS_VARIABLE = "DISTBENCH_ELASTIC_IMPORTS"
+"""In the environment: modules that a worker imports before its body, with commas between. No launcher prepares it."""
+
+NO_QUORUM = 0
+"""Generation of a node under torchft before its first quorum; those of the lighthouse count from 1."""
+
 START = -1
 """Index, among the changes of a run, of what is none: the start of the job."""
 
@@ -97,8 +103,8 @@ class ElasticJob(Record, frozen=True, kw_only=True):
     """Of what the engine runs, as far as it decides about its numbers: ``torch 2.13``."""
     timers: dict[str, Number]
     """How long it waits, by the names in the engine's row; seconds, but for numbers of attempts."""
-    checkpoint_every: int
-    """Steps between two checkpoints."""
+    checkpoint_every: int | None
+    """Steps between two checkpoints; None: there are none, newcomers get what they need from a node that has it."""
     cores: int | None = None
     """Of this host, where there are fewer of them than nodes and the test asked for it: no clock means anything."""
 
@@ -125,10 +131,9 @@ class ElasticJob(Record, frozen=True, kw_only=True):
     def __str__(self) -> str:
         engine = f"{self.engine} (in place of {self.in_place_of})" if self.in_place_of else self.engine
         timers = ", ".join(f"{name}={value:g}" for name, value in self.timers.items())
-        return (
-            f"{self.nodes} nodes, {self.start} at the start, {self.plan}; checkpoint every {self.checkpoint_every} "
-            f"steps; engine {engine}, {timers}"
-            + (f"; oversubscribed: {self.cores} cores" if self.cores is not None else "")
+        every = "no checkpoint" if self.checkpoint_every is None else f"checkpoint every {self.checkpoint_every} steps"
+        return f"{self.nodes} nodes, {self.start} at the start, {self.plan}; {every}; engine {engine}, {timers}" + (
+            f"; oversubscribed: {self.cores} cores" if self.cores is not None else ""
         )
 
 
@@ -166,6 +171,8 @@ class ChangeResult(Record, frozen=True, kw_only=True):
     steps_redone: int = 0
     redone_s: float = 0.0
     """Median steps of the world size before, as many as were redone."""
+    steps_discarded: int = 0
+    """Computed and thrown away, because a node was lost in the middle."""
     rounds: int = 0
     """Generations it took; more than one: the job flapped."""
     restarts_used: int = 0

@@ -48,7 +48,7 @@ class Stable(_Line, frozen=True, kw_only=True, tag="stable"):
 
 
 class Rendezvous(_Line, frozen=True, kw_only=True, tag="rendezvous"):
-    """An agent has completed a rendezvous."""
+    """An agent has completed a rendezvous, or a worker has heard of a new quorum."""
 
     slot: int
     seconds: float
@@ -80,10 +80,12 @@ class Joined(_Line, frozen=True, kw_only=True, tag="joined"):
     generation: int
     rank: int
     world_size: int
+    step: int = 0
+    """That it goes on from, where its process has lived on; what a new one goes on from is :class:`Loaded`."""
 
 
 class Loaded(_Line, frozen=True, kw_only=True, tag="loaded"):
-    """A worker has what the newest good checkpoint held, or has found none."""
+    """A worker has what the newest good checkpoint or a peer held, or has found none."""
 
     slot: int
     generation: int
@@ -116,6 +118,14 @@ class Stepped(_Line, frozen=True, kw_only=True, tag="stepped"):
     loss: float | None = None
     """Of this rank."""
     lr: float | None = None
+
+
+class Discarded(_Line, frozen=True, kw_only=True, tag="discarded"):
+    """A worker has computed a step that does not count, and goes on in another generation without having taken it."""
+
+    slot: int
+    generation: int
+    step: int
 
 
 class Saved(_Line, frozen=True, kw_only=True, tag="saved"):
@@ -162,6 +172,7 @@ Line = (
     | Loaded
     | Batch
     | Stepped
+    | Discarded
     | Saved
     | Raised
     | Progress

@@ -33,6 +33,7 @@ def event_section(results: Sequence[CaseResult]) -> Section:
             _seconds(change.unaccounted_s),
             Cell(change.steps_redone, str(change.steps_redone)),
             _seconds(change.redone_s),
+            Cell(change.steps_discarded, str(change.steps_discarded)),
             Cell(change.rounds, str(change.rounds)),
             Cell(change.restarts_used, str(change.restarts_used)),
             _seconds(change.joiner_ready_s),
@@ -43,13 +44,13 @@ def event_section(results: Sequence[CaseResult]) -> Section:
     columns: dict[str, Column] = {
         "test": str, "launch": int, "change": int, "at_s": float, "kind": str, "before": int, "after": int,
         "stall_s": float, "recovery_s": float, **{f"{part}_s": float for part in PARTS}, "unaccounted_s": float,
-        "steps_redone": int, "redone_s": float, "rounds": int, "restarts_used": int, "joiner_ready_s": float,
-        "overlapped": bool,
+        "steps_redone": int, "redone_s": float, "steps_discarded": int, "rounds": int, "restarts_used": int,
+        "joiner_ready_s": float, "overlapped": bool,
     }  # fmt: skip
     headings = [
         "test", "launch", "#", "at s", "change", "nodes", "then", "stall", "recovery",
-        *(part.replace("_", " ") for part in PARTS), "unaccounted", "steps redone", "redone", "rounds", "restarts",
-        "joiner ready", "",
+        *(part.replace("_", " ") for part in PARTS), "unaccounted", "steps redone", "redone", "discarded", "rounds",
+        "restarts", "joiner ready", "",
     ]  # fmt: skip
     return Section(columns=columns, headings=headings, rows=rows)
 

@@ -195,7 +195,7 @@ class Launching:
 
     def _plan(self, directory: Path, request: LaunchRequest, index: int, *, only: Sequence[str]) -> LaunchPlan:
         variables = self._variables()
-        is_elastic = request.elastic is not None or request.pool is not None
+        has_nodes = request.elastic is not None or request.pool is not None
         place, working_dir = request.workplace, _working_dir()
         folder = working_dir if place.folder is None else place.folder
         return LaunchPlan(
@@ -224,11 +224,11 @@ class Launching:
             post_mortem=self.post_mortem,
             only=list(only),
             elastic=request.elastic,
+            preload=list(self.preload) if has_nodes else [],
             pool=request.pool,
             works=dict(request.works),
-            preload=list(self.preload) if is_elastic else [],
             reports_progress=self.reports_progress,
-            set_threads=_threads(variables) if self.kind.sets_threads or is_elastic else None,
+            set_threads=_threads(variables) if self.kind.sets_threads or has_nodes else None,
         )
 
     def forget(self, record: LaunchRecord) -> None:

@@ -52,13 +52,15 @@ def test_the_example_of_the_readme_loses_a_node_and_every_sample_is_trained_on_o
     assert "kill of slot 1" in told
 
 
+@pytest.mark.parametrize("engine", ['engine="stock"', 'engine="fast", timers={"keep_alive_s": 10}'])
 def test_nothing_is_left_of_a_run_that_is_killed_in_the_middle_of_a_change(
-    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, engine: str
 ) -> None:
     """Nor the plan, which names what ran; the fixture that looks for processes does the rest."""
     (pytester.path / "tmp").mkdir()
     monkeypatch.setenv("TMPDIR", str(pytester.path / "tmp"))
-    pytester.makepyfile(test_mine=EXAMPLE.replace("kill(at_step=100)", "kill(at_step=10)"))
+    example = EXAMPLE.replace("kill(at_step=100)", "kill(at_step=10)")
+    pytester.makepyfile(test_mine=example.replace("checkpoint_every=20", f"checkpoint_every=20, {engine}"))
     command = [sys.executable, "-m", "pytest", *COMMAND]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
         wait_for(lambda: '"changed"' in timeline(pytester.path), process)

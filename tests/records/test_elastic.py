@@ -34,6 +34,7 @@ def test_a_job_is_told_with_all_that_decides_about_its_numbers() -> None:
         "last_call_s=1, keep_alive_s=0.5"
     )
     assert "engine stock (in place of fast: why), last" in str(replace(job, in_place_of="fast: why"))
+    assert "; no checkpoint; engine" in str(replace(job, checkpoint_every=None))
     assert job.launcher == "elastic-stock"
     assert is_elastic(job.launcher)
     assert not is_elastic("warm")

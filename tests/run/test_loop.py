@@ -137,7 +137,7 @@ def test_beside_another_revision_launches_come_in_pairs_but_those_of_an_elastic_
     session: Session, against: str, elastic: ElasticJob | None, kind: type[Samples]
 ) -> None:
     session.launching.settings = SimpleNamespace(against=against, attach=None)  # type: ignore[assignment]
-    request: Any = SimpleNamespace(elastic=elastic)
+    request: Any = SimpleNamespace(elastic=elastic, pool=None)
     samples = session.samples(request)
 
     assert type(samples) is kind

@@ -8,9 +8,10 @@ from pathlib import Path
 
 import msgspec
 
+from pytest_distbench.launch import forkserver
 from pytest_distbench.launch.elastic.controller import Controller
-from pytest_distbench.launch.elastic.engine import CannotGoOn
 from pytest_distbench.launch.elastic.engines import ENGINES, EngineSetup
+from pytest_distbench.launch.elastic.progress import CannotGoOn
 from pytest_distbench.records.plan import LaunchPlan
 
 
@@ -25,6 +26,8 @@ def main(path: str) -> int:
     except CannotGoOn as error:
         plan.files.trouble.write_text(str(error))
         return 1
+    finally:
+        forkserver.let_helpers_end()
     return 0
 
 

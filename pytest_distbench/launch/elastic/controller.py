@@ -6,9 +6,9 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from pytest_distbench.launch.elastic.diagnosis import tell_unstable
-from pytest_distbench.launch.elastic.engine import CannotGoOn, Engine
-from pytest_distbench.launch.elastic.progress import Progress
+from pytest_distbench.launch.elastic.diagnosis import tell_split, tell_unstable
+from pytest_distbench.launch.elastic.engine import Engine
+from pytest_distbench.launch.elastic.progress import EXIT_S, CannotGoOn, Progress
 from pytest_distbench.launch.elastic.schedule import changes_of, choose_slots, taken_after
 from pytest_distbench.records.elastic import START, Change, ElasticJob
 from pytest_distbench.records.timeline import (
@@ -21,8 +21,6 @@ from pytest_distbench.records.timeline import (
     append,
 )
 
-EXIT_S = 30.0
-"""How long agents may take to end after their workers have finished."""
 _LOOK_S = 0.02
 
 
@@ -52,7 +50,7 @@ class Controller:
         self._reader = TimelineReader(timeline)
         self._clock = clock
         self._sleep = sleep
-        self._progress = Progress(job)
+        self._progress = Progress(job.most)
         self._ended: set[int] = set()
         self._trained_s = 0.0
         self._resume: tuple[float, int] | None = None
@@ -93,7 +91,6 @@ class Controller:
     def _carry_out(self, index: int, change: Change) -> None:
         slots = choose_slots(change, self._progress.taken, least=self._job.least, most=self._job.most)
         self._progress.taken = taken_after(change, slots, self._progress.taken)
-        self._progress.forget_steps()
         self._note(
             Changed(
                 t=self._clock(),
@@ -107,7 +104,7 @@ class Controller:
         for slot in slots:
             getattr(self._engine, change.kind)(slot)  # the contract names its methods as plans name changes
             self._ended.discard(slot)
-        self._progress.changed_t = self._clock()
+        self._progress.forget_steps(self._clock())  # until now workers went on
         if change.for_s is not None:
             self._resume = self._clock() + change.for_s, slots[0]
 
@@ -156,7 +153,7 @@ class Controller:
         if self._resume is not None and self._clock() >= self._resume[0]:
             self._engine.go_on(self._resume[1])
             self._resume = None
-            self._progress.forget_steps()
+            self._progress.forget_steps(self._clock())
         ended = []
         for told in self._engine.poll():
             self._note(told)
@@ -165,6 +162,8 @@ class Controller:
                 ended.append(told)
         for line in self._reader.read():
             self._progress.heed(line)
+        if self._progress.split is not None:
+            raise CannotGoOn(tell_split(*self._progress.split, self._job))
         for agent in ended:
             if agent.slot in self._progress.taken and not self._progress.is_ending:
                 raise CannotGoOn(

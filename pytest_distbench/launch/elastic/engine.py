@@ -7,10 +7,6 @@ from typing import Protocol
 from pytest_distbench.records.timeline import AgentEnded, Rendezvous
 
 
-class CannotGoOn(Exception):
-    """The job has failed; the text says how."""
-
-
 class Engine(Protocol):
     """Nodes of one elastic job."""
 

@@ -7,6 +7,7 @@ imports nothing of an engine: a row's ``make`` does, in the controller's process
 from __future__ import annotations
 
 import math
+import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -66,9 +67,10 @@ class EngineKind:
         timers: by name. All engines have ``collective_s``, which workers take, and ``settle_s``, which the controller
             takes.
         changes: the kinds it can carry out.
+        checkpoint_every: steps between two checkpoints, unless the test says; None: its nodes write none.
         counts_restarts: its agents count restarts, and have a limit to them.
         problem: why it cannot be used here; empty: it can.
-        stand_in: the engine that takes its place then; empty: the test is not run.
+        stand_in: the engine that takes its place then; empty: that is an error.
     """
 
     help: str
@@ -76,6 +78,7 @@ class EngineKind:
     version: Callable[[], str]
     timers: Mapping[str, Timer]
     changes: frozenset[ChangeKind] = CHANGES
+    checkpoint_every: int | None = 20
     counts_restarts: bool = True
     problem: Callable[[], str] = lambda: ""
     stand_in: str = ""
@@ -116,6 +119,49 @@ def _make_fast(setup: EngineSetup) -> Engine:
     return FastEngine(setup)
 
 
+_TORCHFT = "torchft-nightly"
+_OLDEST_TORCHFT = "2026.10.26"
+
+
+def torchft_problem(nightly: str, release: str) -> str:
+    """Why the torchft that is installed cannot be used; empty: it can.
+
+    Args:
+        nightly: version of the package torchft-nightly, or ``not installed``.
+        release: the same of torchft: both hold the same modules.
+    """
+    remedy = f"wanted {_TORCHFT} {_OLDEST_TORCHFT} or later: pip install 'pytest-distbench[torchft]'"
+    if nightly[0].isdigit():
+        is_old = _numbers(nightly) < _numbers(_OLDEST_TORCHFT)
+        return f"{_TORCHFT} {nightly} is installed, which is older than any that was tested; {remedy}" if is_old else ""
+    if not release[0].isdigit():
+        return f"torchft is not installed; {remedy}"
+    if _numbers(release) <= (0, 2):
+        return (
+            f"torchft {release} is installed, whose DistributedDataParallel ends the survivors where a node is lost; "
+            f"pip uninstall torchft, and {remedy}"
+        )
+    return ""
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    """The first two or three: ``(2026, 10, 26)``, ``(0, 2)`` of ``0.2.0``."""
+    found = tuple(int(part) for part in re.findall(r"\d+", version)[:3])
+    return found if found[-1] else found[:-1]
+
+
+def _torchft_release() -> str:
+    found = {name: hardware.installed_version(name) for name in (_TORCHFT, "torchft")}
+    name = next((name for name, version in found.items() if version[0].isdigit()), _TORCHFT)
+    return f"{name} {found[name]}, {torch_release()}"
+
+
+def _make_torchft(setup: EngineSetup) -> Engine:
+    from pytest_distbench.launch.elastic.torchft import TorchftEngine
+
+    return TorchftEngine(setup)
+
+
 def _make_stock(setup: EngineSetup) -> Engine:
     from pytest_distbench.launch.elastic.torchrun import TorchrunEngine
 
@@ -149,6 +195,21 @@ ENGINES: dict[str, EngineKind] = {
         },
         problem=_fast_problem,
         stand_in="stock",
+    ),
+    "torchft": EngineKind(
+        help="each node is a replica group of torchft, and a quorum meets before each step",
+        make=_make_torchft,
+        version=_torchft_release,
+        timers={
+            "join_timeout_s": Timer(default=0.2, is_whole=False),  # torchft: 0.1
+            "quorum_tick_s": Timer(default=0.02, is_whole=False),  # torchft: 0.1
+            "heartbeat_interval_s": Timer(default=0.1, is_whole=False),
+            "heartbeat_timeout_s": Timer(default=1, is_whole=False),  # torchft: 5
+            "collective_s": Timer(default=5, is_whole=False),  # torchft: 60
+            "settle_s": Timer(default=120),
+        },
+        checkpoint_every=None,
+        problem=lambda: torchft_problem(*map(hardware.installed_version, (_TORCHFT, "torchft"))),
     ),
 }
 """By the name that ``elastic(..., engine=...)`` takes."""

@@ -16,9 +16,9 @@ from multiprocessing.context import ForkServerProcess
 
 from pytest_distbench.launch import forkserver, processes
 from pytest_distbench.launch.contract import NO_REVERSE_DNS
-from pytest_distbench.launch.elastic.engine import CannotGoOn
 from pytest_distbench.launch.elastic.engines import EngineSetup
 from pytest_distbench.launch.elastic.node import Node, announce
+from pytest_distbench.launch.elastic.progress import CannotGoOn
 from pytest_distbench.launch.elastic.torchrun import HANGS_ON_SCALE_UP, STORE_S
 from pytest_distbench.launch.logs import tail
 from pytest_distbench.records.timeline import AgentEnded, Rendezvous
@@ -27,17 +27,10 @@ _PRELOAD = [*forkserver.PRELOAD, "pytest_distbench.launch.elastic.fast_agent"]
 _THREADS = "OMP_NUM_THREADS"
 
 
-def _start_forkserver(setup: EngineSetup) -> None:
-    """Several jobs of one controller share it."""
-    os.environ |= {**setup.variables, **NO_REVERSE_DNS, **HANGS_ON_SCALE_UP, _THREADS: "1"}
-    forkserver.preload(_PRELOAD)
-    os.environ[_THREADS] = setup.variables.get(_THREADS, "1")  # workers set as many as their plan says
-    run = setup.files.directory.parent.name
-    forkserver.start(setup.files.sockets, semaphores=run, projects=setup.projects)
-
-
 class FastEngine:
-    """Nodes that are forked. To be made before this process has a second thread, or torch.
+    """Nodes that are forked. The first is to be made before this process has a second thread, or torch.
+
+    The forkserver ends when its process says so (``forkserver.let_helpers_end``): another engine may need it.
 
     Args:
         setup: what they run, and where.
@@ -54,8 +47,12 @@ class FastEngine:
         self._gone: list[Node] = []
         """Those whose slot another one has taken; they may not have ended yet."""
         self._count = 0
-        if not forkserver.is_alive():
-            _start_forkserver(setup)
+        os.environ |= {**setup.variables, **NO_REVERSE_DNS, **HANGS_ON_SCALE_UP, _THREADS: "1"}
+        if not forkserver.is_alive():  # jobs of a pool share one
+            forkserver.preload(_PRELOAD)
+            run = setup.files.directory.parent.name
+            forkserver.start(setup.files.sockets, semaphores=run, projects=setup.projects)
+        os.environ[_THREADS] = setup.variables.get(_THREADS, "1")  # workers set as many as their plan says
         from pytest_distbench.worker.torch_internals import store_on
 
         self._store = store_on(socket.create_server(("127.0.0.1", 0)), timeout_s=STORE_S)
@@ -118,8 +115,6 @@ class FastEngine:
     def close(self) -> None:
         for node in [*self._nodes.values(), *self._gone]:
             node.end()
-        forkserver.let_helpers_end()
-        processes.kill_descendants()
 
     def _check(self) -> None:
         """Nothing can be started or told of any more where the forkserver is gone.

@@ -86,8 +86,9 @@ class History:
         return {slot: worker for (g, slot), worker in sorted(self.workers.items()) if g == generation}
 
     def resumed_at(self, generation: int) -> int:
-        """The step whose checkpoint a generation went on from."""
-        return max((w.loaded.step for w in self.members(generation).values() if w.loaded is not None), default=0)
+        """The step that a generation went on from: of a checkpoint, or of the worker that was furthest."""
+        members = self.members(generation).values()
+        return max((max(w.joined.step, w.loaded.step if w.loaded else 0) for w in members), default=0)
 
     def world_size(self, generation: int) -> int:
         """Workers of a generation, as they were told."""

@@ -14,8 +14,8 @@ from pytest_distbench.errors import RecordingError
 from pytest_distbench.launch import processes
 from pytest_distbench.launch.command import running_command
 from pytest_distbench.launch.contract import SESSION_VARIABLE
-from pytest_distbench.launch.elastic.controller import EXIT_S
 from pytest_distbench.launch.elastic.measure import measure
+from pytest_distbench.launch.elastic.progress import EXIT_S
 from pytest_distbench.launch.guardian import remove_traces
 from pytest_distbench.launch.logs import LogFollower, error_tail
 from pytest_distbench.launch.reduce import merge

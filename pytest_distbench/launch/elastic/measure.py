@@ -63,8 +63,9 @@ def _of_run(job: ElasticJob, history: History, result: ElasticResult) -> list[Me
         _number("samples_skipped", samples.skipped, better="exact", bounds=[none]),
         _number("samples_repeated", samples.repeated, better="exact", bounds=[none]),
     ]
-    if (interval := _longest_interval(history, job.checkpoint_every)) is not None:
-        claimed = Bound(side="most", value=job.checkpoint_every, where=_WHERE)
+    every = job.checkpoint_every
+    if every is not None and (interval := _longest_interval(history, every)) is not None:
+        claimed = Bound(side="most", value=every, where=_WHERE)
         found.append(_number("checkpoint_interval", interval, unit="steps", better="exact", bounds=[claimed]))
     told = [(epoch.epoch, epoch.loss) for epoch in result.epochs if epoch.loss is not None]
     found += [_number("loss", loss, at={"epoch": epoch}) for epoch, loss in told]
@@ -99,9 +100,11 @@ def _of_changes(job: ElasticJob, changes: Sequence[ChangeResult]) -> list[Measur
         for part in PARTS:
             seconds = [c.parts[part] for c in those if part in c.parts]
             found += [_number(f"recovery/{part}", median(seconds), unit="s", at=at)] if seconds else []
-        every = Bound(side="most", value=job.checkpoint_every, where=_WHERE)
+        every = job.checkpoint_every
+        bounds = [] if every is None else [Bound(side="most", value=every, where=_WHERE)]
         redone = max(c.steps_redone for c in those)
-        found.append(_number("steps_redone", redone, unit="steps", at=at, bounds=[every]))
+        found.append(_number("steps_redone", redone, unit="steps", at=at, bounds=bounds))
+        found.append(_number("steps_discarded", max(c.steps_discarded for c in those), unit="steps", at=at))
         if ENGINES[job.engine].counts_restarts:
             found.append(_number("restarts_used", max(c.restarts_used for c in those), at=at))
         found.append(_number("rounds", max(c.rounds for c in those), at=at))

@@ -17,6 +17,7 @@ from pytest_distbench.records.elastic import NODE_VARIABLE
 
 _KILL_S = 10.0
 _GONE_S = 1.0
+_LOOK_S = 0.002
 
 
 @dataclass
@@ -62,11 +63,13 @@ class Node:
 
 
 def _kill(members: Sequence[psutil.Process]) -> None:
-    """SIGKILL processes, the first one first, and wait until they are gone."""
+    """SIGKILL processes, the first one first, and wait until they are gone. How they ended is left to their parent."""
     for process in members:
         with contextlib.suppress(psutil.Error):
             process.kill()
-    psutil.wait_procs(members, timeout=_GONE_S)
+    deadline = time.monotonic() + _GONE_S
+    while any(processes.is_alive(process.pid) for process in members) and time.monotonic() < deadline:
+        time.sleep(_LOOK_S)
 
 
 def announce(path: Path, pid: int) -> None:

@@ -13,11 +13,12 @@ from pathlib import Path
 
 import msgspec
 
+from pytest_distbench.launch import forkserver
 from pytest_distbench.launch.elastic.allocation import decide
 from pytest_distbench.launch.elastic.arrivals import Backlog
-from pytest_distbench.launch.elastic.engine import CannotGoOn
 from pytest_distbench.launch.elastic.engines import ENGINES, EngineSetup
 from pytest_distbench.launch.elastic.pool_job import RunningJob
+from pytest_distbench.launch.elastic.progress import CannotGoOn
 from pytest_distbench.launch.elastic.replicas import LOAD, ReplicaProcesses, Replicas
 from pytest_distbench.records.plan import LaunchPlan
 from pytest_distbench.records.pool import SERVING, Pool
@@ -237,6 +238,8 @@ def main(path: str) -> int:
     except CannotGoOn as error:
         plan.files.trouble.write_text(str(error))
         return 1
+    finally:
+        forkserver.let_helpers_end()
     return 0
 
 

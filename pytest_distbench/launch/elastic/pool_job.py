@@ -7,16 +7,13 @@ from collections.abc import Callable, Collection
 from pathlib import Path
 
 from pytest_distbench.launch.elastic.allocation import Holder
-from pytest_distbench.launch.elastic.diagnosis import tell_unstable
-from pytest_distbench.launch.elastic.engine import CannotGoOn, Engine
-from pytest_distbench.launch.elastic.progress import Progress
+from pytest_distbench.launch.elastic.diagnosis import tell_split, tell_unstable
+from pytest_distbench.launch.elastic.engine import Engine
+from pytest_distbench.launch.elastic.progress import EXIT_S, CannotGoOn, Progress
 from pytest_distbench.records.elastic import START, Change
 from pytest_distbench.records.pool import PoolJob
 from pytest_distbench.records.record import Record
 from pytest_distbench.records.timeline import AgentEnded, Began, Changed, Stable, Stepped, TimelineReader, append
-
-EXIT_S = 30.0
-"""How long agents may take to end after their workers have finished."""
 
 
 class RunningJob:
@@ -48,7 +45,7 @@ class RunningJob:
         self._path = timeline
         self._reader = TimelineReader(timeline)
         self._clock = clock
-        self._progress = Progress(wanted.job)
+        self._progress = Progress(wanted.job.most)
         self._changes = 0
         self._change: Change | None = None
         self._changed_t: float | None = None
@@ -81,7 +78,7 @@ class RunningJob:
             self._expect(Change(kind="join", at_s=self._seconds(), nodes=len(slots)), self.slots | set(slots), slots)
         for slot in sorted(slots):
             self._engine.join(slot)
-        self._progress.changed_t = self._clock()
+        self._progress.forget_steps(self._clock())
 
     def give_back(self, slots: Collection[int]) -> None:
         """Ask the nodes in slots to go; they are free when :meth:`look` says so."""
@@ -89,7 +86,7 @@ class RunningJob:
         for slot in sorted(slots):
             self.leaving[slot] = self._clock()
             self._engine.leave(slot)
-        self._progress.changed_t = self._clock()
+        self._progress.forget_steps(self._clock())
 
     def look(self) -> set[int]:
         """Take in what has happened. Returns the slots that are free now.
@@ -104,6 +101,8 @@ class RunningJob:
             self._progress.heed(line)
             if isinstance(line, Stepped) and self.first_step_t is None:
                 self.first_step_t = line.t
+        if self._progress.split is not None:
+            raise CannotGoOn(f"job {self.wanted.name}: {tell_split(*self._progress.split, self.wanted.job)}")
         self._check_stable()
         freed = {agent.slot for agent in ended if agent.slot in self.leaving}
         for agent in ended:
@@ -129,7 +128,7 @@ class RunningJob:
         now = self._clock()
         self.slots = set(slots)
         self._progress.taken = set(slots)
-        self._progress.forget_steps()
+        self._progress.forget_steps(now)
         self._change, self._changed_t = change, now
         if change is not None:
             expected = sorted(slots)

@@ -3,58 +3,64 @@
 from __future__ import annotations
 
 from pytest_distbench.launch.diagnosis.blame import is_follower
-from pytest_distbench.launch.elastic.diagnosis import tell_split
-from pytest_distbench.launch.elastic.engine import CannotGoOn
-from pytest_distbench.records.elastic import ElasticJob
 from pytest_distbench.records.timeline import Finished, Joined, Line, Raised, Stepped
 
 STABLE_STEPS = 3
 """So many steps of every node in one generation make a job stable."""
+
+
+EXIT_S = 30.0
+"""How long agents may take to end after their workers have finished."""
+
 SPLIT_S = 5.0
 """How long a generation may go on beside a later one: agents end its workers meanwhile."""
+
+
+class CannotGoOn(Exception):
+    """The job has failed; the text says how."""
 
 
 class Progress:
     """What an elastic job has done so far.
 
     Args:
-        job: of which.
+        most: nodes there may be.
 
     Attributes:
         taken: slots whose nodes should train.
-        changed_t: when the last change was carried out: what a worker did until then says nothing of what it came to.
         lines: that were heeded.
         step: the highest that anybody has finished.
+        split: a step of a generation that goes on beside a later one, and that one; None: there was none.
     """
 
-    def __init__(self, job: ElasticJob) -> None:
+    def __init__(self, most: int) -> None:
         self.taken: set[int] = set()
-        self.changed_t = 0.0
         self.lines: list[Line] = []
         self.step = 0
-        self._job = job
+        self.split: tuple[Stepped, int] | None = None
+        self._first: dict[int, float] = {}
+        """Generation -> when its first step was over."""
+        self._forgotten_at = 0.0
+        self._most = most
         self._steps: dict[int, dict[int, int]] = {}
         """Generation -> slot -> steps since the last change."""
         self._worlds: dict[int, int] = {}
         """Generation -> workers in it."""
-        self._first: dict[int, float] = {}
-        """Generation -> when its first step was over."""
         self._finished: dict[int, set[int]] = {}
 
     def heed(self, line: Line) -> None:
         """Take in a line.
 
         Raises:
-            CannotGoOn: it says that the body raised, and not because a peer had gone; or that the job is split.
+            CannotGoOn: it says that the body raised, and not because a peer had gone.
         """
         self.lines.append(line)
         if isinstance(line, Joined):
             self._worlds[line.generation] = line.world_size
         elif isinstance(line, Stepped):
             self.step = max(self.step, line.step)
-            self._first.setdefault(line.generation, line.t)
-            self._check_whole(line)
-            if line.t >= self.changed_t:
+            self._look_for_split(line)
+            if line.t >= self._forgotten_at:
                 counts = self._steps.setdefault(line.generation, {})
                 counts[line.slot] = counts.get(line.slot, 0) + 1
         elif isinstance(line, Finished):
@@ -65,15 +71,16 @@ class Progress:
                 f"{line.error.message}\n{line.error.traceback}"
             )
 
-    def _check_whole(self, line: Stepped) -> None:
-        """No generation goes on beside a later one, but for the moment in which it is ended."""
+    def _look_for_split(self, line: Stepped) -> None:
+        self._first.setdefault(line.generation, line.t)
         newest = max(self._first)
         if line.generation < newest and line.t > self._first[newest] + SPLIT_S:
-            raise CannotGoOn(tell_split(line, newest, self._job))
+            self.split = line, newest
 
-    def forget_steps(self) -> None:
-        """Something has changed: steps until now do not show that the job is stable."""
+    def forget_steps(self, now: float) -> None:
+        """Something has changed: steps until now, heeded or not, do not show that the job is stable."""
         self._steps.clear()
+        self._forgotten_at = now
 
     @property
     def stable_generation(self) -> int | None:
@@ -97,4 +104,4 @@ class Progress:
     @property
     def has_finished(self) -> bool:
         """Whether all workers of a generation have: there is nothing left to train."""
-        return any(len(slots) >= self._worlds.get(g, self._job.most) for g, slots in self._finished.items())
+        return any(len(slots) >= self._worlds.get(g, self._most) for g, slots in self._finished.items())

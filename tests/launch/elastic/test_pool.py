@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from support.timelines import ERROR, JOB
 
-from pytest_distbench.launch.elastic.engine import CannotGoOn
 from pytest_distbench.launch.elastic.pool import PoolController
 from pytest_distbench.launch.elastic.pool_job import EXIT_S, RunningJob
+from pytest_distbench.launch.elastic.progress import CannotGoOn
 from pytest_distbench.launch.elastic.replicas import LOAD
 from pytest_distbench.records.pool import SERVING, Demand, Policy, Pool, PoolJob, Serving
 from pytest_distbench.records.pool_timeline import (

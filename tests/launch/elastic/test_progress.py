@@ -5,13 +5,12 @@ from __future__ import annotations
 import pytest
 from support.timelines import ERROR, JOB, LOST, Timeline
 
-from pytest_distbench.launch.elastic.engine import CannotGoOn
-from pytest_distbench.launch.elastic.progress import Progress
+from pytest_distbench.launch.elastic.progress import CannotGoOn, Progress
 from pytest_distbench.records.timeline import Finished, Line, Raised
 
 
 def progress(lines: list[Line], *taken: int) -> Progress:
-    made = Progress(JOB)
+    made = Progress(JOB.most)
     made.taken = set(taken)
     for line in sorted(lines, key=lambda line: line.t):
         made.heed(line)
@@ -33,8 +32,9 @@ def test_it_is_stable_when_all_that_should_be_there_have_stepped(two: Timeline) 
 
 
 def test_steps_before_a_change_do_not_show_that_it_is_stable(two: Timeline) -> None:
-    made = Progress(JOB)
-    made.taken, made.changed_t = {0, 1}, 11.5
+    made = Progress(JOB.most)
+    made.taken = {0, 1}
+    made.forget_steps(11.5)
     for line in two.lines:
         made.heed(line)
 

@@ -14,8 +14,8 @@ from torch.distributed.run import get_args_parser
 
 from pytest_distbench.elastic import join
 from pytest_distbench.launch.elastic.controller import Controller
-from pytest_distbench.launch.elastic.engine import CannotGoOn
 from pytest_distbench.launch.elastic.engines import EngineSetup
+from pytest_distbench.launch.elastic.progress import CannotGoOn
 from pytest_distbench.launch.elastic.torchrun import TorchrunEngine, rendezvous_seconds, tells_events
 from pytest_distbench.records.elastic import MembershipPlan
 from pytest_distbench.records.plan import BodyReference
