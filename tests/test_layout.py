@@ -72,6 +72,12 @@ EXEMPT = {
         ("launch/elastic/fast.py", "launch/elastic/fast_agent.py", "launch/elastic/fast_rendezvous.py"),
         "live with real forked agents: tests/end_to_end/test_elastic_engines.py",
     ),
+    **dict.fromkeys(
+        ("launch/elastic/pool_job.py", "run/pool_request.py"),
+        "parts of a pool: tests/launch/elastic/test_pool.py and tests/plugin/test_pool.py",
+    ),
+    "launch/elastic/replicas.py": "lives with real processes: tests/end_to_end/test_pool.py",
+    "launch/elastic/load.py": "talks to replicas: tests/workloads/test_serving.py",
     "launch/forkserver.py": "lives with a real forkserver: tests/launch/test_contract.py",
     **dict.fromkeys(
         (

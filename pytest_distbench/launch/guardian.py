@@ -40,10 +40,11 @@ def adopt_orphans() -> None:
 
 
 def remove_traces(launch: LaunchFiles) -> None:
-    """Remove a launch's sockets, and its plans, which hold secrets of the environment."""
-    for path in (launch.control, launch.plan, *launch.plans_of_jobs()):
-        path.unlink(missing_ok=True)
-    shutil.rmtree(launch.sockets, ignore_errors=True)
+    """Remove a launch's sockets, and its plan, which holds secrets of the environment; of its jobs too."""
+    for files in (launch, *launch.jobs()):
+        for path in (files.control, files.plan):
+            path.unlink(missing_ok=True)
+        shutil.rmtree(files.sockets, ignore_errors=True)
 
 
 def main(lifeline: int, launch: LaunchFiles, command: list[str]) -> None:

@@ -120,9 +120,9 @@ class LaunchFiles:
         """The files of one job of a pool, in a folder of its own."""
         return LaunchFiles(self.directory / f"job{index}")
 
-    def plans_of_jobs(self) -> list[Path]:
-        """The plans of a pool's jobs, as far as they are there."""
-        return list(self.directory.glob("job*/plan.json"))
+    def jobs(self) -> list[LaunchFiles]:
+        """The files of all jobs of a pool that there are."""
+        return [LaunchFiles(path) for path in self.directory.glob("job*/")]
 
     def serving_log(self, slot: int) -> Path:
         """What the replicas in a slot of a pool printed."""

@@ -76,6 +76,8 @@ class Pool(Record, frozen=True, kw_only=True):
     def __str__(self) -> str:
         words = [f"{self.slots} slots, {self.policy}"]
         words += [f"{job.name} on {job.job.nodes} nodes from {job.submit_s:g} s" for job in self.jobs]
+        first = self.jobs[0].job
+        words.append(f"engine {first.engine}" + (f" (in place of {first.in_place_of})" if first.in_place_of else ""))
         words += [str(self.serving)] if self.serving is not None else []
         words += ["synthetic compute"] if self.compute == "synthetic" else []
         words += [f"oversubscribed: {self.cores} cores"] if self.cores is not None else []

@@ -14,7 +14,10 @@ _AT = "epoch"
 
 
 def accuracy_section(results: Sequence[CaseResult]) -> Section:
-    """A row per epoch of a test, a column per run that recorded ``accuracy`` at each epoch; medians over launches."""
+    """A row per epoch of a test, a column per run that recorded ``accuracy`` at each epoch; medians over launches.
+
+    A test with one such run has nothing to show side by side.
+    """
     tests: dict[str, dict[str, dict[int, list[float]]]] = {}
     for result in results:
         for measurement in (m for launch in result.launches for m in launch.measurements):
@@ -22,6 +25,7 @@ def accuracy_section(results: Sequence[CaseResult]) -> Section:
                 runs = tests.setdefault(result.case.test, {})
                 epochs = runs.setdefault(_run_of(result), {})
                 epochs.setdefault(int(measurement.at[_AT]), []).append(measurement.value)
+    tests = {test: runs for test, runs in tests.items() if len(runs) > 1}
     names = list(dict.fromkeys(name for runs in tests.values() for name in runs))
     rows = []
     for test, runs in tests.items():

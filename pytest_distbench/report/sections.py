@@ -281,7 +281,7 @@ SECTIONS: dict[str, Callable[[Sequence[CaseResult]], Section]] = {
 
 NEEDED = {
     "growth": "tests that ran at several world sizes",
-    "accuracy": "trainings that record accuracy at each epoch",
+    "accuracy": "two runs of a test that record accuracy at each epoch",
 }
 """What a table is made of, where its name does not say it."""
 

@@ -47,8 +47,9 @@ def main(path: str, slot: int) -> None:
             with _Server(answer) as server:
                 append(timeline, ReplicaReady(t=time.monotonic(), slot=slot, pid=os.getpid(), port=server.server_port))
                 server.serve_forever(poll_interval=0.1)
-    except Exception:  # noqa: BLE001 whatever it raises is told
-        append(timeline, ReplicaFailed(t=time.monotonic(), slot=slot, error=traceback.format_exc(limit=-5)))
+    except Exception as error:  # noqa: BLE001 whatever it raises is told
+        told = f"{type(error).__name__}: {error}\n{traceback.format_exc(limit=-5)}"
+        append(timeline, ReplicaFailed(t=time.monotonic(), slot=slot, error=told))
         os._exit(FAILED)
 
 
@@ -71,8 +72,9 @@ class _Server(HTTPServer):
         self.is_busy = self.is_leaving = False
         signal.signal(signal.SIGTERM, lambda number, frame: self._leave())
 
-    def handle_error(self, *of: object) -> None:  # noqa: ARG002 the library's arguments
+    def handle_error(self, request: Any, client_address: object) -> None:  # noqa: ARG002 the library's arguments
         """A function that raises ends the replica: what went wrong is told."""
+        self.shutdown_request(request)
         raise
 
     def _leave(self) -> None:

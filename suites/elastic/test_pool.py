@@ -12,11 +12,11 @@ TRAIN = "resnet20_elastic.py::train"
 
 def test_pool(elastic_pool, distbench, tolerance):
     jobs = [
-        job("A", TRAIN, nodes=1, params={"epochs": 48}),
-        job("B", TRAIN, nodes=(1, 2), params={"epochs": 48}, submit_s=1, seed=1),
+        job("A", TRAIN, nodes=1, params={"epochs": 20}),
+        job("B", TRAIN, nodes=(1, 2), params={"epochs": 24}, submit_s=1, seed=1),
     ]
-    gang = elastic_pool(jobs, slots=2, policy="gang", name="gang", tolerance=tolerance)
-    elastic = elastic_pool(jobs, slots=2, policy="elastic", name="elastic", tolerance=tolerance)
+    gang = elastic_pool(jobs, slots=2, policy="gang", engine="fast", name="gang", tolerance=tolerance)
+    elastic = elastic_pool(jobs, slots=2, policy="elastic", engine="fast", name="elastic", tolerance=tolerance)
     distbench.judge(
         "makespan_ratio",
         lambda rigid, moving: moving["makespan"] / rigid["makespan"],

@@ -11,9 +11,10 @@ from pytest_distbench.elastic import job, serving
 
 def test_serving(elastic_pool, tolerance):
     elastic_pool(
-        job("train", "resnet20_elastic.py::train", nodes=(1, 2), params={"epochs": 64}),
+        job("train", "resnet20_elastic.py::train", nodes=(1, 2), params={"epochs": 40}),
         slots=2,
         policy="elastic",
-        serving=serving("resnet20_serving.py::load", demand=[(3, 20), (12, 40), (18, 0)], per_replica=60),
+        engine="fast",
+        serving=serving("resnet20_serving.py::load", demand=[(2, 20), (8, 40), (12, 0)], per_replica=60),
         tolerance=tolerance,
     )

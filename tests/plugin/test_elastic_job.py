@@ -113,6 +113,20 @@ def test_more_nodes_than_ranks_are_not_run(project: Project) -> None:
     result.stdout.fnmatch_lines(["*not run: needs 3 nodes, 2 ranks given*"])
 
 
+def test_more_nodes_than_ranks_are_run_where_the_test_asks_for_it_and_no_clock_is_judged(
+    made_up: pytest.Pytester,
+) -> None:
+    """The number of nodes is one that no host has cores for."""
+    test = made_up.path / "test_it.py"
+    test.write_text(test.read_text().replace("nodes=(1, 2)", "nodes=(1, 4096), oversubscribed=True"))
+    result = run(made_up, "-s")
+
+    result.stdout.fnmatch_lines(["*elastic: 1 to 4096 nodes, *; oversubscribed: * cores", "*1 passed*"])
+    result.stdout.fnmatch_lines(["*samples_skipped*"])
+    result.stdout.no_fnmatch_line("*goodput*")
+    result.stdout.no_fnmatch_line("*no speed-up*")
+
+
 def test_a_script_is_no_elastic_body(project: Project) -> None:
     made = project(TEST.replace("{call}", "'train.py', nodes=2"))
     made.makepyfile(train="")

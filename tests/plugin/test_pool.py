@@ -125,7 +125,8 @@ def test_a_plan_has_what_each_job_runs(project: Project, plans: list[LaunchPlan]
         "B": ({"n": 3}, [5]),
     }
     assert (
-        str(pool_of(plans)) == "2 slots, elastic; A on 1 to 2 nodes from 0 s; B on 1 nodes from 0 s; synthetic compute"
+        str(pool_of(plans))
+        == "2 slots, elastic; A on 1 to 2 nodes from 0 s; B on 1 nodes from 0 s; engine stock; synthetic compute"
     )
     assert [job.job.checkpoint_every for job in pool_of(plans).jobs] == [20, 20]
 

@@ -39,8 +39,10 @@ def test_an_epoch_has_a_row_and_a_run_a_column() -> None:
 
 
 def test_of_several_launches_the_median_is_shown() -> None:
-    assert accuracy_section([run("gang2", [0.5], [0.75], [0.5])]).rows[0][2].value == 0.5
+    section = accuracy_section([run("gang2", [0.5], [0.75], [0.5]), run("gang4", [0.25])])
+
+    assert section.texts == [["test_a", "0", "0.5000", "0.2500"]]
 
 
-def test_runs_without_accuracies_of_epochs_have_no_row() -> None:
-    assert accuracy_section([result()]).rows == []
+def test_a_run_that_has_none_beside_it_has_no_row() -> None:
+    assert accuracy_section([result(), run("gang2", [0.5])]).rows == []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import json
 import signal
@@ -121,6 +122,19 @@ def test_an_answer_comes_in_one_packet_on_a_connection_that_stays(start: Callabl
     connection.close()
 
     assert told == [[0], [1], [2]]
+
+
+def test_what_answers_and_raises_ends_the_replica() -> None:
+    def answer(number: int) -> int:
+        raise ValueError(f"no answer to {number}")
+
+    with serving._Server(answer) as server:
+        address = ("127.0.0.1", server.server_port)
+        with contextlib.closing(http.client.HTTPConnection(*address)) as connection:
+            connection.request("POST", "/", body="7")
+
+            with pytest.raises(ValueError, match="no answer to 7"):
+                server.handle_request()
 
 
 def test_what_returns_nothing_to_call_is_an_error() -> None:

@@ -20,7 +20,6 @@ from pytest_distbench.launch.elastic.engines import ENGINES, EngineSetup
 from pytest_distbench.launch.elastic.pool_job import RunningJob
 from pytest_distbench.launch.elastic.progress import CannotGoOn
 from pytest_distbench.launch.elastic.replicas import LOAD, ReplicaProcesses, Replicas
-from pytest_distbench.launch.guardian import remove_traces
 from pytest_distbench.records.plan import LaunchPlan
 from pytest_distbench.records.pool import SERVING, Pool
 from pytest_distbench.records.pool_timeline import (
@@ -96,7 +95,6 @@ class PoolController:
                 self._demand()
                 self._share()
                 self._sleep(_LOOK_S)
-            self._check_demand()
         finally:
             for job in self._jobs:
                 job.close()
@@ -104,7 +102,11 @@ class PoolController:
                 self._replicas.close()
 
     def _is_over(self) -> bool:
-        return len(self._submitted) == len(self._jobs) and all(job.has_ended for job in self._jobs)
+        """All jobs have ended; and where the demand has come to its end too, nobody waits for an answer."""
+        if len(self._submitted) < len(self._jobs) or not all(job.has_ended for job in self._jobs):
+            return False
+        self._check_demand()
+        return self._wanted > 0 or not self._replicas_wanted()
 
     def _look(self) -> None:
         for job in self._submitted:
@@ -238,8 +240,6 @@ def main(path: str) -> int:
         return 1
     finally:
         forkserver.let_helpers_end()
-        for index in range(len(plan.pool.jobs)):
-            remove_traces(plan.files.job(index))
     return 0
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection
 from pathlib import Path
 
 from pytest_distbench.launch.elastic.allocation import Holder
-from pytest_distbench.launch.elastic.diagnosis import tell_unstable
+from pytest_distbench.launch.elastic.diagnosis import tell_split, tell_unstable
 from pytest_distbench.launch.elastic.engine import Engine
 from pytest_distbench.launch.elastic.progress import EXIT_S, CannotGoOn, Progress
 from pytest_distbench.records.elastic import START, Change
@@ -75,16 +75,18 @@ class RunningJob:
             self._append(Began(t=self._clock(), slots=sorted(slots)))
             self._expect(None, slots)
         else:
-            self._expect(Change(kind="join", at_s=0.0, nodes=len(slots)), self.slots | set(slots), slots)
+            self._expect(Change(kind="join", at_s=self._seconds(), nodes=len(slots)), self.slots | set(slots), slots)
         for slot in sorted(slots):
             self._engine.join(slot)
+        self._progress.forget_steps(self._clock())
 
     def give_back(self, slots: Collection[int]) -> None:
         """Ask the nodes in slots to go; they are free when :meth:`look` says so."""
-        self._expect(Change(kind="leave", at_s=0.0, nodes=len(slots)), self.slots - set(slots), slots)
+        self._expect(Change(kind="leave", at_s=self._seconds(), nodes=len(slots)), self.slots - set(slots), slots)
         for slot in sorted(slots):
             self.leaving[slot] = self._clock()
             self._engine.leave(slot)
+        self._progress.forget_steps(self._clock())
 
     def look(self) -> set[int]:
         """Take in what has happened. Returns the slots that are free now.
@@ -99,6 +101,8 @@ class RunningJob:
             self._progress.heed(line)
             if isinstance(line, Stepped) and self.first_step_t is None:
                 self.first_step_t = line.t
+        if self._progress.split is not None:
+            raise CannotGoOn(f"job {self.wanted.name}: {tell_split(*self._progress.split, self.wanted.job)}")
         self._check_stable()
         freed = {agent.slot for agent in ended if agent.slot in self.leaving}
         for agent in ended:
@@ -132,6 +136,10 @@ class RunningJob:
                 Changed(t=now, index=self._changes, kind=change.kind, slots=sorted(changed), expected=expected)
             )
             self._changes += 1
+
+    def _seconds(self) -> float:
+        """Since its first step, for people."""
+        return 0.0 if self.first_step_t is None else round(self._clock() - self.first_step_t, 1)
 
     def _tell(self) -> list[Record]:
         told: list[Record] = list(self._engine.poll())
@@ -170,7 +178,8 @@ class RunningJob:
         if self.slots_left and now - self._finished_t < EXIT_S:
             return set()
         freed = self.slots_left
-        self._engine.close()
+        for slot in freed:
+            self._engine.kill(slot)
         self.slots, self.leaving = set(), {}
         self.has_ended = True
         return freed

@@ -14,6 +14,7 @@ from pytest_distbench.launch.command import running_command
 from pytest_distbench.launch.contract import SESSION_VARIABLE
 from pytest_distbench.launch.elastic.launch import software_of
 from pytest_distbench.launch.elastic.pool_measure import measure_pool
+from pytest_distbench.launch.guardian import remove_traces
 from pytest_distbench.launch.logs import error_tail
 from pytest_distbench.launch.reduce import merge
 from pytest_distbench.launch.reports import read_reports
@@ -52,8 +53,7 @@ def launch_pool(plan: LaunchPlan, *, on_progress: Callable[[str], None] = lambda
         with running_command(replace(plan, body=replace(plan.body, command=command)), session) as running:
             ended = running.wait(plan.timeout_s, _Follower(plan, on_progress))
     finally:
-        for written in (plan.files.plan, *plan.files.plans_of_jobs()):
-            written.unlink(missing_ok=True)
+        remove_traces(plan.files)
     return make_record(plan, pool, code=ended.code, timed_out=ended.timed_out, wall_s=ended.wall_s)
 
 

@@ -51,7 +51,10 @@ def measure_pool(
         results.append(result)
         measurements += found
     first = min((line.t for line in _of(lines, Submitted)), default=began)
-    last = max((line.t for line in _of(lines, Ended)), default=lines[-1].t)
+    ends = [line.t for line in _of(lines, Ended)]
+    if len(ends) < len(pool.jobs):  # it was ended
+        ends = [line.t for told in (lines, *jobs.values()) for line in told]
+    last = max(ends)
     holds = holds_of(lines, began, last)
     whole = pool.slots * (last - first)
     busy_s = sum(line.busy_s for line in _of(lines, Answered))
@@ -62,7 +65,7 @@ def measure_pool(
         pool=pool,
         makespan_s=last - first,
         idle_gap_s=_idle_gap(list(histories.values())),
-        allocated=sum(hold.end_s - hold.begin_s for hold in holds) / whole,
+        allocated=sum(max(0.0, min(hold.end_s, end_s) - hold.begin_s) for hold in holds) / whole,
         productive=(sum(map(useful_s, histories.values())) + busy_s) / whole,
         jobs=results,
         holds=holds,

@@ -74,6 +74,8 @@ def moments_of(
             edges[-1] = mark  # what there is when a slot has changed hands
         else:
             edges.append(mark)
+    if end_s - edges[-1] < _SHORTEST_S and len(edges) > 1:
+        edges.pop()
     answered = [line for line in lines if isinstance(line, Answered)]
     return [_moment(serving, holds, answered, began, b, e) for b, e in itertools.pairwise([*edges, end_s])]
 

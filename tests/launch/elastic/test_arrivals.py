@@ -52,8 +52,3 @@ def test_a_backlog_is_what_is_due_and_unanswered() -> None:
     assert backlog.size(1, answered=0) == 0
     assert backlog.size(30, answered=7) == due - 7
     assert backlog.size(100, answered=0) == len(list(arrivals(SERVING)))
-
-
-def test_replicas_are_as_many_as_the_demand_needs() -> None:
-    assert [SERVING.replicas(per_s) for per_s in (0, 1, 50, 51, 100)] == [0, 1, 1, 2, 2]
-    assert [SERVING.per_s(at_s) for at_s in (0, 2, 51.9, 52, 99)] == [0, 10, 10, 100, 0]

@@ -15,6 +15,13 @@ def measured(timeline: Timeline, *, every: int | None = 10) -> dict[str, Measure
     return {m.key: m for m in found}
 
 
+def test_on_fewer_cores_than_nodes_clocks_are_shown_and_counts_judged() -> None:
+    _, found = measure(replace(JOB, cores=1), killed().history.lines)
+    judged = {m.name for m in found if m.better != "info"}
+
+    assert judged == {"samples_skipped", "samples_repeated", "checkpoint_interval"}
+
+
 def test_a_run_has_its_times_its_samples_and_what_was_lost() -> None:
     found = {key: m.value for key, m in measured(killed()).items()}
 

@@ -55,6 +55,7 @@ class Nodes:
         self.leave_s = 0.3
         self.ending: list[tuple[float, int]] = []
         self.is_closed = False
+        self.killed: set[int] = set()
 
     def tick(self) -> None:
         now = self.world.now
@@ -96,7 +97,8 @@ class Nodes:
         self.ending.append((self.world.now + self.leave_s, slot))
         self.begins = self.world.now + 1.0
 
-    def kill(self, slot: int) -> None: ...
+    def kill(self, slot: int) -> None:
+        self.killed.add(slot)
 
     def crash(self, slot: int) -> None: ...
 
@@ -243,11 +245,17 @@ def test_a_serving_takes_slots_when_its_demand_rises_and_gives_them_back(world: 
 
 
 def test_a_replica_stays_until_nobody_waits(world: World) -> None:
-    world.job("train", 1, 2, steps=300)
+    """Though the training is over before."""
+    world.job("train", 1, 2, steps=60)
+    answered = Answered(t=0, number=0, intended_t=0, slot=1, busy_s=0.1)
+    world.at = [(150.0, lambda: append(world.timeline, answered)) for _ in range(100)]
     serving = Serving(demand=[Demand(at_s=2, per_s=10), Demand(at_s=4, per_s=0)], per_replica=10)
     lines = world.run("elastic", 2, serving=serving)
 
-    assert held(lines, Asked, SERVING) == []
+    assert [line.t for line in lines if isinstance(line, Asked) and line.owner == SERVING] == [
+        pytest.approx(150, abs=0.5)
+    ]
+    assert world.now == pytest.approx(150, abs=1)
 
 
 def test_a_training_that_is_over_before_the_demand_fails(world: World) -> None:
@@ -293,6 +301,7 @@ def test_a_job_whose_agents_do_not_end_is_ended(world: World) -> None:
 
     finished = 100 + 1 + 2
     assert next(line.t for line in lines if isinstance(line, Ended)) == pytest.approx(finished + EXIT_S, abs=1)
+    assert world.nodes["A"].killed == {0}
 
 
 @pytest.mark.parametrize(

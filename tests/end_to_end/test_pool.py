@@ -1,0 +1,106 @@
+"""A pool under real agents: a training that yields to a serving process; and one that is killed meanwhile."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from support.processes import wait_for
+
+from pytest_distbench.commands.cli import main
+from pytest_distbench.store.run_record import read_run_record
+
+pytestmark = pytest.mark.spawn
+
+TEST = """
+    from pytest_distbench.elastic import job, serving
+
+
+    def train(rank, epochs):
+        import torch
+        from torch.nn.parallel import DistributedDataParallel
+
+        torch.manual_seed(0)
+        x = torch.randn(4096, 64)
+        labels = (x @ torch.randn(64, 10)).argmax(1)
+        model = torch.nn.Linear(64, 10)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+        training = rank.training(model=model, optimizer=optimizer)
+        ddp = DistributedDataParallel(model)
+        for batch in training.batches(samples=len(x), batch=16, epochs=epochs):
+            loss = torch.nn.functional.cross_entropy(ddp(x[batch]), labels[batch])
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            training.note(loss=loss)
+
+
+    def load(outputs):
+        import torch
+
+        model = torch.nn.Linear(8, outputs)
+        return lambda number: int(model(torch.ones(8)).argmax())
+
+
+    def test_yields(elastic_pool):
+        elastic_pool(
+            job("train", train, nodes=(1, 2), params={"epochs": EPOCHS}),
+            slots=2,
+            policy="elastic",
+            engine="fast",
+            serving=serving(load, demand=[(0.5, 20), (1.5, 0)], per_replica=50, params={"outputs": 3}),
+        )
+"""
+COMMAND = ("-p", "no:sugar", "-p", "no:cacheprovider", "--world-size", "2")
+
+
+def test_a_training_yields_to_a_serving_and_every_request_is_answered(
+    pytester: pytest.Pytester, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytester.makepyfile(test_mine=TEST.replace("EPOCHS", "24"))
+    result = pytester.runpytest_subprocess(*COMMAND, "-s", "--distbench-json=run.json")
+
+    result.stdout.fnmatch_lines(
+        ["*elastic_pool: 2 slots, elastic; train on 1 to 2 nodes from 0 s; engine *; serving 20/s from *"]
+    )
+    assert result.ret == 0
+    [case] = read_run_record(pytester.path / "run.json").results
+    [launch] = case.launches
+    values = {m.key: m.value for m in launch.measurements}
+    assert launch.pool is not None
+    [preemption] = launch.pool.preemptions
+    [job] = launch.pool.jobs
+    assert job.elastic is not None
+    left = job.elastic.changes[0]
+    assert (left.kind, left.slots, left.before, left.after) == ("leave", [1], 2, 1)
+    assert preemption.ready_s is not None
+    assert preemption.free_s is not None
+    assert 0 < preemption.free_s < preemption.ready_s
+    assert (values["requests"] or 0) > 5
+    assert values["requests_unanswered"] == values["samples_skipped[job=train]"] == 0
+    assert (values["p95_latency[demand=20/s from 0.5 s]"] or 0) > 0
+
+    main(["report", str(pytester.path / "run.json"), "--table", "serving"])
+    assert "1 more wanted: slots free after" in capsys.readouterr().out
+
+
+def test_nothing_is_left_of_a_pool_that_is_killed_while_it_serves(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor plans, which name what ran; the fixture that looks for processes does the rest."""
+    (pytester.path / "tmp").mkdir()
+    monkeypatch.setenv("TMPDIR", str(pytester.path / "tmp"))
+    pytester.makepyfile(test_mine=TEST.replace("EPOCHS", "2000").replace("(1.5, 0)", "(1.5, 30)"))
+    command = [sys.executable, "-m", "pytest", *COMMAND]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
+        wait_for(lambda: '"answered"' in timeline(pytester.path), process)
+        assert len(list(pytester.path.rglob("plan.json"))) == 2
+        process.kill()
+
+    wait_for(lambda: not list(pytester.path.rglob("plan.json")))
+
+
+def timeline(folder: Path) -> str:
+    return "".join(path.read_text() for path in folder.rglob("pool.jsonl"))

@@ -1,0 +1,57 @@
+"""When a job is stable, when it is over, and when it cannot go on."""
+
+from __future__ import annotations
+
+import pytest
+from support.timelines import ERROR, JOB, LOST, Timeline
+
+from pytest_distbench.launch.elastic.progress import CannotGoOn, Progress
+from pytest_distbench.records.timeline import Finished, Line, Raised
+
+
+def progress(lines: list[Line], *taken: int) -> Progress:
+    made = Progress(JOB.most)
+    made.taken = set(taken)
+    for line in sorted(lines, key=lambda line: line.t):
+        made.heed(line)
+    return made
+
+
+@pytest.fixture
+def two() -> Timeline:
+    """Slots 0 and 1, four steps."""
+    timeline = Timeline()
+    timeline.generation(0, [0, 1], first=10.0, steps=4)
+    return timeline
+
+
+def test_it_is_stable_when_all_that_should_be_there_have_stepped(two: Timeline) -> None:
+    assert progress(two.lines, 0, 1).stable_generation == 0
+    assert progress(two.lines, 0).stable_generation is None
+    assert progress([line for line in two.lines if line.t < 11.5], 0, 1).stable_generation is None
+
+
+def test_steps_before_a_change_do_not_show_that_it_is_stable(two: Timeline) -> None:
+    made = Progress(JOB.most)
+    made.taken = {0, 1}
+    made.forget_steps(11.5)
+    for line in two.lines:
+        made.heed(line)
+
+    assert made.stable_generation is None
+    assert made.step == 4
+
+
+def test_it_is_over_when_all_of_a_generation_have_finished(two: Timeline) -> None:
+    ends: list[Line] = [Finished(t=14.0, slot=slot, generation=0) for slot in (0, 1)]
+    one, both = progress(two.lines + ends[:1], 0, 1), progress(two.lines + ends, 0, 1)
+
+    assert (one.is_ending, one.has_finished) == (True, False)
+    assert both.has_finished
+
+
+def test_a_body_that_raises_ends_it_unless_a_peer_was_lost(two: Timeline) -> None:
+    progress([*two.lines, Raised(t=14.0, slot=1, pid=1, generation=0, error=LOST)], 0, 1)
+
+    with pytest.raises(CannotGoOn, match="the body raised in slot 1, generation 0: ValueError: no"):
+        progress([*two.lines, Raised(t=14.0, slot=1, pid=1, generation=0, error=ERROR)], 0, 1)

@@ -1,0 +1,21 @@
+"""The timeline of a pool is read as that of a job is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pytest_distbench.records.pool_timeline import POOL_LINES, Answered, Granted
+from pytest_distbench.records.timeline import LineReader, append
+
+
+def test_lines_are_read_as_they_come_and_a_torn_one_is_passed_over(tmp_path: Path) -> None:
+    path = tmp_path / "pool.jsonl"
+    reader = LineReader(path, POOL_LINES)
+    granted = Granted(t=1.0, owner="A", slot=0)
+    answered = Answered(t=2.0, number=3, intended_t=1.5, slot=1, busy_s=0.1)
+    append(path, granted)
+    first = reader.read()
+    path.write_bytes(path.read_bytes() + b'{"what":"granted","t":\n')
+    append(path, answered)
+
+    assert (first, reader.read(), reader.read()) == ([granted], [answered], [])
