@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -10,16 +11,25 @@ import pytest
 
 from pytest_distbench.errors import ConfigurationError, show
 from pytest_distbench.launch.elastic.schedule import check_job, usual_start
+from pytest_distbench.launch.elastic.steps import check_pattern
+from pytest_distbench.launch.readers.check import problem_with
 from pytest_distbench.plugin.arguments import Arguments
 from pytest_distbench.plugin.fixtures import Distbench
 from pytest_distbench.plugin.runs import Run
 from pytest_distbench.plugin.workload import Wanted
 from pytest_distbench.records.elastic import ENGINES, Change, Cycle, ElasticJob, Engine, MembershipPlan, Timers
+from pytest_distbench.records.plan import BodyReference
+from pytest_distbench.records.reader import Reader
 from pytest_distbench.records.record import replace
+from pytest_distbench.run.request import LaunchRequest
 from pytest_distbench.run.settings import Settings
 
 if TYPE_CHECKING:
     from pytest_distbench.worker.elastic_rank import ElasticRank
+
+
+CHECKPOINT_EVERY = 20
+"""Steps, where the test does not say."""
 
 
 class Elastic:
@@ -31,12 +41,18 @@ class Elastic:
 
     def __call__(
         self,
-        body: Callable[[ElasticRank], object] | str,
+        body: Callable[[ElasticRank], object] | str | None = None,
         *,
         nodes: int | tuple[int, int],
         plan: Cycle | Change | Sequence[Change] = (),
         start: int | None = None,
-        checkpoint_every: int = 20,
+        checkpoint_every: int | None = None,
+        steps: Reader | None = None,
+        args: Sequence[str | os.PathLike[str]] = (),
+        module: str = "",
+        cwd: str | os.PathLike[str] | None = None,
+        env: Mapping[str, str] | None = None,
+        read: Mapping[str, Reader] | None = None,
         engine: Engine = "stock",
         timers: Mapping[str, int] | None = None,
         params: Mapping[str, Any] | None = None,
@@ -46,21 +62,29 @@ class Elastic:
         tolerance: float | Mapping[str, float] | None = None,
         name: str = "",
     ) -> Run:
-        """Train once per launch, change the membership as planned, and judge what that cost.
+        r"""Train once per launch, change the membership as planned, and judge what that cost.
 
         Args:
             body: a function at module level that takes the :class:`ElasticRank`, or ``"file.py::function"``. It runs
                 from its beginning in every generation, and goes on where ``rank.training(...)`` finds the last good
-                checkpoint.
+                checkpoint. Or ``"train.py"``, a script that keeps checkpoints of its own and is measured from outside.
             nodes: how many, or the fewest and the most; each has one worker. At most the ranks of the run.
             plan: what changes: ``cycle(...)``, or a list of ``join(...)``, ``leave(...)``, ``kill(...)``,
                 ``crash(...)``, ``stop(...)``, from :mod:`pytest_distbench.elastic`. Nothing: a fixed run, to compare
                 others with.
             start: nodes at the beginning. Default: the fewest where some join first, else the most.
-            checkpoint_every: steps between two checkpoints.
+            checkpoint_every: steps between two checkpoints. Default: 20; of a script: not known.
+            steps: of a script: which of the lines that it prints are steps, ``stdout(r"step (\d+)")``. Groups of the
+                pattern named ``epoch``, ``loss``, ``accuracy``, ``top5`` and ``lr`` are read besides.
+            args: command line of a script, as of ``distbench.run``; so are ``module``, ``cwd``, ``env`` and ``read``.
+            module: in place of a script: ``pkg.train``, as ``torchrun -m``.
+            cwd: where a script runs.
+            env: added to the environment of a script.
+            read: metrics to be read of what a script prints and writes.
             engine: what changes the membership: ``stock``, the command line tool torchrun.
             timers: of torchrun, by name, in whole seconds: ``last_call_s``, ``keep_alive_s``, ``keep_alive_attempts``,
-                ``collective_s``, ``settle_s``. Default: as short as its public settings allow.
+                ``collective_s``, ``settle_s``. Default: as short as its public settings allow. ``max_restarts`` (1000)
+                is among them.
             params: JSON-able; handed to the body as ``rank.params``, and as its arguments of these names.
             seed: of the training, ``rank.seed``; the order of the samples follows from it.
             launches: launches judged first.
@@ -75,7 +99,7 @@ class Elastic:
         """
         given = self._distbench.arguments("elastic")
         self._distbench.skip_without_clocks("an elastic job is measured by the clock")
-        job = self._job(given, nodes, plan, start, checkpoint_every, engine, timers)
+        job = self._job(given, nodes, plan, start, engine, timers)
         if job.most > self._settings.largest:
             pytest.skip(f"not run: needs {job.most} nodes, {self._settings.largest} ranks given")
         if self._settings.attach is not None:
@@ -84,12 +108,12 @@ class Elastic:
             given,
             Wanted(
                 body=body,
-                module="",
+                module=module,
                 params=params,
-                args=(),
-                cwd=None,
-                env=None,
-                read={},
+                args=args,
+                cwd=cwd,
+                env=env,
+                read=read if read is not None else {},
                 makes_group=True,
                 seeds=(seed,),
             ),
@@ -101,8 +125,11 @@ class Elastic:
         )
         if "elastic" in request.case.params:
             given.refuse("params holds 'elastic', which is what the job itself is stored under: give it another name")
-        if launched.body.is_script:
-            given.refuse("an elastic body is a function that takes the rank, or 'file.py::function'")
+        job = replace(
+            job,
+            checkpoint_every=_interval(given, checkpoint_every, launched.body),
+            steps=_steps(given, steps, launched, least=job.least),
+        )
         print(f"elastic{name and ' '}{name}: {job}")
         case = replace(
             request.case,
@@ -120,7 +147,6 @@ class Elastic:
         nodes: object,
         plan: object,
         start: object,
-        checkpoint_every: object,
         engine: object,
         timers: object,
     ) -> ElasticJob:
@@ -141,12 +167,47 @@ class Elastic:
                 plan=made,
                 engine=engine,
                 timers=_timers(given, timers),
-                checkpoint_every=given.whole("checkpoint_every", checkpoint_every, least=1),
             )
             check_job(job)
         except ConfigurationError as error:
             given.refuse(f"plan: {error}")
         return job
+
+
+def _interval(given: Arguments, checkpoint_every: object, body: BodyReference) -> int | None:
+    if checkpoint_every is None:
+        return None if body.is_script else CHECKPOINT_EVERY
+    return given.whole("checkpoint_every", checkpoint_every, least=1)
+
+
+def _steps(given: Arguments, steps: object, launched: LaunchRequest, *, least: int) -> Reader | None:
+    """Which lines of a script are steps.
+
+    Raises:
+        Misuse: it does not say, or says so of what is none.
+    """
+    body = launched.body
+    if body.command:
+        given.refuse("a command starts its processes itself; an elastic job is a function or a script below torchrun")
+    if not body.is_script:
+        for name, wanted in (("steps", steps), ("env", launched.workplace.variables), ("read", launched.read)):
+            if wanted:
+                given.refuse(f"{name}= is for scripts: a function tells of its steps and numbers itself")
+        return None
+    if not isinstance(steps, Reader):
+        given.refuse(
+            f"steps={show(steps)}; wanted stdout(r'step (\\d+)') of pytest_distbench.read, which says what the script "
+            "prints of each step, or of each epoch: from outside, stall and recovery lie between two such lines"
+        )
+    try:
+        if problem := problem_with(steps):
+            given.refuse(f"steps: {problem}")
+        check_pattern(steps)
+        if steps.rank != "all" and steps.rank >= least:
+            given.refuse(f"steps: rank={steps.rank}, and with the fewest nodes there are {least}")
+    except ConfigurationError as error:
+        given.refuse(f"steps: {error}")
+    return steps
 
 
 def _plan(given: Arguments, plan: object) -> MembershipPlan:
@@ -175,4 +236,5 @@ def _identity(job: ElasticJob) -> dict[str, Any]:
         "plan": str(job.plan),
         "checkpoint_every": job.checkpoint_every,
         "timers": {name: getattr(job.timers, name) for name in job.timers.__struct_fields__},
+        **({"steps": job.steps.source} if job.steps is not None else {}),
     }

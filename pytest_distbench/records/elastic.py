@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Literal
 
+from pytest_distbench.records.reader import Reader
 from pytest_distbench.records.record import Record
 
 ChangeKind = Literal["join", "leave", "kill", "crash", "stop"]
@@ -100,6 +101,8 @@ class Timers(Record, frozen=True, kw_only=True):
     """After which a collective that lacks a rank fails: without it a lost node is never noticed."""
     settle_s: int = 120
     """Within which the job has to be stable after a change."""
+    max_restarts: int = 1000
+    """Of each agent. No time, and a setting all the same that decides whether a job survives: joins use them up."""
 
 
 class ElasticJob(Record, frozen=True, kw_only=True):
@@ -113,8 +116,10 @@ class ElasticJob(Record, frozen=True, kw_only=True):
     plan: MembershipPlan = MembershipPlan()
     engine: Engine = "stock"
     timers: Timers = Timers()
-    checkpoint_every: int
-    """Steps between two checkpoints."""
+    checkpoint_every: int | None = None
+    """Steps between two checkpoints; None: of a script, and the test does not say."""
+    steps: Reader | None = None
+    """Which lines of a script are steps; None: a body says so itself."""
 
     @property
     def nodes(self) -> str:
@@ -123,16 +128,33 @@ class ElasticJob(Record, frozen=True, kw_only=True):
 
     def __str__(self) -> str:
         return (
-            f"{self.nodes} nodes, {self.start} at the start, {self.plan}; checkpoint every {self.checkpoint_every} "
-            f"steps; engine {self.engine}, last call {self.timers.last_call_s} s, keep-alive "
-            f"{self.timers.keep_alive_attempts} x {self.timers.keep_alive_s} s"
+            f"{self.nodes} nodes, {self.start} at the start, {self.plan}; {self._checkpoints}; engine {self.engine}, "
+            f"last call {self.timers.last_call_s} s, keep-alive {self.timers.keep_alive_attempts} x "
+            f"{self.timers.keep_alive_s} s"
         )
+
+    @property
+    def _checkpoints(self) -> str:
+        if self.checkpoint_every is None:
+            return "checkpoints of its own"
+        return f"checkpoint every {self.checkpoint_every} steps"
 
 
 PARTS = (
-    "detect", "rendezvous", "process_start", "import", "group_init", "build", "checkpoint_load", "first_step",
+    "detect", "stop", "rendezvous", "process_start", "import", "group_init", "build", "checkpoint_load", "first_step",
 )  # fmt: skip
 """Of a recovery, in their order."""
+
+
+class Moment(Record, frozen=True, kw_only=True):
+    """One step of a training, as it stood: nothing is smoothed."""
+
+    step: int
+    epoch: int | None = None
+    loss: float | None = None
+    """Mean over the workers that told of it."""
+    accuracy: float | None = None
+    lr: float | None = None
 
 
 class ChangeResult(Record, frozen=True, kw_only=True):
@@ -164,11 +186,26 @@ class ChangeResult(Record, frozen=True, kw_only=True):
     """Of torchrun's ``--max-restarts``, by the survivor that used most."""
     joiner_ready_s: float | None = None
     """From the change to the newcomer's first step."""
+    slot_free_s: float | None = None
+    """Of a leave: from the change until the agents of its nodes have ended, and their places are free."""
+    before_it: Moment | None = None
+    """The last step before it that anybody took."""
+    after_it: Moment | None = None
+    """The first one after it; None: there was none, or nobody began anew."""
 
     @property
     def unaccounted_s(self) -> float | None:
         """What of the recovery no part explains."""
         return None if self.recovery_s is None else self.recovery_s - sum(self.parts.values())
+
+
+class RateChange(Record, frozen=True, kw_only=True):
+    """A step from which on the learning rate is another one."""
+
+    step: int
+    epoch: int | None
+    nodes: int
+    lr: float
 
 
 class EpochResult(Record, frozen=True, kw_only=True):
@@ -181,6 +218,9 @@ class EpochResult(Record, frozen=True, kw_only=True):
     """World sizes in it, in their order."""
     loss: float | None = None
     """Mean over its samples."""
+    accuracy: float | None = None
+    """The same, where the body or the script tells of it; of few steps of the epoch, over those."""
+    top5: float | None = None
     lr: float | None = None
     """Of its last step."""
     changes: list[int] = []
@@ -218,6 +258,8 @@ class ElasticResult(Record, frozen=True, kw_only=True):
     epochs: list[EpochResult]
     workers: list[WorkerResult]
     """By generation and slot."""
+    lr: list[RateChange] = []
+    """The trace of the learning rate: its first step, and those where it changes."""
     start_s: float
     """From the start of the agents to the end of the first step."""
     training_s: float

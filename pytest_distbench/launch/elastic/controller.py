@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
+from pytest_distbench.errors import ReadingError
 from pytest_distbench.launch.diagnosis.blame import is_follower
-from pytest_distbench.launch.elastic.diagnosis import tell_unstable
+from pytest_distbench.launch.elastic.diagnosis import tell_agent_end, tell_unstable
+from pytest_distbench.launch.elastic.ends import WorkerEnds
 from pytest_distbench.launch.elastic.engine import Engine
 from pytest_distbench.launch.elastic.schedule import changes_of, choose_slots, taken_after
+from pytest_distbench.launch.elastic.script import ScriptWatch
 from pytest_distbench.records.elastic import START, Change, ElasticJob
 from pytest_distbench.records.timeline import (
     AgentEnded,
@@ -20,6 +24,7 @@ from pytest_distbench.records.timeline import (
     Line,
     Raised,
     Stable,
+    Started,
     Stepped,
     TimelineReader,
     append,
@@ -27,6 +32,8 @@ from pytest_distbench.records.timeline import (
 
 STABLE_STEPS = 3
 """So many steps of every node in one generation make a job stable."""
+STABLE_LINES = 1
+"""Of a script so many lines of steps: from one to the next may be an epoch."""
 EXIT_S = 30.0
 """How long agents may take to end after their workers have finished."""
 _LOOK_S = 0.02
@@ -43,6 +50,7 @@ class Controller:
         job: with the plan of its membership.
         engine: changes it.
         timeline: file that workers append to, as this does.
+        script: makes timeline lines of what a script shows; None: a body appends them itself.
         clock: CLOCK_MONOTONIC seconds.
         sleep: waits.
     """
@@ -53,10 +61,13 @@ class Controller:
         engine: Engine,
         timeline: Path,
         *,
+        script: ScriptWatch | None = None,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self._job = job
+        self._script = script
+        self._ends = WorkerEnds(clock)
         self._engine = engine
         self._path = timeline
         self._reader = TimelineReader(timeline)
@@ -69,6 +80,10 @@ class Controller:
         """Generation -> slot -> steps since the last change."""
         self._worlds: dict[int, int] = {}
         """Generation -> workers in it."""
+        self._just_ended: list[AgentEnded] = []
+        """Agents whose end was not yet asked about."""
+        self._old = -1
+        """The generation that a worker which dies takes with it."""
         self._step = 0
         self._trained_s = 0.0
         self._resume: tuple[float, int] | None = None
@@ -85,6 +100,11 @@ class Controller:
             self._run()
         finally:
             self._engine.close()
+            self._note_all(self._ends.poll())
+            self._ends.close()
+            if self._script is not None:
+                with contextlib.suppress(ReadingError):  # it was told before, or the job has finished
+                    self._note_all(self._script.finish())
 
     def _run(self) -> None:
         self._taken = set(range(self._job.start))
@@ -109,8 +129,10 @@ class Controller:
 
     def _carry_out(self, index: int, change: Change) -> None:
         slots = choose_slots(change, self._taken, least=self._job.least, most=self._job.most)
+        self._take_in()  # steps from before the change are none after it
         self._taken = taken_after(change, slots, self._taken)
         self._steps.clear()
+        self._old = max(self._worlds, default=-1) if change.kind == "crash" else -1
         self._note(
             Changed(
                 t=self._clock(),
@@ -136,7 +158,8 @@ class Controller:
                 self._note(Stable(t=self._clock(), index=index, generation=found, world_size=len(self._taken)))
                 return
             if self._clock() >= deadline:
-                raise CannotGoOn(tell_unstable(self._lines, self._taken, change, self._job))
+                said = f"\n{self._script.last_words()}" if self._script is not None else ""
+                raise CannotGoOn(tell_unstable(self._lines, self._taken, change, self._job) + said)
             self._look()
         if change is not None:
             self._check_reached(index, f"the job was stable after {change}")
@@ -149,7 +172,8 @@ class Controller:
         is_stable = (
             set(counts) == self._taken
             and self._worlds.get(newest) == len(self._taken)
-            and min(counts.values()) >= STABLE_STEPS
+            and min(counts.values()) >= (STABLE_STEPS if self._script is None else STABLE_LINES)
+            and newest > self._old
         )
         return newest if is_stable else None
 
@@ -185,24 +209,43 @@ class Controller:
             self._engine.go_on(self._resume[1])
             self._resume = None
             self._steps.clear()
+        self._take_in()
+        ended, self._just_ended = self._just_ended, []
+        for agent in ended:
+            if agent.slot in self._taken and not self._has_finished() and not self._finished:
+                raise CannotGoOn(tell_agent_end(self._lines, agent, self._job, log=self._engine.log(agent.slot)))
+        if self._script is not None and (trouble := self._script.trouble):
+            raise CannotGoOn(trouble)
+
+    def _take_in(self) -> None:
+        """Heed what has happened.
+
+        Raises:
+            CannotGoOn: a body failed, or a script's steps cannot be told.
+        """
         ended = []
         for told in self._engine.poll():
             self._note(told)
             if isinstance(told, AgentEnded):
                 self._ended.add(told.slot)
                 ended.append(told)
+        self._note_all(self._ends.poll())
+        if self._script is not None:
+            try:
+                self._note_all(self._script.poll())
+                for agent in ended:
+                    self._note_all(self._script.heed(agent))
+            except ReadingError as error:
+                raise CannotGoOn(str(error)) from None
         for line in self._reader.read():
             self._lines.append(line)
             self._heed(line)
-        for agent in ended:
-            if agent.slot in self._taken and not self._has_finished() and not self._finished:
-                raise CannotGoOn(
-                    f"the agent of slot {agent.slot} ended with exit code {agent.code}, and nobody had asked it to; "
-                    f"its log:\n{self._engine.log(agent.slot)}"
-                )
+        self._just_ended += ended
 
     def _heed(self, line: Line) -> None:
-        if isinstance(line, Joined):
+        if isinstance(line, Started):
+            self._ends.watch(line)
+        elif isinstance(line, Joined):
             self._worlds[line.generation] = line.world_size
         elif isinstance(line, Stepped):
             self._step = max(self._step, line.step)
@@ -227,3 +270,7 @@ class Controller:
 
     def _note(self, line: Line) -> None:
         append(self._path, line)
+
+    def _note_all(self, lines: Iterable[Line]) -> None:
+        for line in lines:
+            self._note(line)

@@ -15,21 +15,20 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
 
 import psutil
 
 from pytest_distbench.launch import processes
 from pytest_distbench.launch.contract import NO_REVERSE_DNS
+from pytest_distbench.launch.elastic.outputs import NodeOutputs
 from pytest_distbench.launch.logs import tail
 from pytest_distbench.records.elastic import NODE_VARIABLE, SLOT_VARIABLE, ElasticJob
 from pytest_distbench.records.launch_files import LaunchFiles
 from pytest_distbench.records.timeline import AgentEnded, Rendezvous
-
-MAX_RESTARTS = 1000
-"""Those that torchrun counts while nodes only join: who loses its peers a moment before it hears of the change."""
 
 HANGS_ON_SCALE_UP = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
 """torch 2.13: agents keep the address of the first round, so that a node that joins later waits for one that nobody
@@ -37,6 +36,7 @@ publishes, until its store gives up after 60 s (torch/distributed/elastic/rendez
 when tests/launch/elastic/test_torchrun.py says so."""
 
 _RENDEZVOUS = "RENDEZVOUS"
+_VISIBLE = "CUDA_VISIBLE_DEVICES"
 _KILL_S = 10.0
 _LOGS_S = 5.0
 
@@ -59,6 +59,9 @@ class TorchrunEngine:
         port: of the store on this host.
         variables: environment of the nodes.
         worker: module that each worker runs.
+        devices: the CUDA device of each slot, where its worker takes the first that it sees, as a script does.
+        outputs: what nodes print to; None: to their logs.
+        script: what each worker runs in place of the module: a file, or ``-m`` and a name, and its arguments.
         workaround: for what this torch does wrong; a test leaves it out.
         clock: tells the time of the timeline.
     """
@@ -71,6 +74,9 @@ class TorchrunEngine:
         *,
         variables: dict[str, str],
         worker: str = "pytest_distbench.worker.elastic",
+        devices: Sequence[int] = (),
+        outputs: NodeOutputs | None = None,
+        script: Sequence[str] = (),
         workaround: dict[str, str] = HANGS_ON_SCALE_UP,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -78,7 +84,9 @@ class TorchrunEngine:
         self._files = files
         self._port = port
         self._variables = {**variables, **NO_REVERSE_DNS, **workaround}
-        self._worker = worker
+        self._program = script or ["-m", worker, str(files.plan)]
+        self._devices = devices
+        self._outputs = outputs
         self._clock = clock
         self._id = uuid.uuid4().hex[:12]
         self._nodes: dict[int, _Node] = {}
@@ -90,16 +98,37 @@ class TorchrunEngine:
             self._gone.append(self._nodes[slot])
         word = uuid.uuid4().hex
         log = self._files.agent_log(slot)
-        with open(log, "ab") as file:
+        with open(log, "ab") as file, self._printed_to(slot, file) as (stdout, stderr):
             process = subprocess.Popen(
                 self._command(slot),
-                env={**self._variables, SLOT_VARIABLE: str(slot), NODE_VARIABLE: word},
+                env={**self._variables, **self._device(slot), SLOT_VARIABLE: str(slot), NODE_VARIABLE: word},
                 stdin=subprocess.DEVNULL,
-                stdout=file,
-                stderr=file,
+                stdout=stdout,
+                stderr=stderr,
                 start_new_session=True,
             )
             self._nodes[slot] = _Node(process, word, log, offset=file.tell())
+
+    def _device(self, slot: int) -> dict[str, str]:
+        """So that a node sees its own device alone, as a node of one worker does."""
+        if not self._devices:
+            return {}
+        visible = [name for name in self._variables.get(_VISIBLE, "").split(",") if name]
+        index = self._devices[slot]
+        return {_VISIBLE: visible[index] if index < len(visible) else str(index)}
+
+    @contextlib.contextmanager
+    def _printed_to(self, slot: int, log: BinaryIO) -> Iterator[tuple[int, int]]:
+        """What a node's stdout and stderr are."""
+        if self._outputs is None:
+            yield log.fileno(), log.fileno()
+            return
+        pair = self._outputs.open(slot)
+        try:
+            yield pair
+        finally:
+            for descriptor in pair:
+                os.close(descriptor)
 
     def leave(self, slot: int) -> None:
         self._nodes[slot].process.send_signal(signal.SIGTERM)
@@ -162,11 +191,11 @@ class TorchrunEngine:
             f"--rdzv-endpoint=127.0.0.1:{self._port}",
             f"--rdzv-id={self._id}",
             f"--rdzv-conf={','.join(f'{name}={value}' for name, value in settings.items())}",
-            f"--max-restarts={MAX_RESTARTS}",
+            f"--max-restarts={timers.max_restarts}",
             *(["--event-log-handler=console"] if tells_events() else []),
             f"--log-dir={self._files.torchrun_logs / str(slot)}",
             "--local-addr=127.0.0.1",
-            "-m", self._worker, str(self._files.plan),
+            *self._program,
         ]  # fmt: skip
 
 
@@ -184,10 +213,10 @@ def rendezvous_seconds(log: str) -> list[float]:
     """How long each rendezvous took that an agent's log tells of; events of torchelastic are lines of JSON."""
     found = []
     for line in log.splitlines():
-        if not line.startswith("{") or _RENDEZVOUS not in line:
+        if _RENDEZVOUS not in line:
             continue
         with contextlib.suppress(ValueError, KeyError, TypeError):
-            event = json.loads(line)
+            event = json.loads(line[line.index("{") :])  # behind a script's line that had no end yet
             if str(event["name"]).endswith(_RENDEZVOUS):
                 found.append(float(event["metadata"]["duration_ms"]) / 1e3)
     return found
