@@ -69,10 +69,10 @@ def _of_run(job: ElasticJob, history: History, result: ElasticResult) -> list[Me
             _number("samples_repeated", samples.repeated, better="exact", bounds=[none]),
             _number("optimizer_state_lost", forgot, better="exact", bounds=[none]),
         ]
-    every = job.checkpoint_every
-    if every is not None and (interval := _longest_interval(history, every)) is not None:
-        claimed = Bound(side="most", value=every, where=_WHERE)
-        found.append(_number("checkpoint_interval", interval, unit="steps", better="exact", bounds=[claimed]))
+        assert job.checkpoint_every is not None
+        if (interval := _longest_interval(history, job.checkpoint_every)) is not None:
+            claimed = Bound(side="most", value=job.checkpoint_every, where=_WHERE)
+            found.append(_number("checkpoint_interval", interval, unit="steps", better="exact", bounds=[claimed]))
     for epoch in result.epochs:
         for name in ("loss", "accuracy", "top5"):
             if (told := getattr(epoch, name)) is not None:
