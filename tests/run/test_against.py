@@ -72,7 +72,10 @@ def test_it(elastic):
 """
 
 
-@pytest.mark.parametrize(("stalled_s", "told"), [(0.0, "*stall?change=kill 2 to 1?*5.0* s*+0.0 %*"), (3.0, "!*stall*")])
+@pytest.mark.parametrize(
+    ("stalled_s", "told"),
+    [(0.0, "*stall?change=kill 2 to 1?* 5* s* 5* s*"), (3.0, "*stall?change=kill 2 to 1?* 8* s* 5* s*+*")],
+)
 def test_an_elastic_job_runs_on_both_sides_one_after_the_other(
     committed: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, stalled_s: float, told: str
 ) -> None:
