@@ -8,6 +8,7 @@ from pytest_distbench.launch.elastic.history import History
 from pytest_distbench.records.elastic import ElasticJob
 
 _NAMED = "Wrong epoch on resume"
+_TOGETHER = "Epoch and step must be saved and restored together, with the place in the epoch"
 
 
 def tell_wrong_resume(history: History, job: ElasticJob) -> str:
@@ -81,9 +82,12 @@ def _changed_epoch(history: History, before: list[int], after: int) -> str:
         epoch = worker.epoch(step)
         known = was.get(step.step)
         if epoch is not None and known is not None and epoch != known:
+            return f"step {step.step} was of epoch {known}, and after the change it is of epoch {epoch}. {_TOGETHER}"
+        previous = was.get(step.step - 1)
+        if epoch is not None and previous is not None and not previous <= epoch <= previous + 1:
             return (
-                f"step {step.step} was of epoch {known}, and after the change it is of epoch {epoch}. Epoch and step "
-                "must be saved and restored together, with the place in the epoch"
+                f"step {step.step - 1} was of epoch {previous}, and the next, after the change, is of epoch {epoch}. "
+                f"{_TOGETHER}"
             )
     return ""
 

@@ -53,6 +53,14 @@ def test_a_step_that_has_changed_its_epoch_is_told() -> None:
     assert told.startswith("Wrong epoch on resume: step 7 was of epoch 2, and after the change it is of epoch 0.")
 
 
+def test_a_new_step_is_of_the_last_epoch_or_of_the_next() -> None:
+    before = [(1, 0), (2, 0), (3, 1)]
+
+    assert [bool(tell_wrong_resume(of_script(before, [(4, epoch)]), SCRIPT)) for epoch in (0, 1, 2, 3)] == [
+        True, False, False, True,
+    ]  # fmt: skip
+
+
 @pytest.mark.parametrize(
     ("every", "again", "told"),
     [
