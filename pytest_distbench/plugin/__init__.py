@@ -312,11 +312,11 @@ def elastic(request: pytest.FixtureRequest, distbench: Distbench) -> Elastic:
 
 
 @pytest.fixture
-def communication(distbench: Distbench) -> Communication:
+def communication(request: pytest.FixtureRequest, distbench: Distbench) -> Communication:
     """Measure a shape of real communication: ``communication.links()``, ``buckets``, ``overlap``, ``compression``."""
     from pytest_distbench.plugin.traffic import Communication
 
-    return Communication(distbench)
+    return Communication(distbench, settings_of(request.config).max_message_bytes)
 
 
 @pytest.hookimpl(wrapper=True)

@@ -6,17 +6,22 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from pytest_distbench import workloads
 from pytest_distbench.errors import ConfigurationError, show
 from pytest_distbench.plugin.arguments import Arguments
 from pytest_distbench.plugin.fixtures import Distbench
 from pytest_distbench.plugin.runs import Run
 from pytest_distbench.plugin.shapes import LARGEST_BYTES, MOST_ITERATIONS, OPTIONS
+from pytest_distbench.units import format_bytes
 from pytest_distbench.workloads import buckets, compression, links, overlap
 
 _WORKLOADS = Path(workloads.__file__).parent
 _LARGEST_MATRIX = 2**17
 _MOST_LAYERS = 1000
+_MESSAGES = ("message_bytes", "bandwidth_bytes", "latency_bytes")
+"""Parameters that say how large a message is. Gradients are no choice of the caller's: compression is run as it is."""
 
 
 class Communication:
@@ -24,11 +29,12 @@ class Communication:
 
     Every method takes ``iterations`` (timed ones) and ``warmup`` (untimed ones before them), and the options of
     ``distbench.run``: world_size, launches, timeout, tolerance, name. Every method raises Misuse where an argument
-    cannot be used.
+    cannot be used, and skips the test where its messages are larger than ``--distbench-max-message``.
     """
 
-    def __init__(self, distbench: Distbench) -> None:
+    def __init__(self, distbench: Distbench, max_message_bytes: int | None) -> None:
         self._distbench = distbench
+        self._max_message_bytes = max_message_bytes
 
     def buckets(
         self,
@@ -208,4 +214,8 @@ class Communication:
     ) -> Run:
         params["iterations"] = given.whole("iterations", iterations, least=1, most=MOST_ITERATIONS)
         params["warmup"] = given.whole("warmup", warmup, least=0, most=MOST_ITERATIONS)
+        largest = max((params[name] for name in _MESSAGES if name in params), default=0)
+        if self._max_message_bytes is not None and largest > self._max_message_bytes:
+            told = f"its message has {format_bytes(largest)}"
+            pytest.skip(f"not run: {told}, --distbench-max-message is {format_bytes(self._max_message_bytes)}")
         return self._distbench.run(str(_WORKLOADS / body), params=params, **options)

@@ -24,6 +24,9 @@ SLOT_VARIABLE = "DISTBENCH_SLOT"
 NODE_VARIABLE = "DISTBENCH_NODE"
 """In the environment of a node's processes: a word of its own, by which all of them are found."""
 
+IMPORTS_VARIABLE = "DISTBENCH_ELASTIC_IMPORTS"
+"""In the environment: modules that a worker imports before its body, with commas between. No launcher prepares it."""
+
 START = -1
 """Index, among the changes of a run, of what is none: the start of the job."""
 

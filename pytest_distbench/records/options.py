@@ -123,7 +123,7 @@ OPTIONS: dict[str, Option] = {
         is_repeated=False,
         calibration="refused",
     ),
-    "max-message": Option(metavar="SIZE", summary="collective sweeps leave out larger messages, for example 4MiB"),
+    "max-message": Option(metavar="SIZE", summary="no larger messages are sent: sweeps leave them out; 4MiB, say"),
     "against": Option(
         metavar="REF",
         summary="compare with another revision of the repository, measured in turns, not with stored baselines",

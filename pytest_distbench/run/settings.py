@@ -61,7 +61,7 @@ class Settings:
         tolerance: default tolerance as a fraction.
         json: where to write the run record, or None.
         logs: folder for what the ranks of all launches print, or None.
-        max_message_bytes: collective sweeps leave out larger messages; None: no limit.
+        max_message_bytes: larger messages are not sent; None: no limit.
         preload: modules to import once for all ranks.
         full: tests with the marker ``full``, long forms, run too.
         against: what this tree is compared with in place of stored baselines, or None.

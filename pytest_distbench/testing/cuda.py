@@ -53,14 +53,19 @@ L2_BYTES, MEMORY_BYTES = 50 * 2**20, 80 * 2**30
 _COLLECTIVES = (
     "all_gather",
     "all_gather_into_tensor",
+    "all_gather_single",
     "all_reduce",
     "all_to_all",
     "all_to_all_single",
+    "barrier",
     "broadcast",
     "gather",
+    "irecv",
+    "isend",
     "recv",
     "reduce",
     "reduce_scatter",
+    "reduce_scatter_single",
     "reduce_scatter_tensor",
     "scatter",
     "send",
@@ -327,8 +332,7 @@ def _put_in_place() -> None:
     steady.MOST_S = 0.0  # no clock to be raised; the host's restlessness would be waited for instead
     replace_in_distributed(dist.init_process_group, _init_process_group(dist.init_process_group))
     replace_in_distributed(dist.new_group, _new_group(dist.new_group))
-    for name in _COLLECTIVES:
-        collective = getattr(dist, name)
+    for collective in [getattr(dist, name) for name in _COLLECTIVES if hasattr(dist, name)]:  # some are of torch 2.13
         replace_in_distributed(collective, _keeping_busy(collective))
     with contextlib.suppress(ImportError):  # torch 2.8 and before have no NUMA binding
         from torch.numa import binding

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pytest_distbench.launch.contract import RunningLaunch
 from pytest_distbench.launch.launchers import LOOPBACK, LauncherKind, LauncherSetup
 from pytest_distbench.launch.warm import WarmLauncher
+from pytest_distbench.records.elastic import IMPORTS_VARIABLE
 from pytest_distbench.records.plan import LaunchPlan
 from pytest_distbench.records.record import replace
 
@@ -37,5 +38,5 @@ KIND = LauncherKind(
     make=_make,
     holds_two=True,
     sets_threads=True,
-    variables=LOOPBACK,
+    variables={**LOOPBACK, IMPORTS_VARIABLE: PRELOADED},
 )

@@ -6,6 +6,7 @@ report only where its body returned.
 
 from __future__ import annotations
 
+import importlib
 import itertools
 import os
 import sys
@@ -17,7 +18,7 @@ import msgspec
 import torch
 import torch.distributed as dist
 
-from pytest_distbench.records.elastic import SLOT_VARIABLE
+from pytest_distbench.records.elastic import IMPORTS_VARIABLE, SLOT_VARIABLE
 from pytest_distbench.records.plan import LaunchPlan
 from pytest_distbench.records.rank import RankReport
 from pytest_distbench.records.timeline import Finished, Joined, Raised, Started, append
@@ -41,6 +42,8 @@ def main(plan_path: str) -> NoReturn:
     take_output(plan.files.log(slot))
     take_signals(plan.files.stacks(slot))
     sys.path[:] = plan.python_path
+    for name in filter(None, os.environ.get(IMPORTS_VARIABLE, "").split(",")):
+        importlib.import_module(name)
     restarts = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
     append(
         plan.files.timeline,

@@ -34,3 +34,15 @@ def test_what_cannot_be_measured_is_explained(project: Project, call: str, messa
 
     result.stdout.fnmatch_lines([message.replace(";", "?")])
     assert result.ret == 1
+
+
+@pytest.mark.parametrize(
+    ("call", "size"),
+    [("overlap()", "4 MiB"), ("buckets(message_bytes=2**21)", "2 MiB"), ("links(bandwidth_bytes=2**17)", "128 KiB")],
+)
+def test_messages_larger_than_the_option_allows_are_not_sent(project: Project, call: str, size: str) -> None:
+    folder = project(f"def test_it(communication):\n    communication.{call}\n")
+
+    result = run(folder, "--distbench-max-message=64KiB", "-rs")
+
+    result.stdout.fnmatch_lines([f"SKIPPED*not run: its message has {size}, --distbench-max-message is 64 KiB"])

@@ -18,6 +18,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from pytest_distbench.worker.context import RankContext
+from pytest_distbench.workloads.collectives import OPERATIONS
 from pytest_distbench.workloads.steady import warm_up
 
 pytestmark = pytest.mark.spawn
@@ -194,6 +195,24 @@ def has_nccls_recorder(rank: RankContext) -> None:
 )
 def test_the_stand_in(on_cuda: Launch, body: object) -> None:
     in_a_rank(on_cuda, body)
+
+
+def sweeps_every_operation(rank: RankContext) -> None:
+    for name, operation in OPERATIONS.items():
+        with rank.point(operation=name):
+            operation.sweep(rank)
+
+
+def test_every_collective_takes_time_on_the_device(on_cuda: Launch) -> None:
+    """One that did not would be a clock that reads 0, and no baseline."""
+    params = {"collective": "", "dtype": "float32", "sizes": [1024], "iterations": 20, "warmup": 5, "cache": "rotate"}
+
+    record = on_cuda("sweeps_every_operation", backend="nccl", params=params)
+
+    assert (record.outcome, record.reason) == ("passed", "")
+    times = {m.at["operation"]: m.value for m in record.measurements if m.name == "latency"}
+    assert times.keys() == OPERATIONS.keys()
+    assert all(value is not None and value >= 10e-6 for value in times.values()), times
 
 
 def test_a_rank_of_the_cpu_does_not_touch_it(on_cuda: Launch) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
+from pytest_distbench.launch.diagnosis.blame import is_follower
 from pytest_distbench.records.elastic import Change, ChangeResult, ElasticJob
 from pytest_distbench.records.timeline import AgentEnded, Changed, Joined, Line, Raised, Rendezvous, Started, Stepped
 
@@ -110,6 +111,9 @@ def _name(since: Sequence[Line], expected: Collection[int], change: Change | Non
     joined = {line.slot for line in since if isinstance(line, Joined)}
     met = {line.slot for line in since if isinstance(line, Rendezvous)}
     raised = [line for line in since if isinstance(line, Raised)]
+    reasons = [line.error for line in raised if not is_follower(line.error)]
+    if reasons:
+        return f"Workers raised {len(raised)} times, the last time {reasons[-1].kind}: {reasons[-1].message}"
     if change is not None and change.kind in ("leave", "kill") and not began and not met:
         return (
             "Scale-down unnoticed: no survivor has begun anew. torchrun restarts workers when they fail, not when a "

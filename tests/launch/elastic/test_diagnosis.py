@@ -18,6 +18,8 @@ STARTED = Started(t=12.0, slot=0, pid=7, process_t=11.5, restarts=1)
 JOINED = Joined(t=13.0, slot=0, pid=7, generation=1, rank=0, world_size=1)
 RAISED = Raised(t=14.0, slot=0, pid=7, generation=1, error=ERROR)
 
+RAISED_EARLY = Raised(t=12.5, slot=0, pid=7, generation=None, error=ERROR)
+
 
 @pytest.mark.parametrize(
     ("since", "change", "told"),
@@ -27,6 +29,7 @@ RAISED = Raised(t=14.0, slot=0, pid=7, generation=1, error=ERROR)
         ([MET], join(at_s=1), "Hang on join: agents have met, and nobody has joined a group."),
         ([], join(at_s=1), "No rendezvous: agents wait for each other."),
         ([MET, STARTED, JOINED, RAISED], kill(at_s=1), "Workers raised 1 times, the last time ValueError: no"),
+        ([MET, STARTED, RAISED_EARLY], join(at_s=1), "Workers raised 1 times, the last time ValueError: no"),
         ([MET, STARTED, JOINED], kill(at_s=1), "Slots that joined a group: 0"),
     ],
 )
