@@ -1,5 +1,7 @@
 """Changes of membership of an elastic job: ``cycle``, ``join``, ``leave``, ``kill``, ``crash``, ``stop``, ``draw``.
 
+And what shares the slots of a pool: ``job``, ``serving``.
+
 Values for ``plan=`` of the ``elastic`` fixture. When a change happens is said by ``at_s``, seconds of training, or by
 ``at_step``, the training's own number of the step. The clock of ``at_s`` begins when all nodes of the start have taken
 steps, and stands still from a change until the job is stable again.
@@ -8,12 +10,14 @@ steps, and stands still from a change until the job is stable again.
 from __future__ import annotations
 
 import random
-from typing import Literal
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal
 
 from pytest_distbench.launch.elastic.schedule import choose_slots, taken_after
 from pytest_distbench.records.elastic import Change, ChangeKind, Cycle
+from pytest_distbench.run.pool_request import WantedJob, WantedServing
 
-__all__ = ["crash", "cycle", "draw", "join", "kill", "leave", "stop"]
+__all__ = ["crash", "cycle", "draw", "job", "join", "kill", "leave", "serving", "stop"]
 
 
 def cycle(
@@ -113,3 +117,46 @@ def draw(seed: int, *, nodes: tuple[int, int], changes: int, period_s: float) ->
         taken = taken_after(change, choose_slots(change, taken, least=least, most=most), taken)
         found.append(change)
     return found
+
+
+def job(
+    name: str,
+    body: Callable[..., object] | str,
+    *,
+    nodes: int | tuple[int, int],
+    submit_s: float = 0.0,
+    params: Mapping[str, Any] | None = None,
+    seed: int = 0,
+) -> WantedJob:
+    """One of the jobs that share a pool, for ``elastic_pool``.
+
+    Args:
+        name: tells it from the others, in metrics and tables.
+        body: as of the ``elastic`` fixture.
+        nodes: how many slots, or the fewest and the most.
+        submit_s: when it asks for them, by the pool's clock, which begins with the first step of the first job.
+        params: JSON-able; handed to the body.
+        seed: of the training.
+    """
+    return WantedJob(name=name, body=body, nodes=nodes, submit_s=submit_s, params=params, seed=seed)
+
+
+def serving(
+    body: Callable[..., object] | str,
+    *,
+    demand: Sequence[tuple[float, float]],
+    per_replica: float,
+    params: Mapping[str, Any] | None = None,
+    seed: int = 0,
+) -> WantedServing:
+    """An inference process that goes before the jobs of a pool, and the requests it gets.
+
+    Args:
+        body: a function at module level, or ``"file.py::function"``, that loads a model and returns what answers: a
+            function of the request's number. It runs in each replica, which is a process and has a slot.
+        demand: (seconds by the pool's clock, requests per second from then on), by time.
+        per_replica: requests per second that one replica is to answer: as many are started as the demand needs.
+        params: JSON-able; the arguments of the body.
+        seed: of the arrivals, a Poisson process: the same gives the same requests.
+    """
+    return WantedServing(body=body, demand=demand, per_replica=per_replica, params=params, seed=seed)

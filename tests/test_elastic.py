@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from support.timelines import JOB
+
 from pytest_distbench.elastic import crash, cycle, draw, join, kill, leave, stop
 from pytest_distbench.launch.elastic.schedule import check_job, usual_start
-from pytest_distbench.records.elastic import Change, Cycle, ElasticJob, MembershipPlan
+from pytest_distbench.records.elastic import Change, Cycle, MembershipPlan
+from pytest_distbench.records.record import replace
 
 
 def test_words_are_values() -> None:
@@ -23,7 +26,7 @@ def test_a_drawn_plan_can_be_carried_out_and_a_seed_repeats_it() -> None:
         least = 1 + seed % 2
         plan = MembershipPlan(changes=draw(seed, nodes=(least, 4), changes=12, period_s=2.0))
         start = usual_start(plan, least=least, most=4)
-        check_job(ElasticJob(least=least, most=4, start=start, plan=plan, checkpoint_every=1))
+        check_job(replace(JOB, least=least, most=4, start=start, plan=plan))
 
         assert (start, len(plan.changes)) == (4, 12)
         assert plan.changes == draw(seed, nodes=(least, 4), changes=12, period_s=2.0)

@@ -66,6 +66,7 @@ EXEMPT = {
         "the life of a rank's process, in a group: tests/launch/test_contract.py",
     ),
     "launch/elastic/__main__.py": "lives with real torchrun agents: tests/end_to_end/test_elastic.py",
+    "worker/elastic_rank.py": "hands out a training: tests/worker/test_elastic_training.py",
     "launch/elastic/engine.py": "a protocol, and no rule of its own",
     **dict.fromkeys(
         (

@@ -114,7 +114,7 @@ def _report(options: argparse.Namespace) -> Iterator[str]:
 
 
 def _write_trace(record: RunRecord, options: argparse.Namespace) -> Iterator[str]:
-    if not any(launch.elastic for result in record.results for launch in result.launches):
+    if not any(launch.elastic or launch.pool for result in record.results for launch in result.launches):
         raise DistbenchError(f"{options.run} has no elastic job, and so no timeline to write with --trace")
     with replace_file(options.trace, next_step="Give --trace a writable place") as out:
         out.write(chrome_trace(record.results).encode())

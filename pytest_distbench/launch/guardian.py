@@ -40,8 +40,8 @@ def adopt_orphans() -> None:
 
 
 def remove_traces(launch: LaunchFiles) -> None:
-    """Remove a launch's sockets, and its plan, which holds secrets of the environment."""
-    for path in (launch.control, launch.plan):
+    """Remove a launch's sockets, and its plans, which hold secrets of the environment."""
+    for path in (launch.control, launch.plan, *launch.plans_of_jobs()):
         path.unlink(missing_ok=True)
     shutil.rmtree(launch.sockets, ignore_errors=True)
 

@@ -28,6 +28,7 @@ from pytest_distbench.plugin.state import (
 if TYPE_CHECKING:
     from pytest_distbench.plugin.elastic_job import Elastic
     from pytest_distbench.plugin.fixtures import Distbench
+    from pytest_distbench.plugin.pool import ElasticPool
     from pytest_distbench.plugin.shapes import CollectiveSweep, TimeToAccuracy
     from pytest_distbench.plugin.traffic import Communication
     from pytest_distbench.records.run import CaseResult
@@ -309,6 +310,14 @@ def elastic(request: pytest.FixtureRequest, distbench: Distbench) -> Elastic:
     from pytest_distbench.plugin.elastic_job import Elastic
 
     return Elastic(distbench, settings_for(request.node))
+
+
+@pytest.fixture
+def elastic_pool(request: pytest.FixtureRequest, distbench: Distbench) -> ElasticPool:
+    """Let jobs share slots: ``elastic_pool([job("A", train, nodes=(1, 2)), ...], slots=2, policy="elastic")``."""
+    from pytest_distbench.plugin.pool import ElasticPool
+
+    return ElasticPool(distbench, settings_for(request.node))
 
 
 @pytest.fixture

@@ -3,33 +3,31 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import os
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict
 
 import pytest
 
 from pytest_distbench.errors import ConfigurationError, show
-from pytest_distbench.launch.elastic.schedule import check_job, usual_start
+from pytest_distbench.launch.elastic.engines import DEFAULT_ENGINE, ENGINES
+from pytest_distbench.launch.elastic.schedule import changes_of, check_job, usual_start
 from pytest_distbench.launch.elastic.steps import check_pattern
 from pytest_distbench.launch.readers.check import problem_with
+from pytest_distbench.machine import hardware
 from pytest_distbench.plugin.arguments import Arguments
 from pytest_distbench.plugin.fixtures import Distbench
 from pytest_distbench.plugin.runs import Run
 from pytest_distbench.plugin.workload import Wanted
-from pytest_distbench.records.elastic import ENGINES, Change, Cycle, ElasticJob, Engine, MembershipPlan, Timers
-from pytest_distbench.records.plan import BodyReference
+from pytest_distbench.records.elastic import Change, Cycle, ElasticJob, MembershipPlan
 from pytest_distbench.records.reader import Reader
-from pytest_distbench.records.record import replace
+from pytest_distbench.records.record import Number, replace
 from pytest_distbench.run.request import LaunchRequest
 from pytest_distbench.run.settings import Settings
 
 if TYPE_CHECKING:
     from pytest_distbench.worker.elastic_rank import ElasticRank
-
-
-CHECKPOINT_EVERY = 20
-"""Steps, where the test does not say."""
 
 
 class Elastic:
@@ -53,8 +51,9 @@ class Elastic:
         cwd: str | os.PathLike[str] | None = None,
         env: Mapping[str, str] | None = None,
         read: Mapping[str, Reader] | None = None,
-        engine: Engine = "stock",
-        timers: Mapping[str, int] | None = None,
+        engine: str = DEFAULT_ENGINE,
+        timers: Mapping[str, float] | None = None,
+        oversubscribed: bool = False,
         params: Mapping[str, Any] | None = None,
         seed: int = 0,
         launches: int | None = None,
@@ -73,7 +72,7 @@ class Elastic:
                 ``crash(...)``, ``stop(...)``, from :mod:`pytest_distbench.elastic`. Nothing: a fixed run, to compare
                 others with.
             start: nodes at the beginning. Default: the fewest where some join first, else the most.
-            checkpoint_every: steps between two checkpoints. Default: 20; of a script: not known.
+            checkpoint_every: steps between two checkpoints. Default: 20; ``torchft`` writes none, a script its own.
             steps: of a script: which of the lines that it prints are steps, ``stdout(r"step (\d+)")``. Groups of the
                 pattern named ``epoch``, ``loss``, ``accuracy``, ``top5`` and ``lr`` are read besides.
             args: command line of a script, as of ``distbench.run``; so are ``module``, ``cwd``, ``env`` and ``read``.
@@ -81,10 +80,13 @@ class Elastic:
             cwd: where a script runs.
             env: added to the environment of a script.
             read: metrics to be read of what a script prints and writes.
-            engine: what changes the membership: ``stock``, the command line tool torchrun.
-            timers: of torchrun, by name, in whole seconds: ``last_call_s``, ``keep_alive_s``, ``keep_alive_attempts``,
-                ``collective_s``, ``settle_s``. Default: as short as its public settings allow. ``max_restarts`` (1000)
-                is among them.
+            engine: what changes the membership, a row of ``launch/elastic/engines.py``: ``stock``, the command line
+                tool torchrun.
+            timers: of the engine, by name: ``last_call_s``, ``keep_alive_s``, ``keep_alive_attempts``,
+                ``collective_s``, ``settle_s`` of ``stock``, in whole seconds, and its ``max_restarts``. Default: as
+                short as its public settings allow.
+            oversubscribed: there may be more nodes than ranks of the run. What they learn counts; clocks are shown, and
+                not judged. It is said in the record.
             params: JSON-able; handed to the body as ``rank.params``, and as its arguments of these names.
             seed: of the training, ``rank.seed``; the order of the samples follows from it.
             launches: launches judged first.
@@ -99,9 +101,8 @@ class Elastic:
         """
         given = self._distbench.arguments("elastic")
         self._distbench.skip_without_clocks("an elastic job is measured by the clock")
-        job = self._job(given, nodes, plan, start, engine, timers)
-        if job.most > self._settings.largest:
-            pytest.skip(f"not run: needs {job.most} nodes, {self._settings.largest} ranks given")
+        job = self._job(given, nodes, plan, start, checkpoint_every, engine, timers)
+        job = replace(job, cores=check_room(given, self._settings, job.most, "nodes", oversubscribed=oversubscribed))
         if self._settings.attach is not None:
             given.refuse("--distbench-attach needs ranks of one group, and those of an elastic job come and go")
         launched, request = self._distbench.ask.run(
@@ -125,15 +126,12 @@ class Elastic:
         )
         if "elastic" in request.case.params:
             given.refuse("params holds 'elastic', which is what the job itself is stored under: give it another name")
-        job = replace(
-            job,
-            checkpoint_every=_interval(given, checkpoint_every, launched.body),
-            steps=_steps(given, steps, launched, least=job.least),
-        )
+        if (lines := _steps(given, steps, launched, job)) is not None:
+            job = replace(job, steps=lines, checkpoint_every=None if checkpoint_every is None else job.checkpoint_every)
         print(f"elastic{name and ' '}{name}: {job}")
         case = replace(
             request.case,
-            key=replace(request.case.key, launcher=ENGINES[job.engine]),
+            key=replace(request.case.key, launcher=job.launcher),
             world_size=job.most,
             params={**request.case.params, "elastic": _identity(job)},
         )
@@ -147,6 +145,7 @@ class Elastic:
         nodes: object,
         plan: object,
         start: object,
+        checkpoint_every: object,
         engine: object,
         timers: object,
     ) -> ElasticJob:
@@ -156,8 +155,7 @@ class Elastic:
         least = given.whole("nodes", pair[0], least=1)
         most = given.whole("nodes", pair[1], least=least)
         made = _plan(given, plan)
-        if engine not in ENGINES:
-            given.refuse(f"engine={show(engine)}; wanted one of {', '.join(ENGINES)}")
+        used = usable_engine(given, engine, timers)
         try:
             usual = usual_start(made, least=least, most=most) if start is None else start
             job = ElasticJob(
@@ -165,22 +163,17 @@ class Elastic:
                 most=most,
                 start=given.whole("start", usual, least=least, most=most),
                 plan=made,
-                engine=engine,
-                timers=_timers(given, timers),
+                checkpoint_every=_checkpoint_every(given, used["engine"], checkpoint_every),
+                **used,
             )
             check_job(job)
+            _check_changes(job)
         except ConfigurationError as error:
             given.refuse(f"plan: {error}")
         return job
 
 
-def _interval(given: Arguments, checkpoint_every: object, body: BodyReference) -> int | None:
-    if checkpoint_every is None:
-        return None if body.is_script else CHECKPOINT_EVERY
-    return given.whole("checkpoint_every", checkpoint_every, least=1)
-
-
-def _steps(given: Arguments, steps: object, launched: LaunchRequest, *, least: int) -> Reader | None:
+def _steps(given: Arguments, steps: object, launched: LaunchRequest, job: ElasticJob) -> Reader | None:
     """Which lines of a script are steps.
 
     Raises:
@@ -194,6 +187,9 @@ def _steps(given: Arguments, steps: object, launched: LaunchRequest, *, least: i
             if wanted:
                 given.refuse(f"{name}= is for scripts: a function tells of its steps and numbers itself")
         return None
+    if not ENGINES[job.engine].runs_scripts:
+        able = ", ".join(name for name, kind in ENGINES.items() if kind.runs_scripts)
+        given.refuse(f"engine={job.engine!r} runs functions alone; a script needs one of {able}")
     if not isinstance(steps, Reader):
         given.refuse(
             f"steps={show(steps)}; wanted stdout(r'step (\\d+)') of pytest_distbench.read, which says what the script "
@@ -203,8 +199,8 @@ def _steps(given: Arguments, steps: object, launched: LaunchRequest, *, least: i
         if problem := problem_with(steps):
             given.refuse(f"steps: {problem}")
         check_pattern(steps)
-        if steps.rank != "all" and steps.rank >= least:
-            given.refuse(f"steps: rank={steps.rank}, and with the fewest nodes there are {least}")
+        if steps.rank != "all" and steps.rank >= job.least:
+            given.refuse(f"steps: rank={steps.rank}, and with the fewest nodes there are {job.least}")
     except ConfigurationError as error:
         given.refuse(f"steps: {error}")
     return steps
@@ -222,19 +218,98 @@ def _plan(given: Arguments, plan: object) -> MembershipPlan:
     return MembershipPlan(changes=list(changes))
 
 
-def _timers(given: Arguments, timers: object) -> Timers:
+def check_room(given: Arguments, settings: Settings, wanted: int, what: str, *, oversubscribed: object) -> int | None:
+    """Skip the test where it wants more than this run was given, and does not say that it may be oversubscribed.
+
+    Returns:
+        The cores of this host, where they are fewer than what is wanted, and the test has asked for that; else None.
+
+    Raises:
+        Misuse: GPUs cannot be shared so.
+    """
+    if not isinstance(oversubscribed, bool):
+        given.refuse(f"oversubscribed={show(oversubscribed)}; wanted True or False")
+    if wanted <= settings.largest:
+        return None
+    if not oversubscribed:
+        pytest.skip(f"not run: needs {wanted} {what}, {settings.largest} ranks given")
+    if settings.gpu:
+        given.refuse(f"oversubscribed=True: {wanted} {what} need as many GPUs; each is one's alone")
+    return hardware.cores() if wanted > hardware.cores() else None
+
+
+class UsedEngine(TypedDict):
+    """What a job's record says of its engine."""
+
+    engine: str
+    in_place_of: str
+    version: str
+    timers: dict[str, Number]
+
+
+def usable_engine(given: Arguments, engine: object, timers: object) -> UsedEngine:
+    """The engine that runs here in place of the one that was asked for, or that itself.
+
+    Raises:
+        Misuse: there is none of that name, or it has no such timer.
+    """
+    if not isinstance(engine, str) or engine not in ENGINES:
+        given.refuse(f"engine={show(engine)}; wanted one of {', '.join(ENGINES)}")
+    wanted = _timers(given, engine, timers)
+    used, problem = _usable(given, engine)
+    return UsedEngine(
+        engine=used,
+        in_place_of=f"{engine}: {problem}" if problem else "",
+        version=ENGINES[used].version(),
+        timers=ENGINES[used].all_timers(wanted),
+    )
+
+
+def _timers(given: Arguments, engine: str, timers: object) -> dict[str, Number]:
     wanted = given.mapping("timers", {} if timers is None else timers)
-    given.options(wanted, Timers.__struct_fields__)
-    return Timers(**{name: given.whole(f"timers[{name!r}]", value, least=1) for name, value in wanted.items()})
+    known = ENGINES[engine].timers
+    given.options(wanted, list(known))
+    return {
+        name: given.whole(f"timers[{name!r}]", value, least=1)
+        if known[name].is_whole
+        else given.number(f"timers[{name!r}]", value, above=0.0)
+        for name, value in wanted.items()
+    }
+
+
+def _checkpoint_every(given: Arguments, engine: str, wanted: object) -> int | None:
+    usual = ENGINES[engine].checkpoint_every
+    if wanted is None:
+        return usual
+    if usual is None:
+        given.refuse(f"checkpoint_every={show(wanted)}: the engine {engine} writes no checkpoints; leave it out")
+    return given.whole("checkpoint_every", wanted, least=1)
+
+
+def _usable(given: Arguments, engine: str) -> tuple[str, str]:
+    """The engine itself, or the one that stands in for it, and why."""
+    kind = ENGINES[engine]
+    problem = kind.problem()
+    if problem and not kind.stand_in:
+        given.refuse(f"engine={engine!r} cannot be used here: {problem}")
+    return (kind.stand_in, problem) if problem else (engine, "")
+
+
+def _check_changes(job: ElasticJob) -> None:
+    able = ENGINES[job.engine].changes
+    for change in itertools.islice(changes_of(job.plan), 2 if job.plan.cycle is not None else None):
+        if change.kind not in able:
+            raise ConfigurationError(f"{change}: the engine {job.engine} cannot; wanted {', '.join(sorted(able))}")
 
 
 def _identity(job: ElasticJob) -> dict[str, Any]:
-    """What defines a run beside its body: numbers of two engines, timers or plans are never compared."""
+    """What defines a run beside its body: numbers of two engines, releases, timers or plans are never compared."""
     return {
         "nodes": [job.least, job.most],
         "start": job.start,
         "plan": str(job.plan),
         "checkpoint_every": job.checkpoint_every,
-        "timers": {name: getattr(job.timers, name) for name in job.timers.__struct_fields__},
+        "version": job.version,
+        "timers": job.timers,
         **({"steps": job.steps.source} if job.steps is not None else {}),
     }

@@ -18,7 +18,7 @@ from pytest_distbench.plugin.identity import places_of
 from pytest_distbench.plugin.locate import json_able
 from pytest_distbench.plugin.markers import requirement
 from pytest_distbench.plugin.names import test_and_id
-from pytest_distbench.plugin.workload import Wanted, make_workload
+from pytest_distbench.plugin.workload import Wanted, Workload, make_workload
 from pytest_distbench.records.bound_text import AskedBound
 from pytest_distbench.records.case import Case, CaseKey
 from pytest_distbench.records.choices import LONGEST_TIMEOUT_S, MOST_LAUNCHES
@@ -72,7 +72,7 @@ class RequestMaker:
         Raises:
             Misuse: an argument cannot be used.
         """
-        workload = make_workload(given, wanted, beside=self._node.path.parent, places=self._places)
+        workload = self.workload(given, wanted)
         if workload.body.command and self.only_structure:
             pytest.skip(f"not run: a command starts its processes itself, and the {FAKE} backend needs a rank of ours")
         if workload.body.command and self._settings.attach is not None:
@@ -113,6 +113,14 @@ class RequestMaker:
             stands_for=self._stands_for(ranks),
         )
         return launched, request
+
+    def workload(self, given: Arguments, wanted: Wanted) -> Workload:
+        """What is to run, found and checked.
+
+        Raises:
+            Misuse: an argument cannot be used.
+        """
+        return make_workload(given, wanted, beside=self._node.path.parent, places=self._places)
 
     def case(
         self,

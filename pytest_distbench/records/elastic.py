@@ -8,15 +8,11 @@ from __future__ import annotations
 from typing import Literal
 
 from pytest_distbench.records.reader import Reader
-from pytest_distbench.records.record import Record
+from pytest_distbench.records.record import Number, Record
 
 ChangeKind = Literal["join", "leave", "kill", "crash", "stop"]
 
-Engine = Literal["stock"]
-"""What changes the membership. ``stock``: agents of the command line tool torchrun."""
-
-ENGINES: dict[Engine, str] = {"stock": "elastic-stock"}
-"""Where a baseline's key names the launcher: numbers of two engines never meet."""
+_LAUNCHER = "elastic-"
 
 SLOT_VARIABLE = "DISTBENCH_SLOT"
 """In the environment of a node's processes: the slot it has."""
@@ -26,6 +22,9 @@ NODE_VARIABLE = "DISTBENCH_NODE"
 
 IMPORTS_VARIABLE = "DISTBENCH_ELASTIC_IMPORTS"
 """In the environment: modules that a worker imports before its body, with commas between. No launcher prepares it."""
+
+NO_QUORUM = 0
+"""Generation of a node under torchft before its first quorum; those of the lighthouse count from 1."""
 
 START = -1
 """Index, among the changes of a run, of what is none: the start of the job."""
@@ -88,26 +87,6 @@ class MembershipPlan(Record, frozen=True, kw_only=True):
         return str(self.cycle) if self.cycle is not None else ", ".join(map(str, self.changes)) or "no change"
 
 
-class Timers(Record, frozen=True, kw_only=True):
-    """How long torchrun waits, by its public settings. They decide about what a change costs.
-
-    The defaults are as short as the public settings allow; those of torch are 30, 5 and 3.
-    """
-
-    last_call_s: int = 1
-    """How long a rendezvous that has the fewest nodes waits for more."""
-    keep_alive_s: int = 1
-    """Between two signs of life of a node."""
-    keep_alive_attempts: int = 3
-    """So many signs may be missed before a node counts as lost."""
-    collective_s: int = 30
-    """After which a collective that lacks a rank fails: without it a lost node is never noticed."""
-    settle_s: int = 120
-    """Within which the job has to be stable after a change."""
-    max_restarts: int = 1000
-    """Of each agent. No time, and a setting all the same that decides whether a job survives: joins use them up."""
-
-
 class ElasticJob(Record, frozen=True, kw_only=True):
     """What an elastic run is made of."""
 
@@ -117,12 +96,36 @@ class ElasticJob(Record, frozen=True, kw_only=True):
     start: int
     """Nodes at the beginning."""
     plan: MembershipPlan = MembershipPlan()
-    engine: Engine = "stock"
-    timers: Timers = Timers()
+    engine: str = "stock"
+    """What changes the membership: a row of ``launch/elastic/engines.py``."""
+    in_place_of: str = ""
+    """Which engine was asked for and why this one took its place; empty: this one was asked for."""
+    version: str = ""
+    """Of what the engine runs, as far as it decides about its numbers: ``torch 2.13``."""
+    timers: dict[str, Number]
+    """How long it waits, by the names in the engine's row; seconds, but for numbers of attempts and restarts."""
     checkpoint_every: int | None = None
-    """Steps between two checkpoints; None: of a script, and the test does not say."""
+    """Steps between two checkpoints; None: of a script, and the test does not say; or there are none, and newcomers get
+    what they need from a node that has it."""
     steps: Reader | None = None
     """Which lines of a script are steps; None: a body says so itself."""
+    cores: int | None = None
+    """Of this host, where there are fewer of them than nodes and the test asked for it: no clock means anything."""
+
+    @property
+    def launcher(self) -> str:
+        """Where a baseline's key names the launcher: numbers of two engines never meet."""
+        return f"{_LAUNCHER}{self.engine}"
+
+    @property
+    def settle_s(self) -> Number:
+        """Within which the job has to be stable after a change."""
+        return self.timers["settle_s"]
+
+    @property
+    def collective_s(self) -> Number:
+        """After which a collective that lacks a rank fails: without it a lost node is never noticed."""
+        return self.timers["collective_s"]
 
     @property
     def nodes(self) -> str:
@@ -130,17 +133,24 @@ class ElasticJob(Record, frozen=True, kw_only=True):
         return str(self.least) if self.least == self.most else f"{self.least} to {self.most}"
 
     def __str__(self) -> str:
+        engine = f"{self.engine} (in place of {self.in_place_of})" if self.in_place_of else self.engine
+        timers = ", ".join(f"{name}={value:g}" for name, value in self.timers.items())
         return (
-            f"{self.nodes} nodes, {self.start} at the start, {self.plan}; {self._checkpoints}; engine {self.engine}, "
-            f"last call {self.timers.last_call_s} s, keep-alive {self.timers.keep_alive_attempts} x "
-            f"{self.timers.keep_alive_s} s"
+            f"{self.nodes} nodes, {self.start} at the start, {self.plan}; {self._checkpoints}; engine {engine}, "
+            + timers
+            + (f"; oversubscribed: {self.cores} cores" if self.cores is not None else "")
         )
 
     @property
     def _checkpoints(self) -> str:
         if self.checkpoint_every is None:
-            return "checkpoints of its own"
+            return "no checkpoint" if self.steps is None else "checkpoints of its own"
         return f"checkpoint every {self.checkpoint_every} steps"
+
+
+def is_elastic(launcher: str) -> bool:
+    """Whether the launcher of a baseline's key is an engine of elastic jobs."""
+    return launcher.startswith(_LAUNCHER)
 
 
 PARTS = (
@@ -183,6 +193,8 @@ class ChangeResult(Record, frozen=True, kw_only=True):
     steps_redone: int = 0
     redone_s: float = 0.0
     """Median steps of the world size before, as many as were redone."""
+    steps_discarded: int = 0
+    """Computed and thrown away, because a node was lost in the middle."""
     rounds: int = 0
     """Generations it took; more than one: the job flapped."""
     restarts_used: int = 0

@@ -9,6 +9,7 @@ from pytest_distbench.records.elastic import ElasticResult
 from pytest_distbench.records.fingerprint import Fingerprint
 from pytest_distbench.records.launch_files import LaunchFiles
 from pytest_distbench.records.metric import Measurement
+from pytest_distbench.records.pool import PoolResult
 from pytest_distbench.records.rank import Outcome, RankFate
 from pytest_distbench.records.record import Record
 
@@ -44,6 +45,8 @@ class LaunchRecord(Record, frozen=True, kw_only=True):
     software: dict[str, str] = {}
     elastic: ElasticResult | None = None
     """Of an elastic job: its changes and epochs."""
+    pool: PoolResult | None = None
+    """Of jobs that share slots: who had which, and what became of each."""
     remarks: list[str] = []
     """What the user should know of a launch that passed: that a thread of his kept a rank from ending, for example."""
     logs: str = ""

@@ -116,6 +116,28 @@ class LaunchFiles:
         """Why an elastic job failed; not there where it has not."""
         return self.directory / "trouble.txt"
 
+    @property
+    def pool_timeline(self) -> Path:
+        """What happened in a pool, line by line."""
+        return self.directory / "pool.jsonl"
+
+    def job(self, index: int) -> LaunchFiles:
+        """The files of one job of a pool, in a folder of its own."""
+        return LaunchFiles(self.directory / f"job{index}")
+
+    def plans_of_jobs(self) -> list[Path]:
+        """The plans of a pool's jobs, as far as they are there."""
+        return list(self.directory.glob("job*/plan.json"))
+
+    def serving_log(self, slot: int) -> Path:
+        """What the replicas in a slot of a pool printed."""
+        return self.directory / f"serving{slot}.log"
+
+    @property
+    def load_log(self) -> Path:
+        """What the process that sends requests printed."""
+        return self.directory / "load.log"
+
     def agent_log(self, slot: int) -> Path:
         """What the agents of a slot of an elastic job printed."""
         return self.directory / f"agent{slot}.log"

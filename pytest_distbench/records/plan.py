@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 from pytest_distbench.records.elastic import ElasticJob
 from pytest_distbench.records.launch_files import LaunchFiles
+from pytest_distbench.records.pool import Pool
 from pytest_distbench.records.reader import Reader
 from pytest_distbench.records.record import Record
 
@@ -36,6 +37,14 @@ class BodyReference(Record, frozen=True, kw_only=True):
     def is_script(self) -> bool:
         """Whether it is run as a program, not called."""
         return not self.function
+
+
+class Work(Record, frozen=True, kw_only=True):
+    """What one of several jobs runs."""
+
+    body: BodyReference
+    params: dict[str, Any]
+    seeds: list[int]
 
 
 PLACEHOLDERS = ("{launch_dir}", "{data_dir}", "{seed}", "{world_size}")
@@ -91,6 +100,10 @@ class LaunchPlan(Record, frozen=True, kw_only=True):
     """Another group runs beside this one: every rank waits for its group's turn before each block of iterations."""
     elastic: ElasticJob | None = None
     """What changes the membership of the group; None: nothing does."""
+    pool: Pool | None = None
+    """Jobs that share slots; None: there is one, and it has what it needs."""
+    works: dict[str, Work] = {}
+    """What runs in the pool, by the owners of its slots."""
     tree: str = ""
     """Where the revision is checked out that this group measures; empty: it measures the working tree."""
     foreign_tree: str = ""

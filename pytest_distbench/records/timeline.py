@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Generic, TypeVar
 
 import msgspec
 
@@ -47,7 +48,7 @@ class Stable(_Line, frozen=True, kw_only=True, tag="stable"):
 
 
 class Rendezvous(_Line, frozen=True, kw_only=True, tag="rendezvous"):
-    """An agent has completed a rendezvous."""
+    """An agent has completed a rendezvous, or a worker has heard of a new quorum."""
 
     slot: int
     seconds: float
@@ -86,10 +87,12 @@ class Joined(_Line, frozen=True, kw_only=True, tag="joined"):
     generation: int
     rank: int
     world_size: int
+    step: int = 0
+    """That it goes on from, where its process has lived on; what a new one goes on from is :class:`Loaded`."""
 
 
 class Loaded(_Line, frozen=True, kw_only=True, tag="loaded"):
-    """A worker has what the newest good checkpoint held, or has found none."""
+    """A worker has what the newest good checkpoint or a peer held, or has found none."""
 
     slot: int
     generation: int
@@ -138,6 +141,14 @@ class Remembered(_Line, frozen=True, kw_only=True, tag="remembered"):
     after: int
 
 
+class Discarded(_Line, frozen=True, kw_only=True, tag="discarded"):
+    """A worker has computed a step that does not count, and goes on in another generation without having taken it."""
+
+    slot: int
+    generation: int
+    step: int
+
+
 class Saved(_Line, frozen=True, kw_only=True, tag="saved"):
     """A checkpoint is written."""
 
@@ -184,6 +195,7 @@ Line = (
     | Batch
     | Stepped
     | Remembered
+    | Discarded
     | Saved
     | Raised
     | Progress
@@ -192,8 +204,10 @@ Line = (
 
 _DECODER: msgspec.json.Decoder[Line] = msgspec.json.Decoder(Line)
 
+AnyLine = TypeVar("AnyLine")
 
-def append(path: Path, line: Line) -> None:
+
+def append(path: Path, line: Record) -> None:
     """Append a line, in one write: it is whole or not there, and lines of several processes do not mix."""
     descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
@@ -202,18 +216,20 @@ def append(path: Path, line: Line) -> None:
         os.close(descriptor)
 
 
-class TimelineReader:
+class LineReader(Generic[AnyLine]):
     """Reads a timeline that grows.
 
     Args:
         path: of the file; it need not be there yet.
+        decoder: of its lines.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, decoder: msgspec.json.Decoder[AnyLine]) -> None:
         self._path = path
+        self._decoder = decoder
         self._offset = 0
 
-    def read(self) -> list[Line]:
+    def read(self) -> list[AnyLine]:
         """The lines since the last call. What is not whole is read when it is; what is no line is passed over."""
         try:
             with open(self._path, "rb") as file:
@@ -226,10 +242,21 @@ class TimelineReader:
         found = []
         for text in whole.splitlines():
             try:
-                found.append(_DECODER.decode(text))
+                found.append(self._decoder.decode(text))
             except msgspec.DecodeError:  # a worker was killed while it wrote
                 continue
         return found
+
+
+class TimelineReader(LineReader[Line]):
+    """Reads the timeline of a job.
+
+    Args:
+        path: of the file; it need not be there yet.
+    """
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path, _DECODER)
 
 
 def read_timeline(path: Path) -> list[Line]:

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from pytest_distbench.records.elastic import PARTS, ChangeResult, ElasticResult, Moment
 from pytest_distbench.records.launch import LaunchRecord
+from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import CaseResult
 from pytest_distbench.report.cycle import setup_name
 from pytest_distbench.report.section import Cell, Section, plain
@@ -36,6 +37,7 @@ def event_section(results: Sequence[CaseResult]) -> Section:
             _seconds(change.unaccounted_s),
             Cell(change.steps_redone, str(change.steps_redone)),
             _seconds(change.redone_s),
+            Cell(change.steps_discarded, str(change.steps_discarded)),
             Cell(change.rounds, str(change.rounds)),
             Cell(change.restarts_used, str(change.restarts_used)),
             _seconds(change.joiner_ready_s),
@@ -48,15 +50,16 @@ def event_section(results: Sequence[CaseResult]) -> Section:
     columns: dict[str, Column] = {
         "test": str, "launch": int, "change": int, "at_s": float, "kind": str, "before": int, "after": int,
         "stall_s": float, "recovery_s": float, **{f"{part}_s": float for part in PARTS}, "unaccounted_s": float,
-        "steps_redone": int, "redone_s": float, "rounds": int, "restarts_used": int, "joiner_ready_s": float,
-        "slot_free_s": float,
+        "steps_redone": int, "redone_s": float, "steps_discarded": int, "rounds": int, "restarts_used": int,
+        "joiner_ready_s": float, "slot_free_s": float,
         **{f"{name}_{when}": kind for when in ("before", "after") for name, kind in _MOMENT.items()},
         "overlapped": bool,
     }  # fmt: skip
     headings = [
         "test", "launch", "#", "at s", "change", "nodes", "then", "stall", "recovery",
-        *(part.replace("_", " ") for part in PARTS), "unaccounted", "steps redone", "redone", "rounds", "restarts",
-        "joiner ready", "slot free", *(f"{name} {when}" for when in ("before", "after") for name in _MOMENT), "",
+        *(part.replace("_", " ") for part in PARTS), "unaccounted", "steps redone", "redone", "discarded", "rounds",
+        "restarts", "joiner ready", "slot free",
+        *(f"{name} {when}" for when in ("before", "after") for name in _MOMENT), "",
     ]  # fmt: skip
     return Section(columns=columns, headings=headings, rows=rows)
 
@@ -189,10 +192,17 @@ def rate_section(results: Sequence[CaseResult]) -> Section:
 
 
 def _jobs(results: Sequence[CaseResult]) -> Iterator[tuple[CaseResult, LaunchRecord, ElasticResult]]:
+    """All elastic jobs; one of a pool has its name behind that of its case."""
     for result in results:
         for launch in result.launches:
             if launch.elastic is not None:
                 yield result, launch, launch.elastic
+            for job in launch.pool.jobs if launch.pool is not None else []:
+                if job.elastic is not None:
+                    key = replace(result.case.key, case_id=f"{result.case.key.case_id} {job.name}")
+                    mine = [m for m in launch.measurements if m.at.get("job") == job.name]
+                    named = replace(result, case=replace(result.case, key=key))
+                    yield named, replace(launch, measurements=mine), job.elastic
 
 
 def _changes(

@@ -10,12 +10,14 @@ from pytest_distbench.records.bound import tightest
 from pytest_distbench.records.gpu import GpuHost
 from pytest_distbench.records.kinds import VERDICT_KINDS
 from pytest_distbench.records.run import CaseResult, RunRecord
+from pytest_distbench.report.accuracy import accuracy_section
 from pytest_distbench.report.buckets import bucket_points
 from pytest_distbench.report.collectives import CollectiveRow, collective_rows, footer
 from pytest_distbench.report.cycle import cycle_section
 from pytest_distbench.report.elastic import epoch_section, event_section, job_section, rate_section, worker_section
 from pytest_distbench.report.growth import growth_rows, growth_text
 from pytest_distbench.report.links import link_points
+from pytest_distbench.report.pool import pool_section, serving_section
 from pytest_distbench.report.rows import make_row, name_in_file, words_for
 from pytest_distbench.report.section import Cell, Section, plain
 from pytest_distbench.store.rows import Column
@@ -274,10 +276,16 @@ SECTIONS: dict[str, Callable[[Sequence[CaseResult]], Section]] = {
     "events": event_section,
     "workers": worker_section,
     "learning_rate": rate_section,
+    "accuracy": accuracy_section,
+    "pool": pool_section,
+    "serving": serving_section,
 }
 """By the name that ``--table`` takes."""
 
-NEEDED = {"growth": "tests that ran at several world sizes"}
+NEEDED = {
+    "growth": "tests that ran at several world sizes",
+    "accuracy": "trainings that record accuracy at each epoch",
+}
 """What a table is made of, where its name does not say it."""
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from pytest_distbench.records.elastic import ElasticResult, WorkerResult
+from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.run import CaseResult
 
 
@@ -15,24 +16,45 @@ def chrome_trace(results: Sequence[CaseResult]) -> str:
     events: list[dict[str, Any]] = []
     for result in results:
         for launch in result.launches:
-            if launch.elastic is not None:
+            if launch.elastic is not None or launch.pool is not None:
                 number = 1 + sum(event["ph"] == "M" for event in events)
                 name = f"{result.case.title}, launch {launch.index + 1}"
                 events.append({"ph": "M", "name": "process_name", "pid": number, "args": {"name": name}})
-                events += [{"pid": number, **event} for event in _events(launch.elastic)]
+                events += [{"pid": number, **event} for event in _events_of(launch)]
     return json.dumps({"traceEvents": events, "displayTimeUnit": "ms"})
 
 
-def _events(job: ElasticResult) -> Iterator[dict[str, Any]]:
+def _events_of(launch: LaunchRecord) -> Iterator[dict[str, Any]]:
+    if launch.elastic is not None:
+        yield from _events(launch.elastic, since_s=launch.elastic.start_s)
+    if launch.pool is None:
+        return
+    begin_s = min(hold.begin_s for hold in launch.pool.holds)
+    for hold in launch.pool.holds:
+        span = {"ts": (hold.begin_s - begin_s) * 1e6, "dur": (hold.end_s - hold.begin_s) * 1e6}
+        yield {"ph": "X", "name": hold.owner, "tid": hold.slot, **span, "args": {"asked_s": hold.asked_s}}
+    for job in launch.pool.jobs:
+        if job.elastic is not None and job.started_s is not None:
+            yield from _events(job.elastic, since_s=job.started_s - begin_s, name=f"{job.name}: ")
+
+
+def _events(job: ElasticResult, *, since_s: float, name: str = "") -> Iterator[dict[str, Any]]:
+    """The events of a job whose first step came so many seconds after the trace began."""
     for worker in job.workers:
-        for name, begin, end in _spans(worker):
+        for part, begin, end in _spans(worker):
             if begin is not None and end is not None:
                 arguments = {"generation": worker.generation, "rank": worker.rank, "resumed_at": worker.resumed_at}
-                span = {"ts": _us(begin, job), "dur": max(0.0, end - begin) * 1e6}
-                yield {"ph": "X", "name": name, "tid": worker.slot, **span, "args": arguments}
+                span = {"ts": (begin + since_s) * 1e6, "dur": max(0.0, end - begin) * 1e6}
+                yield {"ph": "X", "name": f"{name}{part}", "tid": worker.slot, **span, "args": arguments}
     for change in job.changes:
         for slot in change.slots:
-            yield {"ph": "i", "name": change.kind, "tid": slot, "ts": _us(change.at_s, job), "s": "p"}
+            yield {
+                "ph": "i",
+                "name": f"{name}{change.kind}",
+                "tid": slot,
+                "ts": (change.at_s + since_s) * 1e6,
+                "s": "p",
+            }
 
 
 def _spans(worker: WorkerResult) -> Iterator[tuple[str, float | None, float | None]]:
@@ -44,8 +66,3 @@ def _spans(worker: WorkerResult) -> Iterator[tuple[str, float | None, float | No
         yield "build and load", worker.joined_s, worker.loaded_s
         yield "first step", worker.loaded_s, worker.first_step_s
     yield f"train on {worker.world_size}", worker.first_step_s, worker.last_step_s
-
-
-def _us(moment_s: float, job: ElasticResult) -> float:
-    """Microseconds since the agents were started: a trace has no negative times."""
-    return (moment_s + job.start_s) * 1e6

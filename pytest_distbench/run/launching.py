@@ -16,6 +16,7 @@ from pytest_distbench.errors import LauncherError
 from pytest_distbench.launch.command import launch_command
 from pytest_distbench.launch.contract import Launcher
 from pytest_distbench.launch.elastic.launch import launch_elastic
+from pytest_distbench.launch.elastic.pool_launch import launch_pool
 from pytest_distbench.launch.launchers import LAUNCHERS, LauncherKind, LauncherSetup
 from pytest_distbench.launch.masking import mask_record
 from pytest_distbench.launch.supervise import supervise
@@ -151,7 +152,9 @@ class Launching:
         plan = self._plan(directory, request, index, only=only)
         self.on_progress(f"launch {index + 1}")
         with self.cards.during(plan) as watched:
-            if plan.elastic is not None:
+            if plan.pool is not None:
+                record = launch_pool(plan, on_progress=self.on_progress)
+            elif plan.elastic is not None:
                 record = launch_elastic(plan, on_progress=self.on_progress, on_output=self._shown(plan))
             elif plan.body.command:
                 record = launch_command(plan, on_progress=self.on_progress, on_output=self._shown(plan))
@@ -220,6 +223,8 @@ class Launching:
             post_mortem=self.post_mortem,
             only=list(only),
             elastic=request.elastic,
+            pool=request.pool,
+            works=dict(request.works),
             reports_progress=self.reports_progress,
             set_threads=_threads(variables) if self.kind.sets_threads else None,
         )

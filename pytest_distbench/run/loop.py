@@ -20,7 +20,7 @@ from pytest_distbench.machine import hardware
 from pytest_distbench.machine.locks import alone_on_this_host, lease
 from pytest_distbench.records.baseline import BaselineEntry
 from pytest_distbench.records.case import CaseKey
-from pytest_distbench.records.elastic import ENGINES
+from pytest_distbench.records.elastic import is_elastic
 from pytest_distbench.records.environment import Environment
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import CaseResult
@@ -101,7 +101,7 @@ class Session:
 
         def is_one_of(wanted: set[tuple[str, str]], text: str) -> bool:
             key = CaseKey.parse(text)
-            is_ours = key.launcher in (self.settings.launcher, COMMAND, *ENGINES.values())
+            is_ours = key.launcher in (self.settings.launcher, COMMAND) or is_elastic(key.launcher)
             return is_ours and any((test_id, key.backend) in wanted for test_id in key.test_ids)
 
         count = 0
@@ -113,8 +113,12 @@ class Session:
     def samples(self, request: LaunchRequest) -> Samples:
         """The launches of a case, none made yet: in pairs where this tree is compared with another."""
         is_alone = self.settings.against is None or self.settings.attach is not None
-        samples = self.launches_of(request) if is_alone else PairedLaunches(self.launching, request)
-        if request.elastic is not None and not self.settings.given_max_launches:
+        if is_alone or request.pool is None:
+            samples = self.launches_of(request) if is_alone else PairedLaunches(self.launching, request)
+        else:
+            samples = self.launches_of(request)
+            samples.alone, samples.most = "a pool of jobs takes the whole machine: it is not compared in turns", 1
+        if (request.elastic is not None or request.pool is not None) and not self.settings.given_max_launches:
             samples.open_s = ELASTIC_OPEN_S
         return samples
 

@@ -9,7 +9,8 @@ from typing import Any, Literal
 from pytest_distbench.judging.terms import Terms
 from pytest_distbench.records.case import Case
 from pytest_distbench.records.elastic import ElasticJob
-from pytest_distbench.records.plan import BodyReference
+from pytest_distbench.records.plan import BodyReference, Work
+from pytest_distbench.records.pool import Pool
 from pytest_distbench.records.reader import Reader
 
 
@@ -45,6 +46,8 @@ class LaunchRequest:
         stands_for: the one rank that there is a process for; None: each has one.
         timeout_s: for one launch.
         elastic: what changes the membership of the group; None: nothing does.
+        pool: jobs that share slots; None: there is one.
+        works: what runs in the pool, by the owners of its slots.
     """
 
     title: str
@@ -59,6 +62,8 @@ class LaunchRequest:
     timeout_s: float
     stands_for: int | None = None
     elastic: ElasticJob | None = None
+    pool: Pool | None = None
+    works: Mapping[str, Work] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,6 +11,7 @@ import itertools
 import os
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import NoReturn
 
@@ -33,12 +34,17 @@ RAISED = 13
 """Exit code of a worker that raised. It ends at once: unwinding takes seconds, in which its peers wait."""
 
 
-def main(plan_path: str) -> NoReturn:
-    """Run the body of a plan as the worker that the environment names."""
+def main(plan_path: str, join: Callable[[LaunchPlan, int], ElasticRank]) -> NoReturn:
+    """Run the body of a plan as the worker that the environment names.
+
+    Args:
+        plan_path: of the plan.
+        join: makes what the body is given, of the plan and the slot.
+    """
     plan = msgspec.json.decode(Path(plan_path).read_bytes(), type=LaunchPlan)
     assert plan.elastic is not None
     slot = int(os.environ[SLOT_VARIABLE])
-    generation: int | None = None
+    context: ElasticRank | None = None
     take_output(plan.files.log(slot))
     take_signals(plan.files.stacks(slot))
     sys.path[:] = plan.python_path
@@ -50,21 +56,21 @@ def main(plan_path: str) -> NoReturn:
         Started(t=time.monotonic(), slot=slot, pid=os.getpid(), process_t=process_began(), restarts=restarts),
     )
     try:
-        generation = _join(plan, slot)
-        context = ElasticRank(plan, slot, generation)
+        context = join(plan, slot)
         bodies.call(bodies.load(plan.body), context)
         context.wait_for_queued()
         context.check_complete()
     except BaseException as raised:  # noqa: BLE001 whatever ends a body is told
         _, _, error = classify(raised)
         flush_output()
+        generation = None if context is None else context.generation
         append(
             plan.files.timeline,
             Raised(t=time.monotonic(), slot=slot, pid=os.getpid(), generation=generation, error=error),
         )
         os._exit(RAISED)
     _report(plan, context)
-    append(plan.files.timeline, Finished(t=time.monotonic(), slot=slot, generation=generation))
+    append(plan.files.timeline, Finished(t=time.monotonic(), slot=slot, generation=context.generation))
     flush_output()
     leave(lambda what: None)
     leave_group()
@@ -82,14 +88,12 @@ def count_generation(folder: Path) -> int:
     raise AssertionError("numbers do not end")
 
 
-def _join(plan: LaunchPlan, slot: int) -> int:
-    """Join the group of this generation; returns its number."""
+def _join_group(plan: LaunchPlan, slot: int) -> ElasticRank:
+    """Join the group of this generation."""
     assert plan.elastic is not None
     rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     device = torch.device("cuda", plan.devices[slot]) if plan.device == "cuda" else torch.device("cpu")
-    join_group(
-        plan.backend, rank=rank, world_size=world_size, timeout_s=plan.elastic.timers.collective_s, device=device
-    )
+    join_group(plan.backend, rank=rank, world_size=world_size, timeout_s=plan.elastic.collective_s, device=device)
     number = torch.tensor([count_generation(Path(plan.directory)) if rank == 0 else 0], device=device)
     dist.broadcast(number, src=0)
     generation = int(number.item())
@@ -104,7 +108,7 @@ def _join(plan: LaunchPlan, slot: int) -> int:
             world_size=world_size,
         ),
     )
-    return generation
+    return ElasticRank(plan, slot, generation)
 
 
 def _report(plan: LaunchPlan, context: ElasticRank) -> None:
@@ -125,4 +129,4 @@ def _report(plan: LaunchPlan, context: ElasticRank) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(sys.argv[1], _join_group)

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import os
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 from support.projects import Project, run, stored
 from support.timelines import killed
 
+from pytest_distbench.launch.elastic.engines import ENGINES, Timer
 from pytest_distbench.launch.elastic.launch import make_record
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.plan import LaunchPlan
@@ -42,8 +46,10 @@ TEST = """
         ("body, nodes=2, plan=join(at_s=1)", "*plan: join(at_s=1): 2 nodes and 1 more are 3, and there are 2 slots*"),
         ("body, nodes=2, plan=[stop(at_s=3, for_s=1), stop(at_s=1, for_s=1)]", "*it would be in the past then*"),
         ("body, nodes=(1, 2), start=3", "*start=3; wanted a whole number of at least 1 and at most 2*"),
-        ("body, nodes=2, engine='fast'", "*engine='fast'; wanted one of stock*"),
+        ("body, nodes=2, engine='slow'", "*engine='slow'; wanted one of stock*"),
+        ("body, nodes=2, engine=[]", "*engine=[[]]; wanted one of stock*"),
         ("body, nodes=2, timers={'last_call_s': 0}", "*timers['last_call_s']=0; wanted a whole number of at least 1*"),
+        ("body, nodes=2, timers={'last_call_s': 0.5}", "*timers['last_call_s']=0.5; wanted a whole number*"),
         ("body, nodes=2, timers={'heartbeat': 3}", "*unknown keyword heartbeat; known are last_call_s, *"),
         ("body, nodes=2, checkpoint_every=0", "*checkpoint_every=0; wanted a whole number of at least 1*"),
         ("len, nodes=2", "*body <built-in function len> is a *"),
@@ -54,6 +60,53 @@ def test_what_cannot_be_is_refused_with_the_tests_line(project: Project, call: s
 
     result.stdout.fnmatch_lines([message.replace(";", "?").replace("['", "[[]'")])
     assert result.ret == 1
+
+
+@pytest.fixture
+def kind(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """An engine named ``mine``: takes fractions, and nodes only join."""
+
+    def add(**fields: Any) -> None:
+        usual = {"changes": frozenset({"join"}), "timers": {"last_call_s": Timer(default=0.5, is_whole=False)}}
+        row = dataclasses.replace(ENGINES["stock"], **{**usual, **fields})
+        monkeypatch.setitem(ENGINES, "mine", row)
+
+    return add
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        ("plan=kill(at_s=1)", "*plan: kill(at_s=1): the engine mine cannot; wanted join*"),
+        ("plan=cycle(3)", "*the engine mine cannot; wanted join*"),
+        ("timers={'last_call_s': 0}", "*timers['last_call_s']=0; wanted a finite number above 0*"),
+        ("timers={'settle_s': 9}", "*unknown keyword settle_s; known are last_call_s*"),
+    ],
+)
+def test_an_engine_is_asked_for_what_it_can(
+    project: Project, kind: Callable[..., None], call: str, message: str
+) -> None:
+    kind()
+    result = run(project(TEST.replace("{call}", f"body, nodes=(1, 2), engine='mine', {call}")))
+
+    result.stdout.fnmatch_lines([message.replace(";", "?").replace("['", "[[]'")])
+
+
+def test_an_engine_that_cannot_be_used_here_is_an_error_with_its_reason(
+    project: Project, kind: Callable[..., None]
+) -> None:
+    kind(problem=lambda: "mine is not installed")
+
+    result = run(project(TEST.replace("{call}", "body, nodes=2, engine='mine'")))
+
+    result.stdout.fnmatch_lines(["*engine='mine' cannot be used here: mine is not installed*"])
+
+
+def test_an_engine_without_checkpoints_takes_no_interval_of_them(project: Project, kind: Callable[..., None]) -> None:
+    kind(checkpoint_every=None)
+    result = run(project(TEST.replace("{call}", "body, nodes=2, engine='mine', checkpoint_every=20")))
+
+    result.stdout.fnmatch_lines(["*checkpoint_every=20: the engine mine writes no checkpoints; leave it out*"])
 
 
 def test_more_nodes_than_ranks_are_not_run(project: Project) -> None:
@@ -125,6 +178,23 @@ def test_numbers_of_elastic_jobs_are_stored_and_judged_like_all_others(
     assert (updated.ret, again.ret, slower.ret) == (0, 0, 1)
     again.stdout.no_fnmatch_line("*without a baseline*")
     slower.stdout.fnmatch_lines(["!*stall?change=kill 2 to 1?* 8.0* s * 5.0* s *+59.* %*"])
+
+
+def test_an_engine_that_stands_in_for_another_is_named_and_its_numbers_are_its_own(
+    made_up: pytest.Pytester, kind: Callable[..., None]
+) -> None:
+    """Its timers are whole seconds, and the baseline is the one it has under its own name."""
+    kind(problem=lambda: "torch is too new", stand_in="stock")
+    run(made_up, "--distbench-update")
+    test = made_up.path / "test_it.py"
+    test.write_text(test.read_text().replace('{"last_call_s": 3}', '{"last_call_s": 2.1}, engine="mine"'))
+    result = run(made_up, "-s")
+
+    result.stdout.fnmatch_lines(
+        ["*; engine stock (in place of mine: torch is too new), last_call_s=3, keep_alive_s=1*"]
+    )
+    result.stdout.fnmatch_lines(["*engine stock in place of mine: torch is too new (*"])
+    result.stdout.no_fnmatch_line("*without a baseline*")
 
 
 def test_a_baseline_belongs_to_its_engine_its_timers_and_its_plan(made_up: pytest.Pytester) -> None:

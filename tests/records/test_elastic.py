@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from pytest_distbench.elastic import cycle, join, kill, stop
-from pytest_distbench.records.elastic import ChangeResult, ElasticJob, MembershipPlan
+from pytest_distbench.records.elastic import ChangeResult, ElasticJob, MembershipPlan, is_elastic
+from pytest_distbench.records.record import replace
 
 
 def test_a_plan_is_told_as_it_was_written() -> None:
@@ -19,12 +20,24 @@ def test_a_plan_is_told_as_it_was_written() -> None:
 
 
 def test_a_job_is_told_with_all_that_decides_about_its_numbers() -> None:
-    job = ElasticJob(least=1, most=2, start=1, plan=MembershipPlan(cycle=cycle(8)), checkpoint_every=20)
+    job = ElasticJob(
+        least=1,
+        most=2,
+        start=1,
+        plan=MembershipPlan(cycle=cycle(8)),
+        timers={"last_call_s": 1, "keep_alive_s": 0.5},
+        checkpoint_every=20,
+    )
 
     assert str(job) == (
-        "1 to 2 nodes, 1 at the start, cycle(period_s=8, on=1, off=1); checkpoint every 20 steps; engine stock, last "
-        "call 1 s, keep-alive 3 x 1 s"
+        "1 to 2 nodes, 1 at the start, cycle(period_s=8, on=1, off=1); checkpoint every 20 steps; engine stock, "
+        "last_call_s=1, keep_alive_s=0.5"
     )
+    assert "engine stock (in place of fast: why), last" in str(replace(job, in_place_of="fast: why"))
+    assert "; no checkpoint; engine" in str(replace(job, checkpoint_every=None))
+    assert job.launcher == "elastic-stock"
+    assert is_elastic(job.launcher)
+    assert not is_elastic("warm")
 
 
 def test_what_no_part_of_a_recovery_explains_is_unaccounted() -> None:

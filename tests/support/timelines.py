@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from pytest_distbench.launch.elastic.engines import ENGINES
 from pytest_distbench.launch.elastic.history import History
 from pytest_distbench.records.elastic import ChangeKind, ElasticJob, MembershipPlan
 from pytest_distbench.records.rank import ErrorReport
@@ -23,7 +24,9 @@ from pytest_distbench.records.timeline import (
     Stepped,
 )
 
-JOB = ElasticJob(least=1, most=2, start=1, plan=MembershipPlan(), checkpoint_every=10)
+JOB = ElasticJob(
+    least=1, most=2, start=1, plan=MembershipPlan(), timers=ENGINES["stock"].all_timers({}), checkpoint_every=10
+)
 ERROR = ErrorReport(kind="ValueError", message="no", traceback="Traceback: no", raised_at=0.0)
 LOST = ErrorReport(
     kind="RuntimeError",
@@ -98,8 +101,43 @@ class Timeline:
                 Joined(t=first - 0.4, slot=slot, pid=pid, generation=number, rank=rank, world_size=len(slots)),
                 Loaded(t=first - 0.2, slot=slot, generation=number, began_t=first - 0.35, step=resumed),
             ]
-        for step in range(resumed + 1, resumed + 1 + steps):
-            t = first + (step - resumed - 1) * step_s
+        return self._take_steps(
+            number, slots, first=first, steps=steps, step_s=step_s, behind=resumed, batch=batch, saved=saved
+        )
+
+    def quorum(
+        self, number: int, slots: Sequence[int], *, first: float, steps: int, behind: int = 0, met: float | None = None
+    ) -> float:
+        """Workers that live on from generation to generation, as under torchft, and step every second.
+
+        Each has heard of the quorum at ``met``, after 0.2 s, and is in its group 0.1 s later.
+        """
+        met = first - 0.5 if met is None else met
+        for rank, slot in enumerate(slots):
+            if not any(isinstance(line, Started) and line.slot == slot for line in self.lines):
+                self.lines.append(Started(t=first - 2.0, slot=slot, pid=slot, process_t=first - 3.0, restarts=0))
+            self.lines += [
+                Rendezvous(t=met, slot=slot, seconds=0.2),
+                Joined(
+                    t=met + 0.1, slot=slot, pid=slot, generation=number, rank=rank, world_size=len(slots), step=behind
+                ),
+            ]
+        return self._take_steps(number, slots, first=first, steps=steps, behind=behind)
+
+    def _take_steps(
+        self,
+        number: int,
+        slots: Sequence[int],
+        *,
+        first: float,
+        steps: int,
+        behind: int,
+        step_s: float = 1.0,
+        batch: int = 2,
+        saved: Sequence[int] = (),
+    ) -> float:
+        for step in range(behind + 1, behind + 1 + steps):
+            t = first + (step - behind - 1) * step_s
             epoch, place = self.seen[step - 1]
             count = min(batch * len(slots), 12 - place)
             samples = list(range(place, place + count))

@@ -1,23 +1,20 @@
-"""``python -m pytest_distbench.launch.elastic PLAN``: the controller of one elastic job, and the host of its store."""
+"""``python -m pytest_distbench.launch.elastic PLAN``: the controller of one elastic job."""
 
 from __future__ import annotations
 
 import os
-import socket
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
 
-from pytest_distbench.launch.elastic.controller import CannotGoOn, Controller
+from pytest_distbench.launch.elastic.controller import Controller
+from pytest_distbench.launch.elastic.engines import ENGINES, EngineSetup
 from pytest_distbench.launch.elastic.outputs import NodeOutputs
+from pytest_distbench.launch.elastic.progress import CannotGoOn
 from pytest_distbench.launch.elastic.script import ScriptWatch
-from pytest_distbench.launch.elastic.torchrun import TorchrunEngine
 from pytest_distbench.records.plan import BodyReference, LaunchPlan
-from pytest_distbench.worker.torch_internals import store_on
-
-STORE_S = 60.0
-"""How long agents and workers wait for the store."""
 
 
 def main(path: str) -> int:
@@ -26,22 +23,14 @@ def main(path: str) -> int:
     job = plan.elastic
     assert job is not None
     plan.files.checkpoints.mkdir(exist_ok=True)
-    store = store_on(socket.create_server(("127.0.0.1", 0)), timeout_s=STORE_S)
-    outputs = watch = None
+    setup = EngineSetup(job=job, files=plan.files, variables=dict(os.environ))
+    watch = None
     if job.steps is not None:
         outputs = NodeOutputs(plan.files)
         watch = ScriptWatch(plan.files, outputs, job.steps)
-    engine = TorchrunEngine(
-        job,
-        plan.files,
-        store.port,
-        variables=dict(os.environ),
-        devices=plan.devices if job.steps is not None else (),
-        outputs=outputs,
-        script=_script(plan.body),
-    )
+        setup = replace(setup, outputs=outputs, script=_script(plan.body), devices=plan.devices)
     try:
-        Controller(job, engine, plan.files.timeline, script=watch).run()
+        Controller(job, ENGINES[job.engine].make(setup), plan.files.timeline, script=watch).run()
     except CannotGoOn as error:
         plan.files.trouble.write_text(str(error))
         return 1

@@ -9,7 +9,7 @@ from pytest_distbench.launch.elastic.epochs import mean_of
 from pytest_distbench.launch.elastic.history import History, Worker
 from pytest_distbench.records.elastic import ChangeResult, Moment
 from pytest_distbench.records.record import replace
-from pytest_distbench.records.timeline import AgentEnded, Changed, Rendezvous, Stable
+from pytest_distbench.records.timeline import AgentEnded, Changed, Discarded, Rendezvous, Stable
 
 
 def change_results(history: History) -> list[ChangeResult]:
@@ -55,6 +55,7 @@ def _result(history: History, change: Changed, changes: Sequence[Changed], first
         parts=_parts(history, change, worker) if worker is not None else {},
         steps_redone=redone,
         redone_s=redone * step_s if step_s is not None else 0.0,
+        steps_discarded=_discarded(history, change, stable),
         rounds=after - before,
         restarts_used=_restarts(history, before, after),
         joiner_ready_s=max(ready, default=None),
@@ -99,25 +100,25 @@ def _is_overlapped(history: History, change: Changed, changes: Sequence[Changed]
     return any(not any(earlier <= t <= later for t in stables) for earlier, later in neighbours)
 
 
-def _survivors(history: History, before: int, after: int) -> list[int]:
+def _survivors(history: History, change: Changed, before: int, after: int) -> list[int]:
+    """Slots that step before and after, those that the change is of only where there are no others."""
     here = {slot for slot, worker in history.members(before).items() if worker.steps}
     there = {slot for slot, worker in history.members(after).items() if worker.steps}
-    return sorted(here & there)
+    return sorted((here & there) - set(change.slots) or here & there)
 
 
 def _cost(
     history: History, change: Changed, before: int, after: int
 ) -> tuple[float | None, float | None, Worker | None]:
     """Stall, recovery, and the survivor that was last to step again."""
-    survivors = _survivors(history, before, after)
+    survivors = _survivors(history, change, before, after)
     if not survivors:
         return None, None, None
     stalls = []
     for slot in survivors:
-        old = [
-            s.t for g in range(before, after) if (g, slot) in history.workers for s in history.workers[g, slot].steps
-        ]
-        stalls.append(history.workers[after, slot].steps[0].t - max(old))
+        lives = [history.workers[g, slot] for g in range(before, after + 1) if (g, slot) in history.workers]
+        lives = [worker for worker in lives if worker.steps]
+        stalls.append(sum(new.steps[0].t - old.steps[-1].t for old, new in itertools.pairwise(lives)))
     last = max((history.workers[after, slot] for slot in survivors), key=lambda w: w.steps[0].t)
     return max(stalls), last.steps[0].t - change.t, last
 
@@ -140,31 +141,28 @@ def _cost_within(
 
 def _parts(history: History, change: Changed, worker: Worker) -> dict[str, float]:
     """Seconds from the change to a worker's first step, cut where the timeline has seen something."""
-    started, loaded = worker.started, worker.loaded
+    joined, started, loaded = worker.joined.t, worker.started, worker.loaded
+    stepped = worker.steps[0].t
     met_from, met = _rendezvous(history, change, worker)
-    noticed = ("detect", change.t, met_from)
+    lives_on = started is not None and started.t < change.t  # its start, and what it knows, cost nothing
     cut = _cut(history, change, worker)
-    before: list[tuple[str, float | None, float | None]]
+    spans: list[tuple[str, float | None, float | None]]
     if cut is None:
-        before = [noticed]
+        spans = [("detect", change.t, met_from)]
     elif change.kind == "join":
-        before = [("detect", change.t, cut), ("stop", cut, met_from)]
+        spans = [("detect", change.t, cut), ("stop", cut, met_from)]
     else:
-        before = [("stop", change.t, cut), ("detect", cut, met_from)]
-    made, imported = (None, None) if started is None else (started.process_t, started.t)
-    joined, stepped = worker.joined.t, worker.steps[0].t
-    spans = [
-        *before,
-        ("rendezvous", met_from, met),
-        ("process_start", met, made),
-        ("import", made, imported),
-        ("group_init", imported, joined),
-    ]
-    if loaded is None:
-        spans.append(("first_step", joined, stepped))
-    else:
+        spans = [("stop", change.t, cut), ("detect", cut, met_from)]
+    made, imported = (met, met) if lives_on or started is None else (started.process_t, started.t)
+    spans.append(("rendezvous", met_from, met))
+    if started is not None:
+        spans += [("process_start", met, made), ("import", made, imported)]
+        spans.append(("group_init", imported, joined))
+    if loaded is not None:
         spans += [("build", joined, loaded.began_t), ("checkpoint_load", loaded.began_t, loaded.t)]
-        spans.append(("first_step", loaded.t, stepped))
+    elif lives_on:
+        spans += [("build", joined, joined), ("checkpoint_load", joined, joined)]
+    spans.append(("first_step", joined if loaded is None else loaded.t, stepped))
     found = {}
     latest = change.t
     for part, begin, end in spans:
@@ -190,21 +188,30 @@ def _cut(history: History, change: Changed, worker: Worker) -> float | None:
         ends = [old[slot].ended for slot in change.slots if slot in old]
         return max((end for end in ends if end is not None), default=None)
     before = old.get(worker.joined.slot)
-    if before is None or before.ended is None or not before.steps:
-        return None
+    if before is None or before.ended is None or before.ended > worker.joined.t or not before.steps:
+        return None  # unseen, or it lives on
     return max(change.t, before.steps[-1].t)
 
 
 def _rendezvous(history: History, change: Changed, worker: Worker) -> tuple[float | None, float | None]:
-    """Begin and end of the last rendezvous of a worker's agent before the worker."""
-    if worker.started is None:
-        return None, None
+    """Begin and end of the last rendezvous of a worker, or of its agent, before it joined its group."""
     ends = [
         line
         for line in history.of(Rendezvous)
-        if line.slot == worker.joined.slot and change.t <= line.t <= worker.started.t
+        if line.slot == worker.joined.slot and change.t <= line.t <= worker.joined.t
     ]
     return (ends[-1].t - ends[-1].seconds, ends[-1].t) if ends else (None, None)
+
+
+def _discarded(history: History, change: Changed, stable: Stable) -> int:
+    """Steps that were computed and not taken; where one node has not taken what another has, it has that from there."""
+    kept = history.kept()
+    lost = {
+        (line.generation, line.step)
+        for line in history.of(Discarded)
+        if change.t <= line.t <= stable.t and kept.get(line.step) != line.generation
+    }
+    return len(lost)
 
 
 def _restarts(history: History, before: int, after: int) -> int:

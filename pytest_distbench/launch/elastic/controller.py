@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from pytest_distbench.errors import ReadingError
-from pytest_distbench.launch.diagnosis.blame import is_follower
 from pytest_distbench.launch.elastic.diagnosis import tell_agent_end, tell_unstable
 from pytest_distbench.launch.elastic.ends import WorkerEnds
 from pytest_distbench.launch.elastic.engine import Engine
+from pytest_distbench.launch.elastic.progress import STABLE_LINES, STABLE_STEPS, CannotGoOn, Progress
 from pytest_distbench.launch.elastic.schedule import changes_of, choose_slots, taken_after
 from pytest_distbench.launch.elastic.script import ScriptWatch
 from pytest_distbench.records.elastic import START, Change, ElasticJob
@@ -19,28 +19,16 @@ from pytest_distbench.records.timeline import (
     AgentEnded,
     Began,
     Changed,
-    Finished,
-    Joined,
     Line,
-    Raised,
     Stable,
     Started,
-    Stepped,
     TimelineReader,
     append,
 )
 
-STABLE_STEPS = 3
-"""So many steps of every node in one generation make a job stable."""
-STABLE_LINES = 1
-"""Of a script so many lines of steps: from one to the next may be an epoch."""
 EXIT_S = 30.0
 """How long agents may take to end after their workers have finished."""
 _LOOK_S = 0.02
-
-
-class CannotGoOn(Exception):
-    """The job has failed; the text says how."""
 
 
 class Controller:
@@ -73,22 +61,13 @@ class Controller:
         self._reader = TimelineReader(timeline)
         self._clock = clock
         self._sleep = sleep
-        self._lines: list[Line] = []
-        self._taken: set[int] = set()
+        self._progress = Progress(job.most, stable_steps=STABLE_STEPS if script is None else STABLE_LINES)
         self._ended: set[int] = set()
-        self._steps: dict[int, dict[int, int]] = {}
-        """Generation -> slot -> steps since the last change."""
-        self._worlds: dict[int, int] = {}
-        """Generation -> workers in it."""
         self._just_ended: list[AgentEnded] = []
         """Agents whose end was not yet asked about."""
-        self._old = -1
-        """The generation that a worker which dies takes with it."""
-        self._step = 0
         self._trained_s = 0.0
         self._resume: tuple[float, int] | None = None
         """When a node that stands still goes on, and which."""
-        self._finished: dict[int, set[int]] = {}
 
     def run(self) -> None:
         """Start the job, change its membership as planned, and wait until it has finished.
@@ -107,9 +86,9 @@ class Controller:
                     self._note_all(self._script.finish())
 
     def _run(self) -> None:
-        self._taken = set(range(self._job.start))
-        self._note(Began(t=self._clock(), slots=sorted(self._taken)))
-        for slot in sorted(self._taken):
+        self._progress.taken = set(range(self._job.start))
+        self._note(Began(t=self._clock(), slots=sorted(self._progress.taken)))
+        for slot in sorted(self._progress.taken):
             self._engine.join(slot)
         self._settle(START, None)
         waiting: list[tuple[int, Change]] = []
@@ -123,23 +102,22 @@ class Controller:
             waiting.append((index, change))
         if waiting:
             self._settle(*waiting[-1])
-        while not self._has_finished():
+        while not self._progress.has_finished:
             self._look()
         self._wait_for_exit()
 
     def _carry_out(self, index: int, change: Change) -> None:
-        slots = choose_slots(change, self._taken, least=self._job.least, most=self._job.most)
+        slots = choose_slots(change, self._progress.taken, least=self._job.least, most=self._job.most)
         self._take_in()  # steps from before the change are none after it
-        self._taken = taken_after(change, slots, self._taken)
-        self._steps.clear()
-        self._old = max(self._worlds, default=-1) if change.kind == "crash" else -1
+        self._progress.taken = taken_after(change, slots, self._progress.taken)
+        self._progress.forget_steps(ends_generation=change.kind == "crash")
         self._note(
             Changed(
                 t=self._clock(),
                 index=index,
                 kind=change.kind,
                 slots=slots,
-                expected=sorted(self._taken),
+                expected=sorted(self._progress.taken),
                 overlaps=change.overlaps,
             )
         )
@@ -151,36 +129,23 @@ class Controller:
 
     def _settle(self, index: int, change: Change | None) -> None:
         """Wait until all nodes that there should be have taken steps together since the last change."""
-        deadline = self._clock() + self._job.timers.settle_s + (change.for_s or 0.0 if change is not None else 0.0)
-        while not self._has_finished():
-            found = self._stable_generation()
+        deadline = self._clock() + self._job.settle_s + (change.for_s or 0.0 if change is not None else 0.0)
+        while not self._progress.has_finished:
+            found = self._progress.stable_generation if self._resume is None else None
             if found is not None:
-                self._note(Stable(t=self._clock(), index=index, generation=found, world_size=len(self._taken)))
+                self._note(Stable(t=self._clock(), index=index, generation=found, world_size=len(self._progress.taken)))
                 return
             if self._clock() >= deadline:
                 said = f"\n{self._script.last_words()}" if self._script is not None else ""
-                raise CannotGoOn(tell_unstable(self._lines, self._taken, change, self._job) + said)
+                raise CannotGoOn(tell_unstable(self._progress.lines, self._progress.taken, change, self._job) + said)
             self._look()
         if change is not None:
             self._check_reached(index, f"the job was stable after {change}")
 
-    def _stable_generation(self) -> int | None:
-        if self._resume is not None or not self._steps:
-            return None
-        newest = max(self._steps)
-        counts = self._steps[newest]
-        is_stable = (
-            set(counts) == self._taken
-            and self._worlds.get(newest) == len(self._taken)
-            and min(counts.values()) >= (STABLE_STEPS if self._script is None else STABLE_LINES)
-            and newest > self._old
-        )
-        return newest if is_stable else None
-
     def _wait_until(self, change: Change, *, settles: bool) -> bool:
         """Wait for the moment of a change; False: the training was over before. Seconds count while the job trains."""
-        while not self._has_finished():
-            if change.at_step is not None and self._step >= change.at_step:
+        while not self._progress.has_finished:
+            if change.at_step is not None and self._progress.step >= change.at_step:
                 return True
             if change.at_s is not None and (self._trained_s >= change.at_s or not settles):
                 return True
@@ -194,7 +159,7 @@ class Controller:
         if self._job.plan.cycle is not None and self._job.plan.cycle.times is None and index:
             return
         raise CannotGoOn(
-            f"the training was over after {self._trained_s:.1f} s and {self._step} steps, before {what}: "
+            f"the training was over after {self._trained_s:.1f} s and {self._progress.step} steps, before {what}: "
             f"change {index + 1} of {self._job.plan} shows nothing. Train longer, or shorten the plan"
         )
 
@@ -208,12 +173,13 @@ class Controller:
         if self._resume is not None and self._clock() >= self._resume[0]:
             self._engine.go_on(self._resume[1])
             self._resume = None
-            self._steps.clear()
+            self._progress.forget_steps()
         self._take_in()
         ended, self._just_ended = self._just_ended, []
         for agent in ended:
-            if agent.slot in self._taken and not self._has_finished() and not self._finished:
-                raise CannotGoOn(tell_agent_end(self._lines, agent, self._job, log=self._engine.log(agent.slot)))
+            if agent.slot in self._progress.taken and not self._progress.is_ending:
+                log = self._engine.log(agent.slot)
+                raise CannotGoOn(tell_agent_end(self._progress.lines, agent, self._job, log=log))
         if self._script is not None and (trouble := self._script.trouble):
             raise CannotGoOn(trouble)
 
@@ -234,38 +200,19 @@ class Controller:
             try:
                 self._note_all(self._script.poll())
                 for agent in ended:
-                    self._note_all(self._script.heed(agent))
+                    if agent.slot in self._progress.taken:
+                        self._note_all(self._script.heed(agent))
             except ReadingError as error:
                 raise CannotGoOn(str(error)) from None
         for line in self._reader.read():
-            self._lines.append(line)
-            self._heed(line)
+            self._progress.heed(line)
+            if isinstance(line, Started):
+                self._ends.watch(line)
         self._just_ended += ended
-
-    def _heed(self, line: Line) -> None:
-        if isinstance(line, Started):
-            self._ends.watch(line)
-        elif isinstance(line, Joined):
-            self._worlds[line.generation] = line.world_size
-        elif isinstance(line, Stepped):
-            self._step = max(self._step, line.step)
-            counts = self._steps.setdefault(line.generation, {})
-            counts[line.slot] = counts.get(line.slot, 0) + 1
-        elif isinstance(line, Finished):
-            self._finished.setdefault(line.generation, set()).add(line.slot)
-        elif isinstance(line, Raised) and line.generation is not None and not is_follower(line.error):
-            raise CannotGoOn(
-                f"the body raised in slot {line.slot}, generation {line.generation}: {line.error.kind}: "
-                f"{line.error.message}\n{line.error.traceback}"
-            )
-
-    def _has_finished(self) -> bool:
-        """Whether all workers of a generation have: there is nothing left to train."""
-        return any(len(slots) >= self._worlds.get(g, self._job.most) for g, slots in self._finished.items())
 
     def _wait_for_exit(self) -> None:
         deadline = self._clock() + EXIT_S
-        while self._taken - self._ended and self._clock() < deadline:
+        while self._progress.taken - self._ended and self._clock() < deadline:
             self._look()
 
     def _note(self, line: Line) -> None:

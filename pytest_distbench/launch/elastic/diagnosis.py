@@ -24,7 +24,7 @@ def tell_unstable(lines: Sequence[Line], expected: Collection[int], change: Chan
     stepped = {line.slot for line in since if isinstance(line, Stepped)}
     missing = sorted(set(expected) - stepped)
     head = (
-        f"not stable {job.timers.settle_s} s after {after}: {len(expected)} nodes should train together, and of slot "
+        f"not stable {job.settle_s:g} s after {after}: {len(expected)} nodes should train together, and of slot "
         f"{', '.join(map(str, missing)) or 'none'} there is no step"
     )
     return f"{head}. {_name(since, expected, change, job)}"
@@ -41,10 +41,11 @@ def tell_agent_end(lines: Sequence[Line], agent: AgentEnded, job: ElasticJob, *,
     """
     used = [line.restarts for line in lines if isinstance(line, Started) and line.slot == agent.slot]
     head = f"the agent of slot {agent.slot} ended with exit code {agent.code}, and nobody had asked it to"
-    if used and agent.code > 0 and used[-1] >= job.timers.max_restarts:
+    limit = job.timers.get("max_restarts")
+    if limit is not None and used and agent.code > 0 and used[-1] >= limit:
         changes = sum(isinstance(line, Changed) for line in lines)
         head += (
-            f". Restarts used up: it had taken {used[-1]} of --max-restarts={job.timers.max_restarts}, in {changes} "
+            f". Restarts used up: it had taken {used[-1]} of --max-restarts={limit}, in {changes} "
             "changes of membership. torchrun counts a join, too, where a worker loses its peers before its agent hears "
             "of the newcomer: allow ten restarts for every change there may be"
         )
@@ -90,13 +91,13 @@ def tell_slow(change: ChangeResult, job: ElasticJob) -> str:
 
 def _rendezvous_knob(change: ChangeResult, seconds: float, job: ElasticJob) -> str:
     """Which timer of the rendezvous it was: the largest of those that were in it and fit."""
-    timers = job.timers
-    silent = timers.keep_alive_s * timers.keep_alive_attempts
+    last_call = job.timers.get("last_call_s", 0)
+    silent = job.timers.get("keep_alive_s", 0) * job.timers.get("keep_alive_attempts", 0)
     in_it = {
-        f"last_call_timeout ({timers.last_call_s} s): below MAX nodes every rendezvous waits so long for more": (
-            timers.last_call_s if change.after is not None and change.after < job.most else 0
+        f"last_call_timeout ({last_call:g} s): below MAX nodes every rendezvous waits so long for more": (
+            last_call if change.after is not None and change.after < job.most else 0
         ),
-        f"keep_alive_interval x keep_alive_max_attempt ({silent} s): so long a lost node is waited for": (
+        f"keep_alive_interval x keep_alive_max_attempt ({silent:g} s): so long a lost node is waited for": (
             silent if change.kind in ("kill", "leave") else 0
         ),
         f"the store's timeout ({STORE_TIMEOUT_S} s): agents waited for what nobody published; is "

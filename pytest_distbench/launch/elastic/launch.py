@@ -166,7 +166,7 @@ def make_record(plan: LaunchPlan, job: ElasticJob, *, code: int, timed_out: bool
         fates=_fates(plan, job, lines) if reason else [],
         measurements=[] if reason else measurements,
         peak_memory_bytes=max((r.peak_memory_bytes for r in reports.values()), default=0),
-        software=_software(reports.values()),
+        software=software_of(reports.values()),
         elastic=result,
         remarks=_remarks(job, lines, result),
         logs=plan.directory,
@@ -194,7 +194,8 @@ def last_reports(reports: Mapping[int, RankReport], lines: Sequence[Line], *, ra
     return found
 
 
-def _software(reports: Iterable[RankReport]) -> dict[str, str]:
+def software_of(reports: Iterable[RankReport]) -> dict[str, str]:
+    """What ran, as a worker that finished says; else as far as it can be told without torch."""
     told = [r.software for r in reports if r.software]
     return told[0] if told else {"python": platform.python_version(), "torch": hardware.installed_version("torch")}
 
@@ -218,9 +219,10 @@ def _fates(plan: LaunchPlan, job: ElasticJob, lines: Sequence[Line]) -> list[Ran
 def _remarks(job: ElasticJob, lines: Sequence[Line], result: ElasticResult | None) -> list[str]:
     """What the user should know of a job that passed."""
     torn = sorted({name for line in lines if isinstance(line, Loaded) for name in line.torn})
-    remarks = [f"checkpoint {name} was torn, and the last good one was used" for name in torn]
+    remarks = [f"engine {job.engine} in place of {job.in_place_of}"] if job.in_place_of else []
+    remarks += [f"checkpoint {name} was torn, and the last good one was used" for name in torn]
     remarks += [told for change in (result.changes if result is not None else []) if (told := tell_slow(change, job))]
-    if job.most > hardware.cores():
+    if job.most > hardware.cores() and job.cores is None:
         remarks.append(
             f"{job.most} nodes compute on {hardware.cores()} cores: what world sizes achieve is no speed-up here"
         )

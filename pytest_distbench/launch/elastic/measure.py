@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from statistics import median
 
 from pytest_distbench.launch.elastic.changes import change_results
+from pytest_distbench.launch.elastic.engines import ENGINES
 from pytest_distbench.launch.elastic.epochs import epoch_results
 from pytest_distbench.launch.elastic.history import History
 from pytest_distbench.launch.elastic.rates import rate_changes
@@ -15,7 +16,7 @@ from pytest_distbench.launch.elastic.samples import count_samples
 from pytest_distbench.records.bound import Bound
 from pytest_distbench.records.elastic import PARTS, ChangeResult, ElasticJob, ElasticResult
 from pytest_distbench.records.metric import Measurement, Scalar
-from pytest_distbench.records.record import Number
+from pytest_distbench.records.record import Number, replace
 from pytest_distbench.records.timeline import AgentEnded, Began, Changed, Line
 
 _WHERE = "elastic(...)"
@@ -49,7 +50,8 @@ def measure(job: ElasticJob, lines: Sequence[Line]) -> tuple[ElasticResult | Non
         end_s=end - last,
         lr=rate_changes(history),
     )
-    return result, [*_of_run(job, history, result), *_of_changes(job, changes)]
+    measurements = [*_of_run(job, history, result), *_of_changes(job, changes)]
+    return result, measurements if job.cores is None else list(map(_without_clock, measurements))
 
 
 def _of_run(job: ElasticJob, history: History, result: ElasticResult) -> list[Measurement]:
@@ -69,9 +71,9 @@ def _of_run(job: ElasticJob, history: History, result: ElasticResult) -> list[Me
             _number("samples_repeated", samples.repeated, better="exact", bounds=[none]),
             _number("optimizer_state_lost", forgot, better="exact", bounds=[none]),
         ]
-        assert job.checkpoint_every is not None
-        if (interval := _longest_interval(history, job.checkpoint_every)) is not None:
-            claimed = Bound(side="most", value=job.checkpoint_every, where=_WHERE)
+        every = job.checkpoint_every
+        if every is not None and (interval := _longest_interval(history, every)) is not None:
+            claimed = Bound(side="most", value=every, where=_WHERE)
             found.append(_number("checkpoint_interval", interval, unit="steps", better="exact", bounds=[claimed]))
     for epoch in result.epochs:
         for name in ("loss", "accuracy", "top5"):
@@ -114,7 +116,9 @@ def _of_changes(job: ElasticJob, changes: Sequence[ChangeResult]) -> list[Measur
         bounds = [] if every is None else [Bound(side="most", value=every, where=_WHERE)]
         redone = max(c.steps_redone for c in those)
         found.append(_number("steps_redone", redone, unit="steps", at=at, bounds=bounds))
-        found.append(_number("restarts_used", max(c.restarts_used for c in those), at=at))
+        found.append(_number("steps_discarded", max(c.steps_discarded for c in those), unit="steps", at=at))
+        if ENGINES[job.engine].counts_restarts:
+            found.append(_number("restarts_used", max(c.restarts_used for c in those), at=at))
         found.append(_number("rounds", max(c.rounds for c in those), at=at))
         if ready := [c.joiner_ready_s for c in those if c.joiner_ready_s is not None]:
             found.append(_number("joiner_ready", median(ready), unit="s", better="lower", at=at))
@@ -123,16 +127,27 @@ def _of_changes(job: ElasticJob, changes: Sequence[ChangeResult]) -> list[Measur
     return found
 
 
-def _goodput(history: History) -> float | None:
-    """Share of the nodes' seconds that went into steps that counted, each at the median time of its world size."""
+def _without_clock(measurement: Measurement) -> Measurement:
+    """On nodes that take turns on the cores: a clock is shown, and not judged."""
+    is_clock = measurement.unit in ("s", "samples/s") or measurement.name in ("goodput", "lost_fraction")
+    return replace(measurement, better="info") if is_clock else measurement
+
+
+def useful_s(history: History) -> float:
+    """Seconds of nodes that went into steps that counted, each at the median time of its world size."""
     useful = 0.0
     before = 0, -1
     for number, generation, lines in history.passes():
         steps = number - before[0] if before[1] == generation else 1  # a script may tell of every tenth alone
         useful += steps * (history.step_s(lines[0].world_size) or 0.0) * lines[0].world_size
         before = number, generation
+    return useful
+
+
+def _goodput(history: History) -> float | None:
+    """Share of the nodes' seconds that was of use."""
     given = _given_s(history)
-    return min(1.0, useful / given) if given > 0 else None
+    return min(1.0, useful_s(history) / given) if given > 0 else None
 
 
 def _given_s(history: History) -> float:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pytest_distbench.launch.elastic.history import History
 from pytest_distbench.records.elastic import RateChange
 
-MOST = 10_000
+_MOST_CHANGES = 10_000
 """So many changes of it are kept: a schedule may change it at every step."""
 
 
@@ -18,6 +18,6 @@ def rate_changes(history: History) -> list[RateChange]:
             continue
         epoch = history.workers[generation, told.slot].epoch(told)
         found.append(RateChange(step=step, epoch=epoch, nodes=told.world_size, lr=told.lr))
-        if len(found) == MOST:
+        if len(found) == _MOST_CHANGES:
             break
     return found

@@ -12,7 +12,8 @@ from support.timelines import ERROR, JOB, LOST
 
 from pytest_distbench.elastic import crash, cycle, join, kill, stop
 from pytest_distbench.errors import ReadingError
-from pytest_distbench.launch.elastic.controller import CannotGoOn, Controller
+from pytest_distbench.launch.elastic.controller import Controller
+from pytest_distbench.launch.elastic.progress import CannotGoOn
 from pytest_distbench.records.elastic import Change, Cycle, ElasticJob, MembershipPlan
 from pytest_distbench.records.rank import ErrorReport
 from pytest_distbench.records.record import replace

@@ -8,8 +8,8 @@ from support.timelines import ERROR, JOB
 from pytest_distbench.elastic import join, kill
 from pytest_distbench.launch.elastic.diagnosis import tell_agent_end, tell_slow, tell_unstable
 from pytest_distbench.read import stdout
-from pytest_distbench.records.elastic import Change, ChangeKind, ChangeResult, Timers
-from pytest_distbench.records.record import replace
+from pytest_distbench.records.elastic import Change, ChangeKind, ChangeResult
+from pytest_distbench.records.record import Number, replace
 from pytest_distbench.records.timeline import AgentEnded, Changed, Joined, Line, Raised, Rendezvous, Started
 
 CHANGED = Changed(t=10.0, index=0, kind="kill", slots=[1], expected=[0])
@@ -53,7 +53,7 @@ def test_a_script_whose_lines_match_nothing_is_told_which_pattern_that_was() -> 
 
 @pytest.mark.parametrize(("restarts", "code", "is_told"), [(3, 1, True), (2, 1, False), (3, -9, False)])
 def test_an_agent_that_has_no_restarts_left_is_told_who_uses_them_up(restarts: int, code: int, is_told: bool) -> None:
-    job = replace(JOB, timers=Timers(max_restarts=3))
+    job = replace(JOB, timers={**JOB.timers, "max_restarts": 3})
     lines = [CHANGED, replace(STARTED, restarts=restarts)]
     text = tell_agent_end(lines, AgentEnded(t=9.0, slot=0, code=code), job, log="the end")
 
@@ -71,32 +71,32 @@ def slow(kind: ChangeKind, part: str, seconds: float, *, after: int = 1) -> Chan
 @pytest.mark.parametrize(
     ("change", "timers", "told"),
     [
-        (slow("kill", "rendezvous", 34.0), Timers(last_call_s=30), "last_call_timeout (30 s): below MAX nodes"),
+        (slow("kill", "rendezvous", 34.0), {"last_call_s": 30}, "last_call_timeout (30 s): below MAX nodes"),
         (
             slow("kill", "rendezvous", 34.0),
-            Timers(keep_alive_s=5),
+            {"keep_alive_s": 5},
             "keep_alive_max_attempt (15 s)",
         ),
         (
             slow("join", "rendezvous", 62.0, after=2),
-            Timers(),
+            {},
             "the store's timeout (60 s)",
         ),
-        (slow("join", "rendezvous", 40.0, after=2), Timers(), "agents came late to it, or again and again"),
-        (slow("kill", "process_start", 40.0), Timers(), "process start took 40 s: torchrun took so long to start"),
+        (slow("join", "rendezvous", 40.0, after=2), {}, "agents came late to it, or again and again"),
+        (slow("kill", "process_start", 40.0), {}, "process start took 40 s: torchrun took so long to start"),
         (
             slow("kill", "checkpoint_load", 40.0),
-            Timers(),
+            {},
             "checkpoint load took 40 s: loading",
         ),
-        (slow("leave", "stop", 31.0), Timers(), "whoever handles SIGTERM must end soon"),
-        (slow("kill", "detect", 31.0), Timers(), "init_process_group(timeout=...)"),
+        (slow("leave", "stop", 31.0), {}, "whoever handles SIGTERM must end soon"),
+        (slow("kill", "detect", 31.0), {}, "init_process_group(timeout=...)"),
     ],
 )
 def test_a_recovery_of_minutes_is_told_by_its_largest_part_and_the_knob_it_hangs_on(
-    change: ChangeResult, timers: Timers, told: str
+    change: ChangeResult, timers: dict[str, Number], told: str
 ) -> None:
-    text = tell_slow(change, replace(JOB, timers=timers))
+    text = tell_slow(change, replace(JOB, timers={**JOB.timers, **timers}))
 
     assert text.startswith(f"recovery of {change.recovery_s:.0f} s after the {change.kind} at 5.0 s, of which ")
     assert told in text

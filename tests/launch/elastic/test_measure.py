@@ -12,7 +12,7 @@ from pytest_distbench.records.record import replace
 from pytest_distbench.records.timeline import Batch, Loaded, Remembered, Saved, Stepped
 
 
-def measured(timeline: Timeline, *, every: int = 10) -> dict[str, Measurement]:
+def measured(timeline: Timeline, *, every: int | None = 10) -> dict[str, Measurement]:
     _, found = measure(replace(JOB, checkpoint_every=every), timeline.history.lines)
     return {m.key: m for m in found}
 
@@ -51,6 +51,14 @@ def test_more_steps_are_redone_than_between_two_checkpoints_is_beyond_a_bound() 
 
     assert [bound.holds(kept.value) for bound in kept.bounds] == [True]
     assert [bound.holds(broken.value) for bound in broken.bounds] == [False]
+
+
+def test_without_checkpoints_steps_have_no_bound_and_there_is_no_interval() -> None:
+    found = measured(killed(), every=None)
+
+    assert found["steps_redone[change=kill 2 to 1]"].bounds == []
+    assert found["steps_discarded[change=kill 2 to 1]"].value == 0
+    assert "checkpoint_interval" not in found
 
 
 def test_the_interval_of_checkpoints_is_what_was_seen_not_what_was_claimed() -> None:

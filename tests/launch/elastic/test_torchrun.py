@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 import sys
 from pathlib import Path
 
@@ -15,11 +14,11 @@ from torch.distributed.run import get_args_parser
 
 from pytest_distbench.elastic import join
 from pytest_distbench.launch.elastic.controller import CannotGoOn, Controller
+from pytest_distbench.launch.elastic.engines import EngineSetup
 from pytest_distbench.launch.elastic.torchrun import TorchrunEngine, rendezvous_seconds, tells_events
-from pytest_distbench.records.elastic import MembershipPlan, Timers
+from pytest_distbench.records.elastic import MembershipPlan
 from pytest_distbench.records.plan import BodyReference
 from pytest_distbench.records.record import replace
-from pytest_distbench.worker.torch_internals import store_on
 
 EVENT = (
     '{"name": "torchelastic.worker.status.RENDEZVOUS", "source": "AGENT", "timestamp": 0, "metadata": '
@@ -55,7 +54,7 @@ def test_torch_still_hangs_on_scale_up(tmp_path: Path) -> None:
     """When this fails torch has mended it: then HANGS_ON_SCALE_UP can go, and what docs/elastic.md says of it."""
     (tmp_path / "body.py").write_text(BODY)
     (tmp_path / "checkpoints").mkdir()
-    job = replace(JOB, plan=MembershipPlan(changes=[join(at_s=1)]), timers=Timers(settle_s=40))
+    job = replace(JOB, plan=MembershipPlan(changes=[join(at_s=1)]), timers={**JOB.timers, "settle_s": 40})
     plan = replace(
         make_plan(tmp_path),
         body=BodyReference(file=str(tmp_path / "body.py"), function="body"),
@@ -63,9 +62,8 @@ def test_torch_still_hangs_on_scale_up(tmp_path: Path) -> None:
         elastic=job,
     )
     plan.files.plan.write_bytes(msgspec.json.encode(plan))
-    store = store_on(socket.create_server(("127.0.0.1", 0)), timeout_s=60.0)
     variables = {**os.environ, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
-    engine = TorchrunEngine(job, plan.files, store.port, variables=variables, workaround={})
+    engine = TorchrunEngine(EngineSetup(job=job, files=plan.files, variables=variables), workaround={})
 
     with pytest.raises(CannotGoOn, match=r"not stable 40 s after join\(at_s=1\).*Hang on join"):
         Controller(job, engine, plan.files.timeline).run()

@@ -14,7 +14,8 @@ from support.timelines import JOB
 from pytest_distbench.errors import RecordingError
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.timeline import Batch, Loaded, Progress, Saved, Stepped, read_timeline
-from pytest_distbench.worker.elastic_rank import ElasticRank, Training
+from pytest_distbench.worker.elastic_rank import ElasticRank
+from pytest_distbench.worker.elastic_training import Training
 
 MakeRank = Callable[..., ElasticRank]
 

@@ -1,0 +1,98 @@
+"""How far an elastic job has come, by the lines of its timeline: is it stable, is it over, did its body raise?"""
+
+from __future__ import annotations
+
+from pytest_distbench.launch.diagnosis.blame import is_follower
+from pytest_distbench.records.timeline import Finished, Joined, Line, Raised, Stepped
+
+STABLE_STEPS = 3
+"""So many steps of every node in one generation make a job stable."""
+STABLE_LINES = 1
+"""Of a script so many lines of steps: from one to the next may be an epoch."""
+
+
+class CannotGoOn(Exception):
+    """The job has failed; the text says how."""
+
+
+class Progress:
+    """What an elastic job has done so far.
+
+    Args:
+        most: nodes there may be.
+        stable_steps: so many of every node in one generation make it stable.
+
+    Attributes:
+        taken: slots whose nodes should train.
+        lines: that were heeded.
+        step: the highest that anybody has finished.
+    """
+
+    def __init__(self, most: int, *, stable_steps: int = STABLE_STEPS) -> None:
+        self.taken: set[int] = set()
+        self.lines: list[Line] = []
+        self.step = 0
+        self._most = most
+        self._stable_steps = stable_steps
+        self._over = -1
+        """The generation that a worker which has died took with it."""
+        self._steps: dict[int, dict[int, int]] = {}
+        """Generation -> slot -> steps since the last change."""
+        self._worlds: dict[int, int] = {}
+        """Generation -> workers in it."""
+        self._finished: dict[int, set[int]] = {}
+
+    def heed(self, line: Line) -> None:
+        """Take in a line.
+
+        Raises:
+            CannotGoOn: it says that the body raised, and not because a peer had gone.
+        """
+        self.lines.append(line)
+        if isinstance(line, Joined):
+            self._worlds[line.generation] = line.world_size
+        elif isinstance(line, Stepped):
+            self.step = max(self.step, line.step)
+            counts = self._steps.setdefault(line.generation, {})
+            counts[line.slot] = counts.get(line.slot, 0) + 1
+        elif isinstance(line, Finished):
+            self._finished.setdefault(line.generation, set()).add(line.slot)
+        elif isinstance(line, Raised) and line.generation is not None and not is_follower(line.error):
+            raise CannotGoOn(
+                f"the body raised in slot {line.slot}, generation {line.generation}: {line.error.kind}: "
+                f"{line.error.message}\n{line.error.traceback}"
+            )
+
+    def forget_steps(self, *, ends_generation: bool = False) -> None:
+        """Something has changed: steps until now do not show that the job is stable.
+
+        Args:
+            ends_generation: nor do those of this generation that are told of later.
+        """
+        self._steps.clear()
+        self._over = max(self._worlds, default=-1) if ends_generation else -1
+
+    @property
+    def stable_generation(self) -> int | None:
+        """The generation in which all nodes that should be there have stepped since the last change."""
+        if not self._steps:
+            return None
+        newest = max(self._steps)
+        counts = self._steps[newest]
+        is_stable = (
+            set(counts) == self.taken
+            and self._worlds.get(newest) == len(self.taken)
+            and min(counts.values()) >= self._stable_steps
+            and newest > self._over
+        )
+        return newest if is_stable else None
+
+    @property
+    def is_ending(self) -> bool:
+        """Whether a worker has finished: agents may end now."""
+        return bool(self._finished)
+
+    @property
+    def has_finished(self) -> bool:
+        """Whether all workers of a generation have: there is nothing left to train."""
+        return any(len(slots) >= self._worlds.get(g, self._most) for g, slots in self._finished.items())

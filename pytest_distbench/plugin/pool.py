@@ -1,0 +1,228 @@
+"""The fixture ``elastic_pool``: trainings that share slots, with each other and with a serving."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, get_args
+
+from pytest_distbench.errors import show
+from pytest_distbench.plugin.arguments import Arguments
+from pytest_distbench.plugin.elastic_job import check_room, usable_engine
+from pytest_distbench.plugin.fixtures import Distbench
+from pytest_distbench.plugin.runs import Run
+from pytest_distbench.plugin.workload import Wanted, Workload
+from pytest_distbench.records.elastic import ElasticJob
+from pytest_distbench.records.plan import Work
+from pytest_distbench.records.pool import SERVING, Compute, Demand, Policy, Pool, PoolJob, Serving
+from pytest_distbench.records.record import replace
+from pytest_distbench.run.pool_request import WantedJob, WantedServing
+from pytest_distbench.run.settings import Settings
+from pytest_distbench.units import as_float
+
+
+class ElasticPool:
+    """The ``elastic_pool`` fixture: measures and judges jobs that share slots."""
+
+    def __init__(self, distbench: Distbench, settings: Settings) -> None:
+        self._distbench = distbench
+        self._settings = settings
+
+    def __call__(
+        self,
+        jobs: WantedJob | Sequence[WantedJob],
+        *,
+        slots: int,
+        policy: Policy,
+        serving: WantedServing | None = None,
+        checkpoint_every: int = 20,
+        engine: str = "stock",
+        timers: Mapping[str, float] | None = None,
+        compute: Compute = "real",
+        oversubscribed: bool = False,
+        launches: int | None = None,
+        timeout: float | None = None,
+        tolerance: float | Mapping[str, float] | None = None,
+        name: str = "",
+    ) -> Run:
+        """Run all jobs once per launch, and judge what sharing made of them.
+
+        Args:
+            jobs: ``job(...)``, from :mod:`pytest_distbench.elastic`, in the order in which they are submitted.
+            slots: of the pool; each is a place for a node with one worker, or for a replica. At most the ranks of the
+                run.
+            policy: ``gang``: a job starts when there are all slots it may have, and keeps them. ``elastic``: it starts
+                on the fewest it needs, grows into what is free, and gives back what another job needs to start.
+            serving: ``serving(...)``, from the same module: it goes before all jobs. Needs ``elastic``.
+            checkpoint_every: steps between two checkpoints.
+            engine: what changes the membership of jobs, as of ``elastic``.
+            timers: of the engine, as of ``elastic``.
+            compute: ``synthetic``: the bodies wait in place of computing. It is said in the record.
+            oversubscribed: there may be more slots than ranks of the run. It is said in the record.
+            launches: launches judged first.
+            timeout: seconds one launch may take.
+            tolerance: accepted change towards worse, as a fraction, or one per metric name.
+            name: tells several runs of one test apart.
+
+        Raises:
+            Misuse: an argument cannot be used, or a job could never start.
+            LaunchFailed: a job or the serving failed, or the jobs were over before the demand.
+            Regression, BeyondBound, Unaccepted, MissingBaseline: as of ``distbench.run``.
+        """
+        given = self._distbench.arguments("elastic_pool")
+        self._distbench.skip_without_clocks("a pool is measured by the clock")
+        wanted = self._check_jobs(given, jobs)
+        pool = Pool(
+            slots=given.whole("slots", slots, least=1),
+            policy=given.choice("policy", policy, get_args(Policy)),  # type: ignore[arg-type] # it is one of them
+            jobs=_pool_jobs(given, wanted, policy, checkpoint_every, engine, timers),
+            serving=None if serving is None else _serving(given, serving, policy),
+            compute=given.choice("compute", compute, get_args(Compute)),  # type: ignore[arg-type] # the same
+        )
+        _check_pool(given, pool)
+        pool = replace(
+            pool, cores=check_room(given, self._settings, pool.slots, "slots", oversubscribed=oversubscribed)
+        )
+        if self._settings.attach is not None:
+            given.refuse("--distbench-attach needs ranks of one group, and a pool has many that come and go")
+        works = {job.name: self._workload(given, job.body, job.params, job.seed) for job in wanted}
+        if serving is not None:
+            works[SERVING] = self._workload(given, serving.body, serving.params, 0)
+        launched, request = self._distbench.ask.run(
+            given,
+            _wanted(wanted[0].body, wanted[0].params, wanted[0].seed),
+            world_size=None,
+            launches=launches,
+            timeout=timeout,
+            tolerance=None if tolerance is None else given.tolerance(tolerance),
+            name=name,
+        )
+        print(f"elastic_pool{name and ' '}{name}: {pool}")
+        case = replace(
+            request.case,
+            key=replace(request.case.key, launcher=pool.jobs[0].job.launcher),
+            world_size=pool.slots,
+            params=_identity(pool, works),
+        )
+        return self._distbench.run_request(
+            dataclasses.replace(
+                launched,
+                world_size=pool.slots,
+                pool=pool,
+                works={name: Work(body=w.body, params=w.params, seeds=list(w.seeds)) for name, w in works.items()},
+            ),
+            dataclasses.replace(request, case=case),
+        )
+
+    def _check_jobs(self, given: Arguments, jobs: object) -> list[WantedJob]:
+        listed = [jobs] if isinstance(jobs, WantedJob) else jobs
+        if not isinstance(listed, list | tuple) or not listed or not all(isinstance(j, WantedJob) for j in listed):
+            given.refuse(f"jobs={show(jobs)}; wanted a list of job(...), from pytest_distbench.elastic")
+        names = [given.text("the name of a job", job.name, without="[]=,") for job in listed]
+        if twice := [name for name in names if names.count(name) > 1 or name == SERVING]:
+            given.refuse(f"two jobs are called {twice[0]!r}: give each a name of its own, other than {SERVING!r}")
+        return list(listed)
+
+    def _workload(self, given: Arguments, body: object, params: Mapping[str, Any] | None, seed: int) -> Workload:
+        found = self._distbench.ask.workload(given, _wanted(body, params, seed))
+        if found.body.is_script or found.body.command:
+            given.refuse(f"{show(body)}: wanted a function, or 'file.py::function'")
+        return found
+
+
+def _wanted(body: object, params: Mapping[str, Any] | None, seed: int) -> Wanted:
+    return Wanted(
+        body=body, module="", params=params, args=(), cwd=None, env=None, read={}, makes_group=True, seeds=(seed,)
+    )
+
+
+def _pool_jobs(
+    given: Arguments,
+    wanted: Sequence[WantedJob],
+    policy: Policy,
+    checkpoint_every: object,
+    engine: object,
+    timers: object,
+) -> list[PoolJob]:
+    every = given.whole("checkpoint_every", checkpoint_every, least=1)
+    used = usable_engine(given, engine, timers)
+    found: list[PoolJob] = []
+    for job in wanted:
+        where = f"job {job.name!r}: "
+        pair = job.nodes if isinstance(job.nodes, tuple | list) else (job.nodes, job.nodes)
+        if len(pair) != 2:
+            given.refuse(f"{where}nodes={show(job.nodes)}; wanted a number, or the fewest and the most: (1, 2)")
+        least = given.whole(f"{where}nodes", pair[0], least=1)
+        most = given.whole(f"{where}nodes", pair[1], least=least)
+        least = most if policy == "gang" else least
+        submit_s = given.number(f"{where}submit_s", job.submit_s, least=0.0)
+        if found and submit_s < found[-1].submit_s:
+            given.refuse(
+                f"{where}submit_s={submit_s:g} is before that of job {found[-1].name!r}, listed above it: list jobs "
+                "in the order in which they are submitted"
+            )
+        elastic = ElasticJob(least=least, most=most, start=least, checkpoint_every=every, **used)
+        found.append(PoolJob(name=job.name, submit_s=submit_s, job=elastic))
+    if found[0].submit_s > 0:
+        given.refuse(
+            f"job {found[0].name!r}: submit_s={found[0].submit_s:g}; wanted 0: the clock begins with the first step of "
+            "the first job"
+        )
+    return found
+
+
+def _serving(given: Arguments, wanted: object, policy: Policy) -> Serving:
+    if not isinstance(wanted, WantedServing):
+        given.refuse(f"serving={show(wanted)}; wanted serving(...), from pytest_distbench.elastic")
+    if policy != "elastic":
+        given.refuse(f"serving takes slots from jobs that can give them: wanted policy='elastic', not {policy!r}")
+    per_replica = given.number("serving: per_replica", wanted.per_replica, above=0.0)
+    if isinstance(wanted.demand, str | bytes | Mapping) or not isinstance(wanted.demand, Sequence):
+        given.refuse(f"serving: demand={show(wanted.demand)}; wanted pairs (seconds, requests per second)")
+    demand: list[Demand] = []
+    for pair in wanted.demand:
+        numbers = [as_float(number) for number in pair] if isinstance(pair, tuple | list) else []
+        if len(numbers) != 2 or any(n is None or not math.isfinite(n) or n < 0 for n in numbers):
+            given.refuse(f"serving: demand has {show(pair)}; wanted a pair (seconds, requests per second)")
+        at_s, per_s = (float(number or 0.0) for number in numbers)
+        if demand and at_s <= demand[-1].at_s:
+            given.refuse(
+                f"serving: the demand of {at_s:g} s comes after that of {demand[-1].at_s:g} s: time does not go back; "
+                "list it by time"
+            )
+        demand.append(Demand(at_s=at_s, per_s=per_s))
+    if not any(each.per_s for each in demand):
+        given.refuse(f"serving: demand={show(wanted.demand)} has no request")
+    return Serving(demand=demand, per_replica=per_replica, seed=given.seeds((wanted.seed,))[0])
+
+
+def _check_pool(given: Arguments, pool: Pool) -> None:
+    """Refuse what could never be."""
+    for job in pool.jobs:
+        if job.job.least > pool.slots:
+            given.refuse(
+                f"job {job.name!r} could never start: it needs {job.job.least} slots under policy={pool.policy!r}, and "
+                f"slots={pool.slots}"
+            )
+    if pool.serving is None:
+        return
+    most = max(pool.serving.replicas(demand.per_s) for demand in pool.serving.demand)
+    least = max(job.job.least for job in pool.jobs)
+    if most + least > pool.slots:
+        given.refuse(
+            f"serving: its demand needs {most} replicas, and a job keeps at least {least} of slots={pool.slots}: it "
+            f"would never have them; wanted per_replica larger, or at most {pool.slots - least} replicas"
+        )
+
+
+def _identity(pool: Pool, works: Mapping[str, Workload]) -> dict[str, Any]:
+    """What defines a run: numbers of two policies, pools, engines or workloads are never compared."""
+    first = pool.jobs[0].job
+    return {
+        "pool": str(pool),
+        "checkpoint_every": first.checkpoint_every,
+        "version": first.version,
+        "timers": first.timers,
+        "works": {name: work.identity for name, work in works.items()},
+    }

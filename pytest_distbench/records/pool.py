@@ -1,0 +1,156 @@
+"""A pool: slots that several elastic jobs share, and a serving that goes before them; and what became of it.
+
+All seconds of results are since the pool's clock began: with the first step of the first job. What came before it is
+negative.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Literal
+
+from pytest_distbench.records.elastic import ElasticJob, ElasticResult
+from pytest_distbench.records.record import Record
+
+Policy = Literal["gang", "elastic"]
+"""Who gets slots. ``gang``: a job starts when there are all it may have, and keeps them. ``elastic``: a job starts when
+there are the fewest it needs, grows into what is free, and gives back what another needs to start."""
+
+Compute = Literal["real", "synthetic"]
+"""What bodies say of themselves: they compute, or wait in place of it."""
+
+SERVING = "serving"
+"""What the serving is called among the owners of slots."""
+
+
+class PoolJob(Record, frozen=True, kw_only=True):
+    """One job of a pool."""
+
+    name: str
+    submit_s: float
+    job: ElasticJob
+
+
+class Demand(Record, frozen=True, kw_only=True):
+    """Requests per second from a moment on."""
+
+    at_s: float
+    per_s: float
+
+
+class Serving(Record, frozen=True, kw_only=True):
+    """Replicas of an inference process, as many as the demand asks for, and requests that do not wait for answers."""
+
+    demand: list[Demand]
+    """By time; before the first there are no requests."""
+    per_replica: float
+    """Requests per second that one replica is to answer."""
+    seed: int = 0
+    """Of the arrivals."""
+
+    def per_s(self, at_s: float) -> float:
+        """Requests per second that are asked for at a moment."""
+        return next((demand.per_s for demand in reversed(self.demand) if demand.at_s <= at_s), 0.0)
+
+    def replicas(self, per_s: float) -> int:
+        """How many a demand needs."""
+        return math.ceil(per_s / self.per_replica)
+
+    def __str__(self) -> str:
+        curve = ", ".join(f"{demand.per_s:g}/s from {demand.at_s:g} s" for demand in self.demand)
+        return f"serving {curve}, {self.per_replica:g}/s per replica"
+
+
+class Pool(Record, frozen=True, kw_only=True):
+    """What is shared, by whom, and how."""
+
+    slots: int
+    policy: Policy
+    jobs: list[PoolJob]
+    """In the order in which they are submitted."""
+    serving: Serving | None = None
+    compute: Compute = "real"
+    cores: int | None = None
+    """Of this host, where there are fewer of them than slots: the pool is oversubscribed."""
+
+    def __str__(self) -> str:
+        words = [f"{self.slots} slots, {self.policy}"]
+        words += [f"{job.name} on {job.job.nodes} nodes from {job.submit_s:g} s" for job in self.jobs]
+        words += [str(self.serving)] if self.serving is not None else []
+        words += ["synthetic compute"] if self.compute == "synthetic" else []
+        words += [f"oversubscribed: {self.cores} cores"] if self.cores is not None else []
+        return "; ".join(words)
+
+
+class Hold(Record, frozen=True, kw_only=True):
+    """A slot, for as long as somebody had it."""
+
+    slot: int
+    owner: str
+    """A job, or :data:`SERVING`."""
+    begin_s: float
+    end_s: float
+    asked_s: float | None = None
+    """When its owner was asked to give it back; None: nobody asked."""
+    ready_s: float | None = None
+    """Of a replica: when it could answer."""
+
+
+class PoolJobResult(Record, frozen=True, kw_only=True):
+    """What became of one job."""
+
+    name: str
+    submitted_s: float
+    started_s: float | None = None
+    """Its first step; None: it took none."""
+    ended_s: float | None = None
+    workers: list[tuple[float, int]] = []
+    """From when on how many trained together."""
+    elastic: ElasticResult | None = None
+    """Its changes, epochs and workers, whose seconds are since its own first step."""
+
+
+class Preemption(Record, frozen=True, kw_only=True):
+    """A demand that needed more replicas than there were."""
+
+    at_s: float
+    replicas: int
+    """More, that it needed."""
+    free_s: float | None = None
+    """Until their slots were free; None: they never were."""
+    ready_s: float | None = None
+    """Until the last of them could answer."""
+
+
+class Moment(Record, frozen=True, kw_only=True):
+    """A stretch of time in which the slots and the demand were the same."""
+
+    begin_s: float
+    end_s: float
+    per_s: float
+    """Requests that were asked for."""
+    serving: int
+    """Slots."""
+    training: int
+    requests: int
+    p95_s: float | None = None
+    """Of the requests that were due in it; None: there were none."""
+
+
+class PoolResult(Record, frozen=True, kw_only=True):
+    """What one launch of a pool showed beside its metrics."""
+
+    pool: Pool
+    makespan_s: float
+    """From the first submission to the end of the last job."""
+    idle_gap_s: float
+    """The longest time between two steps in which no job trained."""
+    allocated: float
+    """Share of the slots' seconds that somebody had them."""
+    productive: float
+    """Share that went into steps that counted, and into answers."""
+    jobs: list[PoolJobResult]
+    holds: list[Hold]
+    moments: list[Moment] = []
+    """Of a pool with a serving."""
+    preemptions: list[Preemption] = []

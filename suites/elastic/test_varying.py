@@ -1,0 +1,42 @@
+"""Does it hurt to change the number of workers? Convergence on 2, on 4, and on 2 to 4, as report 002 compared them.
+
+``pytest suites/elastic -k varying --world-size 2 --distbench-json run.json``, then ``distbench report run.json --table
+accuracy`` (epoch, accuracy of gang 2, gang 4, elastic 2-4). With fewer cores than workers no clock means anything, and
+none is judged: what they learn does not depend on it.
+"""
+
+from pytest_distbench.elastic import join, leave
+
+TRAIN = "resnet20_varying.py::train"
+PLAN = [join(at_step=50, nodes=2), leave(at_step=170), leave(at_step=230)]
+
+
+def test_varying(elastic, distbench):
+    """Two workers, four, three, and two again: nobody skips a sample, and all learn as much."""
+    options = {"engine": "fast", "params": {"epochs": 16}, "oversubscribed": True}
+    two = elastic(TRAIN, nodes=2, name="gang2", **options)
+    four = elastic(TRAIN, nodes=4, name="gang4", **options)
+    varying = elastic(TRAIN, nodes=(2, 4), plan=PLAN, name="elastic2-4", **options)
+    distbench.judge(
+        "accuracy_lost",
+        lambda fewer, more, moving: min(fewer["final_accuracy"], more["final_accuracy"]) - moving["final_accuracy"],
+        of=[two, four, varying],
+        better="info",
+        at_most=0.03,
+    )
+
+
+def test_varying_rate(elastic, distbench):
+    """The learning rate is as many times that of one worker as there are workers: 2, 3 and 4."""
+    plan = [join(at_step=10), join(at_step=60), join(at_step=110)]
+    run = elastic(TRAIN, nodes=(1, 4), plan=plan, start=1, engine="fast", params={"epochs": 16}, oversubscribed=True)
+    for nodes in (2, 3, 4):
+        distbench.judge(
+            "lr_rule",
+            lambda job, nodes=nodes: job[f"lr[nodes={nodes}]"] / job["lr[nodes=1]"],
+            of=run,
+            better="exact",
+            at={"nodes": nodes},
+            at_least=nodes * (1 - 1e-12),
+            at_most=nodes * (1 + 1e-12),
+        )

@@ -1,0 +1,148 @@
+"""The fixture ``elastic_pool``: what it refuses, before anything is started."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from support.pools import launch_of
+from support.projects import Project, run
+
+from pytest_distbench.records.launch import LaunchRecord
+from pytest_distbench.records.plan import LaunchPlan
+from pytest_distbench.records.pool import SERVING, Pool
+from pytest_distbench.records.record import replace
+from pytest_distbench.run import launching
+
+TEST = """
+    from pytest_distbench.elastic import job, serving
+
+    def body(rank):
+        pass
+
+    def load():
+        pass
+
+    A = job("A", body, nodes=(1, 2))
+    GIVEN = {"slots": 2, "policy": "elastic"}
+
+    def test_it(elastic_pool):
+        elastic_pool({call})
+"""
+SERVES = "[A], **GIVEN, serving=serving(load, per_replica=10, demand={demand})"
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        ("[A], slots=0, policy='gang'", "*elastic_pool: slots=0; wanted a whole number of at least 1*test_it.py:13*"),
+        ("[A], slots=2, policy='fair'", "*elastic_pool: policy='fair'; wanted one of gang, elastic*"),
+        ("[], **GIVEN", "*jobs=[[]]; wanted a list of job(...)*"),
+        ("body, **GIVEN", "*wanted a list of job(...), from pytest_distbench.elastic*"),
+        ("[A, A], **GIVEN", "*two jobs are called 'A': give each a name of its own*"),
+        ("job('serving', body, nodes=1), **GIVEN", "*called 'serving'*other than 'serving'*"),
+        ("job('a=b', body, nodes=1), **GIVEN", "*the name of a job='a=b'; wanted printable text without*"),
+        ("job('B', body, nodes=3), **GIVEN", "*job 'B' could never start: it needs 3 slots under policy='elastic'*"),
+        (
+            "job('B', body, nodes=(1, 3)), slots=2, policy='gang'",
+            "*job 'B' could never start: it needs 3 slots under policy='gang', and slots=2*",
+        ),
+        ("job('B', body, nodes=(2, 1)), **GIVEN", "*job 'B': nodes=1; wanted a whole number of at least 2*"),
+        ("job('B', body, nodes=1, submit_s=3), **GIVEN", "*job 'B': submit_s=3; wanted 0: the clock begins with*"),
+        (
+            "[A, job('B', body, nodes=1, submit_s=3), job('C', body, nodes=1, submit_s=2)], **GIVEN",
+            "*job 'C': submit_s=2 is before that of job 'B'*",
+        ),
+        ("[A, job('B', body, nodes=1, submit_s=-1)], **GIVEN", "*submit_s=-1; wanted a finite number of at least 0*"),
+        ("[A], **GIVEN, compute='none'", "*compute='none'; wanted one of real, synthetic*"),
+        ("[A], **GIVEN, oversubscribed=1", "*oversubscribed=1; wanted True or False*"),
+        ("[A], **GIVEN, engine='slow'", "*engine='slow'; wanted one of stock*"),
+        ("[A], **GIVEN, serving=load", "*wanted serving(...), from pytest_distbench.elastic*"),
+        (SERVES.replace("{demand}", "[(5, 1), (3, 2)]"), "*the demand of 3 s comes after that of 5 s: time does not*"),
+        (SERVES.replace("{demand}", "[(5, -1)]"), "*demand has (5, -1); wanted a pair (seconds, requests per second)*"),
+        (SERVES.replace("{demand}", "[5]"), "*demand has 5; wanted a pair*"),
+        (SERVES.replace("{demand}", "{5: 1}"), "*demand={5: 1}; wanted pairs*"),
+        (SERVES.replace("{demand}", "[(5, 0)]"), "*has no request*"),
+        (
+            SERVES.replace("{demand}", "[(5, 11)]"),
+            "*its demand needs 2 replicas, and a job keeps at least 1 of slots=2*",
+        ),
+        (
+            "[A], slots=2, policy='gang', serving=serving(load, per_replica=10, demand=[(5, 1)])",
+            "*serving takes slots from jobs that can give them: wanted policy='elastic', not 'gang'*",
+        ),
+        (
+            "[A], **GIVEN, serving=serving(load, per_replica=0, demand=[(5, 1)])",
+            "*serving: per_replica=0; wanted a finite number above 0*",
+        ),
+        ("[A], **GIVEN, serving=serving('no.py::load', per_replica=1, demand=[(5, 1)])", "*no.py*"),
+    ],
+)
+def test_what_cannot_be_is_refused_with_the_tests_line(project: Project, call: str, message: str) -> None:
+    result = run(project(TEST.replace("{call}", call)))
+
+    result.stdout.fnmatch_lines([message.replace(";", "?")])
+    assert result.ret == 1
+
+
+@pytest.fixture
+def plans(monkeypatch: pytest.MonkeyPatch) -> list[LaunchPlan]:
+    """Of pools that were to be launched; none is, and each has the record of one that never ran."""
+    found: list[LaunchPlan] = []
+
+    def launch(plan: LaunchPlan, *, on_progress: Callable[[str], None]) -> LaunchRecord:
+        found.append(plan)
+        assert plan.pool is not None
+        record = launch_of(replace(plan.pool, cores=None))
+        assert record.pool is not None
+        return replace(record, pool=replace(record.pool, pool=plan.pool), logs=plan.directory)
+
+    monkeypatch.setattr(launching, "launch_pool", launch)
+    return found
+
+
+def pool_of(plans: list[LaunchPlan]) -> Pool:
+    assert plans[0].pool is not None
+    return plans[0].pool
+
+
+def test_more_slots_than_ranks_are_not_run_unless_the_test_says_so(project: Project, plans: list[LaunchPlan]) -> None:
+    call = "[job('A', body, nodes=1), job('B', body, nodes=2)], slots=4096, policy='gang'"
+    run(project(TEST.replace("{call}", call))).stdout.fnmatch_lines(["*1 skipped*"])
+    assert plans == []
+
+    run(project(TEST.replace("{call}", f"{call}, oversubscribed=True")))
+    assert pool_of(plans).slots == 4096
+    assert pool_of(plans).cores is not None
+
+
+def test_a_plan_has_what_each_job_runs(project: Project, plans: list[LaunchPlan]) -> None:
+    call = "[A, job('B', body, nodes=1, params={'n': 3}, seed=5)], **GIVEN, compute='synthetic'"
+    run(project(TEST.replace("{call}", call)))
+
+    assert {name: (work.params, work.seeds) for name, work in plans[0].works.items()} == {
+        "A": ({}, [0]),
+        "B": ({"n": 3}, [5]),
+    }
+    assert (
+        str(pool_of(plans)) == "2 slots, elastic; A on 1 to 2 nodes from 0 s; B on 1 nodes from 0 s; synthetic compute"
+    )
+    assert [job.job.checkpoint_every for job in pool_of(plans).jobs] == [20, 20]
+
+
+def test_a_job_under_gang_has_all_or_nothing(project: Project, plans: list[LaunchPlan]) -> None:
+    run(
+        project(
+            TEST.replace("{call}", "[job('A', body, nodes=1), job('B', body, nodes=(1, 2))], slots=2, policy='gang'")
+        )
+    )
+
+    assert [(job.job.least, job.job.most) for job in pool_of(plans).jobs] == [(1, 1), (2, 2)]
+
+
+def test_a_serving_is_part_of_the_pool(project: Project, plans: list[LaunchPlan]) -> None:
+    call = SERVES.replace("[A]", "job('train', body, nodes=(1, 2))").replace("{demand}", "[(2, 1), (6, 0)]")
+    run(project(TEST.replace("{call}", call)))
+
+    assert plans[0].works[SERVING].body.function == "load"
+    assert str(pool_of(plans).serving) == "serving 1/s from 2 s, 0/s from 6 s, 10/s per replica"

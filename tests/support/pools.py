@@ -1,0 +1,101 @@
+"""A pool that never ran: two jobs on two slots under the elastic policy, and a training that yields to a serving."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from pytest_distbench.launch.elastic.pool_measure import measure_pool
+from pytest_distbench.records.launch import LaunchRecord
+from pytest_distbench.records.pool import SERVING, Demand, Pool, PoolJob, Serving
+from pytest_distbench.records.pool_timeline import (
+    Answered,
+    Asked,
+    ClockBegan,
+    Demanded,
+    Ended,
+    Freed,
+    Granted,
+    PoolLine,
+    ReplicaReady,
+    Submitted,
+)
+from pytest_distbench.records.record import replace
+from pytest_distbench.records.timeline import Line
+from support.timelines import JOB, Timeline
+
+ONE = replace(JOB, least=1, most=1)
+POOL = Pool(
+    slots=2,
+    policy="elastic",
+    jobs=[PoolJob(name="A", submit_s=0, job=ONE), PoolJob(name="B", submit_s=2, job=JOB)],
+)
+SERVED = Pool(
+    slots=2,
+    policy="elastic",
+    jobs=[PoolJob(name="train", submit_s=0, job=JOB)],
+    serving=Serving(demand=[Demand(at_s=2, per_s=1), Demand(at_s=6, per_s=0)], per_replica=5),
+)
+
+
+def shared() -> tuple[list[PoolLine], Mapping[str, Sequence[Line]]]:
+    """A trains in slot 0 from 10 to 19 s; B in slot 1 from 15 s on, in both from 24 s, until 29 s."""
+    a, b = Timeline(), Timeline()
+    a.begin(8.0, 0)
+    a.generation(0, [0], first=10.0, steps=10)
+    a.agent_ended(19.5, 0)
+    b.begin(12.0, 1)
+    b.generation(0, [1], first=15.0, steps=6)
+    b.change(20.0, 0, "join", [0], [0, 1])
+    b.generation(1, [0, 1], first=24.0, steps=6, resumed=6)
+    b.stable(26.0, 0, 1, 2)
+    lines: list[PoolLine] = [
+        Submitted(t=8.0, job="A"),
+        Granted(t=8.0, owner="A", slot=0),
+        ClockBegan(t=10.0),
+        Submitted(t=12.0, job="B"),
+        Granted(t=12.0, owner="B", slot=1),
+        Freed(t=19.5, owner="A", slot=0),
+        Ended(t=19.5, job="A"),
+        Granted(t=20.0, owner="B", slot=0),
+        Freed(t=29.5, owner="B", slot=1),
+        Freed(t=30.0, owner="B", slot=0),
+        Ended(t=30.0, job="B"),
+    ]
+    return lines, {"A": sorted(a.lines, key=lambda x: x.t), "B": sorted(b.lines, key=lambda x: x.t)}
+
+
+def served() -> tuple[list[PoolLine], Mapping[str, Sequence[Line]]]:
+    """Trains in two slots from 10 s, in one from 15 s; the other serves from 14 to 17 s, and has three requests."""
+    train = Timeline()
+    train.begin(8.0, 0, 1)
+    train.generation(0, [0, 1], first=10.0, steps=3)
+    train.change(12.0, 0, "leave", [1], [0])
+    train.agent_ended(12.5, 1)
+    train.generation(1, [0], first=15.0, steps=15, resumed=3)
+    train.stable(17.0, 0, 1, 1)
+    lines: list[PoolLine] = [
+        Submitted(t=8.0, job="train"),
+        Granted(t=8.0, owner="train", slot=0),
+        Granted(t=8.0, owner="train", slot=1),
+        ClockBegan(t=10.0),
+        Demanded(t=12.0, per_s=1, replicas=1),
+        Asked(t=12.0, owner="train", slot=1),
+        Freed(t=12.5, owner="train", slot=1),
+        Granted(t=12.5, owner=SERVING, slot=1),
+        ReplicaReady(t=14.0, slot=1, pid=1, port=1),
+        Answered(t=14.1, number=0, intended_t=12.6, slot=1, busy_s=0.1),
+        Answered(t=14.2, number=1, intended_t=13.2, slot=1, busy_s=0.1),
+        Answered(t=15.1, number=2, intended_t=15.0, slot=1, busy_s=0.1),
+        Demanded(t=16.0, per_s=0, replicas=0),
+        Asked(t=16.0, owner=SERVING, slot=1),
+        Freed(t=17.0, owner=SERVING, slot=1),
+        Freed(t=30.0, owner="train", slot=0),
+        Ended(t=30.0, job="train"),
+    ]
+    return lines, {"train": sorted(train.lines, key=lambda x: x.t)}
+
+
+def launch_of(pool: Pool) -> LaunchRecord:
+    """A launch of :data:`POOL` or :data:`SERVED`."""
+    result, measurements = measure_pool(pool, *(served() if pool.serving is not None else shared()))
+    return LaunchRecord(index=0, outcome="passed", wall_s=25.0, pool=result, measurements=measurements)
