@@ -137,8 +137,7 @@ class ElasticJob(Record, frozen=True, kw_only=True):
         timers = ", ".join(f"{name}={value:g}" for name, value in self.timers.items())
         return (
             f"{self.nodes} nodes, {self.start} at the start, {self.plan}; {self._checkpoints}; engine {engine}, "
-            + timers
-            + (f"; oversubscribed: {self.cores} cores" if self.cores is not None else "")
+            f"{timers}" + (f"; oversubscribed: {self.cores} cores" if self.cores is not None else "")
         )
 
     @property

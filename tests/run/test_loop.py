@@ -155,7 +155,7 @@ def test_launches_come_in_pairs_beside_another_revision_and_those_of_an_elastic_
 ) -> None:
     settings = SimpleNamespace(against=against, attach=None, given_max_launches=given)
     session.launching.settings = settings  # type: ignore[assignment]
-    request: Any = SimpleNamespace(elastic=elastic)
+    request: Any = SimpleNamespace(elastic=elastic, pool=None)
     samples = session.samples(request)
     samples.launches = [LaunchRecord(index=0, outcome="passed", wall_s=299.0)]
 

@@ -11,7 +11,7 @@ from pytest_distbench.errors import ReadingError
 from pytest_distbench.launch.elastic.diagnosis import tell_agent_end, tell_unstable
 from pytest_distbench.launch.elastic.ends import WorkerEnds
 from pytest_distbench.launch.elastic.engine import Engine
-from pytest_distbench.launch.elastic.progress import STABLE_LINES, STABLE_STEPS, CannotGoOn, Progress
+from pytest_distbench.launch.elastic.progress import EXIT_S, STABLE_LINES, STABLE_STEPS, CannotGoOn, Progress
 from pytest_distbench.launch.elastic.schedule import changes_of, choose_slots, taken_after
 from pytest_distbench.launch.elastic.script import ScriptWatch
 from pytest_distbench.records.elastic import START, Change, ElasticJob
@@ -26,8 +26,6 @@ from pytest_distbench.records.timeline import (
     append,
 )
 
-EXIT_S = 30.0
-"""How long agents may take to end after their workers have finished."""
 _LOOK_S = 0.02
 
 

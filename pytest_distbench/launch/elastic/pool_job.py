@@ -9,14 +9,11 @@ from pathlib import Path
 from pytest_distbench.launch.elastic.allocation import Holder
 from pytest_distbench.launch.elastic.diagnosis import tell_unstable
 from pytest_distbench.launch.elastic.engine import Engine
-from pytest_distbench.launch.elastic.progress import CannotGoOn, Progress
+from pytest_distbench.launch.elastic.progress import EXIT_S, CannotGoOn, Progress
 from pytest_distbench.records.elastic import START, Change
 from pytest_distbench.records.pool import PoolJob
 from pytest_distbench.records.record import Record
 from pytest_distbench.records.timeline import AgentEnded, Began, Changed, Stable, Stepped, TimelineReader, append
-
-EXIT_S = 30.0
-"""How long agents may take to end after their workers have finished."""
 
 
 class RunningJob:

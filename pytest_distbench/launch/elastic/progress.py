@@ -11,6 +11,10 @@ STABLE_LINES = 1
 """Of a script so many lines of steps: from one to the next may be an epoch."""
 
 
+EXIT_S = 30.0
+"""How long agents may take to end after their workers have finished."""
+
+
 class CannotGoOn(Exception):
     """The job has failed; the text says how."""
 
