@@ -104,7 +104,7 @@ def job_section(results: Sequence[CaseResult]) -> Section:
     """One row per launch of an elastic job: its set-up, epochs, time and quality."""
     rows = []
     for result, launch, job in _jobs(results):
-        values = {m.key: m.value for m in launch.measurements}
+        values = {m.name: m.value for m in launch.measurements if not m.at.keys() - {"job"}}
         whole = job.start_s + job.training_s + job.end_s
         last = job.epochs[-1] if job.epochs else None
         rows.append(
