@@ -100,7 +100,7 @@ def test_script(elastic):
 
 
 def test_an_unchanged_script_that_keeps_a_snapshot_is_measured_from_outside(pytester: pytest.Pytester) -> None:
-    """Some time after step 45 it does the epoch anew that it is in: ten steps on two nodes, twenty on one."""
+    """Some time after step 45 it does its epoch anew, unless that had just ended: ten steps on two nodes, twenty on one."""
     pytester.makepyfile(train=SCRIPT, test_mine=TEST_OF_SCRIPT)
     result = pytester.runpytest_subprocess(*COMMAND, "--distbench-json=run.json")
 
@@ -113,7 +113,8 @@ def test_an_unchanged_script_that_keeps_a_snapshot_is_measured_from_outside(pyte
     assert (change.kind, change.before, change.after, change.rounds) == ("kill", 2, 1, 1)
     assert change.before_it is not None
     assert change.after_it is not None
-    assert (change.after_it.step, change.after_it.epoch) == (10 * (change.before_it.epoch or 0), change.before_it.epoch)
+    assert change.after_it.step == 10 * (change.after_it.epoch or 0)
+    assert 0 <= (change.after_it.epoch or 0) - (change.before_it.epoch or 0) <= 1
     assert change.steps_redone == change.before_it.step - change.after_it.step + 1
     assert {"import", "group_init", "first_step"} <= change.parts.keys()
     assert [epoch.epoch for epoch in launch.elastic.epochs] == list(range(20))
