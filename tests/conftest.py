@@ -42,6 +42,7 @@ LONGEST = [
         "test_code",
         "end_to_end/test_against",
         "end_to_end/test_scripts",
+        "end_to_end/test_elastic",
     )
 ]
 """Files with the longest tests, in the order they are begun in."""

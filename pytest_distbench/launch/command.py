@@ -58,9 +58,9 @@ _GUARDED = (
     "from pytest_distbench.launch.guardian import main; from pytest_distbench.records.launch_files import LaunchFiles\n"
     "main(int(sys.argv[1]), LaunchFiles(Path(sys.argv[2])), sys.argv[3:])"
 )
-_SITE = str(Path(__file__).resolve().parents[1] / "worker" / "site")
+SITE = str(Path(__file__).resolve().parents[1] / "worker" / "site")
 """On the path of every Python of a command; see the module that lies there."""
-_HELPFUL = {"PYTHONFAULTHANDLER": "1", "PYTHONUNBUFFERED": "1"}
+OBSERVED = {"PYTHONFAULTHANDLER": "1", "PYTHONUNBUFFERED": "1"}
 """So that what hangs can be asked where it is, and what is killed has said what it said."""
 
 
@@ -83,8 +83,8 @@ def launch_command(
     """
     session = uuid.uuid4().hex  # its own: all that carries it is ended, and a launcher of ranks goes on
     ours = {SESSION_VARIABLE: session, NOTES_VARIABLE: str(plan.files.plan)}
-    plan = settle(replace(plan, variables={**_HELPFUL, **plan.variables, **ours}))
-    path = os.pathsep.join(filter(None, [_SITE, plan.variables.get("PYTHONPATH")]))
+    plan = settle(replace(plan, variables={**OBSERVED, **plan.variables, **ours}))
+    path = os.pathsep.join(filter(None, [SITE, plan.variables.get("PYTHONPATH")]))
     plan = replace(plan, variables={**plan.variables, "PYTHONPATH": path})
     plan.files.plan.touch(mode=0o600)
     plan.files.plan.write_bytes(msgspec.json.encode(replace(plan, variables={}, read={})))

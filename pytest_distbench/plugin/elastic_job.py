@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypedDict
 
@@ -12,13 +13,17 @@ import pytest
 from pytest_distbench.errors import ConfigurationError, show
 from pytest_distbench.launch.elastic.engines import DEFAULT_ENGINE, ENGINES
 from pytest_distbench.launch.elastic.schedule import changes_of, check_job, usual_start
+from pytest_distbench.launch.elastic.steps import check_pattern
+from pytest_distbench.launch.readers.check import problem_with
 from pytest_distbench.machine import hardware
 from pytest_distbench.plugin.arguments import Arguments
 from pytest_distbench.plugin.fixtures import Distbench
 from pytest_distbench.plugin.runs import Run
 from pytest_distbench.plugin.workload import Wanted
 from pytest_distbench.records.elastic import Change, Cycle, ElasticJob, MembershipPlan
+from pytest_distbench.records.reader import Reader
 from pytest_distbench.records.record import Number, replace
+from pytest_distbench.run.request import LaunchRequest
 from pytest_distbench.run.settings import Settings
 
 if TYPE_CHECKING:
@@ -34,12 +39,18 @@ class Elastic:
 
     def __call__(
         self,
-        body: Callable[[ElasticRank], object] | str,
+        body: Callable[[ElasticRank], object] | str | None = None,
         *,
         nodes: int | tuple[int, int],
         plan: Cycle | Change | Sequence[Change] = (),
         start: int | None = None,
         checkpoint_every: int | None = None,
+        steps: Reader | None = None,
+        args: Sequence[str | os.PathLike[str]] = (),
+        module: str = "",
+        cwd: str | os.PathLike[str] | None = None,
+        env: Mapping[str, str] | None = None,
+        read: Mapping[str, Reader] | None = None,
         engine: str = DEFAULT_ENGINE,
         timers: Mapping[str, float] | None = None,
         oversubscribed: bool = False,
@@ -50,24 +61,31 @@ class Elastic:
         tolerance: float | Mapping[str, float] | None = None,
         name: str = "",
     ) -> Run:
-        """Train once per launch, change the membership as planned, and judge what that cost.
+        r"""Train once per launch, change the membership as planned, and judge what that cost.
 
         Args:
             body: a function at module level that takes the :class:`ElasticRank`, or ``"file.py::function"``. It runs
                 from its beginning in every generation, and goes on where ``rank.training(...)`` finds the last good
-                checkpoint.
+                checkpoint. Or ``"train.py"``, a script that keeps checkpoints of its own and is measured from outside.
             nodes: how many, or the fewest and the most; each has one worker. At most the ranks of the run.
             plan: what changes: ``cycle(...)``, or a list of ``join(...)``, ``leave(...)``, ``kill(...)``,
                 ``crash(...)``, ``stop(...)``, from :mod:`pytest_distbench.elastic`. Nothing: a fixed run, to compare
                 others with.
             start: nodes at the beginning. Default: the fewest where some join first, else the most.
-            checkpoint_every: steps between two checkpoints. Default: 20; ``torchft`` writes none.
+            checkpoint_every: steps between two checkpoints. Default: 20; ``torchft`` writes none, a script its own.
+            steps: of a script: which of the lines that it prints are steps, ``stdout(r"step (\d+)")``. Groups of the
+                pattern named ``epoch``, ``loss``, ``accuracy``, ``top5`` and ``lr`` are read besides.
+            args: command line of a script, as of ``distbench.run``; so are ``module``, ``cwd``, ``env`` and ``read``.
+            module: in place of a script: ``pkg.train``, as ``torchrun -m``.
+            cwd: where a script runs.
+            env: added to the environment of a script.
+            read: metrics to be read of what a script prints and writes.
             engine: what changes the membership, a row of ``launch/elastic/engines.py``: ``stock``, the command line
                 tool torchrun; ``fast``, the same agents from a process that has torch loaded; ``torchft``, whose bodies
                 differ in two lines (docs/elastic.md).
             timers: of the engine, by name: ``last_call_s``, ``keep_alive_s``, ``keep_alive_attempts``,
-                ``collective_s``, ``settle_s``; in whole seconds for ``stock``. Default: as short as its public
-                settings allow.
+                ``collective_s``, ``settle_s``; in whole seconds for ``stock``, which has ``max_restarts`` besides.
+                Default: as short as its public settings allow.
             oversubscribed: there may be more nodes than ranks of the run. What they learn counts; clocks are shown, and
                 not judged. It is said in the record.
             params: JSON-able; handed to the body as ``rank.params``, and as its arguments of these names.
@@ -92,12 +110,12 @@ class Elastic:
             given,
             Wanted(
                 body=body,
-                module="",
+                module=module,
                 params=params,
-                args=(),
-                cwd=None,
-                env=None,
-                read={},
+                args=args,
+                cwd=cwd,
+                env=env,
+                read=read if read is not None else {},
                 makes_group=True,
                 seeds=(seed,),
             ),
@@ -109,8 +127,8 @@ class Elastic:
         )
         if "elastic" in request.case.params:
             given.refuse("params holds 'elastic', which is what the job itself is stored under: give it another name")
-        if launched.body.is_script:
-            given.refuse("an elastic body is a function that takes the rank, or 'file.py::function'")
+        if (lines := _steps(given, steps, launched, job)) is not None:
+            job = replace(job, steps=lines, checkpoint_every=None if checkpoint_every is None else job.checkpoint_every)
         print(f"elastic{name and ' '}{name}: {job}")
         case = replace(
             request.case,
@@ -154,6 +172,39 @@ class Elastic:
         except ConfigurationError as error:
             given.refuse(f"plan: {error}")
         return job
+
+
+def _steps(given: Arguments, steps: object, launched: LaunchRequest, job: ElasticJob) -> Reader | None:
+    """Which lines of a script are steps.
+
+    Raises:
+        Misuse: it does not say, or says so of what is none.
+    """
+    body = launched.body
+    if body.command:
+        given.refuse("a command starts its processes itself; an elastic job is a function or a script below torchrun")
+    if not body.is_script:
+        for name, wanted in (("steps", steps), ("env", launched.workplace.variables), ("read", launched.read)):
+            if wanted:
+                given.refuse(f"{name}= is for scripts: a function tells of its steps and numbers itself")
+        return None
+    if not ENGINES[job.engine].runs_scripts:
+        able = ", ".join(name for name, kind in ENGINES.items() if kind.runs_scripts)
+        given.refuse(f"engine={job.engine!r} runs functions alone; a script needs one of {able}")
+    if not isinstance(steps, Reader):
+        given.refuse(
+            f"steps={show(steps)}; wanted stdout(r'step (\\d+)') of pytest_distbench.read, which says what the script "
+            "prints of each step, or of each epoch: from outside, stall and recovery lie between two such lines"
+        )
+    try:
+        if problem := problem_with(steps):
+            given.refuse(f"steps: {problem}")
+        check_pattern(steps)
+        if steps.rank != "all" and steps.rank >= job.least:
+            given.refuse(f"steps: rank={steps.rank}, and with the fewest nodes there are {job.least}")
+    except ConfigurationError as error:
+        given.refuse(f"steps: {error}")
+    return steps
 
 
 def _plan(given: Arguments, plan: object) -> MembershipPlan:
@@ -261,4 +312,5 @@ def _identity(job: ElasticJob) -> dict[str, Any]:
         "checkpoint_every": job.checkpoint_every,
         "version": job.version,
         "timers": job.timers,
+        **({"steps": job.steps.source} if job.steps is not None else {}),
     }

@@ -96,6 +96,7 @@ def read_settings(config: pytest.Config) -> Settings:
         launcher=_launcher(config),
         launches=launches,
         max_launches=_most(config, launches, RUN_LAUNCHES),
+        given_max_launches=bool(_text(config, "max_launches")),
         update_launches=launches if given_launches else BASELINE_LAUNCHES if fake_rank is None else 1,
         timeout_s=_number(config, "timeout", 300.0, least=0.1, most=LONGEST_TIMEOUT_S),
         baselines=_folder(config),

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Literal
 
+from pytest_distbench.records.reader import Reader
 from pytest_distbench.records.record import Number, Record
 
 ChangeKind = Literal["join", "leave", "kill", "crash", "stop"]
@@ -102,9 +103,12 @@ class ElasticJob(Record, frozen=True, kw_only=True):
     version: str = ""
     """Of what the engine runs, as far as it decides about its numbers: ``torch 2.13``."""
     timers: dict[str, Number]
-    """How long it waits, by the names in the engine's row; seconds, but for numbers of attempts."""
-    checkpoint_every: int | None
-    """Steps between two checkpoints; None: there are none, newcomers get what they need from a node that has it."""
+    """How long it waits, by the names in the engine's row; seconds, but for numbers of attempts and restarts."""
+    checkpoint_every: int | None = None
+    """Steps between two checkpoints; None: of a script, and the test does not say; or there are none, and newcomers get
+    what they need from a node that has it."""
+    steps: Reader | None = None
+    """Which lines of a script are steps; None: a body says so itself."""
     cores: int | None = None
     """Of this host, where there are fewer of them than nodes and the test asked for it: no clock means anything."""
 
@@ -131,10 +135,16 @@ class ElasticJob(Record, frozen=True, kw_only=True):
     def __str__(self) -> str:
         engine = f"{self.engine} (in place of {self.in_place_of})" if self.in_place_of else self.engine
         timers = ", ".join(f"{name}={value:g}" for name, value in self.timers.items())
-        every = "no checkpoint" if self.checkpoint_every is None else f"checkpoint every {self.checkpoint_every} steps"
-        return f"{self.nodes} nodes, {self.start} at the start, {self.plan}; {every}; engine {engine}, {timers}" + (
-            f"; oversubscribed: {self.cores} cores" if self.cores is not None else ""
+        return (
+            f"{self.nodes} nodes, {self.start} at the start, {self.plan}; {self._checkpoints}; engine {engine}, "
+            f"{timers}" + (f"; oversubscribed: {self.cores} cores" if self.cores is not None else "")
         )
+
+    @property
+    def _checkpoints(self) -> str:
+        if self.checkpoint_every is None:
+            return "no checkpoint" if self.steps is None else "checkpoints of its own"
+        return f"checkpoint every {self.checkpoint_every} steps"
 
 
 def is_elastic(launcher: str) -> bool:
@@ -143,9 +153,20 @@ def is_elastic(launcher: str) -> bool:
 
 
 PARTS = (
-    "detect", "rendezvous", "process_start", "import", "group_init", "build", "checkpoint_load", "first_step",
+    "detect", "stop", "rendezvous", "process_start", "import", "group_init", "build", "checkpoint_load", "first_step",
 )  # fmt: skip
 """Of a recovery, in their order."""
+
+
+class Moment(Record, frozen=True, kw_only=True):
+    """One step of a training, as it stood: nothing is smoothed."""
+
+    step: int
+    epoch: int | None = None
+    loss: float | None = None
+    """Mean over the workers that told of it."""
+    accuracy: float | None = None
+    lr: float | None = None
 
 
 class ChangeResult(Record, frozen=True, kw_only=True):
@@ -179,11 +200,26 @@ class ChangeResult(Record, frozen=True, kw_only=True):
     """Of torchrun's ``--max-restarts``, by the survivor that used most."""
     joiner_ready_s: float | None = None
     """From the change to the newcomer's first step."""
+    slot_free_s: float | None = None
+    """Of a leave: from the change until the agents of its nodes have ended, and their places are free."""
+    before_it: Moment | None = None
+    """The last step before it that anybody took."""
+    after_it: Moment | None = None
+    """The first one after it; None: there was none, or nobody began anew."""
 
     @property
     def unaccounted_s(self) -> float | None:
         """What of the recovery no part explains."""
         return None if self.recovery_s is None else self.recovery_s - sum(self.parts.values())
+
+
+class RateChange(Record, frozen=True, kw_only=True):
+    """A step from which on the learning rate is another one."""
+
+    step: int
+    epoch: int | None
+    nodes: int
+    lr: float
 
 
 class EpochResult(Record, frozen=True, kw_only=True):
@@ -196,6 +232,9 @@ class EpochResult(Record, frozen=True, kw_only=True):
     """World sizes in it, in their order."""
     loss: float | None = None
     """Mean over its samples."""
+    accuracy: float | None = None
+    """The same, where the body or the script tells of it; of few steps of the epoch, over those."""
+    top5: float | None = None
     lr: float | None = None
     """Of its last step."""
     changes: list[int] = []
@@ -233,6 +272,8 @@ class ElasticResult(Record, frozen=True, kw_only=True):
     epochs: list[EpochResult]
     workers: list[WorkerResult]
     """By generation and slot."""
+    lr: list[RateChange] = []
+    """The trace of the learning rate: its first step, and those where it changes."""
     start_s: float
     """From the start of the agents to the end of the first step."""
     training_s: float

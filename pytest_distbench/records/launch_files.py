@@ -102,6 +102,11 @@ class LaunchFiles:
         return self.directory / "timeline.jsonl"
 
     @property
+    def worker_notes(self) -> Path:
+        """What the workers of an elastic job noted that run a script, line by line (``worker/site``)."""
+        return self.directory / "workers.jsonl"
+
+    @property
     def checkpoints(self) -> Path:
         """Folder for the checkpoints of an elastic job."""
         return self.directory / "checkpoints"

@@ -61,6 +61,13 @@ class AgentEnded(_Line, frozen=True, kw_only=True, tag="agent_ended"):
     code: int
 
 
+class WorkerEnded(_Line, frozen=True, kw_only=True, tag="worker_ended"):
+    """The process of a worker is gone, as the controller has seen."""
+
+    slot: int
+    pid: int
+
+
 class Started(_Line, frozen=True, kw_only=True, tag="started"):
     """A worker runs and has imported what it needs."""
 
@@ -113,11 +120,25 @@ class Stepped(_Line, frozen=True, kw_only=True, tag="stepped"):
     generation: int
     step: int
     world_size: int
-    samples: int
-    """Of all ranks."""
+    samples: int | None = None
+    """Of all ranks; None: nobody knows, as of a script."""
+    epoch: int | None = None
+    """Where it is not told by a :class:`Batch`."""
     loss: float | None = None
     """Of this rank."""
+    accuracy: float | None = None
+    top5: float | None = None
     lr: float | None = None
+
+
+class Remembered(_Line, frozen=True, kw_only=True, tag="remembered"):
+    """What the optimizers of a worker remember at its first step of a generation: parameters with a state of theirs."""
+
+    slot: int
+    generation: int
+    before: int
+    """Before they took it."""
+    after: int
 
 
 class Discarded(_Line, frozen=True, kw_only=True, tag="discarded"):
@@ -167,11 +188,13 @@ Line = (
     | Stable
     | Rendezvous
     | AgentEnded
+    | WorkerEnded
     | Started
     | Joined
     | Loaded
     | Batch
     | Stepped
+    | Remembered
     | Discarded
     | Saved
     | Raised

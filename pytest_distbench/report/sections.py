@@ -13,7 +13,8 @@ from pytest_distbench.records.run import CaseResult, RunRecord
 from pytest_distbench.report.accuracy import accuracy_section
 from pytest_distbench.report.buckets import bucket_points
 from pytest_distbench.report.collectives import CollectiveRow, collective_rows, footer
-from pytest_distbench.report.elastic import epoch_section, event_section, job_section, worker_section
+from pytest_distbench.report.cycle import cycle_section
+from pytest_distbench.report.elastic import epoch_section, event_section, job_section, rate_section, worker_section
 from pytest_distbench.report.growth import growth_rows, growth_text
 from pytest_distbench.report.links import link_points
 from pytest_distbench.report.pool import pool_section, serving_section
@@ -270,9 +271,11 @@ SECTIONS: dict[str, Callable[[Sequence[CaseResult]], Section]] = {
     "environment": environment_section,
     "launches": launch_section,
     "elastic": job_section,
+    "cycle": cycle_section,
     "epochs": epoch_section,
     "events": event_section,
     "workers": worker_section,
+    "learning_rate": rate_section,
     "accuracy": accuracy_section,
     "pool": pool_section,
     "serving": serving_section,

@@ -60,6 +60,9 @@ def _events(job: ElasticResult, *, since_s: float, name: str = "") -> Iterator[d
 def _spans(worker: WorkerResult) -> Iterator[tuple[str, float | None, float | None]]:
     yield "import", worker.process_s, worker.imported_s
     yield "group init", worker.imported_s, worker.joined_s
-    yield "build and load", worker.joined_s, worker.loaded_s
-    yield "first step", worker.loaded_s, worker.first_step_s
+    if worker.loaded_s is None:  # of a script, or it did not come so far
+        yield "to the first step", worker.joined_s, worker.first_step_s
+    else:
+        yield "build and load", worker.joined_s, worker.loaded_s
+        yield "first step", worker.loaded_s, worker.first_step_s
     yield f"train on {worker.world_size}", worker.first_step_s, worker.last_step_s

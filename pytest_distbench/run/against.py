@@ -14,6 +14,7 @@ from pathlib import Path
 from pytest_distbench.installation import is_installed_here
 from pytest_distbench.launch.command import launch_command
 from pytest_distbench.launch.contract import Launcher
+from pytest_distbench.launch.elastic.launch import launch_elastic
 from pytest_distbench.launch.launchers import LauncherSetup
 from pytest_distbench.launch.pair import supervise_pair
 from pytest_distbench.machine.interpreters import Interpreter, find_interpreter
@@ -114,8 +115,8 @@ class ReferenceSide:
         Raises:
             LauncherError: ranks could not be started, or git could not make the worktree.
         """
-        if ours.body.command:
-            return self._launch_commands(ours, self._plan(theirs), on_progress, on_output)
+        if ours.body.command or ours.elastic is not None:
+            return self._launch_one_by_one(ours, self._plan(theirs), on_progress, on_output)
         here, there = launcher, self.launcher
         if self.variant.interpreter is None:
             self._is_swapped = not self._is_swapped
@@ -138,21 +139,38 @@ class ReferenceSide:
                 reason = f"in {self.variant}: {missed} ({record.reason})"
         return replace(record, reason=reason)
 
-    def _launch_commands(
+    def _launch_one_by_one(
         self,
         ours: LaunchPlan,
         theirs: LaunchPlan,
         on_progress: Callable[[str], None],
         on_output: Callable[[int, str], None] | None,
     ) -> tuple[LaunchRecord | None, LaunchRecord | None]:
-        """Run a command on both sides, one after the other, in an order that is drawn anew for each pair."""
+        """Run a command or an elastic job on both sides, in an order that is drawn anew for each pair.
+
+        An elastic job takes the whole machine, and has no blocks of iterations that two could take turns at.
+        """
         sides = [("theirs", theirs, None), ("ours", ours, on_output)]
         random.shuffle(sides)
         found: dict[str, LaunchRecord] = {}
         for side, plan, output in sides:
             if all(record.outcome == "passed" for record in found.values()):
-                found[side] = launch_command(plan, on_progress=on_progress, on_output=output)
+                found[side] = self._launch_alone(plan, is_theirs=side == "theirs", show=on_progress, output=output)
         return self._explain(found.get("theirs"), theirs), found.get("ours")
+
+    def _launch_alone(
+        self,
+        plan: LaunchPlan,
+        *,
+        is_theirs: bool,
+        show: Callable[[str], None],
+        output: Callable[[int, str], None] | None,
+    ) -> LaunchRecord:
+        if plan.elastic is None:
+            return launch_command(plan, on_progress=show, on_output=output)
+        interpreter = self.variant.interpreter if is_theirs else None
+        python = "" if interpreter is None else str(interpreter.executable)
+        return launch_elastic(plan, python=python, on_progress=show, on_output=output)
 
     def _plan(self, plan: LaunchPlan) -> LaunchPlan:
         """Every path below the repository leads into the worktree."""

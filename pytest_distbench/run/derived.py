@@ -67,6 +67,10 @@ class DerivedNumbers(Samples):
         self.alone = next((source.alone for source in sources if source.alone), "")
         self.most = min(source.most for source in sources)
 
+    @property
+    def may_grow(self) -> bool:
+        return all(source.may_grow for source in self._sources)
+
     def add(self, *, only: Sequence[str] = ()) -> None:
         """Add one.
 

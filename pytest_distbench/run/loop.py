@@ -32,6 +32,9 @@ from pytest_distbench.run.samples import Launches, PairedLaunches, Samples, take
 from pytest_distbench.run.settings import Settings
 from pytest_distbench.store.baselines import BaselineStore
 
+ELASTIC_OPEN_S = 300.0
+"""A launch of an elastic job may take a minute: so long its answer is worth more of them, if the user says nothing."""
+
 _SHARES_GPU = "ranks share a GPU: their numbers measure the time-slicing, not the hardware"
 
 
@@ -109,12 +112,14 @@ class Session:
 
     def samples(self, request: LaunchRequest) -> Samples:
         """The launches of a case, none made yet: in pairs where this tree is compared with another."""
-        if self.settings.against is None or self.settings.attach is not None:
-            return self.launches_of(request)
-        if request.elastic is None and request.pool is None:
-            return PairedLaunches(self.launching, request)
-        samples = self.launches_of(request)
-        samples.alone, samples.most = "an elastic run takes the whole machine: it is not compared in turns", 1
+        is_alone = self.settings.against is None or self.settings.attach is not None
+        if is_alone or request.pool is None:
+            samples = self.launches_of(request) if is_alone else PairedLaunches(self.launching, request)
+        else:
+            samples = self.launches_of(request)
+            samples.alone, samples.most = "a pool of jobs takes the whole machine: it is not compared in turns", 1
+        if (request.elastic is not None or request.pool is not None) and not self.settings.given_max_launches:
+            samples.open_s = ELASTIC_OPEN_S
         return samples
 
     def launches_of(self, request: LaunchRequest) -> Samples:
@@ -167,6 +172,9 @@ class Session:
                     if samples.failed:
                         return reference.conclude(self.result(request, samples, reference))
                 judgements = self._judge(request, samples, reference)
+                if any(judgement.is_open for judgement in judgements) and not samples.may_grow:
+                    samples.most = len(samples)
+                    judgements = self._judge(request, samples, reference)
                 verdicts = [j.verdict for j in judgements]
                 open_metrics = [j.verdict.metric for j in judgements if j.is_open]
                 if not open_metrics or len(samples) >= samples.most:

@@ -24,6 +24,7 @@ class Samples(ABC):
         references: of what it is compared with on the spot, as many; empty where that is nothing, or stored.
         alone: why there are no references although there should be; empty: there are.
         most: the most samples there can be.
+        open_s: an answer that is open gets more launches only while those so far took less.
     """
 
     def __init__(self) -> None:
@@ -31,6 +32,12 @@ class Samples(ABC):
         self.references: list[LaunchRecord] = []
         self.alone = ""
         self.most: float = math.inf
+        self.open_s: float = math.inf
+
+    @property
+    def may_grow(self) -> bool:
+        """Whether an open answer is worth another sample."""
+        return sum(launch.wall_s for launch in [*self.launches, *self.references]) < self.open_s
 
     def __len__(self) -> int:
         return len(self.launches)

@@ -50,6 +50,7 @@ class Settings:
         launcher: name of the launcher.
         launches: launches judged first.
         max_launches: the most launches of one case, while its answer is open.
+        given_max_launches: the user has said how many that is.
         update_launches: launches of an update.
         timeout_s: for one launch.
         baselines: folder of the store.
@@ -78,6 +79,7 @@ class Settings:
     launcher: str
     launches: int
     max_launches: int
+    given_max_launches: bool = False
     update_launches: int
     timeout_s: float
     baselines: Path

@@ -29,7 +29,7 @@ from pytest_distbench.worker.failure import classify
 from pytest_distbench.worker.leaving import leave
 from pytest_distbench.worker.membership import join_group, leave_group
 from pytest_distbench.worker.preloaded import check_fork
-from pytest_distbench.worker.process import flush_output, take_output, take_signals
+from pytest_distbench.worker.process import flush_output, process_began, take_output, take_signals
 
 RAISED = 13
 """Exit code of a worker that raised. It ends at once: unwinding takes seconds, in which its peers wait."""
@@ -80,13 +80,6 @@ def main(plan_path: str, join: Callable[[LaunchPlan, int], ElasticRank]) -> NoRe
     leave(lambda what: None)
     leave_group()
     os._exit(0)
-
-
-def process_began() -> float:
-    """When this process was made, CLOCK_MONOTONIC seconds, to a hundredth (proc(5))."""
-    ticks = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
-    asleep = time.clock_gettime(time.CLOCK_BOOTTIME) - time.monotonic()
-    return ticks / os.sysconf("SC_CLK_TCK") - asleep
 
 
 def count_generation(folder: Path) -> int:

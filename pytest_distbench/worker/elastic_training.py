@@ -13,9 +13,10 @@ import torch
 
 from pytest_distbench.errors import RecordingError, show
 from pytest_distbench.records.elastic import ElasticJob
-from pytest_distbench.records.timeline import Batch, Line, Loaded, Saved, Stepped
+from pytest_distbench.records.timeline import Batch, Line, Loaded, Remembered, Saved, Stepped
 from pytest_distbench.worker import checkpoints, sampler
 from pytest_distbench.worker.arguments import check_whole, real, refuse
+from pytest_distbench.worker.memory import OptimizerMemory
 
 if TYPE_CHECKING:
     from pytest_distbench.worker.elastic_rank import ElasticRank
@@ -44,7 +45,8 @@ class Training(abc.ABC):
         self._job = job
         self._parts = parts
         self._note = note
-        self._loss: torch.Tensor | float | None = None
+        self._told: dict[str, torch.Tensor | float] = {}
+        self._memory = OptimizerMemory()
 
     def batches(self, *, samples: int, batch: int, epochs: int) -> Iterator[torch.Tensor]:
         """Indices of the samples that this rank trains on, step by step, from where the training is to its end.
@@ -92,9 +94,9 @@ class Training(abc.ABC):
             )
             yield mine
             rank.synchronize()
-            loss, self._loss = self._loss, None
+            told, self._told = self._told, {}
             if self._counts():
-                self._take_step(count, loss, is_last=self.position + count == samples)
+                self._take_step(count, told, is_last=self.position + count == samples)
                 self._keep()
         self._part()
 
@@ -114,11 +116,28 @@ class Training(abc.ABC):
     def _part(self) -> None:
         """Behind the last one."""
 
-    def note(self, *, loss: torch.Tensor | float) -> None:
-        """Note the loss of this rank's batch in this step."""
-        self._loss = loss.detach() if isinstance(loss, torch.Tensor) else loss
+    def note(
+        self,
+        *,
+        loss: torch.Tensor | float | None = None,
+        accuracy: torch.Tensor | float | None = None,
+        top5: torch.Tensor | float | None = None,
+    ) -> None:
+        """Note what this step has shown; of an epoch the mean is kept, over the samples of the steps that noted it.
 
-    def _take_step(self, count: int, loss: torch.Tensor | float | None, *, is_last: bool) -> None:
+        Args:
+            loss: of this rank's batch.
+            accuracy: of this rank's batch; or that of the epoch on other data, noted in its last step alone.
+            top5: the same.
+        """
+        given = {"loss": loss, "accuracy": accuracy, "top5": top5}
+        self._told |= {
+            name: value.detach() if isinstance(value, torch.Tensor) else value
+            for name, value in given.items()
+            if value is not None
+        }
+
+    def _take_step(self, count: int, told: Mapping[str, torch.Tensor | float], *, is_last: bool) -> None:
         self.step += 1
         self.position += count
         if is_last:
@@ -132,10 +151,16 @@ class Training(abc.ABC):
                 step=self.step,
                 world_size=self._rank.world_size,
                 samples=count,
-                loss=_finite(loss, self.step),
+                loss=_finite(told, "loss", self.step),
+                accuracy=_finite(told, "accuracy", self.step),
+                top5=_finite(told, "top5", self.step),
                 lr=self._learning_rate(),
             )
         )
+        if (counts := self._memory.after_step()) is not None:
+            before, after = counts
+            slot, generation = self._rank.slot, self._rank.generation
+            self._note(Remembered(t=time.monotonic(), slot=slot, generation=generation, before=before, after=after))
 
     def _state(self) -> dict[str, Any]:
         """What must survive."""
@@ -168,6 +193,7 @@ class Training(abc.ABC):
 
     def _learning_rate(self) -> float | None:
         groups = next((p.param_groups for p in self._parts.values() if hasattr(p, "param_groups")), None)
+        groups = groups or self._memory.param_groups
         return real(groups[0].get("lr")) if groups else None
 
 
@@ -237,17 +263,17 @@ class CheckpointTraining(Training):
         )
 
 
-def _finite(loss: torch.Tensor | float | None, step: int) -> float | None:
-    """The number of a loss.
+def _finite(told: Mapping[str, torch.Tensor | float], name: str, step: int) -> float | None:
+    """What was noted under a name; None: nothing was.
 
     Raises:
-        RecordingError: it is none, or not finite.
+        RecordingError: it is no number, or not finite.
     """
-    if loss is None:
+    if name not in told:
         return None
-    number = real(loss)
+    number = real(told[name])
     if number is None:
-        raise RecordingError(f"training.note(loss={show(loss)}): wanted a number, or a tensor of one element")
+        raise RecordingError(f"training.note({name}={show(told[name])}): wanted a number, or a tensor of one element")
     if not math.isfinite(number):
-        raise RecordingError(f"training.note(loss=...): the loss is {number} at step {step}: it diverged")
+        raise RecordingError(f"training.note({name}=...): the {name} is {number} at step {step}: it diverged")
     return number

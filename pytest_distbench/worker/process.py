@@ -9,6 +9,7 @@ import multiprocessing
 import os
 import signal
 import sys
+import time
 from pathlib import Path
 
 import torch
@@ -25,6 +26,17 @@ from pytest_distbench.worker.torch_internals import cpus_near_gpu, has_recorder
 
 _RECORDED = "2000"
 """Collectives that torch's flight recorder keeps: its own default."""
+
+
+def process_began(pid: int | str = "self") -> float:
+    """When a process of this host was made, CLOCK_MONOTONIC seconds, to a hundredth (proc(5)).
+
+    Raises:
+        OSError: it is gone.
+    """
+    ticks = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19])
+    asleep = time.clock_gettime(time.CLOCK_BOOTTIME) - time.monotonic()
+    return ticks / os.sysconf("SC_CLK_TCK") - asleep
 
 
 def take_environment(plan: LaunchPlan) -> None:

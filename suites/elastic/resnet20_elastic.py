@@ -34,11 +34,13 @@ def train(rank: ElasticRank) -> None:
         group["lr"] = LR_PER_NODE * rank.world_size
     model = net if rank.world_size == 1 else DistributedDataParallel(net)
     for chosen in training.batches(samples=len(images), batch=BATCH, epochs=rank.params["epochs"]):
-        loss = F.cross_entropy(model(images[chosen]), labels[chosen])
+        scores = model(images[chosen])
+        loss = F.cross_entropy(scores, labels[chosen])
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-        training.note(loss=loss)
+        is_among = scores.topk(5).indices == labels[chosen].unsqueeze(1)
+        training.note(loss=loss, accuracy=is_among[:, 0].float().mean(), top5=is_among.any(1).float().mean())
     # How far it came depends on when nodes came and went, so no digit of it repeats: it has a floor, not a baseline.
     accuracy = accuracy_over_ranks(rank, net, test_images, test_labels)
     rank.record("accuracy", accuracy, at_least=0.9)

@@ -1,8 +1,8 @@
 """Nodes that come and go against nodes that stay: the tables of report 000.
 
 ``pytest suites/elastic -k cycle --world-size 2 --distbench-json run.json``, then ``distbench report run.json --table
-elastic`` (setup, epochs, time, accuracy, top5, loss), ``--table epochs`` (each beside the fixed run's) and ``--table
-events`` (what each change cost). Real computation, one node per core.
+elastic`` (a: setup, epochs, time, accuracy, top5, loss), ``--table cycle`` (b: each epoch beside the fixed run's, with
+rows for what changes cost) and ``--table events`` (what each change cost). Real computation, one node per core.
 """
 
 from pytest_distbench.elastic import cycle

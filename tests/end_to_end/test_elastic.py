@@ -52,6 +52,79 @@ def test_the_example_of_the_readme_loses_a_node_and_every_sample_is_trained_on_o
     assert "kill of slot 1" in told
 
 
+SCRIPT = """
+import os
+import time
+
+import torch
+import torch.distributed as dist
+from pytest_distbench import record
+from torch.nn.parallel import DistributedDataParallel
+
+dist.init_process_group()
+torch.manual_seed(0)
+x = torch.randn(640, 8)
+net = torch.nn.Linear(8, 1)
+optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+first = 0
+if os.path.exists("snapshot.pt"):
+    snapshot = torch.load("snapshot.pt")
+    net.load_state_dict(snapshot["model"])
+    first = snapshot["epoch"]
+model = DistributedDataParallel(net)
+for epoch in range(first, 20):
+    for step, part in enumerate(x.split(32 * dist.get_world_size())):
+        loss = model(part).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        time.sleep(0.01)
+        if dist.get_rank() == 0:
+            print(f"Epoch {epoch} step {step} loss {loss.item():.4f}")
+    if dist.get_rank() == 0:
+        torch.save({"model": net.state_dict(), "epoch": epoch + 1}, "snapshot.pt")
+record("final", loss.item())
+dist.destroy_process_group()
+"""
+
+TEST_OF_SCRIPT = r"""
+from pytest_distbench.elastic import kill
+from pytest_distbench.read import stdout
+
+
+def test_script(elastic):
+    steps = stdout(r"Epoch (?P<epoch>\d+) step (?P<value>\d+) loss (?P<loss>\S+)")
+    elastic("train.py", nodes=(1, 2), plan=kill(at_step=45), steps=steps, checkpoint_every=10,
+            read={"final_loss": stdout(r"loss (\S+)", take="last")})
+"""
+
+
+def test_an_unchanged_script_that_keeps_a_snapshot_is_measured_from_outside(pytester: pytest.Pytester) -> None:
+    """It does its epoch anew, unless that had just ended: ten steps on two nodes, twenty on one."""
+    pytester.makepyfile(train=SCRIPT, test_mine=TEST_OF_SCRIPT)
+    result = pytester.runpytest_subprocess(*COMMAND, "--distbench-json=run.json")
+
+    assert result.ret == 0
+    [case] = read_run_record(pytester.path / "run.json").results
+    [launch] = case.launches
+    values = {m.key: m.value for m in launch.measurements}
+    assert launch.elastic is not None
+    [change] = launch.elastic.changes
+    assert (change.kind, change.before, change.after, change.rounds) == ("kill", 2, 1, 1)
+    assert change.before_it is not None
+    assert change.after_it is not None
+    assert change.after_it.step == 10 * (change.after_it.epoch or 0)
+    assert 0 <= (change.after_it.epoch or 0) - (change.before_it.epoch or 0) <= 1
+    assert change.steps_redone == change.before_it.step - change.after_it.step + 1
+    assert {"import", "group_init", "first_step"} <= change.parts.keys()
+    assert [epoch.epoch for epoch in launch.elastic.epochs] == list(range(20))
+    assert (values["final_loss"] or 0) == pytest.approx(values["final"], abs=1e-4)
+    assert 0 < (values["goodput"] or 0) < 1
+    assert values["stall[change=kill 2 to 1]"] == change.stall_s
+    assert "samples_skipped" not in values
+    assert not list(pytester.path.glob("snapshot.pt"))
+
+
 @pytest.mark.parametrize("engine", ['engine="stock"', 'engine="fast", timers={"keep_alive_s": 10}'])
 def test_nothing_is_left_of_a_run_that_is_killed_in_the_middle_of_a_change(
     pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, engine: str

@@ -18,6 +18,8 @@ from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.plan import LaunchPlan
 from pytest_distbench.records.timeline import append
 
+CYCLE_AND_STDOUT = "cycle\n    from pytest_distbench.read import stdout\n    from pytest_distbench.elastic import cycle"
+
 TEST = """
     from pytest_distbench.elastic import cycle, join, kill, leave, stop
 
@@ -127,11 +129,28 @@ def test_more_nodes_than_ranks_are_run_where_the_test_asks_for_it_and_no_clock_i
     result.stdout.no_fnmatch_line("*no speed-up*")
 
 
-def test_a_script_is_no_elastic_body(project: Project) -> None:
-    made = project(TEST.replace("{call}", "'train.py', nodes=2"))
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        ("'train.py', nodes=2", "*elastic: steps=None; wanted stdout(r'step (?d+)') of pytest_distbench.read, which*"),
+        ("'train.py', nodes=2, steps='step'", "*elastic: steps='step'; wanted stdout(*"),
+        ("'train.py', nodes=2, steps=stdout('step')", "*steps: *'step'*group*"),
+        ("'train.py', nodes=2, steps=stdout('(.)', rank='all')", "*steps: rank='all': the workers of a generation*"),
+        ("'train.py', nodes=2, steps=stdout('(.)', rank=2)", "*steps: rank=2, and with the fewest nodes there are 2*"),
+        ("body, nodes=2, steps=stdout('(.)')", "*steps= is for scripts: a function tells of its steps*"),
+        ("body, nodes=2, read={'loss': stdout('(.)')}", "*read= is for scripts: a function tells of its steps*"),
+        (
+            "['sleep', '1'], nodes=2",
+            "*a command starts its processes itself; an elastic job is a function*",
+        ),
+    ],
+)
+def test_what_is_said_of_scripts_must_fit_what_runs(project: Project, call: str, message: str) -> None:
+    text = TEST.replace("import cycle", f"import {CYCLE_AND_STDOUT}")
+    made = project(text.replace("{call}", call))
     made.makepyfile(train="")
 
-    run(made).stdout.fnmatch_lines(["*an elastic body is a function that takes the rank, or 'file.py::function'*"])
+    run(made).stdout.fnmatch_lines([message])
 
 
 MADE_UP = """

@@ -66,7 +66,7 @@ def test_a_change_has_its_cost_and_where_it_went(results: list[CaseResult]) -> N
 def test_a_launch_has_its_setup_time_and_quality(results: list[CaseResult]) -> None:
     fixed, cycled = rows(job_section(results))
 
-    assert (fixed["setup"], cycled["setup"]) == ("1 to 2: no change", "1 to 2: kill(at_s=9.5)")
+    assert (fixed["setup"], cycled["setup"]) == ("1:0", "1:1 (kill(at_s=9.5))")
     assert (cycled["epochs"], cycled["seconds"], cycled["accuracy"]) == (3, 20.0, None)
     assert cycled["lost_fraction"] == pytest.approx(5 / 16.5)
 

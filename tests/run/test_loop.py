@@ -17,6 +17,7 @@ from pytest_distbench.judging.terms import Terms
 from pytest_distbench.machine.gpus import Gpus, read_gpus
 from pytest_distbench.records.bound_text import AskedBound
 from pytest_distbench.records.elastic import ElasticJob
+from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import CaseResult, ReferenceRecord
 from pytest_distbench.run import loop
@@ -132,13 +133,33 @@ def test_the_gpu_is_leased_that_ranks_will_use(monkeypatch: pytest.MonkeyPatch) 
     assert found.platform == "nvidia-geforce-rtx-4090"
 
 
-@pytest.mark.parametrize(("against", "elastic", "kind"), [("main", None, PairedLaunches), ("main", JOB, Launches)])
-def test_beside_another_revision_launches_come_in_pairs_but_those_of_an_elastic_job(
-    session: Session, against: str, elastic: ElasticJob | None, kind: type[Samples]
+def test_an_open_answer_that_is_not_worth_another_sample_stays_as_it_is(session: Session) -> None:
+    samples = Counted()
+    samples.open_s = 0.0
+    found = session.run(REQUEST, samples, Opened(5))
+
+    assert (len(samples), len(found.launches)) == (2, 2)
+
+
+@pytest.mark.parametrize(("against", "kind"), [("main", PairedLaunches), (None, Launches)])
+@pytest.mark.parametrize(
+    ("elastic", "given", "limited"), [(None, False, False), (JOB, False, True), (JOB, True, False)]
+)
+def test_launches_come_in_pairs_beside_another_revision_and_those_of_an_elastic_job_for_five_minutes(
+    session: Session,
+    against: str | None,
+    kind: type[Samples],
+    elastic: ElasticJob | None,
+    given: bool,
+    limited: bool,
 ) -> None:
-    session.launching.settings = SimpleNamespace(against=against, attach=None)  # type: ignore[assignment]
+    settings = SimpleNamespace(against=against, attach=None, given_max_launches=given)
+    session.launching.settings = settings  # type: ignore[assignment]
     request: Any = SimpleNamespace(elastic=elastic, pool=None)
     samples = session.samples(request)
+    samples.launches = [LaunchRecord(index=0, outcome="passed", wall_s=299.0)]
 
     assert type(samples) is kind
-    assert bool(samples.alone) is (elastic is not None)
+    assert samples.may_grow
+    samples.references = [LaunchRecord(index=0, outcome="passed", wall_s=2.0)]
+    assert samples.may_grow is not limited

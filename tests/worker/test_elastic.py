@@ -8,7 +8,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from pytest_distbench.worker.elastic import count_generation, process_began
+from pytest_distbench.worker.elastic import count_generation
+from pytest_distbench.worker.process import process_began
 
 
 def test_generations_are_numbered_as_they_come(tmp_path: Path) -> None:

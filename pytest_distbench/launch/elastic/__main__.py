@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -11,24 +12,39 @@ import msgspec
 from pytest_distbench.launch import forkserver
 from pytest_distbench.launch.elastic.controller import Controller
 from pytest_distbench.launch.elastic.engines import ENGINES, EngineSetup
+from pytest_distbench.launch.elastic.outputs import NodeOutputs
 from pytest_distbench.launch.elastic.progress import CannotGoOn
-from pytest_distbench.records.plan import LaunchPlan
+from pytest_distbench.launch.elastic.script import ScriptWatch
+from pytest_distbench.records.plan import BodyReference, LaunchPlan
 
 
 def main(path: str) -> int:
     """Run the job of a plan. Returns the exit code; why it is not 0 is in a file of the launch."""
     plan = msgspec.json.decode(Path(path).read_bytes(), type=LaunchPlan)
-    assert plan.elastic is not None
+    job = plan.elastic
+    assert job is not None
     plan.files.checkpoints.mkdir(exist_ok=True)
-    setup = EngineSetup(job=plan.elastic, files=plan.files, variables=dict(os.environ), projects=plan.preload)
+    setup = EngineSetup(job=job, files=plan.files, variables=dict(os.environ), projects=plan.preload)
+    watch = None
+    if job.steps is not None:
+        outputs = NodeOutputs(plan.files)
+        watch = ScriptWatch(plan.files, outputs, job.steps)
+        setup = replace(setup, outputs=outputs, script=_script(plan.body), devices=plan.devices)
     try:
-        Controller(plan.elastic, ENGINES[plan.elastic.engine].make(setup), plan.files.timeline).run()
+        Controller(job, ENGINES[job.engine].make(setup), plan.files.timeline, script=watch).run()
     except CannotGoOn as error:
         plan.files.trouble.write_text(str(error))
         return 1
     finally:
         forkserver.let_helpers_end()
     return 0
+
+
+def _script(body: BodyReference) -> list[str]:
+    """A script as torchrun's command line has it; empty: a body is none."""
+    if not body.is_script:
+        return []
+    return [*(["-m", body.module] if body.module else [body.file]), *body.arguments]
 
 
 if __name__ == "__main__":

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import abc
 import contextlib
+import os
 import signal
 import subprocess
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from typing import BinaryIO
 
 from pytest_distbench.launch.contract import NO_REVERSE_DNS
 from pytest_distbench.launch.elastic.engines import EngineSetup
@@ -20,6 +22,7 @@ LOOPBACK = "127.0.0.1"
 MAX_RESTARTS = 1000
 """Those that torchrun counts while nodes only join: who loses its peers a moment before it hears of the change."""
 
+_VISIBLE = "CUDA_VISIBLE_DEVICES"
 
 _REAP_S = 1.0
 
@@ -38,6 +41,9 @@ class AgentEngine(abc.ABC):
         self._files = setup.files
         self._variables = {**setup.variables, **NO_REVERSE_DNS, **variables}
         self._clock = clock
+        self._script = setup.script
+        self._outputs = setup.outputs
+        self._devices = setup.devices
         self._agents: dict[int, subprocess.Popen[bytes]] = {}
         self._nodes: dict[int, Node] = {}
         self._offsets: dict[int, int] = {}
@@ -59,18 +65,39 @@ class AgentEngine(abc.ABC):
             self._gone.append((self._agents[slot], self._nodes[slot]))
         word = uuid.uuid4().hex
         log = self._files.agent_log(slot)
-        with open(log, "ab") as file:
+        with open(log, "ab") as file, self._printed_to(slot, file) as (stdout, stderr):
             self._offsets[slot] = file.tell()  # before the agent moves it: they share the file
             process = subprocess.Popen(
                 self._command(slot),
-                env={**self._variables, SLOT_VARIABLE: str(slot), NODE_VARIABLE: word},
+                env={**self._variables, **self._device(slot), SLOT_VARIABLE: str(slot), NODE_VARIABLE: word},
                 stdin=subprocess.DEVNULL,
-                stdout=file,
-                stderr=file,
+                stdout=stdout,
+                stderr=stderr,
                 start_new_session=True,
             )
         self._agents[slot] = process
         self._nodes[slot] = Node(process.pid, word)
+
+    def _device(self, slot: int) -> dict[str, str]:
+        """So that a node sees its own device alone, as a node of one worker does."""
+        if not self._devices:
+            return {}
+        visible = [name for name in self._variables.get(_VISIBLE, "").split(",") if name]
+        index = self._devices[slot]
+        return {_VISIBLE: visible[index] if index < len(visible) else str(index)}
+
+    @contextlib.contextmanager
+    def _printed_to(self, slot: int, log: BinaryIO) -> Iterator[tuple[int, int]]:
+        """What a node's stdout and stderr are."""
+        if self._outputs is None:
+            yield log.fileno(), log.fileno()
+            return
+        pair = self._outputs.open(slot)
+        try:
+            yield pair
+        finally:
+            for descriptor in pair:
+                os.close(descriptor)
 
     def leave(self, slot: int) -> None:
         self._agents[slot].send_signal(signal.SIGTERM)

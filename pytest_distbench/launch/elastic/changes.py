@@ -5,22 +5,18 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 
+from pytest_distbench.launch.elastic.epochs import mean_of
 from pytest_distbench.launch.elastic.history import History, Worker
-from pytest_distbench.records.elastic import PARTS, ChangeResult
+from pytest_distbench.records.elastic import ChangeResult, Moment
 from pytest_distbench.records.record import replace
-from pytest_distbench.records.timeline import Changed, Discarded, Rendezvous, Stable
+from pytest_distbench.records.timeline import AgentEnded, Changed, Discarded, Rendezvous, Stable
 
 
 def change_results(history: History) -> list[ChangeResult]:
     """One per change, in their order."""
     changes = history.of(Changed)
-    first = first_step_t(history)
+    first = history.first_step_t
     return [_result(history, change, changes, first) for change in changes] if first is not None else []
-
-
-def first_step_t(history: History) -> float | None:
-    """When the run's first step was over."""
-    return min((step.t for worker in history.workers.values() for step in worker.steps), default=None)
 
 
 def _result(history: History, change: Changed, changes: Sequence[Changed], first: float) -> ChangeResult:
@@ -50,6 +46,7 @@ def _result(history: History, change: Changed, changes: Sequence[Changed], first
         for slot in change.slots
         if change.kind == "join" and (after, slot) in history.workers and history.workers[after, slot].steps
     ]
+    old = [generation for generation in history.generations if generation < after]
     return replace(
         result,
         after=stable.world_size,
@@ -62,6 +59,31 @@ def _result(history: History, change: Changed, changes: Sequence[Changed], first
         rounds=after - before,
         restarts_used=_restarts(history, before, after),
         joiner_ready_s=max(ready, default=None),
+        slot_free_s=_slot_free_s(history, change),
+        before_it=moment(history, old, last=True) if after != before else None,
+        after_it=moment(history, [after], last=False) if after != before else None,
+    )
+
+
+def _slot_free_s(history: History, change: Changed) -> float | None:
+    """From a request to go until the agents of all these nodes had ended."""
+    ends = [line.t for line in history.of(AgentEnded) if line.slot in change.slots and line.t >= change.t]
+    return max(ends) - change.t if change.kind == "leave" and ends else None
+
+
+def moment(history: History, generations: Sequence[int], *, last: bool) -> Moment | None:
+    """The last step of some generations, or their first."""
+    lines = [step for g in generations for worker in history.members(g).values() for step in worker.steps]
+    if not lines:
+        return None
+    chosen = max(lines, key=lambda s: (s.generation, s.step)) if last else min(lines, key=lambda s: s.step)
+    same = [line for line in lines if (line.generation, line.step) == (chosen.generation, chosen.step)]
+    return Moment(
+        step=chosen.step,
+        epoch=history.workers[chosen.generation, chosen.slot].epoch(chosen),
+        loss=mean_of("loss", same),
+        accuracy=mean_of("accuracy", same),
+        lr=chosen.lr,
     )
 
 
@@ -119,28 +141,56 @@ def _cost_within(
 
 def _parts(history: History, change: Changed, worker: Worker) -> dict[str, float]:
     """Seconds from the change to a worker's first step, cut where the timeline has seen something."""
-    joined, started, loaded = worker.joined, worker.started, worker.loaded
-    met_began, met = _rendezvous(history, change, worker)
+    joined, started, loaded = worker.joined.t, worker.started, worker.loaded
+    stepped = worker.steps[0].t
+    met_from, met = _rendezvous(history, change, worker)
     lives_on = started is not None and started.t < change.t  # its start, and what it knows, cost nothing
-    moments = [change.t, met_began, met]
-    if lives_on:
-        moments += [met, met]
+    cut = _cut(history, change, worker)
+    spans: list[tuple[str, float | None, float | None]]
+    if cut is None:
+        spans = [("detect", change.t, met_from)]
+    elif change.kind == "join":
+        spans = [("detect", change.t, cut), ("stop", cut, met_from)]
     else:
-        moments += [None, None] if started is None else [started.process_t, started.t]
-    moments += [joined.t]
-    if loaded is None and lives_on:
-        moments += [joined.t, joined.t]
-    else:
-        moments += [None, None] if loaded is None else [loaded.began_t, loaded.t]
-    moments += [worker.steps[0].t]
+        spans = [("stop", change.t, cut), ("detect", cut, met_from)]
+    made, imported = (met, met) if lives_on or started is None else (started.process_t, started.t)
+    spans.append(("rendezvous", met_from, met))
+    if started is not None:
+        spans += [("process_start", met, made), ("import", made, imported)]
+        spans.append(("group_init", imported, joined))
+    if loaded is not None:
+        spans += [("build", joined, loaded.began_t), ("checkpoint_load", loaded.began_t, loaded.t)]
+    elif lives_on:
+        spans += [("build", joined, joined), ("checkpoint_load", joined, joined)]
+    spans.append(("first_step", joined if loaded is None else loaded.t, stepped))
     found = {}
     latest = change.t
-    for part, begin, end in zip(PARTS, moments, moments[1:], strict=False):
+    for part, begin, end in spans:
         if begin is None or end is None:
             continue
         found[part] = max(0.0, end - max(begin, latest))
         latest = max(latest, end)
     return found
+
+
+def _cut(history: History, change: Changed, worker: Worker) -> float | None:
+    """What lies between the parts *detect* and *stop*; None: it was not seen.
+
+    Of a join it is the last step that the survivor's old worker took: from then on it was being stopped. Of other
+    changes it is the end of the workers that had to go: only then can anybody notice that they have gone.
+    """
+    old = {
+        slot: w
+        for (generation, slot), w in sorted(history.workers.items())
+        if generation < worker.joined.generation and (w.ended is None or w.ended >= change.t)
+    }
+    if change.kind != "join":
+        ends = [old[slot].ended for slot in change.slots if slot in old]
+        return max((end for end in ends if end is not None), default=None)
+    before = old.get(worker.joined.slot)
+    if before is None or before.ended is None or before.ended > worker.joined.t or not before.steps:
+        return None  # unseen, or it lives on
+    return max(change.t, before.steps[-1].t)
 
 
 def _rendezvous(history: History, change: Changed, worker: Worker) -> tuple[float | None, float | None]:

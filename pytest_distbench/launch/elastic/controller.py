@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from pytest_distbench.launch.elastic.diagnosis import tell_split, tell_unstable
+from pytest_distbench.errors import ReadingError
+from pytest_distbench.launch.elastic.diagnosis import tell_agent_end, tell_split, tell_unstable
+from pytest_distbench.launch.elastic.ends import WorkerEnds
 from pytest_distbench.launch.elastic.engine import Engine
-from pytest_distbench.launch.elastic.progress import EXIT_S, CannotGoOn, Progress
+from pytest_distbench.launch.elastic.progress import EXIT_S, STABLE_LINES, STABLE_STEPS, CannotGoOn, Progress
 from pytest_distbench.launch.elastic.schedule import changes_of, choose_slots, taken_after
+from pytest_distbench.launch.elastic.script import ScriptWatch
 from pytest_distbench.records.elastic import START, Change, ElasticJob
 from pytest_distbench.records.timeline import (
     AgentEnded,
@@ -17,6 +21,7 @@ from pytest_distbench.records.timeline import (
     Changed,
     Line,
     Stable,
+    Started,
     TimelineReader,
     append,
 )
@@ -31,6 +36,7 @@ class Controller:
         job: with the plan of its membership.
         engine: changes it.
         timeline: file that workers append to, as this does.
+        script: makes timeline lines of what a script shows; None: a body appends them itself.
         clock: CLOCK_MONOTONIC seconds.
         sleep: waits.
     """
@@ -41,17 +47,22 @@ class Controller:
         engine: Engine,
         timeline: Path,
         *,
+        script: ScriptWatch | None = None,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self._job = job
+        self._script = script
+        self._ends = WorkerEnds(clock)
         self._engine = engine
         self._path = timeline
         self._reader = TimelineReader(timeline)
         self._clock = clock
         self._sleep = sleep
-        self._progress = Progress(job.most)
+        self._progress = Progress(job.most, stable_steps=STABLE_STEPS if script is None else STABLE_LINES)
         self._ended: set[int] = set()
+        self._just_ended: list[AgentEnded] = []
+        """Agents whose end was not yet asked about."""
         self._trained_s = 0.0
         self._resume: tuple[float, int] | None = None
         """When a node that stands still goes on, and which."""
@@ -66,6 +77,11 @@ class Controller:
             self._run()
         finally:
             self._engine.close()
+            self._note_all(self._ends.poll())
+            self._ends.close()
+            if self._script is not None:
+                with contextlib.suppress(ReadingError):  # it was told before, or the job has finished
+                    self._note_all(self._script.finish())
 
     def _run(self) -> None:
         self._progress.taken = set(range(self._job.start))
@@ -90,6 +106,7 @@ class Controller:
 
     def _carry_out(self, index: int, change: Change) -> None:
         slots = choose_slots(change, self._progress.taken, least=self._job.least, most=self._job.most)
+        self._take_in()  # steps from before the change are none after it
         self._progress.taken = taken_after(change, slots, self._progress.taken)
         self._note(
             Changed(
@@ -104,7 +121,7 @@ class Controller:
         for slot in slots:
             getattr(self._engine, change.kind)(slot)  # the contract names its methods as plans name changes
             self._ended.discard(slot)
-        self._progress.forget_steps(self._clock())  # until now workers went on
+        self._progress.forget_steps(self._clock(), ends_generation=change.kind == "crash")  # until now workers went on
         if change.for_s is not None:
             self._resume = self._clock() + change.for_s, slots[0]
 
@@ -117,7 +134,8 @@ class Controller:
                 self._note(Stable(t=self._clock(), index=index, generation=found, world_size=len(self._progress.taken)))
                 return
             if self._clock() >= deadline:
-                raise CannotGoOn(tell_unstable(self._progress.lines, self._progress.taken, change, self._job))
+                said = f"\n{self._script.last_words()}" if self._script is not None else ""
+                raise CannotGoOn(tell_unstable(self._progress.lines, self._progress.taken, change, self._job) + said)
             self._look()
         if change is not None:
             self._check_reached(index, f"the job was stable after {change}")
@@ -154,22 +172,43 @@ class Controller:
             self._engine.go_on(self._resume[1])
             self._resume = None
             self._progress.forget_steps(self._clock())
+        self._take_in()
+        ended, self._just_ended = self._just_ended, []
+        if self._progress.split is not None:
+            raise CannotGoOn(tell_split(*self._progress.split, self._job))
+        for agent in ended:
+            if agent.slot in self._progress.taken and not self._progress.is_ending:
+                log = self._engine.log(agent.slot)
+                raise CannotGoOn(tell_agent_end(self._progress.lines, agent, self._job, log=log))
+        if self._script is not None and (trouble := self._script.trouble):
+            raise CannotGoOn(trouble)
+
+    def _take_in(self) -> None:
+        """Heed what has happened.
+
+        Raises:
+            CannotGoOn: a body failed, a script's steps cannot be told, or the engine has broken down.
+        """
         ended = []
         for told in self._engine.poll():
             self._note(told)
             if isinstance(told, AgentEnded):
                 self._ended.add(told.slot)
                 ended.append(told)
+        self._note_all(self._ends.poll())
+        if self._script is not None:
+            try:
+                self._note_all(self._script.poll())
+                for agent in ended:
+                    if agent.slot in self._progress.taken:
+                        self._note_all(self._script.heed(agent))
+            except ReadingError as error:
+                raise CannotGoOn(str(error)) from None
         for line in self._reader.read():
             self._progress.heed(line)
-        if self._progress.split is not None:
-            raise CannotGoOn(tell_split(*self._progress.split, self._job))
-        for agent in ended:
-            if agent.slot in self._progress.taken and not self._progress.is_ending:
-                raise CannotGoOn(
-                    f"the agent of slot {agent.slot} ended with exit code {agent.code}, and nobody had asked it to; "
-                    f"its log:\n{self._engine.log(agent.slot)}"
-                )
+            if isinstance(line, Started):
+                self._ends.watch(line)
+        self._just_ended += ended
 
     def _wait_for_exit(self) -> None:
         deadline = self._clock() + EXIT_S
@@ -178,3 +217,7 @@ class Controller:
 
     def _note(self, line: Line) -> None:
         append(self._path, line)
+
+    def _note_all(self, lines: Iterable[Line]) -> None:
+        for line in lines:
+            self._note(line)

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import get_args
 
 from pytest_distbench.launch.elastic.engine import Engine
+from pytest_distbench.launch.elastic.outputs import NodeOutputs
 from pytest_distbench.machine import hardware
 from pytest_distbench.records.elastic import ChangeKind, ElasticJob
 from pytest_distbench.records.launch_files import LaunchFiles
@@ -48,12 +49,18 @@ class EngineSetup:
         files: of the launch; the plan is among them.
         variables: environment of the nodes.
         projects: modules to import once for all nodes, where that is possible (``distbench_preload``).
+        script: what each worker runs in place of a body: a file, or ``-m`` and a name, and its arguments.
+        outputs: what nodes that run a script print to; None: to their logs.
+        devices: the CUDA device of each slot, where its worker takes the first that it sees, as a script does.
     """
 
     job: ElasticJob
     files: LaunchFiles
     variables: Mapping[str, str]
     projects: Sequence[str] = ()
+    script: Sequence[str] = ()
+    outputs: NodeOutputs | None = None
+    devices: Sequence[int] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,6 +75,7 @@ class EngineKind:
             takes.
         changes: the kinds it can carry out.
         checkpoint_every: steps between two checkpoints, unless the test says; None: its nodes write none.
+        runs_scripts: it can run a script as it is.
         counts_restarts: its agents count restarts, and have a limit to them.
         problem: why it cannot be used here; empty: it can.
         stand_in: the engine that takes its place then; empty: that is an error.
@@ -79,6 +87,7 @@ class EngineKind:
     timers: Mapping[str, Timer]
     changes: frozenset[ChangeKind] = CHANGES
     checkpoint_every: int | None = 20
+    runs_scripts: bool = False
     counts_restarts: bool = True
     problem: Callable[[], str] = lambda: ""
     stand_in: str = ""
@@ -173,12 +182,14 @@ ENGINES: dict[str, EngineKind] = {
         help="each node is the command line tool torchrun",
         make=_make_stock,
         version=torch_release,
+        runs_scripts=True,
         timers={
             "last_call_s": Timer(default=1),  # torch: 30
             "keep_alive_s": Timer(default=1),  # torch: 5
             "keep_alive_attempts": Timer(default=3),
             "collective_s": Timer(default=30),
             "settle_s": Timer(default=120),
+            "max_restarts": Timer(default=1000),  # not a time, and a setting that decides all the same; torchrun: 0
         },
     ),
     "fast": EngineKind(

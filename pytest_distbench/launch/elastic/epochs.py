@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Literal
 
-from pytest_distbench.launch.elastic.changes import first_step_t
 from pytest_distbench.launch.elastic.history import History
 from pytest_distbench.records.elastic import ChangeResult, EpochResult
 from pytest_distbench.records.timeline import Stepped
@@ -15,14 +15,14 @@ def epoch_results(history: History, changes: Sequence[ChangeResult]) -> list[Epo
 
     A change belongs to the epoch in which the job stepped again.
     """
-    first = first_step_t(history)
+    first = history.first_step_t
     if first is None:
         return []
     steps: dict[int, list[tuple[int, list[Stepped]]]] = {}
-    for number, generation, lines in history.passes():
-        batches = [w.batches[number].epoch for w in history.members(generation).values() if number in w.batches]
-        if batches:
-            steps.setdefault(batches[0], []).append((generation, lines))
+    for _, generation, lines in history.passes():
+        worker = history.workers[generation, lines[0].slot]
+        if (epoch := worker.epoch(lines[0])) is not None:
+            steps.setdefault(epoch, []).append((generation, lines))
     found = []
     begin = first
     for epoch, passes in sorted(steps.items()):
@@ -33,7 +33,9 @@ def epoch_results(history: History, changes: Sequence[ChangeResult]) -> list[Epo
                 epoch=epoch,
                 seconds=end - begin,
                 nodes=list(dict.fromkeys(lines[0].world_size for _, lines in passes)),
-                loss=_mean_loss([line for _, lines in passes for line in lines]),
+                loss=mean_of("loss", [line for _, lines in passes for line in lines]),
+                accuracy=mean_of("accuracy", [line for _, lines in passes for line in lines]),
+                top5=mean_of("top5", [line for _, lines in passes for line in lines]),
                 lr=passes[-1][1][0].lr,
                 changes=[c.index for c in mine],
                 stall_s=sum(c.stall_s or 0.0 for c in mine),
@@ -44,8 +46,12 @@ def epoch_results(history: History, changes: Sequence[ChangeResult]) -> list[Epo
     return found
 
 
-def _mean_loss(lines: Sequence[Stepped]) -> float | None:
-    """Over samples: the ranks of a step have shares of its samples that differ by one at most."""
-    told = [(line.loss, line.samples / line.world_size) for line in lines if line.loss is not None]
+def mean_of(name: Literal["loss", "accuracy", "top5"], lines: Sequence[Stepped]) -> float | None:
+    """Mean over samples, of those steps that told: ranks have shares of a step's samples that differ by one at most.
+
+    Steps whose samples nobody knows count alike.
+    """
+    told = [(getattr(line, name), (line.samples or 1) / line.world_size) for line in lines]
+    told = [(value, share) for value, share in told if value is not None]
     weight = sum(share for _, share in told)
-    return sum(loss * share for loss, share in told) / weight if weight else None
+    return sum(value * share for value, share in told) / weight if weight else None

@@ -10,7 +10,18 @@ from statistics import median
 from typing import TypeVar
 
 from pytest_distbench.records.elastic import WorkerResult
-from pytest_distbench.records.timeline import Batch, Finished, Joined, Line, Loaded, Saved, Started, Stepped
+from pytest_distbench.records.timeline import (
+    Batch,
+    Finished,
+    Joined,
+    Line,
+    Loaded,
+    Remembered,
+    Saved,
+    Started,
+    Stepped,
+    WorkerEnded,
+)
 
 _Kind = TypeVar("_Kind", bound=Line)
 
@@ -25,6 +36,8 @@ class Worker:
         loaded: what it went on from; None: it did not come so far.
         batches: samples it was given, by step.
         steps: that it finished, in their order.
+        ended: when its process was gone; None: unseen.
+        remembered: what its optimizers had kept; None: none stepped.
     """
 
     joined: Joined
@@ -32,11 +45,22 @@ class Worker:
     loaded: Loaded | None = None
     batches: dict[int, Batch] = field(default_factory=dict)
     steps: list[Stepped] = field(default_factory=list)
+    ended: float | None = None
+    remembered: Remembered | None = None
+
+    def epoch(self, step: Stepped) -> int | None:
+        """The epoch that a step of it was in."""
+        batch = self.batches.get(step.step)
+        return step.epoch if batch is None else batch.epoch
 
     @property
     def step_seconds(self) -> list[float]:
-        """From step to step; the first of a generation has none."""
-        return [later.t - earlier.t for earlier, later in itertools.pairwise(self.steps)]
+        """From step to step; the first of a generation has none. A script may tell of every tenth step alone."""
+        return [
+            (later.t - earlier.t) / (later.step - earlier.step)
+            for earlier, later in itertools.pairwise(self.steps)
+            if later.step > earlier.step
+        ]
 
 
 class History:
@@ -56,10 +80,15 @@ class History:
         self.workers: dict[tuple[int, int], Worker] = {}
         self.saved = self.of(Saved)
         started = {line.pid: line for line in self.of(Started)}
+        ended = {line.pid: line.t for line in self.of(WorkerEnded)}
         for line in lines:
             if isinstance(line, Joined):
-                self.workers[line.generation, line.slot] = Worker(joined=line, started=started.get(line.pid))
-            elif isinstance(line, Loaded | Batch | Stepped) and (line.generation, line.slot) in self.workers:
+                self.workers[line.generation, line.slot] = Worker(
+                    joined=line, started=started.get(line.pid), ended=ended.get(line.pid)
+                )
+            elif (
+                isinstance(line, Loaded | Batch | Stepped | Remembered) and (line.generation, line.slot) in self.workers
+            ):
                 self._add(self.workers[line.generation, line.slot], line)
         self.finished = self.of(Finished)
         self._step_s: dict[int, float | None] = {}
@@ -68,13 +97,22 @@ class History:
         """The lines of one kind."""
         return [line for line in self.lines if isinstance(line, kind)]
 
-    def _add(self, worker: Worker, line: Loaded | Batch | Stepped) -> None:
+    def _add(self, worker: Worker | None, line: Loaded | Batch | Stepped | Remembered) -> None:
+        if worker is None:
+            return
         if isinstance(line, Loaded):
             worker.loaded = line
+        elif isinstance(line, Remembered):
+            worker.remembered = line
         elif isinstance(line, Batch):
             worker.batches[line.step] = line
         else:
             worker.steps.append(line)
+
+    @property
+    def first_step_t(self) -> float | None:
+        """When the run's first step was over; None: nobody took one."""
+        return min((step.t for worker in self.workers.values() for step in worker.steps), default=None)
 
     @property
     def generations(self) -> list[int]:
@@ -86,9 +124,13 @@ class History:
         return {slot: worker for (g, slot), worker in sorted(self.workers.items()) if g == generation}
 
     def resumed_at(self, generation: int) -> int:
-        """The step that a generation went on from: of a checkpoint, or of the worker that was furthest."""
+        """The step that a generation went on from: of a checkpoint, or of the worker that was furthest.
+
+        Of a script it is the one before the first that it told of.
+        """
         members = self.members(generation).values()
-        return max((max(w.joined.step, w.loaded.step if w.loaded else 0) for w in members), default=0)
+        told = [max(w.joined.step, w.loaded.step if w.loaded else 0) for w in members if w.loaded or w.joined.step]
+        return max(told) if told else min((w.steps[0].step - 1 for w in members if w.steps), default=0)
 
     def world_size(self, generation: int) -> int:
         """Workers of a generation, as they were told."""

@@ -6,23 +6,27 @@ import os
 import platform
 import sys
 import uuid
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import msgspec
 
-from pytest_distbench.errors import RecordingError
+from pytest_distbench.errors import ReadingError, RecordingError
 from pytest_distbench.launch import processes
-from pytest_distbench.launch.command import running_command
+from pytest_distbench.launch.command import OBSERVED, SITE, running_command
 from pytest_distbench.launch.contract import SESSION_VARIABLE
+from pytest_distbench.launch.elastic.diagnosis import tell_slow
+from pytest_distbench.launch.elastic.history import History
 from pytest_distbench.launch.elastic.measure import measure
 from pytest_distbench.launch.elastic.progress import EXIT_S
+from pytest_distbench.launch.elastic.resume import tell_wrong_resume
 from pytest_distbench.launch.guardian import remove_traces
 from pytest_distbench.launch.logs import LogFollower, error_tail
+from pytest_distbench.launch.readers import add_readings
 from pytest_distbench.launch.reduce import merge
 from pytest_distbench.launch.reports import read_reports
-from pytest_distbench.launch.workplace import settle
+from pytest_distbench.launch.workplace import Leftovers, settle, watched_folder
 from pytest_distbench.machine import hardware
-from pytest_distbench.records.elastic import ElasticJob
+from pytest_distbench.records.elastic import ElasticJob, ElasticResult
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.plan import LaunchPlan
 from pytest_distbench.records.rank import RankFate, RankReport
@@ -31,20 +35,22 @@ from pytest_distbench.records.timeline import (
     AgentEnded,
     Changed,
     Finished,
+    Joined,
     Line,
     Loaded,
     Progress,
     Raised,
     Stable,
-    Stepped,
     TimelineReader,
     read_timeline,
 )
+from pytest_distbench.records.torchrun import NOTES_VARIABLE
 
 
 def launch_elastic(
     plan: LaunchPlan,
     *,
+    python: str = "",
     on_progress: Callable[[str], None] = lambda text: None,
     on_output: Callable[[int, str], None] | None = None,
 ) -> LaunchRecord:
@@ -52,6 +58,7 @@ def launch_elastic(
 
     Args:
         plan: with the job; its directory exists and is empty.
+        python: that runs it; empty: this one.
         on_progress: gets lines of progress.
         on_output: gets (slot, line) of what workers print, while they run.
 
@@ -62,11 +69,17 @@ def launch_elastic(
     job = plan.elastic
     assert job is not None
     session = uuid.uuid4().hex
-    path = os.pathsep.join(p for p in plan.python_path if p)
-    plan = settle(replace(plan, variables={**plan.variables, "PYTHONPATH": path, SESSION_VARIABLE: session}))
+    ours = {SESSION_VARIABLE: session}
+    if job.steps is not None:
+        ours |= {**OBSERVED, NOTES_VARIABLE: str(plan.files.plan)}
+    plan = settle(replace(plan, variables={**plan.variables, **ours}))
+    path = os.pathsep.join(filter(None, [SITE if job.steps is not None else "", *plan.python_path]))
+    plan = replace(plan, variables={**plan.variables, "PYTHONPATH": path})
+    folder = watched_folder(plan)
+    leftovers = Leftovers(folder) if folder is not None else None
     plan.files.plan.touch(mode=0o600)
     plan.files.plan.write_bytes(msgspec.json.encode(replace(plan, variables={}, read={})))
-    command = [sys.executable, "-m", "pytest_distbench.launch.elastic", str(plan.files.plan)]
+    command = [python or sys.executable, "-m", "pytest_distbench.launch.elastic", str(plan.files.plan)]
     on_progress(str(job))
     follower = _Follower(plan, on_progress, on_output)
     try:
@@ -75,7 +88,15 @@ def launch_elastic(
     finally:
         remove_traces(plan.files)
         follower.finish()
-    return make_record(plan, job, code=ended.code, timed_out=ended.timed_out, wall_s=ended.wall_s)
+    record = make_record(plan, job, code=ended.code, timed_out=ended.timed_out, wall_s=ended.wall_s)
+    remark = leftovers.remark() if leftovers is not None else ""
+    return replace(record, remarks=[*record.remarks, remark]) if remark else record
+
+
+_NO_STEP = (
+    "the body took no step: there is nothing to measure of an elastic job whose body does not loop over "
+    "rank.training(...).batches(...), or whose script prints no line that steps= matches"
+)
 
 
 class _Follower:
@@ -133,16 +154,15 @@ def make_record(plan: LaunchPlan, job: ElasticJob, *, code: int, timed_out: bool
             or f"the controller of the elastic job {processes.ending(code)}; its log:\n{error_tail(plan.files.log(0))}"
         )
     result, measurements = measure(job, lines)
-    if not reason and result is None:
-        reason = (
-            "the body took no step: there is nothing to measure of an elastic job whose body does not loop over "
-            "rank.training(...).batches(...)"
-        )
+    if not reason:
+        reason = _NO_STEP if result is None else tell_wrong_resume(History(lines), job)
     reports = read_reports(replace(plan, world_size=job.most))
     if not reason:
         try:
+            if job.steps is not None:
+                reports = add_readings(plan, last_reports(reports, lines, ranks=job.most))
             measurements += merge(list(reports.values()))
-        except RecordingError as error:
+        except (RecordingError, ReadingError) as error:
             reason = str(error)
     return LaunchRecord(
         index=plan.index,
@@ -155,9 +175,30 @@ def make_record(plan: LaunchPlan, job: ElasticJob, *, code: int, timed_out: bool
         peak_memory_bytes=max((r.peak_memory_bytes for r in reports.values()), default=0),
         software=software_of(reports.values()),
         elastic=result,
-        remarks=_remarks(job, lines),
+        remarks=_remarks(job, lines, result),
         logs=plan.directory,
     )
+
+
+def last_reports(reports: Mapping[int, RankReport], lines: Sequence[Line], *, ranks: int) -> dict[int, RankReport]:
+    """What a script recorded in the generation that finished, by rank, and an empty report of each other rank.
+
+    Args:
+        reports: by rank; earlier generations have left theirs where the last one had fewer ranks.
+        lines: of the timeline.
+        ranks: the most there may be.
+
+    Raises:
+        RecordingError: what one of them recorded is lost.
+    """
+    last = max((line.generation for line in lines if isinstance(line, Finished)), default=0)
+    size = max((line.world_size for line in lines if isinstance(line, Joined) and line.generation == last), default=0)
+    found = {rank: RankReport(rank=rank, pid=0, outcome="passed", phase="body", phases={}) for rank in range(ranks)}
+    for rank, report in reports.items():
+        if rank < size and report.outcome != "passed":
+            raise RecordingError(f"rank {rank}: {report.reason}")
+        found |= {rank: report} if rank < size else {}
+    return found
 
 
 def software_of(reports: Iterable[RankReport]) -> dict[str, str]:
@@ -182,18 +223,13 @@ def _fates(plan: LaunchPlan, job: ElasticJob, lines: Sequence[Line]) -> list[Ran
     ]
 
 
-def _remarks(job: ElasticJob, lines: Sequence[Line]) -> list[str]:
+def _remarks(job: ElasticJob, lines: Sequence[Line], result: ElasticResult | None) -> list[str]:
     """What the user should know of a job that passed."""
     torn = sorted({name for line in lines if isinstance(line, Loaded) for name in line.torn})
     remarks = [f"engine {job.engine} in place of {job.in_place_of}"] if job.in_place_of else []
     remarks += [f"checkpoint {name} was torn, and the last good one was used" for name in torn]
     remarks += _exit_hang(lines)
-    steps = [line for line in lines if isinstance(line, Stepped)]
-    if steps and all(step.lr is None for step in steps):
-        remarks.append(
-            "the body keeps no optimizer in rank.training(...): what it remembers, such as momentum, is lost at every "
-            "change of membership"
-        )
+    remarks += [told for change in (result.changes if result is not None else []) if (told := tell_slow(change, job))]
     if job.most > hardware.cores() and job.cores is None:
         remarks.append(
             f"{job.most} nodes compute on {hardware.cores()} cores: what world sizes achieve is no speed-up here"

@@ -6,10 +6,12 @@ import itertools
 from collections.abc import Sequence
 from statistics import median
 
-from pytest_distbench.launch.elastic.changes import change_results, first_step_t
+from pytest_distbench.launch.elastic.changes import change_results
 from pytest_distbench.launch.elastic.engines import ENGINES
 from pytest_distbench.launch.elastic.epochs import epoch_results
 from pytest_distbench.launch.elastic.history import History
+from pytest_distbench.launch.elastic.rates import rate_changes
+from pytest_distbench.launch.elastic.resume import optimizers_that_forgot
 from pytest_distbench.launch.elastic.samples import count_samples
 from pytest_distbench.records.bound import Bound
 from pytest_distbench.records.elastic import PARTS, ChangeResult, ElasticJob, ElasticResult
@@ -31,7 +33,7 @@ def measure(job: ElasticJob, lines: Sequence[Line]) -> tuple[ElasticResult | Non
         The tables, and the metrics; no table and no metric where nobody took a step.
     """
     history = History(lines)
-    first = first_step_t(history)
+    first = history.first_step_t
     if first is None:
         return None, []
     began = min((line.t for line in history.of(Began)), default=first)
@@ -46,13 +48,13 @@ def measure(job: ElasticJob, lines: Sequence[Line]) -> tuple[ElasticResult | Non
         start_s=first - began,
         training_s=last - first,
         end_s=end - last,
+        lr=rate_changes(history),
     )
     measurements = [*_of_run(job, history, result), *_of_changes(job, changes)]
     return result, measurements if job.cores is None else list(map(_without_clock, measurements))
 
 
 def _of_run(job: ElasticJob, history: History, result: ElasticResult) -> list[Measurement]:
-    samples = count_samples(history)
     stall_s = sum(c.stall_s or 0.0 for c in result.changes)
     none = Bound(side="most", value=0, where=_WHERE)
     found = [
@@ -60,15 +62,23 @@ def _of_run(job: ElasticJob, history: History, result: ElasticResult) -> list[Me
         _number("start_time", result.start_s, unit="s"),
         _number("goodput", _goodput(history), better="higher"),
         _number("lost_fraction", stall_s / result.training_s if result.training_s else None, better="lower"),
-        _number("samples_skipped", samples.skipped, better="exact", bounds=[none]),
-        _number("samples_repeated", samples.repeated, better="exact", bounds=[none]),
     ]
-    every = job.checkpoint_every
-    if every is not None and (interval := _longest_interval(history, every)) is not None:
-        claimed = Bound(side="most", value=every, where=_WHERE)
-        found.append(_number("checkpoint_interval", interval, unit="steps", better="exact", bounds=[claimed]))
-    told = [(epoch.epoch, epoch.loss) for epoch in result.epochs if epoch.loss is not None]
-    found += [_number("loss", loss, at={"epoch": epoch}) for epoch, loss in told]
+    if job.steps is None:  # nobody sees from outside what a script trains on and keeps
+        samples = count_samples(history)
+        forgot = optimizers_that_forgot(history)
+        found += [
+            _number("samples_skipped", samples.skipped, better="exact", bounds=[none]),
+            _number("samples_repeated", samples.repeated, better="exact", bounds=[none]),
+            _number("optimizer_state_lost", forgot, better="exact", bounds=[none]),
+        ]
+        every = job.checkpoint_every
+        if every is not None and (interval := _longest_interval(history, every)) is not None:
+            claimed = Bound(side="most", value=every, where=_WHERE)
+            found.append(_number("checkpoint_interval", interval, unit="steps", better="exact", bounds=[claimed]))
+    for epoch in result.epochs:
+        for name in ("loss", "accuracy", "top5"):
+            if (told := getattr(epoch, name)) is not None:
+                found.append(_number(name, told, at={"epoch": epoch.epoch}))
     for world_size in sorted({history.world_size(g) for g in history.generations}):
         rate = _samples_per_second(history, world_size)
         at: dict[str, Scalar] = {"nodes": world_size}
@@ -78,6 +88,8 @@ def _of_run(job: ElasticJob, history: History, result: ElasticResult) -> list[Me
         found += [_number("lr", median(rates), at=at)] if rates else []
         if rate is not None:
             found.append(_number("samples_per_second", rate, unit="samples/s", better="higher", at=at))
+        elif step_s := history.step_s(world_size):
+            found.append(_number("steps_per_second", 1 / step_s, unit="steps/s", better="higher", at=at))
     return found
 
 
@@ -110,6 +122,8 @@ def _of_changes(job: ElasticJob, changes: Sequence[ChangeResult]) -> list[Measur
         found.append(_number("rounds", max(c.rounds for c in those), at=at))
         if ready := [c.joiner_ready_s for c in those if c.joiner_ready_s is not None]:
             found.append(_number("joiner_ready", median(ready), unit="s", better="lower", at=at))
+        if free := [c.slot_free_s for c in those if c.slot_free_s is not None]:
+            found.append(_number("slot_free", median(free), unit="s", better="lower", at=at))
     return found
 
 
@@ -121,7 +135,13 @@ def _without_clock(measurement: Measurement) -> Measurement:
 
 def useful_s(history: History) -> float:
     """Seconds of nodes that went into steps that counted, each at the median time of its world size."""
-    return sum((history.step_s(lines[0].world_size) or 0.0) * lines[0].world_size for _, _, lines in history.passes())
+    useful = 0.0
+    before = 0, -1
+    for number, generation, lines in history.passes():
+        steps = number - before[0] if before[1] == generation else 1  # a script may tell of every tenth alone
+        useful += steps * (history.step_s(lines[0].world_size) or 0.0) * lines[0].world_size
+        before = number, generation
+    return useful
 
 
 def _goodput(history: History) -> float | None:
@@ -132,7 +152,7 @@ def _goodput(history: History) -> float | None:
 
 def _given_s(history: History) -> float:
     """Seconds that nodes were given to the job, from its first step to its last, summed over nodes."""
-    first = first_step_t(history)
+    first = history.first_step_t
     assert first is not None
     last = max(step.t for worker in history.workers.values() for step in worker.steps)
     taken = {slot: first for line in history.of(Began) for slot in line.slots}
@@ -147,7 +167,12 @@ def _given_s(history: History) -> float:
 
 def _samples_per_second(history: History, world_size: int) -> float | None:
     step_s = history.step_s(world_size)
-    samples = [s.samples for w in history.workers.values() for s in w.steps if s.world_size == world_size]
+    samples = [
+        s.samples
+        for w in history.workers.values()
+        for s in w.steps
+        if s.world_size == world_size and s.samples is not None
+    ]
     return median(samples) / step_s if step_s and samples else None
 
 

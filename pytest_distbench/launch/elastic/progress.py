@@ -7,6 +7,8 @@ from pytest_distbench.records.timeline import Finished, Joined, Line, Raised, St
 
 STABLE_STEPS = 3
 """So many steps of every node in one generation make a job stable."""
+STABLE_LINES = 1
+"""Of a script so many lines of steps: from one to the next may be an epoch."""
 
 
 EXIT_S = 30.0
@@ -25,6 +27,7 @@ class Progress:
 
     Args:
         most: nodes there may be.
+        stable_steps: so many of every node in one generation make it stable.
 
     Attributes:
         taken: slots whose nodes should train.
@@ -33,7 +36,7 @@ class Progress:
         split: a step of a generation that goes on beside a later one, and that one; None: there was none.
     """
 
-    def __init__(self, most: int) -> None:
+    def __init__(self, most: int, *, stable_steps: int = STABLE_STEPS) -> None:
         self.taken: set[int] = set()
         self.lines: list[Line] = []
         self.step = 0
@@ -42,6 +45,9 @@ class Progress:
         """Generation -> when its first step was over."""
         self._forgotten_at = 0.0
         self._most = most
+        self._stable_steps = stable_steps
+        self._over = -1
+        """The generation that a worker which has died took with it."""
         self._steps: dict[int, dict[int, int]] = {}
         """Generation -> slot -> steps since the last change."""
         self._worlds: dict[int, int] = {}
@@ -77,10 +83,16 @@ class Progress:
         if line.generation < newest and line.t > self._first[newest] + SPLIT_S:
             self.split = line, newest
 
-    def forget_steps(self, now: float) -> None:
-        """Something has changed: steps until now, heeded or not, do not show that the job is stable."""
+    def forget_steps(self, now: float, *, ends_generation: bool = False) -> None:
+        """Something has changed: steps until now, heeded or not, do not show that the job is stable.
+
+        Args:
+            now: when it has.
+            ends_generation: nor do those of this generation that are told of later.
+        """
         self._steps.clear()
         self._forgotten_at = now
+        self._over = max(self._worlds, default=-1) if ends_generation else -1
 
     @property
     def stable_generation(self) -> int | None:
@@ -92,7 +104,8 @@ class Progress:
         is_stable = (
             set(counts) == self.taken
             and self._worlds.get(newest) == len(self.taken)
-            and min(counts.values()) >= STABLE_STEPS
+            and min(counts.values()) >= self._stable_steps
+            and newest > self._over
         )
         return newest if is_stable else None
 

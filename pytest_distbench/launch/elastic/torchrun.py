@@ -16,7 +16,7 @@ import uuid
 from collections.abc import Callable
 from pathlib import Path
 
-from pytest_distbench.launch.elastic.agents import LOOPBACK, MAX_RESTARTS, AgentEngine
+from pytest_distbench.launch.elastic.agents import LOOPBACK, AgentEngine
 from pytest_distbench.launch.elastic.engines import EngineSetup
 from pytest_distbench.worker.torch_internals import store_on
 
@@ -72,11 +72,11 @@ class TorchrunEngine(AgentEngine):
             f"--rdzv-endpoint={LOOPBACK}:{self._store.port}",
             f"--rdzv-id={self._id}",
             f"--rdzv-conf={','.join(f'{name}={value}' for name, value in settings.items())}",
-            f"--max-restarts={MAX_RESTARTS}",
+            f"--max-restarts={timers['max_restarts']}",
             *(["--event-log-handler=console"] if tells_events() else []),
             f"--log-dir={self._files.torchrun_logs / str(slot)}",
             f"--local-addr={LOOPBACK}",
-            "-m", "pytest_distbench.worker.elastic", str(self._files.plan),
+            *(self._script or ["-m", "pytest_distbench.worker.elastic", str(self._files.plan)]),
         ]  # fmt: skip
 
 
@@ -94,10 +94,10 @@ def rendezvous_seconds(log: str) -> list[float]:
     """How long each rendezvous took that an agent's log tells of; events of torchelastic are lines of JSON."""
     found = []
     for line in log.splitlines():
-        if not line.startswith("{") or _RENDEZVOUS not in line:
+        if _RENDEZVOUS not in line:
             continue
         with contextlib.suppress(ValueError, KeyError, TypeError):
-            event = json.loads(line)
+            event = json.loads(line[line.index("{") :])  # behind a script's line that had no end yet
             if str(event["name"]).endswith(_RENDEZVOUS):
                 found.append(float(event["metadata"]["duration_ms"]) / 1e3)
     return found

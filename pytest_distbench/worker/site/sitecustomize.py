@@ -21,6 +21,10 @@ _FOLDER = os.path.dirname(os.path.abspath(__file__))
 _TARGET = "torch.distributed.distributed_c10d"
 _PLAN = "DISTBENCH_NOTES"
 """As in ``records/torchrun.py``."""
+_SLOT = "DISTBENCH_SLOT"
+"""As in ``records/elastic.py``."""
+_WORKER = "DISTBENCH_WORKER"
+"""In what a worker of an elastic job starts itself, such as the processes of a data loader: they are no workers."""
 
 
 def _note(ranks: int) -> None:
@@ -31,6 +35,33 @@ def _note(ranks: int) -> None:
             pass
     except (OSError, KeyError):
         pass  # on another host, or after the launch
+
+
+def _note_moment(what: str) -> None:
+    """Leave a line that says when a worker of an elastic job had come so far: ``ScriptNote`` in ``launch/elastic``."""
+    if os.environ.get(_WORKER) != str(os.getpid()):
+        return
+    import json
+    import time
+
+    found = os.environ.get
+    line = {
+        "what": what,
+        "t": time.monotonic(),
+        "pid": os.getpid(),
+        "slot": int(found(_SLOT, "0")),
+        "rank": int(found("RANK", "0")),
+        "world_size": int(found("WORLD_SIZE", "1")),
+        "restarts": int(found("TORCHELASTIC_RESTART_COUNT", "0")),
+        "address": "{}:{}".format(found("MASTER_ADDR"), found("MASTER_PORT")),
+    }
+    try:
+        path = os.path.join(os.path.dirname(os.environ[_PLAN]), "workers.jsonl")
+        handle = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+        os.write(handle, json.dumps(line).encode() + b"\n")
+        os.close(handle)
+    except (OSError, KeyError):
+        pass  # after the launch
 
 
 class _Finder:
@@ -66,10 +97,12 @@ def _look_at(module: Any) -> None:
     def join_and_note(*args: Any, **options: Any) -> Any:
         result = join(*args, **options)
         _note(module.get_world_size())
+        _note_moment("group")
         return result
 
     module.init_process_group = join_and_note
     _note(0)
+    _note_moment("torch")
 
 
 def _give_way() -> None:
@@ -85,5 +118,8 @@ def _give_way() -> None:
         sys.modules.setdefault(__name__, ours)
 
 
+if _SLOT in os.environ and "RANK" in os.environ and _WORKER not in os.environ:
+    os.environ[_WORKER] = str(os.getpid())
+    _note_moment("process")
 sys.meta_path.insert(0, _Finder())
 _give_way()

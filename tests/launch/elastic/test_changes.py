@@ -5,8 +5,10 @@ from __future__ import annotations
 import pytest
 from support.timelines import Timeline, killed
 
-from pytest_distbench.launch.elastic.changes import change_results, first_step_t
-from pytest_distbench.records.timeline import Discarded
+from pytest_distbench.launch.elastic.changes import change_results
+from pytest_distbench.launch.elastic.history import History
+from pytest_distbench.records.elastic import Moment
+from pytest_distbench.records.timeline import Batch, Discarded, Loaded, WorkerEnded
 
 
 def test_a_lost_node_stalls_the_survivor_from_its_last_step_to_its_next() -> None:
@@ -55,6 +57,55 @@ def test_a_join_stalls_from_the_last_old_step_however_long_the_newcomer_took_to_
 
     assert (change.stall_s, change.recovery_s, change.joiner_ready_s) == (3.0, 8.5, 8.5)
     assert change.steps_redone == 1
+
+
+def test_a_leave_stops_the_node_first_and_is_noticed_then_and_its_slot_is_free_with_its_agent() -> None:
+    timeline = Timeline()
+    timeline.begin(0.0, 0, 1)
+    timeline.generation(0, [0, 1], first=10.0, steps=5)
+    timeline.stable(12.1, -1, 0, 2)
+    timeline.change(14.5, 0, "leave", [1], [0])
+    timeline.lines += [WorkerEnded(t=16.5, slot=1, pid=1), WorkerEnded(t=17.0, slot=0, pid=0)]
+    timeline.agent_ended(16.75, 1)
+    timeline.generation(1, [0], first=20.0, steps=3, met=18.9, resumed=3)
+    timeline.stable(22.0, 0, 1, 1)
+    [change] = change_results(timeline.history)
+
+    assert change.slot_free_s == 2.25
+    assert (change.parts["stop"], change.parts["detect"]) == pytest.approx((2.0, 18.5 - 16.5))
+    assert change.unaccounted_s == pytest.approx(0.0)
+
+
+def test_a_join_stops_the_survivor_from_its_last_step_on() -> None:
+    timeline = Timeline()
+    timeline.begin(0.0, 0)
+    timeline.generation(0, [0], first=10.0, steps=11)
+    timeline.stable(12.5, -1, 0, 1)
+    timeline.change(14.5, 0, "join", [1], [0, 1])
+    timeline.lines.append(WorkerEnded(t=20.25, slot=0, pid=0))
+    timeline.generation(1, [0, 1], first=23.0, steps=3, resumed=10)
+    timeline.stable(25.1, 0, 1, 2)
+    [change] = change_results(timeline.history)
+
+    assert (change.parts["detect"], change.parts["stop"]) == pytest.approx((20.0 - 14.5, 21.5 - 20.0))
+    assert change.unaccounted_s == pytest.approx(0.0)
+
+
+def test_the_steps_before_and_after_a_change_are_shown_as_they_were() -> None:
+    [change] = change_results(killed().history)
+
+    assert change.before_it == Moment(step=10, epoch=3, loss=pytest.approx(0.1), lr=pytest.approx(0.2))
+    assert change.after_it == Moment(step=7, epoch=2, loss=pytest.approx(1 / 7), lr=pytest.approx(0.1))
+
+
+def test_a_script_that_says_nothing_of_checkpoints_went_on_where_its_first_line_is() -> None:
+    lines = [line for line in killed().history.lines if not isinstance(line, Loaded | Batch)]
+    [change] = change_results(History(lines))
+
+    assert change.steps_redone == 4
+    assert "build" not in change.parts
+    assert change.parts["first_step"] == pytest.approx(0.4)
+    assert change.unaccounted_s == pytest.approx(0.0)
 
 
 def test_a_node_that_stood_still_cost_the_longest_wait_for_a_step() -> None:
@@ -113,7 +164,7 @@ def test_without_a_step_there_is_nothing_to_tell() -> None:
     timeline.change(1.0, 0, "join", [1], [0, 1])
 
     assert change_results(timeline.history) == []
-    assert first_step_t(timeline.history) is None
+    assert timeline.history.first_step_t is None
 
 
 def test_who_lives_on_waits_for_the_quorum_and_its_group_alone_and_a_step_that_nobody_took_is_discarded() -> None:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.timelines import ERROR, JOB, LOST
 
 from pytest_distbench.elastic import crash, cycle, join, kill, stop
+from pytest_distbench.errors import ReadingError
 from pytest_distbench.launch.elastic.controller import Controller
 from pytest_distbench.launch.elastic.progress import CannotGoOn
 from pytest_distbench.records.elastic import Change, Cycle, ElasticJob, MembershipPlan
@@ -20,6 +23,7 @@ from pytest_distbench.records.timeline import (
     Changed,
     Finished,
     Joined,
+    Line,
     Raised,
     Rendezvous,
     Stable,
@@ -267,6 +271,68 @@ def test_an_engine_that_breaks_down_ends_the_job(run: Callable[..., MadeUp], tmp
 
     with pytest.raises(CannotGoOn, match="no forkserver"):
         run([], Broken(tmp_path / "timeline", steps=100))
+
+
+class MadeUpScript:
+    """What a script shows from outside; its lines are those of the made-up nodes."""
+
+    def __init__(self, *, trouble: str = "", unreadable: str = "") -> None:
+        self.trouble = trouble
+        self.unreadable = unreadable
+
+    def poll(self) -> list[Line]:
+        if self.unreadable:
+            raise ReadingError(self.unreadable)
+        return []
+
+    heed = finish = lambda self, *_: []
+
+    def last_words(self) -> str:
+        return "Rank 0 printed last:\nhello"
+
+
+@pytest.mark.parametrize(
+    ("script", "steps", "told"),
+    [
+        (MadeUpScript(trouble="the script came to no step"), 100, "the script came to no step"),
+        (MadeUpScript(unreadable="the number of the step fell"), 100, "the number of the step fell"),
+        (MadeUpScript(), 0, r"not stable 120 s after its start: .*\nRank 0 printed last:\nhello"),
+    ],
+)
+def test_a_script_that_leads_nowhere_is_given_up_with_what_it_said(
+    tmp_path: Path, script: MadeUpScript, steps: int, told: str
+) -> None:
+    engine = MadeUp(tmp_path / "timeline", steps=steps)
+    job = replace(JOB, plan=MembershipPlan(changes=[kill(at_s=1)]))
+    watch: Any = script
+
+    with pytest.raises(CannotGoOn, match=re.compile(told, re.DOTALL)):
+        Controller(job, engine, engine.timeline, script=watch, clock=engine.clock, sleep=engine.sleep).run()
+
+
+class Late(MadeUp):
+    """The last line before a crash comes a moment after it."""
+
+    def crash(self, slot: int) -> None:
+        super().crash(slot)
+        self.step += 1
+        for node in self.nodes:
+            self._step(node)
+
+
+def test_one_line_of_a_script_makes_a_job_stable_but_none_of_a_generation_that_a_crash_ends(tmp_path: Path) -> None:
+    engine = Late(tmp_path / "timeline", steps=60)
+    job = replace(JOB, most=3, start=2, plan=MembershipPlan(changes=[crash(at_s=1)]))
+    watch: Any = MadeUpScript()
+    Controller(job, engine, engine.timeline, script=watch, clock=engine.clock, sleep=engine.sleep).run()
+    lines = read_timeline(engine.timeline)
+    steps = [line for line in lines if isinstance(line, Stepped)]
+
+    assert [
+        (stable.generation, len({s.step for s in steps if s.t <= stable.t and s.generation == stable.generation}))
+        for stable in lines
+        if isinstance(stable, Stable)
+    ] == [(0, 1), (1, 1)]
 
 
 def test_an_agent_that_ends_unasked_ends_the_job(run: Callable[..., MadeUp], tmp_path: Path) -> None:

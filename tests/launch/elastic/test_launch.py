@@ -10,12 +10,14 @@ from support.plans import make_plan
 from support.timelines import ERROR, JOB, Timeline, killed
 
 from pytest_distbench.launch.elastic.launch import make_record
+from pytest_distbench.read import stdout
+from pytest_distbench.records.elastic import ElasticJob
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import Observation
 from pytest_distbench.records.plan import LaunchPlan
 from pytest_distbench.records.rank import RankReport
 from pytest_distbench.records.record import replace
-from pytest_distbench.records.timeline import AgentEnded, Loaded, Raised, Stepped, append
+from pytest_distbench.records.timeline import AgentEnded, Loaded, Raised, Saved, append
 
 
 @pytest.fixture
@@ -24,19 +26,39 @@ def plan(tmp_path: Path) -> LaunchPlan:
 
 
 def record(
-    plan: LaunchPlan, timeline: Timeline, *, code: int = 0, timed_out: bool = False, most: int = 2
+    plan: LaunchPlan,
+    timeline: Timeline,
+    *,
+    job: ElasticJob = JOB,
+    code: int = 0,
+    timed_out: bool = False,
+    most: int = 2,
 ) -> LaunchRecord:
     for line in timeline.lines:
         append(plan.files.timeline, line)
-    return make_record(plan, replace(JOB, most=most), code=code, timed_out=timed_out, wall_s=20.0)
+    return make_record(plan, replace(job, most=most), code=code, timed_out=timed_out, wall_s=20.0)
+
+
+def number(name: str, value: float) -> Observation:
+    return Observation(name=name, unit="", better="info", reduce="rank0", values=[value], is_series=False)
+
+
+def write_report(plan: LaunchPlan, rank: int, observations: list[Observation], *, reason: str = "") -> None:
+    report = RankReport(
+        rank=rank,
+        pid=1,
+        outcome="failed" if reason else "passed",
+        phase="body",
+        phases={},
+        reason=reason,
+        observations=observations,
+        software={"torch": "2.13.0"},
+    )
+    plan.files.report(rank).write_bytes(msgspec.json.encode(report))
 
 
 def test_a_job_that_passed_has_its_numbers_and_those_of_its_last_generation(plan: LaunchPlan) -> None:
-    accuracy = Observation(name="accuracy", unit="", better="info", reduce="rank0", values=[0.9], is_series=False)
-    report = RankReport(
-        rank=0, pid=1, outcome="passed", phase="body", phases={}, observations=[accuracy], software={"torch": "2.13.0"}
-    )
-    plan.files.report(0).write_bytes(msgspec.json.encode(report))
+    write_report(plan, 0, [number("accuracy", 0.9)])
     made = record(plan, killed())
     values = {m.key: m.value for m in made.measurements}
 
@@ -89,12 +111,43 @@ def test_agents_that_outlive_their_workers_are_remarked(plan: LaunchPlan) -> Non
     assert told == "the agents of slots 0 had not ended 30 s after their workers, and were ended"
 
 
-def test_torn_checkpoints_a_lost_optimizer_and_too_few_cores_are_remarked(plan: LaunchPlan) -> None:
-    timeline = killed()
-    timeline.lines.append(Loaded(t=24.9, slot=0, generation=1, began_t=24.8, step=6, torn=["step9.pt"]))
-    timeline.lines = [replace(line, lr=None) if isinstance(line, Stepped) else line for line in timeline.lines]
-    torn, optimizer, cores = record(plan, timeline, most=10_000).remarks
+def test_torn_checkpoints_a_recovery_of_minutes_and_too_few_cores_are_remarked(plan: LaunchPlan) -> None:
+    timeline = killed(later_s=60.0)
+    timeline.lines.append(Loaded(t=84.9, slot=0, generation=1, began_t=84.8, step=6, torn=["step9.pt"]))
+    torn, slow, cores = record(plan, timeline, most=10_000).remarks
 
     assert torn == "checkpoint step9.pt was torn, and the last good one was used"
-    assert optimizer.startswith("the body keeps no optimizer in rank.training(...)")
+    assert slow.startswith("recovery of 64 s after the kill at 9.5 s, of which detect took 63 s: nobody noticed")
     assert cores.startswith("10000 nodes compute on")
+
+
+def test_a_training_that_went_on_at_the_wrong_place_has_failed(plan: LaunchPlan) -> None:
+    timeline = killed()
+    timeline.lines.append(Saved(t=20.2, slot=0, generation=0, step=9, seconds=0.0))
+    made = record(plan, timeline)
+
+    assert made.reason.startswith(
+        "Wrong epoch on resume: generation 1 went on behind step 6, and the newest checkpoint"
+    )
+
+
+def test_a_script_is_read_and_what_its_last_generation_recorded_is_kept(plan: LaunchPlan) -> None:
+    """Rank 1 was lost with what it had recorded: that is nobody's mistake."""
+    job = replace(JOB, checkpoint_every=None, steps=stdout("step (.*)"))
+    loss = stdout("loss (.*)", better="same")
+    plan.files.log(0).write_text("loss 3\nloss 2\n")
+    write_report(plan, 0, [number("score", 0.5)])
+    write_report(plan, 1, [], reason="it recorded numbers, and ended before it could write them down")
+    plan = replace(plan, body=replace(plan.body, function=""), read={"loss": loss})
+    made = record(plan, killed(), job=job)
+    values = {m.name: m.value for m in made.measurements}
+
+    assert (made.reason, values["loss"], values["score"]) == ("", 2.0, 0.5)
+    assert "samples_skipped" not in values
+
+
+def test_what_the_last_generation_of_a_script_recorded_must_be_whole(plan: LaunchPlan) -> None:
+    write_report(plan, 0, [], reason="it recorded numbers, and ended before it could write them down")
+    made = record(plan, killed(), job=replace(JOB, checkpoint_every=None, steps=stdout("step (.*)")))
+
+    assert made.reason.startswith("rank 0: it recorded numbers, and ended")

@@ -6,8 +6,10 @@ import pytest
 from support.timelines import JOB, Timeline, killed
 
 from pytest_distbench.launch.elastic.measure import measure
+from pytest_distbench.read import stdout
 from pytest_distbench.records.metric import Measurement
 from pytest_distbench.records.record import replace
+from pytest_distbench.records.timeline import Batch, Loaded, Remembered, Saved, Stepped
 
 
 def measured(timeline: Timeline, *, every: int | None = 10) -> dict[str, Measurement]:
@@ -72,6 +74,36 @@ def test_the_interval_of_checkpoints_is_what_was_seen_not_what_was_claimed() -> 
     assert interval.value == 4  # behind that of step 6, to step 10
     assert [bound.holds(interval.value) for bound in interval.bounds] == [False]
     assert measured(killed(), every=5)["checkpoint_interval"].value == 3
+
+
+def test_of_a_script_that_tells_of_every_second_step_the_same_is_known_but_samples_and_checkpoints() -> None:
+    """Its goodput is as of the whole training, but for the steps between its last line before the loss and the loss."""
+    lines = [
+        replace(line, samples=None) if isinstance(line, Stepped) else line
+        for line in killed().history.lines
+        if not isinstance(line, Batch | Loaded | Saved) and not (isinstance(line, Stepped) and line.step % 2 == 0)
+    ]
+    _, measurements = measure(replace(JOB, checkpoint_every=None, steps=stdout("(.)")), lines)
+    found = {m.key: m for m in measurements}
+
+    assert (found["steps_per_second[nodes=2]"].value, found["steps_per_second[nodes=1]"].value) == (1.0, 2.0)
+    assert found["steps_redone[change=kill 2 to 1]"].value == 9 - 6
+    assert found["steps_redone[change=kill 2 to 1]"].bounds == []
+    assert found["goodput"].value == pytest.approx((5 * 2 * 1.0 + 5 * 0.5) / (2 * 9.6 + 6.4))
+    unknown = {"samples_skipped", "samples_repeated", "optimizer_state_lost", "checkpoint_interval"}
+    assert not unknown & found.keys()
+
+
+def test_optimizers_that_forgot_and_places_that_became_free_are_numbers() -> None:
+    timeline = killed()
+    timeline.lines += [
+        Remembered(t=11.0, slot=0, generation=0, before=0, after=4),
+        Remembered(t=25.0, slot=0, generation=1, before=0, after=4),
+    ]
+    lost = measured(timeline)["optimizer_state_lost"]
+
+    assert (lost.value, [bound.holds(lost.value) for bound in lost.bounds]) == (1, [False])
+    assert "slot_free[change=kill 2 to 1]" not in measured(timeline)
 
 
 def test_overlapped_changes_are_no_sample_of_their_kind() -> None:
