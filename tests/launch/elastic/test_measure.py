@@ -21,7 +21,7 @@ def test_on_fewer_cores_than_nodes_clocks_are_shown_and_counts_judged() -> None:
     _, found = measure(replace(JOB, cores=1), killed().history.lines)
     judged = {m.name for m in found if m.better != "info"}
 
-    assert judged == {"samples_skipped", "samples_repeated", "checkpoint_interval"}
+    assert judged == {"samples_skipped", "samples_repeated", "optimizer_state_lost", "checkpoint_interval"}
 
 
 def test_a_run_has_its_times_its_samples_and_what_was_lost() -> None:
