@@ -89,6 +89,8 @@ class Joined(_Line, frozen=True, kw_only=True, tag="joined"):
     world_size: int
     step: int = 0
     """That it goes on from, where its process has lived on; what a new one goes on from is :class:`Loaded`."""
+    called_t: float | None = None
+    """Of a script: when it asked for its group. Until then it imports, and does what it does before."""
 
 
 class Loaded(_Line, frozen=True, kw_only=True, tag="loaded"):

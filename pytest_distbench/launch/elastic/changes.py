@@ -67,8 +67,11 @@ def _result(history: History, change: Changed, changes: Sequence[Changed], first
 
 def _slot_free_s(history: History, change: Changed) -> float | None:
     """From a request to go until the agents of all these nodes had ended."""
-    ends = [line.t for line in history.of(AgentEnded) if line.slot in change.slots and line.t >= change.t]
-    return max(ends) - change.t if change.kind == "leave" and ends else None
+    ends: dict[int, float] = {}
+    for line in history.of(AgentEnded):
+        if line.slot in change.slots and line.t >= change.t:
+            ends.setdefault(line.slot, line.t)  # a later end is that of a node which has taken the slot since
+    return max(ends.values()) - change.t if change.kind == "leave" and ends else None
 
 
 def moment(history: History, generations: Sequence[int], *, last: bool) -> Moment | None:
@@ -153,7 +156,7 @@ def _parts(history: History, change: Changed, worker: Worker) -> dict[str, float
         spans = [("detect", change.t, cut), ("stop", cut, met_from)]
     else:
         spans = [("stop", change.t, cut), ("detect", cut, met_from)]
-    made, imported = (met, met) if lives_on or started is None else (started.process_t, started.t)
+    made, imported = (met, met) if lives_on or started is None else (started.process_t, worker.imported_t)
     spans.append(("rendezvous", met_from, met))
     if started is not None:
         spans += [("process_start", met, made), ("import", made, imported)]

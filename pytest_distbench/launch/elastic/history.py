@@ -48,6 +48,13 @@ class Worker:
     ended: float | None = None
     remembered: Remembered | None = None
 
+    @property
+    def imported_t(self) -> float | None:
+        """When it had imported what it needs, and could join its group; None: unseen."""
+        if self.started is None:
+            return None
+        return self.started.t if self.joined.called_t is None else self.joined.called_t
+
     def epoch(self, step: Stepped) -> int | None:
         """The epoch that a step of it was in."""
         batch = self.batches.get(step.step)
@@ -180,7 +187,7 @@ def _result(worker: Worker, first: float) -> WorkerResult:
         rank=joined.rank,
         world_size=joined.world_size,
         process_s=None if started is None else started.process_t - first,
-        imported_s=None if started is None else started.t - first,
+        imported_s=None if worker.imported_t is None else worker.imported_t - first,
         joined_s=joined.t - first,
         loaded_s=None if loaded is None else loaded.t - first,
         resumed_at=None if loaded is None else loaded.step,

@@ -35,8 +35,8 @@ _SHOWN = 8
 class ScriptNote(Record, frozen=True, kw_only=True):
     """A line that a worker's Python leaves."""
 
-    what: Literal["process", "torch", "group"]
-    """It runs; it has imported ``torch.distributed``; it has joined a group."""
+    what: Literal["process", "torch", "call", "group"]
+    """It runs; it has imported ``torch.distributed``, amid others; it asks for a group; it has joined it."""
     t: float
     pid: int
     slot: int
@@ -52,6 +52,8 @@ class _Worker:
     note: ScriptNote
     process_t: float
     is_started: bool = False
+    called_t: float | None = None
+    """When it wanted to join a group; None: it has not wanted to yet."""
     generation: int | None = None
     """None: it has not joined a group yet."""
 
@@ -171,6 +173,8 @@ class ScriptWatch:
             return
         if note.what == "torch":
             self._start(worker, note.t)
+        elif note.what == "call" and worker.called_t is None:
+            worker.called_t = note.t
         elif note.what == "group":
             self._join(worker, note.t)
 
@@ -202,6 +206,7 @@ class ScriptWatch:
                 generation=newest.number,
                 rank=note.rank,
                 world_size=note.world_size,
+                called_t=worker.called_t,
             )
         )
         return newest

@@ -76,7 +76,8 @@ class StepLines:
         """The step that a line tells of; None: of none, or of the one before once more.
 
         Raises:
-            ReadingError: its number is no whole number, or falls within the generation.
+            ReadingError: its number is no whole number, or falls within the generation; what another group has taken is
+                no number.
         """
         found = self._pattern.search(text)
         if found is None:
@@ -90,7 +91,7 @@ class StepLines:
         number = value + self._begin(epoch, value)
         self._last = epoch, value
         self._highest = max(self._highest, number)
-        numbers = {name: _number(told.get(name)) for name in NAMES if name != "epoch"}
+        numbers = {name: _number(name, told.get(name), text) for name in NAMES if name != "epoch"}
         return StepLine(number=number, epoch=epoch, **numbers)
 
     def _check(self, epoch: int | None, value: int, text: str) -> None:
@@ -129,9 +130,12 @@ def _whole(text: str | None, line: str) -> int:
         ) from None
 
 
-def _number(text: str | None) -> float | None:
+def _number(name: str, text: str | None, line: str) -> float | None:
     try:
         number = float(text) if text is not None else math.nan
     except ValueError:
-        return None
+        raise ReadingError(
+            f"steps=: {show(text)} is no number, of the line {show(line.strip()[:160])}: let the group {name} take the "
+            rf"number alone, (?P<{name}>[-+.\de]+)"
+        ) from None
     return number if math.isfinite(number) else None

@@ -95,6 +95,7 @@ def _look_at(module: Any) -> None:
 
     @functools.wraps(join)
     def join_and_note(*args: Any, **options: Any) -> Any:
+        _note_moment("call")
         result = join(*args, **options)
         _note(module.get_world_size())
         _note_moment("group")

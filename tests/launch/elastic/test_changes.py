@@ -76,6 +76,23 @@ def test_a_leave_stops_the_node_first_and_is_noticed_then_and_its_slot_is_free_w
     assert change.unaccounted_s == pytest.approx(0.0)
 
 
+def test_a_slot_is_free_when_its_agent_has_ended_whoever_takes_it_later_and_ends_there() -> None:
+    timeline = Timeline()
+    timeline.begin(0.0, 0, 1)
+    timeline.generation(0, [0, 1], first=10.0, steps=5)
+    timeline.change(14.5, 0, "leave", [1], [0])
+    timeline.agent_ended(16.75, 1)
+    timeline.generation(1, [0], first=20.0, steps=5, met=18.9, resumed=3)
+    timeline.stable(22.0, 0, 1, 1)
+    timeline.change(24.0, 1, "join", [1], [0, 1])
+    timeline.generation(2, [0, 1], first=30.0, steps=5, resumed=6)
+    timeline.stable(32.0, 1, 2, 2)
+    timeline.agent_ended(40.0, 1)
+    leave, join = change_results(timeline.history)
+
+    assert (leave.slot_free_s, join.slot_free_s) == (2.25, None)
+
+
 def test_a_join_stops_the_survivor_from_its_last_step_on() -> None:
     timeline = Timeline()
     timeline.begin(0.0, 0)

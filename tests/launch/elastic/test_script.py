@@ -7,6 +7,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from pytest_distbench.launch.elastic.history import History
 from pytest_distbench.launch.elastic.outputs import NodeOutputs, Printed
 from pytest_distbench.launch.elastic.script import ATTEMPTS, ScriptNote, ScriptWatch
 from pytest_distbench.read import stdout
@@ -67,6 +68,16 @@ def test_a_worker_has_its_process_its_imports_and_its_group(script: Script) -> N
         Joined(t=12.0, slot=0, pid=100, generation=0, rank=0, world_size=2),
         Joined(t=12.0, slot=1, pid=101, generation=0, rank=1, world_size=2),
     ]
+
+
+def test_what_a_script_does_before_it_asks_for_its_group_is_no_waiting_for_others(script: Script) -> None:
+    for what, t in (("process", 10.0), ("torch", 11.0), ("call", 14.0), ("call", 14.1), ("group", 14.5)):
+        script.note(what, t, 0, rank=0, of=1)
+    script.say(15.0, 0, "step 1")
+    script.poll()
+    worker = History(script.lines).workers[0, 0]
+
+    assert (worker.started, worker.joined.t, worker.imported_t) == (script.lines[0], 14.5, 14.0)
 
 
 def test_a_line_of_rank_0_is_a_step_of_all_workers_of_its_generation(script: Script) -> None:

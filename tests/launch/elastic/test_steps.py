@@ -71,6 +71,15 @@ def test_numbers_that_cannot_be_used_are_told_with_their_line(texts: list[str], 
         numbers(StepLines(r"step (\S+)"), *texts)
 
 
+def test_a_group_that_takes_more_than_its_number_is_told_and_not_passed_over() -> None:
+    lines = StepLines(r"step (?P<value>\d+) loss (?P<loss>\S+)")
+
+    with pytest.raises(
+        ReadingError, match=r"'0.5,' is no number, of the line 'step 1 loss 0.5, 3 ms': let the group loss"
+    ):
+        lines.take("step 1 loss 0.5, 3 ms")
+
+
 @pytest.mark.parametrize(
     ("reader", "told"),
     [
