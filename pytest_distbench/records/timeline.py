@@ -126,6 +126,8 @@ class Stepped(_Line, frozen=True, kw_only=True, tag="stepped"):
     """Of all ranks; None: nobody knows, as of a script."""
     epoch: int | None = None
     """Where it is not told by a :class:`Batch`."""
+    is_laid: bool = False
+    """Its number is the next one, and how many steps lie between them nobody knows: a script began an epoch."""
     loss: float | None = None
     """Of this rank."""
     accuracy: float | None = None

@@ -61,13 +61,19 @@ class Worker:
         return step.epoch if batch is None else batch.epoch
 
     @property
+    def tells_within_epochs(self) -> bool:
+        """Whether there were two steps in a row of which it is known how many lie between them."""
+        return any(b.step > a.step and not b.is_laid for a, b in itertools.pairwise(self.steps))
+
+    @property
     def step_seconds(self) -> list[float]:
-        """From step to step; the first of a generation has none. A script may tell of every tenth step alone."""
-        return [
-            (later.t - earlier.t) / (later.step - earlier.step)
-            for earlier, later in itertools.pairwise(self.steps)
-            if later.step > earlier.step
-        ]
+        """From step to step; the first of a generation has none. A script may tell of every tenth step alone.
+
+        Of one that tells of an epoch by a single line it is from epoch to epoch.
+        """
+        pairs = [(a, b) for a, b in itertools.pairwise(self.steps) if b.step > a.step]
+        known = [(a, b) for a, b in pairs if not b.is_laid]
+        return [(b.t - a.t) / (b.step - a.step) for a, b in known or pairs]
 
 
 class History:
@@ -80,6 +86,7 @@ class History:
         lines: as given.
         workers: (generation, slot) -> worker.
         saved: checkpoints that were written.
+        tells_within_epochs: of any worker; else numbers count epochs, of a script that prints one line for each.
     """
 
     def __init__(self, lines: Sequence[Line]) -> None:
@@ -99,6 +106,7 @@ class History:
                 self._add(self.workers[line.generation, line.slot], line)
         self.finished = self.of(Finished)
         self._step_s: dict[int, float | None] = {}
+        self.tells_within_epochs = any(worker.tells_within_epochs for worker in self.workers.values())
 
     def of(self, kind: type[_Kind]) -> list[_Kind]:
         """The lines of one kind."""
@@ -160,6 +168,7 @@ class History:
                 seconds
                 for worker in self.workers.values()
                 if worker.joined.world_size == world_size
+                if worker.tells_within_epochs or not self.tells_within_epochs
                 for seconds in worker.step_seconds
             ]
             self._step_s[world_size] = median(found) if found else None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Sequence
 from statistics import median
 
@@ -136,11 +137,21 @@ def _without_clock(measurement: Measurement) -> Measurement:
 def useful_s(history: History) -> float:
     """Seconds of nodes that went into steps that counted, each at the median time of its world size."""
     useful = 0.0
-    before = 0, -1
+    before = 0, -1, 0.0
+    widest = 1
     for number, generation, lines in history.passes():
-        steps = number - before[0] if before[1] == generation else 1  # a script may tell of every tenth alone
-        useful += steps * (history.step_s(lines[0].world_size) or 0.0) * lines[0].world_size
-        before = number, generation
+        first = lines[0]
+        step_s = history.step_s(first.world_size)
+        goes_on = before[1] == generation
+        steps = number - before[0] if goes_on else 1  # a script may tell of every tenth alone
+        seconds = steps * (step_s or 0.0)
+        if goes_on and first.is_laid and history.tells_within_epochs:
+            due = math.inf if step_s is None else widest * step_s
+            seconds = min(max(seconds, first.t - before[2]), due)  # behind an epoch's last line, until another was due
+        elif goes_on:
+            widest = max(widest, steps)
+        useful += seconds * first.world_size
+        before = number, generation, first.t
     return useful
 
 

@@ -237,6 +237,7 @@ class ScriptWatch:
                     slot=slot,
                     generation=generation.number,
                     step=step.number,
+                    is_laid=step.is_laid,
                     world_size=worker.note.world_size,
                     epoch=step.epoch,
                     loss=step.loss,

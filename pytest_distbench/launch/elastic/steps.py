@@ -21,9 +21,12 @@ class StepLine:
 
     Attributes:
         number: that falls only where the training has gone back.
+        is_laid: the script counts anew in each epoch, and this is its first line of one: how many steps the epoch
+            before had behind its last line nobody knows.
     """
 
     number: int
+    is_laid: bool
     epoch: int | None
     loss: float | None
     accuracy: float | None
@@ -88,11 +91,14 @@ class StepLines:
         if self._last == (epoch, value):
             return None
         self._check(epoch, value, text)
-        number = value + self._begin(epoch, value)
+        is_new = epoch is not None and epoch not in self._begins
+        begin = self._begin(epoch, value)
+        is_laid = is_new and self._last is not None and begin != self._begins.get(self._last[0] or 0, 0)
+        number = value + begin
         self._last = epoch, value
         self._highest = max(self._highest, number)
         numbers = {name: _number(name, told.get(name), text) for name in NAMES if name != "epoch"}
-        return StepLine(number=number, epoch=epoch, **numbers)
+        return StepLine(number=number, is_laid=is_laid, epoch=epoch, **numbers)
 
     def _check(self, epoch: int | None, value: int, text: str) -> None:
         if self._last is None:

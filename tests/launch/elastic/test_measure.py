@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 from support.timelines import JOB, Timeline, killed
 
-from pytest_distbench.launch.elastic.measure import measure
+from pytest_distbench.launch.elastic.history import History
+from pytest_distbench.launch.elastic.measure import measure, useful_s
+from pytest_distbench.launch.elastic.steps import StepLines
 from pytest_distbench.read import stdout
 from pytest_distbench.records.metric import Measurement
 from pytest_distbench.records.record import replace
-from pytest_distbench.records.timeline import Batch, Loaded, Remembered, Saved, Stepped
+from pytest_distbench.records.timeline import Batch, Joined, Line, Loaded, Remembered, Saved, Stepped
 
 
 def measured(timeline: Timeline, *, every: int | None = 10) -> dict[str, Measurement]:
@@ -118,3 +122,43 @@ def test_a_job_that_took_no_step_has_nothing() -> None:
     timeline.begin(0.0, 0)
 
     assert measure(JOB, timeline.history.lines) == (None, [])
+
+
+def told_every_hundredth(
+    *, steps: int, world_size: int, before: StepLines | None = None
+) -> tuple[list[Line], StepLines]:
+    """Six epochs of steps of 10 ms, of a script that prints iterations 0, 100, ... of each."""
+    told = StepLines(r"epoch (?P<epoch>\d+) step (?P<value>\d+)", before)
+    begin, generation, earlier = (0.0, 0, 0) if before is None else (20.0, 1, 6)
+    lines: list[Line] = [
+        Joined(t=begin, slot=slot, pid=slot, generation=generation, rank=slot, world_size=world_size)
+        for slot in range(world_size)
+    ]
+    for epoch, number in itertools.product(range(6), range(0, steps, 100)):
+        step = told.take(f"epoch {earlier + epoch} step {number}")
+        assert step is not None
+        lines += [
+            Stepped(
+                t=begin + 0.01 * (epoch * steps + number + 1), slot=slot, generation=generation, step=step.number,
+                is_laid=step.is_laid, world_size=world_size, epoch=step.epoch,
+            )
+            for slot in range(world_size)
+        ]  # fmt: skip
+    return lines, told
+
+
+def test_the_end_of_an_epoch_that_a_script_does_not_tell_of_is_no_time_lost() -> None:
+    history = History(told_every_hundredth(steps=150, world_size=1)[0])
+
+    assert history.step_s(1) == pytest.approx(0.01)
+    assert useful_s(history) == pytest.approx(0.01 * (1 + 5 * 150 + 100))
+
+
+def test_epochs_of_one_line_are_no_steps_where_those_of_another_world_size_tell_of_more() -> None:
+    one, told = told_every_hundredth(steps=150, world_size=1)
+    two, _ = told_every_hundredth(steps=75, world_size=2, before=told)
+    history = History([*one, *two])
+
+    assert history.step_s(2) is None
+    assert useful_s(history) == pytest.approx(0.01 * (1 + 5 * 150 + 100) + 2 * 5 * 0.75)
+    assert History(two).step_s(2) == pytest.approx(0.75)

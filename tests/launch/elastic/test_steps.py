@@ -40,6 +40,16 @@ def test_epochs_that_count_anew_are_laid_end_to_end_and_a_script_that_goes_back_
     ]  # fmt: skip
 
 
+def test_where_an_epoch_was_laid_behind_the_last_nobody_knows_how_many_steps_lie_between() -> None:
+    lines = StepLines(EPOCHS)
+    texts = [f"epoch {e} step {s}" for e in range(3) for s in (0, 10)]
+    on = StepLines(EPOCHS)
+    counted_on = [f"epoch {e} step {20 * e + s}" for e in range(3) for s in (0, 10)]
+
+    assert [step.is_laid for text in texts if (step := lines.take(text))] == [False, False, True, False, True, False]
+    assert not any(step.is_laid for text in counted_on if (step := on.take(text)))
+
+
 def test_a_generation_that_begins_with_an_epoch_nobody_saw_goes_on_behind_the_last() -> None:
     first = StepLines(EPOCHS)
     numbers(first, "epoch 0 step 0", "epoch 0 step 1")
