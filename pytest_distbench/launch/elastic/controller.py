@@ -64,6 +64,8 @@ class Controller:
         self._just_ended: list[AgentEnded] = []
         """Agents whose end was not yet asked about."""
         self._trained_s = 0.0
+        self._changed: tuple[float, int] | None = None
+        """When the last change was made, and the highest step then."""
         self._resume: tuple[float, int] | None = None
         """When a node that stands still goes on, and which."""
 
@@ -108,6 +110,7 @@ class Controller:
         slots = choose_slots(change, self._progress.taken, least=self._job.least, most=self._job.most)
         self._take_in()  # steps from before the change are none after it
         self._progress.taken = taken_after(change, slots, self._progress.taken)
+        self._changed = self._clock(), self._progress.step
         self._note(
             Changed(
                 t=self._clock(),
@@ -156,9 +159,15 @@ class Controller:
         """A training that ends before its plan is at its end has not shown what it was run for."""
         if self._job.plan.cycle is not None and self._job.plan.cycle.times is None and index:
             return
+        late = ""
+        if self._changed is not None:
+            t, step = self._changed
+            late = (
+                f"; {self._clock() - t:.1f} s and {self._progress.step - step} steps of them lie behind the last change"
+            )
         raise CannotGoOn(
-            f"the training was over after {self._trained_s:.1f} s and {self._progress.step} steps, before {what}: "
-            f"change {index + 1} of {self._job.plan} shows nothing. Train longer, or shorten the plan"
+            f"the training was over after {self._trained_s:.1f} s and {self._progress.step} steps, before {what}{late}"
+            f": change {index + 1} of {self._job.plan} shows nothing. Train longer, or shorten the plan"
         )
 
     def _look(self) -> None:

@@ -14,6 +14,7 @@ from pytest_distbench.errors import ReadingError, RecordingError
 from pytest_distbench.launch import processes
 from pytest_distbench.launch.command import OBSERVED, SITE, running_command
 from pytest_distbench.launch.contract import SESSION_VARIABLE
+from pytest_distbench.launch.diagnosis.blame import is_follower
 from pytest_distbench.launch.elastic.diagnosis import tell_slow
 from pytest_distbench.launch.elastic.history import History
 from pytest_distbench.launch.elastic.measure import measure
@@ -208,15 +209,21 @@ def software_of(reports: Iterable[RankReport]) -> dict[str, str]:
 
 
 def _fates(plan: LaunchPlan, job: ElasticJob, lines: Sequence[Line]) -> list[RankFate]:
-    """How the worker of each slot ended, as far as it said; a slot takes a rank's place here."""
-    raised = {line.slot: line for line in lines if isinstance(line, Raised)}
+    """How the worker of each slot ended, as far as it said; a slot takes a rank's place here.
+
+    Nothing where the training came to its end: what was raised before is what its changes brought about.
+    """
+    if any(isinstance(line, Finished) for line in lines):
+        return []
+    raised = {line.slot: line.error for line in lines if isinstance(line, Raised)}
     return [
         RankFate(
             rank=slot,
             outcome="failed",
             phase="body",
-            how=f"raised {raised[slot].error.kind}" if slot in raised else "was ended with the job",
-            error=raised[slot].error if slot in raised else None,
+            how=f"raised {raised[slot].kind}" if slot in raised else "was ended with the job",
+            is_victim=slot not in raised or is_follower(raised[slot]),
+            error=raised.get(slot),
             log_tail=error_tail(plan.files.log(slot)),
         )
         for slot in range(job.most)

@@ -144,4 +144,6 @@ def _number(name: str, text: str | None, line: str) -> float | None:
             f"steps=: {show(text)} is no number, of the line {show(line.strip()[:160])}: let the group {name} take the "
             rf"number alone, (?P<{name}>[-+.\de]+)"
         ) from None
-    return number if math.isfinite(number) else None
+    if text is not None and not math.isfinite(number):
+        raise ReadingError(f"steps=: the {name} is {text}: the training has diverged, at {show(line.strip()[:160])}")
+    return number if text is not None else None

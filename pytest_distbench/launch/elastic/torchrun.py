@@ -64,6 +64,7 @@ class TorchrunEngine(AgentEngine):
             "keep_alive_max_attempt": timers["keep_alive_attempts"],
             "close_timeout": 5,
         }
+        script = [text.replace("{slot}", str(slot)) for text in self._script]
         return [
             sys.executable, "-m", "torch.distributed.run",
             f"--nnodes={job.least}:{job.most}",
@@ -76,7 +77,7 @@ class TorchrunEngine(AgentEngine):
             *(["--event-log-handler=console"] if tells_events() else []),
             f"--log-dir={self._files.torchrun_logs / str(slot)}",
             f"--local-addr={LOOPBACK}",
-            *(self._script or ["-m", "pytest_distbench.worker.elastic", str(self._files.plan)]),
+            *(script or ["-m", "pytest_distbench.worker.elastic", str(self._files.plan)]),
         ]  # fmt: skip
 
 

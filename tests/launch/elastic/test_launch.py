@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 import pytest
 from support.plans import make_plan
-from support.timelines import ERROR, JOB, Timeline, killed
+from support.timelines import ERROR, JOB, LOST, Timeline, killed
 
 from pytest_distbench.launch.elastic.launch import make_record
 from pytest_distbench.read import stdout
@@ -17,7 +17,7 @@ from pytest_distbench.records.metric import Observation
 from pytest_distbench.records.plan import LaunchPlan
 from pytest_distbench.records.rank import RankReport
 from pytest_distbench.records.record import replace
-from pytest_distbench.records.timeline import AgentEnded, Loaded, Raised, Saved, append
+from pytest_distbench.records.timeline import AgentEnded, Finished, Loaded, Raised, Saved, append
 
 
 @pytest.fixture
@@ -71,7 +71,9 @@ def test_a_job_that_passed_has_its_numbers_and_those_of_its_last_generation(plan
 def test_why_the_controller_gave_up_is_the_reason_and_each_slot_tells_what_it_raised(plan: LaunchPlan) -> None:
     plan.files.trouble.write_text("the training was over before kill(at_s=60)")
     timeline = killed()
+    timeline.lines = [line for line in timeline.lines if not isinstance(line, Finished)]
     timeline.lines.append(Raised(t=27.0, slot=0, pid=100, generation=1, error=ERROR))
+    timeline.lines.append(Raised(t=27.1, slot=1, pid=101, generation=1, error=LOST))
     made = record(plan, timeline, code=1)
 
     assert (made.outcome, made.reason, made.measurements) == (
@@ -79,10 +81,18 @@ def test_why_the_controller_gave_up_is_the_reason_and_each_slot_tells_what_it_ra
         "the training was over before kill(at_s=60)",
         [],
     )
-    assert [(fate.rank, fate.how, fate.error) for fate in made.fates] == [
-        (0, "raised ValueError", ERROR),
-        (1, "was ended with the job", None),
+    assert [(fate.rank, fate.how, fate.error, fate.is_victim) for fate in made.fates] == [
+        (0, "raised ValueError", ERROR, False),
+        (1, "raised RuntimeError", LOST, True),
     ]
+
+
+def test_what_changes_brought_about_is_no_reason_where_the_training_came_to_its_end(plan: LaunchPlan) -> None:
+    plan.files.trouble.write_text("the training was over before kill(at_s=60)")
+    timeline = killed()
+    timeline.lines.append(Raised(t=20.6, slot=0, pid=100, generation=0, error=LOST))
+
+    assert record(plan, timeline, code=1).fates == []
 
 
 def test_a_controller_that_died_is_told_with_its_log(plan: LaunchPlan) -> None:

@@ -23,7 +23,8 @@ def test_a_step_is_a_line_that_matches_and_what_its_groups_say() -> None:
     assert step is not None
     assert (step.number, step.epoch, step.loss, step.lr, step.accuracy) == (7, 3, 0.5, 0.001, None)
     assert lines.take("saved a snapshot") is None
-    assert numbers(lines, "epoch 3 step 8 loss nan") == [8]
+    with pytest.raises(ReadingError, match="the loss is nan: the training has diverged, at 'epoch 3 step 8 loss nan'"):
+        lines.take("epoch 3 step 8 loss nan")
 
 
 def test_a_line_that_is_printed_twice_is_one_step() -> None:

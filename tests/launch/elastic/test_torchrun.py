@@ -33,6 +33,13 @@ def test_the_time_of_each_rendezvous_is_read_of_an_agents_log() -> None:
     assert rendezvous_seconds(log) == [1.25, 1.25]
 
 
+def test_each_node_has_a_slot_of_its_own_in_the_arguments_of_a_script(tmp_path: Path) -> None:
+    script = ["train.py", "--checkpoint=ck{slot}.pt"]
+    engine = TorchrunEngine(EngineSetup(job=JOB, files=make_plan(tmp_path).files, variables={}, script=script))
+
+    assert engine._command(1)[-2:] == ["train.py", "--checkpoint=ck1.pt"]
+
+
 def test_this_torchrun_prints_its_events_when_asked() -> None:
     assert tells_events() == ("--event-log-handler" in get_args_parser().format_help())
 
