@@ -12,7 +12,7 @@ import pytest
 
 from pytest_distbench.errors import ConfigurationError, show
 from pytest_distbench.launch.elastic.engines import DEFAULT_ENGINE, ENGINES
-from pytest_distbench.launch.elastic.schedule import changes_of, check_job, usual_start
+from pytest_distbench.launch.elastic.schedule import changes_of, check_job, check_values, usual_start
 from pytest_distbench.launch.elastic.steps import check_pattern
 from pytest_distbench.launch.readers.check import problem_with
 from pytest_distbench.machine import hardware
@@ -158,6 +158,7 @@ class Elastic:
         made = _plan(given, plan)
         used = usable_engine(given, engine, timers)
         try:
+            check_values(made)
             usual = usual_start(made, least=least, most=most) if start is None else start
             job = ElasticJob(
                 least=least,

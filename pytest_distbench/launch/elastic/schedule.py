@@ -73,6 +73,24 @@ def usual_start(plan: MembershipPlan, *, least: int, most: int) -> int:
     return least if first is not None and first.kind == "join" else most
 
 
+def check_values(plan: MembershipPlan) -> None:
+    """Make sure that what a plan holds are numbers and words that can be, before anybody counts with them.
+
+    Raises:
+        ConfigurationError: they are not.
+    """
+    cycle = plan.cycle
+    if cycle is not None:
+        _check_number("cycle", "period_s", cycle.period_s, above=0.0)
+        for name, nodes in (("on", cycle.on), ("off", cycle.off), ("times", cycle.times)):
+            if nodes is not None or name != "times":
+                _check_whole("cycle", name, nodes)
+        if not isinstance(cycle.by, str) or cycle.by not in ("leave", "kill"):
+            raise ConfigurationError(f"cycle: by={show(cycle.by)}; wanted by='leave' or by='kill'")
+    for change in plan.changes:
+        _check_change(change)
+
+
 def check_job(job: ElasticJob) -> None:
     """Make sure that a plan can be carried out.
 
@@ -80,17 +98,10 @@ def check_job(job: ElasticJob) -> None:
         ConfigurationError: it cannot; the message names the change and what is wrong with it.
     """
     cycle = job.plan.cycle
-    if cycle is not None:
-        _check_number("cycle", "period_s", cycle.period_s, above=0.0)
-        for name, nodes in (("on", cycle.on), ("off", cycle.off), ("times", cycle.times)):
-            if nodes is not None or name != "times":
-                _check_whole("cycle", name, nodes)
-        if cycle.by not in ("leave", "kill"):
-            raise ConfigurationError(f"{cycle}: wanted by='leave' or by='kill'")
+    check_values(job.plan)
     taken = set(range(job.start))
     before: Change | None = None
     for change in itertools.islice(changes_of(job.plan), _LOOKED_AT):
-        _check_change(change)
         if before is not None:
             _check_order(before, change)
         try:
@@ -110,6 +121,8 @@ def _check_change(change: Change) -> None:
     if change.at_step is not None:
         _check_whole(change.kind, "at_step", change.at_step)
     _check_whole(change.kind, "nodes", change.nodes)
+    if not isinstance(change.overlaps, bool):
+        raise ConfigurationError(f"{change.kind}: overlaps={show(change.overlaps)}; wanted True or False")
     if change.slot is not None:
         _check_whole(change.kind, "slot", change.slot, least=0)
         if change.nodes != 1:
@@ -132,7 +145,7 @@ def _check_order(before: Change, change: Change) -> None:
 
 
 def _check_number(where: str, name: str, value: object, *, least: float = -math.inf, above: float = -math.inf) -> None:
-    number = as_float(value)
+    number = as_float(value) if isinstance(value, int | float) else None  # others are lost on their way to a process
     if number is None or not math.isfinite(number) or number < least or number <= above:
         limit = f"above {above:g}" if above > -math.inf else f"of at least {least:g}"
         raise ConfigurationError(f"{where}: {name}={show(value)}; wanted seconds, a finite number {limit}")

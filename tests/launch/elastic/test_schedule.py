@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 
+from decimal import Decimal
+
 import pytest
 from support.timelines import JOB
 
@@ -11,7 +13,7 @@ from pytest_distbench.elastic import crash, cycle, join, kill, leave, stop
 from pytest_distbench.errors import ConfigurationError
 from pytest_distbench.launch.elastic.schedule import (
     changes_of,
-    check_job,
+    check_job, check_values,
     choose_slots,
     taken_after,
     usual_start,
@@ -89,3 +91,17 @@ def test_a_plan_that_cannot_be_is_refused_with_the_change_that_cannot(plan: Cycl
 def test_a_plan_that_can_be_is_taken() -> None:
     check_job(job(cycle(period_s=8)))
     check_job(job([join(at_s=2), stop(at_s=3, for_s=1), kill(at_s=3, slot=0), join(at_step=90, overlaps=True)]))
+
+
+@pytest.mark.parametrize(
+    ("plan", "told"),
+    [
+        (MembershipPlan(cycle=Cycle(period_s=None, on=1, off=1)), "period_s=None"),  # type: ignore[arg-type] # refused
+        (MembershipPlan(cycle=Cycle(period_s=1, on=1, off=1, times="x")), "times='x'"),  # type: ignore[arg-type] # same
+        (MembershipPlan(changes=[Change(kind="kill", at_s=Decimal(1))]), "at_s=Decimal"),  # type: ignore[arg-type] # same
+        (MembershipPlan(changes=[Change(kind="kill", at_s=1, overlaps="no")]), "overlaps='no'"),  # type: ignore[arg-type] # same
+    ],
+)
+def test_values_that_no_process_could_be_told_are_refused(plan, told):
+    with pytest.raises(ConfigurationError, match=told):
+        check_values(plan)
