@@ -9,15 +9,21 @@ steps, and stands still from a change until the job is stable again.
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
+from pytest_distbench.errors import ConfigurationError, show
 from pytest_distbench.launch.elastic.schedule import choose_slots, taken_after
 from pytest_distbench.records.elastic import Change, ChangeKind, Cycle
 from pytest_distbench.run.pool_request import WantedJob, WantedServing
 
 __all__ = ["crash", "cycle", "draw", "job", "join", "kill", "leave", "serving", "stop"]
+
+
+MOST_DRAWN = 10_000
+"""Changes of a drawn plan."""
 
 
 def cycle(
@@ -102,8 +108,18 @@ def draw(seed: int, *, nodes: tuple[int, int], changes: int, period_s: float) ->
         nodes: the fewest and the most, as of the job.
         changes: how many.
         period_s: seconds of training between two.
+
+    Raises:
+        ConfigurationError: an argument is not what is wanted.
     """
     chance = random.Random(seed)
+    is_pair = isinstance(nodes, tuple | list) and len(nodes) == 2 and all(type(n) is int for n in nodes)
+    if not is_pair or not 1 <= nodes[0] <= nodes[1]:
+        raise ConfigurationError(f"draw: nodes={show(nodes)}; wanted the fewest and the most: (1, 3)")
+    if type(changes) is not int or not 1 <= changes <= MOST_DRAWN:
+        raise ConfigurationError(f"draw: changes={show(changes)}; wanted an int from 1 to {MOST_DRAWN}")
+    if type(period_s) not in (int, float) or not 0 < period_s < math.inf:
+        raise ConfigurationError(f"draw: period_s={show(period_s)}; wanted seconds above 0")
     least, most = nodes
     taken = set(range(most))
     found = []

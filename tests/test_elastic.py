@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import pytest
 from support.timelines import JOB
 
 from pytest_distbench.elastic import crash, cycle, draw, join, kill, leave, stop
+from pytest_distbench.errors import ConfigurationError
 from pytest_distbench.launch.elastic.schedule import check_job, usual_start
 from pytest_distbench.records.elastic import Change, Cycle, MembershipPlan
 from pytest_distbench.records.record import replace
@@ -31,3 +35,19 @@ def test_a_drawn_plan_can_be_carried_out_and_a_seed_repeats_it() -> None:
         assert (start, len(plan.changes)) == (4, 12)
         assert plan.changes == draw(seed, nodes=(least, 4), changes=12, period_s=2.0)
     assert {change.kind for change in plan.changes} == {"join", "leave", "kill", "crash"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        ({"nodes": 2}, r"draw: nodes=2; wanted the fewest and the most: \(1, 3\)"),
+        ({"nodes": (3, 1)}, r"draw: nodes=\(3, 1\); wanted the fewest and the most"),
+        ({"changes": 0}, "draw: changes=0; wanted an int from 1 to 10000"),
+        ({"changes": 10**9}, "draw: changes=1000000000; wanted an int from 1"),
+        ({"period_s": 0}, "draw: period_s=0; wanted seconds above 0"),
+        ({"period_s": None}, "draw: period_s=None; wanted seconds above 0"),
+    ],
+)
+def test_a_plan_is_drawn_of_what_can_be(arguments: dict[str, Any], told: str) -> None:
+    with pytest.raises(ConfigurationError, match=told):
+        draw(0, **{"nodes": (1, 3), "changes": 5, "period_s": 1.0, **arguments})

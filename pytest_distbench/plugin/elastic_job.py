@@ -30,6 +30,11 @@ if TYPE_CHECKING:
     from pytest_distbench.worker.elastic_rank import ElasticRank
 
 
+_MOST_NODES = 10_000
+_MOST_OF_A_TIMER = 1_000_000
+"""Seconds, or a number; larger ones overflow in torch."""
+
+
 class Elastic:
     """The ``elastic`` fixture: measures and judges a training whose membership changes."""
 
@@ -154,7 +159,7 @@ class Elastic:
         if len(pair) != 2:
             given.refuse(f"nodes={show(nodes)}; wanted a number, or the fewest and the most: (1, 2)")
         least = given.whole("nodes", pair[0], least=1)
-        most = given.whole("nodes", pair[1], least=least)
+        most = given.whole("nodes", pair[1], least=least, most=_MOST_NODES)
         made = _plan(given, plan)
         used = usable_engine(given, engine, timers)
         try:
@@ -272,9 +277,9 @@ def _timers(given: Arguments, engine: str, timers: object) -> dict[str, Number]:
     known = ENGINES[engine].timers
     given.options(wanted, list(known))
     return {
-        name: given.whole(f"timers[{name!r}]", value, least=1)
+        name: given.whole(f"timers[{name!r}]", value, least=1, most=_MOST_OF_A_TIMER)
         if known[name].is_whole
-        else given.number(f"timers[{name!r}]", value, above=0.0)
+        else given.number(f"timers[{name!r}]", value, above=0.0, most=_MOST_OF_A_TIMER)
         for name, value in wanted.items()
     }
 

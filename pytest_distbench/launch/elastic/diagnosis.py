@@ -68,6 +68,20 @@ def tell_agent_end(lines: Sequence[Line], agent: AgentEnded, job: ElasticJob, *,
     return f"{head}; its log:\n{log}"
 
 
+def tell_standstill(lines: Sequence[Line]) -> str:
+    """How long a job that was ended had come no further, and who stepped last; empty: it never stepped."""
+    steps = [line for line in lines if isinstance(line, Stepped)]
+    if not steps:
+        return ". It took no step"
+    furthest = max(step.step for step in steps)
+    reached = min(step.t for step in steps if step.step == furthest)
+    begun = len({line.generation for line in lines if isinstance(line, Joined) and line.t > reached})
+    return (
+        f". Its furthest step, {furthest}, came {max(line.t for line in lines) - reached:.0f} s before the last thing "
+        f"that it did; {begun} generations have begun since, and the last step of all was one of slot {steps[-1].slot}"
+    )
+
+
 STORE_TIMEOUT_S = 60
 """Of the rendezvous's store, by default."""
 

@@ -15,11 +15,12 @@ from pytest_distbench.launch import processes
 from pytest_distbench.launch.command import OBSERVED, SITE, running_command
 from pytest_distbench.launch.contract import SESSION_VARIABLE
 from pytest_distbench.launch.diagnosis.blame import is_follower
-from pytest_distbench.launch.elastic.diagnosis import tell_slow
+from pytest_distbench.launch.elastic.diagnosis import tell_slow, tell_standstill
 from pytest_distbench.launch.elastic.history import History
 from pytest_distbench.launch.elastic.measure import measure
 from pytest_distbench.launch.elastic.progress import EXIT_S
 from pytest_distbench.launch.elastic.resume import tell_wrong_resume
+from pytest_distbench.launch.elastic.unplanned import unplanned
 from pytest_distbench.launch.guardian import remove_traces
 from pytest_distbench.launch.logs import LogFollower, error_tail
 from pytest_distbench.launch.readers import add_readings
@@ -147,7 +148,7 @@ def make_record(plan: LaunchPlan, job: ElasticJob, *, code: int, timed_out: bool
     lines = read_timeline(plan.files.timeline)
     reason = ""
     if timed_out:
-        reason = f"the elastic job had not ended after {wall_s:.1f} s, and was ended"
+        reason = f"the elastic job had not ended after {wall_s:.1f} s, and was ended{tell_standstill(lines)}"
     elif code:
         told = plan.files.trouble.read_text() if plan.files.trouble.exists() else ""
         reason = (
@@ -235,6 +236,7 @@ def _remarks(job: ElasticJob, lines: Sequence[Line], result: ElasticResult | Non
     torn = sorted({name for line in lines if isinstance(line, Loaded) for name in line.torn})
     remarks = [f"engine {job.engine} in place of {job.in_place_of}"] if job.in_place_of else []
     remarks += [f"checkpoint {name} was torn, and the last good one was used" for name in torn]
+    remarks += map(str, unplanned(History(lines)))
     remarks += _exit_hang(lines)
     remarks += [told for change in (result.changes if result is not None else []) if (told := tell_slow(change, job))]
     if job.most > hardware.cores() and job.cores is None:

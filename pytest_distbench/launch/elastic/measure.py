@@ -14,11 +14,12 @@ from pytest_distbench.launch.elastic.history import History
 from pytest_distbench.launch.elastic.rates import rate_changes
 from pytest_distbench.launch.elastic.resume import optimizers_that_forgot
 from pytest_distbench.launch.elastic.samples import count_samples
+from pytest_distbench.launch.elastic.unplanned import unplanned
 from pytest_distbench.records.bound import Bound
 from pytest_distbench.records.elastic import PARTS, ChangeResult, ElasticJob, ElasticResult
 from pytest_distbench.records.metric import Measurement, Scalar
 from pytest_distbench.records.record import Number, replace
-from pytest_distbench.records.timeline import AgentEnded, Began, Changed, Line
+from pytest_distbench.records.timeline import AgentEnded, Began, Changed, Line, Loaded
 
 _WHERE = "elastic(...)"
 
@@ -51,12 +52,13 @@ def measure(job: ElasticJob, lines: Sequence[Line]) -> tuple[ElasticResult | Non
         end_s=end - last,
         lr=rate_changes(history),
     )
-    measurements = [*_of_run(job, history, result), *_of_changes(job, changes)]
+    torn = {name for line in history.of(Loaded) for name in line.torn}
+    measurements = [*_of_run(job, history, result), *_of_changes(job, changes, torn=len(torn))]
     return result, measurements if job.cores is None else list(map(_without_clock, measurements))
 
 
 def _of_run(job: ElasticJob, history: History, result: ElasticResult) -> list[Measurement]:
-    stall_s = sum(c.stall_s or 0.0 for c in result.changes)
+    stall_s = sum(c.stall_s or 0.0 for c in result.changes) + sum(u.stall_s for u in unplanned(history))
     none = Bound(side="most", value=0, where=_WHERE)
     found = [
         _number("training_time", result.training_s, unit="s", better="lower"),
@@ -94,8 +96,14 @@ def _of_run(job: ElasticJob, history: History, result: ElasticResult) -> list[Me
     return found
 
 
-def _of_changes(job: ElasticJob, changes: Sequence[ChangeResult]) -> list[Measurement]:
-    """Of each kind of change the median and the largest; those that another change disturbed do not count."""
+def _of_changes(job: ElasticJob, changes: Sequence[ChangeResult], *, torn: int) -> list[Measurement]:
+    """Of each kind of change the median and the largest; those that another change disturbed do not count.
+
+    Args:
+        job: what ran.
+        changes: of its membership.
+        torn: checkpoints that were passed over: so much further a job may have gone back.
+    """
     kinds: dict[tuple[str, int, int], list[ChangeResult]] = {}
     for change in changes:
         if change.after is not None and not change.overlapped:
@@ -114,7 +122,7 @@ def _of_changes(job: ElasticJob, changes: Sequence[ChangeResult]) -> list[Measur
             seconds = [c.parts[part] for c in those if part in c.parts]
             found += [_number(f"recovery/{part}", median(seconds), unit="s", at=at)] if seconds else []
         every = job.checkpoint_every
-        bounds = [] if every is None else [Bound(side="most", value=every, where=_WHERE)]
+        bounds = [] if every is None else [Bound(side="most", value=every * (1 + torn), where=_WHERE)]
         redone = max(c.steps_redone for c in those)
         found.append(_number("steps_redone", redone, unit="steps", at=at, bounds=bounds))
         found.append(_number("steps_discarded", max(c.steps_discarded for c in those), unit="steps", at=at))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pytest_distbench.launch.diagnosis.blame import is_follower
-from pytest_distbench.records.timeline import Finished, Joined, Line, Raised, Stepped
+from pytest_distbench.records.timeline import Finished, Joined, Line, Raised, Started, Stepped
 
 STABLE_STEPS = 3
 """So many steps of every node in one generation make a job stable."""
@@ -13,6 +13,9 @@ STABLE_LINES = 1
 
 EXIT_S = 30.0
 """How long agents may take to end after their workers have finished."""
+
+ATTEMPTS = 5
+"""So many workers of a slot in a row that come no further: its agent would start others for ever."""
 
 SPLIT_S = 5.0
 """How long a generation may go on beside a later one: agents end its workers meanwhile."""
@@ -53,29 +56,52 @@ class Progress:
         self._worlds: dict[int, int] = {}
         """Generation -> workers in it."""
         self._finished: dict[int, set[int]] = {}
+        self._attempts: dict[int, int] = {}
+        """Slot -> workers that were started since the job last came further, or changed."""
+        self._reasons: list[Raised] = []
 
     def heed(self, line: Line) -> None:
         """Take in a line.
 
         Raises:
-            CannotGoOn: it says that the body raised, and not because a peer had gone.
+            CannotGoOn: it says that the body raised, and not because a peer had gone; or that a worker was started
+                once more, and the job comes no further.
         """
         self.lines.append(line)
-        if isinstance(line, Joined):
+        if isinstance(line, Started):
+            self._try(line)
+        elif isinstance(line, Joined):
             self._worlds[line.generation] = line.world_size
         elif isinstance(line, Stepped):
-            self.step = max(self.step, line.step)
+            if line.step > self.step:
+                self.step = line.step
+                self._attempts.clear()
             self._look_for_split(line)
             if line.t >= self._forgotten_at:
                 counts = self._steps.setdefault(line.generation, {})
                 counts[line.slot] = counts.get(line.slot, 0) + 1
         elif isinstance(line, Finished):
             self._finished.setdefault(line.generation, set()).add(line.slot)
+        elif isinstance(line, Raised) and line.generation is None and not is_follower(line.error):
+            self._reasons.append(line)
         elif isinstance(line, Raised) and line.generation is not None and not is_follower(line.error):
             raise CannotGoOn(
                 f"the body raised in slot {line.slot}, generation {line.generation}: {line.error.kind}: "
                 f"{line.error.message}\n{line.error.traceback}"
             )
+
+    def _try(self, line: Started) -> None:
+        attempts = self._attempts[line.slot] = self._attempts.get(line.slot, 0) + 1
+        if attempts <= ATTEMPTS:
+            return
+        why = ". Workers end without an exception: os._exit, a signal, or a lack of memory? Their output is below"
+        if self._reasons:
+            error = self._reasons[-1].error
+            why = f". Before they had a group they raised {error.kind}: {error.message}\n{error.traceback}"
+        raise CannotGoOn(
+            f"the job comes no further than step {self.step}: the worker of slot {line.slot} was started {attempts} "
+            f"times since{why}"
+        )
 
     def _look_for_split(self, line: Stepped) -> None:
         self._first.setdefault(line.generation, line.t)
@@ -91,6 +117,7 @@ class Progress:
             ends_generation: nor do those of this generation that are told of later.
         """
         self._steps.clear()
+        self._attempts.clear()
         self._forgotten_at = now
         self._over = max(self._worlds, default=-1) if ends_generation else -1
 

@@ -100,15 +100,14 @@ def check_job(job: ElasticJob) -> None:
     cycle = job.plan.cycle
     check_values(job.plan)
     taken = set(range(job.start))
-    before: Change | None = None
+    latest: dict[str, Change] = {}
     for change in itertools.islice(changes_of(job.plan), _LOOKED_AT):
-        if before is not None:
-            _check_order(before, change)
+        _check_order(latest, change)
         try:
             slots = choose_slots(change, taken, least=job.least, most=job.most)
         except ConfigurationError as error:
             raise ConfigurationError(f"{cycle}: {error}" if cycle is not None else str(error)) from None
-        taken, before = taken_after(change, slots, taken), change
+        taken = taken_after(change, slots, taken)
 
 
 def _check_change(change: Change) -> None:
@@ -131,17 +130,21 @@ def _check_change(change: Change) -> None:
         _check_number("stop", "for_s", change.for_s, above=0.0)
 
 
-def _check_order(before: Change, change: Change) -> None:
-    """A change that is due before the one listed above it would be in the past when its turn comes."""
-    for name, earlier, later in (
-        ("at_s", before.at_s, change.at_s),
-        ("at_step", before.at_step, change.at_step),
-    ):
-        if earlier is not None and later is not None and later < earlier:
-            raise ConfigurationError(
-                f"{change} comes after {before}: it would be in the past then; list changes in their order, with "
-                f"{name} that does not fall"
-            )
+def _check_order(latest: dict[str, Change], change: Change) -> None:
+    """A change that is due before one listed above it would be in the past when its turn comes.
+
+    Args:
+        latest: the last one that is due by seconds, and by steps; the change takes its place there.
+        change: the next.
+    """
+    name = "at_s" if change.at_s is not None else "at_step"
+    before = latest.get(name)
+    if before is not None and getattr(change, name) < getattr(before, name):
+        raise ConfigurationError(
+            f"{change} comes after {before}: it would be in the past then; list changes in their order, with "
+            f"{name} that does not fall"
+        )
+    latest[name] = change
 
 
 def _check_number(where: str, name: str, value: object, *, least: float = -math.inf, above: float = -math.inf) -> None:

@@ -16,6 +16,7 @@ from typing import Literal
 import msgspec
 
 from pytest_distbench.launch.elastic.outputs import NodeOutputs, Printed
+from pytest_distbench.launch.elastic.progress import ATTEMPTS
 from pytest_distbench.launch.elastic.steps import StepLine, StepLines
 from pytest_distbench.launch.logs import tail
 from pytest_distbench.records.launch_files import LaunchFiles
@@ -23,9 +24,6 @@ from pytest_distbench.records.reader import Reader
 from pytest_distbench.records.record import Record
 from pytest_distbench.records.timeline import AgentEnded, Finished, Joined, Line, Started, Stepped
 from pytest_distbench.worker.process import process_began
-
-ATTEMPTS = 5
-"""So many processes of a node in a row that end before a step: torchrun would go on for ever."""
 
 _EVENT = re.compile(r'\{"name": "torchelastic\.')
 """What torchrun prints of itself, see ``tells_events``."""

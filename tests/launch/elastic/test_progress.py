@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from support.timelines import ERROR, JOB, LOST, Timeline
 
-from pytest_distbench.launch.elastic.progress import CannotGoOn, Progress
-from pytest_distbench.records.timeline import Finished, Line, Raised
+from pytest_distbench.launch.elastic.progress import ATTEMPTS, CannotGoOn, Progress
+from pytest_distbench.records.timeline import Finished, Line, Raised, Started
 
 
 def progress(lines: list[Line], *taken: int) -> Progress:
@@ -55,3 +55,29 @@ def test_a_body_that_raises_ends_it_unless_a_peer_was_lost(two: Timeline) -> Non
 
     with pytest.raises(CannotGoOn, match="the body raised in slot 1, generation 0: ValueError: no"):
         progress([*two.lines, Raised(t=14.0, slot=1, pid=1, generation=0, error=ERROR)], 0, 1)
+
+
+def started(count: int, slot: int = 1) -> list[Line]:
+    return [Started(t=20.0 + i, slot=slot, pid=500 + i, process_t=19.0 + i, restarts=i) for i in range(count)]
+
+
+def test_a_worker_that_is_started_again_and_again_and_comes_no_further_ends_the_job(two: Timeline) -> None:
+    progress([*two.lines, *started(ATTEMPTS)], 0, 1)
+    with pytest.raises(
+        CannotGoOn, match=r"comes no further than step 4: the worker of slot 1 was started 6 times since\."
+    ):
+        progress([*two.lines, *started(ATTEMPTS + 1)], 0, 1)
+
+
+def test_what_it_raised_before_it_had_a_group_is_told_with_it(two: Timeline) -> None:
+    raised = Raised(t=20.5, slot=1, pid=500, generation=None, error=ERROR)
+    lost = Raised(t=21.5, slot=1, pid=501, generation=None, error=LOST)
+    with pytest.raises(CannotGoOn, match="Before they had a group they raised ValueError: no"):
+        progress([*two.lines, raised, lost, *started(ATTEMPTS + 1)], 0, 1)
+
+
+def test_a_change_or_a_step_further_lets_it_try_anew(two: Timeline) -> None:
+    made = progress([*two.lines, *started(ATTEMPTS)], 0, 1)
+    made.forget_steps(30.0)
+    for line in started(ATTEMPTS):
+        made.heed(line)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-
 from decimal import Decimal
 
 import pytest
@@ -13,7 +12,8 @@ from pytest_distbench.elastic import crash, cycle, join, kill, leave, stop
 from pytest_distbench.errors import ConfigurationError
 from pytest_distbench.launch.elastic.schedule import (
     changes_of,
-    check_job, check_values,
+    check_job,
+    check_values,
     choose_slots,
     taken_after,
     usual_start,
@@ -63,6 +63,10 @@ def test_a_job_starts_with_the_fewest_where_some_join_first() -> None:
     [
         ([leave(at_s=5)], r"leave\(at_s=5\): of 1 nodes 0 would be left, fewer than MIN; wanted at least 1 of"),
         ([join(at_s=5, nodes=2)], r"join\(at_s=5, nodes=2\): 1 nodes and 2 more are 3, and there are 2 slots"),
+        (
+            [crash(at_s=5), crash(at_step=9), crash(at_s=1)],
+            r"crash\(at_s=1\) comes after crash\(at_s=5\): it would be in the past then",
+        ),
         ([join(at_s=5), kill(at_s=3)], r"kill\(at_s=3\) comes after join\(at_s=5\): it would be in the past then"),
         (
             [join(at_step=9), kill(at_step=3)],
