@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pytest_distbench.launch.diagnosis.blame import is_follower
-from pytest_distbench.records.timeline import Finished, Joined, Line, Raised, Started, Stepped
+from pytest_distbench.records.timeline import Finished, Joined, Line, Raised, Started, Stepped, WorkerEnded
 
 STABLE_STEPS = 3
 """So many steps of every node in one generation make a job stable."""
@@ -95,6 +95,8 @@ class Progress:
         if attempts <= ATTEMPTS:
             return
         why = ". Workers end without an exception: os._exit, a signal, or a lack of memory? Their output is below"
+        if (first := self._gone_first()) is not None:
+            why = f"; the last time the worker of slot {first} was gone first{why}"
         if self._reasons:
             error = self._reasons[-1].error
             why = f". Before they had a group they raised {error.kind}: {error.message}\n{error.traceback}"
@@ -102,6 +104,13 @@ class Progress:
             f"the job comes no further than step {self.step}: the worker of slot {line.slot} was started {attempts} "
             f"times since{why}"
         )
+
+    def _gone_first(self) -> int | None:
+        """The slot whose worker ended first in the newest generation; None: unseen."""
+        newest = max(self._worlds, default=None)
+        members = {line.pid for line in self.lines if isinstance(line, Joined) and line.generation == newest}
+        gone = [line for line in self.lines if isinstance(line, WorkerEnded) and line.pid in members]
+        return min(gone, key=lambda line: line.t).slot if gone else None
 
     def _look_for_split(self, line: Stepped) -> None:
         self._first.setdefault(line.generation, line.t)

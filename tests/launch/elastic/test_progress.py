@@ -6,7 +6,7 @@ import pytest
 from support.timelines import ERROR, JOB, LOST, Timeline
 
 from pytest_distbench.launch.elastic.progress import ATTEMPTS, CannotGoOn, Progress
-from pytest_distbench.records.timeline import Finished, Line, Raised, Started
+from pytest_distbench.records.timeline import Finished, Line, Raised, Started, WorkerEnded
 
 
 def progress(lines: list[Line], *taken: int) -> Progress:
@@ -81,3 +81,12 @@ def test_a_change_or_a_step_further_lets_it_try_anew(two: Timeline) -> None:
     made.forget_steps(30.0)
     for line in started(ATTEMPTS):
         made.heed(line)
+
+
+def test_whose_worker_is_gone_first_is_named(two: Timeline) -> None:
+    pids = {worker.joined.slot: worker.joined.pid for worker in two.history.workers.values()}
+    gone: list[Line] = [WorkerEnded(t=15.0 + slot, slot=slot, pid=pid) for slot, pid in pids.items()]
+    with pytest.raises(
+        CannotGoOn, match="slot 1 was started 6 times since; the last time the worker of slot 0 was gone f"
+    ):
+        progress([*two.lines, *gone, *started(ATTEMPTS + 1)], 0, 1)
