@@ -146,15 +146,8 @@ def make_record(plan: LaunchPlan, job: ElasticJob, *, code: int, timed_out: bool
         wall_s: seconds from start to end.
     """
     lines = read_timeline(plan.files.timeline)
-    reason = ""
-    if timed_out:
-        reason = f"the elastic job had not ended after {wall_s:.1f} s, and was ended{tell_standstill(lines)}"
-    elif code:
-        told = plan.files.trouble.read_text() if plan.files.trouble.exists() else ""
-        reason = (
-            told
-            or f"the controller of the elastic job {processes.ending(code)}; its log:\n{error_tail(plan.files.log(0))}"
-        )
+    reason = tell_end(plan, "elastic job", code=code, timed_out=timed_out, wall_s=wall_s)
+    reason += tell_standstill(lines) if timed_out else ""
     result, measurements = measure(job, lines)
     if not reason:
         reason = _NO_STEP if result is None else tell_wrong_resume(History(lines), job)
@@ -203,6 +196,30 @@ def last_reports(reports: Mapping[int, RankReport], lines: Sequence[Line], *, ra
     return found
 
 
+def tell_end(plan: LaunchPlan, what: str, *, code: int, timed_out: bool, wall_s: float) -> str:
+    """Why a controller did not come to its end; empty: it did.
+
+    Args:
+        plan: that ran.
+        what: it controlled, in words.
+        code: its exit code.
+        timed_out: it was ended because its time was over.
+        wall_s: seconds from start to end.
+    """
+    if timed_out:
+        return f"the {what} had not ended after {wall_s:.1f} s, and was ended"
+    if not code:
+        return ""
+    told = plan.files.trouble.read_text() if plan.files.trouble.exists() else ""
+    return told or f"the controller of the {what} {processes.ending(code)}; its log:\n{error_tail(plan.files.log(0))}"
+
+
+def tell_torn(lines: Sequence[Line]) -> list[str]:
+    """Of checkpoints that were passed over, because they are not whole."""
+    torn = sorted({name for line in lines if isinstance(line, Loaded) for name in line.torn})
+    return [f"checkpoint {name} was torn, and the last good one was used" for name in torn]
+
+
 def software_of(reports: Iterable[RankReport]) -> dict[str, str]:
     """What ran, as a worker that finished says; else as far as it can be told without torch."""
     told = [r.software for r in reports if r.software]
@@ -233,9 +250,8 @@ def _fates(plan: LaunchPlan, job: ElasticJob, lines: Sequence[Line]) -> list[Ran
 
 def _remarks(job: ElasticJob, lines: Sequence[Line], result: ElasticResult | None) -> list[str]:
     """What the user should know of a job that passed."""
-    torn = sorted({name for line in lines if isinstance(line, Loaded) for name in line.torn})
     remarks = [f"engine {job.engine} in place of {job.in_place_of}"] if job.in_place_of else []
-    remarks += [f"checkpoint {name} was torn, and the last good one was used" for name in torn]
+    remarks += tell_torn(lines)
     remarks += map(str, unplanned(History(lines)))
     remarks += _exit_hang(lines)
     remarks += [told for change in (result.changes if result is not None else []) if (told := tell_slow(change, job))]

@@ -12,7 +12,8 @@ import msgspec
 from pytest_distbench.errors import RecordingError
 from pytest_distbench.launch.command import running_command
 from pytest_distbench.launch.contract import SESSION_VARIABLE
-from pytest_distbench.launch.elastic.launch import software_of
+from pytest_distbench.launch.diagnosis.blame import is_follower
+from pytest_distbench.launch.elastic.launch import software_of, tell_end, tell_torn
 from pytest_distbench.launch.elastic.pool_measure import measure_pool
 from pytest_distbench.launch.guardian import remove_traces
 from pytest_distbench.launch.logs import error_tail
@@ -26,7 +27,7 @@ from pytest_distbench.records.pool import Pool
 from pytest_distbench.records.pool_timeline import POOL_LINES, Asked, Demanded, Ended, Freed, Granted, PoolLine
 from pytest_distbench.records.rank import RankFate, RankReport
 from pytest_distbench.records.record import replace
-from pytest_distbench.records.timeline import Line, LineReader, Loaded, Raised, read_timeline
+from pytest_distbench.records.timeline import Finished, Line, LineReader, Raised, read_timeline
 
 
 def launch_pool(plan: LaunchPlan, *, on_progress: Callable[[str], None] = lambda text: None) -> LaunchRecord:
@@ -97,12 +98,7 @@ def make_record(plan: LaunchPlan, pool: Pool, *, code: int, timed_out: bool, wal
     """
     timelines = {job.name: read_timeline(plan.files.job(i).timeline) for i, job in enumerate(pool.jobs)}
     lines = sorted(LineReader(plan.files.pool_timeline, POOL_LINES).read(), key=lambda line: line.t)
-    reason = ""
-    if timed_out:
-        reason = f"the pool had not ended after {wall_s:.1f} s, and was ended"
-    elif code:
-        told = plan.files.trouble.read_text() if plan.files.trouble.exists() else ""
-        reason = told or f"the controller of the pool failed:\n{error_tail(plan.files.log(0))}"
+    reason = tell_end(plan, "pool", code=code, timed_out=timed_out, wall_s=wall_s)
     result, measurements = measure_pool(pool, lines, timelines)
     if not reason and result is None:
         reason = "no body took a step: a job of a pool loops over rank.training(...).batches(...)"
@@ -141,27 +137,26 @@ def _of_job(name: str, measurement: Measurement) -> Measurement:
 
 
 def _fates(plan: LaunchPlan, pool: Pool, timelines: dict[str, list[Line]]) -> list[RankFate]:
-    """How the jobs ended, as far as their workers said; a job takes a rank's place here."""
+    """How the jobs ended that did not finish, as far as their workers said; a job takes a rank's place here."""
     found = []
     for index, job in enumerate(pool.jobs):
-        raised = [line for line in timelines[job.name] if isinstance(line, Raised)]
-        slot = raised[0].slot if raised else 0
+        lines = timelines[job.name]
+        if any(isinstance(line, Finished) for line in lines):
+            continue
+        raised = sorted((line for line in lines if isinstance(line, Raised)), key=lambda line: is_follower(line.error))
         found.append(
             RankFate(
                 rank=index,
                 outcome="failed",
                 phase="body",
                 how=f"raised {raised[0].error.kind}" if raised else "was ended with the pool",
+                is_victim=not raised or is_follower(raised[0].error),
                 error=raised[0].error if raised else None,
-                log_tail=error_tail(plan.files.job(index).log(slot)),
+                log_tail=error_tail(plan.files.job(index).log(raised[0].slot if raised else 0)),
             )
         )
     return found
 
 
 def _remarks(timelines: dict[str, list[Line]]) -> list[str]:
-    found = []
-    for name, lines in timelines.items():
-        torn = sorted({each for line in lines if isinstance(line, Loaded) for each in line.torn})
-        found += [f"job {name}: checkpoint {each} was torn, and the last good one was used" for each in torn]
-    return found
+    return [f"job {name}: {told}" for name, lines in timelines.items() for told in tell_torn(lines)]

@@ -7,12 +7,13 @@ from pathlib import Path
 import pytest
 from support.plans import make_plan
 from support.pools import POOL, shared
+from support.timelines import ERROR, LOST
 
 from pytest_distbench.launch.elastic.pool_launch import make_record
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.plan import LaunchPlan
 from pytest_distbench.records.record import replace
-from pytest_distbench.records.timeline import Raised, append
+from pytest_distbench.records.timeline import Finished, Raised, append, read_timeline
 
 
 @pytest.fixture
@@ -60,16 +61,23 @@ def test_one_that_failed_says_why_and_has_no_metric(plan: LaunchPlan, ended: dic
 def test_a_controller_that_died_is_told_with_its_log(plan: LaunchPlan) -> None:
     plan.files.log(0).write_text("Traceback: no store")
 
-    assert record(plan, code=1).reason == "the controller of the pool failed:\nTraceback: no store"
+    assert record(plan, code=1).reason == (
+        "the controller of the pool ended with exit code 1; its log:\nTraceback: no store"
+    )
 
 
-def test_a_job_that_raised_is_named(plan: LaunchPlan) -> None:
-    from support.timelines import ERROR
+def test_a_job_that_raised_is_named_and_one_that_finished_is_not(plan: LaunchPlan) -> None:
+    """What it raised itself, not what followed from a change before it."""
+    timeline = plan.files.job(1).timeline
+    whole = [line for line in read_timeline(timeline) if not isinstance(line, Finished)]
+    timeline.unlink()
+    lost = Raised(t=15.0, slot=0, pid=1, generation=0, error=LOST)
+    for line in [*whole, lost, Raised(t=16.0, slot=1, pid=1, generation=0, error=ERROR)]:
+        append(timeline, line)
+    append(plan.files.job(0).timeline, Finished(t=14.0, slot=0, generation=0))
+    [b] = record(plan, code=1).fates
 
-    append(plan.files.job(1).timeline, Raised(t=16.0, slot=1, pid=1, generation=0, error=ERROR))
-    a, b = record(plan, code=1).fates
-
-    assert (a.how, b.how, b.error) == ("was ended with the pool", "raised ValueError", ERROR)
+    assert (b.rank, b.how, b.error, b.is_victim) == (1, "raised ValueError", ERROR, False)
 
 
 def test_without_a_step_there_is_nothing_to_measure(tmp_path: Path) -> None:
