@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,11 +16,14 @@ from pytest_distbench.records.elastic import NODE_VARIABLE
 
 SLEEP = [sys.executable, "-c", "import time; time.sleep(1000)"]
 
+# A word of its own: the whole machine is searched for it, and these tests may run beside themselves.
+MINE = uuid.uuid4().hex
+
 
 @pytest.fixture
 def three() -> Iterator[list[subprocess.Popen[bytes]]]:
-    """The third carries the word ``mine`` in its environment."""
-    processes = [subprocess.Popen(SLEEP, env={**os.environ, NODE_VARIABLE: word}) for word in ("a", "b", "mine")]
+    """The third carries this process's word in its environment."""
+    processes = [subprocess.Popen(SLEEP, env={**os.environ, NODE_VARIABLE: word}) for word in ("a", "b", MINE)]
     yield processes
     for process in processes:
         process.kill()
@@ -31,7 +35,7 @@ def test_a_node_is_what_announced_itself_and_what_carries_its_word(
     three: list[subprocess.Popen[bytes]], tmp_path: Path
 ) -> None:
     agent, worker, escaped = three
-    node = Node(agent.pid, "mine", tmp_path / "pids")
+    node = Node(agent.pid, MINE, tmp_path / "pids")
     for process in (agent, worker):
         announce(tmp_path / "pids", process.pid)
 
