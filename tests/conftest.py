@@ -123,28 +123,36 @@ def _shares_launcher(item: pytest.Item) -> bool:
     return not SHARED.isdisjoint(getattr(item, "fixturenames", ()))
 
 
+@pytest.fixture(scope="session")
+def made_launcher(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], Launcher]]:
+    """A launcher by name, made once for all tests of this process: one launch must not harm the next."""
+    made: dict[str, tuple[Launcher, LauncherSetup]] = {}
+
+    def make(name: str) -> Launcher:
+        if name not in made:
+            setup = LauncherSetup(directory=tmp_path_factory.mktemp("agent"), session=uuid.uuid4().hex)
+            made[name] = LAUNCHERS[name].make(setup), setup
+        return made[name][0]
+
+    yield make
+    for launcher, setup in made.values():
+        launcher.close()
+        assert processes.find_marked(SESSION_VARIABLE, setup.session) == []
+        assert [path for path in setup.directory.rglob("*") if path.is_socket()] == []
+
+
 @pytest.fixture(scope="module", params=["warm", "torchrun"])
-def launcher(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Launcher]:
-    """Each launcher in turn, kept over the tests of a module: one launch must not harm the next."""
-    cookie = uuid.uuid4().hex
-    directory = tmp_path_factory.mktemp("agent")
-    made = LAUNCHERS[request.param].make(LauncherSetup(directory=directory, session=cookie))
-    yield made
-    made.close()
-    assert processes.find_marked(SESSION_VARIABLE, cookie) == []
-    assert [path for path in directory.rglob("*") if path.is_socket()] == []
+def launcher(request: pytest.FixtureRequest, made_launcher: Callable[[str], Launcher]) -> Launcher:
+    """Each launcher in turn."""
+    return made_launcher(request.param)
 
 
 @pytest.fixture(scope="module")
-def cuda_launcher(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Launcher]:
+def cuda_launcher(made_launcher: Callable[[str], Launcher]) -> Launcher:
     """Its ranks have the stand-in CUDA."""
     from pytest_distbench.testing.cuda_launcher import STAND_IN_CUDA
 
-    cookie = uuid.uuid4().hex
-    made = LAUNCHERS[STAND_IN_CUDA].make(LauncherSetup(directory=tmp_path_factory.mktemp("agent"), session=cookie))
-    yield made
-    made.close()
-    assert processes.find_marked(SESSION_VARIABLE, cookie) == []
+    return made_launcher(STAND_IN_CUDA)
 
 
 @pytest.fixture

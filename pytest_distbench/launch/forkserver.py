@@ -46,7 +46,7 @@ def preload(names: Sequence[str] = PRELOAD) -> None:
     for name in names:
         with contextlib.suppress(ImportError):  # a rank that needs it says so
             importlib.import_module(name)
-    gc.collect()
+    gc.freeze()
     gc.enable()
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
+import gc
 import os
 import re
 import subprocess
@@ -141,6 +143,7 @@ def rendezvous_handler() -> Callable[[object], object]:
         del parameters
         from pytest_distbench.launch.group import LoopbackRendezvous
 
+        atexit.register(gc.freeze)  # else Python goes through torch's objects at the end: half a second of a launch
         return LoopbackRendezvous()
 
     return make

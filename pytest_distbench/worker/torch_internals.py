@@ -121,14 +121,11 @@ def watch_collectives(tell: Told, *, completes: bool = False) -> Callable[[], No
     named = threading.local()
     library = torch.library.Library("c10d", "IMPL")
     functional = torch.library.Library("_c10d_functional", "IMPL")
-    for qualified in torch._C._dispatch_get_all_op_names():
-        namespace, _, name = qualified.partition("::")
-        if namespace == "c10d" and name not in _UNWATCHED:
-            operator = getattr(torch.ops.c10d, name).default
-            library.impl(
-                name, _standing_before(operator, name, tell, named, completes), "BackendSelect", with_keyset=True
-            )
-        elif namespace == "_c10d_functional" and "reduce" in name and "." not in name:
+    for name in _operators("c10d") - _UNWATCHED:
+        operator = getattr(torch.ops.c10d, name).default
+        library.impl(name, _standing_before(operator, name, tell, named, completes), "BackendSelect", with_keyset=True)
+    for name in _operators("_c10d_functional"):
+        if "reduce" in name and "." not in name:
             operator = getattr(torch.ops._c10d_functional, name).default
             functional.impl(name, _naming(operator, named), "BackendSelect", with_keyset=True)
     methods = {name: method for name, method in vars(dist.ProcessGroup).items() if "reduce" in name}
@@ -142,6 +139,13 @@ def watch_collectives(tell: Told, *, completes: bool = False) -> Callable[[], No
         functional._destroy()
 
     return end
+
+
+@functools.cache  # to go through thousands of names takes milliseconds, and a sweep begins to look at each of its sizes
+def _operators(namespace: str) -> frozenset[str]:
+    """Names of a namespace's operators, with their overloads; torch's libraries define them when they are loaded."""
+    names = (name.partition("::") for name in torch._C._dispatch_get_all_op_names())
+    return frozenset(name for found, _, name in names if found == namespace)
 
 
 def _standing_before(operator: Any, name: str, tell: Told, named: Any, completes: bool) -> Callable[..., Any]:  # noqa: FBT001 one of five that are all passed on

@@ -53,7 +53,8 @@ TEST = """
             serving=serving(load, demand=[(0.5, 20), (1.5, 0)], per_replica=50, params={"outputs": 3}),
         )
 """
-COMMAND = ("-p", "no:sugar", "-p", "no:cacheprovider", "--world-size", "2")
+COMMAND = ("-p", "no:sugar", "-p", "no:cacheprovider", "--world-size", "2", "--distbench-launcher=torchrun")
+"""A launcher that prepares nothing, for nodes are not started by it."""
 
 
 def test_a_training_yields_to_a_serving_and_every_request_is_answered(
