@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import tempfile
 import textwrap
@@ -15,6 +16,7 @@ import numpy  # noqa: F401 runs inside this process unload what they loaded, and
 import pytest
 from support.launching import Launch
 from support.processes import LIMIT_S, MARK, SETTLE_S, marked_processes
+from support.projects import ALONE
 
 # Imported here so that the many plugin runs inside this process find them loaded.
 import pytest_distbench.plugin.fixtures
@@ -25,6 +27,8 @@ import pytest_distbench.report.terminal  # noqa: F401
 from pytest_distbench.launch import processes
 from pytest_distbench.launch.contract import SESSION_VARIABLE, Launcher
 from pytest_distbench.launch.launchers import LAUNCHERS, LauncherSetup
+
+gc.disable()  # until all tests are collected, and all that they import is loaded: see pytest_collection_finish
 
 hypothesis.settings.register_profile("repository", deadline=None, derandomize=True)  # no clock, no surprise in CI
 hypothesis.settings.load_profile("repository")
@@ -112,6 +116,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> Iterator[None]:
         _name_group(item)
 
 
+def pytest_collection_finish() -> None:
+    """From here on no garbage collection goes through torch's objects: that takes longer than most tests."""
+    gc.freeze()
+    gc.enable()
+
+
 def _name_group(item: pytest.Item) -> None:
     """Do what pytest-xdist means to do, and cannot where an id is no text (pytest 9.2, pytest-xdist issue 1386)."""
     group = item.get_closest_marker("xdist_group")
@@ -159,6 +169,16 @@ def cuda_launcher(made_launcher: Callable[[str], Launcher]) -> Launcher:
 def on_cuda(cuda_launcher: Launcher, tmp_path: Path, request: pytest.FixtureRequest) -> Launch:
     """Launches bodies of the test's own file on the stand-in CUDA, a device for each rank."""
     return Launch(cuda_launcher, tmp_path, request.path, device="cuda")
+
+
+@pytest.fixture
+def pytester(
+    pytester: pytest.Pytester, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> pytest.Pytester:
+    """Pytest's own, without the plugins that only tests marked ``other_plugins`` are about."""
+    if request.node.get_closest_marker("other_plugins") is None:
+        monkeypatch.setenv("PYTEST_ADDOPTS", ALONE)
+    return pytester
 
 
 @pytest.fixture

@@ -195,7 +195,7 @@ def repository(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> py
 
 
 def run(pytester: pytest.Pytester, *arguments: str) -> pytest.RunResult:
-    options = ["-p", "no:sugar", "-p", "no:cacheprovider", "--distbench-launches=3", "--distbench-max-launches=3"]
+    options = ["--distbench-launches=3", "--distbench-max-launches=3"]
     return pytester.runpytest_subprocess(*options, "test_it.py", *arguments)
 
 
@@ -246,7 +246,7 @@ def test_a_run_ended_from_outside_leaves_no_process_and_its_worktree_not_for_lon
     repository.makepyfile(test_it=body)
     for command in (["add", "-A"], ["-c", "user.name=a", "-c", "user.email=a@b", "commit", "-qm", "y"]):
         subprocess.run(["git", *command], cwd=repository.path, check=True)
-    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "test_it.py", "--distbench-against=HEAD"]
+    command = [sys.executable, "-m", "pytest", "test_it.py", "--distbench-against=HEAD"]
     environment = {**os.environ, "UP": str(repository.path / "up")}
     process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     wait_for(lambda: len(list(repository.path.glob("up*"))) == 4, process)

@@ -233,7 +233,7 @@ def test_the_example_of_the_page_runs_as_it_says(pytester: pytest.Pytester) -> N
     [example] = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
     [told] = re.findall(r"```text\n(.*?)```", PAGE, re.DOTALL)
     pytester.makepyfile(test_bounds=example, train="print('step 1: 20 ms')")
-    options = ("-p", "no:sugar", "-p", "no:cacheprovider", "--world-size=2")
+    options = ("--world-size=2",)
     result = pytester.runpytest_subprocess(*options)
 
     result.stdout.fnmatch_lines([line.replace("[", "[[]") for line in told.splitlines() if line])

@@ -17,9 +17,7 @@ PAGE = (Path(__file__).parents[2] / "docs" / "communication.md").read_text()
 def test_each_shape_is_one_line_of_a_test(pytester: pytest.Pytester) -> None:
     [example] = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
     pytester.makepyfile(test_shapes=example)
-    result = pytester.runpytest_subprocess(
-        "-p", "no:sugar", "-p", "no:cacheprovider", "--world-size=2", "--distbench-json=run.json"
-    )
+    result = pytester.runpytest_subprocess("--world-size=2", "--distbench-json=run.json")
 
     assert result.ret == 0
     cases = json.loads((pytester.path / "run.json").read_text())["results"]

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.spawn
 
 README = (Path(__file__).parents[2] / "README.md").read_text()
 [EXAMPLE] = [block for block in re.findall(r"```python\n(.*?)```", README, re.DOTALL) if "def test_lost_node" in block]
-COMMAND = ("-p", "no:sugar", "-p", "no:cacheprovider", "--world-size", "2", "--distbench-launcher=torchrun")
+COMMAND = ("--world-size", "2", "--distbench-launcher=torchrun")
 """A launcher that prepares nothing, for nodes are not started by it."""
 
 

@@ -17,7 +17,7 @@ pytest.importorskip("torchft", reason="engine='torchft' needs torchft")
 
 DOCS = (Path(__file__).parents[2] / "docs" / "elastic.md").read_text()
 [EXAMPLE] = [block for block in re.findall(r"```python\n(.*?)```", DOCS, re.DOTALL) if "torchft.Optimizer" in block]
-COMMAND = ("-p", "no:sugar", "-p", "no:cacheprovider", "--world-size", "2", "--distbench-launcher=torchrun")
+COMMAND = ("--world-size", "2", "--distbench-launcher=torchrun")
 """A launcher that prepares nothing, for nodes are not started by it."""
 
 

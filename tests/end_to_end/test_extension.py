@@ -24,7 +24,7 @@ def example(part: str) -> str:
 def test_a_launcher_is_one_row(pytester: pytest.Pytester) -> None:
     pytester.makeconftest(example("LAUNCHERS["))
     pytester.makepyfile(test_it="def body(rank):\n    pass\n\ndef test_step(distbench):\n    distbench.run(body)\n")
-    command = ("-p", "no:sugar", "-p", "no:cacheprovider", "--distbench-launcher", "mine")
+    command = ("--distbench-launcher", "mine")
     recorded = pytester.runpytest_subprocess(*command, "--distbench-update", "--distbench-launches", "3")
 
     assert recorded.ret == 0
@@ -38,9 +38,7 @@ def test_a_launcher_is_one_row(pytester: pytest.Pytester) -> None:
 @pytest.mark.parametrize("launcher_name", ["warm", "torchrun"])
 def test_a_collective_is_one_row(pytester: pytest.Pytester, launcher_name: str) -> None:
     pytester.makepyfile(my_operations=example("BROADCAST ="), test_broadcast=example("::BROADCAST"))
-    result = pytester.runpytest_subprocess(
-        "-p", "no:sugar", f"--distbench-launcher={launcher_name}", "--distbench-json=run.json"
-    )
+    result = pytester.runpytest_subprocess(f"--distbench-launcher={launcher_name}", "--distbench-json=run.json")
 
     assert result.ret == 0
     rows = read_run(pytester.path / "run.json")
@@ -52,11 +50,10 @@ def test_a_collective_is_one_row(pytester: pytest.Pytester, launcher_name: str) 
 @pytest.mark.spawn
 def test_a_metric_kind_is_one_row(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
     pytester.makepyfile(test_worst=example("METRIC_KINDS["))
-    command = ("-p", "no:sugar", "-p", "no:cacheprovider")
-    recorded = pytester.runpytest_subprocess(*command, "--distbench-update")
-    same = pytester.runpytest_subprocess(*command)
+    recorded = pytester.runpytest_subprocess("--distbench-update")
+    same = pytester.runpytest_subprocess()
     monkeypatch.setenv("SLOWER", "2")
-    slower = pytester.runpytest_subprocess(*command)
+    slower = pytester.runpytest_subprocess()
 
     assert (recorded.ret, same.ret, slower.ret) == (0, 0, 1)
     slower.stdout.fnmatch_lines(["pause +*% (limit <= 1.* times)*"])
@@ -109,12 +106,11 @@ def test_a_verdict_kind_is_one_row(project: Callable[[str], pytest.Pytester], mo
     )
     with (made.path / "conftest.py").open("a") as file:
         file.write("\n" + example("VERDICT_KINDS[") + RULE)
-    command = ("-p", "no:sugar", "-p", "no:cacheprovider")
-    assert made.runpytest_subprocess(*command, "--distbench-update", "--distbench-launches=5").ret == 0
+    assert made.runpytest_subprocess("--distbench-update", "--distbench-launches=5").ret == 0
     monkeypatch.setenv("DISTBENCH_STAND_IN_FACTOR", "0.2")
     monkeypatch.setenv("GITHUB_ACTIONS", "true")
     monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(made.path / "summary.md"))
-    result = made.runpytest_subprocess(*command)
+    result = made.runpytest_subprocess()
 
     assert result.ret == 1
     result.stdout.fnmatch_lines(

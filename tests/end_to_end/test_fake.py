@@ -163,7 +163,7 @@ TEST = """
         distbench.judge("efficiency", lambda a: a["step"], of=[run], better="higher")
 """
 
-FAKE = ("--distbench-backend=fake", "--world-size=8,64", "-p", "no:cacheprovider", "-p", "no:sugar")
+FAKE = ("--distbench-backend=fake", "--world-size=8,64")
 
 
 @pytest.mark.spawn
@@ -229,4 +229,4 @@ def test_a_replay_sends_what_the_training_sent(pytester: pytest.Pytester) -> Non
     pytester.makeini("[pytest]\n")
     pytester.makepyfile(test_it=textwrap.dedent(REPLAY))
 
-    pytester.runpytest_subprocess("-p", "no:sugar", "test_it.py").assert_outcomes(passed=1)
+    pytester.runpytest_subprocess("test_it.py").assert_outcomes(passed=1)

@@ -198,9 +198,7 @@ def exact(results: list[CaseResult]) -> set[str]:
 def suites(request: pytest.FixtureRequest, tmp_path: Path) -> Suites:
     """The smallest part of the shipped suites that comes to everything there is; ``make gpu`` runs them whole."""
     shutil.copytree(ROOT / "suites", tmp_path / "suites", ignore=shutil.ignore_patterns("__pycache__"))
-    (tmp_path / "pytest.ini").write_text(
-        "[pytest]\naddopts = --import-mode=importlib -p no:cacheprovider -p no:sugar\n"
-    )
+    (tmp_path / "pytest.ini").write_text("[pytest]\naddopts = --import-mode=importlib\n")
     (tmp_path / ".gitignore").write_text("baselines/\n__pycache__/\n*.json\n*.html\n")
     git(tmp_path, "init", "-q")
     git(tmp_path, "add", ".")

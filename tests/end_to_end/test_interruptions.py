@@ -72,7 +72,7 @@ def start(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Iterato
     started: list[subprocess.Popen[str]] = []
 
     def run(*arguments: str) -> subprocess.Popen[str]:
-        command = [sys.executable, "-m", "pytest", "-p", "no:sugar", "-p", "no:cacheprovider", *arguments]
+        command = [sys.executable, "-m", "pytest", *arguments]
         started.append(subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True))
         return started[-1]
 
@@ -288,7 +288,7 @@ def test_a_rank_gets_the_terminal(pytester: pytest.Pytester) -> None:
             distbench.run(body)
         """
     )
-    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "--distbench-attach", "1"]
+    command = [sys.executable, "-m", "pytest", "--distbench-attach", "1"]
     done = subprocess.run(command, input="p answer\nc\n", capture_output=True, text=True, timeout=LIMIT_S, check=False)
 
     assert "(Pdb) 42" in done.stdout
@@ -531,7 +531,7 @@ IN_A_FULL_SHM = 'mount -t tmpfs -o size=4k tmpfs /dev/shm && head -c 4096 /dev/z
 def test_a_full_dev_shm_is_named(pytester: pytest.Pytester, tiny_disk: Callable[[str], Path]) -> None:
     tiny_disk("size=1m")  # skips where this user may not mount
     pytester.makepyfile(STORES.format(name="a"))
-    command = [sys.executable, "-m", "pytest", "-x", "-p", "no:cacheprovider", "--world-size=2"]
+    command = [sys.executable, "-m", "pytest", "-x", "--world-size=2"]
     done = subprocess.run(
         ["unshare", "-m", "sh", "-c", IN_A_FULL_SHM, "sh", *command], capture_output=True, text=True, check=False
     )

@@ -14,6 +14,8 @@ from support.projects import run
 
 from pytest_distbench.commands.cli import main
 
+pytestmark = pytest.mark.other_plugins
+
 ROOT = Path(__file__).parents[2]
 
 FLAKY = """
@@ -41,7 +43,7 @@ def test_reports_of_others_hold_the_numbers_and_a_test_that_is_run_again_counts_
     project: Callable[[str], pytest.Pytester], workers: tuple[str, ...], capsys: pytest.CaptureFixture[str]
 ) -> None:
     made = project(FLAKY)
-    assert run(made, "--distbench-update").ret == 0
+    assert run(made, "-p", "no:rerunfailures", "--distbench-update").ret == 0
     Path("attempts").touch()
     result = made.runpytest_subprocess(
         *("-p", "no:sugar", "-p", "no:cacheprovider", "--reruns", "2", *workers),

@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from support.projects import ALONE
 
 DOCS = Path(__file__).parents[2] / "docs"
 LIMIT_S = 150
@@ -30,7 +31,7 @@ def steps(page: Path) -> list[tuple[str, str]]:
 @pytest.mark.spawn
 @pytest.mark.parametrize("page", ["scripts.md", "tests.md"])
 def test_a_page_does_what_it_says(page: str, tmp_path: Path) -> None:
-    (tmp_path / "pytest.ini").write_text("[pytest]\naddopts = -p no:cacheprovider -p no:sugar\n")
+    (tmp_path / "pytest.ini").write_text(f"[pytest]\naddopts = {ALONE}\n")
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
     for name, text in steps(DOCS / page):
         if not name.startswith("$ "):

@@ -6,7 +6,6 @@ import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
-import planted
 import pytest
 from support.launching import Launch
 
@@ -35,6 +34,8 @@ def digits_launcher(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Launch
 def test_one_launch_finds_the_weakest_fault_names_its_step_and_lets_rounding_pass(
     digits_launcher: Launcher, tmp_path: Path
 ) -> None:
+    import planted  # and with it scikit-learn: seconds, in every process that collects these tests
+
     launch = Launch(digits_launcher, tmp_path, Path(planted.__file__))
 
     def train(fault: str) -> LaunchRecord:

@@ -53,7 +53,7 @@ TEST = """
             serving=serving(load, demand=[(0.5, 20), (1.5, 0)], per_replica=50, params={"outputs": 3}),
         )
 """
-COMMAND = ("-p", "no:sugar", "-p", "no:cacheprovider", "--world-size", "2", "--distbench-launcher=torchrun")
+COMMAND = ("--world-size", "2", "--distbench-launcher=torchrun")
 """A launcher that prepares nothing, for nodes are not started by it."""
 
 

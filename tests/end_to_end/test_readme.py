@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 README = (Path(__file__).parents[2] / "README.md").read_text()
-COMMAND = ("-p", "no:sugar", "-p", "no:cacheprovider", "--world-size", "2")
+COMMAND = ("--world-size", "2")
 
 
 def example(part: str) -> str:

@@ -64,7 +64,7 @@ FAILING = """
 
 
 def run(pytester: pytest.Pytester, *arguments: str) -> pytest.RunResult:
-    return pytester.runpytest_subprocess("-p", "no:sugar", "-p", "no:cacheprovider", *arguments)
+    return pytester.runpytest_subprocess(*arguments)
 
 
 def test_a_body_slowed_by_half_fails_and_passes_when_put_back(

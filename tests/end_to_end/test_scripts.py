@@ -124,7 +124,7 @@ def project(pytester: pytest.Pytester) -> pytest.Pytester:
 
 
 def run(project: pytest.Pytester, *arguments: str) -> pytest.RunResult:
-    return project.runpytest_subprocess("-p", "no:sugar", *arguments, timeout=150)
+    return project.runpytest_subprocess(*arguments, timeout=150)
 
 
 def test_an_unchanged_script_gives_numbers_that_are_judged(

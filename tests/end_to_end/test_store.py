@@ -143,7 +143,7 @@ def test_skipped_tests_skipped_files_other_folders_sizes_and_backends_are_not_un
 
 
 def test_workers_of_xdist_find_the_same_unused_entries(renamed: pytest.Pytester) -> None:
-    result = renamed.runpytest_subprocess("-p", "no:sugar", "-p", "no:cacheprovider", "-n2", "--distbench-prune")
+    result = renamed.runpytest_subprocess("-n2", "--distbench-prune")
 
     result.stdout.fnmatch_lines(["2 stored entries were not used, and deleted:"])
     assert names(renamed) == {"test_step[f32-ws2]"}

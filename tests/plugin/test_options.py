@@ -22,7 +22,7 @@ def test_a_conftest_with_the_same_option_is_a_usage_error_with_the_way_out(pytes
     pytester.makeconftest('def pytest_addoption(parser):\n    parser.addoption("--gpu", action="store_true")\n')
     pytester.makepyfile("def test_step(distbench): pass")
     pytester.makeini("[pytest]\n")
-    result = pytester.runpytest_inprocess("-p", "no:cacheprovider")
+    result = pytester.runpytest_inprocess()
 
     result.stderr.fnmatch_lines(
         ["*--gpu: a conftest.py of this project already defines it*distbench_short_options = false*--distbench-gpu*"]

@@ -346,9 +346,10 @@ def test_an_unwritable_run_record_is_an_error(project: Project) -> None:
     assert result.ret == 1
 
 
-def test_sugar_and_no_terminalprogress_are_fine(recorded: pytest.Pytester) -> None:
+def test_sugar_and_no_terminalprogress_are_fine(recorded: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PYTEST_ADDOPTS")  # which leaves sugar out
     for arguments in (["-p", "no:terminalprogress"], ["-s"], ["--force-sugar"]):
-        result = recorded.runpytest_subprocess("-p", "no:cacheprovider", *arguments)
+        result = recorded.runpytest_subprocess(*arguments)
         result.stdout.fnmatch_lines(["*2 metrics of 1 case in 1 launch: 2 within limits"])
         assert result.ret == 0
 

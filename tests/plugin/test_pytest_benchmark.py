@@ -37,7 +37,7 @@ EXIT_FAILED = 1
 
 
 def run(project: pytest.Pytester, *arguments: str) -> pytest.RunResult:
-    return project.runpytest_inprocess("-p", "no:sugar", "-p", "no:cacheprovider", "-p", "no:codspeed", *arguments)
+    return project.runpytest_inprocess("-p", "no:codspeed", *arguments)
 
 
 def entries(text: str) -> dict[str, dict[str, Any]]:

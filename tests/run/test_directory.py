@@ -121,7 +121,7 @@ def test_a_failed_launch_keeps_its_runs_folder_and_removes_those_of_long_ago(
     monkeypatch.setenv("DISTBENCH_STAND_IN_ERROR", "keep the logs")
     made = project("def body(rank):\n    pass\n\ndef test_it(distbench):\n    distbench.run(body)\n")
     for _ in range(KEPT + 2):
-        made.runpytest_inprocess("-p", "no:cacheprovider").assert_outcomes(failed=1)
+        made.runpytest_inprocess().assert_outcomes(failed=1)
 
     assert len(list(tmp_path.glob("distbench-*/"))) == KEPT + 1  # the last one's, and those before it
 

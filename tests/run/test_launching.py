@@ -50,7 +50,7 @@ def plan_of(project: Project, monkeypatch: pytest.MonkeyPatch) -> Callable[..., 
     def plan(*options: str, **variables: str) -> LaunchPlan:
         for name, value in variables.items():
             monkeypatch.setenv(name, value)
-        result = made.runpytest_inprocess("-p", "no:cacheprovider", "--distbench-launcher=recorder", *options)
+        result = made.runpytest_inprocess("--distbench-launcher=recorder", *options)
         result.assert_outcomes(passed=1)
         return msgspec.json.decode((made.path / "plan-seen.json").read_bytes(), type=LaunchPlan)
 

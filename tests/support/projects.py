@@ -8,8 +8,21 @@ from pathlib import Path
 import pytest
 
 EXIT_USAGE = 4
-LEAKING = ("-p", "no:rerunfailures")
-"""Leaves a thread with a socket behind each run inside this process, where pytest-xdist is installed."""
+LEFT_OUT = (
+    "allure_pytest",
+    "cacheprovider",
+    "html",
+    "html_fixtures",
+    "hypothesispytest",
+    "metadata",
+    "pytest_cov",
+    "pytest_jsonreport",
+    "rerunfailures",
+    "sugar",
+)
+ALONE = " ".join(f"-p no:{name}" for name in LEFT_OUT)
+"""Options that leave out plugins of others: to import them takes a quarter of a second, and they show things of their
+own. With pytest-xdist pytest-rerunfailures leaves a thread with a socket behind each run inside this process."""
 TEST = """
     def body(rank):
         pass
@@ -23,8 +36,7 @@ Project = Callable[[str], pytest.Pytester]
 
 
 def run(project: pytest.Pytester, *arguments: str) -> pytest.RunResult:
-    left_out = ("-p", "no:sugar", "-p", "no:cacheprovider", *LEAKING)
-    return project.runpytest_inprocess(*left_out, *arguments)
+    return project.runpytest_inprocess(*arguments)
 
 
 def stored(project: pytest.Pytester) -> list[Path]:

@@ -30,9 +30,9 @@ def test_as_a_plugin_it_shows_the_host_that_the_environment_names(
 ) -> None:
     pytester.makepyfile("import pynvml\n\ndef test_it():\n    assert pynvml.nvmlDeviceGetCount() == 8\n")
     monkeypatch.setenv(VARIABLE, "8xH100")
-    passed = pytester.runpytest_subprocess("-p", "pytest_distbench.testing.nvml", "-p", "no:cacheprovider")
+    passed = pytester.runpytest_subprocess("-p", "pytest_distbench.testing.nvml")
     monkeypatch.setenv(VARIABLE, "9xH100")
-    refused = pytester.runpytest_subprocess("-p", "pytest_distbench.testing.nvml", "-p", "no:cacheprovider")
+    refused = pytester.runpytest_subprocess("-p", "pytest_distbench.testing.nvml")
 
     assert passed.ret == 0
     refused.stderr.fnmatch_lines(["*there is no made-up host '9xH100'; known are*"])

@@ -119,14 +119,14 @@ def test_the_documented_test_of_a_suite_passes(pytester: pytest.Pytester) -> Non
     pytester.makeconftest('pytest_plugins = ["pytester"]')
     pytester.makepyfile(test_of_a_suite=example)
 
-    pytester.runpytest_subprocess("-p", "no:cacheprovider").assert_outcomes(passed=1)
+    pytester.runpytest_subprocess().assert_outcomes(passed=1)
 
 
 def test_made_up_ranks_are_not_limited_by_the_cores_of_this_host(project: Callable[[str], pytest.Pytester]) -> None:
     made = project(ONE_STEP)
     ranks = 33 * (os.cpu_count() or 1)
 
-    made.runpytest_inprocess("-p", "no:cacheprovider", f"--world-size={ranks}").assert_outcomes(passed=1)
+    made.runpytest_inprocess(f"--world-size={ranks}").assert_outcomes(passed=1)
 
 
 @pytest.mark.timeout(300)
@@ -137,7 +137,7 @@ def test_made_up_ranks_need_not_be_alone_on_this_host(
     monkeypatch.setattr(tempfile, "tempdir", str(made.path))  # locks of this test's own
     monkeypatch.setenv("TMPDIR", str(made.path))
     with alone_on_this_host(on_wait=print):
-        made.runpytest_subprocess("-p", "no:cacheprovider").assert_outcomes(passed=1)
+        made.runpytest_subprocess().assert_outcomes(passed=1)
 
 
 def test_a_conftest_may_import_from_the_plugin_before_it_is_one(project: Callable[[str], pytest.Pytester]) -> None:
@@ -146,7 +146,7 @@ def test_a_conftest_may_import_from_the_plugin_before_it_is_one(project: Callabl
         'from pytest_distbench.testing import StandInLauncher\npytest_plugins = ["pytest_distbench.testing"]\n'
     )
 
-    made.runpytest_subprocess("-W", "error", "-p", "no:cacheprovider").assert_outcomes(passed=1)
+    made.runpytest_subprocess("-W", "error").assert_outcomes(passed=1)
 
 
 def test_every_variable_that_is_read_is_documented() -> None:

@@ -8,7 +8,6 @@ import pytest
 import torch
 import torch.distributed as dist
 from support.fake_world import fake_rank
-from torch.distributed.fsdp import fully_shard
 
 from pytest_distbench.judging.fingerprint_rule import differences
 from pytest_distbench.launch.reduce import merge_fingerprints
@@ -33,6 +32,8 @@ def rank() -> Iterator[RankContext]:
 
 def train(rank: RankContext, *, fault: str = "") -> Fingerprint:
     """Three blocks under FSDP2; a fault in what they send."""
+    from torch.distributed.fsdp import fully_shard  # takes a second, in every process that collects these tests
+
     torch.manual_seed(0)
     blocks = [torch.nn.Linear(64, 64) for _ in range(3)]
     net = torch.nn.Sequential(*blocks)
