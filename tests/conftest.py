@@ -9,12 +9,13 @@ import textwrap
 import time
 import uuid
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import hypothesis
 import numpy  # noqa: F401 runs inside this process unload what they loaded, and its C extensions load once per process
 import pytest
-from support.launching import Launch
+from support.launching import Launch, Lent, RunInside
 from support.processes import LIMIT_S, MARK, SETTLE_S, marked_processes
 from support.projects import ALONE
 
@@ -33,7 +34,7 @@ gc.disable()  # until all tests are collected, and all that they import is loade
 hypothesis.settings.register_profile("repository", deadline=None, derandomize=True)  # no clock, no surprise in CI
 hypothesis.settings.load_profile("repository")
 
-SHARED = {"launcher", "launchers", "cuda_launcher"}
+SHARED = {"launcher", "launchers", "cuda_launcher", "run_inside"}
 """Fixtures of a module that cost seconds: a second worker would make them again."""
 LONGEST = [
     Path(__file__).parent / f"{name}.py"
@@ -47,6 +48,8 @@ LONGEST = [
         "end_to_end/test_against",
         "end_to_end/test_scripts",
         "end_to_end/test_elastic",
+        "end_to_end/test_elastic_engines",
+        "worker/test_torchft_rank",
     )
 ]
 """Files with the longest tests, in the order they are begun in."""
@@ -169,6 +172,25 @@ def cuda_launcher(made_launcher: Callable[[str], Launcher]) -> Launcher:
 def on_cuda(cuda_launcher: Launcher, tmp_path: Path, request: pytest.FixtureRequest) -> Launch:
     """Launches bodies of the test's own file on the stand-in CUDA, a device for each rank."""
     return Launch(cuda_launcher, tmp_path, request.path, device="cuda")
+
+
+@pytest.fixture
+def run_inside(
+    pytester: pytest.Pytester, made_launcher: Callable[[str], Launcher], monkeypatch: pytest.MonkeyPatch
+) -> RunInside:
+    """Runs pytest with real ranks inside this process, so that no run loads torch for itself.
+
+    Not for projects that import torch or change our tables: both would stay. And warnings are errors in them, too.
+    """
+    lent, kind = Lent(made_launcher("warm")), LAUNCHERS["warm"]
+    monkeypatch.setitem(LAUNCHERS, "warm", replace(kind, make=lambda setup: lent))
+
+    def run(*arguments: str) -> pytest.RunResult:
+        result = pytester.runpytest_inprocess(*arguments)
+        assert lent.leftovers() == []
+        return result
+
+    return run
 
 
 @pytest.fixture
