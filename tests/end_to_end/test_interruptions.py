@@ -354,16 +354,22 @@ def test_the_run_directory_of_a_failed_launch_is_private_and_stays(pytester: pyt
     assert len(list((pytester.path / "tmp").glob("distbench-*/"))) == 1
 
 
-def test_stores_and_sockets_listen_on_loopback_only(pytester: pytest.Pytester, start: Pytest) -> None:
+def test_stores_and_sockets_listen_on_loopback_only(
+    pytester: pytest.Pytester, start: Pytest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TESTS_PID", str(os.getpid()))  # whose own sockets, of other tests, are none of the run's
     pytester.makepyfile(
         """
+        import itertools
+        import os
         import pytest
 
         def body(rank):
             import psutil
             rank.barrier()
             group = {p.pid for p in psutil.Process().parent().parent().children(recursive=True)}
-            group |= {p.pid for p in psutil.Process().parents()}
+            above = [p.pid for p in psutil.Process().parents()]
+            group |= set(itertools.takewhile(lambda pid: pid != int(os.environ["TESTS_PID"]), above))
             found = {c.laddr.ip for c in psutil.net_connections("inet") if c.status == "LISTEN" and c.pid in group}
             rank.barrier()
             assert found == {"127.0.0.1"}
