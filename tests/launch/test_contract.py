@@ -20,7 +20,7 @@ told_by_ranks = pytest.mark.parametrize("launcher", ["warm"], indirect=True, sco
 """What is tested is in the ranks' reports, the same under every launcher; torchrun takes seconds longer."""
 
 BODIES = """
-import json, multiprocessing, os, signal, sys, threading, time
+import gc, json, multiprocessing, os, signal, sys, threading, time
 
 def nothing(rank):
     pass
@@ -34,7 +34,7 @@ def environment(rank):
     found = {name: os.environ.get(name) for name in names}
     found |= {"threads": torch.get_num_threads(), "mine": os.environ.get("MINE"),
               "omp": os.environ.get("OMP_NUM_THREADS"), "start": multiprocessing.get_start_method(),
-              "bytes": os.environ.get("BYTES"),
+              "bytes": os.environ.get("BYTES"), "collects": gc.isenabled(), "frozen": gc.get_freeze_count(),
               "cwd": os.getcwd(), "params": rank.params, "outer": os.environ.get("PET_NNODES")}
     (rank.data_dir / f"environment{rank.rank}.json").write_text(json.dumps(found))
 
@@ -107,6 +107,8 @@ def test_ranks_get_torchruns_environment_and_ours(launch: Launch, tmp_path: Path
     assert second["params"] == {"a": [1, 2.5, "x"]}
     assert (second["start"], second["bytes"]) == (multiprocessing.get_start_method(), "a\udcff")
     assert first["MASTER_PORT"] == second["MASTER_PORT"] != "1"
+    assert second["collects"]
+    assert second["frozen"] > 100_000  # what torch made: no collection in a body goes through it
 
 
 @told_by_ranks
