@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import gc
 import os
 import tempfile
 import textwrap
 import time
 import uuid
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import hypothesis
 import numpy  # noqa: F401 runs inside this process unload what they loaded, and its C extensions load once per process
 import pytest
-from support.launching import Launch, Lent, RunInside
+from support.launching import Launch
 from support.processes import LIMIT_S, MARK, SETTLE_S, marked_processes
 from support.projects import ALONE
 
@@ -29,12 +27,10 @@ from pytest_distbench.launch import processes
 from pytest_distbench.launch.contract import SESSION_VARIABLE, Launcher
 from pytest_distbench.launch.launchers import LAUNCHERS, LauncherSetup
 
-gc.disable()  # until all tests are collected, and all that they import is loaded: see pytest_collection_finish
-
 hypothesis.settings.register_profile("repository", deadline=None, derandomize=True)  # no clock, no surprise in CI
 hypothesis.settings.load_profile("repository")
 
-SHARED = {"launcher", "launchers", "cuda_launcher", "run_inside"}
+SHARED = {"launcher", "launchers", "cuda_launcher"}
 """Fixtures of a module that cost seconds: a second worker would make them again."""
 LONGEST = [
     Path(__file__).parent / f"{name}.py"
@@ -49,7 +45,6 @@ LONGEST = [
         "end_to_end/test_scripts",
         "end_to_end/test_elastic",
         "end_to_end/test_elastic_engines",
-        "worker/test_torchft_rank",
     )
 ]
 """Files with the longest tests, in the order they are begun in."""
@@ -119,12 +114,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> Iterator[None]:
         _name_group(item)
 
 
-def pytest_collection_finish() -> None:
-    """From here on no garbage collection goes through torch's objects: that takes longer than most tests."""
-    gc.freeze()
-    gc.enable()
-
-
 def _name_group(item: pytest.Item) -> None:
     """Do what pytest-xdist means to do, and cannot where an id is no text (pytest 9.2, pytest-xdist issue 1386)."""
     group = item.get_closest_marker("xdist_group")
@@ -172,25 +161,6 @@ def cuda_launcher(made_launcher: Callable[[str], Launcher]) -> Launcher:
 def on_cuda(cuda_launcher: Launcher, tmp_path: Path, request: pytest.FixtureRequest) -> Launch:
     """Launches bodies of the test's own file on the stand-in CUDA, a device for each rank."""
     return Launch(cuda_launcher, tmp_path, request.path, device="cuda")
-
-
-@pytest.fixture
-def run_inside(
-    pytester: pytest.Pytester, made_launcher: Callable[[str], Launcher], monkeypatch: pytest.MonkeyPatch
-) -> RunInside:
-    """Runs pytest with real ranks inside this process, so that no run loads torch for itself.
-
-    Not for projects that import torch or change our tables: both would stay. And warnings are errors in them, too.
-    """
-    lent, kind = Lent(made_launcher("warm")), LAUNCHERS["warm"]
-    monkeypatch.setitem(LAUNCHERS, "warm", replace(kind, make=lambda setup: lent))
-
-    def run(*arguments: str) -> pytest.RunResult:
-        result = pytester.runpytest_inprocess(*arguments)
-        assert lent.leftovers() == []
-        return result
-
-    return run
 
 
 @pytest.fixture
