@@ -131,7 +131,6 @@ def _line_of(record: LaunchRecord, *, rank: int) -> int:
     return int(re.search(r'bodies\.py", line (\d+) in hangs', stacks).group(1))  # type: ignore[union-attr]
 
 
-@told_by_ranks
 def test_a_hang_ends_at_the_time_out_and_shows_the_line_each_rank_is_at(
     launcher: Launcher, launch: Launch, tmp_path: Path
 ) -> None:
@@ -141,7 +140,6 @@ def test_a_hang_ends_at_the_time_out_and_shows_the_line_each_rank_is_at(
     assert "time.sleep(100)" in (tmp_path / "bodies.py").read_text().splitlines()[_line_of(record, rank=1) - 1]
 
 
-@told_by_ranks
 def test_all_skip_is_a_skip_and_one_skip_a_disagreement(launch: Launch) -> None:
     everyone = launch("all_skip")
 

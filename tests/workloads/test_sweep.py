@@ -248,7 +248,7 @@ def every(rank):
         for name, form in {"as usual": {}, **FORMS}.items():
             if not does(row, name, form, rank.world_size):
                 continue
-            rank.params = {**USUAL, **({"sizes": [4096]} if form else {}), **form}
+            rank.params = {**USUAL, **form}
             if name == "in the other place":
                 rank.params["in_place"] = row.in_place[1]
             if form.get("dtype") == "all":
