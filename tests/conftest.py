@@ -2,35 +2,32 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import tempfile
 import textwrap
 import time
 import uuid
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import hypothesis
-import numpy  # noqa: F401 runs inside this process unload what they loaded, and its C extensions load once per process
 import pytest
-from support.launching import Launch
+from support.launching import Launch, Lent, RunInside
 from support.processes import LIMIT_S, MARK, SETTLE_S, marked_processes
-from support.projects import ALONE
+from support.projects import ALONE, ModulesOfProject
 
-# Imported here so that the many plugin runs inside this process find them loaded.
-import pytest_distbench.plugin.fixtures
-import pytest_distbench.plugin.progress
-import pytest_distbench.report.github
-import pytest_distbench.report.header
-import pytest_distbench.report.terminal  # noqa: F401
 from pytest_distbench.launch import processes
 from pytest_distbench.launch.contract import SESSION_VARIABLE, Launcher
 from pytest_distbench.launch.launchers import LAUNCHERS, LauncherSetup
 
+gc.disable()  # until all tests are collected, and all that they import is loaded: see pytest_collection_finish
+
 hypothesis.settings.register_profile("repository", deadline=None, derandomize=True)  # no clock, no surprise in CI
 hypothesis.settings.load_profile("repository")
 
-SHARED = {"launcher", "launchers", "cuda_launcher"}
+SHARED = {"launcher", "launchers", "cuda_launcher", "run_inside"}
 """Fixtures of a module that cost seconds: a second worker would make them again."""
 LONGEST = [
     Path(__file__).parent / f"{name}.py"
@@ -45,6 +42,7 @@ LONGEST = [
         "end_to_end/test_scripts",
         "end_to_end/test_elastic",
         "end_to_end/test_elastic_engines",
+        "worker/test_torchft_rank",
     )
 ]
 """Files with the longest tests, in the order they are begun in."""
@@ -57,6 +55,14 @@ def own_temporary_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[N
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(tempfile, "tempdir", folder)
         patch.setenv("TMPDIR", folder)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def modules_stay() -> Iterator[None]:
+    """What runs of pytest inside this process load."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("_pytest.pytester.SysModulesSnapshot", ModulesOfProject)
         yield
 
 
@@ -114,6 +120,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> Iterator[None]:
         _name_group(item)
 
 
+def pytest_collection_finish() -> None:
+    """From here on no garbage collection goes through torch's objects: that takes longer than most tests."""
+    gc.freeze()
+    gc.enable()
+
+
 def _name_group(item: pytest.Item) -> None:
     """Do what pytest-xdist means to do, and cannot where an id is no text (pytest 9.2, pytest-xdist issue 1386)."""
     group = item.get_closest_marker("xdist_group")
@@ -164,12 +176,32 @@ def on_cuda(cuda_launcher: Launcher, tmp_path: Path, request: pytest.FixtureRequ
 
 
 @pytest.fixture
+def run_inside(
+    pytester: pytest.Pytester, made_launcher: Callable[[str], Launcher], monkeypatch: pytest.MonkeyPatch
+) -> RunInside:
+    """Runs pytest with real ranks inside this process, so that no run loads torch for itself.
+
+    Not for projects that import torch or change our tables: both would stay. And warnings are errors in them, too.
+    """
+    lent, kind = Lent(made_launcher("warm")), LAUNCHERS["warm"]
+    monkeypatch.setitem(LAUNCHERS, "warm", replace(kind, make=lambda setup: lent))
+
+    def run(*arguments: str) -> pytest.RunResult:
+        result = pytester.runpytest_inprocess(*arguments)
+        assert lent.leftovers() == []
+        return result
+
+    return run
+
+
+@pytest.fixture
 def pytester(
     pytester: pytest.Pytester, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> pytest.Pytester:
     """Pytest's own, without the plugins that only tests marked ``other_plugins`` are about."""
     if request.node.get_closest_marker("other_plugins") is None:
-        monkeypatch.setenv("PYTEST_ADDOPTS", ALONE)
+        for name, value in ALONE.items():
+            monkeypatch.setenv(name, value)
     return pytester
 
 

@@ -26,10 +26,10 @@ from pytest_distbench.records.timeline import Finished, Joined, Raised, Started,
 from pytest_distbench.worker import bodies, usage
 from pytest_distbench.worker.elastic_rank import ElasticRank
 from pytest_distbench.worker.failure import classify
-from pytest_distbench.worker.leaving import leave
+from pytest_distbench.worker.leaving import flush_output, leave
 from pytest_distbench.worker.membership import join_group, leave_group
 from pytest_distbench.worker.preloaded import check_fork
-from pytest_distbench.worker.process import flush_output, process_began, take_output, take_signals
+from pytest_distbench.worker.process import process_began, take_output, take_signals
 
 RAISED = 13
 """Exit code of a worker that raised. It ends at once: unwinding takes seconds, in which its peers wait."""

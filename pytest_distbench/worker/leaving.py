@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import gc
 import io
+import itertools
 import os
 import sys
 import threading
@@ -12,7 +14,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from types import FrameType, FunctionType, ModuleType
 
-from pytest_distbench.worker.process import flush_output
+from pytest_distbench.worker import preloaded
 from pytest_distbench.worker.python_internals import (
     TEMPORARY_FILE,
     forget_parents_exit,
@@ -60,6 +62,14 @@ def leave(tell: Callable[[str], None]) -> None:
     flush_output()
 
 
+def flush_output() -> None:
+    """Ranks end without finalising: what Python and C still hold would be lost."""
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(BaseException):  # closed or replaced by the body
+            stream.flush()
+    ctypes.CDLL(None).fflush(None)
+
+
 def _give_up(threads_ended: threading.Event, done: threading.Event, tell: Callable[[str], None]) -> None:
     if done.wait(LEAVING_S):
         return
@@ -77,7 +87,7 @@ def _finish_files() -> None:
     then in what these hold, and so on, as far as that takes milliseconds. Nothing is asked of an object that is no
     file: its class may do anything then, such as to load what it stands for.
     """
-    holders: deque[object] = deque(vars(module) for module in list(sys.modules.values()) if _is_users(module))
+    holders: deque[object] = deque(vars(module) for module in _newer_modules() if _is_users(module))
     seen: set[int] = set()
     while holders and len(seen) < _MOST_OBJECTS:
         holder = holders.popleft()
@@ -94,6 +104,17 @@ def _finish_files() -> None:
                     held.close()
                 elif issubclass(kind, io.IOBase) and held.writable():
                     held.flush()
+
+
+def _newer_modules() -> Iterator[object]:
+    """Modules that may be the user's: the script, and all that torch and we had not loaded before this process began.
+
+    To touch each of torch's two thousand copies their pages into a forked process: a tenth of what a launch costs. No
+    other thread can import meanwhile, for no Python is run until the names are a list.
+    """
+    is_newer = "".join(preloaded.LAST_BEFORE).__ne__
+    for name in ["__main__", *itertools.takewhile(is_newer, reversed(sys.modules))]:
+        yield sys.modules.get(name)
 
 
 def _is_users(module: object) -> bool:

@@ -23,12 +23,11 @@ from pytest_distbench.worker import bodies, script_notes, usage
 from pytest_distbench.worker.context import RankContext
 from pytest_distbench.worker.control import ControlLine
 from pytest_distbench.worker.failure import classify, describe, user_frames, without_values
-from pytest_distbench.worker.leaving import leave
+from pytest_distbench.worker.leaving import flush_output, leave
 from pytest_distbench.worker.membership import join_group, keep_destroyed_groups, leave_group
 from pytest_distbench.worker.preloaded import check_fork
 from pytest_distbench.worker.process import (
     bind_near_gpu,
-    flush_output,
     forbid_breakpoints,
     take_environment,
     take_output,

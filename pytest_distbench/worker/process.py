@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import faulthandler
 import multiprocessing
 import os
@@ -111,14 +110,6 @@ def take_output(path: Path) -> None:
     os.close(log)
     sys.stdout = os.fdopen(1, "w", buffering=1, errors="backslashreplace", closefd=False)
     sys.stderr = os.fdopen(2, "w", buffering=1, errors="backslashreplace", closefd=False)
-
-
-def flush_output() -> None:
-    """Ranks end without finalising: what Python and C still hold would be lost."""
-    for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(BaseException):  # closed or replaced by the body
-            stream.flush()
-    ctypes.CDLL(None).fflush(None)
 
 
 def take_terminal() -> None:

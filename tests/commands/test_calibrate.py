@@ -106,7 +106,7 @@ def test_a_round_that_measured_nothing_is_the_last(
     made = project(TEST)
     monkeypatch.chdir(made.path)
 
-    assert main(["calibrate", "-k", "wrong", "-p", "no:sugar", "-p", "no:cacheprovider"]) == EXIT_ERROR
+    assert main(["calibrate", "-k", "wrong"]) == EXIT_ERROR
     said = capfd.readouterr()
     assert said.out.splitlines() == [
         "round 1 of 4: 5 launches of every case ...",
@@ -122,7 +122,7 @@ def test_with_seconds_it_measures_two_rounds_at_least(
     monkeypatch.setenv("TMPDIR", str(made.path))
     monkeypatch.chdir(made.path)
 
-    assert main(["calibrate", "-k", "step", "--seconds", "0.1", "-p", "no:sugar", "-p", "no:cacheprovider"]) == 0
+    assert main(["calibrate", "-k", "step", "--seconds", "0.1"]) == 0
     assert "test_it.py::test_step[ws2]  5+5 launches" in capfd.readouterr().out
 
 
@@ -148,7 +148,6 @@ def test_errors_say_what_was_wanted(
 ) -> None:
     made = project(TEST)
     monkeypatch.chdir(made.path)
-    monkeypatch.setenv("PYTEST_ADDOPTS", "-p no:sugar -p no:cacheprovider")
 
     assert main(["calibrate", "--launches", "5", *arguments]) == EXIT_ERROR
     assert message in capfd.readouterr().err

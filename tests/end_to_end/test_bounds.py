@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from support.launching import RunInside
 from support.projects import Project, run, stored
 
 from pytest_distbench.commands.cli import main
@@ -229,19 +230,19 @@ DATA = Path(__file__).parents[1] / "data"
 
 
 @pytest.mark.spawn
-def test_the_example_of_the_page_runs_as_it_says(pytester: pytest.Pytester) -> None:
+def test_the_example_of_the_page_runs_as_it_says(pytester: pytest.Pytester, run_inside: RunInside) -> None:
     [example] = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
     [told] = re.findall(r"```text\n(.*?)```", PAGE, re.DOTALL)
     pytester.makepyfile(test_bounds=example, train="print('step 1: 20 ms')")
     options = ("--world-size=2",)
-    result = pytester.runpytest_subprocess(*options)
+    result = run_inside(*options)
 
     result.stdout.fnmatch_lines([line.replace("[", "[[]") for line in told.splitlines() if line])
     result.assert_outcomes(failed=1, passed=3)
     result.stdout.fnmatch_lines(["*1 beyond a bound, *5 within bounds, without a baseline*"])
 
     pytester.makepyfile(train="print('step 1: 2500 ms')")
-    slower = pytester.runpytest_subprocess(*options, "-k", "script")
+    slower = run_inside(*options, "-k", "script")
     slower.stdout.fnmatch_lines(["step_time: 2.5 s, bound: at most 2 s (read.stdout at test_bounds.py:25)"])
 
 

@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 
 import pytest
+from support.launching import RunInside
 from support.projects import Project, run
 from support.releases import RECORDS
 
@@ -14,10 +15,10 @@ PAGE = (Path(__file__).parents[2] / "docs" / "communication.md").read_text()
 
 
 @pytest.mark.spawn
-def test_each_shape_is_one_line_of_a_test(pytester: pytest.Pytester) -> None:
+def test_each_shape_is_one_line_of_a_test(pytester: pytest.Pytester, run_inside: RunInside) -> None:
     [example] = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
     pytester.makepyfile(test_shapes=example)
-    result = pytester.runpytest_subprocess("--world-size=2", "--distbench-json=run.json")
+    result = run_inside("--world-size=2", "--distbench-json=run.json")
 
     assert result.ret == 0
     cases = json.loads((pytester.path / "run.json").read_text())["results"]

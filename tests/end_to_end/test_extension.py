@@ -7,9 +7,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from support.launching import RunInside
 
 from pytest_distbench.commands.cli import main
 from pytest_distbench.frames import read_run
+from pytest_distbench.records.kinds import METRIC_KINDS
 from pytest_distbench.report.formats import FORMATS
 
 PAGE = (Path(__file__).parents[2] / "docs" / "extending.md").read_text()
@@ -48,12 +50,15 @@ def test_a_collective_is_one_row(pytester: pytest.Pytester, launcher_name: str) 
 
 
 @pytest.mark.spawn
-def test_a_metric_kind_is_one_row(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_metric_kind_is_one_row(
+    pytester: pytest.Pytester, run_inside: RunInside, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(METRIC_KINDS, "worst", METRIC_KINDS["lower"])  # undone after the test; the example sets its own
     pytester.makepyfile(test_worst=example("METRIC_KINDS["))
-    recorded = pytester.runpytest_subprocess("--distbench-update")
-    same = pytester.runpytest_subprocess()
+    recorded = run_inside("--distbench-update")
+    same = run_inside()
     monkeypatch.setenv("SLOWER", "2")
-    slower = pytester.runpytest_subprocess()
+    slower = run_inside()
 
     assert (recorded.ret, same.ret, slower.ret) == (0, 0, 1)
     slower.stdout.fnmatch_lines(["pause +*% (limit <= 1.* times)*"])

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.launching import Launch
+from support.launching import Launch, RunInside
 from support.releases import needs_recorder
 
 from pytest_distbench.commands.cli import main
@@ -169,13 +169,13 @@ FAKE = ("--distbench-backend=fake", "--world-size=8,64")
 @pytest.mark.spawn
 @pytest.mark.timeout(300)
 def test_an_extra_all_gather_per_layer_at_64_ranks_is_red_without_a_gpu(
-    pytester: pytest.Pytester, capsys: pytest.CaptureFixture[str]
+    pytester: pytest.Pytester, run_inside: RunInside, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """And what needs values is skipped, and says why."""
     pytester.makeini("[pytest]\n")
     file = pytester.path / "test_it.py"
     file.write_text(textwrap.dedent(TEST).replace("EXTRA", "0"))
-    first = pytester.runpytest_subprocess(*FAKE, "--distbench-update", "--distbench-json=run.json", "-rs", "test_it.py")
+    first = run_inside(*FAKE, "--distbench-update", "--distbench-json=run.json", "-rs", "test_it.py")
 
     first.assert_outcomes(passed=3, skipped=4)
     first.stdout.fnmatch_lines_random(
@@ -197,7 +197,7 @@ def test_an_extra_all_gather_per_layer_at_64_ranks_is_red_without_a_gpu(
     table.fnmatch_lines(["test_train *step *8 *6.094 KiB*", "test_train *step *64 *780 B (x0.125)*"])
 
     file.write_text(textwrap.dedent(TEST).replace("EXTRA", "1"))
-    second = pytester.runpytest_subprocess(*FAKE, "-k", "test_train and ws64", "test_it.py")
+    second = run_inside(*FAKE, "-k", "test_train and ws64", "test_it.py")
 
     second.assert_outcomes(failed=1, deselected=6)
     second.stdout.fnmatch_lines(["*3 all_gather of 8 B float32 were added*"])
@@ -225,8 +225,8 @@ REPLAY = """
 
 
 @pytest.mark.spawn
-def test_a_replay_sends_what_the_training_sent(pytester: pytest.Pytester) -> None:
+def test_a_replay_sends_what_the_training_sent(pytester: pytest.Pytester, run_inside: RunInside) -> None:
     pytester.makeini("[pytest]\n")
     pytester.makepyfile(test_it=textwrap.dedent(REPLAY))
 
-    pytester.runpytest_subprocess("test_it.py").assert_outcomes(passed=1)
+    run_inside("test_it.py").assert_outcomes(passed=1)

@@ -33,6 +33,7 @@ LAST_WORDS = """
 """
 
 
+@pytest.mark.other_plugins
 @pytest.mark.parametrize("options", [(), ("-n", "1"), ("-p", "no:terminal"), ("--collect-only",)])
 def test_a_plain_run_loads_a_handful_of_our_modules_and_no_heavy_package(
     pytester: pytest.Pytester, options: tuple[str, ...]

@@ -254,7 +254,7 @@ def test_twenty_tests_on_two_xdist_workers(pytester: pytest.Pytester, start: Pyt
 def test_options_from_the_environment_reach_the_run_and_not_the_ranks(
     pytester: pytest.Pytester, start: Pytest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("PYTEST_ADDOPTS", "-n 1 --world-size 1")
+    monkeypatch.setenv("PYTEST_ADDOPTS", f"{os.environ['PYTEST_ADDOPTS']} -n 1 --world-size 1")
     pytester.makepyfile(test_stores=STORES.format(name="stores"))
     output, _ = start("-v").communicate(timeout=LIMIT_S)
 

@@ -31,7 +31,7 @@ def steps(page: Path) -> list[tuple[str, str]]:
 @pytest.mark.spawn
 @pytest.mark.parametrize("page", ["scripts.md", "tests.md"])
 def test_a_page_does_what_it_says(page: str, tmp_path: Path) -> None:
-    (tmp_path / "pytest.ini").write_text(f"[pytest]\naddopts = {ALONE}\n")
+    (tmp_path / "pytest.ini").touch()
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
     for name, text in steps(DOCS / page):
         if not name.startswith("$ "):
@@ -41,7 +41,7 @@ def test_a_page_does_what_it_says(page: str, tmp_path: Path) -> None:
             name.removeprefix("$ "),
             shell=True,
             cwd=tmp_path,
-            env={**os.environ, "PATH": path},
+            env={**os.environ, **ALONE, "PATH": path},
             capture_output=True,
             text=True,
             timeout=LIMIT_S,

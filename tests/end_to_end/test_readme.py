@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 
 import pytest
+from support.launching import RunInside
 
 README = (Path(__file__).parents[2] / "README.md").read_text()
 COMMAND = ("--world-size", "2")
@@ -35,9 +36,11 @@ def test_the_example_runs_as_described(pytester: pytest.Pytester) -> None:
 
 
 @pytest.mark.spawn
-def test_a_number_of_several_runs_and_the_phases_of_a_loop_are_as_described(pytester: pytest.Pytester) -> None:
+def test_a_number_of_several_runs_and_the_phases_of_a_loop_are_as_described(
+    pytester: pytest.Pytester, run_inside: RunInside
+) -> None:
     pytester.makepyfile(test_scaling=example("def test_efficiency(distbench)"))
-    result = pytester.runpytest_subprocess(*COMMAND, "-v", "--distbench-launches=2", "--distbench-json=run.json")
+    result = run_inside(*COMMAND, "-v", "--distbench-launches=2", "--distbench-json=run.json")
 
     result.stdout.fnmatch_lines(["*test_step?ws2? NEW*", "*test_efficiency?ws2? NEW*"])
     assert result.ret == 0

@@ -6,6 +6,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+from support.launching import RunInside
 
 pytestmark = pytest.mark.spawn
 
@@ -63,30 +64,26 @@ FAILING = """
 """
 
 
-def run(pytester: pytest.Pytester, *arguments: str) -> pytest.RunResult:
-    return pytester.runpytest_subprocess(*arguments)
-
-
 def test_a_body_slowed_by_half_fails_and_passes_when_put_back(
-    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+    pytester: pytest.Pytester, run_inside: RunInside, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytester.makepyfile(test_slow=SLOW)
-    assert run(pytester, "--distbench-update").ret == 0
+    assert run_inside("--distbench-update").ret == 0
     monkeypatch.setenv("SLOWER", "1.5")
-    slower = run(pytester)
+    slower = run_inside()
     monkeypatch.delenv("SLOWER")
-    back = run(pytester)
+    back = run_inside()
 
     slower.stdout.fnmatch_lines(["step +*% (limit +*%)", "If this change is intended:  pytest *--distbench-update"])
     assert slower.ret == 1
     assert back.ret == 0
 
 
-def test_failures_are_explained_and_the_run_goes_on(pytester: pytest.Pytester) -> None:
+def test_failures_are_explained_and_the_run_goes_on(pytester: pytest.Pytester, run_inside: RunInside) -> None:
     pytester.makepyfile(test_failing=FAILING)
     pytester.makeconftest("def pytest_addoption(parser): parser.addoption('--data')")
     (pytester.path / "broken.py").write_text("def body(rank)\n    pass\n")
-    result = run(pytester, "--data", "here", "-v", "test_failing.py")
+    result = run_inside("--data", "here", "-v", "test_failing.py")
 
     result.assert_outcomes(failed=3, passed=1, xfailed=1)
     result.stdout.fnmatch_lines(
@@ -111,11 +108,11 @@ def test_gradients_that_are_not_averaged_fail_on_the_curve_of_the_loss(pytester:
         shutil.copy(ROOT / "suites" / name, pytester.path)
     pytester.makeini("[pytest]\ndistbench_preload = sklearn.datasets\n")  # else each rank imports it, for seconds
     options = ["-k", "logistic", "--distbench-launches=2", "--distbench-max-launches=2"]  # clocks are no subject
-    assert run(pytester, *options, "--distbench-update").ret == 0
+    assert pytester.runpytest_subprocess(*options, "--distbench-update").ret == 0
     training = pytester.path / "logistic_regression.py"
     right = training.read_text()
     training.write_text(right.replace("net if rank.world_size == 1 else DistributedDataParallel(net)", "net"))
-    broken = run(pytester, *options)
+    broken = pytester.runpytest_subprocess(*options)
     training.write_text(right)
 
     broken.stdout.fnmatch_lines(
@@ -125,10 +122,10 @@ def test_gradients_that_are_not_averaged_fail_on_the_curve_of_the_loss(pytester:
         ]
     )
     assert broken.ret == 1
-    assert run(pytester, *options).ret == 0
+    assert pytester.runpytest_subprocess(*options).ret == 0
 
 
-def test_a_goal_records_what_its_seed_computed(pytester: pytest.Pytester) -> None:
+def test_a_goal_records_what_its_seed_computed(pytester: pytest.Pytester, run_inside: RunInside) -> None:
     pytester.makepyfile(
         """
         import pytest
@@ -149,10 +146,10 @@ def test_a_goal_records_what_its_seed_computed(pytester: pytest.Pytester) -> Non
         """
     )
 
-    assert run(pytester).ret == 0
+    assert run_inside().ret == 0
 
 
-def test_a_script_is_launched_as_it_is(pytester: pytest.Pytester) -> None:
+def test_a_script_is_launched_as_it_is(pytester: pytest.Pytester, run_inside: RunInside) -> None:
     pytester.makepyfile(
         train="""
         import sys
@@ -172,7 +169,7 @@ def test_a_script_is_launched_as_it_is(pytester: pytest.Pytester) -> None:
             assert run.values("wall_time")[0] > 0
         """,
     )
-    result = run(pytester)
+    result = run_inside()
 
     result.stdout.fnmatch_lines(["*test_script.py N*"])
     assert result.ret == 0
@@ -188,6 +185,6 @@ def test_pytests_process_never_imports_torch_or_numpy(pytester: pytest.Pytester)
             print("HEAVY", sorted({"torch", "numpy", "pandas", "scipy"} & set(sys.modules)))
         """
     )
-    result = run(pytester, "-p", "no:hypothesispytest", "--distbench-json=run.json", "-s")
+    result = pytester.runpytest_subprocess("-p", "no:hypothesispytest", "--distbench-json=run.json", "-s")
 
     result.stdout.fnmatch_lines(["*HEAVY []*"])

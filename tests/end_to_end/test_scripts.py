@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
+from support.launching import RunInside
 
 pytestmark = pytest.mark.spawn
 
@@ -123,33 +124,29 @@ def project(pytester: pytest.Pytester) -> pytest.Pytester:
     return pytester
 
 
-def run(project: pytest.Pytester, *arguments: str) -> pytest.RunResult:
-    return project.runpytest_subprocess(*arguments, timeout=150)
-
-
 def test_an_unchanged_script_gives_numbers_that_are_judged(
-    project: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+    project: pytest.Pytester, run_inside: RunInside, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write(project, {**FILES, "test_scripts.py": TEST})
     only = ("-k", "test_train", "--distbench-logs", "logs")
 
-    run(project, *only, "--distbench-update=new").assert_outcomes(passed=1)
+    run_inside(*only, "--distbench-update=new").assert_outcomes(passed=1)
     assert not (project.path / "scripts" / "snapshot.pt").exists()
     logs = sorted(p.parent.name for p in (project.path / "logs").rglob("rank0.log"))
     assert logs == sorted(f"launch{i}" for i in range(1, 11))
-    again = run(project, *only)
+    again = run_inside(*only)
     again.assert_outcomes(passed=1)
     assert "not comparable" not in again.stdout.str()  # tmp_path is another one
 
     monkeypatch.setenv("WORSE", "0.01")
-    worse = run(project, *only)
+    worse = run_inside(*only)
     worse.assert_outcomes(failed=1)
     worse.stdout.fnmatch_lines(["loss_curve: departs at value 6 (iter 5: loss *), deviates by up to 1.0e-02*"])
 
 
 def test_a_script_may_be_a_module_and_one_that_does_nothing_fails(project: pytest.Pytester) -> None:
     write(project, {**FILES, "test_scripts.py": TEST})
-    found = run(project, "-k", "not test_train", "-rA")
+    found = project.runpytest_subprocess("-k", "not test_train", "-rA")
 
     found.assert_outcomes(passed=4, failed=1, warnings=1)
     text = found.stdout.str()
@@ -223,9 +220,9 @@ BODIES = """
 """
 
 
-def test_bodies_of_tests_that_measure_nothing(project: pytest.Pytester) -> None:
+def test_bodies_of_tests_that_measure_nothing(project: pytest.Pytester, run_inside: RunInside) -> None:
     write(project, {"test_bodies.py": BODIES})
-    found = run(project, "--world-size", "3", "-rs", "--distbench-missing", "fail")
+    found = run_inside("--world-size", "3", "-rs", "--distbench-missing", "fail")
 
     found.assert_outcomes(passed=3, skipped=1, failed=2)
     text = found.stdout.str()
@@ -260,11 +257,11 @@ TELLING_TEST = f"""
 
 @pytest.mark.parametrize("options", [(), ("-s",)])
 def test_secrets_that_a_script_prints_are_in_its_logs_alone(
-    options: tuple[str, ...], project: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+    options: tuple[str, ...], project: pytest.Pytester, run_inside: RunInside, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("WANDB_API_KEY", INHERITED)
     write(project, {"tells.py": TELLS, "test_scripts.py": TELLING_TEST})
-    found = run(project, *options, "--distbench-json", "run.json", "--distbench-logs", "logs")
+    found = run_inside(*options, "--distbench-json", "run.json", "--distbench-logs", "logs")
     told = found.stdout.str() + found.stderr.str() + (project.path / "run.json").read_text()
     logs = "".join(path.read_text() for path in (project.path / "logs").rglob("rank*.log"))
 

@@ -346,8 +346,8 @@ def test_an_unwritable_run_record_is_an_error(project: Project) -> None:
     assert result.ret == 1
 
 
-def test_sugar_and_no_terminalprogress_are_fine(recorded: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("PYTEST_ADDOPTS")  # which leaves sugar out
+@pytest.mark.other_plugins
+def test_sugar_and_no_terminalprogress_are_fine(recorded: pytest.Pytester) -> None:
     for arguments in (["-p", "no:terminalprogress"], ["-s"], ["--force-sugar"]):
         result = recorded.runpytest_subprocess(*arguments)
         result.stdout.fnmatch_lines(["*2 metrics of 1 case in 1 launch: 2 within limits"])

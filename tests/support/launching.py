@@ -5,8 +5,12 @@ from __future__ import annotations
 import os
 import sys
 import uuid
+from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
+from pytest_distbench.launch import processes
 from pytest_distbench.launch.contract import Launcher
 from pytest_distbench.launch.launchers import LAUNCHERS, LOOPBACK
 from pytest_distbench.launch.supervise import supervise
@@ -14,6 +18,9 @@ from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.launch_files import LaunchFiles
 from pytest_distbench.records.plan import BodyReference, LaunchPlan
 from support.processes import SETTLE_S, wait_for, working_in
+
+RunInside = Callable[..., pytest.RunResult]
+"""Runs pytest with real ranks, inside this process."""
 
 
 class Launch:
@@ -78,3 +85,16 @@ class Launch:
         assert not LaunchFiles(directory).control.exists()
         assert not LaunchFiles(directory).plan.exists()
         return record
+
+
+class Lent:
+    """A launcher that goes on when the run of pytest that it was lent to closes it."""
+
+    def __init__(self, launcher: Launcher) -> None:
+        self._launcher = launcher
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._launcher, name)
+
+    def close(self) -> None:
+        processes.kill(self._launcher.leftovers())

@@ -2,27 +2,19 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
 EXIT_USAGE = 4
-LEFT_OUT = (
-    "allure_pytest",
-    "cacheprovider",
-    "html",
-    "html_fixtures",
-    "hypothesispytest",
-    "metadata",
-    "pytest_cov",
-    "pytest_jsonreport",
-    "rerunfailures",
-    "sugar",
-)
-ALONE = " ".join(f"-p no:{name}" for name in LEFT_OUT)
-"""Options that leave out plugins of others: to import them takes a quarter of a second, and they show things of their
-own. With pytest-xdist pytest-rerunfailures leaves a thread with a socket behind each run inside this process."""
+ALONE = {
+    "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
+    "PYTEST_ADDOPTS": "-p no:cacheprovider -p distbench -p benchmark -p timeout -p xdist",
+}
+"""Variables that leave out the plugins of others that we know nothing of: to load them takes a quarter of a second."""
 TEST = """
     def body(rank):
         pass
@@ -33,6 +25,36 @@ TEST = """
 """One case with a clock and an exact number."""
 
 Project = Callable[[str], pytest.Pytester]
+
+
+class ModulesOfProject:
+    """In place of pytest's own: forgets the modules of the project that a run inside this process has loaded.
+
+    Pytest's own forgets all that were not there before, and meanwhile, for a moment, those too. What is then loaded
+    again, by a later run or by another thread in that moment, is another class than the objects in use have, or a
+    module of C that does not bear it.
+    """
+
+    def __init__(self, preserve: Callable[[str], bool] | None = None) -> None:
+        del preserve
+        self._before = dict(sys.modules)
+
+    def restore(self) -> None:
+        for name in sys.modules.keys() - self._before.keys():
+            if not _is_installed(sys.modules[name]):
+                del sys.modules[name]
+        sys.modules.update(self._before)
+
+
+def _is_installed(module: ModuleType) -> bool:
+    """Whether it is one of Python, of a package, or of this repository, and none that a test has written."""
+    spec = getattr(module, "__spec__", None)
+    if spec is None or spec.origin is None:
+        return False
+    return spec.origin in ("built-in", "frozen") or any(Path(spec.origin).is_relative_to(root) for root in _ROOTS)
+
+
+_ROOTS = {Path(path) for path in (sys.prefix, sys.base_prefix, Path(__file__).parents[2])}
 
 
 def run(project: pytest.Pytester, *arguments: str) -> pytest.RunResult:

@@ -114,6 +114,7 @@ def test_a_description_that_cannot_be_read_is_an_error_that_shows_it(
         launch(described)
 
 
+@pytest.mark.other_plugins  # a pytester of its own takes the variables away
 def test_the_documented_test_of_a_suite_passes(pytester: pytest.Pytester) -> None:
     [example] = re.findall(r"```python\n(SUITE = .*?)```", DOCUMENT.read_text(), flags=re.DOTALL)
     pytester.makeconftest('pytest_plugins = ["pytester"]')
