@@ -29,6 +29,10 @@ _EXIT_CODES = re.compile(r"rank\s*: (\d{1,9}) .*\n\s*exitcode\s*: (-?\d{1,9})", 
 """How torchrun's closing table names a failed rank and its exit code."""
 
 
+_MAIN = "import gc; gc.disable(); from torch.distributed.run import main; gc.freeze(); gc.enable(); main()"
+"""What the command ``torchrun`` runs. To go through torch's objects while they become more is a sixth of its start."""
+
+
 class TorchrunLauncher:
     """Runs ``torchrun`` once per launch.
 
@@ -127,10 +131,10 @@ class _TorchrunLaunch:
 def _torchrun() -> list[str]:
     """What Python runs. Where torch reads no entry points, our rendezvous is made known to it first."""
     if release_of(hardware.installed_version("torch")) >= PARTS["handlers"].since:
-        return ["-m", "torch.distributed.run"]
+        return ["-c", _MAIN]
     name = repr(LOOPBACK_RENDEZVOUS)
     register = f"from pytest_distbench.launch.group import register_rendezvous; register_rendezvous({name})"
-    return ["-c", f"{register}; from torch.distributed.run import main; main()"]
+    return ["-c", f"{register}; {_MAIN}"]
 
 
 def rendezvous_handler() -> Callable[[object], object]:
