@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import importlib
 import sys
 
 from support.projects import Project, run
 
 
-def test_a_project_that_imports_numpy_leaves_it_to_the_tests_that_follow(project: Project) -> None:
-    run(project("import numpy\n\ndef test_it():\n    assert numpy.ones(1).sum() == 1\n")).assert_outcomes(passed=1)
+def test_what_a_project_imports_stays_for_the_tests_that_follow_and_its_own_modules_go(project: Project) -> None:
+    sys.modules.pop("colorsys", None)
+    run(project("import colorsys\n\ndef test_it():\n    assert colorsys.ONE_THIRD\n")).assert_outcomes(passed=1)
 
-    assert importlib.import_module("numpy") is sys.modules["numpy"]
+    assert "colorsys" in sys.modules
+    assert "test_it" not in sys.modules
