@@ -14,7 +14,7 @@ from pathlib import Path
 
 import hypothesis
 import pytest
-from support.launching import Launch, Lent, RunInside
+from support.launching import Launch, Lent, MadeLauncher, RunInside
 from support.processes import LIMIT_S, MARK, SETTLE_S, marked_processes
 from support.projects import ALONE, ModulesOfProject
 
@@ -138,15 +138,18 @@ def _shares_launcher(item: pytest.Item) -> bool:
 
 
 @pytest.fixture(scope="session")
-def made_launcher(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], Launcher]]:
-    """A launcher by name, made once for all tests of this process: one launch must not harm the next."""
-    made: dict[str, tuple[Launcher, LauncherSetup]] = {}
+def made_launcher(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MadeLauncher]:
+    """A launcher by name, made once for all tests of this process: one launch must not harm the next.
 
-    def make(name: str) -> Launcher:
-        if name not in made:
+    What compares two sides has another one of the same name for the second.
+    """
+    made: dict[tuple[str, int], tuple[Launcher, LauncherSetup]] = {}
+
+    def make(name: str, side: int = 0) -> Launcher:
+        if (name, side) not in made:
             setup = LauncherSetup(directory=tmp_path_factory.mktemp("agent"), session=uuid.uuid4().hex)
-            made[name] = LAUNCHERS[name].make(setup), setup
-        return made[name][0]
+            made[name, side] = LAUNCHERS[name].make(setup), setup
+        return made[name, side][0]
 
     yield make
     for launcher, setup in made.values():
@@ -156,13 +159,13 @@ def made_launcher(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable
 
 
 @pytest.fixture(scope="module", params=["warm", "torchrun"])
-def launcher(request: pytest.FixtureRequest, made_launcher: Callable[[str], Launcher]) -> Launcher:
+def launcher(request: pytest.FixtureRequest, made_launcher: MadeLauncher) -> Launcher:
     """Each launcher in turn."""
     return made_launcher(request.param)
 
 
 @pytest.fixture(scope="module")
-def cuda_launcher(made_launcher: Callable[[str], Launcher]) -> Launcher:
+def cuda_launcher(made_launcher: MadeLauncher) -> Launcher:
     """Its ranks have the stand-in CUDA."""
     from pytest_distbench.testing.cuda_launcher import STAND_IN_CUDA
 
@@ -176,19 +179,18 @@ def on_cuda(cuda_launcher: Launcher, tmp_path: Path, request: pytest.FixtureRequ
 
 
 @pytest.fixture
-def run_inside(
-    pytester: pytest.Pytester, made_launcher: Callable[[str], Launcher], monkeypatch: pytest.MonkeyPatch
-) -> RunInside:
+def run_inside(pytester: pytest.Pytester, made_launcher: MadeLauncher, monkeypatch: pytest.MonkeyPatch) -> RunInside:
     """Runs pytest with real ranks inside this process, so that no run loads torch for itself.
 
-    Not for projects that import torch or change our tables: both would stay. And warnings are errors in them, too.
+    A project that changes our tables leaves them changed. And warnings are errors in it, too.
     """
-    lent, kind = Lent(made_launcher("warm")), LAUNCHERS["warm"]
-    monkeypatch.setitem(LAUNCHERS, "warm", replace(kind, make=lambda setup: lent))
+    lent, kind = [Lent(made_launcher("warm", side)) for side in (0, 1)], LAUNCHERS["warm"]
 
     def run(*arguments: str) -> pytest.RunResult:
+        sides = iter(lent)
+        monkeypatch.setitem(LAUNCHERS, "warm", replace(kind, make=lambda setup: next(sides)))
         result = pytester.runpytest_inprocess(*arguments)
-        assert lent.leftovers() == []
+        assert [left for launcher in lent for left in launcher.leftovers()] == []
         return result
 
     return run

@@ -9,17 +9,16 @@ import subprocess
 import sys
 import sysconfig
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import psutil
 import pytest
+from support.launching import MadeLauncher, RunInside
 from support.processes import LIMIT_S, wait_for
 
-from pytest_distbench.launch import processes
-from pytest_distbench.launch.contract import SESSION_VARIABLE
+from pytest_distbench.launch.contract import Launcher
 from pytest_distbench.launch.pair import supervise_pair
-from pytest_distbench.launch.warm import WarmLauncher
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.plan import BodyReference, LaunchPlan
 
@@ -83,21 +82,16 @@ Pair = Callable[..., tuple[LaunchRecord | None, LaunchRecord | None]]
 
 
 @pytest.fixture(scope="module")
-def launchers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[WarmLauncher, WarmLauncher]]:
-    """Two, kept over the tests of the module: what happens to one pair must not harm the next."""
-    directory = tmp_path_factory.mktemp("agents")
-    made = WarmLauncher(directory, uuid.uuid4().hex), WarmLauncher(directory, uuid.uuid4().hex)
+def launchers(made_launcher: MadeLauncher) -> tuple[Launcher, Launcher]:
+    """Two that outlive the tests: what happens to one pair must not harm the next."""
+    made = made_launcher("warm"), made_launcher("warm", side=1)
     for launcher in made:
         launcher.prepare(variables())
-    yield made
-    for launcher in made:
-        launcher.close()
-        assert processes.find_marked(SESSION_VARIABLE, launcher.session) == []
-    assert [path for path in directory.rglob("*") if path.is_socket()] == []
+    return made
 
 
 @pytest.fixture
-def pair(launchers: tuple[WarmLauncher, WarmLauncher], tmp_path: Path) -> Pair:
+def pair(launchers: tuple[Launcher, Launcher], tmp_path: Path) -> Pair:
     (tmp_path / "turn_bodies.py").write_text(BODIES)
 
     def run(first: str, second: str, *, timeout_s: float = 30.0) -> tuple[LaunchRecord | None, LaunchRecord | None]:
@@ -154,7 +148,7 @@ def test_blocks_alternate_and_never_overlap_and_waiting_is_not_counted(pair: Pai
     assert all({a[2], b[2]} == {0, 1} for a, b in zip(blocks[::2], blocks[1::2], strict=True))
 
 
-def test_one_agent_serves_both_sides_whatever_their_paths(launchers: tuple[WarmLauncher, WarmLauncher]) -> None:
+def test_one_agent_serves_both_sides_whatever_their_paths(launchers: tuple[Launcher, Launcher]) -> None:
     """The launchers change sides from pair to pair, and the worktree's PYTHONPATH is another one."""
     before = {child.pid for child in psutil.Process().children()}
     for launcher in launchers:
@@ -194,9 +188,7 @@ def repository(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> py
     return pytester
 
 
-def run(pytester: pytest.Pytester, *arguments: str) -> pytest.RunResult:
-    options = ["--distbench-launches=3", "--distbench-max-launches=3"]
-    return pytester.runpytest_subprocess(*options, "test_it.py", *arguments)
+THREE = ("--distbench-launches=3", "--distbench-max-launches=3", "test_it.py")
 
 
 def worktrees(folder: Path) -> int:
@@ -204,8 +196,8 @@ def worktrees(folder: Path) -> int:
     return len(done.stdout.splitlines())
 
 
-def test_each_side_runs_the_code_of_its_own_tree(repository: pytest.Pytester) -> None:
-    result = run(repository, "--distbench-against", "HEAD", "-rA")
+def test_each_side_runs_the_code_of_its_own_tree(repository: pytest.Pytester, run_inside: RunInside) -> None:
+    result = run_inside(*THREE, "--distbench-against", "HEAD", "-rA")
 
     result.stdout.fnmatch_lines(
         ["value against HEAD (*): 2, reference 1 (exact)", "*the test does not exist in HEAD (*"]
@@ -221,7 +213,7 @@ def test_another_python_needs_no_copy_of_the_plugin(repository: pytest.Pytester)
     site = next(other.glob("lib/python*/site-packages"))
     (site / "needed.pth").write_text(sysconfig.get_path("purelib"))
     python = other / "bin" / "python"
-    result = run(repository, "--distbench-against-python", str(python), "-k", "test_value")
+    result = repository.runpytest_subprocess(*THREE, "--distbench-against-python", str(python), "-k", "test_value")
 
     result.stdout.fnmatch_lines(["distbench: against torch *, python *, in turns*", "*value*2*2*exact*3"])
     result.assert_outcomes(passed=1, deselected=1)
@@ -256,11 +248,11 @@ def test_a_run_ended_from_outside_leaves_no_process_and_its_worktree_not_for_lon
     if number == signal.SIGKILL:
         assert worktrees(repository.path) == 2
         repository.makepyfile(test_it=SUITE)
-        run(repository, "--distbench-against", "HEAD", "-k", "nothing or test_new")
+        repository.runpytest_subprocess(*THREE, "--distbench-against", "HEAD", "-k", "nothing or test_new")
     assert worktrees(repository.path) == 1
 
 
-def test_a_script_finds_what_git_ignores_once_it_is_linked(repository: pytest.Pytester) -> None:
+def test_a_script_finds_what_git_ignores_once_it_is_linked(repository: pytest.Pytester, run_inside: RunInside) -> None:
     """And a slowdown in the working tree alone is found, through the script's own clock too."""
     script = """
         import time
@@ -285,9 +277,9 @@ def test_a_script_finds_what_git_ignores_once_it_is_linked(repository: pytest.Py
     (repository.path / "ups" / "tokens.txt").write_text("tokens")
     repository.makepyfile(train=script.replace("0.02", "0.03"))
 
-    lacking = run(repository, "--distbench-against", "HEAD")
+    lacking = run_inside(*THREE, "--distbench-against", "HEAD")
     lacking.assert_outcomes(failed=1)
     lacking.stdout.fnmatch_lines(["*ups/tokens.txt is in the working tree and not*distbench_against_link = ups*"])
-    linked = run(repository, "--distbench-against", "HEAD", "--distbench-against-link", "ups")
+    linked = run_inside(*THREE, "--distbench-against", "HEAD", "--distbench-against-link", "ups")
     linked.assert_outcomes(failed=1)
     linked.stdout.fnmatch_lines(["!  step_time *ms *ms*+*%*"])

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import textwrap
-import uuid
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.launching import Launch, RunInside
+from support.launching import Launch, MadeLauncher, RunInside
 from support.releases import needs_recorder
 
 from pytest_distbench.commands.cli import main
 from pytest_distbench.judging.fingerprint_rule import differences
-from pytest_distbench.launch.warm import WarmLauncher
+from pytest_distbench.launch.contract import Launcher
 from pytest_distbench.records.fingerprint import Fingerprint, of_rank
 from pytest_distbench.records.launch import LaunchRecord
 
@@ -59,14 +57,12 @@ BODIES = """
 
 
 @pytest.fixture(scope="module")
-def launcher(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WarmLauncher]:
-    made = WarmLauncher(tmp_path_factory.mktemp("agent"), uuid.uuid4().hex)
-    yield made
-    made.close()
+def launcher(made_launcher: MadeLauncher) -> Launcher:
+    return made_launcher("warm")
 
 
 @pytest.fixture(scope="module")
-def launch(launcher: WarmLauncher, tmp_path_factory: pytest.TempPathFactory) -> Launch:
+def launch(launcher: Launcher, tmp_path_factory: pytest.TempPathFactory) -> Launch:
     folder = tmp_path_factory.mktemp("fake")
     (folder / "bodies.py").write_text(textwrap.dedent(BODIES))
     return Launch(launcher, folder, folder / "bodies.py")

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import textwrap
-import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 from support.fingerprints import MIB, of, reduce
-from support.launching import Launch
+from support.launching import Launch, MadeLauncher
 from support.projects import run
 from support.releases import needs_recorder
 
 from pytest_distbench.judging.fingerprint_rule import differences
-from pytest_distbench.launch.warm import WarmLauncher
+from pytest_distbench.launch.contract import Launcher
 from pytest_distbench.records.fingerprint import NOT_RECORDED, Beyond, Collective, Fingerprint
 from pytest_distbench.records.launch import LaunchRecord
 
@@ -135,14 +134,12 @@ FAULTS = {
 
 
 @pytest.fixture(scope="module")
-def launcher(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WarmLauncher]:
-    made = WarmLauncher(tmp_path_factory.mktemp("agent"), uuid.uuid4().hex)
-    yield made
-    made.close()
+def launcher(made_launcher: MadeLauncher) -> Launcher:
+    return made_launcher("warm")
 
 
 @pytest.fixture(scope="module")
-def launch(launcher: WarmLauncher, tmp_path_factory: pytest.TempPathFactory) -> Launch:
+def launch(launcher: Launcher, tmp_path_factory: pytest.TempPathFactory) -> Launch:
     folder = tmp_path_factory.mktemp("fingerprints")
     (folder / "bodies.py").write_text(textwrap.dedent(BODIES))
     return Launch(launcher, folder, folder / "bodies.py")

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from support.launching import RunInside
 from support.processes import LIMIT_S, wait_for, working_in
 
 from pytest_distbench.store.baselines import read_file
@@ -296,7 +297,7 @@ def test_a_rank_gets_the_terminal(pytester: pytest.Pytester) -> None:
     assert done.returncode == 0
 
 
-def test_a_breakpoint_without_a_terminal_says_what_to_do(pytester: pytest.Pytester, start: Pytest) -> None:
+def test_a_breakpoint_without_a_terminal_says_what_to_do(pytester: pytest.Pytester, run_inside: RunInside) -> None:
     pytester.makepyfile(
         """
         def body(rank):
@@ -307,12 +308,12 @@ def test_a_breakpoint_without_a_terminal_says_what_to_do(pytester: pytest.Pytest
             distbench.run(body)
         """
     )
-    output, _ = start().communicate(timeout=LIMIT_S)
+    output = run_inside().stdout.str()
 
     assert "breakpoint() in rank 1, which has no terminal: run it again with --distbench-attach 1" in output
 
 
-def test_output_is_streamed_with_the_rank_in_front(pytester: pytest.Pytester, start: Pytest) -> None:
+def test_output_is_streamed_with_the_rank_in_front(pytester: pytest.Pytester, run_inside: RunInside) -> None:
     pytester.makepyfile(
         r"""
         import time
@@ -326,7 +327,7 @@ def test_output_is_streamed_with_the_rank_in_front(pytester: pytest.Pytester, st
             distbench.run(body)
         """
     )
-    output, _ = start("-s").communicate(timeout=LIMIT_S)
+    output = run_inside("-s").stdout.str()
 
     for rank in (0, 1):
         assert f"[rank {rank}] first line\\x1b[2J\n" in output
@@ -475,10 +476,9 @@ LEAVES_A_THREAD = """
 """
 
 
-def test_a_thread_that_keeps_a_rank_is_a_warning_of_the_test(start: Pytest, pytester: pytest.Pytester) -> None:
+def test_a_thread_that_keeps_a_rank_is_a_warning_of_the_test(pytester: pytest.Pytester, run_inside: RunInside) -> None:
     pytester.makepyfile(LEAVES_A_THREAD)
-    process = start("--world-size=2", "-W", "default")
-    out, _ = process.communicate(timeout=LIMIT_S)
+    out = run_inside("--world-size=2", "-W", "default").stdout.str()
 
     assert "1 passed, 1 warning" in out
     assert "DistbenchWarning: rank 0, 1: threads it had started still ran (poll) after 10 s, and were ended" in out
@@ -503,14 +503,15 @@ ENDS_LIKE_A_SCRIPT = """
 
 
 @pytest.mark.parametrize("launcher_name", ["warm", "torchrun"])
-def test_what_a_script_leaves_to_its_end_is_done(start: Pytest, pytester: pytest.Pytester, launcher_name: str) -> None:
+def test_what_a_script_leaves_to_its_end_is_done(
+    pytester: pytest.Pytester, run_inside: RunInside, launcher_name: str
+) -> None:
     pytester.makepyfile(
         train=ENDS_LIKE_A_SCRIPT, test_it="def test_it(distbench):\n    distbench.run('train.py', cwd='.')"
     )
-    process = start("--world-size=2", f"--distbench-launcher={launcher_name}", "test_it.py")
-    out, _ = process.communicate(timeout=LIMIT_S)
+    result = run_inside("--world-size=2", "-W", "default", f"--distbench-launcher={launcher_name}", "test_it.py")
 
-    assert process.returncode == 0, out
+    assert result.ret == 0
     assert {path.read_text() for path in pytester.path.glob("log?.txt")} == {"all of it"}
     assert len({path.stat().st_size for path in pytester.path.glob("net?.pt")}) == 1
     assert all(zipfile.is_zipfile(path) for path in pytester.path.glob("net?.pt"))
@@ -519,13 +520,12 @@ def test_what_a_script_leaves_to_its_end_is_done(start: Pytest, pytester: pytest
     ]  # fmt: skip
 
 
-def test_a_script_that_leaves_by_the_back_door_is_told_soon(start: Pytest, pytester: pytest.Pytester) -> None:
+def test_a_script_that_leaves_by_the_back_door_is_told_soon(pytester: pytest.Pytester, run_inside: RunInside) -> None:
     pytester.makepyfile(
         train="import os\nos._exit(0)",
         test_it="def test_it(distbench):\n    distbench.run('train.py')",
     )
-    process = start("--world-size=2", "test_it.py")
-    out, _ = process.communicate(timeout=LIMIT_S)
+    out = run_inside("--world-size=2", "test_it.py").stdout.str()
 
     assert "exit code 0 without a report, by os._exit()?" in out
     assert "did not notice" not in out

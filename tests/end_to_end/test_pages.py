@@ -5,11 +5,13 @@ from __future__ import annotations
 import fnmatch
 import os
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from support.launching import RunInside
 from support.projects import ALONE
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -28,26 +30,40 @@ def steps(page: Path) -> list[tuple[str, str]]:
     return found
 
 
-@pytest.mark.spawn
-@pytest.mark.parametrize("page", ["scripts.md", "tests.md"])
-def test_a_page_does_what_it_says(page: str, tmp_path: Path) -> None:
-    (tmp_path / "pytest.ini").touch()
+def type_in(command: str, folder: Path) -> tuple[int, str]:
+    """As a user does: exit code, and what is on the screen."""
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    done = subprocess.run(
+        command,
+        shell=True,
+        cwd=folder,
+        env={**os.environ, **ALONE, "PATH": path},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=LIMIT_S,
+    )
+    return done.returncode, done.stdout
+
+
+@pytest.mark.spawn
+@pytest.mark.parametrize(("page", "is_typed_in"), [("scripts.md", True), ("tests.md", False)])
+def test_a_page_does_what_it_says(
+    page: str, is_typed_in: bool, pytester: pytest.Pytester, run_inside: RunInside
+) -> None:
+    """One page as a user does it; the other's runs of pytest need no torch of their own."""
+    pytester.makeini("[pytest]\n")
     for name, text in steps(DOCS / page):
         if not name.startswith("$ "):
-            (tmp_path / name).write_text(text)
+            (pytester.path / name).write_text(text)
             continue
-        done = subprocess.run(
-            name.removeprefix("$ "),
-            shell=True,
-            cwd=tmp_path,
-            env={**os.environ, **ALONE, "PATH": path},
-            capture_output=True,
-            text=True,
-            timeout=LIMIT_S,
-        )
-        told = done.stdout + done.stderr
-        assert done.returncode == 0 or "failed" in text, told
+        command = name.removeprefix("$ ")
+        if is_typed_in or not command.startswith("pytest "):
+            code, told = type_in(command, pytester.path)
+        else:
+            result = run_inside(*shlex.split(command)[1:])
+            code, told = result.ret, f"{result.stdout}\n{result.stderr}"
+        assert code == 0 or "failed" in text, told
         for line in text.splitlines():
             assert fnmatch.fnmatch(told, f"*{line.strip('.')}*"), f"{name}: {line!r} is not in\n{told}"
 

@@ -7,6 +7,7 @@ import sys
 import uuid
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,6 +20,8 @@ from pytest_distbench.records.launch_files import LaunchFiles
 from pytest_distbench.records.plan import BodyReference, LaunchPlan
 from support.processes import SETTLE_S, wait_for, working_in
 
+MadeLauncher = Callable[..., Launcher]
+"""Gives the launcher of a name, and of a side, that this process has made."""
 RunInside = Callable[..., pytest.RunResult]
 """Runs pytest with real ranks, inside this process."""
 
@@ -93,7 +96,7 @@ class Lent:
     def __init__(self, launcher: Launcher) -> None:
         self._launcher = launcher
 
-    def __getattr__(self, name: str) -> object:
+    def __getattr__(self, name: str) -> Any:
         return getattr(self._launcher, name)
 
     def close(self) -> None:
