@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import sys
 import tempfile
 import textwrap
 import time
@@ -182,7 +183,8 @@ def on_cuda(cuda_launcher: Launcher, tmp_path: Path, request: pytest.FixtureRequ
 def run_inside(pytester: pytest.Pytester, made_launcher: MadeLauncher, monkeypatch: pytest.MonkeyPatch) -> RunInside:
     """Runs pytest with real ranks inside this process, so that no run loads torch for itself.
 
-    A project that changes our tables leaves them changed. And warnings are errors in it, too.
+    A project that changes our tables leaves them changed. And warnings are errors in it, too. Not for one that imports
+    torch's own helpers for tests: they freeze torch's flags for the whole process.
     """
     lent, kind = [Lent(made_launcher("warm", side)) for side in (0, 1)], LAUNCHERS["warm"]
 
@@ -191,6 +193,7 @@ def run_inside(pytester: pytest.Pytester, made_launcher: MadeLauncher, monkeypat
         monkeypatch.setitem(LAUNCHERS, "warm", replace(kind, make=lambda setup: next(sides)))
         result = pytester.runpytest_inprocess(*arguments)
         assert [left for launcher in lent for left in launcher.leftovers()] == []
+        assert "torch.testing._internal.common_utils" not in sys.modules
         return result
 
     return run

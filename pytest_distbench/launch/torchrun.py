@@ -28,7 +28,6 @@ the one of ``--standalone`` listens on every interface."""
 _EXIT_CODES = re.compile(r"rank\s*: (\d{1,9}) .*\n\s*exitcode\s*: (-?\d{1,9})", re.ASCII)
 """How torchrun's closing table names a failed rank and its exit code."""
 
-
 _MAIN = "import gc; gc.disable(); from torch.distributed.run import main; gc.freeze(); gc.enable(); main()"
 """What the command ``torchrun`` runs. To go through torch's objects while they become more is a sixth of its start."""
 

@@ -503,15 +503,14 @@ ENDS_LIKE_A_SCRIPT = """
 
 
 @pytest.mark.parametrize("launcher_name", ["warm", "torchrun"])
-def test_what_a_script_leaves_to_its_end_is_done(
-    pytester: pytest.Pytester, run_inside: RunInside, launcher_name: str
-) -> None:
+def test_what_a_script_leaves_to_its_end_is_done(start: Pytest, pytester: pytest.Pytester, launcher_name: str) -> None:
     pytester.makepyfile(
         train=ENDS_LIKE_A_SCRIPT, test_it="def test_it(distbench):\n    distbench.run('train.py', cwd='.')"
     )
-    result = run_inside("--world-size=2", "-W", "default", f"--distbench-launcher={launcher_name}", "test_it.py")
+    process = start("--world-size=2", f"--distbench-launcher={launcher_name}", "test_it.py")
+    out, _ = process.communicate(timeout=LIMIT_S)
 
-    assert result.ret == 0
+    assert process.returncode == 0, out
     assert {path.read_text() for path in pytester.path.glob("log?.txt")} == {"all of it"}
     assert len({path.stat().st_size for path in pytester.path.glob("net?.pt")}) == 1
     assert all(zipfile.is_zipfile(path) for path in pytester.path.glob("net?.pt"))

@@ -47,7 +47,7 @@ def type_in(command: str, folder: Path) -> tuple[int, str]:
 
 
 @pytest.mark.spawn
-@pytest.mark.parametrize(("page", "is_typed_in"), [("scripts.md", True), ("tests.md", False)])
+@pytest.mark.parametrize(("page", "is_typed_in"), [("scripts.md", False), ("tests.md", True)])
 def test_a_page_does_what_it_says(
     page: str, is_typed_in: bool, pytester: pytest.Pytester, run_inside: RunInside
 ) -> None:
