@@ -109,8 +109,8 @@ def _finish_files() -> None:
 def _newer_modules() -> Iterator[object]:
     """Modules that may be the user's: the script, and all that torch and we had not loaded before this process began.
 
-    To touch each of torch's two thousand copies their pages into a forked process: a tenth of what a launch costs. No
-    other thread can import meanwhile, for no Python is run until the names are a list.
+    To touch each of torch's two thousand copies their pages into a forked process. No other thread can import
+    meanwhile, for no Python is run until the names are a list.
     """
     is_newer = "".join(preloaded.LAST_BEFORE).__ne__
     for name in ["__main__", *itertools.takewhile(is_newer, reversed(sys.modules))]:
