@@ -140,6 +140,7 @@ def _module(reference: BodyReference) -> ModuleType:
     if spec is None or spec.loader is None or not path.is_file():
         raise BodyError(f"{reference.file} is not a Python file that can be imported")
     module = importlib.util.module_from_spec(spec)
+    sys.modules.pop(name, None)  # torch may have loaded another of this name, and older ones are none of the user's
     sys.modules[name] = module
     spec.loader.exec_module(module)
     return module

@@ -28,6 +28,9 @@ TEST = """
 Project = Callable[[str], pytest.Pytester]
 
 
+_ROOTS = {Path(path) for path in (sys.prefix, sys.base_prefix, Path(__file__).parents[2])}
+
+
 class ModulesOfProject:
     """In place of pytest's own: forgets the modules of the project that a run inside this process has loaded.
 
@@ -53,9 +56,6 @@ def _is_installed(module: ModuleType) -> bool:
     if spec is None or spec.origin is None:
         return False
     return spec.origin in ("built-in", "frozen") or any(Path(spec.origin).is_relative_to(root) for root in _ROOTS)
-
-
-_ROOTS = {Path(path) for path in (sys.prefix, sys.base_prefix, Path(__file__).parents[2])}
 
 
 def run(project: pytest.Pytester, *arguments: str) -> pytest.RunResult:

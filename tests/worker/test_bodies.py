@@ -8,7 +8,7 @@ import sys
 import unittest
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -33,6 +33,18 @@ def test_a_module_that_came_from_the_working_tree_all_the_same_is_named(
     bodies.check_origin(cast("LaunchPlan", fine))
     bodies.check_origin(cast("LaunchPlan", none))
     monkeypatch.delitem(sys.modules, "led_astray")
+
+
+def test_a_body_in_a_file_with_a_name_that_torch_has_loaded_is_newer_than_all_of_torchs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A rank's end looks for open files in the newer modules."""
+    (tmp_path / "profile_of_mine.py").write_text("def body(rank):\n    pass\n")
+    for name in ("profile_of_mine", "loaded_later"):
+        monkeypatch.setitem(sys.modules, name, ModuleType(name))
+    bodies._module(BodyReference(file=str(tmp_path / "profile_of_mine.py"), function="body", module=""))
+
+    assert next(reversed(sys.modules)) == "profile_of_mine"
 
 
 def test_a_module_that_torch_wrote_to_a_temporary_folder_came_from_nowhere(
