@@ -2,8 +2,8 @@
 
 Numbers that do not depend on the clock (``exact``) are compared exactly while the software is the same. The others are
 noisy: ``stored_rule`` has the rule for them, ``order_rule`` the one for those that are zero or negative. A regression
-seen while other processes kept the machine much busier than when the baseline was taken is *inconclusive*: the clock
-cannot tell the two apart.
+seen while other processes kept the machine much busier than when the baseline was taken is *inconclusive*, unless it is
+more than they can explain: the clock cannot tell the two apart.
 """
 
 from __future__ import annotations
@@ -26,6 +26,9 @@ from pytest_distbench.units import format_values
 
 BUSIER_SHARE = 0.15
 """A machine is *busier than the baseline's* when other processes use this share of its cores more."""
+WAITS = 2.0
+"""Work takes as many times longer as there are fewer cores left for it; where ranks wait for each other, by this factor
+more at most. A choice, and a wide one: a change beyond it is the code's."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,6 +65,14 @@ class Rule:
     def alpha(self) -> float:
         """One-sided error rate of a single comparison."""
         return baseline_error_rate(self.comparisons) * self.share
+
+    @property
+    def explained_by_others(self) -> float:
+        """The slowdown, as logarithm of a ratio, that other processes may be the reason of; 0: none of it."""
+        if self.busier_cores <= BUSIER_SHARE * self.cores:
+            return 0.0
+        left = 1.0 - self.busier_cores / self.cores
+        return math.log(WAITS / left) if left > 0.0 else math.inf
 
 
 def judge(current: Sequence[Measurement], baseline: BaselineMetric | None, rule: Rule) -> Judgement:
@@ -137,7 +148,7 @@ def _judge_noisy(draft: Draft, current: Sequence[Measurement], baseline: Baselin
         noise_floor=rule.noise_floor,
         drift=rule.drift,
     )
-    answer = _unless_disturbed(found.answer, rule)
+    answer = _unless_disturbed(found.answer, rule, found.worse_by)
     limit = math.expm1(min(found.limit, LARGEST_EXPONENT))
     return draft.settle(
         answer.kind,
@@ -174,11 +185,11 @@ def _is_last(draft: Draft, rule: Rule) -> bool:
     return len(draft.current) >= rule.max_launches
 
 
-def _unless_disturbed(answer: Answer, rule: Rule) -> Answer:
-    """A regression that may be the machine's is none."""
+def _unless_disturbed(answer: Answer, rule: Rule, worse_by: float = 0.0) -> Answer:
+    """A regression that may be the machine's is none; ``worse_by`` as a logarithm, 0 where there is no ratio."""
     if answer.kind != "regressed":
         return answer
-    if rule.busier_cores > BUSIER_SHARE * rule.cores:
+    if worse_by < rule.explained_by_others:
         return Answer(
             "inconclusive",
             f"slower, but other processes used {rule.busier_cores:.1f} cores more than when the baseline was taken",
