@@ -131,6 +131,7 @@ def _line_of(record: LaunchRecord, *, rank: int) -> int:
     return int(re.search(r'bodies\.py", line (\d+) in hangs', stacks).group(1))  # type: ignore[union-attr]
 
 
+@told_by_ranks
 def test_a_hang_ends_at_the_time_out_and_shows_the_line_each_rank_is_at(
     launcher: Launcher, launch: Launch, tmp_path: Path
 ) -> None:

@@ -242,17 +242,21 @@ def does(row, name, form, world_size):
 
 
 def every(rank):
+    # All types and two sizes on two ranks; on more, where a point takes longer, a type of each sort and one size.
     from pytest_distbench.workloads.dtypes import DTYPES
 
+    types, sizes = [*DTYPES], USUAL["sizes"]
+    if rank.world_size > 2:
+        types, sizes = ["bool", "int8", "uint8", "int64", "bfloat16", "float64", "complex64"], sizes[1:]
     for row in OPERATIONS.values():
         for name, form in {"as usual": {}, **FORMS}.items():
             if not does(row, name, form, rank.world_size):
                 continue
-            rank.params = {**USUAL, **form}
+            rank.params = {**USUAL, "sizes": sizes, **form}
             if name == "in the other place":
                 rank.params["in_place"] = row.in_place[1]
             if form.get("dtype") == "all":
-                rank.params["dtype"] = [*DTYPES]
+                rank.params["dtype"] = types
             with rank.point(operation=row.name, form=name):
                 sweep(rank, row)
 """

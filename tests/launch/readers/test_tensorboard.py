@@ -15,6 +15,8 @@ from pytest_distbench.launch.readers.place import Place
 from pytest_distbench.launch.readers.tensorboard import read
 from pytest_distbench.read import tensorboard
 
+pytestmark = pytest.mark.xdist_group("test_tensorboard")  # another worker would import torch to write the files again
+
 WRITES = """
 import sys
 from torch.utils.tensorboard import SummaryWriter
