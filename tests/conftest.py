@@ -9,7 +9,7 @@ import tempfile
 import textwrap
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -28,7 +28,7 @@ gc.disable()  # until all tests are collected, and all that they import is loade
 hypothesis.settings.register_profile("repository", deadline=None, derandomize=True)  # no clock, no surprise in CI
 hypothesis.settings.load_profile("repository")
 
-SHARED = {"launcher", "launchers", "cuda_launcher", "run_inside"}
+SHARED = {"launcher", "launchers", "made_launcher", "cuda_launcher", "run_inside"}
 """Fixtures of a module that cost seconds: a second worker would make them again."""
 LONGEST = [
     Path(__file__).parent / f"{name}.py"
@@ -144,13 +144,16 @@ def made_launcher(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MadeLaun
 
     What compares two sides has another one of the same name for the second.
     """
-    made: dict[tuple[str, int], tuple[Launcher, LauncherSetup]] = {}
+    kinds = dict(LAUNCHERS)  # before a run inside this process has its own
+    made: dict[tuple[str, int, tuple[str, ...]], tuple[Launcher, LauncherSetup]] = {}
 
-    def make(name: str, side: int = 0) -> Launcher:
-        if (name, side) not in made:
-            setup = LauncherSetup(directory=tmp_path_factory.mktemp("agent"), session=uuid.uuid4().hex)
-            made[name, side] = LAUNCHERS[name].make(setup), setup
-        return made[name, side][0]
+    def make(name: str, side: int = 0, preload: Sequence[str] = ()) -> Launcher:
+        key = name, side, tuple(preload)
+        if key not in made:
+            directory = tmp_path_factory.mktemp("agent")
+            setup = LauncherSetup(directory=directory, session=uuid.uuid4().hex, preload=key[2])
+            made[key] = (kinds.get(name) or LAUNCHERS[name]).make(setup), setup
+        return made[key][0]
 
     yield make
     for launcher, setup in made.values():
@@ -186,12 +189,18 @@ def run_inside(pytester: pytest.Pytester, made_launcher: MadeLauncher, monkeypat
     A project that changes our tables leaves them changed. And warnings are errors in it, too. Not for one that imports
     torch's own helpers for tests: they freeze torch's flags for the whole process.
     """
-    lent, kind = [Lent(made_launcher("warm", side)) for side in (0, 1)], LAUNCHERS["warm"]
+    kind = LAUNCHERS["warm"]
 
     def run(*arguments: str) -> pytest.RunResult:
-        sides = iter(lent)
-        monkeypatch.setitem(LAUNCHERS, "warm", replace(kind, make=lambda setup: next(sides)))
+        lent: list[Lent] = []
+
+        def lend(setup: LauncherSetup) -> Launcher:
+            lent.append(Lent(made_launcher("warm", len(lent), setup.preload)))
+            return lent[-1]
+
+        monkeypatch.setitem(LAUNCHERS, "warm", replace(kind, make=lend))
         result = pytester.runpytest_inprocess(*arguments)
+        monkeypatch.setitem(LAUNCHERS, "warm", kind)
         assert [left for launcher in lent for left in launcher.leftovers()] == []
         assert "torch.testing._internal.common_utils" not in sys.modules
         return result

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import uuid
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.launching import Launch
+from support.launching import Launch, MadeLauncher
 
 from pytest_distbench.judging.case import judge_launches
 from pytest_distbench.judging.entry import make_entry
 from pytest_distbench.judging.terms import Terms
-from pytest_distbench.launch.contract import Launcher
-from pytest_distbench.launch.warm import WarmLauncher
 from pytest_distbench.records.case import Case, CaseKey
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.verdict import Verdict
@@ -22,21 +18,14 @@ CASE = Case(test="t.py::t", key=CaseKey(case_id="ws2", backend="gloo", launcher=
 TERMS = Terms(default_tolerance=1.0, max_launches=1, cores=2)
 
 
-@pytest.fixture
-def digits_launcher(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Launcher]:
-    """A warm launcher whose ranks need not import scikit-learn each."""
-    made = WarmLauncher(tmp_path_factory.mktemp("agent"), uuid.uuid4().hex, ("sklearn.datasets",))
-    yield made
-    made.close()
-
-
 @pytest.mark.spawn
 def test_one_launch_finds_the_weakest_fault_names_its_step_and_lets_rounding_pass(
-    digits_launcher: Launcher, tmp_path: Path
+    made_launcher: MadeLauncher, tmp_path: Path
 ) -> None:
     import planted  # and with it scikit-learn: seconds, in every process that collects these tests
 
-    launch = Launch(digits_launcher, tmp_path, Path(planted.__file__))
+    launcher = made_launcher("warm", preload=["sklearn.datasets"])  # else each rank imports it
+    launch = Launch(launcher, tmp_path, Path(planted.__file__))
 
     def train(fault: str) -> LaunchRecord:
         record = launch("train", variables={planted.VARIABLE: fault, planted.STEPS_VARIABLE: "24"})

@@ -98,7 +98,9 @@ def test_failures_are_explained_and_the_run_goes_on(pytester: pytest.Pytester, r
     )
 
 
-def test_gradients_that_are_not_averaged_fail_on_the_curve_of_the_loss(pytester: pytest.Pytester) -> None:
+def test_gradients_that_are_not_averaged_fail_on_the_curve_of_the_loss(
+    pytester: pytest.Pytester, run_inside: RunInside
+) -> None:
     for name in (
         "training/digits.py",
         "training/logistic_regression.py",
@@ -108,11 +110,11 @@ def test_gradients_that_are_not_averaged_fail_on_the_curve_of_the_loss(pytester:
         shutil.copy(ROOT / "suites" / name, pytester.path)
     pytester.makeini("[pytest]\ndistbench_preload = sklearn.datasets\n")  # else each rank imports it, for seconds
     options = ["-k", "logistic", "--distbench-launches=2", "--distbench-max-launches=2"]  # clocks are no subject
-    assert pytester.runpytest_subprocess(*options, "--distbench-update").ret == 0
+    assert run_inside(*options, "--distbench-update").ret == 0
     training = pytester.path / "logistic_regression.py"
     right = training.read_text()
     training.write_text(right.replace("net if rank.world_size == 1 else DistributedDataParallel(net)", "net"))
-    broken = pytester.runpytest_subprocess(*options)
+    broken = run_inside(*options)
     training.write_text(right)
 
     broken.stdout.fnmatch_lines(
@@ -122,7 +124,7 @@ def test_gradients_that_are_not_averaged_fail_on_the_curve_of_the_loss(pytester:
         ]
     )
     assert broken.ret == 1
-    assert pytester.runpytest_subprocess(*options).ret == 0
+    assert run_inside(*options).ret == 0
 
 
 def test_a_goal_records_what_its_seed_computed(pytester: pytest.Pytester, run_inside: RunInside) -> None:
