@@ -144,9 +144,11 @@ def test_an_unchanged_script_gives_numbers_that_are_judged(
     worse.stdout.fnmatch_lines(["loss_curve: departs at value 6 (iter 5: loss *), deviates by up to 1.0e-02*"])
 
 
-def test_a_script_may_be_a_module_and_one_that_does_nothing_fails(project: pytest.Pytester) -> None:
+def test_a_script_may_be_a_module_and_one_that_does_nothing_fails(
+    project: pytest.Pytester, run_inside: RunInside
+) -> None:
     write(project, {**FILES, "test_scripts.py": TEST})
-    found = project.runpytest_subprocess("-k", "not test_train", "-rA")
+    found = run_inside("-k", "not test_train", "-rA", "-W", "default")
 
     found.assert_outcomes(passed=4, failed=1, warnings=1)
     text = found.stdout.str()
