@@ -58,7 +58,7 @@ class TorchrunLauncher:
             f"--log-dir={plan.files.torchrun_logs}",
             f"--nproc-per-node={plan.processes}",
             "--local-addr=127.0.0.1",
-            "-m", "pytest_distbench.worker", str(plan.files.plan),
+            "-m", "pytest_distbench.worker", "rank", str(plan.files.plan),
         ]  # fmt: skip
         variables = {**plan.variables, **NO_REVERSE_DNS, SESSION_VARIABLE: self.session}
         variables["PYTHONPATH"] = os.pathsep.join(p for p in plan.python_path if p)

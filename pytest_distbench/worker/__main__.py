@@ -1,13 +1,22 @@
-"""Entry of a rank under the ``torchrun`` command."""
+"""Entry of all that ``torchrun`` starts: ``python -m pytest_distbench.worker KIND PLAN``.
+
+KIND is ``rank``, or a worker of an elastic job: ``elastic``, ``torchft``.
+"""
 
 import gc
 import sys
 
 gc.disable()  # going through torch's objects again and again, while they become more, is a fifth of its import
-from pytest_distbench.worker.main import run_rank  # noqa: E402
+from pytest_distbench.worker import elastic, main  # noqa: E402
 
+if sys.argv[1] == "torchft":
+    from pytest_distbench.worker.torchft_rank import TorchftRank
 gc.freeze()  # as in a rank of the forkserver: no collection in the body goes through torch
 gc.enable()
 
 if __name__ == "__main__":
-    run_rank(sys.argv[1])()
+    kind, plan = sys.argv[1:]
+    if kind == "rank":
+        main.run_rank(plan)()
+    else:
+        elastic.main(plan, TorchftRank if kind == "torchft" else elastic.join_generation)

@@ -1,4 +1,4 @@
-"""One worker's life in an elastic job: a slot in one generation. ``python -m pytest_distbench.worker.elastic PLAN``.
+"""One worker's life in an elastic job: a slot in one generation. ``python -m pytest_distbench.worker elastic PLAN``.
 
 torchrun starts it, and ends it at the next change of membership. What it does is in the timeline; how it ended is in a
 report only where its body returned.
@@ -131,7 +131,3 @@ def _report(plan: LaunchPlan, context: ElasticRank) -> None:
     draft = plan.files.report(context.rank).with_suffix(".tmp")
     draft.write_bytes(msgspec.json.encode(report))
     draft.rename(plan.files.report(context.rank))
-
-
-if __name__ == "__main__":
-    main(sys.argv[1], join_generation)

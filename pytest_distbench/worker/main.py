@@ -1,6 +1,6 @@
 """One rank's life: environment, logs, import, rendezvous, body, report, teardown.
 
-Both launchers end up in :func:`run_rank`; ``python -m pytest_distbench.worker PLAN`` is what ``torchrun`` starts.
+Both launchers end up in :func:`run_rank`; ``python -m pytest_distbench.worker rank PLAN`` is what ``torchrun`` starts.
 """
 
 from __future__ import annotations

@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 import logging
 import os
-import sys
 import time
 from datetime import timedelta
 from typing import Any, NoReturn
@@ -18,7 +17,6 @@ from pytest_distbench.records.elastic import NO_QUORUM
 from pytest_distbench.records.plan import LaunchPlan
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.timeline import Discarded, Joined, Loaded, Rendezvous
-from pytest_distbench.worker import elastic
 from pytest_distbench.worker.elastic_rank import ElasticRank
 from pytest_distbench.worker.elastic_training import Training
 
@@ -242,7 +240,3 @@ def _manage(**settings: Any) -> StepManager:
             "another than that of torchft-nightly 2026.10.26, which this engine was tested with; install that one"
         )
     return StepManager(**settings)
-
-
-if __name__ == "__main__":
-    elastic.main(sys.argv[1], TorchftRank)

@@ -54,7 +54,7 @@ class TorchftEngine(AgentEngine):
             f"--max-restarts={MAX_RESTARTS}",
             f"--log-dir={self._files.torchrun_logs / str(slot)}",
             f"--local-addr={LOOPBACK}",
-            "-m", "pytest_distbench.worker.torchft_rank", str(self._files.plan),
+            "-m", "pytest_distbench.worker", "torchft", str(self._files.plan),
         ]  # fmt: skip
 
 

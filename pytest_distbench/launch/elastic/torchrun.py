@@ -77,7 +77,7 @@ class TorchrunEngine(AgentEngine):
             *(["--event-log-handler=console"] if tells_events() else []),
             f"--log-dir={self._files.torchrun_logs / str(slot)}",
             f"--local-addr={LOOPBACK}",
-            *(script or ["-m", "pytest_distbench.worker.elastic", str(self._files.plan)]),
+            *(script or ["-m", "pytest_distbench.worker", "elastic", str(self._files.plan)]),
         ]  # fmt: skip
 
 
