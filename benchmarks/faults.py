@@ -602,7 +602,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(changes_everything, _PASSES),
     Fault(changes_everything_and_raises, r"rank 1 raised ValueError: bad number 42", is_any_launchers=True),
     Fault(kills_the_group_above, LAUNCHER_DIED, root_cause=None),
-    Fault(kills_the_agent, LAUNCHER_DIED, root_cause=None),
+    Fault(kills_the_agent, LAUNCHER_DIED, root_cause=None, is_any_launchers=True),  # torchrun's is the group above
 )
 
 

@@ -183,6 +183,14 @@ def on_cuda(cuda_launcher: Launcher, tmp_path: Path, request: pytest.FixtureRequ
 
 
 @pytest.fixture
+def on_cuda_apart(made_launcher: MadeLauncher, tmp_path: Path, request: pytest.FixtureRequest) -> Launch:
+    """The same with another agent: for variables that are read when torch is loaded, which cost the others theirs."""
+    from pytest_distbench.testing.cuda_launcher import STAND_IN_CUDA
+
+    return Launch(made_launcher(STAND_IN_CUDA, side=1), tmp_path, request.path, device="cuda")
+
+
+@pytest.fixture
 def run_inside(pytester: pytest.Pytester, made_launcher: MadeLauncher, monkeypatch: pytest.MonkeyPatch) -> RunInside:
     """Runs pytest with real ranks inside this process, so that no run loads torch for itself.
 

@@ -111,8 +111,16 @@ def both_up(folder: Path) -> bool:
     return all((folder / f"up{rank}").exists() for rank in (0, 1))
 
 
-@pytest.mark.parametrize("launcher_name", ["warm", "torchrun"])
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(
+    ("number", "launcher_name"),
+    [
+        (signal.SIGKILL, "warm"),
+        (signal.SIGINT, "warm"),
+        (signal.SIGTERM, "warm"),
+        (signal.SIGKILL, "torchrun"),
+        (signal.SIGINT, "torchrun"),
+    ],
+)
 def test_a_run_ended_from_outside_leaves_no_process_socket_or_plan(
     pytester: pytest.Pytester, start: Pytest, number: signal.Signals, launcher_name: str
 ) -> None:

@@ -41,9 +41,10 @@ def test_a_rank_whose_driver_takes_seconds_to_let_go_is_told_as_it_ended(
     assert record.fates[1].how == "was waiting"
 
 
-def test_a_hang_under_nccl_names_the_rank_that_is_missing(launch: Launch) -> None:
+def test_a_hang_under_nccl_names_the_rank_that_is_missing(on_cuda_apart: Launch) -> None:
     """gloo's recorder is off: what is known of the collectives stands in NCCL's own."""
-    record = launch("hangs", timeout_s=5.0, variables={"TORCH_FR_BUFFER_SIZE": "0"})
+    on_cuda_apart.file = BODIES
+    record = on_cuda_apart("hangs", timeout_s=5.0, variables={"TORCH_FR_BUFFER_SIZE": "0"})
 
     assert record.timed_out
     assert record.fates[0].rank == 1

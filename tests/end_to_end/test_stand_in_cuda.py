@@ -132,9 +132,10 @@ def test_ranks_wait_for_one_another_in_time_and_without_the_device(on_cuda: Laun
 
 @pytest.mark.parametrize(("variables", "warnings"), [({}, 0), ({"TORCH_NCCL_TRACE_BUFFER_SIZE": "2000"}, 1)])
 def test_torch_warns_of_a_deprecated_variable_only_where_the_user_has_set_it(
-    on_cuda: Launch, variables: dict[str, str], warnings: int
+    on_cuda: Launch, on_cuda_apart: Launch, variables: dict[str, str], warnings: int
 ) -> None:
-    record = on_cuda("counts_warnings", backend="nccl", variables=variables)
+    launch = on_cuda_apart if variables else on_cuda
+    record = launch("counts_warnings", backend="nccl", variables=variables)
 
     assert record.reason == ""
     assert [m.value for m in record.measurements] == [warnings]

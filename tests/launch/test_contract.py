@@ -141,10 +141,14 @@ def test_a_hang_ends_at_the_time_out_and_shows_the_line_each_rank_is_at(
     assert "time.sleep(100)" in (tmp_path / "bodies.py").read_text().splitlines()[_line_of(record, rank=1) - 1]
 
 
-def test_all_skip_is_a_skip_and_one_skip_a_disagreement(launch: Launch) -> None:
+def test_all_skip_is_a_skip(launch: Launch) -> None:
     everyone = launch("all_skip")
 
     assert (everyone.outcome, everyone.reason) == ("skipped", "not today")
+
+
+@told_by_ranks
+def test_one_skip_is_a_disagreement(launch: Launch) -> None:
     assert launch("one_skips").reason == "ranks disagree: rank 1 skipped, the others did not"
 
 

@@ -205,7 +205,7 @@ def sweeps_every_operation(rank: RankContext) -> None:
 
 def test_every_collective_takes_time_on_the_device(on_cuda: Launch) -> None:
     """One that did not would be a clock that reads 0, and no baseline."""
-    params = {"collective": "", "dtype": "float32", "sizes": [1024], "iterations": 20, "warmup": 5, "cache": "rotate"}
+    params = {"collective": "", "dtype": "float32", "sizes": [1024], "iterations": 5, "warmup": 2, "cache": "rotate"}
 
     record = on_cuda("sweeps_every_operation", backend="nccl", params=params)
 

@@ -30,10 +30,10 @@ def tells_its_cpus(rank: RankContext) -> None:
 @pytest.mark.spawn
 @needs_numa
 @pytest.mark.skipif(len(CPUS) < 2, reason="two ranks cannot have a CPU each")
-def test_ranks_are_bound_to_the_cpus_that_torchrun_would_bind_them_to(on_cuda: Launch, tmp_path: Path) -> None:
+def test_ranks_are_bound_to_the_cpus_that_torchrun_would_bind_them_to(on_cuda_apart: Launch, tmp_path: Path) -> None:
     """Exclusive: both GPUs of the stand-in are near node 0, so that each rank has a part of it for itself."""
     here = {"CUDA_VISIBLE_DEVICES": "0,1"}
-    record = on_cuda("tells_its_cpus", backend="nccl", numa_binding="exclusive", variables=here)
+    record = on_cuda_apart("tells_its_cpus", backend="nccl", numa_binding="exclusive", variables=here)
 
     assert record.reason == ""
     first, second = (set(path.read_text().split()) for path in sorted(tmp_path.glob("rank?")))
