@@ -1,8 +1,8 @@
-# `make suites` measures, `make structure` judges what needs no clock, `make test` tests the plugin, `make gpu` on GPUs. Torch is installed once.
+# `make suites` measures, `make structure` judges what needs no clock, `make test` tests the plugin, `make thorough` with more of the same, `make gpu` on GPUs. Torch is installed once.
 PYTHON ?= python3
 TOX = .venv/bin/tox
 
-.PHONY: suites structure test gpu
+.PHONY: suites structure test thorough gpu
 
 suites: $(TOX)
 	$(TOX) run -q -e py -- suites --world-size 2
@@ -18,6 +18,10 @@ gpu: $(TOX)
 
 test: $(TOX)
 	$(TOX) run -q -e py
+
+# No line of the plugin that `make test` does not run: every fault under torchrun too, every type on four ranks.
+thorough: $(TOX)
+	$(TOX) run -q -e py -- tests -m thorough -n 4 --dist=loadgroup --no-loadscope-reorder
 
 $(TOX):
 	$(PYTHON) -m venv .venv

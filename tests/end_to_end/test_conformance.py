@@ -23,11 +23,16 @@ SHORT_S = 9.0
 """The time-out of launches whose ranks pass and then take 10 s to leave, which is no part of it."""
 
 CASES = [
-    pytest.param(name, fault, id=f"{name}-{fault.name}")
+    pytest.param(
+        name,
+        fault,
+        id=f"{name}-{fault.name}",
+        marks=pytest.mark.thorough if name == "torchrun" and fault.is_any_launchers else (),
+    )
     for name in ("warm", "torchrun")
     for fault in faults.FAULTS
-    if name == "warm" or not fault.is_any_launchers  # torchrun imports torch in every rank; soak.py draws them all
 ]
+"""Torchrun imports torch in every rank, for seconds."""
 
 
 def expected(fault: faults.Fault) -> str:
@@ -61,7 +66,14 @@ def test_a_fault_is_detected_and_attributed_and_the_next_launch_is_well(launch: 
 
 @pytest.mark.parametrize(
     ("launcher", "world_size"),
-    [("warm", 1), ("warm", 3), ("warm", 16), ("torchrun", 1), ("torchrun", 3)],
+    [
+        ("warm", 1),
+        ("warm", 3),
+        ("warm", 16),
+        ("torchrun", 1),
+        ("torchrun", 3),
+        pytest.param("torchrun", 5, marks=pytest.mark.thorough),
+    ],
     indirect=["launcher"],
     scope="module",
 )

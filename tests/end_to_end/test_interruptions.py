@@ -119,6 +119,7 @@ def both_up(folder: Path) -> bool:
         (signal.SIGTERM, "warm"),
         (signal.SIGKILL, "torchrun"),
         (signal.SIGINT, "torchrun"),
+        pytest.param(signal.SIGTERM, "torchrun", marks=pytest.mark.thorough),
     ],
 )
 def test_a_run_ended_from_outside_leaves_no_process_socket_or_plan(

@@ -242,11 +242,10 @@ def does(row, name, form, world_size):
 
 
 def every(rank):
-    # All types and two sizes on two ranks; on more, where a point takes longer, a type of each sort and one size.
     from pytest_distbench.workloads.dtypes import DTYPES
 
     types, sizes = [*DTYPES], USUAL["sizes"]
-    if rank.world_size > 2:
+    if not rank.params["all"]:
         types, sizes = ["bool", "int8", "uint8", "int64", "bfloat16", "float64", "complex64"], sizes[1:]
     for row in OPERATIONS.values():
         for name, form in {"as usual": {}, **FORMS}.items():
@@ -262,13 +261,16 @@ def every(rank):
 """
 
 
-@pytest.mark.parametrize("world_size", [2, 4])
+@pytest.mark.parametrize(
+    ("world_size", "are_all"), [(2, True), (4, False), pytest.param(4, True, marks=pytest.mark.thorough)]
+)
 def test_every_operation_in_every_form_delivers_each_element(
-    launcher: Launcher, tmp_path: Path, world_size: int
+    launcher: Launcher, tmp_path: Path, world_size: int, are_all: bool
 ) -> None:
+    """All types and two sizes; on four ranks, where a point takes longer, a type of each sort and one size do too."""
     file = tmp_path / "every.py"
     file.write_text(EVERY)
-    record = Launch(launcher, tmp_path, file)("every", params={}, world_size=world_size, timeout_s=120)
+    record = Launch(launcher, tmp_path, file)("every", params={"all": are_all}, world_size=world_size, timeout_s=120)
 
     assert (record.outcome, record.reason) == ("passed", "")
     measured = {(m.at["operation"], m.at["form"]) for m in record.measurements if m.name == "latency"}
