@@ -38,6 +38,13 @@ def points(rank: RankContext) -> None:
         optimizer.step()
 
 
+def plain_and_points(rank: RankContext) -> None:
+    """Plain Python of 5 ms, and :func:`points`."""
+    for _ in rank.timed("python", warmup=3, iterations=80):
+        sum(range(250_000))
+    points(rank)
+
+
 def slowed_all_reduce(rank: RankContext) -> None:
     """all_reduce of 64 KiB, each iteration made ``factor`` times longer by waiting; every iteration is kept."""
     import time

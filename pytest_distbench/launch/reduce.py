@@ -17,7 +17,7 @@ from pytest_distbench.records.rank import RankReport
 
 _Part = TypeVar("_Part")
 
-SHORTEST_BODY_S = 0.5
+SHORTEST_WINDOW_S = 0.05
 """Below this the 10 ms ticks of the system's CPU accounting say nothing about other processes."""
 
 
@@ -36,12 +36,12 @@ def merge(reports: Sequence[RankReport]) -> list[Measurement]:
 
 
 def foreign_cores(reports: Sequence[RankReport]) -> float | None:
-    """Cores that processes outside the launch kept busy while rank 0's body ran; None if it was too short."""
+    """Cores that processes outside the launch kept busy until rank 0's body ended; None if that was too short."""
     by_rank = {r.rank: r for r in reports}
-    if 0 not in by_rank or by_rank[0].body_s < SHORTEST_BODY_S:
+    if 0 not in by_rank or by_rank[0].window_s < SHORTEST_WINDOW_S:
         return None
     own = sum(r.cpu_s for r in reports)
-    return max(0.0, (by_rank[0].busy_s - own) / by_rank[0].body_s)
+    return max(0.0, (by_rank[0].busy_s - own) / by_rank[0].window_s)
 
 
 def merge_fingerprints(reports: Sequence[RankReport], *, stands_for: int | None = None) -> dict[str, Fingerprint]:

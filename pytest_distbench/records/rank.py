@@ -46,11 +46,12 @@ class RankReport(Record, frozen=True, kw_only=True):
     fingerprints: dict[str, RankFingerprint] = {}
     peak_memory_bytes: int = 0
     """Of the device's allocator on CUDA, else the largest resident size of the process."""
-    body_s: float = 0.0
+    window_s: float = 0.0
+    """Seconds from when all ranks were there to the end of this one's body."""
     cpu_s: float = 0.0
-    """CPU seconds of this rank and its children during the body."""
+    """CPU seconds of this rank and its children in that window."""
     busy_s: float = 0.0
-    """CPU seconds of the whole machine during the body of this rank."""
+    """CPU seconds of all processes in it, on the CPUs that the launch may use."""
     software: dict[str, str] = {}
     gpu: str = ""
     """UUID of the CUDA device it computed on, as torch spells it; empty: on none, or torch does not tell."""

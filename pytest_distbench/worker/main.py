@@ -76,7 +76,7 @@ class _Life:
         self.current: Phase = "start"
         self.seconds: dict[str, float] = {"begin": time.monotonic()}
         self.context = RankContext(plan, control)
-        self.body_s = self.cpu_s = self.busy_s = 0.0
+        self.window = usage.Window(usage.usable_cpus())  # the launch's: before this rank is bound to some of them
         self.largest_group: Callable[[], int] = lambda: 0
 
     def run(self) -> None:
@@ -121,16 +121,18 @@ class _Life:
             self.context.watch.look()
         if plan.body.is_script:
             notes = script_notes.CURRENT = script_notes.ScriptNotes(self.context)
-            with self._turn(), self.phase("body"), self._resources(), watched_steps(self.context.watch):
+            with self._turn(), self.phase("body"), self._window(), watched_steps(self.context.watch):
+                self.window.begin()
                 run_script(plan.body)
                 self.context.wait_for_queued()
             notes.finish()
-            self.context.record_wall_time(self.body_s, self.cpu_s)
+            self.context.record_wall_time(self.window.wall_s, self.window.cpu_s)
             return
         with self.phase("import"):
             body = bodies.load(plan.body)
         with self.phase("rendezvous"):
             self.control.wait_for_the_others()
+            self.window.begin()
             join_group(
                 plan.backend,
                 rank=self.context.rank,
@@ -139,7 +141,7 @@ class _Life:
                 device=self.context.device,
             )
             self.context.watch.look()
-        with self._turn(), self.phase("body"), self._resources():
+        with self._turn(), self.phase("body"), self._window():
             for seed in plan.seeds:
                 self.context.seed = seed
                 self.context.watch.is_on &= seed == plan.seeds[0]  # the others run the same code
@@ -169,15 +171,12 @@ class _Life:
             self.seconds[phase] = time.monotonic() - start
 
     @contextlib.contextmanager
-    def _resources(self) -> Iterator[None]:
-        """Measure what this rank and the whole machine computed meanwhile: the difference is other processes' work."""
-        wall, cpu, busy = time.perf_counter(), usage.own_cpu_s(), usage.machine_busy_s()
+    def _window(self) -> Iterator[None]:
+        """End the window with the body: what computed in it and was no rank, were other processes."""
         try:
             yield
         finally:
-            self.body_s = time.perf_counter() - wall
-            self.cpu_s = usage.own_cpu_s() - cpu
-            self.busy_s = usage.machine_busy_s() - busy
+            self.window.end()
 
     def _report(self, outcome: Outcome, reason: str, error: ErrorReport | None) -> None:
         target = self.plan.files.report(self.rank)
@@ -205,9 +204,9 @@ class _Life:
             observations=self.context.notebook.observations,
             fingerprints=self.context.watch.found,
             peak_memory_bytes=usage.peak_memory_bytes(self.plan),
-            body_s=self.body_s,
-            cpu_s=self.cpu_s,
-            busy_s=self.busy_s,
+            window_s=self.window.wall_s,
+            cpu_s=self.window.cpu_s,
+            busy_s=self.window.busy_s,
             software=usage.software(self.plan) if self.rank == 0 else {},
             gpu=usage.gpu() if self.plan.device == "cuda" else "",
             group_size=self.largest_group(),

@@ -54,13 +54,13 @@ def test_series_of_different_length_are_an_error() -> None:
 
 
 def test_foreign_cores_are_what_the_ranks_did_not_use_themselves() -> None:
-    reports = [report(0, 1.0, body_s=2.0, cpu_s=1.0, busy_s=4.0), report(1, 1.0, body_s=2.0, cpu_s=1.0, busy_s=4.0)]
+    reports = [report(0, 1.0, window_s=2.0, cpu_s=1.0, busy_s=4.0), report(1, 1.0, window_s=2.0, cpu_s=1.0, busy_s=4.0)]
 
     assert foreign_cores(reports) == 1.0
 
 
 def test_a_short_body_says_nothing_about_others() -> None:
-    assert foreign_cores([report(0, 1.0, body_s=0.1, cpu_s=0.1, busy_s=0.2)]) is None
+    assert foreign_cores([report(0, 1.0, window_s=0.04, cpu_s=0.1, busy_s=0.2)]) is None
 
 
 def fingerprinted(rank: int, *rows: Collective, entered: tuple[float, ...] = (), missing: str = "") -> RankReport:
