@@ -64,6 +64,11 @@ def convert(value: float, unit: str, wanted: str) -> float:
     return float(f"{value * factor / wanted_factor:.15g}")  # 200 us are 0.0002 s, not a bit less
 
 
+def is_size(unit: str) -> bool:
+    """Whether it measures bytes, not a time and nothing per time: no load of the machine changes such a number."""
+    return _dimension(unit)[0] == "B"
+
+
 def _dimension(unit: str) -> tuple[str, float]:
     """What a unit measures, and one of it in base units: a GB/s is 1e9 of ``B/s``."""
     if unit in _DURATIONS:

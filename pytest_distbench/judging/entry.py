@@ -29,7 +29,7 @@ def make_entry(
             measured.setdefault(measurement.key, []).append(measurement)
     for key, found in measured.items():
         if found[0].is_judged:
-            metrics[key] = _metric(found, tolerance=kept[key].tolerance if key in kept else None)
+            metrics[key] = stored_metric(found, tolerance=kept[key].tolerance if key in kept else None)
     foreign = sorted(f.foreign_cores for f in launches if f.foreign_cores is not None)
     return BaselineEntry(
         workload=case.workload,
@@ -76,11 +76,11 @@ def phases_of(launches: Sequence[LaunchRecord]) -> dict[str, float]:
     return {name: statistics.median(values) for name, values in found.items()}
 
 
-def _metric(found: Sequence[Measurement], *, tolerance: float | None) -> BaselineMetric:
+def stored_metric(found: Sequence[Measurement], *, tolerance: float | None) -> BaselineMetric:
     """What is stored of one metric's measurements, one per launch."""
     kind = METRIC_KINDS[found[0].better]
     summaries = [m.summary for m in found if m.summary is not None and _encloses(m.summary, m.value)]
-    is_timed = kind.sign == 1 and len(summaries) == len(found)
+    is_timed = kind.has_fast_side and len(summaries) == len(found)
     made = BaselineMetric(
         better=found[0].better,
         unit=found[0].unit,

@@ -10,19 +10,20 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from pytest_distbench.errors import ConfigurationError
 from pytest_distbench.judging.draft import Draft, Judgement
 from pytest_distbench.judging.identity import difference
 from pytest_distbench.judging.order_rule import compare_by_order, have_ratios, why_nothing_was_timed
 from pytest_distbench.judging.stats import LARGEST_EXPONENT, baseline_error_rate, noise_limit, pooled_stdev
 from pytest_distbench.judging.stored_rule import DRIFT, OBVIOUS_LAUNCHES, Answer, Comparison
 from pytest_distbench.records.baseline import BaselineMetric
-from pytest_distbench.records.kinds import METRIC_KINDS
+from pytest_distbench.records.kinds import METRIC_KINDS, TRAINING_RULES, Better
 from pytest_distbench.records.metric import Measurement
 from pytest_distbench.records.verdict import Verdict
-from pytest_distbench.units import format_values
+from pytest_distbench.units import format_values, is_size
 
 BUSIER_SHARE = 0.15
 """A machine is *busier than the baseline's* when other processes use this share of its cores more."""
@@ -89,6 +90,7 @@ def judge(current: Sequence[Measurement], baseline: BaselineMetric | None, rule:
     draft = Draft(first, values, baseline.launches if baseline is not None else [])
     if not first.is_judged:
         return draft.settle("unchanged", "recorded, not judged")
+    decide = decision(first.better)
     if len(known) < len(values) and (baseline is None or None not in baseline.launches):
         missed = len(values) - len(known)
         return draft.settle("regressed", f"no value in {missed} of {len(values)} launches")
@@ -99,15 +101,8 @@ def judge(current: Sequence[Measurement], baseline: BaselineMetric | None, rule:
     stored = [v for v in baseline.launches if v is not None]
     if not stored or not known:
         return draft.settle("incomparable", "the baseline holds no value")
-    if METRIC_KINDS[first.better].rule == "exact":
-        return _judge_exact(draft, values, baseline, rule)
-    if why_not := next(filter(None, map(why_nothing_was_timed, current)), ""):
-        return draft.settle("inconclusive", why_not)
-    if len(stored) < 2:
-        return draft.settle("incomparable", "the baseline has one launch: its noise is unknown")
-    if not have_ratios(*known, *stored):
-        return _judge_by_order(draft, known, stored, rule)
-    return _judge_noisy(draft, current, baseline, rule)
+    judgement = decide(draft, current, baseline, rule)
+    return Judgement(judgement.verdict, judgement.is_open and not _is_last(draft, rule))
 
 
 def not_measured(key: str, baseline: BaselineMetric) -> Verdict:
@@ -124,7 +119,9 @@ def not_measured(key: str, baseline: BaselineMetric) -> Verdict:
     )
 
 
-def _judge_exact(draft: Draft, values: Sequence[float | None], baseline: BaselineMetric, rule: Rule) -> Judgement:
+def judge_exact(draft: Draft, current: Sequence[Measurement], baseline: BaselineMetric, rule: Rule) -> Judgement:
+    """Equal, as long as the software is the same."""
+    values = [m.value for m in current]
     if len(set(values)) > 1:
         if len(set(baseline.launches)) > 1:
             return draft.settle("incomparable", "differs between launches, now and in the baseline: not exact")
@@ -138,7 +135,15 @@ def _judge_exact(draft: Draft, values: Sequence[float | None], baseline: Baselin
     return draft.settle("regressed", f"exact: {then} -> {format_values(values, draft.metric.unit)}", limit=0.0)
 
 
-def _judge_noisy(draft: Draft, current: Sequence[Measurement], baseline: BaselineMetric, rule: Rule) -> Judgement:
+def judge_noisy(draft: Draft, current: Sequence[Measurement], baseline: BaselineMetric, rule: Rule) -> Judgement:
+    """Launches are samples: ``stored_rule``, and where there are no ratios, ``order_rule``."""
+    known, stored = ([v for v in values if v is not None] for values in (draft.current, baseline.launches))
+    if why_not := next(filter(None, map(why_nothing_was_timed, current)), ""):
+        return draft.settle("inconclusive", why_not)
+    if len(stored) < 2:
+        return draft.settle("incomparable", "the baseline has one launch: its noise is unknown")
+    if not have_ratios(*known, *stored):
+        return _judge_by_order(draft, known, stored, rule)
     found = Comparison.of(
         [m for m in current if m.value is not None],
         baseline,
@@ -148,16 +153,40 @@ def _judge_noisy(draft: Draft, current: Sequence[Measurement], baseline: Baselin
         noise_floor=rule.noise_floor,
         drift=rule.drift,
     )
-    answer = _unless_disturbed(found.answer, rule, found.worse_by)
+    answer = _unless_disturbed(found.answer, rule, draft.metric.unit, found.worse_by)
     limit = math.expm1(min(found.limit, LARGEST_EXPONENT))
+    excused = min(rule.explained_by_others, LARGEST_EXPONENT)
     return draft.settle(
         answer.kind,
         answer.reason,
         ratio=found.ratio,
         limit=limit,
-        detectable=found.detectable,
-        is_open=answer.is_open and not _is_last(draft, rule),
+        detectable=max(found.detectable, 0.0 if is_size(draft.metric.unit) else math.expm1(excused)),
+        is_open=answer.is_open,
     )
+
+
+DecisionRule = Callable[[Draft, Sequence[Measurement], BaselineMetric, Rule], Judgement]
+"""Settles a draft, from the metric in each launch of this run, what is stored of it, and tolerance, error rate and
+circumstances. Both sides have values. A judgement that is open asks for another launch, while there may be one."""
+
+RULES: dict[str, DecisionRule] = {"noisy": judge_noisy, "exact": judge_exact}
+"""By the name that a kind's ``rule`` has. Those of trainings judge all seeds at once: ``training_rule``."""
+
+
+def decision(better: Better) -> DecisionRule:
+    """The rule for a kind of metrics.
+
+    Raises:
+        ConfigurationError: its row names a rule that there is not.
+    """
+    name = METRIC_KINDS[better].rule
+    if name not in RULES:
+        raise ConfigurationError(
+            f"METRIC_KINDS[{better!r}]: there is no rule {name!r}; wanted one of "
+            f"{', '.join([*RULES, *TRAINING_RULES])} or none; rules are added to pytest_distbench.judging.metric.RULES"
+        )
+    return RULES[name]
 
 
 def _judge_by_order(draft: Draft, known: Sequence[float], stored: Sequence[float], rule: Rule) -> Judgement:
@@ -176,7 +205,7 @@ def _judge_by_order(draft: Draft, known: Sequence[float], stored: Sequence[float
         is_enough=is_last or len(known) >= OBVIOUS_LAUNCHES,
         is_last=is_last,
     )
-    answer = _unless_disturbed(answer, rule)
+    answer = _unless_disturbed(answer, rule, draft.metric.unit)
     return draft.settle(answer.kind, answer.reason, is_open=answer.is_open)
 
 
@@ -185,13 +214,20 @@ def _is_last(draft: Draft, rule: Rule) -> bool:
     return len(draft.current) >= rule.max_launches
 
 
-def _unless_disturbed(answer: Answer, rule: Rule, worse_by: float = 0.0) -> Answer:
+def _unless_disturbed(answer: Answer, rule: Rule, unit: str, worse_by: float = 0.0) -> Answer:
     """A regression that may be the machine's is none; ``worse_by`` as a logarithm, 0 where there is no ratio."""
-    if answer.kind != "regressed":
+    if answer.kind != "regressed" or is_size(unit):
         return answer
+    if rule.explained_by_others == 0.0:
+        return Answer("inconclusive", f"slower, but {rule.disturbance}") if rule.disturbance else answer
+    others = f"other processes used {rule.busier_cores:.1f} cores more than when the baseline was taken"
+    if math.isinf(rule.explained_by_others):
+        return Answer("inconclusive", f"slower, but {others}, which explains any slowdown")
+    explained = f"{others}, which explains up to {math.exp(rule.explained_by_others):.1f} times as slow"
     if worse_by < rule.explained_by_others:
-        return Answer(
-            "inconclusive",
-            f"slower, but other processes used {rule.busier_cores:.1f} cores more than when the baseline was taken",
-        )
-    return Answer("inconclusive", f"slower, but {rule.disturbance}") if rule.disturbance else answer
+        return Answer("inconclusive", f"slower, but {explained}")
+    return (
+        Answer("inconclusive", f"slower, but {rule.disturbance}")
+        if rule.disturbance
+        else Answer("regressed", explained)
+    )

@@ -171,7 +171,7 @@ def iterations_share(measurements: Sequence[Measurement], sigma: float) -> float
     variances = []
     for measurement in measurements:
         summary = measurement.summary
-        if summary is None or METRIC_KINDS[measurement.better].sign != 1 or summary.p25 <= 0 or summary.n < 2:
+        if summary is None or not METRIC_KINDS[measurement.better].has_fast_side or summary.p25 <= 0 or summary.n < 2:
             return None
         density = 0.25 / max(summary.median - summary.p25, 1e-12 * summary.p25)
         variances.append(0.25 * 0.75 / (summary.n * density**2 * summary.p25**2))

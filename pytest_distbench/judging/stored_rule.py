@@ -240,8 +240,10 @@ class Comparison:
 
 
 def are_timed(launches: Sequence[Measurement]) -> bool:
-    """Whether all of them say how their iterations were spread."""
-    return all(m.summary is not None and m.summary.minimum > 0 for m in launches)
+    """Whether all of them have a fast side, and say how their iterations were spread."""
+    return all(
+        METRIC_KINDS[m.better].has_fast_side and m.summary is not None and m.summary.minimum > 0 for m in launches
+    )
 
 
 def typical_noise(metrics: Mapping[str, BaselineMetric]) -> dict[str, float]:

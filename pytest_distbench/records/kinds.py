@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, TypeVar
+from typing import Literal, TypeVar, get_args
 
 from pytest_distbench.records.quantiles import quantile
 from pytest_distbench.records.record import Record
@@ -20,7 +20,12 @@ VerdictName = str
 """Name of a verdict kind, a key of :data:`VERDICT_KINDS`."""
 
 Reduce = Literal["max", "min", "mean", "sum", "rank0", "all"]
-Rule = Literal["noisy", "exact", "curve", "same", "steps", "floor", "none"]
+Sign = Literal[-1, 0, 1]
+Shape = Literal["any", "series", "number"]
+
+TRAINING_RULES = ("curve", "same", "steps", "floor")
+STEADY_RULES = ("exact", *TRAINING_RULES, "none")
+"""What these judge does not scatter between launches of the same code; what any other rule judges does."""
 
 FAST_SIDE = 0.25
 """A launch's value is the 25th percentile on the fast side: it settles first and ignores the scheduler's spikes."""
@@ -35,6 +40,11 @@ def _exact(limit: float) -> str:
     return "exact"
 
 
+def _check(name: str, value: object, allowed: Sequence[object]) -> None:
+    if value not in allowed:
+        raise ValueError(f"{name}={value!r} of a kind of metrics; wanted one of {', '.join(map(repr, allowed))}")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetricKind:
     """What it means that a metric is ``better="lower"``, ``"exact"``, ...
@@ -44,9 +54,11 @@ class MetricKind:
         reduce: over the ranks that recorded it, unless they say otherwise.
         launch_value: of a series: the value that stands for the launch.
         rule: how it is judged. ``noisy``: by launches as samples, or by pairs of them; ``exact``: equal as long as the
-            software is the same; the others are rules for what a seeded training computes (``judging.training_rule``);
-            ``none``: it is shown, not judged.
+            software is the same; :data:`TRAINING_RULES`: for what a seeded training computes
+            (``judging.training_rule``); ``none``: it is shown, not judged; any other: of ``judging.metric.RULES``.
         sign: of a noisy kind: 1 where a larger number is worse, -1 where a smaller one is.
+        has_fast_side: of a series: the launch's value is of its fast side, and is judged together with its fastest
+            iteration; the slow ones say how busy the machine was (``judging.stored_rule``).
         shape: ``series`` or ``number`` where only that can be recorded; ``any``: both.
         keeps_series: whether a launch's record keeps the whole series.
         limit_text: how a limit, a fraction of the baseline, is printed.
@@ -55,16 +67,34 @@ class MetricKind:
     summary: str
     reduce: Reduce
     launch_value: Callable[[Sequence[float]], float] = _last
-    rule: Rule
-    sign: Literal[-1, 0, 1] = 0
-    shape: Literal["any", "series", "number"] = "any"
+    rule: str
+    sign: Sign = 0
+    has_fast_side: bool = False
+    shape: Shape = "any"
     keeps_series: bool = False
     limit_text: Callable[[float], str] = _exact
+
+    def __post_init__(self) -> None:
+        """Check it.
+
+        Raises:
+            ValueError: a mistake in the row that would make a metric that never fails.
+        """
+        _check("reduce", self.reduce, get_args(Reduce))
+        _check("shape", self.shape, get_args(Shape))
+        _check("sign", self.sign, get_args(Sign))
+        if not self.rule or not isinstance(self.rule, str):
+            raise ValueError(f"rule={self.rule!r} of a kind of metrics; wanted the name of a rule")
+        if self.is_noisy and not self.sign:
+            raise ValueError(
+                f"a kind of metrics of rule {self.rule!r} and no sign; wanted sign=1 where a larger number is worse, "
+                "sign=-1 where a smaller one is"
+            )
 
     @property
     def is_noisy(self) -> bool:
         """Whether it scatters between launches of the same code, and is judged with that."""
-        return self.rule == "noisy"
+        return self.rule not in STEADY_RULES
 
     @property
     def is_judged(self) -> bool:
@@ -74,7 +104,7 @@ class MetricKind:
     @property
     def is_of_training(self) -> bool:
         """Whether it is a number of a seeded training: repeated exactly under the same arithmetic, else over seeds."""
-        return self.rule in ("curve", "same", "steps", "floor")
+        return self.rule in TRAINING_RULES
 
     @property
     def repeats_exactly(self) -> bool:
@@ -97,6 +127,7 @@ METRIC_KINDS: dict[str, MetricKind] = {
         launch_value=lambda series: quantile(series, FAST_SIDE),
         rule="noisy",
         sign=1,
+        has_fast_side=True,
         limit_text=lambda limit: f"+{limit:.0%}",
     ),
     "exact": MetricKind(summary="must be equal", reduce="all", rule="exact", keeps_series=True),
@@ -163,6 +194,17 @@ class VerdictKind:
     is_told: bool = False
     warns: bool = False
     is_quiet: bool = False
+
+    def __post_init__(self) -> None:
+        """Check it.
+
+        Raises:
+            ValueError: tables or counts could not show it.
+        """
+        if len(self.mark) != 1:
+            raise ValueError(f"mark={self.mark!r} of a kind of verdicts; wanted one character")
+        if not self.words.strip():
+            raise ValueError(f"words={self.words!r} of a kind of verdicts; wanted what the counts call it")
 
 
 VERDICT_KINDS: dict[str, VerdictKind] = {

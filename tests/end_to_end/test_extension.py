@@ -54,14 +54,14 @@ def test_a_metric_kind_is_one_row(
     pytester: pytest.Pytester, run_inside: RunInside, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(METRIC_KINDS, "worst", METRIC_KINDS["lower"])  # undone after the test; the example sets its own
-    pytester.makepyfile(test_worst=example("METRIC_KINDS["))
+    pytester.makepyfile(test_worst=example('METRIC_KINDS["worst"]'))
     recorded = run_inside("--distbench-update")
     same = run_inside()
     monkeypatch.setenv("SLOWER", "2")
     slower = run_inside()
 
     assert (recorded.ret, same.ret, slower.ret) == (0, 0, 1)
-    slower.stdout.fnmatch_lines(["pause +*% (limit <= 1.* times)*"])
+    slower.stdout.re_match_lines([r"pause \+(9\d|10\d)\.\d % .*\(limit <= 1\.\d times\)"])
 
 
 def test_a_report_format_is_one_row(
@@ -77,29 +77,9 @@ def test_a_report_format_is_one_row(
     assert (tmp_path / "names.txt").read_text() == "regressed\nregressed\n"
 
 
-RULE = """
-from pytest_distbench.judging.draft import Judgement
-from pytest_distbench.records.record import replace
-from pytest_distbench.run import references
-
-judge_as_ever = references.judge_launches
-
-
-def judge_with_suspicion(*arguments, **options):
-    found = judge_as_ever(*arguments, **options)
-    return [
-        Judgement(replace(j.verdict, kind="suspicious", reason="nobody is that fast"), is_open=False)
-        if j.verdict.kind == "improved"
-        else j
-        for j in found
-    ]
-
-
-references.judge_launches = judge_with_suspicion
-"""
-
-
-def test_a_verdict_kind_is_one_row(project: Callable[[str], pytest.Pytester], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_verdict_kind_and_a_rule_are_one_row_each(
+    project: Callable[[str], pytest.Pytester], monkeypatch: pytest.MonkeyPatch
+) -> None:
     made = project(
         """
         def body(rank):
@@ -110,7 +90,7 @@ def test_a_verdict_kind_is_one_row(project: Callable[[str], pytest.Pytester], mo
         """
     )
     with (made.path / "conftest.py").open("a") as file:
-        file.write("\n" + example("VERDICT_KINDS[") + RULE)
+        file.write("\n" + example("VERDICT_KINDS["))
     assert made.runpytest_subprocess("--distbench-update", "--distbench-launches=5").ret == 0
     monkeypatch.setenv("DISTBENCH_STAND_IN_FACTOR", "0.2")
     monkeypatch.setenv("GITHUB_ACTIONS", "true")

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import msgspec
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 from support.metrics import STORED, baseline, metric, rule
 
-from pytest_distbench.judging.metric import judge, not_measured
+from pytest_distbench.errors import ConfigurationError
+from pytest_distbench.judging.draft import Draft, Judgement
+from pytest_distbench.judging.metric import RULES, Rule, judge, not_measured
 from pytest_distbench.records.baseline import BaselineMetric
-from pytest_distbench.records.kinds import Better
+from pytest_distbench.records.kinds import METRIC_KINDS, Better, MetricKind
+from pytest_distbench.records.metric import Measurement
 from pytest_distbench.records.record import replace
 
 wild = st.floats(min_value=-1.0, allow_nan=False, allow_infinity=False) | st.sampled_from([5e-324, 1.7e308])
@@ -144,3 +149,41 @@ def test_a_slowdown_that_may_be_the_cards_is_inconclusive_and_an_improvement_is_
     assert (verdict.kind, verdict.reason) == ("inconclusive", f"slower, but {why}")
     assert kind([0.5] * 5, STORED, disturbance=why) == "improved"
     assert kind([1.0] * 5, STORED, disturbance=why) == "unchanged"
+
+
+def doubled(draft: Draft, current: Sequence[Measurement], stored: BaselineMetric, rule: Rule) -> Judgement:
+    """A rule from outside."""
+    del current, rule
+    is_so = draft.current[0] == 2 * (stored.launches[0] or 0)
+    return draft.settle("regressed", "it doubled") if is_so else draft.settle("unchanged", is_open=True)
+
+
+@pytest.fixture
+def of_doubling(monkeypatch: pytest.MonkeyPatch) -> Measurement:
+    """A measurement of 2 s of a kind whose rule is ours."""
+    monkeypatch.setitem(RULES, "doubled", doubled)
+    monkeypatch.setitem(METRIC_KINDS, "mine", MetricKind(summary="s", reduce="max", rule="doubled", sign=1))
+    return metric(2.0, "mine")
+
+
+def test_a_rule_from_outside_decides(of_doubling: Measurement) -> None:
+    verdict = judge([of_doubling], baseline([1.0, 1.0], "mine"), rule()).verdict
+
+    assert (verdict.kind, verdict.reason, verdict.ratio) == ("regressed", "it doubled", 2.0)
+    assert judge([of_doubling], None, rule()).verdict.kind == "missing"
+
+
+def test_it_asks_for_launches_as_long_as_there_may_be_one(of_doubling: Measurement) -> None:
+    stored = baseline([2.0], "mine")
+
+    assert judge([of_doubling], stored, rule(max_launches=2)).is_open
+    assert not judge([of_doubling] * 2, stored, rule(max_launches=2)).is_open
+
+
+def test_a_kind_of_a_rule_that_there_is_not_is_told_before_there_is_a_baseline(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(METRIC_KINDS, "mine", MetricKind(summary="s", reduce="max", rule="nosuch", sign=1))
+
+    with pytest.raises(
+        ConfigurationError, match=r"METRIC_KINDS\['mine'\]: there is no rule 'nosuch'; wanted one of noisy"
+    ):
+        judge([metric(1.0, "mine")], None, rule())

@@ -5,10 +5,13 @@ from __future__ import annotations
 import math
 import random
 import statistics
+from collections.abc import Sequence
 
 import pytest
 from scipy import stats
 
+from pytest_distbench.judging.draft import Draft, Judgement
+from pytest_distbench.judging.metric import RULES, Rule
 from pytest_distbench.judging.pair_rule import (
     FIRST_LOOK,
     LAST_LOOK,
@@ -18,7 +21,8 @@ from pytest_distbench.judging.pair_rule import (
     power,
     smallest_slowdown,
 )
-from pytest_distbench.records.kinds import Better
+from pytest_distbench.records.baseline import BaselineMetric
+from pytest_distbench.records.kinds import METRIC_KINDS, Better, MetricKind
 from pytest_distbench.records.metric import Measurement
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.verdict import Verdict
@@ -169,3 +173,17 @@ def test_unchanged_code_is_hardly_ever_called_a_regression(sigma: float) -> None
     rng = random.Random(8)
 
     assert [simulated(rng, 0.0, sigma) for _ in range(400)].count("regressed") < 8
+
+
+def test_to_a_rule_from_outside_the_reference_is_a_baseline(monkeypatch: pytest.MonkeyPatch) -> None:
+    def slower_at_most(draft: Draft, current: Sequence[Measurement], stored: BaselineMetric, rule: Rule) -> Judgement:
+        assert (len(current), rule.max_launches) == (5, 20)
+        is_so = max(v or 0 for v in draft.current) > max(v or 0 for v in stored.launches)
+        return draft.settle("regressed" if is_so else "unchanged")
+
+    monkeypatch.setitem(RULES, "slowest", slower_at_most)
+    monkeypatch.setitem(METRIC_KINDS, "mine", MetricKind(summary="s", reduce="max", rule="slowest", sign=1))
+
+    assert judged([1.0, 1.0, 1.0, 1.0, 1.1], "mine")[0].kind == "regressed"
+    assert judged([1.0, 1.0, 1.0, 1.0, 0.9], "mine")[0].kind == "unchanged"
+    assert judged([1.0] * 5, "mine", None)[0].kind == "incomparable"

@@ -9,12 +9,14 @@ import pytest
 from hypothesis import strategies as st
 from support.metrics import STORED, baseline, metric, rule, timed
 
+from pytest_distbench.judging.entry import stored_metric
 from pytest_distbench.judging.metric import judge
 from pytest_distbench.judging.stats import detectable_slowdown
 from pytest_distbench.judging.stored_rule import DRIFT, typical_noise
 from pytest_distbench.records.baseline import BaselineMetric
-from pytest_distbench.records.kinds import Better
+from pytest_distbench.records.kinds import METRIC_KINDS, Better, MetricKind
 from pytest_distbench.records.metric import Measurement
+from pytest_distbench.records.record import replace
 
 wild = st.floats(min_value=-1.0, allow_nan=False, allow_infinity=False) | st.sampled_from([5e-324, 1.7e308])
 
@@ -63,6 +65,36 @@ def test_a_busier_machine_makes_a_regression_inconclusive() -> None:
 
     assert judgement.verdict.kind == "inconclusive"
     assert "0.9 cores more" in judgement.verdict.reason
+    assert "up to 3.6 times as slow" in judgement.verdict.reason
+    assert judgement.verdict.detectable == pytest.approx(2 / 0.55 - 1)
+
+
+def test_a_regression_beyond_what_others_explain_says_how_much_that_is() -> None:
+    verdict = judge([metric(9.0)] * 5, baseline(STORED), rule(busier_cores=0.9, cores=2)).verdict
+
+    assert verdict.kind == "regressed"
+    assert "0.9 cores more" in verdict.reason
+    assert "up to 3.6 times as slow" in verdict.reason
+
+
+def test_bytes_do_not_grow_because_others_compute() -> None:
+    memory = replace(metric(1.5), unit="MiB")
+    verdict = judge([memory] * 5, replace(baseline(STORED), unit="MiB"), rule(busier_cores=0.9, cores=2)).verdict
+
+    assert (verdict.kind, verdict.reason) == ("regressed", "")
+    assert verdict.detectable is not None
+    assert verdict.detectable < 0.2
+
+
+def test_a_kind_whose_value_is_not_of_the_fast_side_is_judged_by_its_value(monkeypatch: pytest.MonkeyPatch) -> None:
+    worst = MetricKind(summary="the slowest iteration", reduce="max", launch_value=max, rule="noisy", sign=1)
+    monkeypatch.setitem(METRIC_KINDS, "worst", worst)
+    stored = stored_metric([replace(timed(v, fastest=0.02), better="worst") for v in STORED], tolerance=None)
+    slower = [replace(timed(1.3 * v, fastest=0.02 / 1.3), better="worst") for v in STORED[:5]]
+    verdict = judge(slower, stored, rule()).verdict
+
+    assert verdict.kind == "regressed"
+    assert verdict.ratio == pytest.approx(1.3, rel=0.02)
 
 
 @pytest.mark.parametrize(
