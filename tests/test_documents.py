@@ -11,6 +11,7 @@ import pytest
 
 from pytest_distbench.commands.cli import main
 from pytest_distbench.records.options import OPTIONS
+from pytest_distbench.report.sections import SECTIONS
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "pytest_distbench"
@@ -63,6 +64,13 @@ def test_every_option_exists(page: Path) -> None:
     named = set(re.findall(r"--distbench-([a-z-]+[a-z])", page.read_text()))
 
     assert named - set(OPTIONS) == set()
+
+
+def test_the_readme_has_every_option_and_every_table() -> None:
+    readme = (ROOT / "README.md").read_text()
+
+    assert [name for name in OPTIONS if f"--distbench-{name}" not in readme] == []
+    assert [name for name in SECTIONS if f"`{name}`" not in readme] == []
 
 
 @of_every_page

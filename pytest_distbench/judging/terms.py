@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
+from pytest_distbench.errors import ConfigurationError
 from pytest_distbench.records.bound_text import AskedBound
 
 
@@ -55,3 +56,22 @@ class Terms:
         """
         asked = self.tolerance.get(name) if isinstance(self.tolerance, Mapping) else None
         return next((value for value in [*by_hand, asked] if value is not None), None)
+
+
+def check_tolerance(tolerance: object, names: Collection[str], *, where: str) -> None:
+    """Refuse a tolerance by name of a metric that there is not: nobody would notice that it is of nothing.
+
+    Args:
+        tolerance: a fraction, or one per metric name.
+        names: of the metrics there are. The steps to a goal stand for the time to it, which a miss does not have.
+        where: who gave it.
+
+    Raises:
+        ConfigurationError: there is one; the message lists the metrics there are.
+    """
+    for name in tolerance if isinstance(tolerance, Mapping) else ():
+        if name not in names and name.replace("time_to_", "steps_to_", 1) not in names:
+            raise ConfigurationError(
+                f"the tolerance of {name!r} ({where}) is of nothing that was judged; there are "
+                f"{', '.join(sorted(names)) or 'no metrics'}"
+            )

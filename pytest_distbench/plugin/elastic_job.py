@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from pytest_distbench.worker.elastic_rank import ElasticRank
 
 
-_MOST_NODES = 10_000
+MOST_NODES = 10_000
 _MOST_OF_A_TIMER = 1_000_000
 """Seconds, or a number; larger ones overflow in torch."""
 
@@ -159,7 +159,7 @@ class Elastic:
         if len(pair) != 2:
             given.refuse(f"nodes={show(nodes)}; wanted a number, or the fewest and the most: (1, 2)")
         least = given.whole("nodes", pair[0], least=1)
-        most = given.whole("nodes", pair[1], least=least, most=_MOST_NODES)
+        most = given.whole("nodes", pair[1], least=least, most=MOST_NODES)
         made = _plan(given, plan)
         used = usable_engine(given, engine, timers)
         try:

@@ -12,6 +12,7 @@ import pytest
 from pytest_distbench.errors import BackendUnavailable, DerivationError, DistbenchError, DistbenchWarning, show
 from pytest_distbench.judging.bounds import check_measured
 from pytest_distbench.judging.policy import Conclusion, conclude
+from pytest_distbench.judging.terms import check_tolerance
 from pytest_distbench.plugin.arguments import Arguments
 from pytest_distbench.plugin.outcomes import (
     BeyondBound,
@@ -29,7 +30,7 @@ from pytest_distbench.plugin.runs import Run
 from pytest_distbench.plugin.workload import Wanted
 from pytest_distbench.records.bound_text import BoundValue
 from pytest_distbench.records.fingerprint import Fingerprint
-from pytest_distbench.records.metric import Measurement, Scalar
+from pytest_distbench.records.metric import Measurement, Scalar, metric_name
 from pytest_distbench.records.options import FAKE
 from pytest_distbench.records.reader import Reader
 from pytest_distbench.records.record import replace
@@ -181,7 +182,11 @@ class Distbench:
         samples = self._session.samples(launched)
         with self._lend_terminal():
             result = self._guard(lambda: self._session.run(request, samples, reference))
-        return self._keep(samples, self._finish(result))
+        run = self._keep(samples, self._finish(result))
+        tolerance = request.terms.tolerance
+        if tolerance != self.ask.tolerance and not self.ask.only_structure:
+            self._guard(lambda: check_tolerance(tolerance, _names([run]), where="argument of the call"))
+        return run
 
     def measure(
         self,
@@ -405,12 +410,15 @@ class Distbench:
 
         Raises:
             LaunchFailed: a rank of one of them failed.
-            Misuse: a bound of the test's marker is of nothing that the test judged.
+            Misuse: a bound or a tolerance of the test's marker is of nothing that the test judged.
         """
         judged = [run for run in self._runs if run.samples not in self._measured and run.verdicts]
         launches = [launch for run in judged for launch in run.launches]
         if self._session.settings.attach is None:
             self._guard(lambda: check_measured(self.ask.bounds, launches, self._session.settings.max_message_bytes))
+            if judged:
+                where = f"marker of {self._node.name}"
+                self._guard(lambda: check_tolerance(self.ask.tolerance, _names(judged), where=where))
         for samples in self._measured:
             self._finish(self._measured_result(samples, in_update=False))
 
@@ -501,3 +509,9 @@ class Distbench:
                 platforms = self._session.store.platforms() if conclusion.reason == "missing" else []
                 text = explanation(result, conclusion, command=self._command, platforms=platforms)
                 raise _FAILURES[conclusion.reason](text)
+
+
+def _names(runs: Sequence[Run]) -> set[str]:
+    """Of the metrics of runs that were judged: those measured, and those that are only stored."""
+    measured = {m.name for run in runs for launch in run.launches for m in launch.measurements}
+    return measured | {metric_name(key) for run in runs for key in run.verdicts}

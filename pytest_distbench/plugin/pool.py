@@ -9,7 +9,7 @@ from typing import Any, get_args
 
 from pytest_distbench.errors import show
 from pytest_distbench.plugin.arguments import Arguments
-from pytest_distbench.plugin.elastic_job import check_room, usable_engine
+from pytest_distbench.plugin.elastic_job import MOST_NODES, check_room, usable_engine
 from pytest_distbench.plugin.fixtures import Distbench
 from pytest_distbench.plugin.runs import Run
 from pytest_distbench.plugin.workload import Wanted, Workload
@@ -74,7 +74,7 @@ class ElasticPool:
         self._distbench.skip_without_clocks("a pool is measured by the clock")
         wanted = self._check_jobs(given, jobs)
         pool = Pool(
-            slots=given.whole("slots", slots, least=1),
+            slots=given.whole("slots", slots, least=1, most=MOST_NODES),
             policy=given.choice("policy", policy, get_args(Policy)),  # type: ignore[arg-type] # it is one of them
             jobs=_pool_jobs(given, wanted, policy, checkpoint_every, engine, timers),
             serving=None if serving is None else _serving(given, serving, policy),
@@ -154,7 +154,7 @@ def _pool_jobs(
         if len(pair) != 2:
             given.refuse(f"{where}nodes={show(job.nodes)}; wanted a number, or the fewest and the most: (1, 2)")
         least = given.whole(f"{where}nodes", pair[0], least=1)
-        most = given.whole(f"{where}nodes", pair[1], least=least)
+        most = given.whole(f"{where}nodes", pair[1], least=least, most=MOST_NODES)
         least = most if policy == "gang" else least
         submit_s = given.number(f"{where}submit_s", job.submit_s, least=0.0)
         if found and submit_s < found[-1].submit_s:

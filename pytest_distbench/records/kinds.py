@@ -281,7 +281,10 @@ def _row(table: Mapping[str, _Kind], name: str, of: str) -> _Kind:
     try:
         return table[name]
     except KeyError:
-        raise ValueError(f"unknown kind of {of} {name!r}; wanted one of {', '.join(table)}") from None
+        raise ValueError(
+            f"unknown kind of {of} {name!r}; wanted one of {', '.join(table)}, or one of yours, whose module has to be "
+            "imported first: -p MODULE"
+        ) from None
 
 
 class OfKind(Record, frozen=True, kw_only=True):

@@ -60,6 +60,8 @@ def _next_steps(result: CaseResult, command: str, *, intended: str) -> list[str]
             "no update accepts this: mend what was measured, or change the bound where it was set",
             f"again:  {command}",
         ]
+    if any(v.is_failure and v.current is None and METRIC_KINDS[v.better].rule != "steps" for v in result.verdicts):
+        return ["no update accepts a metric without a value: mend what was measured", f"again:  {command}"]
     return [
         f"again:  {command}" if result.reference.kind == "paired" else f"If {intended}:  {command} --distbench-update"
     ]
@@ -104,6 +106,8 @@ def missing_headline(result: CaseResult) -> str:
 def nothing_judged_headline(result: CaseResult) -> str:
     """One line: what the body recorded instead, and what to do."""
     shown = ", ".join(v.metric for v in result.verdicts) or "nothing"
+    if any(m.is_judged for m in result.launches[-1].measurements):
+        return f"nothing that was measured is among the metrics= of the test's marker; there are {shown}"
     return (
         f"nothing was measured that can be judged: the body recorded {shown}; give what matters to rank.record "
         "with better='lower', 'higher' or 'exact', or use rank.timed. A body that only asserts: distbench.check"

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 
 import pytest
 
-from pytest_distbench.judging.terms import Terms
+from pytest_distbench.errors import ConfigurationError
+from pytest_distbench.judging.terms import Terms, check_tolerance
 
 NAMED = {"step": 0.2}
 
@@ -41,3 +42,15 @@ def test_metrics_that_are_not_listed_are_not_judged() -> None:
     terms = Terms(metrics=("step",), default_tolerance=0.1, max_launches=1, cores=2)
 
     assert (terms.wants("step"), terms.wants("loss")) == (True, False)
+
+
+@pytest.mark.parametrize("tolerance", [None, 0.1, {"step": 0.1}, {"time_to_accuracy": 0.2}])
+def test_a_tolerance_of_what_there_is_passes(tolerance: object) -> None:
+    check_tolerance(tolerance, {"step", "steps_to_accuracy"}, where="marker of t")
+
+
+def test_a_tolerance_by_a_misspelt_name_is_refused() -> None:
+    with pytest.raises(
+        ConfigurationError, match=r"tolerance of 'stepp' \(marker of t\) is of nothing.*there are loss, step$"
+    ):
+        check_tolerance({"step": 0.1, "stepp": 0.1}, {"step", "loss"}, where="marker of t")

@@ -104,3 +104,42 @@ def test_a_world_size_that_a_class_computes_is_another_thing(project: Project) -
     """)
 
     run(made, "--world-size", "2").assert_outcomes(passed=1)
+
+
+def test_names_of_nothing_that_was_measured_are_told(project: Project) -> None:
+    """A misspelt tolerance is no tolerance, and a misspelt metric is not judged: neither may pass in silence."""
+    made = project("""
+        import pytest
+
+        def body(rank):
+            pass
+
+        P = {"stand_in": {"step": 0.02}}
+
+        @pytest.mark.distbench(tolerance={"stepp": 0.1})
+        def test_marker(distbench):
+            distbench.run(body, params=P)
+
+        def test_argument(distbench):
+            distbench.run(body, params=P, tolerance={"step": 0.1, "stap": 0.1})
+
+        @pytest.mark.distbench(metrics=["stepp"])
+        def test_metrics(distbench):
+            distbench.run(body, params=P)
+
+        @pytest.mark.distbench(tolerance={"step": 0.1, "twice": 0.2})
+        def test_shared(distbench):
+            run = distbench.run(body, params=P)
+            distbench.judge("twice", lambda r: 2 * r["step"], of=[run], better="lower")
+    """)
+    result = run(made)
+
+    result.stdout.fnmatch_lines(
+        [
+            "*the tolerance of 'stepp' (marker of test_marker*) is of nothing that was judged; there are step",
+            "*the tolerance of 'stap' (argument of the call) is of nothing that was judged; there are step",
+            "*nothing that was measured is among the metrics= of the test's marker; there are step",
+        ],
+        consecutive=False,
+    )
+    result.assert_outcomes(failed=3, passed=1)

@@ -35,6 +35,10 @@ SERVES = "[A], **GIVEN, serving=serving(load, per_replica=10, demand={demand})"
 @pytest.mark.parametrize(
     ("call", "message"),
     [
+        (
+            "[A], slots=10**9, policy='gang', oversubscribed=True",
+            "*slots=1000000000; wanted *at most 10000 (test_it.py:13*",
+        ),
         ("[A], slots=0, policy='gang'", "*elastic_pool: slots=0; wanted a whole number of at least 1*test_it.py:13*"),
         ("[A], slots=2, policy='fair'", "*elastic_pool: policy='fair'; wanted one of gang, elastic*"),
         ("[], **GIVEN", "*jobs=[[]]; wanted a list of job(...)*"),

@@ -53,3 +53,11 @@ def test_the_whole_text_begins_with_that_line(made: CaseResult) -> None:
     assert conclusion.outcome == "failed"
     assert text.startswith(headline(made, conclusion))
     assert headline(made, conclusion) != ""
+
+
+def test_no_update_is_advised_that_would_be_refused() -> None:
+    lacking = result(verdict("regressed", current=None, reason="no value in 1 of 1 launches"))
+    text = explanation(lacking, conclude(lacking, STRICT), command="pytest x", platforms=[])
+
+    assert "no update accepts a metric without a value" in text
+    assert "--distbench-update" not in text
