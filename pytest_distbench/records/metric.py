@@ -15,6 +15,18 @@ UNCERTAINTY = "uncertainty"
 PHASE = "phase/"
 """What the names of phases begin with among the metrics."""
 
+OWN_NAMES = ("wall_time", "fingerprint")
+"""Of what the plugin itself records, besides phases."""
+
+LONGEST_TEXT = 100
+"""Characters of a text in a point: it is part of the metric's key."""
+
+LARGEST_WHOLE = 2**53
+"""Up to here JSON's numbers, which are float64, hold every whole number."""
+
+LARGEST_NUMBER = 1e300
+"""No measurement is beyond; sums and means over ranks and launches stay finite below it."""
+
 
 class Observation(OfKind, frozen=True, kw_only=True):
     """What one rank recorded under one name: a value or a series, before reduction over ranks."""
@@ -80,6 +92,40 @@ class Measurement(OfKind, frozen=True, kw_only=True):
     def key(self) -> str:
         """Name and point: ``latency[message_bytes=4096]``."""
         return metric_key(self.name, self.at)
+
+
+def is_name(value: object) -> bool:
+    """Whether it can stand before a point in a key: ``latency`` in ``latency[message_bytes=4]``."""
+    return isinstance(value, str) and bool(value.strip()) and value.isprintable() and not set(value) & set("[]")
+
+
+def is_own_name(name: str) -> bool:
+    """Whether the plugin itself records something of that name."""
+    return name in OWN_NAMES or name.startswith(PHASE)
+
+
+def is_axis(value: object) -> bool:
+    """Whether it can be a name in a point."""
+    return isinstance(value, str) and bool(value) and value.isprintable() and not set(value) & set("[]=,")
+
+
+def as_scalar(value: object) -> Scalar | None:
+    """A value of a point as it is stored; numpy's and torch's become Python's. None where it can be none."""
+    if not isinstance(value, bool | int | float | str) and hasattr(value, "item"):
+        try:
+            value = value.item()
+        except Exception:  # noqa: BLE001 an array of several elements, a tensor without memory
+            return None
+    match value:
+        case bool():
+            return value
+        case str():
+            return str(value) if value.isprintable() else None
+        case int():
+            return int(value) if abs(value) <= LARGEST_WHOLE else None
+        case float():
+            return float(value) if abs(value) <= LARGEST_NUMBER else None
+    return None
 
 
 def metric_name(key: str) -> str:

@@ -16,16 +16,22 @@ import torch
 
 from pytest_distbench.errors import ConfigurationError, RecordingError, line_outside, show
 from pytest_distbench.records.bound import Bound, bounds_between
-from pytest_distbench.records.metric import Scalar
-
-LARGEST_WHOLE = 2**53
-"""Up to here JSON's numbers, which are float64, hold every whole number."""
-
-LARGEST_NUMBER = 1e300
-"""No measurement is beyond; sums and means over ranks and launches stay finite below it."""
+from pytest_distbench.records.metric import (
+    LARGEST_NUMBER,
+    LARGEST_WHOLE,
+    LONGEST_TEXT,
+    Scalar,
+    as_scalar,
+    is_axis,
+    is_name,
+    is_own_name,
+)
 
 _NO_NUMBER = (TypeError, ValueError, ArithmeticError, RuntimeError)
 """What float() and index() raise, torch's among them."""
+
+_NO_SERIES = (str, bytes, bytearray, Mapping, set, frozenset)
+"""Could be gone through, and are no numbers in an order."""
 
 
 def refuse(call: str, wanted: str, found: object) -> NoReturn:
@@ -36,9 +42,17 @@ def refuse(call: str, wanted: str, found: object) -> NoReturn:
 
 def check_name(call: str, argument: str, value: object) -> str:
     """Text that can stand before a point in a key: ``latency`` in ``latency[message_bytes=4]``."""
-    if not isinstance(value, str) or not value.strip() or not value.isprintable() or "[" in value or "]" in value:
+    if not is_name(value):
         refuse(call, f"{argument} to be printable text, not empty, without [ and ]", value)
     return str(value)
+
+
+def check_metric(call: str, value: object) -> str:
+    """The name of a metric that a body records."""
+    name = check_name(call, "name", value)
+    if is_own_name(name):
+        raise RecordingError(f"{call}: the plugin itself records something of that name; give it another one")
+    return name
 
 
 def check_text(call: str, argument: str, value: object) -> str:
@@ -58,7 +72,6 @@ def check_choice(call: str, argument: str, value: object, choices: Iterable[str]
 
 def check_whole(call: str, argument: str, value: object, *, least: int, most: int = LARGEST_WHOLE) -> int:
     """A whole number within bounds; numpy's and torch's count as Python's, True and False do not."""
-    limits = f"at least {least}" if most == LARGEST_WHOLE else f"from {least} to {most}"
     if not is_yes_or_no(value):
         try:
             whole = operator.index(value)  # type: ignore[arg-type] # that is the question
@@ -67,7 +80,7 @@ def check_whole(call: str, argument: str, value: object, *, least: int, most: in
         else:
             if least <= whole <= most:
                 return whole
-    refuse(call, f"{argument} to be a whole number, {limits}", value)
+    refuse(call, f"{argument} to be a whole number from {least} to {most}", value)
 
 
 def check_number(call: str, argument: str, value: object) -> float:
@@ -130,7 +143,7 @@ def check_values(call: str, value: object) -> tuple[list[float], bool]:
                 f"{call}: wanted a number or a series of numbers, found an array of shape {list(value.shape)}"
             )
         value = value.tolist()
-    if isinstance(value, str | bytes | bytearray | Mapping | set | frozenset):
+    if isinstance(value, _NO_SERIES):
         refuse(call, "a number or a series of numbers", value)
     if not isinstance(value, Iterable):
         return [check_number(call, "value", value)], False
@@ -138,6 +151,33 @@ def check_values(call: str, value: object) -> tuple[list[float], bool]:
     if not values:
         raise RecordingError(f"{call}: the series is empty: nothing was measured")
     return values, True
+
+
+def check_several(call: str, value: object) -> list[float]:
+    """At least one number, which need not be finite: a list, a tuple, an array of one dimension."""
+    is_flat = not isinstance(value, torch.Tensor | numpy.ndarray) or len(value.shape) == 1
+    found: list[float | None] = []
+    if isinstance(value, Iterable) and not isinstance(value, _NO_SERIES) and is_flat:
+        found = [real(number) for number in value]
+    numbers = [number for number in found if number is not None]
+    if not numbers or len(numbers) < len(found):
+        refuse(call, "a list of numbers, not empty", value)
+    return numbers
+
+
+def check_unread(call: str, argument: str, value: object) -> torch.Tensor | float:
+    """A number, or a tensor of one element. That is not read: its device may still compute it."""
+    if not isinstance(value, torch.Tensor):
+        number = real(value)
+        if number is None:
+            refuse(call, f"{argument} to be a number or a tensor of one element", value)
+        return number
+    if not _is_single(value) or is_yes_or_no(value):
+        raise RecordingError(
+            f"{call}: wanted {argument} to be a number or a tensor of one element, found one of shape "
+            f"{list(value.shape)} and {value.dtype}: take its mean"
+        )
+    return value.detach().reshape(())
 
 
 def check_bounds(call: str, at_least: object, at_most: object, *, unit: object, by: str) -> list[Bound]:
@@ -159,21 +199,28 @@ def check_scalars(call: str, argument: str, value: object) -> dict[str, Scalar]:
     return {_check_key(call, argument, k): _check_scalar(call, f"{argument}[{k!r}]", v) for k, v in value.items()}
 
 
+def check_point(call: str, value: object) -> dict[str, Scalar]:
+    """``at=``: as other scalars, with short texts: they are part of the metric's key."""
+    point = check_scalars(call, "at", value)
+    for name, inner in point.items():
+        if isinstance(inner, str) and len(inner) > LONGEST_TEXT:
+            refuse(call, f"at[{name!r}] to have at most {LONGEST_TEXT} characters", inner)
+    return point
+
+
 def _check_key(call: str, argument: str, key: object) -> str:
-    if not isinstance(key, str) or not key or not key.isprintable() or set(key) & set("[]=,"):
+    if not is_axis(key):
         refuse(call, f"the names of {argument} to be printable text, not empty, without [ ] = and ,", key)
     return str(key)
 
 
 def _check_scalar(call: str, argument: str, value: object) -> Scalar:
-    if isinstance(value, numpy.generic) or (isinstance(value, torch.Tensor | numpy.ndarray) and _is_single(value)):
-        value = value.item()
-    if isinstance(value, bool):
-        return value
-    if isinstance(value, str):
-        return check_text(call, argument, value)
-    if isinstance(value, int) and abs(value) <= LARGEST_WHOLE:
-        return int(value)
-    if isinstance(value, float) and abs(value) <= LARGEST_NUMBER:
-        return float(value)
-    refuse(call, f"{argument} to be a finite number, printable text, True or False", value)
+    found = as_scalar(value)
+    if found is None:
+        refuse(
+            call,
+            f"{argument} to be printable text, True, False, or a number: finite, up to {LARGEST_NUMBER:g}, a whole one "
+            f"up to {LARGEST_WHOLE}",
+            value,
+        )
+    return found

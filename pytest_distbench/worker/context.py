@@ -22,8 +22,11 @@ from pytest_distbench.records.plan import LaunchPlan
 from pytest_distbench.worker.arguments import (
     check_bounds,
     check_choice,
+    check_metric,
     check_name,
+    check_point,
     check_scalars,
+    check_several,
     check_whole,
     real,
     refuse,
@@ -130,11 +133,13 @@ class RankContext:
             RecordingError: an argument is not what is wanted, or the metric was recorded before.
         """
         call = f"timed({show(name)})"
-        name = check_name(call, "name", name)
+        name = check_metric(call, name)
         warmup = check_whole(call, "warmup", warmup, least=0)
         iterations = check_whole(call, "iterations", iterations, least=1)
         identity, facts = check_scalars(call, "identity", identity), check_scalars(call, "facts", facts)
-        point = {**self._common_at, **check_scalars(call, "at", at)}
+        point = {**self._common_at, **check_point(call, at)}
+        if before is not None and not callable(before):
+            refuse(call, "before to be a function of the iteration's index, or None", before)
         identity = self._with_mode(call, mode, warmup, identity)
         if check_choice(call, "over_ranks", over_ranks, get_args(OverRanks)) != "max":
             identity = {**identity, "over_ranks": over_ranks}
@@ -232,7 +237,9 @@ class RankContext:
         Raises:
             RecordingError: an argument is not what is wanted, or the metric was recorded before.
         """
-        bounds = check_bounds(f"record({show(name)})", at_least, at_most, unit=unit, by="rank.record")
+        call = f"record({show(name)})"
+        name = check_metric(call, name)
+        bounds = check_bounds(call, at_least, at_most, unit=unit, by="rank.record")
         self.record_bounded(
             name, value, bounds, unit=unit, better=better, reduce=reduce, at=at, identity=identity, facts=facts
         )
@@ -251,7 +258,7 @@ class RankContext:
         facts: Mapping[str, Scalar] | None = None,
     ) -> None:
         """As :meth:`record`, with bounds that somebody set earlier, in the unit."""
-        point = {**self._common_at, **check_scalars(f"record({show(name)})", "at", at)}
+        point = {**self._common_at, **check_point(f"record({show(name)})", at)}
         self.notebook.note(
             name,
             value,
@@ -316,8 +323,9 @@ class RankContext:
         points may skip the others. The same in every rank.
         """
         call = f"wants({show(name)})"
-        point = {**self._common_at, **check_scalars(call, "at", at)}
-        return not self._only or metric_key(check_name(call, "name", name), point) in self._only
+        point = {**self._common_at, **check_point(call, at)}
+        key = metric_key(check_name(call, "name", name), point)
+        return not self._only or key in self._only
 
     def phase(self, name: str, *, better: Literal["info", "lower"] = "info") -> AbstractContextManager[None]:
         """Time a part of the body as the metric ``phase/<outer>/<name>``, in seconds. Phases nest.
@@ -366,7 +374,7 @@ class RankContext:
 
     def point(self, **at: Scalar) -> AbstractContextManager[None]:
         """Everything recorded inside belongs to this point, for example ``rank.point(seed=3)``."""
-        return self._at_point(check_scalars("point(...)", "at", at))
+        return self._at_point(check_point("point(...)", at))
 
     @contextlib.contextmanager
     def _at_point(self, at: Mapping[str, Scalar]) -> Iterator[None]:
@@ -403,7 +411,7 @@ class RankContext:
 
     def max_over_ranks(self, values: Sequence[float]) -> list[float]:
         """Value by value the largest of all ranks, in every rank. A collective call; all give equally many."""
-        return self._side_group.maxima([_check_number("max_over_ranks", value) for value in values])
+        return self._side_group.maxima(check_several("max_over_ranks(...)", values))
 
     def take_turn(self) -> None:
         """Where two groups run block by block in turns (``--distbench-against``), wait for this group's turn.

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from pytest_distbench.errors import RecordingError, show
+from pytest_distbench.errors import RecordingError
 from pytest_distbench.records.elastic import ElasticJob
 from pytest_distbench.records.timeline import Batch, Line, Loaded, Remembered, Saved, Stepped
 from pytest_distbench.worker import checkpoints, sampler
-from pytest_distbench.worker.arguments import check_whole, real, refuse
+from pytest_distbench.worker.arguments import check_unread, check_whole, real, refuse
 from pytest_distbench.worker.memory import OptimizerMemory
 
 if TYPE_CHECKING:
@@ -129,13 +129,17 @@ class Training(abc.ABC):
             loss: of this rank's batch.
             accuracy: of this rank's batch; or that of the epoch on other data, noted in its last step alone.
             top5: the same.
+
+        Raises:
+            RecordingError: one is no number, nor a tensor of one element, or not finite; of a tensor the last is
+                found at the end of the step.
         """
-        given = {"loss": loss, "accuracy": accuracy, "top5": top5}
-        self._told |= {
-            name: value.detach() if isinstance(value, torch.Tensor) else value
-            for name, value in given.items()
-            if value is not None
-        }
+        for name, value in {"loss": loss, "accuracy": accuracy, "top5": top5}.items():
+            if value is not None:
+                found = check_unread("training.note(...)", name, value)
+                # a tensor is read when its step is over: to read it now would wait for its device
+                is_read = not isinstance(found, torch.Tensor)
+                self._told[name] = _finite(found, name, self.step + 1) if is_read else found
 
     def _take_step(self, count: int, told: Mapping[str, torch.Tensor | float], *, is_last: bool) -> None:
         self.step += 1
@@ -143,6 +147,7 @@ class Training(abc.ABC):
         if is_last:
             self.epoch += 1
             self.position = 0
+        read = {name: _finite(value, name, self.step) for name, value in told.items()}
         self._note(
             Stepped(
                 t=time.monotonic(),
@@ -151,9 +156,9 @@ class Training(abc.ABC):
                 step=self.step,
                 world_size=self._rank.world_size,
                 samples=count,
-                loss=_finite(told, "loss", self.step),
-                accuracy=_finite(told, "accuracy", self.step),
-                top5=_finite(told, "top5", self.step),
+                loss=read.get("loss"),
+                accuracy=read.get("accuracy"),
+                top5=read.get("top5"),
                 lr=self._learning_rate(),
             )
         )
@@ -263,17 +268,13 @@ class CheckpointTraining(Training):
         )
 
 
-def _finite(told: Mapping[str, torch.Tensor | float], name: str, step: int) -> float | None:
-    """What was noted under a name; None: nothing was.
+def _finite(value: torch.Tensor | float, name: str, step: int) -> float:
+    """What was noted under a name.
 
     Raises:
-        RecordingError: it is no number, or not finite.
+        RecordingError: it is not finite.
     """
-    if name not in told:
-        return None
-    number = real(told[name])
-    if number is None:
-        raise RecordingError(f"training.note({name}={show(told[name])}): wanted a number, or a tensor of one element")
+    number = float(value)
     if not math.isfinite(number):
         raise RecordingError(f"training.note({name}=...): the {name} is {number} at step {step}: it diverged")
     return number

@@ -15,7 +15,15 @@ import torch
 
 from pytest_distbench.errors import RecordingError, show
 from pytest_distbench.records.kinds import Better
-from pytest_distbench.worker.arguments import check_choice, check_name, check_number, check_whole, real, refuse
+from pytest_distbench.worker.arguments import (
+    check_choice,
+    check_name,
+    check_number,
+    check_unread,
+    check_whole,
+    real,
+    refuse,
+)
 from pytest_distbench.worker.blocks import block_length
 from pytest_distbench.worker.iterations import MOST_OF_STRUCTURE
 from pytest_distbench.worker.meter import Meter
@@ -191,7 +199,7 @@ class Goal:
         if not callable(evaluate):
             refuse(call, "evaluate to be a function that returns the metric", evaluate)
         if loss is not None:
-            self._losses.append(_scalar(call, loss))
+            self._losses.append(torch.as_tensor(check_unread(call, "loss", loss)))
         if self._step % self.every or self._rank.only_structure:
             return False
         self._clock.pause()
@@ -254,20 +262,6 @@ class Goal:
         self._rank.record("loss_curve", first[: self.curve_steps], better="curve")
         self._rank.record("mean_loss", math.fsum(first) / len(first), better="same", identity={"steps": len(first)})
         self._rank.record("loss", losses, better="info", reduce="mean")
-
-
-def _scalar(call: str, loss: object) -> torch.Tensor:
-    if not isinstance(loss, torch.Tensor):
-        number = real(loss)
-        if number is None:
-            refuse(call, "loss to be a number or a tensor of one element", loss)
-        return torch.tensor(number)
-    if loss.numel() != 1 or loss.is_complex() or loss.dtype == torch.bool or loss.is_meta:
-        raise RecordingError(
-            f"{call}: wanted loss to be a number or a tensor of one element, found one of shape {list(loss.shape)} and "
-            f"{loss.dtype}: take its mean"
-        )
-    return loss.detach().reshape(())
 
 
 def _seconds(work: Callable[[], None]) -> float:

@@ -9,7 +9,7 @@ from pytest_distbench.errors import RecordingError, show
 from pytest_distbench.records.bound import Bound
 from pytest_distbench.records.kinds import METRIC_KINDS, Better, Reduce
 from pytest_distbench.records.metric import Observation, Scalar, metric_key
-from pytest_distbench.worker.arguments import check_choice, check_name, check_scalars, check_text, check_values, refuse
+from pytest_distbench.worker.arguments import check_choice, check_scalars, check_text, check_values, refuse
 
 
 class Notebook:
@@ -57,7 +57,7 @@ class Notebook:
             RecordingError: what could not be merged over ranks, judged or stored later; or a metric recorded twice.
         """
         call = f"record({show(name)})"
-        name, unit = check_name(call, "name", name), check_text(call, "unit", unit)
+        unit = check_text(call, "unit", unit)
         point, identity = check_scalars(call, "at", at), check_scalars(call, "identity", identity)
         facts = check_scalars(call, "facts", facts)
         key = self.expect_new(name, point)
@@ -95,6 +95,8 @@ def _check_training(
         wanted, got = ("a series, one value per step", "one number") if not is_series else ("one number", "a series")
         raise RecordingError(f"{call}: wanted {wanted}, got {got}")
     if kind.rule == "steps":
+        if any(v < 0 or v % 1 for v in values):
+            refuse(call, "whole steps, 0 or more", values[0])
         every = identity.get("every", 1)
         if isinstance(every, (bool, str)) or not every > 0:
             refuse(call, "every in identity to be the steps between evaluations, above 0", every)

@@ -12,7 +12,14 @@ from typing import Any, Literal
 from pytest_distbench.errors import RecordingError, show
 from pytest_distbench.records.kinds import METRIC_KINDS
 from pytest_distbench.records.metric import PHASE, Scalar, metric_key
-from pytest_distbench.worker.arguments import check_bounds, check_choice, check_name, check_scalars, check_values
+from pytest_distbench.worker.arguments import (
+    check_bounds,
+    check_choice,
+    check_metric,
+    check_name,
+    check_point,
+    check_values,
+)
 from pytest_distbench.worker.context import RankContext
 
 CURRENT: ScriptNotes | None = None
@@ -38,8 +45,8 @@ class ScriptNotes:
             RecordingError: an argument is not what is wanted, or differs from the earlier calls.
         """
         call = f"record({show(name)})"
-        name = check_name(call, "name", name)
-        options["at"] = check_scalars(call, "at", options.get("at"))
+        name = check_metric(call, name)
+        options["at"] = check_point(call, options.get("at"))
         key = metric_key(name, options["at"])
         values, is_series = check_values(call, value)
         given = options.pop("at_least", None), options.pop("at_most", None)
@@ -69,7 +76,7 @@ class ScriptNotes:
         call = f"phase({show(name)})"
         check_choice(call, "better", better, ("info", "lower"))
         path = PHASE + "/".join([*self._open, check_name(call, "name", name)])
-        point = check_scalars(call, "at", at)
+        point = check_point(call, at)
         self._open.append(name)
         try:
             self._context.synchronize()

@@ -11,7 +11,17 @@ import pytest
 import torch
 
 from pytest_distbench.errors import RecordingError
-from pytest_distbench.worker.arguments import check_name, check_number, check_scalars, check_values, check_whole
+from pytest_distbench.worker.arguments import (
+    check_metric,
+    check_name,
+    check_number,
+    check_point,
+    check_scalars,
+    check_several,
+    check_unread,
+    check_values,
+    check_whole,
+)
 
 
 @pytest.mark.parametrize(
@@ -51,7 +61,7 @@ def test_whole_numbers_of_other_libraries_are_whole(value: object) -> None:
 
 @pytest.mark.parametrize("value", [0, 2.5, 2.0, True, "3", None, math.nan, 10**20, numpy.float64(2), torch.tensor(2.0)])
 def test_what_is_not_whole_or_out_of_bounds_is_refused_with_its_type(value: object) -> None:
-    with pytest.raises(RecordingError, match=r"call: wanted x to be a whole number, at least 1, found "):
+    with pytest.raises(RecordingError, match=r"call: wanted x to be a whole number from 1 to 9007199254740992, found "):
         check_whole("call", "x", value, least=1)
 
 
@@ -113,7 +123,7 @@ def test_scalars_become_python_s() -> None:
         ({1: 1}, "the names of at to be printable text, .*found 1"),
         ({"a=b": 1}, "the names of at"),
         ({"": 1}, "the names of at"),
-        ({"a": [1]}, r"wanted at\['a'\] to be a finite number, printable text, True or False, found \[1\]"),
+        ({"a": [1]}, r"wanted at\['a'\] to be printable text, True, False, or a number: .* found \[1\] \(list\)"),
         ({"a": math.inf}, r"at\['a'\]"),
         ({"a": 2**60}, r"at\['a'\]"),
         ({"a": None}, r"at\['a'\]"),
@@ -123,3 +133,64 @@ def test_scalars_become_python_s() -> None:
 def test_a_point_that_no_file_could_hold_is_refused(value: object, message: str) -> None:
     with pytest.raises(RecordingError, match=message):
         check_scalars("call", "at", value)
+
+
+def test_a_text_in_a_point_is_short() -> None:
+    assert check_point("call", {"a": "x" * 100}) == {"a": "x" * 100}
+    with pytest.raises(RecordingError, match=r"call: wanted at\['a'\] to have at most 100 characters, found 'xxx"):
+        check_point("call", {"a": "x" * 101})
+
+
+@pytest.mark.parametrize("name", ["wall_time", "fingerprint", "phase/step"])
+def test_a_metric_has_a_name_of_its_own(name: str) -> None:
+    with pytest.raises(RecordingError, match="call: the plugin itself records something of that name; give it another"):
+        check_metric("call", name)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [[1, 2.0], (1, 2), numpy.array([1, 2]), torch.tensor([1.0, 2.0]), iter([1, 2]), [torch.tensor(1), numpy.int8(2)]],
+)
+def test_several_numbers_may_come_in_any_list_or_array(value: object) -> None:
+    assert check_several("call", value) == [1.0, 2.0]
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        3, None, {1: 2}, [], "12", {1, 2}, [1, None], [[1]], torch.tensor(1.0), torch.ones(2, 2), numpy.ones(0),
+        torch.empty(2, device="meta"),
+    ],
+    ids=repr,
+)  # fmt: skip
+def test_what_is_no_list_of_numbers_is_refused(value: object) -> None:
+    with pytest.raises(RecordingError, match=r"call: wanted a list of numbers, not empty, found "):
+        check_several("call", value)
+
+
+class _Unread(torch.Tensor):
+    """As one whose device still computes it: whoever reads it would wait."""
+
+    @classmethod
+    def __torch_function__(cls, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
+        assert func not in (torch.Tensor.__float__, torch.Tensor.item, torch.Tensor.tolist, torch.Tensor.__bool__)
+        return super().__torch_function__(func, types, args, kwargs or {})
+
+
+def test_a_tensor_of_one_element_is_taken_without_reading_it() -> None:
+    found = check_unread("call", "loss", torch.ones(1, requires_grad=True).as_subclass(_Unread))
+
+    assert isinstance(found, torch.Tensor)
+    assert (found.shape, found.requires_grad) == ((), False)
+    assert check_unread("call", "loss", numpy.float32(0.5)) == 0.5
+
+
+@pytest.mark.parametrize(
+    "value",
+    ["x", None, [1], 1j, True, torch.ones(3), torch.ones(0), torch.tensor(1j), torch.tensor(True),
+     torch.empty(1, device="meta")],
+    ids=repr,
+)  # fmt: skip
+def test_what_can_be_no_number_is_refused_before_it_is_read(value: object) -> None:
+    with pytest.raises(RecordingError, match=r"call: wanted loss to be a number or a tensor of one element, found "):
+        check_unread("call", "loss", value)

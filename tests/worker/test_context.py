@@ -112,6 +112,9 @@ def test_record_takes_it_or_refuses_it(**arguments: object) -> None:
     at=MISSING | MAPPING,
     identity=MISSING | MAPPING,
     facts=MISSING | MAPPING,
+    mode=MISSING | st.sampled_from(["per-iteration", "batch", "graph"]) | NONSENSE,
+    over_ranks=MISSING | st.sampled_from(["max", "mean"]) | NONSENSE,
+    before=MISSING | st.just(lambda index: None) | NONSENSE.filter(lambda value: not callable(value)),
 )
 def test_timed_takes_it_or_refuses_it(**arguments: Any) -> None:
     rank = make_rank()
@@ -180,6 +183,7 @@ def test_the_rest_takes_it_or_refuses_it(value: Any, at: Any) -> None:
     for work in (
         lambda: rank.agree(value),
         lambda: rank.sum_over_ranks(value),
+        lambda: rank.max_over_ranks(value),
         lambda: rank.wants(value, at),
         lambda: rank.progress(value),
         lambda: rank.progress("step", value=value),
@@ -198,9 +202,22 @@ def test_the_rest_takes_it_or_refuses_it(value: Any, at: Any) -> None:
         ),
         (
             lambda r: r.timed("t", warmup=0, iterations="3"),
-            "wanted iterations to be a whole number, at least 1, found '3'",
+            "wanted iterations to be a whole number from 1 to 9007199254740992, found '3'",
         ),
-        (lambda r: r.timed("t", warmup=0, iterations=0), "at least 1, found 0"),
+        (lambda r: r.timed("t", warmup=0, iterations=0), "from 1 to 9007199254740992, found 0"),
+        (lambda r: r.timed("t", warmup=0, iterations=10**30), "from 1 to 9007199254740992, found 1000"),
+        (
+            lambda r: r.timed("t", warmup=1, iterations=2, before=3),
+            r"timed\('t'\): wanted before to be a function of the iteration's index, or None, found 3 \(int\)",
+        ),
+        (lambda r: r.timed("wall_time", warmup=0, iterations=1), r"timed\('wall_time'\): the plugin itself records"),
+        (lambda r: r.record("fingerprint", 1), r"record\('fingerprint'\): the plugin itself records something of"),
+        (lambda r: r.record("phase/step/x", 1), "the plugin itself records something of that name; give it another"),
+        (lambda r: r.record("", 1, at_most="fast"), "wanted name to be printable text, not empty"),
+        (lambda r: r.record("m", 1, at={"a": "x" * 101}), r"wanted at\['a'\] to have at most 100 characters"),
+        (lambda r: r.point(a="x" * 101), r"point\(...\): wanted at\['a'\] to have at most 100 characters"),
+        (lambda r: r.wants(3), r"wants\(3\): wanted name to be printable text, not empty, .* found 3"),
+        (lambda r: r.max_over_ranks({1: 2}), r"max_over_ranks\(...\): wanted a list of numbers, not empty, found {1"),
         (lambda r: r.record("m", 1, better="best"), "better to be one of higher, lower, exact"),
         (lambda r: r.record("m", 1, reduce="median"), "reduce to be one of max, min"),
         (
@@ -208,7 +225,7 @@ def test_the_rest_takes_it_or_refuses_it(value: Any, at: Any) -> None:
             "wanted target to be a finite number, found nan",
         ),
         (lambda r: r.goal("a", target=1, every=0.5, max_steps=2), "wanted every to be a whole number"),
-        (lambda r: r.goal("a", target=1, every=5, max_steps=2), "wanted max_steps to be a whole number, at least 5"),
+        (lambda r: r.goal("a", target=1, every=5, max_steps=2), "wanted max_steps to be a whole number from 5 to"),
         (lambda r: r.agree(True), r"agree\(...\): wanted a number, found True"),
         (lambda r: r.progress(3), r"progress\(...\): wanted text, found 3"),
     ],

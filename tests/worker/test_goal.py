@@ -88,7 +88,7 @@ def test_a_goal_used_otherwise_is_told(misuse: Callable[[Goal], object], message
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ({"curve_steps": 0}, "wanted curve_steps to be a whole number, at least 1"),
+        ({"curve_steps": 0}, "wanted curve_steps to be a whole number from 1 to"),
         ({"evaluation_samples": 0}, "wanted evaluation_samples"),
         ({"better": "floor"}, "wanted better to be one of higher, lower, found 'floor'"),
         ({"min_steps": -1}, "wanted min_steps"),

@@ -61,6 +61,8 @@ def test_the_kind_says_how_ranks_are_reduced_unless_told(better: str, reduce: st
             {"evaluation_samples": 0},
             "wanted evaluation_samples in identity to be a whole number, at least 1",
         ),
+        (-3, "steps", {}, r"record\('m', better='steps'\): wanted whole steps, 0 or more, found -3"),
+        (2.5, "steps", {}, "wanted whole steps, 0 or more, found 2.5"),
         (5, "steps", {"every": 0}, "wanted every in identity to be the steps between evaluations, above 0"),
     ],
 )
@@ -80,3 +82,8 @@ def test_a_large_integer_keeps_all_its_digits_on_the_way(value: Any) -> None:
 
     assert measurement.value == int(value)
     assert isinstance(measurement.value, int)
+
+
+@pytest.mark.parametrize("value", [0, 5, 5.0, None])
+def test_steps_to_a_goal_are_whole(value: object) -> None:
+    note(Notebook(), value, "steps")
