@@ -32,5 +32,8 @@ ANY_PLATFORM = "any"
 MOST_LAUNCHES = 1000
 """Launches of a case. More, or more seeds, are a typing error."""
 
+SEEDS = range(-(2**63), 2**64)
+"""What ``torch.manual_seed`` takes."""
+
 LONGEST_TIMEOUT_S = 7 * 86400.0
 """Of one launch: longer than this is a typing error."""

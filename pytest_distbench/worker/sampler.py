@@ -7,7 +7,8 @@ import torch
 
 def permutation(samples: int, *, seed: int, epoch: int) -> torch.Tensor:
     """The order of an epoch's samples (samples,), the same in every rank of every generation."""
-    return torch.randperm(samples, generator=torch.Generator().manual_seed(1000 * seed + epoch))
+    own = (1000 * seed + epoch) % 2**64  # as torch takes negative ones, too
+    return torch.randperm(samples, generator=torch.Generator().manual_seed(own))
 
 
 def next_count(left: int, *, batch: int, world_size: int, most: int) -> int:

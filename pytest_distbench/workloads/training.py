@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING
 import torch
 
 from pytest_distbench.errors import RecordingError
+from pytest_distbench.records.choices import SEEDS
 from pytest_distbench.worker.arguments import check_whole, refuse
+from pytest_distbench.worker.sampler import permutation
 
 if TYPE_CHECKING:
     from pytest_distbench.worker.context import RankContext
@@ -22,9 +24,10 @@ def make_deterministic(seed: int) -> None:
     one; and no TF32: float32 is what it says on every card.
 
     Raises:
-        RecordingError: the seed is not a whole number of at least 0.
+        RecordingError: the seed is no whole number that ``torch.manual_seed`` takes.
     """
-    torch.manual_seed(check_whole("make_deterministic(...)", "seed", seed, least=0))
+    seed = check_whole("make_deterministic(...)", "seed", seed, least=SEEDS.start, most=SEEDS.stop - 1)
+    torch.manual_seed(seed)
     torch.use_deterministic_algorithms(mode=True)
     torch.backends.cudnn.benchmark = False
     torch.backends.cudnn.allow_tf32 = False
@@ -48,9 +51,10 @@ def sharded_batches(rank: RankContext, *, samples: int, batch: int) -> Iterator[
         Batches (batch,) of indices, int64, on the CPU.
 
     Raises:
-        RecordingError: no whole numbers of at least 1, or a shard holds less than one batch.
+        RecordingError: no rank, no whole numbers of at least 1, or a shard holds less than one batch.
     """
     call = "sharded_batches(...)"
+    _check_rank(call, rank)
     samples = check_whole(call, "samples", samples, least=1)
     batch = check_whole(call, "batch", batch, least=1)
     shard = samples if rank.only_structure else samples // rank.world_size
@@ -64,7 +68,7 @@ def sharded_batches(rank: RankContext, *, samples: int, batch: int) -> Iterator[
 def _batches(rank: RankContext, samples: int, shard: int, batch: int) -> Iterator[torch.Tensor]:
     epoch = 0
     while True:
-        order = torch.randperm(samples, generator=torch.Generator().manual_seed(1000 * rank.seed + epoch))
+        order = permutation(samples, seed=rank.seed, epoch=epoch)
         mine = order if rank.only_structure else order[rank.rank * shard : (rank.rank + 1) * shard]
         yield from mine[: shard - shard % batch].split(batch)
         epoch += 1
@@ -103,14 +107,19 @@ def accuracy_over_ranks(rank: RankContext, model: torch.nn.Module, inputs: torch
         labels: (N,), integers, or 0. and 1. for one logit.
 
     Raises:
-        RecordingError: inputs and labels are not equally many, or fewer than the ranks.
+        RecordingError: an argument is of another type; inputs and labels are not equally many, or fewer than the ranks.
     """
-    if not isinstance(inputs, torch.Tensor) or not isinstance(labels, torch.Tensor):
-        refuse("accuracy_over_ranks(...)", "tensors as inputs and labels", type(inputs).__name__)
+    call = "accuracy_over_ranks(...)"
+    _check_rank(call, rank)
+    if not isinstance(model, torch.nn.Module):
+        refuse(call, "model to be a module of torch", model)
+    for name, tensor in {"inputs": inputs, "labels": labels}.items():
+        if not isinstance(tensor, torch.Tensor):
+            refuse(call, f"{name} to be a tensor", tensor)
     shapes = list(inputs.shape), list(labels.shape)
     if labels.dim() != 1 or inputs.shape[:1] != labels.shape or len(labels) < rank.world_size:
         raise RecordingError(
-            f"accuracy_over_ranks(...): wanted inputs (N, ...) and labels (N,) of at least {rank.world_size} samples, "
+            f"{call}: wanted inputs (N, ...) and labels (N,) of at least {rank.world_size} samples, "
             f"found shapes {shapes[0]} and {shapes[1]}"
         )
     was_training = model.training
@@ -121,3 +130,8 @@ def accuracy_over_ranks(rank: RankContext, model: torch.nn.Module, inputs: torch
     predicted = scores.argmax(1) if scores.dim() > 1 else (scores > 0).to(labels.dtype)
     right = (predicted == labels[rank.rank :: rank.world_size]).sum()
     return rank.sum_over_ranks(float(right)) / len(labels)
+
+
+def _check_rank(call: str, value: object) -> None:
+    if not hasattr(value, "world_size"):  # a double of a test has it too
+        refuse(call, "rank to be what the body is given", value)

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import random
 
+import pytest
+import torch
+
 from pytest_distbench.worker.sampler import next_count, permutation, share
 
 
@@ -33,3 +36,10 @@ def test_no_rank_is_ever_without_a_sample_and_every_sample_is_given_once() -> No
             given += [sample for mine in shares for sample in mine]
 
         assert sorted(given) == list(range(samples))
+
+
+@pytest.mark.parametrize(("seed", "epoch"), [(0, 0), (3, 7), (-3, 7)])
+def test_the_order_of_an_epoch_is_that_of_its_seed(seed: int, epoch: int) -> None:
+    own = torch.Generator().manual_seed(1000 * seed + epoch)
+
+    assert permutation(9, seed=seed, epoch=epoch).tolist() == torch.randperm(9, generator=own).tolist()

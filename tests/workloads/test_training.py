@@ -61,11 +61,27 @@ def test_accuracy_is_the_share_of_right_answers() -> None:
 @pytest.mark.parametrize(
     ("work", "message"),
     [
-        (lambda: make_deterministic(-1), "wanted seed to be a whole number, at least 0, found -1"),
+        (
+            lambda: make_deterministic(2**64),
+            "wanted seed to be a whole number from -9223372036854775808 to 18446744073709551615, found 1844",
+        ),
         (lambda: make_deterministic(1.5), "found 1.5"),  # type: ignore[arg-type]
         (lambda: sharded_batches(rank_of(0, 4), samples=7, batch=2), "7 samples over 4 ranks leave 1 each"),
-        (lambda: sharded_batches(rank_of(0, 1), samples=7, batch=0), "wanted batch to be a whole number, at least 1"),
+        (lambda: sharded_batches(rank_of(0, 1), samples=7, batch=0), "wanted batch to be a whole number from 1 to"),
         (lambda: sharded_batches(rank_of(0, 1), samples="7", batch=1), "wanted samples"),  # type: ignore[arg-type]
+        (lambda: sharded_batches(3, samples=7, batch=1), "wanted rank to be what the body is given, found 3"),  # type: ignore[arg-type]
+        (
+            lambda: accuracy_over_ranks(3, torch.nn.Identity(), torch.ones(4), torch.ones(4)),  # type: ignore[arg-type]
+            "wanted rank to be what the body is given, found 3",
+        ),
+        (
+            lambda: accuracy_over_ranks(make_rank(), "x", torch.ones(4), torch.ones(4)),  # type: ignore[arg-type]
+            "wanted model to be a module of torch, found 'x'",
+        ),
+        (
+            lambda: accuracy_over_ranks(make_rank(), torch.nn.Identity(), [1], torch.ones(4)),  # type: ignore[arg-type]
+            r"wanted inputs to be a tensor, found \[1\] \(list\)",
+        ),
         (lambda: scaled_warmup(None, world_size=1, warmup_steps=1), "wanted an optimizer of torch, found None"),  # type: ignore[arg-type]
         (
             lambda: scaled_warmup(torch.optim.SGD([torch.zeros(1)]), world_size=True, warmup_steps=1),
@@ -84,6 +100,15 @@ def test_accuracy_is_the_share_of_right_answers() -> None:
 def test_what_makes_no_training_is_refused_where_it_is_given(work: Callable[[], object], message: str) -> None:
     with pytest.raises(RecordingError, match=message):
         work()
+
+
+@pytest.mark.parametrize("seed", [-(2**63), -1, 0, 2**60, 2**64 - 1])
+def test_every_seed_that_a_run_takes_makes_a_training(seed: int) -> None:
+    rank = rank_of(0, 1)
+    rank.seed = seed
+
+    make_deterministic(seed)
+    assert sorted(next(sharded_batches(rank, samples=4, batch=4)).tolist()) == [0, 1, 2, 3]
 
 
 def test_cublas_gets_a_fixed_workspace_unless_the_user_has_chosen_one(monkeypatch: pytest.MonkeyPatch) -> None:
