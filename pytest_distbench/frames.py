@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pandas as pd
 
+from pytest_distbench.errors import ConfigurationError, show
 from pytest_distbench.store.rows import RUN_COLUMNS, run_rows
 from pytest_distbench.store.run_record import read_run_record
 
@@ -23,7 +25,10 @@ def read_run(path: str | Path) -> pd.DataFrame:
         has none. ``value`` is in base units: seconds, bytes.
 
     Raises:
+        ConfigurationError: it is no path.
         StoredFileError: the file is no run record.
     """
+    if not isinstance(path, str | os.PathLike):
+        raise ConfigurationError(f"read_run: path={show(path)}; wanted the path of a file that --distbench-json wrote")
     table = run_rows(read_run_record(Path(path)))
     return pd.DataFrame([list(row) for row in table.rows], columns=list(table.columns))
