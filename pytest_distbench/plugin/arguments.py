@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import math
 import os
 import re
@@ -16,9 +17,16 @@ from pytest_distbench.launch.contract import SESSION_VARIABLE
 from pytest_distbench.launch.readers.check import problem_with
 from pytest_distbench.plugin.outcomes import Misuse
 from pytest_distbench.records.bound import Bound, bounds_between
-from pytest_distbench.records.choices import MOST_LAUNCHES
+from pytest_distbench.records.choices import MOST_LAUNCHES, SEEDS
 from pytest_distbench.records.kinds import METRIC_KINDS
-from pytest_distbench.records.metric import PHASE, Scalar
+from pytest_distbench.records.metric import (
+    LARGEST_NUMBER,
+    LARGEST_WHOLE,
+    LONGEST_TEXT,
+    Scalar,
+    as_scalar,
+    is_own_name,
+)
 from pytest_distbench.records.plan import PLACEHOLDERS
 from pytest_distbench.records.reader import Reader
 from pytest_distbench.records.torchrun import NOTES_VARIABLE
@@ -26,9 +34,8 @@ from pytest_distbench.records.wire import can_be_written
 from pytest_distbench.units import as_float
 
 LONGEST_NAME = 100
-_OUR_NAMES = ("wall_time", "fingerprint")
-_SEEDS = range(-(2**63), 2**64)
-"""What ``torch.manual_seed`` takes."""
+MOST_ITERATIONS = 10**6
+"""More are a typing error."""
 _PLACEHOLDERS = {re.sub(r"\W|_", "", name): name for name in PLACEHOLDERS}
 """By their letters."""
 _PACKAGE = str(Path(__file__).resolve().parents[1])
@@ -52,7 +59,7 @@ class Arguments:
         Raises:
             Misuse: always; the call, the problem, and the line of the test that made the call.
         """
-        line = self._line()
+        line = self.line
         raise Misuse(f"{self._call}: {problem}{f' ({line})' if line else ''}") from None
 
     def whole(self, name: str, value: object, *, least: int, most: int | None = None) -> int:
@@ -80,12 +87,12 @@ class Arguments:
         return number
 
     def numbers(self, name: str, value: object) -> list[float]:
-        """One finite number, or several: a list, a tuple, an array of one dimension."""
+        """One number that a rank could record, or several: a list, a tuple, an array of one dimension."""
         listed: list[object] = [value]
         if isinstance(value, Collection) and not isinstance(value, str | bytes | Mapping | Set):
             with contextlib.suppress(Exception):  # an array without dimension is one number; the rest is told below
                 listed = list(value)
-        return [self.number(name, number) for number in listed]
+        return [self.number(name, number, least=-LARGEST_NUMBER, most=LARGEST_NUMBER) for number in listed]
 
     def tolerance(self, value: object) -> float | dict[str, float]:
         """A fraction, or one per metric name."""
@@ -98,21 +105,52 @@ class Arguments:
     def text(self, name: str, value: object, *, may_be_empty: bool = False, without: str = "") -> str:
         """Printable text of moderate length."""
         is_text = isinstance(value, str) and value.isprintable() and len(value) <= LONGEST_NAME
-        if not is_text or not (value or may_be_empty) or any(character in str(value) for character in without):
+        if (
+            not is_text
+            or not (str(value).strip() or (may_be_empty and not value))
+            or any(character in str(value) for character in without)
+        ):
             barred = f" without {' '.join(without)}" if without else ""
             self.refuse(f"{name}={show(value)}; wanted printable text{barred} of at most {LONGEST_NAME} characters")
         return str(value)
 
+    def metric_name(self, name: str, value: object) -> str:
+        """The name of a metric: not one under which the plugin itself records something."""
+        found = self.text(name, value, without="[]")
+        if is_own_name(found):
+            self.refuse(f"{name}={found!r}: the plugin itself records something of that name; give it another one")
+        return found
+
+    def seed(self, name: str, value: object) -> int:
+        """One seed."""
+        return self.whole(name, value, least=SEEDS.start, most=SEEDS.stop - 1)
+
     def seeds(self, value: object) -> tuple[int, ...]:
         """At least one seed, each once."""
-        wanted = "wanted whole numbers, each once, such as range(5)"
-        if isinstance(value, str | bytes | Mapping) or not isinstance(value, Sequence) or not len(value):
-            self.refuse(f"seeds={show(value)}; {wanted}")
-        found = [_as_int(seed) for seed in value[: MOST_LAUNCHES + 1]]
-        seeds = tuple(seed for seed in found if seed is not None and seed in _SEEDS)
-        if len(seeds) < len(value) or len(set(seeds)) < len(seeds):
-            self.refuse(f"seeds={show(value)}; {wanted}")
-        return seeds
+        if isinstance(value, str | bytes | Mapping) or not isinstance(value, Sequence):
+            self.refuse(f"seeds={show(value)}; wanted a list of whole numbers, each once, such as range(5)")
+        seeds = [self.seed("seeds: a seed", seed) for seed in itertools.islice(value, MOST_LAUNCHES + 1)]
+        if not 1 <= len(seeds) <= MOST_LAUNCHES or len(set(seeds)) < len(seeds):
+            self.refuse(f"seeds={show(value)}; wanted 1 to {MOST_LAUNCHES} whole numbers, each once, such as range(5)")
+        if len(seeds) > 1 and (large := [seed for seed in seeds if abs(seed) > LARGEST_WHOLE]):
+            self.refuse(
+                f"seeds={show(value)}; wanted none beyond {LARGEST_WHOLE} among several, whose metrics are told apart "
+                f"by them: found {large[0]}"
+            )
+        return tuple(seeds)
+
+    def nodes(self, name: str, value: object, *, most: int) -> tuple[int, int]:
+        """A number of nodes, or the fewest and the most."""
+        if not isinstance(value, tuple | list):
+            number = self.whole(name, value, least=1, most=most)
+            return number, number
+        if len(value) != 2:
+            self.refuse(f"{name}={show(value)}; wanted a number, or the fewest and the most: (1, 2)")
+        fewest = self.whole(f"{name}={show(value)}: the fewest", value[0], least=1, most=most)
+        largest = self.whole(f"{name}={show(value)}: the most", value[1], least=1, most=most)
+        if largest < fewest:
+            self.refuse(f"{name}={show(value)}; wanted the fewest and the most, and the second is below the first")
+        return fewest, largest
 
     def command_line(self, value: object) -> list[str]:
         """Arguments of a script: texts, numbers and paths."""
@@ -154,9 +192,7 @@ class Arguments:
         if not isinstance(value, Mapping) or not all(isinstance(name, str) for name in value):
             self.refuse(f"read={show(value)}; {wanted}")
         for name, reader in value.items():
-            self.text("a name in read", name, without="[]")
-            if name in _OUR_NAMES or name.startswith(PHASE):
-                self.refuse(f"read[{name!r}]: the plugin itself records something of that name; give it another one")
+            self.metric_name("a name in read", name)
             if not isinstance(reader, Reader):
                 self.refuse(f"read[{name!r}]={show(reader)}; {wanted}")
             if problem := problem_with(reader):
@@ -171,19 +207,22 @@ class Arguments:
 
     def point(self, value: object) -> dict[str, Scalar]:
         """``at=``: names and plain values."""
-        point = self.mapping("at", value)
-        for key, inner in point.items():
+        point: dict[str, Scalar] = {}
+        for key, inner in self.mapping("at", value).items():
             self.text("a name in at", key, without="[]=,")
-            if isinstance(inner, float) and not math.isfinite(inner):
-                self.refuse(f"at={show(value)}: {key} is not finite")
-            if not isinstance(inner, bool | int | float | str) or (isinstance(inner, str) and not inner.isprintable()):
-                self.refuse(f"at={show(value)}: {key} is a {type(inner).__name__}; wanted a number or short text")
-        return dict(point)
+            found = as_scalar(inner)
+            if found is None or (isinstance(found, str) and len(found) > LONGEST_TEXT):
+                self.refuse(
+                    f"at[{key!r}]={show(inner)}; wanted True, False, printable text of at most {LONGEST_TEXT} "
+                    f"characters, or a number: finite, up to {LARGEST_NUMBER:g}, a whole one up to {LARGEST_WHOLE}"
+                )
+            point[key] = found
+        return point
 
     def bounds(self, at_least: object, at_most: object, *, unit: str) -> list[Bound]:
         """``at_least=`` and ``at_most=``: numbers in the unit, or texts with a unit of the same kind."""
         try:
-            return bounds_between(at_least, at_most, unit=unit, where=f"judge at {self._line()}")
+            return bounds_between(at_least, at_most, unit=unit, where=f"judge at {self.line}")
         except ConfigurationError as error:
             self.refuse(str(error))
 
@@ -208,9 +247,10 @@ class Arguments:
         if unknown := sorted(set(given) - set(allowed)):
             self.refuse(f"unknown keyword {', '.join(unknown)}; known are {', '.join(allowed)}")
 
-    def _line(self) -> str:
+    @property
+    def line(self) -> str:
         """The line of the test that made the call: ``test_a.py:12``; of another file where a helper made it."""
-        frame = sys._getframe(2)
+        frame = sys._getframe(1)
         outside = ""
         while frame is not None:
             file = frame.f_code.co_filename

@@ -122,12 +122,13 @@ class Elastic:
                 env=env,
                 read=read if read is not None else {},
                 makes_group=True,
-                seeds=(seed,),
+                seeds=(given.seed("seed", seed),),
+                argument="body",
             ),
             world_size=None,
             launches=launches,
             timeout=timeout,
-            tolerance=None if tolerance is None else given.tolerance(tolerance),
+            tolerance=tolerance,
             name=name,
         )
         if "elastic" in request.case.params:
@@ -155,11 +156,7 @@ class Elastic:
         engine: object,
         timers: object,
     ) -> ElasticJob:
-        pair = nodes if isinstance(nodes, tuple | list) else (nodes, nodes)
-        if len(pair) != 2:
-            given.refuse(f"nodes={show(nodes)}; wanted a number, or the fewest and the most: (1, 2)")
-        least = given.whole("nodes", pair[0], least=1)
-        most = given.whole("nodes", pair[1], least=least, most=MOST_NODES)
+        least, most = given.nodes("nodes", nodes, most=MOST_NODES)
         made = _plan(given, plan)
         used = usable_engine(given, engine, timers)
         try:
@@ -190,7 +187,11 @@ def _steps(given: Arguments, steps: object, launched: LaunchRequest, job: Elasti
     if body.command:
         given.refuse("a command starts its processes itself; an elastic job is a function or a script below torchrun")
     if not body.is_script:
-        for name, wanted in (("steps", steps), ("env", launched.workplace.variables), ("read", launched.read)):
+        for name, wanted in (
+            ("steps", steps is not None),
+            ("env", launched.workplace.variables),
+            ("read", launched.read),
+        ):
             if wanted:
                 given.refuse(f"{name}= is for scripts: a function tells of its steps and numbers itself")
         return None

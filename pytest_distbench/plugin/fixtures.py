@@ -13,7 +13,7 @@ from pytest_distbench.errors import BackendUnavailable, DerivationError, Distben
 from pytest_distbench.judging.bounds import check_measured
 from pytest_distbench.judging.policy import Conclusion, conclude
 from pytest_distbench.judging.terms import check_tolerance
-from pytest_distbench.plugin.arguments import Arguments
+from pytest_distbench.plugin.arguments import MOST_ITERATIONS, Arguments
 from pytest_distbench.plugin.outcomes import (
     BeyondBound,
     LaunchFailed,
@@ -27,8 +27,9 @@ from pytest_distbench.plugin.replay import BODY as REPLAY_BODY
 from pytest_distbench.plugin.replay import replay_params
 from pytest_distbench.plugin.requests import RequestMaker
 from pytest_distbench.plugin.runs import Run
-from pytest_distbench.plugin.workload import Wanted
+from pytest_distbench.plugin.workload import Wanted, wanted_function
 from pytest_distbench.records.bound_text import BoundValue
+from pytest_distbench.records.choices import MOST_LAUNCHES
 from pytest_distbench.records.fingerprint import Fingerprint
 from pytest_distbench.records.metric import Measurement, Scalar, metric_name
 from pytest_distbench.records.options import FAKE
@@ -152,11 +153,8 @@ class Distbench:
             MissingBaseline: there is none, and the policy is ``fail``.
             Misuse: an argument cannot be used, or the body or its parameters cannot be handed to the ranks.
         """
-        given = self.arguments("distbench.run")
-        if tolerance is not None:
-            tolerance = given.tolerance(tolerance)
-        launched, request = self.ask.run(
-            given,
+        return self.run_wanted(
+            self.arguments("distbench.run"),
             Wanted(
                 body=body,
                 module=module,
@@ -167,7 +165,30 @@ class Distbench:
                 read={} if read is None else read,
                 makes_group=makes_group,
                 seeds=seeds,
+                argument="body",
             ),
+            world_size=world_size,
+            launches=launches,
+            timeout=timeout,
+            tolerance=tolerance,
+            name=name,
+        )
+
+    def run_wanted(
+        self,
+        given: Arguments,
+        wanted: Wanted,
+        *,
+        world_size: int | None = None,
+        launches: int | None = None,
+        timeout: float | None = None,
+        tolerance: float | Mapping[str, float] | None = None,
+        name: str = "",
+    ) -> Run:
+        """As :meth:`run`, for what another call of the test wants, whose name errors have."""
+        launched, request = self.ask.run(
+            given,
+            wanted,
             world_size=world_size,
             launches=launches,
             timeout=timeout,
@@ -223,6 +244,7 @@ class Distbench:
                 read={} if read is None else read,
                 makes_group=makes_group,
                 seeds=seeds,
+                argument="body",
             ),
             world_size=world_size,
             launches=launches,
@@ -274,6 +296,7 @@ class Distbench:
                 read={},
                 makes_group=makes_group,
                 seeds=seeds,
+                argument="body",
             ),
             world_size=world_size,
             launches=1,
@@ -323,7 +346,7 @@ class Distbench:
             LaunchFailed: a rank of a launch that was added failed.
         """
         given = self.arguments("distbench.judge")
-        given.text("name", name, without="[]")
+        given.metric_name("name", name)
         given = self.arguments(f"distbench.judge({name!r})")
         point = given.point({} if at is None else at)
         unit = given.text("unit", unit, may_be_empty=True)
@@ -385,10 +408,11 @@ class Distbench:
         ranks = given.ranks(options, self.world_size)
         params = replay_params(given, fingerprint, of, world_size=ranks, beside=self._node.path.parent)
         params |= {
-            "warmup": given.whole("warmup", warmup, least=1),
-            "iterations": given.whole("iterations", iterations, least=1),
+            "warmup": given.whole("warmup", warmup, least=1, most=MOST_ITERATIONS),
+            "iterations": given.whole("iterations", iterations, least=1, most=MOST_ITERATIONS),
         }
-        return self.run(REPLAY_BODY, params=params, **{"name": "replay", **options})
+        wanted = wanted_function(REPLAY_BODY, params=params)
+        return self.run_wanted(given, wanted, **{"name": "replay", **options})
 
     def arguments(self, call: str) -> Arguments:
         """What checks the arguments of a call in this test."""
@@ -437,6 +461,8 @@ class Distbench:
         numbers = given.numbers("values", values)
         if not numbers:
             given.refuse("no value to judge")
+        if len(numbers) > MOST_LAUNCHES:
+            given.refuse(f"values has {len(numbers)} numbers; wanted one per repetition, at most {MOST_LAUNCHES}")
         measured = next((run.samples.launches[0].software for run in reversed(self._runs) if run.samples.launches), {})
         return GivenNumbers(metric, numbers, measured or self._session.hardware.software)
 

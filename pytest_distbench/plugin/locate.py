@@ -9,7 +9,7 @@ import os
 import shlex
 import shutil
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from importlib.machinery import PathFinder
 from pathlib import Path
 from types import FunctionType, MethodType
@@ -20,26 +20,31 @@ from pytest_distbench.records.plan import BodyReference
 from pytest_distbench.records.wire import can_be_written
 
 
-def locate(body: object, *, beside: Path) -> BodyReference:
+def locate(body: object, *, beside: Path, argument: str = "body") -> BodyReference:
     """Find out how a rank can import a function, or where a script is.
+
+    Args:
+        body: a function, or a file with or without the name of one.
+        beside: folder that a relative path starts from.
+        argument: what the call names it.
 
     Raises:
         BodyError: it is not importable by name from a file.
     """
     if isinstance(body, str | os.PathLike):
-        return _named(os.fspath(body), beside)
+        return _named(os.fspath(body), beside, argument)
     if inspect.ismethod(body) and not inspect.isclass(body.__self__):
-        return _method(body)
+        return _method(body, argument)
     function = body.__func__ if inspect.ismethod(body) else body
     if not inspect.isfunction(function):
         raise BodyError(
-            f"body {show(body)} is a {type(body).__name__}; "
+            f"{argument} {show(body)} is a {type(body).__name__}; "
             "wanted a function at module level, a method, 'file.py::function' or 'script.py'"
         )
     name = function.__qualname__
     if inspect.ismethod(body):
         name = f"{cast(type, body.__self__).__qualname__}.{function.__name__}"
-    _check(function, name)
+    _check(function, f"{argument} {name}")
     return BodyReference(
         file=inspect.unwrap(function).__code__.co_filename,  # a decorator may lie elsewhere
         function=name,
@@ -112,15 +117,15 @@ def locate_module(name: object, folder: str = "") -> BodyReference:
     return BodyReference(file=spec.origin, module=name)
 
 
-def _named(text: str, beside: Path) -> BodyReference:
+def _named(text: str, beside: Path, argument: str) -> BodyReference:
     file, separator, function = text.partition("::")
     path = Path(beside, file)
     if not _is_file(path):
-        raise BodyError(f"body {show(text)}: there is no file {show(str(path))}{_as_command(text)}")
+        raise BodyError(f"{argument} {show(text)}: there is no file {show(str(path))}{_as_command(text)}")
     if not can_be_written(str(path)):
-        raise BodyError(f"body {show(text)}: its path is no UTF-8, and ranks get it as JSON: rename it")
+        raise BodyError(f"{argument} {show(text)}: its path is no UTF-8, and ranks get it as JSON: rename it")
     if separator and not function:
-        raise BodyError(f"body {text!r}: no function named after '::'")
+        raise BodyError(f"{argument} {text!r}: no function named after '::'")
     return BodyReference(file=str(path), function=function)
 
 
@@ -136,14 +141,14 @@ def _as_command(text: str) -> str:
     return f". A command is given as a list: {show(words)}{alone if script else ''}"
 
 
-def _method(body: MethodType) -> BodyReference:
+def _method(body: MethodType, argument: str) -> BodyReference:
     """A method of an object: the rank makes another object of its class, with the attributes that are JSON-able."""
     owner = type(body.__self__)
     name = f"{owner.__qualname__}.{body.__name__}"
-    _check(cast(FunctionType, body.__func__), name)
+    _check(cast(FunctionType, body.__func__), f"{argument} {name}")
     file = getattr(sys.modules.get(owner.__module__), "__file__", None)
     if not isinstance(file, str):
-        raise BodyError(f"body {name}: its class is in no file that ranks could import")
+        raise BodyError(f"{argument} {name}: its class is in no file that ranks could import")
     instance: dict[str, Any] = {}
     left_out = []
     for attribute, value in vars(body.__self__).items():
@@ -161,15 +166,19 @@ def _method(body: MethodType) -> BodyReference:
     )
 
 
-def _check(function: FunctionType, name: str) -> None:
+def _check(function: FunctionType, called: str) -> None:
     """Refuse what ranks cannot find again, or what a call would not run.
+
+    Args:
+        function: the body.
+        called: the argument and the function's name, for people.
 
     Raises:
         BodyError: the function is one of those.
     """
-    if "<" in name:
+    if "<" in called:
         raise BodyError(
-            f"body {name} in {function.__code__.co_filename}:{function.__code__.co_firstlineno} is defined inside a "
+            f"{called} in {function.__code__.co_filename}:{function.__code__.co_firstlineno} is defined inside a "
             "function: ranks import the body by name, so move it to module level"
         )
     if (
@@ -178,7 +187,7 @@ def _check(function: FunctionType, name: str) -> None:
         or inspect.isgeneratorfunction(function)
     ):
         raise BodyError(
-            f"body {name} is a coroutine or generator function, of which a call runs nothing; wanted a plain function, "
+            f"{called} is a coroutine or generator function, of which a call runs nothing; wanted a plain function, "
             "without async and yield: call asyncio.run in it where it needs to"
         )
 
@@ -211,8 +220,21 @@ def json_able(params: Mapping[str, Any]) -> dict[str, Any]:
                 f"params[{key!r}] is not JSON-able: {error}. Ranks get parameters as JSON: pass finite numbers, text, "
                 "paths, lists and dicts, and build the rest in the body"
             ) from None
+        for inner in _keys(value):
+            if not isinstance(inner, str):  # JSON would make it one
+                raise BodyError(f"params[{key!r}]: the key {show(inner)} is no text: ranks get parameters as JSON")
     decoded: dict[str, Any] = json.loads(json.dumps(dict(params), default=_as_text))
     return decoded
+
+
+def _keys(value: object) -> Iterator[object]:
+    """The keys of all dicts in a value that is JSON-able."""
+    if isinstance(value, dict):
+        yield from value
+        value = list(value.values())
+    if isinstance(value, list | tuple):
+        for inner in value:
+            yield from _keys(inner)
 
 
 def _as_text(value: object) -> str:

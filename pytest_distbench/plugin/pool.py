@@ -12,7 +12,7 @@ from pytest_distbench.plugin.arguments import Arguments
 from pytest_distbench.plugin.elastic_job import MOST_NODES, check_room, usable_engine
 from pytest_distbench.plugin.fixtures import Distbench
 from pytest_distbench.plugin.runs import Run
-from pytest_distbench.plugin.workload import Wanted, Workload
+from pytest_distbench.plugin.workload import Workload, wanted_function
 from pytest_distbench.records.elastic import ElasticJob
 from pytest_distbench.records.plan import Work
 from pytest_distbench.records.pool import SERVING, Compute, Demand, Policy, Pool, PoolJob, Serving
@@ -86,16 +86,16 @@ class ElasticPool:
         )
         if self._settings.attach is not None:
             given.refuse("--distbench-attach needs ranks of one group, and a pool has many that come and go")
-        works = {job.name: self._workload(given, job.body, job.params, job.seed) for job in wanted}
+        works = {job.name: self._workload(given, job.body, job.params, _seed(given, job)) for job in wanted}
         if serving is not None:
             works[SERVING] = self._workload(given, serving.body, serving.params, 0)
         launched, request = self._distbench.ask.run(
             given,
-            _wanted(wanted[0].body, wanted[0].params, wanted[0].seed),
+            wanted_function(wanted[0].body, params=wanted[0].params, seeds=(wanted[0].seed,)),
             world_size=None,
             launches=launches,
             timeout=timeout,
-            tolerance=None if tolerance is None else given.tolerance(tolerance),
+            tolerance=tolerance,
             name=name,
         )
         print(f"elastic_pool{name and ' '}{name}: {pool}")
@@ -120,21 +120,21 @@ class ElasticPool:
         if not isinstance(listed, list | tuple) or not listed or not all(isinstance(j, WantedJob) for j in listed):
             given.refuse(f"jobs={show(jobs)}; wanted a list of job(...), from pytest_distbench.elastic")
         names = [given.text("the name of a job", job.name, without="[]=,") for job in listed]
-        if twice := [name for name in names if names.count(name) > 1 or name == SERVING]:
-            given.refuse(f"two jobs are called {twice[0]!r}: give each a name of its own, other than {SERVING!r}")
+        if SERVING in names:
+            given.refuse(f"a job is called {SERVING!r}, which is the serving's own name: give it another one")
+        if twice := [name for name in names if names.count(name) > 1]:
+            given.refuse(f"two jobs are called {twice[0]!r}: give each a name of its own")
         return list(listed)
 
     def _workload(self, given: Arguments, body: object, params: Mapping[str, Any] | None, seed: int) -> Workload:
-        found = self._distbench.ask.workload(given, _wanted(body, params, seed))
+        found = self._distbench.ask.workload(given, wanted_function(body, params=params, seeds=(seed,)))
         if found.body.is_script or found.body.command:
             given.refuse(f"{show(body)}: wanted a function, or 'file.py::function'")
         return found
 
 
-def _wanted(body: object, params: Mapping[str, Any] | None, seed: int) -> Wanted:
-    return Wanted(
-        body=body, module="", params=params, args=(), cwd=None, env=None, read={}, makes_group=True, seeds=(seed,)
-    )
+def _seed(given: Arguments, job: WantedJob) -> int:
+    return given.seed(f"job {job.name!r}: seed", job.seed)
 
 
 def _pool_jobs(
@@ -150,11 +150,7 @@ def _pool_jobs(
     found: list[PoolJob] = []
     for job in wanted:
         where = f"job {job.name!r}: "
-        pair = job.nodes if isinstance(job.nodes, tuple | list) else (job.nodes, job.nodes)
-        if len(pair) != 2:
-            given.refuse(f"{where}nodes={show(job.nodes)}; wanted a number, or the fewest and the most: (1, 2)")
-        least = given.whole(f"{where}nodes", pair[0], least=1)
-        most = given.whole(f"{where}nodes", pair[1], least=least, most=MOST_NODES)
+        least, most = given.nodes(f"{where}nodes", job.nodes, most=MOST_NODES)
         least = most if policy == "gang" else least
         submit_s = given.number(f"{where}submit_s", job.submit_s, least=0.0)
         if found and submit_s < found[-1].submit_s:
@@ -194,7 +190,7 @@ def _serving(given: Arguments, wanted: object, policy: Policy) -> Serving:
         demand.append(Demand(at_s=at_s, per_s=per_s))
     if not any(each.per_s for each in demand):
         given.refuse(f"serving: demand={show(wanted.demand)} has no request")
-    return Serving(demand=demand, per_replica=per_replica, seed=given.seeds((wanted.seed,))[0])
+    return Serving(demand=demand, per_replica=per_replica, seed=given.seed("serving: seed", wanted.seed))
 
 
 def _check_pool(given: Arguments, pool: Pool) -> None:

@@ -66,7 +66,7 @@ class RequestMaker:
         world_size: int | None,
         launches: int | None,
         timeout: float | None,
-        tolerance: float | Mapping[str, float] | None,
+        tolerance: object,
         name: str,
     ) -> tuple[LaunchRequest, CaseRequest]:
         """What to launch, and how to judge it.
@@ -97,7 +97,7 @@ class RequestMaker:
             world_size=ranks,
             identity=workload.identity,
             launches=launches,
-            tolerance=tolerance,
+            tolerance=None if tolerance is None else given.tolerance(tolerance),
             launcher=COMMAND if workload.body.command else "",
         )
         seconds = None if timeout is None else given.number("timeout", timeout, above=0.0, most=LONGEST_TIMEOUT_S)

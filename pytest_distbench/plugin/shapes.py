@@ -10,9 +10,10 @@ import pytest
 
 from pytest_distbench import workloads
 from pytest_distbench.errors import ConfigurationError, show
-from pytest_distbench.plugin.arguments import Arguments
+from pytest_distbench.plugin.arguments import MOST_ITERATIONS, Arguments
 from pytest_distbench.plugin.fixtures import Distbench
 from pytest_distbench.plugin.runs import Run
+from pytest_distbench.plugin.workload import wanted_function
 from pytest_distbench.records.choices import MODES, OverRanks
 from pytest_distbench.units import format_bytes
 from pytest_distbench.workloads.collectives import OPERATIONS, Operation, operation
@@ -24,10 +25,9 @@ from pytest_distbench.workloads.protocol import CACHES, MEMORY_KINDS, PRESETS, S
 if TYPE_CHECKING:
     from pytest_distbench.worker.context import RankContext
 
-MOST_ITERATIONS = 10**6
 LARGEST_BYTES = 2**45
 MOST_PARTS = 10**4
-"""More of any of these is a typing error."""
+"""More of either is a typing error."""
 
 _WORKLOADS = Path(workloads.__file__).parent
 OPTIONS = ("world_size", "launches", "timeout", "tolerance", "name")
@@ -134,6 +134,8 @@ class CollectiveSweep:
         if iterations is not None:
             iterations = given.whole("iterations", iterations, least=1, most=MOST_ITERATIONS)
         warmup = given.whole("warmup", 5 if warmup is None else warmup, least=0, most=MOST_ITERATIONS)
+        if mode != "per-iteration" and not warmup:
+            given.refuse(f"mode={mode!r} needs a warm-up, which gives the fingerprint: warmup=1 or more")
         largest = None if max_bytes is None else given.whole("max_bytes", max_bytes, least=1)
         caps = [cap for cap in (largest, self._max_message_bytes) if cap is not None]
         kept = [size for size in chosen if size >= item and all(size <= cap for cap in caps)]
@@ -147,7 +149,9 @@ class CollectiveSweep:
                 f"the largest allowed is {min(caps, default=0)} B"
             )
         if row is not None:
-            _check_sizes(given, row, kept, item=item, ranks=len(groups[0]), parts=parts)
+            sent = _sent_sizes(given, row, kept, item=item, ranks=len(groups[0]), parts=parts)
+            if not isinstance(sizes, str):
+                _check_apart(given, row, kept, sent)
         usually = {
             "redop": "sum", "mode": "per-iteration", "over_ranks": "max", "in_place": None, "root": 0, "group": "all",
             "parts": 1, "together": "turns", "buffers": "plain", "as_memory_allows": False,
@@ -165,7 +169,8 @@ class CollectiveSweep:
             "cache": cache,
             **{name: value for name, value in choices.items() if value != usually[name]},
         }
-        return self._distbench.run(body, params=params, **options)
+        wanted = wanted_function(body, params=params, argument="collective")
+        return self._distbench.run_wanted(given, wanted, **options)
 
 
 class TimeToAccuracy:
@@ -198,7 +203,8 @@ class TimeToAccuracy:
         parameters = given.mapping("params", params if params is not None else {})
         if "goal" in parameters:
             given.refuse("params holds 'goal', which is an argument of its own")
-        return self._distbench.run(train, params={**parameters, "goal": target}, seeds=seeds, **options)
+        wanted = wanted_function(train, params={**parameters, "goal": target}, seeds=seeds, argument="train")
+        return self._distbench.run_wanted(given, wanted, **options)
 
 
 _UNNAMED = Preset(summary="a list", sizes=lambda item: [])
@@ -249,12 +255,24 @@ def _check_fits(
         given.refuse(f"together='coalesced': torch coalesces {_that(lambda o: o.coalesces)}, and not {row.name}")
 
 
-def _check_sizes(given: Arguments, row: Operation, sizes: Sequence[int], *, item: int, ranks: int, parts: int) -> None:
-    """Refuse sizes of which the operation can send none."""
+def _sent_sizes(
+    given: Arguments, row: Operation, sizes: Sequence[int], *, item: int, ranks: int, parts: int
+) -> list[int]:
+    """What the operation sends of sizes; refuse those of which it can send none."""
     try:
-        row.message_sizes(sizes, item_bytes=item, world_size=ranks, parts=parts)
+        return row.message_sizes(sizes, item_bytes=item, world_size=ranks, parts=parts)
     except ConfigurationError as error:
         given.refuse(str(error))
+
+
+def _check_apart(given: Arguments, row: Operation, sizes: Sequence[int], sent: Sequence[int]) -> None:
+    """Refuse sizes that become the same when they are rounded down: fewer would be measured than were listed."""
+    rounded = [size for size in sizes if size >= min(sent) > 0]
+    if len(sent) < len(rounded):
+        given.refuse(
+            f"sizes: of {', '.join(map(str, rounded))} B {row.name} would send {', '.join(map(str, sent))} B, as it "
+            "rounds down to what fits elements and ranks: give sizes that stay apart"
+        )
 
 
 def _that(has: Callable[[Operation], bool]) -> str:

@@ -35,6 +35,26 @@ class Wanted(TypedDict):
     read: Mapping[str, Reader]
     makes_group: bool
     seeds: Sequence[int]
+    argument: str
+    """What the call names the body."""
+
+
+def wanted_function(
+    body: object, *, params: Mapping[str, Any] | None, seeds: Sequence[int] = (0,), argument: str = "body"
+) -> Wanted:
+    """What a call wants that takes no script."""
+    return Wanted(
+        body=body,
+        module="",
+        params=params,
+        args=(),
+        cwd=None,
+        env=None,
+        read={},
+        makes_group=True,
+        seeds=seeds,
+        argument=argument,
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,7 +104,7 @@ def make_workload(given: Arguments, wanted: Wanted, *, beside: Path, places: Pla
             f"env: {set_by_us[0]} is set for each rank as torchrun does, and the group would not come about with "
             "another value; how many ranks there are is said by world_size="
         )
-    body = replace(body, arguments=arguments, makes_group=bool(wanted["makes_group"]))
+    body = replace(body, arguments=arguments, makes_group=bool(wanted["makes_group"]), given_at=given.line)
     if body.command:
         body = replace(body, command=[*body.command, *arguments], arguments=[])
         variables = {**variables, "PATH": _path_of(wanted["env"])}
@@ -121,7 +141,7 @@ def _find(given: Arguments, wanted: Wanted, beside: Path) -> BodyReference:
         return locate_module(module, folder)
     if isinstance(body, list | tuple):
         return locate_command(body, _path_of(wanted["env"]), beside=Path(beside, folder))
-    return locate(body, beside=beside)
+    return locate(body, beside=beside, argument=wanted["argument"])
 
 
 def _path_of(env: object) -> str:
@@ -166,7 +186,7 @@ def _folder(given: Arguments, cwd: object, body: BodyReference, beside: Path) ->
 
 
 def _chosen_folder(given: Arguments, cwd: object, beside: Path) -> str:
-    if not isinstance(cwd, str | os.PathLike):
+    if not isinstance(cwd, str | os.PathLike) or not os.fspath(cwd):
         given.refuse(f"cwd={show(cwd)}; wanted a path, or '{{launch_dir}}' for an empty folder of each launch's own")
     text = os.fspath(cwd)
     if not isinstance(text, str) or not can_be_written(text):

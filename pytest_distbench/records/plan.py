@@ -32,6 +32,8 @@ class BodyReference(Record, frozen=True, kw_only=True):
     """A command that starts its processes itself, with placeholders; empty: ranks are started that run the file."""
     makes_group: bool = True
     """Of a script: it is expected to make a process group."""
+    given_at: str = ""
+    """The line of the test that gave it: ``test_a.py:12``."""
 
     @property
     def is_script(self) -> bool:

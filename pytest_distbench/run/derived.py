@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from pytest_distbench.errors import DerivationError, show
 from pytest_distbench.records.launch import LaunchRecord
-from pytest_distbench.records.metric import Measurement
+from pytest_distbench.records.metric import LARGEST_NUMBER, Measurement
 from pytest_distbench.records.record import replace
 from pytest_distbench.run.samples import Samples, take_turns
 from pytest_distbench.units import as_float
@@ -111,7 +110,7 @@ class DerivedNumbers(Samples):
         if found is None:
             return None
         number = as_float(found)
-        if number is None or not math.isfinite(number):
+        if number is None or not abs(number) <= LARGEST_NUMBER:
             raise DerivationError(
                 f"{call}: its function returned {show(found)}; wanted a finite number, or None for no value{self._line}"
             )

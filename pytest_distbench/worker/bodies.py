@@ -35,6 +35,7 @@ def load(reference: BodyReference) -> Callable[[RankContext], object]:
         Exception: whatever the module raises while it is imported.
     """
     found: object = _module(reference)
+    given = f" (given at {reference.given_at})" if reference.given_at else ""
     *owners, name = reference.function.split(".")
     for i, part in enumerate([*owners, name]):
         if part is name and reference.instance is not None and isinstance(found, type):
@@ -44,11 +45,11 @@ def load(reference: BodyReference) -> Callable[[RankContext], object]:
             missing = f"::{owner} is a {type(found).__name__} without {part!r}" if owner else f" has no {part!r}"
             raise BodyError(
                 f"{reference.file}{missing}; a body is a function at module level or a method of what is there, and a "
-                "collective of your own is an Operation"
+                f"collective of your own is an Operation{given}"
             )
         found = getattr(found, part)
     if not callable(found):
-        raise BodyError(f"{reference.file}::{reference.function} is a {type(found).__name__}, not a function")
+        raise BodyError(f"{reference.file}::{reference.function} is a {type(found).__name__}, not a function{given}")
     return found
 
 

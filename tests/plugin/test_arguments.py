@@ -14,14 +14,23 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.fixtures import made_up_distbench
 
+from pytest_distbench.elastic import job, serving
 from pytest_distbench.errors import ConfigurationError
 from pytest_distbench.plugin.arguments import Arguments
+from pytest_distbench.plugin.elastic_job import Elastic
+from pytest_distbench.plugin.fixtures import Distbench
 from pytest_distbench.plugin.outcomes import BeyondBound, Misuse, Regression
+from pytest_distbench.plugin.pool import ElasticPool
 from pytest_distbench.plugin.shapes import CollectiveSweep, TimeToAccuracy
+from pytest_distbench.plugin.traffic import Communication
 from pytest_distbench.read import csv, jsonl, mllog, stdout, tensorboard
+from pytest_distbench.records.fingerprint import Collective, Fingerprint
 from pytest_distbench.records.reader import Reader
 
 HERE = Path(__file__)
+
+
+SENDS = Fingerprint(collectives={"all": [Collective("all_reduce", "float32", 4096, "default", 1)]})
 
 
 def body(rank: object) -> None:
@@ -299,7 +308,7 @@ def test_collective_sweep_takes_it_or_refuses_it(
     sweep = CollectiveSweep(make(tmp_path_factory.getbasetemp() / "b"), None)
     arguments = {"collective": "all_reduce", argument: value}
 
-    takes_or_refuses(lambda: sweep(**arguments), "" if argument == "tolerance" else "collective_sweep: ")
+    takes_or_refuses(lambda: sweep(**arguments), "collective_sweep: ")
 
 
 @pytest.mark.parametrize("argument", ["train", "goal", "seeds", "params", "typo"])
@@ -310,7 +319,92 @@ def test_time_to_accuracy_takes_it_or_refuses_it(
     train = TimeToAccuracy(make(tmp_path_factory.getbasetemp() / "b"))
     arguments: dict[str, Any] = {"train": body, "goal": 0.9, argument: value}
 
-    takes_or_refuses(lambda: train(**arguments), "")
+    takes_or_refuses(lambda: train(**arguments), "time_to_accuracy: ")
+
+
+@pytest.mark.parametrize(
+    ("method", "argument"),
+    [
+        *(("buckets", name) for name in ("message_bytes", "tensors", "calls", "dtype", "iterations", "typo")),
+        *(("overlap", name) for name in ("message_bytes", "matrix", "multiplications", "dtype", "warmup", "tolerance")),
+        *(("compression", name) for name in ("hook", "width", "layers", "batch", "approximation_rank", "timeout")),
+        *(("links", name) for name in ("latency_bytes", "bandwidth_bytes", "pattern", "max_imbalance", "world_size")),
+    ],
+)
+@given(value=nonsense)
+def test_communication_takes_it_or_refuses_it(
+    method: str, argument: str, value: Any, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    communication = Communication(make(tmp_path_factory.getbasetemp() / "b"), None)
+    arguments = {**({"hook": "none"} if method == "compression" else {}), argument: value}
+
+    takes_or_refuses(lambda: getattr(communication, method)(**arguments), f"communication.{method}: ")
+
+
+@pytest.mark.parametrize("argument", ["fingerprint", "of", "warmup", "iterations", "tolerance", "name", "typo"])
+@given(value=nonsense)
+def test_replay_takes_it_or_refuses_it(argument: str, value: Any, tmp_path_factory: pytest.TempPathFactory) -> None:
+    distbench = make(tmp_path_factory.getbasetemp() / "b")
+
+    takes_or_refuses(lambda: distbench.replay(**{"fingerprint": SENDS, argument: value}), "distbench.replay: ")
+
+
+@pytest.mark.parametrize(
+    "argument",
+    [
+        "body", "nodes", "plan", "start", "checkpoint_every", "steps", "args", "module", "cwd", "env", "read", "engine",
+        "timers", "oversubscribed", "params", "seed", "launches", "timeout", "tolerance", "name",
+    ],
+)  # fmt: skip
+@given(value=nonsense)
+def test_elastic_takes_it_or_refuses_it(argument: str, value: Any, tmp_path_factory: pytest.TempPathFactory) -> None:
+    distbench = make(tmp_path_factory.getbasetemp() / "b")
+    elastic = Elastic(distbench, distbench._session.settings)
+
+    takes_or_refuses(lambda: elastic(**{"body": body, "nodes": 2, argument: value}), "elastic: ")
+
+
+@pytest.mark.parametrize(
+    "argument",
+    [
+        "jobs", "policy", "serving", "checkpoint_every", "engine", "timers", "compute", "oversubscribed", "launches",
+        "timeout", "tolerance", "name",
+    ],
+)  # fmt: skip
+@given(value=nonsense)
+def test_elastic_pool_takes_it_or_refuses_it(
+    argument: str, value: Any, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    distbench = make(tmp_path_factory.getbasetemp() / "b")
+    pool = ElasticPool(distbench, distbench._session.settings)
+    arguments = {"jobs": job("A", body, nodes=1), "slots": 2, "policy": "elastic", argument: value}
+
+    takes_or_refuses(lambda: pool(**arguments), "elastic_pool: ")
+
+
+@pytest.mark.parametrize("argument", ["name", "body", "nodes", "submit_s", "params", "seed"])
+@given(value=nonsense)
+def test_a_job_of_a_pool_is_taken_or_refused(
+    argument: str, value: Any, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    distbench = make(tmp_path_factory.getbasetemp() / "b")
+    pool = ElasticPool(distbench, distbench._session.settings)
+    wanted = job(**{"name": "A", "body": body, "nodes": 1, argument: value})
+
+    takes_or_refuses(lambda: pool(wanted, slots=2, policy="elastic"), "elastic_pool: ")
+
+
+@pytest.mark.parametrize("argument", ["body", "demand", "per_replica", "params", "seed"])
+@given(value=nonsense)
+def test_a_serving_of_a_pool_is_taken_or_refused(
+    argument: str, value: Any, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    distbench = make(tmp_path_factory.getbasetemp() / "b")
+    pool = ElasticPool(distbench, distbench._session.settings)
+    wanted = serving(**{"body": body, "demand": [(1, 2)], "per_replica": 3, argument: value})
+    arguments: dict[str, Any] = {"slots": 2, "policy": "elastic", "serving": wanted}
+
+    takes_or_refuses(lambda: pool(job("A", body, nodes=1), **arguments), "elastic_pool: ")
 
 
 @pytest.mark.parametrize(
@@ -321,13 +415,23 @@ def test_time_to_accuracy_takes_it_or_refuses_it(
         ({"launches": "3"}, "launches='3'; wanted a whole number of at least 1 and at most 1000"),
         ({"launches": 2.5}, "launches=2.5; wanted a whole number of at least 1 and at most 1000"),
         ({"launches": True}, "launches=True; wanted a whole number"),
-        ({"seeds": ()}, "seeds=(); wanted whole numbers, each once, such as range(5)"),
-        ({"seeds": [1, 1]}, "seeds=[1, 1]; wanted whole numbers, each once"),
+        ({"seeds": ()}, "seeds=(); wanted 1 to 1000 whole numbers, each once, such as range(5)"),
+        ({"seeds": [1, 1]}, "seeds=[1, 1]; wanted 1 to 1000 whole numbers, each once"),
+        ({"seeds": range(10**30)}, f"seeds=range(0, {10**30}); wanted 1 to 1000 whole numbers, each once"),
+        ({"seeds": "12"}, "seeds='12'; wanted a list of whole numbers, each once"),
+        (
+            {"seeds": [2**64]},
+            "seeds: a seed=18446744073709551616; wanted a whole number of at least -922337203685",
+        ),
+        ({"seeds": [1, 2**60]}, "seeds=[1, 1152921504606846976]; wanted none beyond 9007199254740992 among several"),
+        ({"cwd": ""}, "cwd=''; wanted a path, or '{launch_dir}'"),
+        ({"name": "  "}, "name='  '; wanted printable text"),
         ({"timeout": 0}, "timeout=0; wanted a finite number above 0"),
         ({"world_size": 0}, "world_size=0; wanted a whole number of at least 1"),
         ({"args": "--steps 5"}, "args='--steps 5'; wanted a list, one text for each argument: ['--steps', '50']"),
         ({"name": "a\nb"}, "name='a\\nb'; wanted printable text"),
         ({"params": {1: 2}}, "params={1: 2}; wanted a dict whose keys are text"),
+        ({"params": {"a": {1: 2}}}, "params['a']: the key 1 is no text: ranks get parameters as JSON"),
     ],
 )
 def test_an_error_says_what_was_wanted_what_was_found_and_where(
@@ -338,6 +442,63 @@ def test_an_error_says_what_was_wanted_what_was_found_and_where(
 
     assert str(raised.value).startswith(f"distbench.run: {told}")
     assert str(raised.value).endswith(")")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        ({"values": [1.0] * 1001}, "distbench.judge('e'): values has 1001 numbers; wanted one per repetition, at most"),
+        ({"values": [1e308]}, "distbench.judge('e'): values=1e+308; wanted a finite number of at least -1e+300"),
+        ({"name": "  "}, "distbench.judge: name='  '; wanted printable text without [ ]"),
+        ({"name": "fingerprint"}, "distbench.judge: name='fingerprint': the plugin itself records something of that"),
+        (
+            {"name": "phase/step"},
+            "distbench.judge: name='phase/step': the plugin itself records something of that",
+        ),
+        (
+            {"at": {"a": 10**30}},
+            f"distbench.judge('e'): at['a']={10**30}; wanted True, False, printable text",
+        ),
+        ({"at": {"a": "x" * 101}}, f"distbench.judge('e'): at['a']='{'x' * 101}'; wanted True, False, printable text"),
+        ({"at": {"a": None}}, "distbench.judge('e'): at['a']=None; wanted True, False, printable text of at most 100"),
+    ],
+)
+def test_a_number_that_a_test_derives_is_what_a_rank_could_record(
+    arguments: dict[str, Any], told: str, tmp_path: Path
+) -> None:
+    with pytest.raises(Misuse) as raised:
+        make(tmp_path).judge(**{"name": "e", "values": [1.0], **arguments})
+
+    assert str(raised.value).startswith(told)
+    assert "(test_arguments.py:" in str(raised.value)
+
+
+def test_a_point_of_numpy_s_numbers_is_taken(tmp_path: Path) -> None:
+    judged = make(tmp_path).judge("e", [1.0], at={"n": numpy.int64(3), "x": numpy.float32(0.5)})
+
+    assert judged.values("e[n=3,x=0.5]") == [1.0]
+
+
+@pytest.mark.parametrize(
+    ("work", "told"),
+    [
+        (lambda d: CollectiveSweep(d, None)("all_reduce", tolerance="x"), "collective_sweep: tolerance='x'; wanted a"),
+        (lambda d: TimeToAccuracy(d)(3, goal=0.9), "time_to_accuracy: train 3 is a int; wanted a function at module"),
+        (lambda d: TimeToAccuracy(d)("no.py::t", goal=0.9), "time_to_accuracy: train 'no.py::t': there is no file"),
+        (lambda d: TimeToAccuracy(d)(body, goal=0.9, timeout=0), "time_to_accuracy: timeout=0; wanted a finite number"),
+        (lambda d: Communication(d, None).overlap(launches=0), "communication.overlap: launches=0; wanted a whole"),
+        (lambda d: d.replay(SENDS, tolerance="x"), "distbench.replay: tolerance='x'; wanted a finite number"),
+        (lambda d: d.replay(SENDS, warmup=10**30), f"distbench.replay: warmup={10**30}; wanted a whole number of at"),
+    ],
+)
+def test_an_error_names_the_call_and_the_argument_of_the_test(
+    work: Callable[[Distbench], object], told: str, tmp_path: Path
+) -> None:
+    with pytest.raises(Misuse) as raised:
+        work(make(tmp_path))
+
+    assert str(raised.value).startswith(told)
+    assert "(test_arguments.py:" in str(raised.value)
 
 
 def test_numbers_of_numpy_are_taken(tmp_path: Path) -> None:

@@ -35,8 +35,10 @@ TEST = """
     ("call", "message"),
     [
         ("body, nodes=0", "*elastic: nodes=0; wanted a whole number of at least 1*test_it.py:7*"),
-        ("body, nodes=(2, 1)", "*elastic: nodes=1; wanted a whole number of at least 2*"),
+        ("body, nodes=(2, 1)", "*elastic: nodes=(2, 1); wanted the fewest and the most, and the second is below*"),
         ("body, nodes=(1, 2, 3)", "*elastic: nodes=(1, 2, 3); wanted a number, or the fewest and the most*"),
+        ("body, nodes=(0, 1)", "*elastic: nodes=(0, 1): the fewest=0; wanted a whole number of at least 1*"),
+        ("body, nodes=2, seed='1'", "*elastic: seed='1'; wanted a whole number of at least *"),
         ("body, nodes=2, plan='cycle'", "*plan='cycle'; wanted cycle(...), or a list of join(...)*"),
         ("body, nodes=2, plan=[3]", "*plan=[[]3]; wanted cycle(...), or a list of join(...)*"),
         (

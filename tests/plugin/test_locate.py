@@ -115,6 +115,8 @@ def test_a_text_is_a_file_beside_the_test_with_or_without_a_function(tmp_path: P
 def test_what_ranks_cannot_import_is_refused(given: object, said: str, tmp_path: Path) -> None:
     with pytest.raises(BodyError, match=said):
         locate(given, beside=tmp_path)
+    with pytest.raises(BodyError, match=r"^train "):
+        locate(given, beside=tmp_path, argument="train")
 
 
 def test_parameters_arrive_as_json_has_them() -> None:
@@ -125,6 +127,8 @@ def test_parameters_arrive_as_json_has_them() -> None:
     ("params", "said"),
     [
         ({1: "a"}, "the key 1 is no text"),
+        ({"x": {1: "a"}}, r"params\['x'\]: the key 1 is no text"),
+        ({"x": [{"y": ({None: 1},)}]}, r"params\['x'\]: the key None is no text"),
         ({"x": {1, 2}}, r"params\['x'\] is not JSON-able"),
         ({"x": [float("inf")]}, r"params\['x'\] is not JSON-able"),
     ],

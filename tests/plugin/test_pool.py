@@ -44,14 +44,22 @@ SERVES = "[A], **GIVEN, serving=serving(load, per_replica=10, demand={demand})"
         ("[], **GIVEN", "*jobs=[[]]; wanted a list of job(...)*"),
         ("body, **GIVEN", "*wanted a list of job(...), from pytest_distbench.elastic*"),
         ("[A, A], **GIVEN", "*two jobs are called 'A': give each a name of its own*"),
-        ("job('serving', body, nodes=1), **GIVEN", "*called 'serving'*other than 'serving'*"),
+        ("job('serving', body, nodes=1), **GIVEN", "*a job is called 'serving', which is the serving's own name*"),
         ("job('a=b', body, nodes=1), **GIVEN", "*the name of a job='a=b'; wanted printable text without*"),
         ("job('B', body, nodes=3), **GIVEN", "*job 'B' could never start: it needs 3 slots under policy='elastic'*"),
         (
             "job('B', body, nodes=(1, 3)), slots=2, policy='gang'",
             "*job 'B' could never start: it needs 3 slots under policy='gang', and slots=2*",
         ),
-        ("job('B', body, nodes=(2, 1)), **GIVEN", "*job 'B': nodes=1; wanted a whole number of at least 2*"),
+        (
+            "job('B', body, nodes=(2, 1)), **GIVEN",
+            "*job 'B': nodes=(2, 1); wanted the fewest and the most, and the *",
+        ),
+        ("job('B', body, nodes=1, seed='1'), **GIVEN", "*elastic_pool: job 'B': seed='1'; wanted a whole number of*"),
+        (
+            "[A], **GIVEN, serving=serving(load, per_replica=1, demand=[(5, 1)], seed='1')",
+            "*elastic_pool: serving: seed='1'; wanted a whole number of at least*",
+        ),
         ("job('B', body, nodes=1, submit_s=3), **GIVEN", "*job 'B': submit_s=3; wanted 0: the clock begins with*"),
         (
             "[A, job('B', body, nodes=1, submit_s=3), job('C', body, nodes=1, submit_s=2)], **GIVEN",

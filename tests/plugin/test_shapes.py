@@ -53,6 +53,13 @@ def wanted(run: Run) -> dict[str, Any]:
         ("all_reduce", {"sizes": [2]}, "no message size left of 1: float32 takes 4 B"),
         ("all_reduce", {"buffers": "pinned"}, "buffers='pinned'; wanted one of plain, registered"),
         ("all_reduce", {"buffers": "registered"}, "buffers='registered' needs NCCL on GPUs"),
+        (
+            "all_reduce",
+            {"sizes": [5, 9, 6]},
+            "sizes: of 5, 9, 6 B all_reduce would send 4, 8 B, as it rounds down to what fits elements and ranks",
+        ),
+        ("all_gather", {"sizes": [64, 80]}, "sizes: of 64, 80 B all_gather would send 64 B"),
+        ("all_reduce", {"mode": "batch", "warmup": 0}, "mode='batch' needs a warm-up, which gives the fingerprint"),
         ("all_reduce", {"mode": "loop"}, "mode='loop'; wanted one of per-iteration, batch, graph"),
         (
             "all_reduce",
@@ -68,6 +75,12 @@ def test_a_sweep_that_cannot_be_is_explained(
         sweep(tmp_path, collective, **options)
 
     assert message in str(refused.value)
+
+
+def test_sizes_are_rounded_as_long_as_they_stay_apart(tmp_path: Path) -> None:
+    assert wanted(sweep(tmp_path, "all_reduce", sizes=[5, 9]))["sizes"] == [5, 9]
+    assert wanted(sweep(tmp_path, "barrier", sizes=[4, 8]))["sizes"] == [4, 8]  # it sends nothing
+    assert wanted(sweep(tmp_path, "all_to_all", sizes="mlbench"))["sizes"][:3] == [4, 8, 12]
 
 
 def test_usual_choices_are_no_part_of_the_workload_so_that_new_ones_leave_baselines_valid(tmp_path: Path) -> None:

@@ -71,7 +71,7 @@ def test_a_function_that_gives_none_has_no_value() -> None:
     assert values(derived(lambda a: None, Made(1.0))) == [None]
 
 
-@pytest.mark.parametrize("returned", [True, "3", b"3", math.nan, math.inf, [1.0]])
+@pytest.mark.parametrize("returned", [True, "3", b"3", math.nan, math.inf, 1e308, [1.0]])
 def test_what_is_no_number_is_refused(returned: object) -> None:
     with pytest.raises(DerivationError, match=r"judge\('latency'\): its function returned .*; wanted a finite number"):
         derived(lambda a: returned, Made(1.0))

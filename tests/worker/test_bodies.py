@@ -183,3 +183,16 @@ def test_a_body_that_torch_s_decorators_mark_as_skipped_is_not_run() -> None:
     vars(body).update(__unittest_skip__=True, __unittest_skip_why__="only mpi has it")
     with pytest.raises(unittest.SkipTest, match="only mpi has it"):
         bodies.call(body, cast(Any, SimpleNamespace(params={})))
+
+
+@pytest.mark.parametrize(
+    ("name", "said"), [("nosuch", "has no 'nosuch'; a body is a function"), ("NUMBER", "is a int, not a function")]
+)
+def test_what_is_no_body_is_told_with_the_line_of_the_test(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, said: str
+) -> None:
+    (tmp_path / "my_bodies.py").write_text("NUMBER = 3\n")
+    monkeypatch.setitem(sys.modules, "my_bodies", ModuleType("my_bodies"))  # it is put back
+
+    with pytest.raises(BodyError, match=rf"{said}.* \(given at test_a\.py:12\)"):
+        bodies.load(BodyReference(file=str(tmp_path / "my_bodies.py"), function=name, given_at="test_a.py:12"))

@@ -9,6 +9,7 @@ from pytest_distbench.errors import show
 from pytest_distbench.launch.readers import READERS
 from pytest_distbench.launch.readers.stdout import VALUE
 from pytest_distbench.records.kinds import METRIC_KINDS
+from pytest_distbench.records.metric import as_scalar, is_axis
 from pytest_distbench.records.reader import TAKES, Reader
 from pytest_distbench.records.wire import can_be_written
 
@@ -55,23 +56,15 @@ def _problem_with_values(reader: Reader) -> str:
     if reader.take and kind.shape == "series":
         return f"take={reader.take!r} makes one number, and better={reader.better!r} judges a series"
     for name, scalars in (("at", reader.at), ("identity", reader.identity)):
-        if not isinstance(scalars, dict) or not all(map(_is_name, scalars)):
+        if not isinstance(scalars, dict) or not all(map(is_axis, scalars)):
             return f"{name}={show(scalars)}; wanted a dict from names, without [ ] = and , to plain values"
         if not all(map(_is_plain, scalars.values())):
             return f"{name}={show(scalars)}; wanted finite numbers, printable texts, True or False"
     return ""
 
 
-def _is_name(value: object) -> bool:
-    return isinstance(value, str) and value.isprintable() and bool(value) and not set(value) & set("[]=,")
-
-
 def _is_plain(value: object) -> bool:
-    if isinstance(value, str):
-        return value.isprintable()
-    if isinstance(value, bool | int):
-        return abs(value) <= 2**53  # up to here JSON's numbers hold every whole one
-    return isinstance(value, float) and math.isfinite(value)
+    return isinstance(value, bool | int | float | str) and as_scalar(value) is not None
 
 
 def _is_whole(value: object, *, least: int) -> bool:
