@@ -31,6 +31,7 @@ PYTEST_DONT_REWRITE: there is no assertion here, and pytest would warn where a c
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import time
@@ -40,15 +41,16 @@ from typing import Any
 import msgspec
 import psutil
 
-from pytest_distbench.errors import LauncherError
+from pytest_distbench.errors import LauncherError, show
 from pytest_distbench.launch.contract import Exit
 from pytest_distbench.launch.launchers import LAUNCHERS, LauncherKind, LauncherSetup
 from pytest_distbench.records.fingerprint import Collective, RankFingerprint
-from pytest_distbench.records.kinds import METRIC_KINDS
-from pytest_distbench.records.metric import Observation, Scalar
+from pytest_distbench.records.kinds import METRIC_KINDS, MetricKind
+from pytest_distbench.records.metric import LARGEST_NUMBER, Observation, Scalar, is_name
 from pytest_distbench.records.plan import LaunchPlan
 from pytest_distbench.records.rank import ErrorReport, RankReport
 from pytest_distbench.testing import cuda_launcher
+from pytest_distbench.units import as_float
 
 STAND_IN = "stand-in"
 VARIABLE = "DISTBENCH_STAND_IN"
@@ -123,13 +125,13 @@ LAUNCHERS[cuda_launcher.STAND_IN_CUDA] = cuda_launcher.KIND
 
 def _report(plan: LaunchPlan, rank: int) -> RankReport:
     side = "REFERENCE_" if plan.tree else ""
-    factor = float(_setting(f"{side}FACTOR") or 1)
+    factor = _factor(side)
     kind, _, message = _setting(f"{side}ERROR").rpartition(":")
     now = time.monotonic()
     error = ErrorReport(
         kind=kind or "ValueError", message=message, traceback=f"{kind or 'ValueError'}: {message}", raised_at=now
     )
-    given = dict(pair.split("=", 1) for pair in _setting("SOFTWARE").split())
+    given = _software(_setting("SOFTWARE"))
     return RankReport(
         rank=rank,
         pid=1,
@@ -145,6 +147,24 @@ def _report(plan: LaunchPlan, rank: int) -> RankReport:
 
 def _setting(name: str) -> str:
     return os.environ.get(f"{VARIABLE}_{name}", "")
+
+
+def _factor(side: str) -> float:
+    text = _setting(f"{side}FACTOR") or "1"
+    try:
+        factor = float(text)
+    except ValueError:
+        factor = math.nan
+    if not 0 < factor < math.inf:
+        raise LauncherError(f"{VARIABLE}_{side}FACTOR={text!r}; wanted a finite number above 0, such as 1.5")
+    return factor
+
+
+def _software(text: str) -> dict[str, str]:
+    pairs = [pair.partition("=") for pair in text.split()]
+    if not all(name and separator for name, separator, _ in pairs):
+        raise LauncherError(f"{VARIABLE}_SOFTWARE={text!r}; wanted names with versions, such as torch=2.14.0 numpy=2")
+    return {name: version for name, _, version in pairs}
 
 
 def _description(plan: LaunchPlan) -> Mapping[str, Any]:
@@ -170,7 +190,13 @@ def _observations(described: Mapping[str, Any], launch: int, factor: float) -> I
         if better and better not in METRIC_KINDS:
             raise LauncherError(f"{spelled!r}: unknown kind {better!r}; known are {', '.join(METRIC_KINDS)}")
         name, at = _parse_key(key)
-        value = values[launch % len(values)] if isinstance(values, list) else values
+        if not is_name(name):
+            raise LauncherError(
+                f"{spelled!r} is no metric; wanted a name, or one at a point: latency[message_bytes=1024]"
+            )
+        listed = values if isinstance(values, list) else [values]
+        _check_values(spelled, listed, METRIC_KINDS[better or "lower"])
+        value = listed[launch % len(listed)]
         numbers = value if isinstance(value, list) else [] if value is None else [value]
         if better in ("", "curve"):
             numbers = [number * factor for number in numbers]
@@ -185,6 +211,23 @@ def _observations(described: Mapping[str, Any], launch: int, factor: float) -> I
         )
 
 
+def _check_values(spelled: str, listed: list[Any], kind: MetricKind) -> None:
+    """Refuse what no rank could have recorded.
+
+    Raises:
+        LauncherError: the message has the value.
+    """
+    if not listed:
+        raise LauncherError(f"{spelled!r}: [] has no value; wanted one for each launch, or None: nothing was measured")
+    for value in listed:
+        is_series = isinstance(value, list)
+        numbers = [as_float(number) for number in (value if is_series else [value])]
+        if value is not None and (not numbers or any(n is None or not abs(n) <= LARGEST_NUMBER for n in numbers)):
+            raise LauncherError(f"{spelled!r}: {show(value)}; wanted a finite number, a list of them, or None")
+        if value is not None and kind.shape != "any" and is_series != (kind.shape == "series"):
+            raise LauncherError(f"{spelled!r}: {show(value)}; wanted a {kind.shape} for each launch")
+
+
 def _parse_key(key: str) -> tuple[str, dict[str, Scalar]]:
     """``latency[message_bytes=1024]`` as verdicts spell it: the metric's name, and where it was measured."""
     found = _AT.search(key)
@@ -197,5 +240,8 @@ def _parse_key(key: str) -> tuple[str, dict[str, Scalar]]:
 def _fingerprints(text: str) -> dict[str, RankFingerprint]:
     if not text:
         return {}
-    count, size = (int(part) for part in text.split("x"))
+    found = re.fullmatch(r"(\d+)x(\d+)", text)
+    if found is None:
+        raise LauncherError(f"{VARIABLE}_COLLECTIVES={text!r}; wanted how many of how many bytes, such as 2x26214400")
+    count, size = map(int, found.groups())
     return {"step": RankFingerprint(collectives=[Collective("all_reduce", "float32", size, "default", count)])}

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.fixtures import made_up_distbench
 
@@ -71,6 +71,10 @@ nonsense = st.one_of(
     st.just(lambda *values: 1.0),
     st.sets(st.integers(), max_size=2),
 )
+
+
+few = settings(max_examples=30)
+"""Where most arguments are checked by what all fixtures share."""
 
 
 def takes_or_refuses(call: Callable[[], object], name: str) -> None:
@@ -331,6 +335,7 @@ def test_time_to_accuracy_takes_it_or_refuses_it(
         *(("links", name) for name in ("latency_bytes", "bandwidth_bytes", "pattern", "max_imbalance", "world_size")),
     ],
 )
+@few
 @given(value=nonsense)
 def test_communication_takes_it_or_refuses_it(
     method: str, argument: str, value: Any, tmp_path_factory: pytest.TempPathFactory
@@ -342,6 +347,7 @@ def test_communication_takes_it_or_refuses_it(
 
 
 @pytest.mark.parametrize("argument", ["fingerprint", "of", "warmup", "iterations", "tolerance", "name", "typo"])
+@few
 @given(value=nonsense)
 def test_replay_takes_it_or_refuses_it(argument: str, value: Any, tmp_path_factory: pytest.TempPathFactory) -> None:
     distbench = make(tmp_path_factory.getbasetemp() / "b")
@@ -356,6 +362,7 @@ def test_replay_takes_it_or_refuses_it(argument: str, value: Any, tmp_path_facto
         "timers", "oversubscribed", "params", "seed", "launches", "timeout", "tolerance", "name",
     ],
 )  # fmt: skip
+@few
 @given(value=nonsense)
 def test_elastic_takes_it_or_refuses_it(argument: str, value: Any, tmp_path_factory: pytest.TempPathFactory) -> None:
     distbench = make(tmp_path_factory.getbasetemp() / "b")
@@ -371,6 +378,7 @@ def test_elastic_takes_it_or_refuses_it(argument: str, value: Any, tmp_path_fact
         "timeout", "tolerance", "name",
     ],
 )  # fmt: skip
+@few
 @given(value=nonsense)
 def test_elastic_pool_takes_it_or_refuses_it(
     argument: str, value: Any, tmp_path_factory: pytest.TempPathFactory
@@ -383,6 +391,7 @@ def test_elastic_pool_takes_it_or_refuses_it(
 
 
 @pytest.mark.parametrize("argument", ["name", "body", "nodes", "submit_s", "params", "seed"])
+@few
 @given(value=nonsense)
 def test_a_job_of_a_pool_is_taken_or_refused(
     argument: str, value: Any, tmp_path_factory: pytest.TempPathFactory
@@ -395,6 +404,7 @@ def test_a_job_of_a_pool_is_taken_or_refused(
 
 
 @pytest.mark.parametrize("argument", ["body", "demand", "per_replica", "params", "seed"])
+@few
 @given(value=nonsense)
 def test_a_serving_of_a_pool_is_taken_or_refused(
     argument: str, value: Any, tmp_path_factory: pytest.TempPathFactory

@@ -48,10 +48,10 @@ def values(record: LaunchRecord) -> dict[str, float | None]:
 
 
 def test_what_is_described_is_what_ranks_recorded(launch: Callable[..., LaunchRecord]) -> None:
-    record = launch({"step": 0.02, "latency[message_bytes=1024]": 1e-4, "count!exact": 7, "odd[name": 1.0})
+    record = launch({"step": 0.02, "latency[message_bytes=1024]": 1e-4, "count!exact": 7, "phase/step": 1.0})
 
     assert record.outcome == "passed"
-    assert values(record) == {"step": 0.02, "latency[message_bytes=1024]": 1e-4, "count": 7, "odd[name": 1.0}
+    assert values(record) == {"step": 0.02, "latency[message_bytes=1024]": 1e-4, "count": 7, "phase/step": 1.0}
     assert [m.better for m in record.measurements] == ["lower", "lower", "exact", "lower"]
 
 
@@ -103,6 +103,16 @@ def test_reports_are_those_of_every_rank(tmp_path: Path) -> None:
         ([1.0], "", r"wants a mapping from metrics to values, found \[1\.0\]; write params="),
         ({"a!fast": 1.0}, "", r"'a!fast': unknown kind 'fast'; known are .*lower"),
         (None, "{", r"DISTBENCH_STAND_IN is not JSON: .*found '\{'"),
+        ({"a[": 1.0}, "", r"'a\[' is no metric; wanted a name, or one at a point: latency\[message_bytes=1024\]"),
+        ({"": 1.0}, "", "'' is no metric"),
+        ({"step": "x"}, "", "'step': 'x'; wanted a finite number, a list of them, or None"),
+        ({"step": True}, "", "'step': True; wanted a finite number"),
+        ({"step": [1.0, float("inf")]}, "", "'step': inf; wanted a finite number"),
+        ({"step": []}, "", r"'step': \[\] has no value; wanted one for each launch"),
+        ({"step": [[]]}, "", r"'step': \[\]; wanted a finite number, a list of them, or None"),
+        ({"step": [[1.0, None]]}, "", r"'step': \[1\.0, None\]; wanted a finite number"),
+        ({"loss!curve": 0.5}, "", "'loss!curve': 0.5; wanted a series for each launch"),
+        ({"final!floor": [[0.5]]}, "", r"'final!floor': \[0\.5\]; wanted a number for each launch"),
     ],
 )
 def test_a_description_that_cannot_be_read_is_an_error_that_shows_it(
@@ -112,6 +122,23 @@ def test_a_description_that_cannot_be_read_is_an_error_that_shows_it(
         monkeypatch.setenv("DISTBENCH_STAND_IN", variable)
     with pytest.raises(LauncherError, match=told):
         launch(described)
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "told"),
+    [
+        ("FACTOR", "abc", "DISTBENCH_STAND_IN_FACTOR='abc'; wanted a finite number above 0"),
+        ("FACTOR", "nan", "wanted a finite number above 0"),
+        ("SOFTWARE", "torch", "DISTBENCH_STAND_IN_SOFTWARE='torch'; wanted names with versions"),
+        ("COLLECTIVES", "2 of 4", "DISTBENCH_STAND_IN_COLLECTIVES='2 of 4'; wanted how many of how many bytes"),
+    ],
+)
+def test_a_variable_that_cannot_be_read_is_an_error_that_shows_it(
+    launch: Callable[..., LaunchRecord], monkeypatch: pytest.MonkeyPatch, variable: str, value: str, told: str
+) -> None:
+    monkeypatch.setenv(f"DISTBENCH_STAND_IN_{variable}", value)
+    with pytest.raises(LauncherError, match=told):
+        launch({"step": 1.0})
 
 
 @pytest.mark.other_plugins  # a pytester of its own takes the variables away
