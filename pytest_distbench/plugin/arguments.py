@@ -62,12 +62,11 @@ class Arguments:
         line = self.line
         raise Misuse(f"{self._call}: {problem}{f' ({line})' if line else ''}") from None
 
-    def whole(self, name: str, value: object, *, least: int, most: int | None = None) -> int:
+    def whole(self, name: str, value: object, *, least: int, most: int = LARGEST_WHOLE) -> int:
         """A whole number; numpy's are taken too, ``True`` and ``2.0`` are not."""
         number = _as_int(value)
-        if number is None or number < least or (most is not None and number > most):
-            upto = "" if most is None else f" and at most {most}"
-            self.refuse(f"{name}={show(value)}; wanted a whole number of at least {least}{upto}")
+        if number is None or not least <= number <= most:
+            self.refuse(f"{name}={show(value)}; wanted a whole number of at least {least} and at most {most}")
         return number
 
     def ranks(self, options: Mapping[str, object], usual: int) -> int:

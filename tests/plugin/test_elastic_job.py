@@ -54,6 +54,10 @@ TEST = """
         ("body, nodes=2, timers={'last_call_s': 0.5}", "*timers['last_call_s']=0.5; wanted a whole number*"),
         ("body, nodes=2, timers={'heartbeat': 3}", "*unknown keyword heartbeat; known are last_call_s, *"),
         ("body, nodes=2, checkpoint_every=0", "*checkpoint_every=0; wanted a whole number of at least 1*"),
+        (
+            "body, nodes=2, checkpoint_every=10**30",
+            "*checkpoint_every=1000*000; wanted a whole number of at least 1 and at most 9007199254740992*",
+        ),
         ("len, nodes=2", "*body <built-in function len> is a *"),
     ],
 )
