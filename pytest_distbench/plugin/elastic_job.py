@@ -143,7 +143,9 @@ class Elastic:
             params={**request.case.params, "elastic": _identity(job)},
         )
         return self._distbench.run_request(
-            dataclasses.replace(launched, world_size=job.most, elastic=job), dataclasses.replace(request, case=case)
+            given,
+            dataclasses.replace(launched, world_size=job.most, elastic=job),
+            dataclasses.replace(request, case=case),
         )
 
     def _job(

@@ -9,7 +9,14 @@ from typing import Any, Literal, NoReturn, TypeVar
 
 import pytest
 
-from pytest_distbench.errors import BackendUnavailable, DerivationError, DistbenchError, DistbenchWarning, show
+from pytest_distbench.errors import (
+    BackendUnavailable,
+    ConfigurationError,
+    DerivationError,
+    DistbenchError,
+    DistbenchWarning,
+    show,
+)
 from pytest_distbench.judging.bounds import check_measured
 from pytest_distbench.judging.policy import Conclusion, conclude
 from pytest_distbench.judging.terms import check_tolerance
@@ -195,9 +202,9 @@ class Distbench:
             tolerance=tolerance,
             name=name,
         )
-        return self.run_request(launched, request)
+        return self.run_request(given, launched, request)
 
-    def run_request(self, launched: LaunchRequest, request: CaseRequest) -> Run:
+    def run_request(self, given: Arguments, launched: LaunchRequest, request: CaseRequest) -> Run:
         """As :meth:`run`, for what :attr:`ask` has made of its arguments."""
         reference = self._guard(lambda: self._session.reference(request))
         samples = self._session.samples(launched)
@@ -206,7 +213,10 @@ class Distbench:
         run = self._keep(samples, self._finish(result))
         tolerance = request.terms.tolerance
         if tolerance != self.ask.tolerance and not self.ask.only_structure:
-            self._guard(lambda: check_tolerance(tolerance, _names([run]), where="argument of the call"))
+            try:
+                check_tolerance(tolerance, _names([run]), where="argument of the call")
+            except ConfigurationError as error:
+                given.refuse(str(error))
         return run
 
     def measure(

@@ -137,7 +137,7 @@ def test_names_of_nothing_that_was_measured_are_told(project: Project) -> None:
     result.stdout.fnmatch_lines(
         [
             "*the tolerance of 'stepp' (marker of test_marker*) is of nothing that was judged; there are step",
-            "*the tolerance of 'stap' (argument of the call) is of nothing that was judged; there are step",
+            "*distbench.run: the tolerance of 'stap' (argument of the call) is of nothing*there are step (test_*.py:*",
             "*nothing that was measured is among the metrics= of the test's marker; there are step",
         ],
         consecutive=False,
