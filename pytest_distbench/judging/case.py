@@ -65,7 +65,7 @@ def judge_launches(
         comparisons=comparisons,
         max_launches=terms.max_launches,
         same_software=same,
-        busier_cores=_busier(entry, launches),
+        busier_cores=busier_cores(entry, launches),
         cores=terms.cores,
         disturbance=disturbance(entry.cards if entry is not None else None, launches),
     )
@@ -241,7 +241,7 @@ def _by_hand(entry: BaselineEntry | None, metric: BaselineMetric | None) -> tupl
     return metric.tolerance if metric is not None else None, entry.tolerance if entry is not None else None
 
 
-def _busier(entry: BaselineEntry | None, launches: Sequence[LaunchRecord]) -> float:
+def busier_cores(entry: BaselineEntry | None, launches: Sequence[LaunchRecord]) -> float:
     """How many more cores other processes used in the median launch than when the baseline was taken."""
     now = [f.foreign_cores for f in launches if f.foreign_cores is not None]
     if entry is None or entry.foreign_cores is None or not now:
