@@ -105,7 +105,6 @@ def judge_pairs(pairs: Sequence[tuple[Measurement | None, Measurement | None]], 
     draft = Draft((current or reference)[0], new, old)
     if not draft.metric.is_judged:
         return draft.settle("unchanged", "recorded, not judged")
-    decide = decision(draft.metric.better)
     if not reference:
         return draft.settle("missing", "the reference does not record this metric")
     if not current:
@@ -126,7 +125,7 @@ def judge_pairs(pairs: Sequence[tuple[Measurement | None, Measurement | None]], 
         return draft.settle("incomparable", f"no value in {len(pairs) - len(values)} of {len(pairs)} pairs")
     if name != "noisy":
         stored = stored_metric(reference, tolerance=None)  # the rule knows no pairs
-        return decide(draft, current, stored, _as_stored(rule))
+        return decision(draft.metric.better)(draft, current, stored, _as_stored(rule))
     if why_not := next(filter(None, map(why_nothing_was_timed, current)), ""):
         return draft.settle("inconclusive", why_not)
     if not have_ratios(*(v for pair in values for v in pair)):

@@ -63,7 +63,7 @@ def _judge(family: Family) -> Verdict:
         seeds = f"{len(family.new)} seed{'s' * (len(family.new) > 1)}"
         return _settle(family, "regressed", f"no value in {missed} of {seeds}")
     if not family.stored:
-        return _settle(family, "missing", "no baseline for this metric")
+        return _settle(family, "missing", "nothing to compare this metric with")
     why_not = _difference(family)
     if why_not:
         return _settle(family, "incomparable", why_not)

@@ -37,7 +37,7 @@ from pytest_distbench.launch.workplace import Leftovers, settle, watched_folder
 from pytest_distbench.machine import hardware
 from pytest_distbench.machine.secrets import mask_arguments
 from pytest_distbench.records.launch import LaunchRecord
-from pytest_distbench.records.metric import Observation
+from pytest_distbench.records.metric import WALL_TIME, Observation
 from pytest_distbench.records.plan import LaunchPlan
 from pytest_distbench.records.rank import HUNG, RankFate, RankReport
 from pytest_distbench.records.record import replace
@@ -251,7 +251,7 @@ def _make_record(plan: LaunchPlan, ended: _Ended, *, remarks: list[str]) -> Laun
         phases={"begin": 0.0, "body": ended.wall_s, "end": ended.wall_s},
         observations=[
             Observation(
-                name="wall_time",
+                name=WALL_TIME,
                 unit="s",
                 better="lower",
                 reduce="max",

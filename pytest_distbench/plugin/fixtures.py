@@ -18,6 +18,7 @@ from pytest_distbench.errors import (
     show,
 )
 from pytest_distbench.judging.bounds import check_measured
+from pytest_distbench.judging.fingerprint_rule import METRIC as FINGERPRINT
 from pytest_distbench.judging.policy import Conclusion, conclude
 from pytest_distbench.judging.terms import check_tolerance
 from pytest_distbench.plugin.arguments import MOST_ITERATIONS, Arguments
@@ -548,6 +549,6 @@ class Distbench:
 
 
 def _names(runs: Sequence[Run]) -> set[str]:
-    """Of the metrics of runs that were judged: those measured, and those that are only stored."""
+    """Of what a tolerance can be of, in runs that were judged: metrics measured, and those that are only stored."""
     measured = {m.name for run in runs for launch in run.launches for m in launch.measurements}
-    return measured | {metric_name(key) for run in runs for key in run.verdicts}
+    return measured | {metric_name(key) for run in runs for key in run.verdicts} - {FINGERPRINT}

@@ -15,7 +15,10 @@ UNCERTAINTY = "uncertainty"
 PHASE = "phase/"
 """What the names of phases begin with among the metrics."""
 
-OWN_NAMES = ("wall_time", "fingerprint")
+WALL_TIME = "wall_time"
+"""Of a script or a command from its start to its end."""
+
+OWN_NAMES = (WALL_TIME, "fingerprint")
 """Of what the plugin itself records, besides phases."""
 
 LONGEST_TEXT = 100

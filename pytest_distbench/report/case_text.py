@@ -60,7 +60,8 @@ def _next_steps(result: CaseResult, command: str, *, intended: str) -> list[str]
             "no update accepts this: mend what was measured, or change the bound where it was set",
             f"again:  {command}",
         ]
-    if any(v.is_failure and v.current is None and METRIC_KINDS[v.better].rule != "steps" for v in result.verdicts):
+    regressed = [v for v in result.verdicts if v.kind == "regressed"]
+    if any(v.current is None and METRIC_KINDS[v.better].rule != "steps" for v in regressed):
         return ["no update accepts a metric without a value: mend what was measured", f"again:  {command}"]
     return [
         f"again:  {command}" if result.reference.kind == "paired" else f"If {intended}:  {command} --distbench-update"

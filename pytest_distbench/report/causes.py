@@ -20,6 +20,7 @@ from pytest_distbench.judging.causes import (
     SlowLinks,
     find_causes,
 )
+from pytest_distbench.records.metric import WALL_TIME, metric_name
 from pytest_distbench.records.run import CaseResult
 from pytest_distbench.units import format_bytes, format_change, format_seconds
 
@@ -78,10 +79,15 @@ def _(cause: LongerPhase) -> Iterator[str]:
     yield f"phase {cause.name}: {_movement(cause.then_s, cause.now_s, format_seconds)}"
 
 
+def _per_iteration(metric: str) -> str:
+    """Of a script's or a command's whole time there are no iterations."""
+    return f" in {metric}" if metric_name(metric) == WALL_TIME else f" per iteration of {metric}"
+
+
 @describe.register
 def _(cause: CpuTime) -> Iterator[str]:
     moved = _movement(cause.then_s, cause.now_s, format_seconds)
-    yield f"CPU time of all ranks per iteration of {cause.metric}: {moved}: the added time is {_SPENT[cause.spent]}"
+    yield f"CPU time of all ranks{_per_iteration(cause.metric)}: {moved}: the added time is {_SPENT[cause.spent]}"
 
 
 @describe.register

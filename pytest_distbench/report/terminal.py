@@ -176,7 +176,9 @@ def _updates(results: Sequence[CaseResult], folder: Path) -> list[str]:
         name = result.case.title
         for verdict in telling_verdicts(result):
             old = result.previous.get(verdict.metric)
-            note = "new" if old is None else "regression accepted" if verdict.is_failure else ""
+            note = "regression accepted" if verdict.is_failure else ""
+            if old is None:
+                note = "changed" if verdict.kind == "changed" else "new"
             metric = metric_text(verdict)
             rows.append(
                 (

@@ -17,7 +17,7 @@ from pytest_distbench.records.bound import Bound
 from pytest_distbench.records.bound_text import BoundValue
 from pytest_distbench.records.choices import MODES, Mode, OverRanks
 from pytest_distbench.records.kinds import Better, Reduce
-from pytest_distbench.records.metric import Scalar, metric_key
+from pytest_distbench.records.metric import WALL_TIME, Scalar, metric_key
 from pytest_distbench.records.plan import LaunchPlan
 from pytest_distbench.worker.arguments import (
     check_bounds,
@@ -299,7 +299,7 @@ class RankContext:
     def record_wall_time(self, seconds: float, cpu_s: float) -> None:
         """Record how long the whole of a script took, and computed."""
         self.notebook.note(
-            "wall_time",
+            WALL_TIME,
             seconds,
             unit="s",
             better="lower",

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from pytest_distbench.judging.pairs import judge_paired
+import pytest
+
+from pytest_distbench.judging.pairs import judge_paired, not_there
 from pytest_distbench.judging.terms import Terms
 from pytest_distbench.records.case import Case, CaseKey
 from pytest_distbench.records.fingerprint import Collective, Fingerprint
-from pytest_distbench.records.kinds import Better
+from pytest_distbench.records.kinds import METRIC_KINDS, Better
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import Measurement
 from pytest_distbench.records.verdict import Verdict
@@ -47,6 +49,17 @@ def launches(*measurements: Measurement, bytes_sent: int = 4096) -> list[LaunchR
 def judged(references: list[LaunchRecord], current: list[LaunchRecord]) -> dict[str, Verdict]:
     judgements = judge_paired(TERMS, CASE, references, current, tolerance=0.05, looks=(5, 10), cases=1)
     return {j.verdict.metric: j.verdict for j in judgements}
+
+
+@pytest.mark.parametrize("better", METRIC_KINDS)
+def test_a_test_that_the_reference_has_not_is_missing_there_whatever_it_records(better: Better) -> None:
+    [launch, *_] = launches(number("w", 1.0, better))
+    [verdict] = not_there(TERMS, launch, "the test does not exist in HEAD")
+
+    wanted = (
+        ("missing", "the test does not exist in HEAD") if verdict.is_judged else ("unchanged", "recorded, not judged")
+    )
+    assert (verdict.kind, verdict.reason) == wanted
 
 
 def test_what_only_the_reference_records_cannot_be_compared() -> None:

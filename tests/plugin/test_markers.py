@@ -123,6 +123,9 @@ def test_names_of_nothing_that_was_measured_are_told(project: Project) -> None:
         def test_argument(distbench):
             distbench.run(body, params=P, tolerance={"step": 0.1, "stap": 0.1})
 
+        def test_fingerprint(distbench):
+            distbench.run(body, params=P, tolerance={"fingerprint": 0.1})
+
         @pytest.mark.distbench(metrics=["stepp"])
         def test_metrics(distbench):
             distbench.run(body, params=P)
@@ -138,8 +141,9 @@ def test_names_of_nothing_that_was_measured_are_told(project: Project) -> None:
         [
             "*the tolerance of 'stepp' (marker of test_marker*) is of nothing that was judged; there are step",
             "*distbench.run: the tolerance of 'stap' (argument of the call) is of nothing*there are step (test_*.py:*",
+            "*the tolerance of 'fingerprint' (*) is of nothing that was judged; there are step*",
             "*nothing that was measured is among the metrics= of the test's marker; there are step",
         ],
         consecutive=False,
     )
-    result.assert_outcomes(failed=3, passed=1)
+    result.assert_outcomes(failed=4, passed=1)

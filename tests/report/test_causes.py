@@ -56,6 +56,10 @@ WORDS: list[tuple[causes.Cause, list[str]]] = [
         ],
     ),
     (
+        causes.CpuTime(metric="wall_time", then_s=2.0, now_s=3.0, spent="computing"),
+        ["CPU time of all ranks in wall_time: 2 s -> 3 s (+50.0 %): the added time is computing"],
+    ),
+    (
         causes.HostTime(metric="m", then_s=0.004, now_s=0.012, added_by="device"),
         [
             ("host's time of all ranks per iteration of m: 4 ms -> 12 ms (+200.0 %): the added time is the device's"),

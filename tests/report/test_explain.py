@@ -55,6 +55,12 @@ def test_the_whole_text_begins_with_that_line(made: CaseResult) -> None:
     assert headline(made, conclusion) != ""
 
 
+def test_an_update_accepts_a_changed_fingerprint_which_has_no_value() -> None:
+    other = result(verdict("changed", metric="fingerprint", better="exact", current=None, baseline=None))
+
+    assert "--distbench-update" in explanation(other, conclude(other, STRICT), command="pytest x", platforms=[])
+
+
 def test_no_update_is_advised_that_would_be_refused() -> None:
     lacking = result(verdict("regressed", current=None, reason="no value in 1 of 1 launches"))
     text = explanation(lacking, conclude(lacking, STRICT), command="pytest x", platforms=[])
