@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
-from pytest_distbench.errors import ConfigurationError
 from pytest_distbench.records.bound_text import AskedBound
+
+_NEAR = 0.8
+"""Of the letters of two names that are taken for one, so many are the same, in order."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,21 +60,19 @@ class Terms:
         asked = self.tolerance.get(name) if isinstance(self.tolerance, Mapping) else None
         return next((value for value in [*by_hand, asked] if value is not None), None)
 
+    def misspelt(self, names: Collection[str]) -> dict[str, str]:
+        """Names in these terms that no metric has, and the metric's name that each nearly is.
 
-def check_tolerance(tolerance: object, names: Collection[str], *, where: str) -> None:
-    """Refuse a tolerance by name of a metric that there is not: nobody would notice that it is of nothing.
+        Others are left alone: a marker may be for several tests, and a metric of some sizes only.
 
-    Args:
-        tolerance: a fraction, or one per metric name.
-        names: of the metrics there are. The steps to a goal stand for the time to it, which a miss does not have.
-        where: who gave it.
-
-    Raises:
-        ConfigurationError: there is one; the message lists the metrics there are.
-    """
-    for name in tolerance if isinstance(tolerance, Mapping) else ():
-        if name not in names and name.replace("time_to_", "steps_to_", 1) not in names:
-            raise ConfigurationError(
-                f"the tolerance of {name!r} ({where}) is of nothing that was judged; there are "
-                f"{', '.join(sorted(names)) or 'no metrics'}"
-            )
+        Args:
+            names: of the metrics there are. The steps to a goal stand for the time to it, which a miss does not have.
+        """
+        asked = [*(self.tolerance if isinstance(self.tolerance, Mapping) else ()), *(self.metrics or ())]
+        others = sorted(set(names) - set(asked))
+        near = {
+            name: difflib.get_close_matches(name, others, n=1, cutoff=_NEAR)
+            for name in asked
+            if name not in names and name.replace("time_to_", "steps_to_", 1) not in names
+        }
+        return {name: found[0] for name, found in near.items() if found}

@@ -143,9 +143,7 @@ class Elastic:
             params={**request.case.params, "elastic": _identity(job)},
         )
         return self._distbench.run_request(
-            given,
-            dataclasses.replace(launched, world_size=job.most, elastic=job),
-            dataclasses.replace(request, case=case),
+            dataclasses.replace(launched, world_size=job.most, elastic=job), dataclasses.replace(request, case=case)
         )
 
     def _job(

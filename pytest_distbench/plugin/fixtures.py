@@ -9,18 +9,9 @@ from typing import Any, Literal, NoReturn, TypeVar
 
 import pytest
 
-from pytest_distbench.errors import (
-    BackendUnavailable,
-    ConfigurationError,
-    DerivationError,
-    DistbenchError,
-    DistbenchWarning,
-    show,
-)
+from pytest_distbench.errors import BackendUnavailable, DerivationError, DistbenchError, DistbenchWarning, show
 from pytest_distbench.judging.bounds import check_measured
-from pytest_distbench.judging.fingerprint_rule import METRIC as FINGERPRINT
 from pytest_distbench.judging.policy import Conclusion, conclude
-from pytest_distbench.judging.terms import check_tolerance
 from pytest_distbench.plugin.arguments import MOST_ITERATIONS, Arguments
 from pytest_distbench.plugin.outcomes import (
     BeyondBound,
@@ -39,7 +30,7 @@ from pytest_distbench.plugin.workload import Wanted, wanted_function
 from pytest_distbench.records.bound_text import BoundValue
 from pytest_distbench.records.choices import MOST_LAUNCHES
 from pytest_distbench.records.fingerprint import Fingerprint
-from pytest_distbench.records.metric import Measurement, Scalar, metric_name
+from pytest_distbench.records.metric import Measurement, Scalar
 from pytest_distbench.records.options import FAKE
 from pytest_distbench.records.reader import Reader
 from pytest_distbench.records.record import replace
@@ -203,21 +194,18 @@ class Distbench:
             tolerance=tolerance,
             name=name,
         )
-        return self.run_request(given, launched, request)
+        return self.run_request(launched, request)
 
-    def run_request(self, given: Arguments, launched: LaunchRequest, request: CaseRequest) -> Run:
+    def run_request(self, launched: LaunchRequest, request: CaseRequest) -> Run:
         """As :meth:`run`, for what :attr:`ask` has made of its arguments."""
         reference = self._guard(lambda: self._session.reference(request))
         samples = self._session.samples(launched)
         with self._lend_terminal():
             result = self._guard(lambda: self._session.run(request, samples, reference))
         run = self._keep(samples, self._finish(result))
-        tolerance = request.terms.tolerance
-        if tolerance != self.ask.tolerance and not self.ask.only_structure:
-            try:
-                check_tolerance(tolerance, _names([run]), where="argument of the call")
-            except ConfigurationError as error:
-                given.refuse(str(error))
+        measured = {m.name for launch in run.launches for m in launch.measurements}
+        for name, meant in request.terms.misspelt(measured | {v.name for v in run.verdicts.values()}).items():
+            self._node.warn(DistbenchWarning(f"nothing called {name!r} was judged; is {meant!r} meant?"))
         return run
 
     def measure(
@@ -445,15 +433,12 @@ class Distbench:
 
         Raises:
             LaunchFailed: a rank of one of them failed.
-            Misuse: a bound or a tolerance of the test's marker is of nothing that the test judged.
+            Misuse: a bound of the test's marker is of nothing that the test judged.
         """
         judged = [run for run in self._runs if run.samples not in self._measured and run.verdicts]
         launches = [launch for run in judged for launch in run.launches]
         if self._session.settings.attach is None:
             self._guard(lambda: check_measured(self.ask.bounds, launches, self._session.settings.max_message_bytes))
-            if judged:
-                where = f"marker of {self._node.name}"
-                self._guard(lambda: check_tolerance(self.ask.tolerance, _names(judged), where=where))
         for samples in self._measured:
             self._finish(self._measured_result(samples, in_update=False))
 
@@ -546,9 +531,3 @@ class Distbench:
                 platforms = self._session.store.platforms() if conclusion.reason == "missing" else []
                 text = explanation(result, conclusion, command=self._command, platforms=platforms)
                 raise _FAILURES[conclusion.reason](text)
-
-
-def _names(runs: Sequence[Run]) -> set[str]:
-    """Of what a tolerance can be of, in runs that were judged: metrics measured, and those that are only stored."""
-    measured = {m.name for run in runs for launch in run.launches for m in launch.measurements}
-    return measured | {metric_name(key) for run in runs for key in run.verdicts} - {FINGERPRINT}

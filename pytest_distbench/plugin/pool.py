@@ -106,7 +106,6 @@ class ElasticPool:
             params=_identity(pool, works),
         )
         return self._distbench.run_request(
-            given,
             dataclasses.replace(
                 launched,
                 world_size=pool.slots,

@@ -40,7 +40,6 @@ class RequestMaker:
 
     Attributes:
         bounds: that its marker sets; each is for whichever of its cases measures the metric.
-        tolerance: that its marker sets.
         only_structure: clocks and values mean nothing: the backend is ``fake``.
     """
 
@@ -55,7 +54,6 @@ class RequestMaker:
         self.only_structure = settings.fake_rank is not None
         given = {} if self.only_structure else self._wanted.bounds or {}
         self.bounds = tuple(AskedBound(metric, value, f"marker of {node.name}") for metric, value in given.items())
-        self.tolerance = None if self.only_structure else self._wanted.tolerance
         self._places = places_of(node.config)
 
     def run(

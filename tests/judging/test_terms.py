@@ -6,8 +6,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from pytest_distbench.errors import ConfigurationError
-from pytest_distbench.judging.terms import Terms, check_tolerance
+from pytest_distbench.judging.terms import Terms
 
 NAMED = {"step": 0.2}
 
@@ -44,13 +43,25 @@ def test_metrics_that_are_not_listed_are_not_judged() -> None:
     assert (terms.wants("step"), terms.wants("loss")) == (True, False)
 
 
-@pytest.mark.parametrize("tolerance", [None, 0.1, {"step": 0.1}, {"time_to_accuracy": 0.2}])
-def test_a_tolerance_of_what_there_is_passes(tolerance: object) -> None:
-    check_tolerance(tolerance, {"step", "steps_to_accuracy"}, where="marker of t")
+@pytest.mark.parametrize(
+    ("tolerance", "metrics", "measured", "misspelt"),
+    [
+        (None, None, {"step"}, {}),
+        (0.1, None, {"step"}, {}),
+        ({"step": 0.1}, ("step",), {"step", "steps"}, {}),
+        ({"stepp": 0.1}, None, {"step", "loss"}, {"stepp": "step"}),
+        ({"step": 0.1}, ("latncy",), {"step", "latency"}, {"latncy": "latency"}),
+        ({"step": 0.1, "steps": 0.2}, None, {"step"}, {}),  # of two tests of a class
+        ({"other": 0.1, "startup_latency": 0.1}, None, {"step", "latency"}, {}),  # of another test; of more sizes
+        ({"time_to_accuracy": 0.1}, None, {"steps_to_accuracy"}, {}),  # the goal was missed
+    ],
+)
+def test_a_name_that_is_nearly_a_metrics_is_told(
+    tolerance: float | dict[str, float] | None,
+    metrics: tuple[str, ...] | None,
+    measured: set[str],
+    misspelt: dict[str, str],
+) -> None:
+    terms = Terms(tolerance=tolerance, metrics=metrics, default_tolerance=0.1, max_launches=1, cores=2)
 
-
-def test_a_tolerance_by_a_misspelt_name_is_refused() -> None:
-    with pytest.raises(
-        ConfigurationError, match=r"tolerance of 'stepp' \(marker of t\) is of nothing.*there are loss, step$"
-    ):
-        check_tolerance({"step": 0.1, "stepp": 0.1}, {"step", "loss"}, where="marker of t")
+    assert terms.misspelt(measured) == misspelt

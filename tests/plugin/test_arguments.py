@@ -493,10 +493,6 @@ def test_a_point_of_numpy_s_numbers_is_taken(tmp_path: Path) -> None:
     ("work", "told"),
     [
         (lambda d: CollectiveSweep(d, None)("all_reduce", tolerance="x"), "collective_sweep: tolerance='x'; wanted a"),
-        (
-            lambda d: CollectiveSweep(d, None)("all_reduce", tolerance={"x": 0.1}),
-            "collective_sweep: the tolerance of 'x'",
-        ),
         (lambda d: TimeToAccuracy(d)(3, goal=0.9), "time_to_accuracy: train 3 is a int; wanted a function at module"),
         (lambda d: TimeToAccuracy(d)("no.py::t", goal=0.9), "time_to_accuracy: train 'no.py::t': there is no file"),
         (lambda d: TimeToAccuracy(d)(body, goal=0.9, timeout=0), "time_to_accuracy: timeout=0; wanted a finite number"),
