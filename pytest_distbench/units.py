@@ -139,3 +139,13 @@ def as_float(value: object) -> float | None:
         return float(value)
     except Exception:  # noqa: BLE001 a tensor of several elements, a number beyond all floats
         return None
+
+
+def as_int(value: object) -> int | None:
+    """A whole number of whatever library as an int; None where it is none. True, False and 2.0 are none."""
+    if isinstance(value, bool) or not hasattr(value, "__index__"):
+        return None
+    try:
+        return int(value.__index__())
+    except Exception:  # noqa: BLE001 whatever its class does, it is no number
+        return None

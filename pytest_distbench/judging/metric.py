@@ -229,5 +229,5 @@ def _unless_disturbed(answer: Answer, rule: Rule, unit: str, worse_by: float = 0
     return (
         Answer("inconclusive", f"slower, but {rule.disturbance}")
         if rule.disturbance
-        else Answer("regressed", explained)
+        else Answer("regressed", f"{explained}: this is more")
     )

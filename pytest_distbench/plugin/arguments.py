@@ -31,10 +31,11 @@ from pytest_distbench.records.plan import PLACEHOLDERS
 from pytest_distbench.records.reader import Reader
 from pytest_distbench.records.torchrun import NOTES_VARIABLE
 from pytest_distbench.records.wire import can_be_written
-from pytest_distbench.units import as_float
+from pytest_distbench.units import as_float, as_int
 
 LONGEST_NAME = 100
 MOST_ITERATIONS = 10**6
+MOST_ARGUMENTS = 10_000
 """More are a typing error."""
 _PLACEHOLDERS = {re.sub(r"\W|_", "", name): name for name in PLACEHOLDERS}
 """By their letters."""
@@ -64,7 +65,7 @@ class Arguments:
 
     def whole(self, name: str, value: object, *, least: int, most: int = LARGEST_WHOLE) -> int:
         """A whole number; numpy's are taken too, ``True`` and ``2.0`` are not."""
-        number = _as_int(value)
+        number = as_int(value)
         if number is None or not least <= number <= most:
             self.refuse(f"{name}={show(value)}; wanted a whole number of at least {least} and at most {most}")
         return number
@@ -90,14 +91,18 @@ class Arguments:
         listed: list[object] = [value]
         if isinstance(value, Collection) and not isinstance(value, str | bytes | Mapping | Set):
             with contextlib.suppress(Exception):  # an array without dimension is one number; the rest is told below
-                listed = list(value)
+                listed = list(itertools.islice(value, MOST_LAUNCHES + 1))
+        elif as_float(value) is None:
+            self.refuse(f"{name}={show(value)}; wanted a number, or a list of numbers")
+        if len(listed) > MOST_LAUNCHES:
+            self.refuse(f"{name}={show(value)}; wanted one number per repetition, at most {MOST_LAUNCHES}")
         return [self.number(name, number, least=-LARGEST_NUMBER, most=LARGEST_NUMBER) for number in listed]
 
     def tolerance(self, value: object) -> float | dict[str, float]:
         """A fraction, or one per metric name."""
         if not isinstance(value, Mapping):
             return self.number("tolerance", value, least=0.0)
-        if not value or not all(isinstance(key, str) for key in value):
+        if not value or not all(isinstance(key, str) and key.strip() for key in value):
             self.refuse(f"tolerance={show(value)}; wanted a fraction such as 0.05, or one per metric name")
         return {key: self.number(f"tolerance[{key!r}]", inner, least=0.0) for key, inner in value.items()}
 
@@ -155,8 +160,10 @@ class Arguments:
         """Arguments of a script: texts, numbers and paths."""
         if isinstance(value, str | bytes | Mapping) or not isinstance(value, Sequence):
             self.refuse(f"args={show(value)}; wanted a list, one text for each argument: ['--steps', '50']")
+        if len(value) > MOST_ARGUMENTS:
+            self.refuse(f"args has {len(value)} arguments; wanted at most {MOST_ARGUMENTS}")
         for argument in value:
-            if isinstance(argument, bool) or not isinstance(argument, str | int | float | os.PathLike):
+            if not _can_be_text(argument):
                 self.refuse(f"args: {show(argument)} is a {type(argument).__name__}; wanted text, a number or a path")
             if "\0" in str(argument) or not can_be_written(str(argument)):
                 self.refuse(f"args: {show(argument)} holds a character that no command line can")
@@ -171,7 +178,7 @@ class Arguments:
                 self.refuse(f"env: {show(name)} is no name of an environment variable")
             if name in (SESSION_VARIABLE, NOTES_VARIABLE):
                 self.refuse(f"env: {name} is the plugin's own, by which it finds what it has started")
-            if isinstance(inner, bool) or not isinstance(inner, str | int | float | os.PathLike):
+            if not _can_be_text(inner):
                 self.refuse(f"env[{name!r}]={show(inner)}; wanted text, a number or a path")
             if "\0" in str(inner) or not can_be_written(str(inner)):
                 self.refuse(f"env[{name!r}]={show(inner)} holds a character that no environment can")
@@ -261,10 +268,6 @@ class Arguments:
         return outside
 
 
-def _as_int(value: object) -> int | None:
-    if isinstance(value, bool) or not hasattr(value, "__index__"):
-        return None
-    try:
-        return int(value.__index__())
-    except Exception:  # noqa: BLE001 whatever its class does, it is no number
-        return None
+def _can_be_text(value: object) -> bool:
+    """Whether a command line and an environment can have it as text."""
+    return isinstance(value, str | float | os.PathLike) or as_int(value) is not None

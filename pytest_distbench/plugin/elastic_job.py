@@ -8,6 +8,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypedDict
 
+import msgspec
 import pytest
 
 from pytest_distbench.errors import ConfigurationError, show
@@ -21,8 +22,9 @@ from pytest_distbench.plugin.fixtures import Distbench
 from pytest_distbench.plugin.runs import Run
 from pytest_distbench.plugin.workload import Wanted
 from pytest_distbench.records.elastic import Change, Cycle, ElasticJob, MembershipPlan
+from pytest_distbench.records.metric import as_scalar
 from pytest_distbench.records.reader import Reader
-from pytest_distbench.records.record import Number, replace
+from pytest_distbench.records.record import AnyRecord, Number, replace
 from pytest_distbench.run.request import LaunchRequest
 from pytest_distbench.run.settings import Settings
 
@@ -216,14 +218,20 @@ def _steps(given: Arguments, steps: object, launched: LaunchRequest, job: Elasti
 
 def _plan(given: Arguments, plan: object) -> MembershipPlan:
     if isinstance(plan, Cycle):
-        return MembershipPlan(cycle=plan)
+        return MembershipPlan(cycle=_plain(plan))
     changes = [plan] if isinstance(plan, Change) else plan
     if not isinstance(changes, list | tuple) or not all(isinstance(change, Change) for change in changes):
         given.refuse(
             f"plan={show(plan)}; wanted cycle(...), or a list of join(...), leave(...), kill(...), crash(...) and "
             "stop(...), from pytest_distbench.elastic"
         )
-    return MembershipPlan(changes=list(changes))
+    return MembershipPlan(changes=list(map(_plain, changes)))
+
+
+def _plain(part: AnyRecord) -> AnyRecord:
+    """With Python's numbers in place of numpy's, which no process could read."""
+    given = {name: as_scalar(value) for name, value in msgspec.structs.asdict(part).items() if hasattr(value, "item")}
+    return replace(part, **{name: value for name, value in given.items() if value is not None})
 
 
 def check_room(given: Arguments, settings: Settings, wanted: int, what: str, *, oversubscribed: object) -> int | None:

@@ -28,7 +28,6 @@ from pytest_distbench.plugin.requests import RequestMaker
 from pytest_distbench.plugin.runs import Run
 from pytest_distbench.plugin.workload import Wanted, wanted_function
 from pytest_distbench.records.bound_text import BoundValue
-from pytest_distbench.records.choices import MOST_LAUNCHES
 from pytest_distbench.records.fingerprint import Fingerprint
 from pytest_distbench.records.metric import Measurement, Scalar
 from pytest_distbench.records.options import FAKE
@@ -457,8 +456,6 @@ class Distbench:
         numbers = given.numbers("values", values)
         if not numbers:
             given.refuse("no value to judge")
-        if len(numbers) > MOST_LAUNCHES:
-            given.refuse(f"values has {len(numbers)} numbers; wanted one per repetition, at most {MOST_LAUNCHES}")
         measured = next((run.samples.launches[0].software for run in reversed(self._runs) if run.samples.launches), {})
         return GivenNumbers(metric, numbers, measured or self._session.hardware.software)
 

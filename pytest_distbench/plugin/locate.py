@@ -119,6 +119,8 @@ def locate_module(name: object, folder: str = "") -> BodyReference:
 
 def _named(text: str, beside: Path, argument: str) -> BodyReference:
     file, separator, function = text.partition("::")
+    if not file.strip():
+        raise BodyError(f"{argument} {show(text)} names no file; wanted a function, or 'file.py::function'")
     path = Path(beside, file)
     if not _is_file(path):
         raise BodyError(f"{argument} {show(text)}: there is no file {show(str(path))}{_as_command(text)}")

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
@@ -13,6 +14,7 @@ from pytest_distbench.errors import ConfigurationError, show
 from pytest_distbench.plugin.gpu_marker import gpu_need
 from pytest_distbench.records.bound_text import BoundValue, terms_of
 from pytest_distbench.records.choices import LONGEST_TIMEOUT_S, MOST_LAUNCHES
+from pytest_distbench.units import as_float, as_int
 
 if TYPE_CHECKING:
     from pytest_distbench.run.settings import Settings
@@ -117,8 +119,8 @@ def sizes_of_class(owner: type | None) -> tuple[int, ...]:
     value = getattr(owner, "world_size", None)
     if value is None or isinstance(value, property) or callable(value):
         return ()
-    numbers = tuple(value) if isinstance(value, list | tuple) else (value,)
-    if not numbers or not all(isinstance(n, int) and not isinstance(n, bool) and n >= 1 for n in numbers):
+    numbers = _sizes(value if isinstance(value, list | tuple) else (value,))
+    if not numbers:
         of = next(c for c in cast(type, owner).__mro__ if "world_size" in vars(c))
         file = getattr(sys.modules.get(of.__module__), "__file__", None) or of.__module__
         raise UnfitClass(
@@ -169,15 +171,20 @@ def _world_size(marks: list[pytest.Mark]) -> tuple[tuple[int, ...], float, float
             continue
         _check_keywords(mark)
         least, most = mark.kwargs.get("min", 1), mark.kwargs.get("max", float("inf"))
-        numbers = [*mark.args, *mark.kwargs.values()]
-        if not numbers or not all(isinstance(n, int) and not isinstance(n, bool) and n >= 1 for n in numbers):
+        if not _sizes([*mark.args, *mark.kwargs.values()]):
             raise ConfigurationError(
                 f"@pytest.mark.world_size: wants numbers of ranks, found {(*mark.args, *mark.kwargs.items())!r}"
             )
         if least > most:
             raise ConfigurationError(f"@pytest.mark.world_size: min={least} is more than max={most}")
-        return tuple(dict.fromkeys(mark.args)), least, most
+        return tuple(dict.fromkeys(_sizes(mark.args))), least, most
     return (), 1, float("inf")
+
+
+def _sizes(numbers: Sequence[object]) -> tuple[int, ...]:
+    """Numbers of ranks; none where one of them is no such number."""
+    found = tuple(n for n in map(as_int, numbers) if n is not None and n >= 1)
+    return found if len(found) == len(numbers) else ()
 
 
 def _obstacle(ranks: int, settings: Settings) -> str:
@@ -191,39 +198,45 @@ def _obstacle(ranks: int, settings: Settings) -> str:
 def _timeout(value: object) -> float | None:
     if value is None:
         return None
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value <= LONGEST_TIMEOUT_S:
+    seconds = as_float(value)
+    if seconds is None or not 0 < seconds <= LONGEST_TIMEOUT_S:
         raise ConfigurationError(
             f"@pytest.mark.distbench: timeout={value!r}; wanted seconds, above 0 and at most {LONGEST_TIMEOUT_S:g}"
         )
-    return float(value)
+    return seconds
 
 
 def _launches(value: object) -> int | None:
     if value is None:
         return None
-    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MOST_LAUNCHES:
+    number = as_int(value)
+    if number is None or not 1 <= number <= MOST_LAUNCHES:
         raise ConfigurationError(
             f"@pytest.mark.distbench: launches={value!r}; wanted a whole number from 1 to {MOST_LAUNCHES}"
         )
-    return value
+    return number
 
 
 def _rank(value: object) -> int | None:
-    if value is None or (isinstance(value, int) and not isinstance(value, bool)):
-        return value
+    rank = as_int(value)
+    if value is None or rank is not None:
+        return rank
     raise ConfigurationError(
         f"@pytest.mark.distbench: fake_rank={value!r}; wanted a rank, 0 or more, or -1 for the last"
     )
 
 
 def _tolerance(value: object) -> float | Mapping[str, float] | None:
-    values = list(value.values()) if isinstance(value, Mapping) else [value]
-    is_named = not isinstance(value, Mapping) or (bool(value) and all(isinstance(name, str) for name in value))
-    if value is None or (
-        is_named
-        and all(isinstance(v, (int, float)) and not isinstance(v, bool) and 0 <= v < float("inf") for v in values)
-    ):
-        return value  # type: ignore[return-value] # just checked
+    if value is None:
+        return None
+    given = value if isinstance(value, Mapping) else {"all": value}
+    found = {
+        name: fraction
+        for name, v in given.items()
+        if (fraction := as_float(v)) is not None and 0 <= fraction < math.inf
+    }
+    if found and len(found) == len(given) and all(isinstance(name, str) and name.strip() for name in found):
+        return found if isinstance(value, Mapping) else found["all"]
     raise ConfigurationError(
         f"@pytest.mark.distbench: tolerance={value!r}; wanted a fraction such as 0.05, or one per metric name"
     )

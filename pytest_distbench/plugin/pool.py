@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any, get_args
 
@@ -20,6 +19,9 @@ from pytest_distbench.records.record import replace
 from pytest_distbench.run.pool_request import WantedJob, WantedServing
 from pytest_distbench.run.settings import Settings
 from pytest_distbench.units import as_float
+
+SLOWEST_PER_S, FASTEST_PER_S = 1e-6, 1e6
+"""Requests per second of one replica, and that are asked for: beyond is a typing error."""
 
 
 class ElasticPool:
@@ -173,14 +175,17 @@ def _serving(given: Arguments, wanted: object, policy: Policy) -> Serving:
         given.refuse(f"serving={show(wanted)}; wanted serving(...), from pytest_distbench.elastic")
     if policy != "elastic":
         given.refuse(f"serving takes slots from jobs that can give them: wanted policy='elastic', not {policy!r}")
-    per_replica = given.number("serving: per_replica", wanted.per_replica, above=0.0)
+    per_replica = given.number("serving: per_replica", wanted.per_replica, least=SLOWEST_PER_S, most=FASTEST_PER_S)
     if isinstance(wanted.demand, str | bytes | Mapping) or not isinstance(wanted.demand, Sequence):
         given.refuse(f"serving: demand={show(wanted.demand)}; wanted pairs (seconds, requests per second)")
     demand: list[Demand] = []
     for pair in wanted.demand:
         numbers = [as_float(number) for number in pair] if isinstance(pair, tuple | list) else []
-        if len(numbers) != 2 or any(n is None or not math.isfinite(n) or n < 0 for n in numbers):
-            given.refuse(f"serving: demand has {show(pair)}; wanted a pair (seconds, requests per second)")
+        if len(numbers) != 2 or any(n is None or not 0 <= n <= FASTEST_PER_S for n in numbers):
+            given.refuse(
+                f"serving: demand has {show(pair)}; wanted a pair (seconds, requests per second), each at most "
+                f"{FASTEST_PER_S:g}"
+            )
         at_s, per_s = (float(number or 0.0) for number in numbers)
         if demand and at_s <= demand[-1].at_s:
             given.refuse(

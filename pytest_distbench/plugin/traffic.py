@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -21,6 +23,7 @@ from pytest_distbench.workloads import buckets, compression, links, overlap
 _WORKLOADS = Path(workloads.__file__).parent
 _LARGEST_MATRIX = 2**17
 _MOST_LAYERS = 1000
+_MOST_LISTED = 1000
 _MESSAGES = ("message_bytes", "bandwidth_bytes", "latency_bytes")
 """Parameters that say how large a message is. Gradients are no choice of the caller's: compression is run as it is."""
 
@@ -197,10 +200,13 @@ class Communication:
         return given
 
     def _each_once(self, given: Arguments, name: str, value: object) -> list[Any]:
-        if isinstance(value, str | bytes | Mapping) or not isinstance(value, Collection) or not len(value):
-            given.refuse(f"{name}={show(value)}; wanted a list")
-        listed = list(value)
-        if len({repr(item) for item in listed}) < len(listed):
+        listed: list[Any] = []
+        if isinstance(value, Collection) and not isinstance(value, str | bytes | Mapping):
+            with contextlib.suppress(Exception):  # an array without dimension
+                listed = list(itertools.islice(value, _MOST_LISTED + 1))
+        if not 1 <= len(listed) <= _MOST_LISTED:
+            given.refuse(f"{name}={show(value)}; wanted a list of 1 to {_MOST_LISTED}")
+        if len({str(item) for item in listed}) < len(listed):
             given.refuse(f"{name}={show(value)}; each can be measured once only")
         return listed
 

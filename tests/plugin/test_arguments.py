@@ -212,7 +212,7 @@ def test_a_placeholder_that_is_written_in_another_way_is_refused(written: str, m
         make(tmp_path).run(HERE, args=[f"--x={written}"])
     with pytest.raises(Misuse, match=rf"env\['X'\]: {words}"):
         make(tmp_path).run(HERE, env={"X": f"--x={written}"})
-    assert make(tmp_path).run(HERE, args=["{'loss': 1}", "{}", "{step}", meant])
+    assert make(tmp_path).run(HERE, args=["{'loss': 1}", "{}", "{step}", meant, numpy.int64(5), numpy.float64(0.5)])
 
 
 @pytest.mark.parametrize(
@@ -438,6 +438,8 @@ def test_a_serving_of_a_pool_is_taken_or_refused(
         ({"name": "  "}, "name='  '; wanted printable text"),
         ({"timeout": 0}, "timeout=0; wanted a finite number above 0"),
         ({"world_size": 0}, "world_size=0; wanted a whole number of at least 1"),
+        ({"args": range(10**9)}, "args has 1000000000 arguments; wanted at most 10000"),
+        ({"tolerance": {" ": 0.1}}, "tolerance={' ': 0.1}; wanted a fraction such as 0.05, or one per metric name"),
         ({"args": "--steps 5"}, "args='--steps 5'; wanted a list, one text for each argument: ['--steps', '50']"),
         ({"name": "a\nb"}, "name='a\\nb'; wanted printable text"),
         ({"params": {1: 2}}, "params={1: 2}; wanted a dict whose keys are text"),
@@ -457,7 +459,12 @@ def test_an_error_says_what_was_wanted_what_was_found_and_where(
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        ({"values": [1.0] * 1001}, "distbench.judge('e'): values has 1001 numbers; wanted one per repetition, at most"),
+        ({"values": [1.0] * 1001}, "distbench.judge('e'): values=[1.0, 1.0, "),
+        (
+            {"values": range(10**9)},
+            "distbench.judge('e'): values=range(0, 1000000000); wanted one number per repetition",
+        ),
+        ({"values": (x for x in (1, 2))}, "distbench.judge('e'): values=<generator"),
         ({"values": [1e308]}, "distbench.judge('e'): values=1e+308; wanted a finite number of at least -1e+300"),
         ({"name": "  "}, "distbench.judge: name='  '; wanted printable text without [ ]"),
         ({"name": "fingerprint"}, "distbench.judge: name='fingerprint': the plugin itself records something of that"),

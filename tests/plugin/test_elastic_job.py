@@ -21,7 +21,7 @@ from pytest_distbench.records.timeline import append
 CYCLE_AND_STDOUT = "cycle\n    from pytest_distbench.read import stdout\n    from pytest_distbench.elastic import cycle"
 
 TEST = """
-    from pytest_distbench.elastic import cycle, join, kill, leave, stop
+    import numpy as np; from pytest_distbench.elastic import cycle, join, kill, leave, stop
 
     def body(rank):
         pass
@@ -45,6 +45,11 @@ TEST = """
             "body, nodes=(1, 2), plan=leave(at_s=1, nodes=2)",
             "*plan: leave(at_s=1, nodes=2): of 2 nodes 0 would be left*",
         ),
+        (
+            "body, nodes=(1, 2), plan=leave(at_s=np.float32(1), nodes=np.int64(2))",
+            "*plan: leave(at_s=1, nodes=2): of 2 nodes 0 would be left*",
+        ),
+        ("body, nodes=2, plan=kill(at_step=np.int64(0))", "*kill: at_step=0; wanted a whole number of at least 1*"),
         ("body, nodes=2, plan=join(at_s=1)", "*plan: join(at_s=1): 2 nodes and 1 more are 3, and there are 2 slots*"),
         ("body, nodes=2, plan=[stop(at_s=3, for_s=1), stop(at_s=1, for_s=1)]", "*it would be in the past then*"),
         ("body, nodes=(1, 2), start=3", "*start=3; wanted a whole number of at least 1 and at most 2*"),

@@ -142,3 +142,20 @@ def test_misspelt_names_of_metrics_are_told(project: Project) -> None:
         ]
     )
     result.assert_outcomes(failed=1, passed=3, warnings=1)
+
+
+def test_numpy_s_numbers_are_numbers(project: Project) -> None:
+    made = project("""
+        import numpy as np
+        import pytest
+
+        def body(rank):
+            pass
+
+        @pytest.mark.world_size(np.int64(2))
+        @pytest.mark.distbench(timeout=np.int64(60), launches=np.int8(2), tolerance=np.float32(0.5))
+        def test_marker(distbench):
+            assert len(distbench.run(body, params={"stand_in": {"step": 0.02}}).launches) == 2
+    """)
+
+    run(made).assert_outcomes(passed=1)

@@ -84,8 +84,12 @@ SERVES = "[A], **GIVEN, serving=serving(load, per_replica=10, demand={demand})"
             "*serving takes slots from jobs that can give them: wanted policy='elastic', not 'gang'*",
         ),
         (
+            "[A], **GIVEN, serving=serving(load, per_replica=1e-6, demand=[(0, 1e308)])",
+            "*serving: demand has (0, 1e+308); wanted a pair (seconds, requests per second), each at most 1e+06*",
+        ),
+        (
             "[A], **GIVEN, serving=serving(load, per_replica=0, demand=[(5, 1)])",
-            "*serving: per_replica=0; wanted a finite number above 0*",
+            "*serving: per_replica=0; wanted a finite number of at least 1e-06, at most 1e+06*",
         ),
         ("[A], **GIVEN, serving=serving('no.py::load', per_replica=1, demand=[(5, 1)])", "*no.py*"),
     ],

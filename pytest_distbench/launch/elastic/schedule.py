@@ -8,7 +8,9 @@ from collections.abc import Collection, Iterator
 from typing import get_args
 
 from pytest_distbench.errors import ConfigurationError, show
+from pytest_distbench.records.choices import LONGEST_TIMEOUT_S
 from pytest_distbench.records.elastic import Change, ChangeKind, ElasticJob, MembershipPlan
+from pytest_distbench.records.metric import LARGEST_WHOLE
 from pytest_distbench.units import as_float
 
 _LOOKED_AT = 1000
@@ -149,11 +151,15 @@ def _check_order(latest: dict[str, Change], change: Change) -> None:
 
 def _check_number(where: str, name: str, value: object, *, least: float = -math.inf, above: float = -math.inf) -> None:
     number = as_float(value) if isinstance(value, int | float) else None  # others are lost on their way to a process
-    if number is None or not math.isfinite(number) or number < least or number <= above:
-        limit = f"above {above:g}" if above > -math.inf else f"of at least {least:g}"
-        raise ConfigurationError(f"{where}: {name}={show(value)}; wanted seconds, a finite number {limit}")
+    if number is None or not (number >= least and number > above and number <= LONGEST_TIMEOUT_S):
+        limit = f"above {above:g}" if above > -math.inf else f"at least {least:g}"
+        raise ConfigurationError(
+            f"{where}: {name}={show(value)}; wanted seconds, {limit} and at most {LONGEST_TIMEOUT_S:g}"
+        )
 
 
 def _check_whole(where: str, name: str, value: object, *, least: int = 1) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or not least <= value:
-        raise ConfigurationError(f"{where}: {name}={show(value)}; wanted a whole number of at least {least}")
+    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= LARGEST_WHOLE:
+        raise ConfigurationError(
+            f"{where}: {name}={show(value)}; wanted a whole number of at least {least} and at most {LARGEST_WHOLE}"
+        )
