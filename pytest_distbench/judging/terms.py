@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from pytest_distbench.records.bound_text import AskedBound
+from pytest_distbench.records.kinds import METRIC_KINDS, Better
 
 _NEAR = 0.8
 """Of the letters of two names that are taken for one, so many are the same, in order."""
@@ -76,3 +77,12 @@ class Terms:
             if name not in names and name.replace("time_to_", "steps_to_", 1) not in names
         }
         return {name: found[0] for name, found in near.items() if found}
+
+    def without_effect(self, kinds: Mapping[str, Better]) -> list[str]:
+        """Names of metrics that were given a tolerance, and are equal or not.
+
+        Args:
+            kinds: of the metrics there are, by name.
+        """
+        given = self.tolerance if isinstance(self.tolerance, Mapping) else {}
+        return [name for name in given if name in kinds and METRIC_KINDS[kinds[name]].rule == "exact"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Generator, Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -100,7 +101,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     except markers.UnfitClass:
         return  # the fixture world_size tells it, as these tests are set up
     except ConfigurationError as error:
-        state.usage_errors.append(f"{definition.nodeid}: {error}")
+        state.usage_errors.append(f"{_where(definition)}: {error}")
         return
     own = any("world_size" in str(m.args[:1]) for m in definition.iter_markers("parametrize"))
     if not own:
@@ -126,7 +127,13 @@ def pytest_itemcollected(item: pytest.Item) -> None:
     except UnfitClass:
         return
     except ConfigurationError as error:
-        item.config.stash[STATE].usage_errors.append(f"{item.nodeid}: {error}")
+        item.config.stash[STATE].usage_errors.append(f"{_where(item)}: {error}")
+
+
+def _where(item: pytest.Item) -> str:
+    """The test, and the line where it begins: that of its first marker."""
+    file, line, _ = item.location
+    return item.nodeid if line is None else f"{item.nodeid} ({Path(file).name}:{line + 1})"
 
 
 @pytest.hookimpl(trylast=True)

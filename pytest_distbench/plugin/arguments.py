@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import math
 import os
@@ -88,12 +87,11 @@ class Arguments:
 
     def numbers(self, name: str, value: object) -> list[float]:
         """One number that a rank could record, or several: a list, a tuple, an array of one dimension."""
-        listed: list[object] = [value]
-        if isinstance(value, Collection) and not isinstance(value, str | bytes | Mapping | Set):
-            with contextlib.suppress(Exception):  # an array without dimension is one number; the rest is told below
-                listed = list(itertools.islice(value, MOST_LAUNCHES + 1))
-        elif as_float(value) is None:
-            self.refuse(f"{name}={show(value)}; wanted a number, or a list of numbers")
+        listed = several(value, most=MOST_LAUNCHES)
+        if listed is None:
+            if as_float(value) is None:
+                self.refuse(f"{name}={show(value)}; wanted a number, or a list of numbers")
+            listed = [value]
         if len(listed) > MOST_LAUNCHES:
             self.refuse(f"{name}={show(value)}; wanted one number per repetition, at most {MOST_LAUNCHES}")
         return [self.number(name, number, least=-LARGEST_NUMBER, most=LARGEST_NUMBER) for number in listed]
@@ -131,9 +129,10 @@ class Arguments:
 
     def seeds(self, value: object) -> tuple[int, ...]:
         """At least one seed, each once."""
-        if isinstance(value, str | bytes | Mapping) or not isinstance(value, Sequence):
+        listed = several(value, most=MOST_LAUNCHES)
+        if listed is None:
             self.refuse(f"seeds={show(value)}; wanted a list of whole numbers, each once, such as range(5)")
-        seeds = [self.seed("seeds: a seed", seed) for seed in itertools.islice(value, MOST_LAUNCHES + 1)]
+        seeds = [self.seed("seeds: a seed", seed) for seed in listed]
         if not 1 <= len(seeds) <= MOST_LAUNCHES or len(set(seeds)) < len(seeds):
             self.refuse(f"seeds={show(value)}; wanted 1 to {MOST_LAUNCHES} whole numbers, each once, such as range(5)")
         if len(seeds) > 1 and (large := [seed for seed in seeds if abs(seed) > LARGEST_WHOLE]):
@@ -266,6 +265,16 @@ class Arguments:
                 outside = f"{Path(file).name}:{frame.f_lineno}"
             frame = frame.f_back  # type: ignore[assignment] # None ends the loop
         return outside
+
+
+def several(value: object, *, most: int) -> list[object] | None:
+    """What a list, a tuple, a range or an array holds, at most one more than there may be; None: it is none of them."""
+    if not isinstance(value, Collection) or isinstance(value, str | bytes | bytearray | Mapping | Set):
+        return None
+    try:
+        return list(itertools.islice(value, most + 1))
+    except Exception:  # noqa: BLE001 an array without dimension; whatever an object of the user's raises
+        return None
 
 
 def _can_be_text(value: object) -> bool:

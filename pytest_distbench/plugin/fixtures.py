@@ -205,6 +205,8 @@ class Distbench:
         measured = {m.name for launch in run.launches for m in launch.measurements}
         for name, meant in request.terms.misspelt(measured | {v.name for v in run.verdicts.values()}).items():
             self._node.warn(DistbenchWarning(f"nothing called {name!r} was judged; is {meant!r} meant?"))
+        for name in request.terms.without_effect({v.name: v.better for v in run.verdicts.values()}):
+            self._node.warn(DistbenchWarning(f"the tolerance for {name!r} has no effect: the metric is exact"))
         return run
 
     def measure(

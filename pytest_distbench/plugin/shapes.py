@@ -10,12 +10,13 @@ import pytest
 
 from pytest_distbench import workloads
 from pytest_distbench.errors import ConfigurationError, show
-from pytest_distbench.plugin.arguments import MOST_ITERATIONS, Arguments
+from pytest_distbench.plugin.arguments import MOST_ITERATIONS, Arguments, several
 from pytest_distbench.plugin.fixtures import Distbench
 from pytest_distbench.plugin.runs import Run
 from pytest_distbench.plugin.workload import wanted_function
 from pytest_distbench.records.choices import MODES, OverRanks
-from pytest_distbench.units import format_bytes
+from pytest_distbench.records.metric import as_scalar
+from pytest_distbench.units import as_int, format_bytes
 from pytest_distbench.workloads.collectives import OPERATIONS, Operation, operation
 from pytest_distbench.workloads.collectives.groups import groups_of
 from pytest_distbench.workloads.collectives.reductions import REDUCTIONS, reduction
@@ -27,7 +28,8 @@ if TYPE_CHECKING:
 
 LARGEST_BYTES = 2**45
 MOST_PARTS = 10**4
-"""More of either is a typing error."""
+MOST_SIZES = 10**4
+"""More of any is a typing error."""
 
 _WORKLOADS = Path(workloads.__file__).parent
 OPTIONS = ("world_size", "launches", "timeout", "tolerance", "name")
@@ -107,6 +109,7 @@ class CollectiveSweep:
             redops = _names(given, "redop", redop, REDUCTIONS, reduction)
             item = max(dtype_of(name).item_bytes for name in ([dtypes] if isinstance(dtypes, str) else dtypes))
             chosen = _sizes(given, sizes, usual, item)
+            group = number if (number := as_int(group)) is not None else group
             groups = groups_of(group, ranks)
         except ConfigurationError as error:
             given.refuse(str(error))
@@ -121,6 +124,7 @@ class CollectiveSweep:
         buffers = given.choice("buffers", buffers, MEMORY_KINDS)
         together = given.choice("together", together, TOGETHER)
         parts = given.whole("parts", parts, least=1, most=MOST_PARTS)
+        in_place = found if isinstance(found := as_scalar(in_place), bool) else in_place
         if in_place is not None and not isinstance(in_place, bool):
             given.refuse(f"in_place={show(in_place)}; wanted True, False, or None: as it is usual")
         if not isinstance(root, str) or root != SHIFT:
@@ -287,9 +291,12 @@ def _sizes(given: Arguments, sizes: object, usual: Preset, item: int) -> list[in
     """Message sizes in bytes, in the order given."""
     if isinstance(sizes, str):
         return usual.sizes(item)
-    if isinstance(sizes, bytes | Mapping) or not isinstance(sizes, Sequence) or not len(sizes):
+    listed = several(sizes, most=MOST_SIZES)
+    if not listed:
         given.refuse(f"sizes={show(sizes)}; wanted a list of numbers of bytes, or one of {', '.join(PRESETS)}")
-    found = [given.whole("sizes: a number of bytes", size, least=1, most=LARGEST_BYTES) for size in sizes]
+    if len(listed) > MOST_SIZES:
+        given.refuse(f"sizes={show(sizes)}; wanted at most {MOST_SIZES} sizes")
+    found = [given.whole("sizes: a number of bytes", size, least=1, most=LARGEST_BYTES) for size in listed]
     if len(set(found)) < len(found):
         given.refuse(f"sizes={show(sizes)}; each can be measured once only")
     return found

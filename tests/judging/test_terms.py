@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import pytest
 
 from pytest_distbench.judging.terms import Terms
+from pytest_distbench.records.kinds import Better
 
 NAMED = {"step": 0.2}
 
@@ -65,3 +66,13 @@ def test_a_name_that_is_nearly_a_metrics_is_told(
     terms = Terms(tolerance=tolerance, metrics=metrics, default_tolerance=0.1, max_launches=1, cores=2)
 
     assert terms.misspelt(measured) == misspelt
+
+
+def test_a_tolerance_of_what_is_equal_or_not_has_no_effect() -> None:
+    kinds: dict[str, Better] = {"step": "lower", "count": "exact", "bytes": "exact", "loss": "curve"}
+    named = dict.fromkeys(["step", "count", "loss", "other"], 0.1)
+
+    def without_effect(tolerance: float | dict[str, float] | None) -> list[str]:
+        return Terms(tolerance=tolerance, default_tolerance=0.1, max_launches=1, cores=2).without_effect(kinds)
+
+    assert [without_effect(named), without_effect(0.1), without_effect(None)] == [["count"], [], []]

@@ -519,7 +519,7 @@ def test_an_error_names_the_call_and_the_argument_of_the_test(
 
 
 def test_numbers_of_numpy_are_taken(tmp_path: Path) -> None:
-    run = make(tmp_path).run(body, launches=numpy.int64(2), timeout=numpy.float32(3.0), seeds=list(numpy.arange(2)))  # type: ignore[arg-type]
+    run = make(tmp_path).run(body, launches=numpy.int64(2), timeout=numpy.float32(3.0), seeds=numpy.arange(2))  # type: ignore[arg-type]
 
     assert len(run.launches) >= 2
 

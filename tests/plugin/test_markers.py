@@ -11,7 +11,7 @@ from support.projects import EXIT_USAGE, Project, run
     [
         (
             "distbench(tolerence=0.1)",
-            "*test_step*unknown keyword tolerence; known are: timeout, *, metrics, bounds, xfail_perf*",
+            "*unknown keyword tolerence; known are: timeout, *, metrics, bounds, xfail_perf*",
         ),
         ("distbench(tolerance='big')", "*tolerance='big'; wanted a fraction*"),
         ("distbench(launches=0)", "*launches=0; wanted a whole number from 1 to 1000*"),
@@ -45,7 +45,7 @@ def test_a_bad_marker_is_a_usage_error(project: Project, marker: str, message: s
     """)
     result = run(made)
 
-    result.stderr.fnmatch_lines([message])
+    result.stderr.fnmatch_lines([f"*test_it.py::test_step (test_it.py:3): {message}"])
     assert result.ret == EXIT_USAGE
 
 
@@ -142,6 +142,21 @@ def test_misspelt_names_of_metrics_are_told(project: Project) -> None:
         ]
     )
     result.assert_outcomes(failed=1, passed=3, warnings=1)
+
+
+def test_a_tolerance_without_effect_is_told(project: Project) -> None:
+    made = project("""
+        def body(rank):
+            pass
+
+        def test_argument(distbench):
+            P = {"stand_in": {"step": 0.02, "count!exact": 7}}
+            distbench.run(body, params=P, tolerance={"step": 0.1, "count": 0.1})
+    """)
+    result = run(made, "-W", "default")
+
+    result.stdout.fnmatch_lines(["*the tolerance for 'count' has no effect: the metric is exact"])
+    result.assert_outcomes(passed=1, warnings=1)
 
 
 def test_numpy_s_numbers_are_numbers(project: Project) -> None:

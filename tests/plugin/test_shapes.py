@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy
 import pytest
 from support.fixtures import made_up_distbench
 
@@ -48,6 +49,9 @@ def wanted(run: Run) -> dict[str, Any]:
         ("all_reduce", {"group": "half"}, "group='half' of 2 ranks is one rank: it needs 4 ranks"),
         ("all_reduce", {"group": "third"}, "group='third': wanted one of all, half, halves, or a number of ranks"),
         ("all_reduce", {"over_ranks": "min"}, "over_ranks='min'; wanted one of max, mean"),
+        ("all_reduce", {"sizes": numpy.array(4)}, "sizes=array(4); wanted a list of numbers of bytes"),
+        ("all_reduce", {"sizes": {4}}, "sizes={4}; wanted a list of numbers of bytes, or one of powers"),
+        ("all_reduce", {"sizes": range(1, 10**9)}, "sizes=range(1, 1000000000); wanted at most 10000 sizes"),
         ("all_reduce", {"sizes": "huge"}, "unknown preset of sizes 'huge': known are powers, small"),
         ("all_reduce", {"sizes": [1 << 30], "max_bytes": 1024}, "no message size left of 1"),
         ("all_reduce", {"sizes": [2]}, "no message size left of 1: float32 takes 4 B"),
@@ -75,6 +79,15 @@ def test_a_sweep_that_cannot_be_is_explained(
         sweep(tmp_path, collective, **options)
 
     assert message in str(refused.value)
+
+
+def test_numpy_s_numbers_are_taken(tmp_path: Path) -> None:
+    options = {"sizes": numpy.array([4, 16]), "group": numpy.int64(2), "in_place": numpy.bool_(True)}
+
+    params = wanted(sweep(tmp_path, "all_reduce", **options))
+
+    assert (params["sizes"], params["group"], params["in_place"]) == ([4, 16], 2, True)
+    assert [type(params["group"]), type(params["in_place"])] == [int, bool]
 
 
 def test_sizes_are_rounded_as_long_as_they_stay_apart(tmp_path: Path) -> None:

@@ -65,7 +65,7 @@ def test_its_markers_are_checked(project: Project) -> None:
     result = run(project(CLASS.replace("world_size(8)", "world_size(mx=8)")))
 
     assert result.ret == EXIT_USAGE
-    result.stderr.fnmatch_lines(["*TestIt::test_eight: @pytest.mark.world_size: unknown keyword mx*"])
+    result.stderr.fnmatch_lines(["*TestIt::test_eight (test_it.py:22): @pytest.mark.world_size: unknown keyword mx*"])
 
 
 def test_a_class_whose_world_size_is_none_is_the_error_of_its_tests_alone(project: Project) -> None:
