@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import itertools
+import threading
 import time
+from collections.abc import Callable
+from typing import ParamSpec, TypeVar
 
 import pytest
 import torch
 
 from pytest_distbench.testing import streams
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 TICK_S = 1e-7
 """That the host needs to look at its clock."""
@@ -16,13 +22,16 @@ CYCLES_PER_S = 1e9
 
 
 class VirtualCuda:
-    """One device, and one host whose time passes only where it is said to."""
+    """One device, and one host whose time passes only where it is said to, in the thread that made it.
+
+    Threads that an earlier test left, as torchft's watchdog, which takes a sleep that is none for a hang, keep theirs.
+    """
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 1000.0
         patch = monkeypatch.setattr
-        patch(time, "perf_counter", self._look)
-        patch(time, "sleep", self.compute)
+        patch(time, "perf_counter", _in_this_thread(self._look, time.perf_counter))
+        patch(time, "sleep", _in_this_thread(self.compute, time.sleep))
         patch(streams, "CALLS", [])
         patch(streams, "STREAMS", [])
         self.device = streams.Device()
@@ -48,3 +57,12 @@ class VirtualCuda:
     def counts(self) -> dict[str, int]:
         """How often what was called that the stand-in counts."""
         return {name: len(list(group)) for name, group in itertools.groupby(sorted(streams.CALLS))}
+
+
+def _in_this_thread(made_up: Callable[P, T], real: Callable[P, T]) -> Callable[P, T]:
+    here = threading.get_ident()
+
+    def call(*arguments: P.args, **options: P.kwargs) -> T:
+        return (made_up if threading.get_ident() == here else real)(*arguments, **options)
+
+    return call

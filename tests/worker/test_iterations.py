@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 
 import pytest
@@ -44,6 +45,25 @@ def is_in_each_mode(rank: RankContext) -> None:
             while time.perf_counter() < until:
                 pass
             cuda.launch(KERNEL_S)
+
+
+def test_the_made_up_clock_is_its_threads_alone(cuda: VirtualCuda) -> None:
+    """A watchdog that torchft leaves in the tests' process ended, now and then, while another test made time up."""
+    seen: list[float] = []
+
+    def sleep() -> None:
+        began = time.perf_counter()
+        time.sleep(0.01)
+        seen.append(time.perf_counter() - began)
+
+    thread = threading.Thread(target=sleep)
+    thread.start()
+    thread.join()
+    sleep()
+    [real, made_up] = seen
+
+    assert (real >= 0.01, made_up) == (True, pytest.approx(0.01, abs=1e-6))
+    assert cuda.now == pytest.approx(1000.01, abs=1e-6)
 
 
 @pytest.mark.parametrize(("warmup", "iterations"), [(0, 1), (2, 3)])
