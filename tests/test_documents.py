@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from pytest_distbench.commands.cli import main
+from pytest_distbench.plugin.markers import KEYWORDS
 from pytest_distbench.records.options import OPTIONS
 from pytest_distbench.report.sections import SECTIONS
 
@@ -71,6 +72,17 @@ def test_the_readme_has_every_option_and_every_table() -> None:
 
     assert [name for name in OPTIONS if f"--distbench-{name}" not in readme] == []
     assert [name for name in SECTIONS if f"`{name}`" not in readme] == []
+
+
+def test_the_readme_has_every_keyword_of_every_marker() -> None:
+    readme = (ROOT / "README.md").read_text()
+    described = dict(re.findall(r"`(\w+)\(([^`]*)\)`", readme.partition("**Markers**")[2]))
+
+    assert {
+        name: [keyword for keyword in keywords if f"{keyword}=" not in described[name]]
+        for name, keywords in KEYWORDS.items()
+        if keywords
+    } == {"world_size": [], "gpu": [], "distbench": []}
 
 
 @of_every_page

@@ -29,6 +29,7 @@ from pytest_distbench.plugin.runs import Run
 from pytest_distbench.plugin.workload import Wanted, wanted_function
 from pytest_distbench.records.bound_text import BoundValue
 from pytest_distbench.records.fingerprint import Fingerprint
+from pytest_distbench.records.kinds import METRIC_KINDS
 from pytest_distbench.records.metric import Measurement, Scalar
 from pytest_distbench.records.options import FAKE
 from pytest_distbench.records.reader import Reader
@@ -358,6 +359,8 @@ class Distbench:
             at=point,
             bounds=given.bounds(at_least, at_most, unit=unit),
         )
+        if tolerance is not None and METRIC_KINDS[metric.better].rule == "exact":
+            given.refuse(f"tolerance={show(tolerance)} has no effect with better={better!r}: it is equal or not")
         samples = self._derived_samples(given, metric, values, of)
         request = self.ask.case(
             given,

@@ -19,7 +19,7 @@ from pytest_distbench.units import as_float, as_int
 if TYPE_CHECKING:
     from pytest_distbench.run.settings import Settings
 
-_KEYWORDS = {
+KEYWORDS = {
     "world_size": ("min", "max"),
     "gpu": ("min_memory", "capability", "link"),
     "cpu": (),
@@ -154,7 +154,7 @@ def requirement(markers: Iterable[pytest.Mark]) -> Requirement:
 
 
 def _check_keywords(mark: pytest.Mark) -> None:
-    known = _KEYWORDS.get(mark.name)
+    known = KEYWORDS.get(mark.name)
     unknown = sorted(set(mark.kwargs) - set(known or ())) if known is not None else []
     if mark.name in ("gpu", "cpu", "full") and mark.args:
         raise ConfigurationError(f"@pytest.mark.{mark.name} takes keywords only, found {mark.args!r}")

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-import itertools
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +10,7 @@ import pytest
 
 from pytest_distbench import workloads
 from pytest_distbench.errors import ConfigurationError, show
-from pytest_distbench.plugin.arguments import MOST_ITERATIONS, Arguments
+from pytest_distbench.plugin.arguments import MOST_ITERATIONS, Arguments, several
 from pytest_distbench.plugin.fixtures import Distbench
 from pytest_distbench.plugin.runs import Run
 from pytest_distbench.plugin.shapes import LARGEST_BYTES, OPTIONS
@@ -200,11 +198,8 @@ class Communication:
         return given
 
     def _each_once(self, given: Arguments, name: str, value: object) -> list[Any]:
-        listed: list[Any] = []
-        if isinstance(value, Collection) and not isinstance(value, str | bytes | Mapping):
-            with contextlib.suppress(Exception):  # an array without dimension
-                listed = list(itertools.islice(value, _MOST_LISTED + 1))
-        if not 1 <= len(listed) <= _MOST_LISTED:
+        listed = several(value, most=_MOST_LISTED)
+        if not listed or len(listed) > _MOST_LISTED:
             given.refuse(f"{name}={show(value)}; wanted a list of 1 to {_MOST_LISTED}")
         if len({str(item) for item in listed}) < len(listed):
             given.refuse(f"{name}={show(value)}; each can be measured once only")

@@ -477,6 +477,10 @@ def test_an_error_says_what_was_wanted_what_was_found_and_where(
             f"distbench.judge('e'): at['a']={10**30}; wanted True, False, printable text",
         ),
         ({"at": {"a": "x" * 101}}, f"distbench.judge('e'): at['a']='{'x' * 101}'; wanted True, False, printable text"),
+        (
+            {"better": "exact", "tolerance": 0.1},
+            "distbench.judge('e'): tolerance=0.1 has no effect with better='exact': it is equal or not",
+        ),
         ({"at": {"a": None}}, "distbench.judge('e'): at['a']=None; wanted True, False, printable text of at most 100"),
     ],
 )
