@@ -30,6 +30,7 @@ TESTED: Mapping[Release, tuple[str, ...]] = MappingProxyType(
         (2, 12): ("3.13",),
         (2, 13): ("3.11",),
         (2, 14): ("3.13",),
+        (2, 15): ("3.11",),
     }
 )
 """Release of torch -> the Pythons under which all of its row in docs/versions.md passed."""

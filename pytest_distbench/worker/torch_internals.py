@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import inspect
 import multiprocessing.connection
 import os
 import socket
@@ -71,7 +72,9 @@ def cpus_near_gpu(index: int, mode: str) -> set[int]:
     from torch.numa import binding  # not in torch 2.8 and before
 
     options = binding.NumaOptions(affinity_mode=binding.AffinityMode(mode))
-    return set(binding._get_logical_cpus_to_bind_to(gpu_index=index, numa_options=options))
+    find = binding._get_logical_cpus_to_bind_to
+    name = next(iter(inspect.signature(find).parameters))  # gpu_index; from torch 2.15 on device_index
+    return set(find(**{name: index}, numa_options=options))
 
 
 def is_fork_poisoned() -> bool:

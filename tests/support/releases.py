@@ -15,3 +15,6 @@ needs_numa = pytest.mark.skipif(
     release_of(metadata.version("torch")) < PARTS["numa"].since, reason="this torch has no NUMA binding"
 )
 needs_recorder = pytest.mark.skipif(not RECORDS, reason="this torch does not record the collectives of gloo")
+refuses_bf16 = pytest.mark.skipif(
+    release_of(metadata.version("torch")) >= (2, 15), reason="this torch compresses gradients to bf16 on gloo too"
+)

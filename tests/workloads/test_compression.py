@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from support.launching import Launch
-from support.releases import RECORDS
+from support.releases import RECORDS, refuses_bf16
 
 from pytest_distbench.errors import ConfigurationError
 from pytest_distbench.launch.contract import Launcher
@@ -60,6 +60,7 @@ def test_less_is_sent_and_the_gradient_is_less_exact(train: Train) -> None:
 
 
 @pytest.mark.spawn
+@refuses_bf16
 @pytest.mark.parametrize("launcher", ["warm"], indirect=True)
 def test_what_torch_refuses_here_is_skipped_with_its_reason(train: Train) -> None:
     record = train("bf16")
