@@ -262,9 +262,16 @@ def distbench(request: pytest.FixtureRequest, world_size: int, distbench_backend
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None]:
-    """Make the launches of a test that it asked for and did not look at; their failure is the test's."""
+    """Make the launches of a test that it asked for and did not look at; their failure is the test's.
+
+    So is a failure that the test has caught, whether it then passes or skips.
+    """
     try:
         yield
+    except pytest.skip.Exception:
+        if (skipped := item.stash.get(_MADE, None)) is not None:
+            skipped.tell_caught()
+        raise
     finally:
         made = item.stash.get(_MADE, None)
         if made is not None:

@@ -210,6 +210,7 @@ class VerdictKind:
 VERDICT_KINDS: dict[str, VerdictKind] = {
     "beyond": VerdictKind(mark="!", words="beyond a bound", fails=True, is_answer=True),
     "regressed": VerdictKind(mark="!", words="regressed", fails=True, is_answer=True, moved=True),
+    "lost": VerdictKind(mark="!", words="no longer measured", fails=True, is_answer=True, wants_update=True),
     "changed": VerdictKind(mark="!", words="with another fingerprint", fails=True, is_answer=True, wants_update=True),
     "volatile": VerdictKind(
         mark="!", words="of a workload that is another one in every run", fails=True, wants_update=True, is_told=True
