@@ -355,7 +355,10 @@ def pytest_runtest_makereport(
         carry.attach_test(report, *test_and_id(item), attempt=f"{os.getpid()}-{item.stash[_ATTEMPTS]}")
     cases = item.stash.get(_CASES, {})
     if cases and (call.when != "setup" or not report.passed):  # what fixtures measured before the test is the test's
+        from pytest_distbench.records.record import replace
+
         told = _store_cases(item.config, report, list(cases.values()))
+        told = [replace(case, test_outcome=report.outcome) for case in told]
         carry.attach_cases(report, told)
         carry.attach_numbers(item, report, told, case_id=test_and_id(item)[1])
         cases.clear()

@@ -48,6 +48,7 @@ from pytest_distbench.run.loop import Session
 from pytest_distbench.run.references import Nothing
 from pytest_distbench.run.request import CaseRequest, LaunchRequest
 from pytest_distbench.run.samples import SampleFailed, Samples
+from pytest_distbench.units import why_impossible
 
 Recorder = Callable[[CaseResult], None]
 """Where finished cases go, to be carried into the reports. A case that comes again takes the earlier's place."""
@@ -379,7 +380,7 @@ class Distbench:
             world_size=self.world_size,
             identity=self.ask.identity(given, params),
             launches=None if callable(values) else int(samples.most),
-            tolerance=None if tolerance is None else given.number("tolerance", tolerance, least=0.0),
+            tolerance=None if tolerance is None else given.fraction("tolerance", tolerance),
         )
         reference = self._guard(lambda: self._session.reference(request))
         with self._lend_terminal():
@@ -471,8 +472,10 @@ class Distbench:
         test, case_id = test_and_id(self._node)
         lost = self._guard(lambda: self._session.lost_cases(test, case_id, self.backend, used=self._used))
         if lost:
-            paths = [str(self._session.store.path(name.test, name.key)) for name in lost]
-            raise Regression(lost_text(lost, paths, folder=self._session.store.folder, command=self._command))
+            store, here = self._session.store, self._node.config.invocation_params.dir
+            paths = [os.path.relpath(store.path(name.test, name.key), here) for name in lost]
+            folder = os.path.relpath(store.folder, here)
+            raise Regression(lost_text(lost, paths, folder=folder, command=self._command))
 
     def _derived_samples(
         self, given: Arguments, metric: Measurement, values: object, of: Sequence[Run] | Run
@@ -489,6 +492,9 @@ class Distbench:
         numbers = given.numbers("values", values)
         if not numbers:
             given.refuse("no value to judge")
+        why = next(filter(None, (why_impossible(number, metric.unit) for number in numbers)), "")
+        if why and (metric.is_judged or metric.bounds):
+            given.refuse(f"values={show(values)}: {why}")
         measured = next((run.samples.launches[0].software for run in reversed(self._runs) if run.samples.launches), {})
         return GivenNumbers(metric, numbers, measured or self._session.hardware.software)
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
-from pathlib import Path
 
 from pytest_distbench.judging.severity import worst
 from pytest_distbench.judging.software import software_changes
@@ -71,7 +70,7 @@ def _next_steps(result: CaseResult, command: str, *, intended: str) -> list[str]
     ]
 
 
-def lost_text(names: Sequence[EntryName], paths: Sequence[str], *, folder: Path, command: str) -> str:
+def lost_text(names: Sequence[EntryName], paths: Sequence[str], *, folder: str, command: str) -> str:
     """Explain that cases of the baseline were not measured: which, where they are stored, and what takes them out.
 
     Args:
@@ -83,7 +82,7 @@ def lost_text(names: Sequence[EntryName], paths: Sequence[str], *, folder: Path,
     cases = [name.key for name in names]
     more = f" and {len(cases) - 1} more" if len(cases) > 1 else ""
     parts = [word for name in names[:_MOST_REASONS] for word in ("-k", str(name))]
-    prune = shlex.join(["distbench", "baseline", "prune", "--baselines", str(folder), *parts, "--delete"])
+    prune = shlex.join(["distbench", "baseline", "prune", "--baselines", folder, *parts, "--delete"])
     return "\n".join(
         [
             escape(f"{cases[0]}{more}: in the baseline, and not measured by this test"),

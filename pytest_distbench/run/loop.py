@@ -183,11 +183,8 @@ class Session:
             return is_ours and (key.launcher in launchers or (is_elastic(key.launcher) and not has_job))
 
         entries = self.store.entries(test, wanted=is_lost)
-        return [
-            EntryName(platform=self.store.platform, test=test, key=key)
-            for key, entry in entries.items()
-            if entry.holds_numbers
-        ]
+        lost = [key for key, entry in entries.items() if entry.holds_numbers]
+        return [EntryName(platform=self.store.platform, test=test, key=key) for key in sorted(lost)]
 
     def run(self, request: CaseRequest, samples: Samples, reference: Reference) -> CaseResult:
         """Add samples until every answer is clear; in an update prepare what is stored.
