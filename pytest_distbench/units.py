@@ -69,6 +69,16 @@ def is_size(unit: str) -> bool:
     return _dimension(unit)[0] == "B"
 
 
+def is_duration(unit: str) -> bool:
+    """Whether it measures time."""
+    return _dimension(unit)[0] == "s"
+
+
+def is_rate(unit: str) -> bool:
+    """Whether it counts something per time."""
+    return _dimension(unit)[0].endswith("/s")
+
+
 def why_impossible(value: float, unit: str) -> str:
     """Why nothing of this unit can be measured with this value, in a clause; empty where it can.
 

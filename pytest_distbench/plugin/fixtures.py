@@ -11,6 +11,7 @@ import pytest
 
 from pytest_distbench.errors import BackendUnavailable, DerivationError, DistbenchError, DistbenchWarning, show
 from pytest_distbench.judging.bounds import check_measured
+from pytest_distbench.judging.direction import why_doubtful
 from pytest_distbench.judging.policy import Conclusion, conclude
 from pytest_distbench.plugin.arguments import MOST_ITERATIONS, Arguments
 from pytest_distbench.plugin.names import test_and_id
@@ -218,9 +219,21 @@ class Distbench:
         measured = {m.name for launch in run.launches for m in launch.measurements}
         for name, meant in request.terms.misspelt(measured | {v.name for v in run.verdicts.values()}).items():
             self._node.warn(DistbenchWarning(f"nothing called {name!r} was judged; is {meant!r} meant?"))
+        self._ask_about_directions(run)
         for name in request.terms.without_effect({v.name: v.better for v in run.verdicts.values()}):
             self._node.warn(DistbenchWarning(f"the tolerance for {name!r} has no effect: the metric is exact"))
         return run
+
+    def _ask_about_directions(self, run: Run) -> None:
+        """Warn of a time that is better higher: it is a rule that cannot fail."""
+        for name, (unit, better) in {m.name: (m.unit, m.better) for m in run.launches[0].measurements}.items():
+            if why := why_doubtful(name, unit, better):
+                self._node.warn(
+                    DistbenchWarning(
+                        f"{name!r} is recorded with better={better!r}: {why}; is that meant? If it is, ignore this "
+                        "warning with pytest's filterwarnings"
+                    )
+                )
 
     def measure(
         self,
@@ -389,7 +402,9 @@ class Distbench:
             given.refuse(
                 f"better={better!r} is judged by nothing but a bound: give at_most= or at_least=, or another one"
             )
-        return self._keep(samples, self._finish(result))
+        run = self._keep(samples, self._finish(result))
+        self._ask_about_directions(run)
+        return run
 
     def replay(
         self,
