@@ -268,6 +268,7 @@ BASELINE_FILES = FileKind(
     where="The stored baseline is unchanged",
     smaller="Record fewer metrics, or shorter parameters",
     render=render,
+    is_edited=True,
     check=_why_edited_wrongly,
 )
 """The files of a store."""

@@ -69,6 +69,7 @@ class FileKind(Generic[_Content]):
         where: for whoever gave a place that cannot be written.
         smaller: for whoever has more to write than that.
         migrations: by the schema they start from; each leads to the next one. Older schemas are not read.
+        is_edited: people edit it by hand, so that a key may stand in it twice.
         check: why a content that could be read is none, and was edited by hand; empty where it is one.
         render: the file's text.
     """
@@ -81,6 +82,7 @@ class FileKind(Generic[_Content]):
     where: str
     smaller: str = "Measure fewer tests at once"
     migrations: Mapping[int, Migration] = field(default_factory=dict)
+    is_edited: bool = False
     check: Callable[[Any], str] = lambda content: ""
     render: Callable[[_Content], bytes] = _indent
 
@@ -129,7 +131,8 @@ class FileKind(Generic[_Content]):
         """
         try:
             schema = msgspec.json.decode(data, type=_Head).schema
-            _refuse_repeated_keys(data)
+            if self.is_edited:
+                _refuse_repeated_keys(data)
             if schema == self.schema:
                 content = msgspec.json.decode(data, type=self.record)
             else:
