@@ -88,8 +88,8 @@ def judge_paired(
     for key, judgement in support(alone, of_runs, tolerances=dict.fromkeys(alone, tolerance), can_ask=can_ask).items():
         verdict = add_witnesses(judgement.verdict, stored.metrics.get(key), here[key])
         judgements.append(judgement._replace(verdict=verdict))
-    fingerprint = judge_fingerprint(terms, launches, stored.fingerprints, changed=changed)
-    return judgements + ([Judgement(fingerprint, is_open=False)] if fingerprint is not None else [])
+    fingerprint = judge_fingerprint(terms, launches, stored.fingerprints, changed=changed, most=looks[-1])
+    return judgements + ([fingerprint] if fingerprint is not None else [])
 
 
 def not_there(terms: Terms, launch: LaunchRecord, reason: str) -> list[Verdict]:
