@@ -69,7 +69,10 @@ class Kind(Record, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Course(Record, frozen=True, kw_only=True, omit_defaults=True):
-    """All steps of a loop, by kinds: those that are not named send as many collectives as the described one."""
+    """All steps of a loop, by kinds: those that are not named send as many collectives as the described one.
+
+    Where most are others, the described kind is named with them.
+    """
 
     steps: Annotated[int, msgspec.Meta(ge=0)]
     others: list[Kind] = []

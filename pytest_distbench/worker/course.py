@@ -119,15 +119,21 @@ class Follower:
         same = next((k for k, other in known.items() if other is not None and _bare(other) == _bare(rows)), "end")
         if same in self._kinds:
             self._kinds[same].add(number)
-        elif same != described:
+        else:
             self._kinds[same] = _Kind(rows, sum(r.count for r in rows if r.op not in _NOT_NUMBERED), number, number)
 
-    def made(self) -> Course | None:
-        """The course so far; None where it is not known."""
+    def made(self, ordinary: Sequence[Collective]) -> Course | None:
+        """The course so far; None where it is not known. The described kind is named where most steps are others.
+
+        Args:
+            ordinary: what the described step sends.
+        """
         described = self._described()
         if self._is_lost or described is None or not self._steps:
             return None
         others = [kind.record() for key, kind in self._kinds.items() if key != described]
+        if 2 * sum(kind.steps for kind in others) > self._steps and described in self._kinds:
+            others.append(replace(self._kinds[described].record(), collectives=list(ordinary)))
         return Course(
             steps=self._steps,
             others=sorted(others, key=lambda kind: (kind.first, kind.entered)),

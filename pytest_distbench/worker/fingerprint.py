@@ -167,7 +167,8 @@ class Watch:
     def note_course(self, key: str, course: Follower) -> None:
         """Put the kinds of steps beside the description."""
         if key in self.found:
-            self.found[key] = replace(self.found[key], course=course.made())
+            found = self.found[key]
+            self.found[key] = replace(found, course=course.made(found.collectives))
 
     @contextlib.contextmanager
     def apart(self) -> Iterator[None]:

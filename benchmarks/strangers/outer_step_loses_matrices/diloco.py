@@ -1,4 +1,4 @@
-"""DiLoCo in small: the ranks train apart, and every tenth step their weights are averaged and an outer optimizer steps."""
+"""DiLoCo in small: the ranks train apart; every tenth step averages their weights, and an outer optimizer steps."""
 
 import os
 
