@@ -26,7 +26,7 @@ from pytest_distbench.records.flight import FlightEntry, FlightRecording
 from pytest_distbench.records.record import replace
 from pytest_distbench.releases import PARTS, RECORDER_SIZE_VARIABLES, text
 from pytest_distbench.worker import torch_internals
-from pytest_distbench.worker.course import Follower
+from pytest_distbench.worker.course import Count, Follower
 from pytest_distbench.worker.observer import Note, Observer, groups_here
 
 _DEFAULT_CAPACITY = 2000
@@ -143,11 +143,13 @@ class Watch:
     def follow(self, key: str) -> Follower:
         """Whoever follows the steps of the loop that is described under ``key``."""
 
-        def entered() -> int | None:
+        def count() -> Count | None:
             number = self.entered()
-            return None if number is None else number + self._entered_beside
+            if number is None:
+                return None
+            return Count(number + self._entered_beside, number + self._entered_beside + self._entered_apart)
 
-        return Follower(entered, self._rows_between, lambda: self._per_iteration.get(key))
+        return Follower(count, self._rows_of, lambda: self._per_iteration.get(key), self._capacity)
 
     def compare(self, key: str, *, since: int | None, iterations: int, course: Follower | None = None) -> None:
         """Note what the iterations of a loop did beside the described one.
@@ -199,14 +201,19 @@ class Watch:
             self._observer.is_paused = was_paused
             self._entered_beside += _difference(self.entered(), before) or 0
 
-    def _rows_between(self, begin_ns: int, end_ns: int) -> list[Collective] | None:
-        """What was sent between two times; None: not known."""
+    def _rows_of(self, stretches: Sequence[tuple[int, int]]) -> list[list[Collective] | None]:
+        """What was sent in each of several stretches of time; None: not known."""
         if self._sees_all:
-            return _rows(n.collective for n in self._observer.notes if begin_ns <= n.at_ns <= end_ns)
+            notes = self._observer.notes
+            return [_rows(n.collective for n in notes if a <= n.at_ns <= b) for a, b in stretches]
         rings = [recording.entries for recording in _read() if recording.entries]
-        if not self._capacity or not torch_internals.has_recorder() or self._why_not_remembered(rings, begin_ns):
-            return None
-        return _rows(map(_collective, self._inside(rings, begin_ns, end_ns)))
+        is_blind = not self._capacity or not torch_internals.has_recorder()
+        return [
+            None
+            if is_blind or self._why_not_remembered(rings, begin_ns)
+            else _rows(map(_collective, self._inside(rings, begin_ns, end_ns)))
+            for begin_ns, end_ns in stretches
+        ]
 
     def _read_since(self, begin_ns: int, end_ns: int) -> RankFingerprint:
         """What the flight recorder has of a stretch of time."""

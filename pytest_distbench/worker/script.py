@@ -100,10 +100,7 @@ def watched_steps(watch: Watch) -> Iterator[None]:
             return
         if watch.open_key == STEP:
             watch.end()
-        if steps:
-            course.end(steps)
-        else:
-            course.end_start()
+        course.end(steps)
         steps += 1
         if steps == _STEADY_STEP and not watch.open_key:  # else it steps inside a loop with a clock
             watch.begin(STEP)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 
 from support.fingerprints import reduce
 
 from pytest_distbench.records.fingerprint import Collective, Course, Kind
-from pytest_distbench.worker.course import MOST_KINDS, Follower
+from pytest_distbench.worker.course import MOST_KINDS, MOST_READS, Count, Follower
 
 SMALL, LARGE = reduce(4), reduce(4096)
+CAPACITY = 100
 
 
 class Loop:
@@ -18,20 +20,29 @@ class Loop:
     def __init__(self, described: int | None = None, *, remembers: bool = True) -> None:
         self.entered: int | None = 0
         self.reads = 0
-        self.sent: list[Collective] = []
+        self.sent: list[tuple[int, Collective]] = []
         self.described = described
         self.ordinary = [SMALL] * (described or 0)
         self.remembers = remembers
-        self.follower = Follower(lambda: self.entered, self._read, lambda: self.described)
+        self.follower = Follower(self._count, self._read, lambda: self.described, CAPACITY)
 
-    def _read(self, begin_ns: int, end_ns: int) -> list[Collective] | None:
-        assert begin_ns <= end_ns
+    def _count(self) -> Count | None:
+        return None if self.entered is None else Count(self.entered, self.entered)
+
+    def _read(self, stretches: Sequence[tuple[int, int]]) -> list[list[Collective] | None]:
+        """What the last ``CAPACITY`` were."""
         self.reads += 1
-        return list(self.sent) if self.remembers else None
+        known = self.sent[-CAPACITY:] if self.remembers else []
+        oldest = known[0][0] if len(self.sent) > CAPACITY else 0
+        return [
+            None if begin_ns < oldest or not self.remembers else [row for at, row in known if begin_ns <= at <= end_ns]
+            for begin_ns, end_ns in stretches
+        ]
 
     def send(self, *rows: Collective) -> None:
         self.follower.begin()
-        self.sent = list(rows)
+        for row in rows:
+            self.sent.append((time.time_ns(), row))
         self.entered = (self.entered or 0) + len(rows)
 
     def steps(self, *steps: Sequence[Collective]) -> Course | None:
@@ -68,6 +79,28 @@ def test_where_most_steps_are_others_the_described_kind_is_named_too() -> None:
     )
 
 
+def test_steps_that_send_as_many_of_another_kind_are_told_apart() -> None:
+    found = Loop(described=0).steps(*([[], [LARGE], [], [SMALL]] * 2))
+
+    assert found == Course(
+        steps=8,
+        others=[
+            Kind(collectives=[LARGE], entered=1, steps=2, first=2, last=6, every=4),
+            Kind(collectives=[SMALL], entered=1, steps=2, first=4, last=8, every=4),
+        ],
+    )
+
+
+def test_a_kind_is_read_before_it_is_forgotten_and_not_without_end() -> None:
+    loop = Loop(described=10)
+    found = loop.steps(*([[SMALL] * 10, [LARGE]] * 400))
+
+    assert found == Course(
+        steps=800, others=[Kind(collectives=[LARGE], entered=1, steps=400, first=2, last=800, every=2)]
+    )
+    assert loop.reads == MOST_READS
+
+
 def test_steps_at_uneven_distances_are_not_regular_again() -> None:
     found = Loop(described=0).steps([SMALL], [SMALL], [], [SMALL], [], [], [], [])
 
@@ -98,7 +131,7 @@ def script(*steps: Sequence[Collective], start: Sequence[Collective], described:
     """The course of a script whose last step has all groups gone at its end."""
     loop = Loop()
     loop.send(*start)
-    loop.follower.end_start()
+    loop.follower.end(0)
     for number, rows in enumerate(steps[:-1], 1):
         loop.send(*rows)
         loop.described = len(steps[described - 1]) if number >= described else None
