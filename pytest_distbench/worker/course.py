@@ -88,7 +88,7 @@ class Follower:
         self._count = count
         self._read = read
         self._described = described
-        self._forgets_after = capacity * 3 // 4
+        self._forgets_after = capacity * 9 // 10
         self._ordinary = _Kind(None, 0)
         self._others: list[_Kind] = []
         self._unread: list[_Step] = []
@@ -112,9 +112,10 @@ class Follower:
         entered = now.entered - before.entered
         if number and entered == self._described():
             self._ordinary.numbers.append(number)
-            return
-        self._unread.append(_Step(number, entered, self._begin_ns, time.time_ns(), before.written))
-        if now.written - self._unread[0].written_before > self._forgets_after:
+        else:
+            self._unread.append(_Step(number, entered, self._begin_ns, time.time_ns(), before.written))
+        next_written = now.written + now.written - before.written
+        if self._unread and next_written - self._unread[0].written_before > self._forgets_after:
             self._sort()
 
     def end_last(self, number: int, ordinary: Sequence[Collective]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
+import pytest
 from support.fingerprints import reduce
 
 from pytest_distbench.records.fingerprint import Collective, Course, Kind
@@ -91,7 +92,15 @@ def test_steps_that_send_as_many_of_another_kind_are_told_apart() -> None:
     )
 
 
-def test_a_kind_is_read_before_it_is_forgotten_and_not_without_end() -> None:
+@pytest.mark.parametrize("apart", [1, 25])
+def test_a_kind_is_read_before_it_is_forgotten(apart: int) -> None:
+    found = Loop(described=10).steps(*([*[[SMALL] * 10] * apart, [LARGE], *[[SMALL] * 10] * apart, [SMALL]] * 4))
+
+    assert found is not None
+    assert [kind.collectives for kind in found.others] == [[LARGE], [SMALL]]
+
+
+def test_a_long_loop_is_not_read_without_end() -> None:
     loop = Loop(described=10)
     found = loop.steps(*([[SMALL] * 10, [LARGE]] * 400))
 
