@@ -68,12 +68,12 @@ def _kind_changes(
     for place in sorted(old.keys() & new.keys()):
         was, now = old.pop(place), new.pop(place)
         yield from _attributed(_kind_changed(was, now), now, after, general)
-    for moved in [kind for kind in old.values() if _sent(kind) in map(_sent, new.values())]:
+    for moved in sorted(old.values(), key=lambda kind: not kind.every):
         other = next((kind for kind in new.values() if _sent(kind) == _sent(moved)), None)
         if other is not None:
             del old[_place(moved)], new[_place(other)]
             what = told(moved.collectives) if moved.collectives is not None else f"{moved.entered} collectives"
-            yield f"{_when(moved, before)}, which sends {what}, became {_when(other, after)}"
+            yield f"{_when(moved, before)} sent {what}; now {_when(other, after)}"
     for kind in old.values():
         lines = _changes_of(kind.collectives, kind.entered, ordinary[1])
         yield from _attributed(lines, kind, before, general)

@@ -71,7 +71,7 @@ class Kind(Record, frozen=True, kw_only=True, omit_defaults=True):
 class Course(Record, frozen=True, kw_only=True, omit_defaults=True):
     """All steps of a loop, by kinds: those that are not named send as many collectives as the described one.
 
-    Where most are others, the described kind is named with them.
+    Where the described kind is not most of them, it is named too.
     """
 
     steps: Annotated[int, msgspec.Meta(ge=0)]

@@ -136,7 +136,7 @@ class Follower:
             self._put(number, sum(row.count for row in rows if row.op not in _NOT_NUMBERED), rows)
 
     def made(self, ordinary: Sequence[Collective]) -> Course | None:
-        """The course so far; None where it is not known. The described kind is named where most steps are others.
+        """The course so far; None where it is not known. The described kind is named where it is not most of the steps.
 
         Args:
             ordinary: what the described step sends.
@@ -145,7 +145,7 @@ class Follower:
         if self._is_lost or self._described() is None or not self._steps:
             return None
         others = [kind.record() for kind in self._others]
-        if 2 * len(self._ordinary.numbers) < self._steps and self._ordinary.numbers:
+        if 2 * len(self._ordinary.numbers) <= self._steps and self._ordinary.numbers:
             described = replace(self._ordinary.record(), collectives=list(ordinary), entered=self._described() or 0)
             others.append(described)
         others.sort(key=lambda kind: (kind.first, kind.entered))

@@ -61,7 +61,7 @@ SENT = "32 KiB sent per rank became 0 B"
         (
             loop(every(5, LARGE, steps=30)),
             loop(every(3, LARGE, steps=30)),
-            ["every 5th step (6 of 30), which sends 1 all_reduce of 4 KiB float32, became every 3rd step (10 of 30)"],
+            ["every 5th step (6 of 30) sent 1 all_reduce of 4 KiB float32; now every 3rd step (10 of 30)"],
         ),
         (
             loop(),

@@ -81,18 +81,18 @@ def test_where_most_steps_are_others_the_described_kind_is_named_too() -> None:
 
 
 def test_steps_that_send_as_many_of_another_kind_are_told_apart() -> None:
-    found = Loop(described=0).steps(*([[], [LARGE], [], [SMALL]] * 2))
+    found = Loop(described=0).steps(*([[], [], [LARGE], [], [], [SMALL]] * 2))
 
     assert found == Course(
-        steps=8,
+        steps=12,
         others=[
-            Kind(collectives=[LARGE], entered=1, steps=2, first=2, last=6, every=4),
-            Kind(collectives=[SMALL], entered=1, steps=2, first=4, last=8, every=4),
+            Kind(collectives=[LARGE], entered=1, steps=2, first=3, last=9, every=6),
+            Kind(collectives=[SMALL], entered=1, steps=2, first=6, last=12, every=6),
         ],
     )
 
 
-@pytest.mark.parametrize("apart", [1, 25])
+@pytest.mark.parametrize("apart", [2, 25])
 def test_a_kind_is_read_before_it_is_forgotten(apart: int) -> None:
     found = Loop(described=10).steps(*([*[[SMALL] * 10] * apart, [LARGE], *[[SMALL] * 10] * apart, [SMALL]] * 4))
 
@@ -102,10 +102,10 @@ def test_a_kind_is_read_before_it_is_forgotten(apart: int) -> None:
 
 def test_a_long_loop_is_not_read_without_end() -> None:
     loop = Loop(described=10)
-    found = loop.steps(*([[SMALL] * 10, [LARGE]] * 400))
+    found = loop.steps(*([[SMALL] * 10, [SMALL] * 10, [LARGE]] * 400))
 
     assert found == Course(
-        steps=800, others=[Kind(collectives=[LARGE], entered=1, steps=400, first=2, last=800, every=2)]
+        steps=1200, others=[Kind(collectives=[LARGE], entered=1, steps=400, first=3, last=1200, every=3)]
     )
     assert loop.reads == MOST_READS
 
@@ -118,9 +118,9 @@ def test_steps_at_uneven_distances_are_not_regular_again() -> None:
 
 
 def test_where_torch_does_not_remember_a_kind_is_known_by_its_number() -> None:
-    found = Loop(described=0, remembers=False).steps([], [SMALL, SMALL])
+    found = Loop(described=0, remembers=False).steps([], [], [SMALL, SMALL])
 
-    assert found == Course(steps=2, others=[Kind(entered=2, steps=1, first=2, last=2)])
+    assert found == Course(steps=3, others=[Kind(entered=2, steps=1, first=3, last=3)])
 
 
 def test_steps_of_ever_other_numbers_are_no_kinds() -> None:
@@ -163,11 +163,11 @@ def test_of_a_script_what_comes_before_its_first_step_and_at_its_end_is_known_to
 
 
 def test_the_last_step_of_a_script_is_of_the_kind_that_sends_the_same() -> None:
-    found = script([], [LARGE], [], [LARGE], [], [LARGE], start=[], described=3)
+    found = script([], [], [LARGE], [], [], [LARGE], start=[], described=2)
 
     assert found == Course(
         steps=6,
-        others=[Kind(collectives=[LARGE], entered=1, steps=3, first=2, last=6, every=2)],
+        others=[Kind(collectives=[LARGE], entered=1, steps=2, first=3, last=6, every=3)],
         is_whole=True,
     )
     assert script([SMALL], [SMALL], [SMALL], [SMALL], start=[], described=3) == Course(steps=4, is_whole=True)
