@@ -145,7 +145,7 @@ class Follower:
         if self._is_lost or self._described() is None or not self._steps:
             return None
         others = [kind.record() for kind in self._others]
-        if 2 * len(self._ordinary.numbers) <= self._steps and self._ordinary.numbers:
+        if 0 < len(self._ordinary.numbers) <= sum(kind.steps for kind in others if kind.first):
             described = replace(self._ordinary.record(), collectives=list(ordinary), entered=self._described() or 0)
             others.append(described)
         others.sort(key=lambda kind: (kind.first, kind.entered))

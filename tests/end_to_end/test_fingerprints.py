@@ -99,7 +99,7 @@ BODIES = """
             dist.all_reduce(x)
             if i % 5 == 2:
                 dist.all_reduce(x)
-        goal = rank.goal("accuracy", target=2.0, every=2, max_steps=6)
+        goal = rank.goal("accuracy", target=2.0, every=3, max_steps=9)
         for _ in goal.steps(samples_per_step=1):
             dist.all_reduce(x)
             goal.check(lambda: [dist.all_gather([torch.ones(1)] * 2, torch.ones(1)), rank.agree(0.5)][1])
@@ -255,10 +255,10 @@ def test_an_all_reduce_in_every_fifth_iteration_is_counted(looped: LaunchRecord)
 def test_what_an_evaluation_sends_is_known_and_no_part_of_the_step(looped: LaunchRecord) -> None:
     told = looped.fingerprints["step_time"]
     gather = Collective("all_gather", "float32", 4, "default", 1)
-    kind = Kind(collectives=[reduce(64), gather], entered=2, steps=2, first=4, last=6, every=2)
+    kind = Kind(collectives=[reduce(64), gather], entered=2, steps=3, first=3, last=9, every=3)
 
     assert (told.collectives["all"], told.beyond) == ([reduce(64, how="sum")], {})
-    assert told.course == {"all": Course(steps=6, others=[kind])}
+    assert told.course == {"all": Course(steps=9, others=[kind])}
 
 
 @pytest.mark.spawn
