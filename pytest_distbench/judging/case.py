@@ -10,7 +10,7 @@ from pytest_distbench.judging.cards import disturbance
 from pytest_distbench.judging.draft import Judgement
 from pytest_distbench.judging.entry import fingerprints_of
 from pytest_distbench.judging.family import Family
-from pytest_distbench.judging.fingerprint_rule import METRIC, judge_fingerprints
+from pytest_distbench.judging.fingerprint_rule import METRIC, judge_fingerprints, needs_more
 from pytest_distbench.judging.losses import left_out, lost_part, missing_verdict
 from pytest_distbench.judging.metric import Rule, judge
 from pytest_distbench.judging.neighbours import (
@@ -84,8 +84,9 @@ def judge_launches(
     judgements = as_lost(judgements, lost, found, stored)
     known = entry.fingerprints if entry is not None and not stale else {}
     known = {key: known[key] for key in known.keys() - left_out(list(known), found, terms)}
-    if (fingerprint := judge_fingerprint(terms, launches, known, changed=changed)) is not None:
-        judgements.append(Judgement(fingerprint, is_open=False))
+    most = terms.max_launches if case.key.backend != "fake" else 1
+    if (fingerprint := judge_fingerprint(terms, launches, known, changed=changed, most=most)) is not None:
+        judgements.append(fingerprint)
     if stale:
         judgements = [_as_stale(j, stale) for j in judgements]
     return judgements + judge_missing(terms, launches, found, stored)
@@ -197,8 +198,8 @@ def _judge_noise(
 
 
 def judge_fingerprint(
-    terms: Terms, launches: Sequence[LaunchRecord], stored: Mapping[str, Fingerprint], *, changed: str
-) -> Verdict | None:
+    terms: Terms, launches: Sequence[LaunchRecord], stored: Mapping[str, Fingerprint], *, changed: str, most: int
+) -> Judgement | None:
     """The verdict on all fingerprints; None where there are none, now and before.
 
     Args:
@@ -206,14 +207,16 @@ def judge_fingerprint(
         launches: of this run.
         stored: what they are compared with.
         changed: what differs in the software, as text.
+        most: launches that there may be.
     """
     current = fingerprints_of(launches)
     if not current and not stored:
         return None
     verdict = judge_fingerprints(stored, current, launches=len(launches), drift=changed)
     if not terms.wants(METRIC):
-        return replace(verdict, kind="unchanged", better="info")
-    return verdict
+        return Judgement(replace(verdict, kind="unchanged", better="info"), is_open=False)
+    is_doubtful = verdict.kind == "changed" and needs_more(stored, current, launches=len(launches))
+    return Judgement(verdict, is_open=is_doubtful and len(launches) < most)
 
 
 def add_witnesses(verdict: Verdict, stored: BaselineMetric | None, measurements: Sequence[Measurement]) -> Verdict:

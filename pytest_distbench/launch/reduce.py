@@ -82,6 +82,7 @@ def _merge_prints(prints: Mapping[int, RankFingerprint], world_size: int, stands
         parameter_bytes=by_ranks(lambda p: p.parameter_bytes or None),
         optimizer_bytes=by_ranks(lambda p: p.optimizer_bytes or None),
         beyond=by_ranks(lambda p: p.beyond),
+        course=by_ranks(lambda p: p.course),
         is_full=all(p.is_full for p in prints.values()),
     )
 

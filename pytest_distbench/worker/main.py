@@ -121,7 +121,7 @@ class _Life:
             self.context.watch.look()
         if plan.body.is_script:
             notes = script_notes.CURRENT = script_notes.ScriptNotes(self.context)
-            with self._turn(), self.phase("body"), self._window(), watched_steps(self.context.watch):
+            with self._turn(), self.phase("body"), watched_steps(self.context.watch), self._window():
                 self.window.begin()
                 run_script(plan.body)
                 self.context.wait_for_queued()

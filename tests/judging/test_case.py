@@ -10,6 +10,7 @@ from support.stores import SOFTWARE, entry, result
 from pytest_distbench.judging.case import judge_launches
 from pytest_distbench.judging.terms import Terms
 from pytest_distbench.records.baseline import BaselineEntry
+from pytest_distbench.records.fingerprint import Course, Fingerprint, Kind
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.verdict import Verdict
@@ -104,3 +105,22 @@ def test_a_fingerprint_that_changed_fails_and_one_that_nobody_wants_does_not() -
 
     assert verdicts(made, stored)["fingerprint"].kind == "changed"
     assert not verdicts(made, stored, metrics=("step",))["fingerprint"].is_judged
+
+
+def test_what_differs_in_some_steps_alone_has_to_be_shown_by_three_launches() -> None:
+    """An evaluation that comes every second comes at another step in a slow launch."""
+    at = [of(course={"all": Course(steps=30, others=[Kind(entered=1, steps=1, first=n, last=n)])}) for n in (9, 11, 12)]
+    stored = replace(STORED, fingerprints={"step": of(course={"all": Course(steps=30)})})
+
+    def told(*prints: Fingerprint, most: int = 10) -> tuple[str, bool]:
+        made = [replace(launch, fingerprints={"step": f}) for launch, f in zip(launches(*QUIET), prints, strict=False)]
+        terms = Terms(default_tolerance=0.1, max_launches=most, cores=2)
+        case = result(1.0).case
+        found = judge_launches(terms, made, replace(stored, workload=case.workload), case=case, comparisons=1)
+        return next((j.verdict.kind, j.is_open) for j in found if j.verdict.metric == "fingerprint")
+
+    assert told(at[0]) == ("changed", True)
+    assert told(at[0], most=1) == ("changed", False)
+    assert told(*[at[0]] * 3) == ("changed", False)
+    assert told(*at) == ("unchanged", False)
+    assert told(replace(at[0], collectives={"all": [BARRIER]})) == ("changed", False)

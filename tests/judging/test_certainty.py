@@ -36,3 +36,10 @@ def test_what_was_open_says_that_it_was_not_judged_and_why() -> None:
         closed.verdict.reason
         == "not judged: no more launches were made, as the case is red for certain (sum regressed)"
     )
+
+
+def test_a_fingerprint_that_more_launches_were_to_confirm_stays_changed_beside_what_is_red() -> None:
+    """It may be why that is red."""
+    seen = verdict("changed", metric="fingerprint", better="exact")
+
+    assert close(Judgement(seen, is_open=True), "sum regressed") == Judgement(seen, is_open=False)
