@@ -11,7 +11,7 @@ from pytest_distbench.judging.draft import Judgement
 from pytest_distbench.judging.entry import fingerprints_of
 from pytest_distbench.judging.family import Family
 from pytest_distbench.judging.fingerprint_rule import METRIC, judge_fingerprints
-from pytest_distbench.judging.metric import Rule, judge, not_measured
+from pytest_distbench.judging.metric import BUSIER_SHARE, Rule, judge, not_measured
 from pytest_distbench.judging.neighbours import (
     Run,
     error_share,
@@ -66,6 +66,7 @@ def judge_launches(
         max_launches=terms.max_launches,
         same_software=same,
         busier_cores=busier_cores(entry, launches),
+        crowding=crowding(entry, launches, cores=terms.cores),
         cores=terms.cores,
         disturbance=disturbance(entry.cards if entry is not None else None, launches),
     )
@@ -247,6 +248,23 @@ def busier_cores(entry: BaselineEntry | None, launches: Sequence[LaunchRecord]) 
     if entry is None or entry.foreign_cores is None or not now:
         return 0.0
     return statistics.median(now) - entry.foreign_cores
+
+
+def crowding(entry: BaselineEntry | None, launches: Sequence[LaunchRecord], *, cores: int) -> float | None:
+    """How many times as long other processes made the median launch take, over what they did at the baseline.
+
+    Where they used next to nothing it was not they: a container with a share of the CPUs lets its own wait, too.
+
+    Args:
+        entry: of the baseline.
+        launches: of this run.
+        cores: of the machine that measured.
+    """
+    now = [launch.crowding for launch in launches if launch.crowding is not None]
+    if entry is None or entry.crowding is None or not now:
+        return None
+    used = statistics.median(launch.foreign_cores or 0.0 for launch in launches)
+    return statistics.median(now) / entry.crowding if used > BUSIER_SHARE * cores else 1.0
 
 
 def _as_info(measurement: Measurement) -> Measurement:

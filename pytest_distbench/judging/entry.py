@@ -30,7 +30,8 @@ def make_entry(
     for key, found in measured.items():
         if found[0].is_judged:
             metrics[key] = stored_metric(found, tolerance=kept[key].tolerance if key in kept else None)
-    foreign = sorted(f.foreign_cores for f in launches if f.foreign_cores is not None)
+    foreign = [f.foreign_cores for f in launches if f.foreign_cores is not None]
+    crowding = [f.crowding for f in launches if f.crowding is not None]
     return BaselineEntry(
         workload=case.workload,
         world_size=case.world_size,
@@ -39,7 +40,8 @@ def make_entry(
         params=case.params,
         software=software,
         metrics=metrics,
-        foreign_cores=round(foreign[len(foreign) // 2], 2) if foreign else None,
+        foreign_cores=round(statistics.median_high(foreign), 2) if foreign else None,
+        crowding=round(statistics.median_high(crowding), 2) if crowding else None,
         fingerprints=fingerprints_of(launches),
         phases={name: _round(seconds) for name, seconds in phases_of(launches).items()},
         peak_memory_bytes=peak_memory_of(launches),

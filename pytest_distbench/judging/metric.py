@@ -26,10 +26,12 @@ from pytest_distbench.records.verdict import Verdict
 from pytest_distbench.units import format_values, is_size
 
 BUSIER_SHARE = 0.15
-"""A machine is *busier than the baseline's* when other processes use this share of its cores more."""
+"""A machine is *busier than the baseline's* when other processes use this share of its cores more, or take this share
+of the ranks' time on them."""
 WAITS = 2.0
-"""Work takes as many times longer as there are fewer cores left for it; where ranks wait for each other, by this factor
-more at most. A choice, and a wide one: a change beyond it is the code's."""
+"""Work takes as many times longer as its threads wait for a CPU, or as there are fewer cores left for it; where ranks
+wait for each other, and share caches with others, by this factor more at most. A choice, and a wide one: a change
+beyond it is the code's."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +46,8 @@ class Rule:
             :func:`~pytest_distbench.judging.stored_rule.typical_noise`.
         same_software: whether stored and new launches ran the same software on the same device model.
         busier_cores: how many more cores other processes used now than when the baseline was taken.
+        crowding: how many times as long the ranks' work takes for others that want their CPUs, over what it was then;
+            None: nobody looked, then or now, and the cores that others left have to tell.
         cores: cores of the machine.
         disturbance: why a slowdown may be the card's and not the code's, in a clause; empty: nothing speaks for it.
         share: of the error rate of a comparison, see :mod:`~pytest_distbench.judging.neighbours`.
@@ -57,6 +61,7 @@ class Rule:
     noise_floor: float = 0.0
     same_software: bool = True
     busier_cores: float = 0.0
+    crowding: float | None = None
     cores: int = 1
     disturbance: str = ""
     share: float = 1.0
@@ -70,10 +75,26 @@ class Rule:
     @property
     def explained_by_others(self) -> float:
         """The slowdown, as logarithm of a ratio, that other processes may be the reason of; 0: none of it."""
-        if self.busier_cores <= BUSIER_SHARE * self.cores:
+        if self.busier_cores <= BUSIER_SHARE * self.cores and not self._is_crowded:
             return 0.0
+        if self.crowding is not None:
+            return math.log(WAITS * max(1.0, self.crowding))
         left = 1.0 - self.busier_cores / self.cores
         return math.log(WAITS / left) if left > 0.0 else math.inf
+
+    @property
+    def _is_crowded(self) -> bool:
+        return self.crowding is not None and self.crowding > 1.0 / (1.0 - BUSIER_SHARE)
+
+    @property
+    def others(self) -> str:
+        """What other processes did, as a clause."""
+        if self._is_crowded:
+            return (
+                "ranks waited for CPUs that other processes had: for that their work took "
+                f"{self.crowding:.1f} times as long as when the baseline was taken"
+            )
+        return f"other processes used {self.busier_cores:.1f} cores more than when the baseline was taken"
 
 
 def judge(current: Sequence[Measurement], baseline: BaselineMetric | None, rule: Rule) -> Judgement:
@@ -220,7 +241,7 @@ def _unless_disturbed(answer: Answer, rule: Rule, unit: str, worse_by: float = 0
         return answer
     if rule.explained_by_others == 0.0:
         return Answer("inconclusive", f"slower, but {rule.disturbance}") if rule.disturbance else answer
-    others = f"other processes used {rule.busier_cores:.1f} cores more than when the baseline was taken"
+    others = rule.others
     if math.isinf(rule.explained_by_others):
         return Answer("inconclusive", f"slower, but {others}, which explains any slowdown")
     explained = f"{others}, which explains up to {math.exp(rule.explained_by_others):.1f} times as slow"

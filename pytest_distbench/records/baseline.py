@@ -61,6 +61,8 @@ class BaselineEntry(Record, frozen=True, kw_only=True, omit_defaults=True):
     params: dict[str, Any] = {}
     foreign_cores: float | None = None
     """Cores that other processes used in the median launch; None where the body was too short to tell."""
+    crowding: float | None = None
+    """How many times as long its work took because they wanted the same CPUs; None where that is not known."""
     cards: CardNorm | None = None
     """How the GPUs fared; None on the CPU, and where nobody looked."""
     tolerance: Tolerance | None = None

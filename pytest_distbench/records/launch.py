@@ -38,6 +38,8 @@ class LaunchRecord(Record, frozen=True, kw_only=True):
     """Of the rank that used most."""
     foreign_cores: float | None = None
     """Cores kept busy by other processes during the body; None where it was too short to tell."""
+    crowding: float | None = None
+    """How many times as long the work took because they wanted the same CPUs; None where that is not known."""
     gpus: list[str] = []
     """UUIDs of the CUDA devices the ranks say they computed on, by rank; empty for those that do not say."""
     cards: list[CardWitness] = []

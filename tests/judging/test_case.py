@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from support.fingerprints import BARRIER, of
 from support.stores import SOFTWARE, entry, result
 
@@ -75,6 +76,31 @@ def test_a_machine_that_is_busier_than_at_the_baseline_makes_a_slowdown_inconclu
 
     assert verdicts(busy, replace(STORED, foreign_cores=0.0))["step"].kind == "inconclusive"
     assert verdicts(busy, replace(STORED, foreign_cores=1.5))["step"].kind == "regressed"
+
+
+@pytest.mark.parametrize(
+    ("then", "now", "slower", "kind"),
+    [
+        (1.5, 5.0, 5.3, "inconclusive"),  # one busy loop then, ten runnable processes now: hardly more cores in use
+        (1.5, 5.0, 9.0, "regressed"),
+        (1.5, 1.5, 1.75, "regressed"),
+        (None, 5.0, 5.3, "regressed"),  # nobody looked then, and the cores in use are nearly the same
+        (1.0, None, 5.3, "regressed"),
+    ],
+)
+def test_ranks_that_wait_longer_for_cpus_explain_a_slowdown_though_no_more_cores_are_in_use(
+    then: float | None, now: float | None, slower: float, kind: str
+) -> None:
+    made = launches(*[slower * v for v in QUIET], foreign_cores=1.2, crowding=now)
+
+    assert verdicts(made, replace(STORED, foreign_cores=1.0, crowding=then))["step"].kind == kind
+
+
+def test_waits_are_not_put_down_to_others_where_others_used_nothing() -> None:
+    """In a container with a share of the CPUs the code makes itself wait."""
+    made = launches(*[1.5 * v for v in QUIET], foreign_cores=0.1, crowding=3.0)
+
+    assert verdicts(made, replace(STORED, foreign_cores=0.0, crowding=1.0))["step"].kind == "regressed"
 
 
 def test_a_full_launch_that_lacks_a_metric_counts_as_without_value() -> None:

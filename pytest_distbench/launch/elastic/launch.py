@@ -24,7 +24,7 @@ from pytest_distbench.launch.elastic.unplanned import unplanned
 from pytest_distbench.launch.guardian import remove_traces
 from pytest_distbench.launch.logs import LogFollower, error_tail
 from pytest_distbench.launch.readers import add_readings
-from pytest_distbench.launch.reduce import merge
+from pytest_distbench.launch.reduce import merge, with_load
 from pytest_distbench.launch.reports import read_reports
 from pytest_distbench.launch.workplace import Leftovers, settle, watched_folder
 from pytest_distbench.machine import hardware
@@ -91,6 +91,7 @@ def launch_elastic(
         remove_traces(plan.files)
         follower.finish()
     record = make_record(plan, job, code=ended.code, timed_out=ended.timed_out, wall_s=ended.wall_s)
+    record = with_load(record, ended.load)
     remark = leftovers.remark() if leftovers is not None else ""
     return replace(record, remarks=[*record.remarks, remark]) if remark else record
 

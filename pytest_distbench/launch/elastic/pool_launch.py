@@ -17,7 +17,7 @@ from pytest_distbench.launch.elastic.launch import software_of, tell_end, tell_t
 from pytest_distbench.launch.elastic.pool_measure import measure_pool
 from pytest_distbench.launch.guardian import remove_traces
 from pytest_distbench.launch.logs import error_tail
-from pytest_distbench.launch.reduce import merge
+from pytest_distbench.launch.reduce import merge, with_load
 from pytest_distbench.launch.reports import read_reports
 from pytest_distbench.launch.workplace import settle
 from pytest_distbench.records.launch import LaunchRecord
@@ -55,7 +55,8 @@ def launch_pool(plan: LaunchPlan, *, on_progress: Callable[[str], None] = lambda
             ended = running.wait(plan.timeout_s, _Follower(plan, on_progress))
     finally:
         remove_traces(plan.files)
-    return make_record(plan, pool, code=ended.code, timed_out=ended.timed_out, wall_s=ended.wall_s)
+    record = make_record(plan, pool, code=ended.code, timed_out=ended.timed_out, wall_s=ended.wall_s)
+    return with_load(record, ended.load)
 
 
 class _Follower:
