@@ -4,12 +4,12 @@
 
 Stores baselines of a script, a sweep and a training of about a second each (``neighbours/``) on the machine as it is.
 Then runs them again beside busy loops that come and go, each in a session of its own, as other people's work is: the
-system shares the cores between sessions, so that eight loops of one session take no more than one. Printed per test: how
-many runs were red; medians of what other processes did, in cores and in how many times as long the work took for them;
-and the longest of its times over the stored. What was red is told on standard error.
+system shares the cores between sessions, so that eight loops of one session take no more than one. Printed per test:
+how many runs were red; medians of what other processes did, in cores and in how many times as long the work took for
+them; and the longest of its times over the stored. What was red is told on standard error.
 
-Then what must be red: a body whose ranks start busy helpers, and one that takes three times as long beside one busy loop.
-Healthy runs of it alone and beside the loop stand next to them.
+Then what must be red: a body whose ranks start busy helpers and that takes 1.75 times as long, and one that takes three
+times as long beside one busy loop. Healthy runs of them stand next to these.
 """
 
 from __future__ import annotations
@@ -157,23 +157,23 @@ def measure(folder: Path, runs: int, loops: int) -> Iterator[tuple[str, ...]]:
                     tell(f"    {test}: {line}")
     for test, results in found.items():
         yield row(f"{loops} busy loops come and go", test, results)
-    tell("storing the body's baseline")
-    run(folder, ["test_body"], "--distbench-update=all")
-    cases: list[tuple[str, int, dict[str, str]]] = [
-        ("nothing", 0, {}),
-        ("each rank starts a busy helper", 0, {"HELPER": "1"}),
-        ("nothing, beside one loop", 1, {}),
-        ("three times as slow, beside one loop", 1, {"SLOWER": "3"}),
+    tell("storing the bodies' baselines")
+    run(folder, ["test_body", "test_helpers"], "--distbench-update=all")
+    cases: list[tuple[str, str, int, dict[str, str]]] = [
+        ("nothing", "test_helpers", 0, {}),
+        ("each rank starts a busy helper, 1.75 times as slow", "test_helpers", 0, {"HELPER": "1"}),
+        ("nothing, beside one loop", "test_body", 1, {}),
+        ("three times as slow, beside one loop", "test_body", 1, {"SLOWER": "3"}),
     ]
-    for planted, count, variables in cases:
+    for planted, test, count, variables in cases:
         tell(planted)
         results = []
         for _ in range(max(1, runs // 4)):
             with beside(count, come_and_go=False):
-                results += run(folder, ["test_body"], **variables)
+                results += run(folder, [test], **variables)
             for line in failures(results[-1]):
                 tell(f"    {line}")
-        yield row(planted, "test_body", results)
+        yield row(planted, test, results)
 
 
 def tell(text: str) -> None:

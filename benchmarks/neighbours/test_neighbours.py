@@ -44,9 +44,7 @@ def test_training(distbench):
 
 
 def compute(rank):
-    """With HELPER each rank starts a process that computes for ever; with SLOWER it takes so many times as long."""
-    if os.environ.get("HELPER"):
-        subprocess.Popen([sys.executable, "-c", "while True: pass"])
+    """With SLOWER it takes so many times as long."""
     seconds = 0.004 * float(os.environ.get("SLOWER", "1"))
     for _ in rank.timed("python", warmup=3, iterations=60):
         until = time.thread_time() + seconds
@@ -56,3 +54,17 @@ def compute(rank):
 
 def test_body(distbench):
     distbench.run(compute)
+
+
+def wait(rank):
+    """With HELPER each rank starts a process that computes for ever, and an iteration takes 1.75 times as long."""
+    seconds = 0.02
+    if os.environ.get("HELPER"):
+        subprocess.Popen([sys.executable, "-c", "while True: pass"])
+        seconds *= 1.75
+    for _ in rank.timed("wait", warmup=3, iterations=30):
+        time.sleep(seconds)
+
+
+def test_helpers(distbench):
+    distbench.run(wait)

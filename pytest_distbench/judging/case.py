@@ -11,7 +11,7 @@ from pytest_distbench.judging.draft import Judgement
 from pytest_distbench.judging.entry import fingerprints_of
 from pytest_distbench.judging.family import Family
 from pytest_distbench.judging.fingerprint_rule import METRIC, judge_fingerprints
-from pytest_distbench.judging.metric import BUSIER_SHARE, Rule, judge, not_measured
+from pytest_distbench.judging.metric import BUSIER_SHARE, Rule, as_info, judge, not_measured
 from pytest_distbench.judging.neighbours import (
     Run,
     error_share,
@@ -30,7 +30,7 @@ from pytest_distbench.records.case import Case
 from pytest_distbench.records.fingerprint import Fingerprint
 from pytest_distbench.records.kinds import METRIC_KINDS
 from pytest_distbench.records.launch import LaunchRecord
-from pytest_distbench.records.metric import UNCERTAINTY, Measurement, metric_key, metric_name
+from pytest_distbench.records.metric import PEAK_MEMORY, UNCERTAINTY, Measurement, metric_key, metric_name
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.verdict import Verdict
 
@@ -53,13 +53,13 @@ def judge_launches(
         comparisons: noisy comparisons in the whole run, which share the error rate.
     """
     stale = staleness(entry, case) if entry is not None else None
-    stored = entry.metrics if entry is not None and not stale else {}
+    stored = _stored_metrics(entry, case) if entry is not None and not stale else {}
     changed = ", ".join(software_changes(entry.software, launches[0].software)) if entry is not None else ""
     same = entry is not None and not changed
     found = by_metric(launches)
     for key, measurements in found.items():
         if not terms.wants(measurements[0].name):
-            found[key] = [_as_info(m) for m in measurements]
+            found[key] = [as_info(m) for m in measurements]
     rule = Rule(
         tolerance=0.0,
         comparisons=comparisons,
@@ -71,7 +71,7 @@ def judge_launches(
         disturbance=disturbance(entry.cards if entry is not None else None, launches),
     )
     tolerances = {
-        key: terms.tolerance_of(measurements[0].name, _by_hand(entry, stored.get(key)))
+        key: terms.tolerance_of(measurements[0], _by_hand(entry, stored.get(key)))
         for key, measurements in found.items()
     }
     judgements = [
@@ -85,7 +85,8 @@ def judge_launches(
         judgements.append(Judgement(fingerprint, is_open=False))
     if stale:
         judgements = [_as_stale(j, stale) for j in judgements]
-    unseen = [key for key in stored if key not in found and terms.wants(metric_name(key))]
+    asked = [key for key, metric in stored.items() if not METRIC_KINDS[metric.better].accompanies]
+    unseen = [key for key in asked if key not in found and terms.wants(metric_name(key))]
     return judgements + [Judgement(not_measured(key, stored[key]), is_open=False) for key in unseen]
 
 
@@ -238,6 +239,16 @@ def by_metric(launches: Sequence[LaunchRecord]) -> dict[str, list[Measurement]]:
     return found
 
 
+def _stored_metrics(entry: BaselineEntry, case: Case) -> Mapping[str, BaselineMetric]:
+    """What is stored, by key; of entries from before peak memory was a metric, what they note of it on GPUs."""
+    if PEAK_MEMORY in entry.metrics or case.device != "cuda" or not entry.peak_memory_bytes:
+        return entry.metrics
+    return {
+        **entry.metrics,
+        PEAK_MEMORY: BaselineMetric(better="memory", unit="B", launches=[entry.peak_memory_bytes]),
+    }
+
+
 def _by_hand(entry: BaselineEntry | None, metric: BaselineMetric | None) -> tuple[float | None, ...]:
     return metric.tolerance if metric is not None else None, entry.tolerance if entry is not None else None
 
@@ -265,7 +276,3 @@ def crowding(entry: BaselineEntry | None, launches: Sequence[LaunchRecord], *, c
         return None
     used = statistics.median(launch.foreign_cores or 0.0 for launch in launches)
     return statistics.median(now) / entry.crowding if used > BUSIER_SHARE * cores else 1.0
-
-
-def _as_info(measurement: Measurement) -> Measurement:
-    return replace(measurement, better="info")

@@ -44,7 +44,6 @@ def make_entry(
         crowding=round(statistics.median_high(crowding), 2) if crowding else None,
         fingerprints=fingerprints_of(launches),
         phases={name: _round(seconds) for name, seconds in phases_of(launches).items()},
-        peak_memory_bytes=peak_memory_of(launches),
         launch_s=_round(statistics.median(launch.wall_s for launch in launches)),
         cards=norm_of(launches),
         tolerance=before.tolerance if before is not None else None,
@@ -60,12 +59,6 @@ def fingerprints_of(launches: Sequence[LaunchRecord]) -> dict[str, Fingerprint]:
         for key, fingerprint in launch.fingerprints.items():
             found.setdefault(key, []).append(fingerprint)
     return {key: agree(fingerprints) for key, fingerprints in found.items()}
-
-
-def peak_memory_of(launches: Sequence[LaunchRecord]) -> int | None:
-    """Bytes the hungriest rank used at most, of the median launch; None where that is not known."""
-    found = [launch.peak_memory_bytes for launch in launches if launch.peak_memory_bytes]
-    return int(_round(statistics.median(found))) if found else None
 
 
 def phases_of(launches: Sequence[LaunchRecord]) -> dict[str, float]:

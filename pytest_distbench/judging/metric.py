@@ -8,6 +8,7 @@ more than they can explain: the clock cannot tell the two apart.
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import statistics
 from collections.abc import Callable, Sequence
@@ -16,12 +17,14 @@ from dataclasses import dataclass
 from pytest_distbench.errors import ConfigurationError
 from pytest_distbench.judging.draft import Draft, Judgement
 from pytest_distbench.judging.identity import difference
+from pytest_distbench.judging.memory_rule import judge_by_size
 from pytest_distbench.judging.order_rule import compare_by_order, have_ratios, why_nothing_was_timed
 from pytest_distbench.judging.stats import LARGEST_EXPONENT, baseline_error_rate, noise_limit, pooled_stdev
 from pytest_distbench.judging.stored_rule import DRIFT, OBVIOUS_LAUNCHES, Answer, Comparison
 from pytest_distbench.records.baseline import BaselineMetric
 from pytest_distbench.records.kinds import METRIC_KINDS, TRAINING_RULES, Better
 from pytest_distbench.records.metric import Measurement
+from pytest_distbench.records.record import replace
 from pytest_distbench.records.verdict import Verdict
 from pytest_distbench.units import format_values, is_size
 
@@ -115,6 +118,8 @@ def judge(current: Sequence[Measurement], baseline: BaselineMetric | None, rule:
     if len(known) < len(values) and (baseline is None or None not in baseline.launches):
         missed = len(values) - len(known)
         return draft.settle("regressed", f"no value in {missed} of {len(values)} launches")
+    if baseline is None and METRIC_KINDS[first.better].accompanies:
+        return unasked(draft)
     if baseline is None:
         return draft.settle("missing", "no baseline for this metric")
     if why_not := difference(baseline, first):
@@ -124,6 +129,17 @@ def judge(current: Sequence[Measurement], baseline: BaselineMetric | None, rule:
         return draft.settle("incomparable", "the baseline holds no value")
     judgement = decide(draft, current, baseline, rule)
     return Judgement(judgement.verdict, judgement.is_open and not _is_last(draft, rule))
+
+
+def unasked(draft: Draft) -> Judgement:
+    """Of what is measured without being asked for, and has nothing to be compared with: it is shown."""
+    shown = dataclasses.replace(draft, metric=as_info(draft.metric))
+    return shown.settle("unchanged", "recorded, not judged")
+
+
+def as_info(measurement: Measurement) -> Measurement:
+    """What is shown, and not judged."""
+    return replace(measurement, better="info")
 
 
 def not_measured(key: str, baseline: BaselineMetric) -> Verdict:
@@ -187,11 +203,17 @@ def judge_noisy(draft: Draft, current: Sequence[Measurement], baseline: Baseline
     )
 
 
+def judge_memory(draft: Draft, current: Sequence[Measurement], baseline: BaselineMetric, rule: Rule) -> Judgement:
+    """Sizes: ``memory_rule``."""
+    del current
+    return judge_by_size(draft, baseline, rule.tolerance)
+
+
 DecisionRule = Callable[[Draft, Sequence[Measurement], BaselineMetric, Rule], Judgement]
 """Settles a draft, from the metric in each launch of this run, what is stored of it, and tolerance, error rate and
 circumstances. Both sides have values. A judgement that is open asks for another launch, while there may be one."""
 
-RULES: dict[str, DecisionRule] = {"noisy": judge_noisy, "exact": judge_exact}
+RULES: dict[str, DecisionRule] = {"noisy": judge_noisy, "exact": judge_exact, "memory": judge_memory}
 """By the name that a kind's ``rule`` has. Those of trainings judge all seeds at once: ``training_rule``."""
 
 

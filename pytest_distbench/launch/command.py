@@ -31,7 +31,7 @@ from pytest_distbench.launch.contract import SESSION_VARIABLE
 from pytest_distbench.launch.logs import LogFollower, error_tail
 from pytest_distbench.launch.membership import check_command
 from pytest_distbench.launch.readers import add_readings
-from pytest_distbench.launch.reduce import merge, with_load
+from pytest_distbench.launch.reduce import merge, of_largest_process, with_load
 from pytest_distbench.launch.reports import read_reports
 from pytest_distbench.launch.workplace import Leftovers, settle, watched_folder
 from pytest_distbench.machine import hardware
@@ -288,6 +288,7 @@ def _make_record(plan: LaunchPlan, ended: _Ended, *, remarks: list[str]) -> Laun
             remarks = [*check_command(plan, gave_numbers=len(measurements) > 1 and not left), *remarks]
             if left:
                 remarks = [f"left {', '.join(left)} running, which was ended", *remarks]
+            measurements += of_largest_process(ended.peak_memory_bytes)
         except (RecordingError, ReadingError) as error:
             reason = str(error)
     return LaunchRecord(

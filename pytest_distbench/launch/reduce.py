@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TypeVar
 
 from pytest_distbench.errors import RecordingError
@@ -13,7 +13,7 @@ from pytest_distbench.records.fingerprint import Fingerprint, RankFingerprint
 from pytest_distbench.records.kinds import FAST_SIDE, METRIC_KINDS
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.load import Load
-from pytest_distbench.records.metric import PHASE, Measurement, Observation, Summary
+from pytest_distbench.records.metric import PEAK_MEMORY, PHASE, Measurement, Observation, Scalar, Summary
 from pytest_distbench.records.quantiles import nearest_rank, quantile
 from pytest_distbench.records.rank import RankReport
 from pytest_distbench.records.record import replace
@@ -33,6 +33,33 @@ def merge(reports: Sequence[RankReport]) -> list[Measurement]:
             key = Measurement(name=observation.name, unit="", better="info", value=None, at=observation.at).key
             by_key.setdefault(key, []).append((report.rank, observation))
     return [_reduce(key, seen) for key, seen in by_key.items()]
+
+
+def peak_memory(bytes_of: Mapping[int, int | None]) -> list[Measurement]:
+    """Peak memory as a metric, of the rank that needed most; none where one of them does not know.
+
+    Args:
+        bytes_of: by rank.
+    """
+    known = {rank: used for rank, used in bytes_of.items() if used is not None}
+    if not known or len(known) < len(bytes_of):
+        return []
+    rank = max(known, key=known.__getitem__)
+    return [_memory(known[rank], {"rank": rank} if len(known) > 1 else {})]
+
+
+def of_largest_process(num_bytes: int) -> list[Measurement]:
+    """Peak memory as a metric where processes are no ranks of ours; none where it is not known, which is 0."""
+    return [_memory(num_bytes, {"of": "its largest process"})] if num_bytes else []
+
+
+def largest(reports: Iterable[RankReport]) -> int:
+    """Bytes of the rank that needed most; 0 where none knows."""
+    return max((report.peak_memory_bytes or 0 for report in reports), default=0)
+
+
+def _memory(num_bytes: int, facts: dict[str, Scalar]) -> Measurement:
+    return Measurement(name=PEAK_MEMORY, unit="B", better="memory", value=num_bytes, facts=facts)
 
 
 def with_load(record: LaunchRecord, load: Load | None) -> LaunchRecord:

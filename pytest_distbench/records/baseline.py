@@ -75,7 +75,7 @@ class BaselineEntry(Record, frozen=True, kw_only=True, omit_defaults=True):
     phases: dict[str, float] = {}
     """Seconds in each phase the body named, of the median launch; they explain, and are not judged."""
     peak_memory_bytes: int | None = None
-    """Of the median launch, four digits; explains, is not judged."""
+    """Of the median launch, where peak memory was no metric yet. On the CPU it was the size of the whole process."""
     launch_s: float | None = None
     """How long the median launch took, start and end included: it tells how long a run will take."""
 

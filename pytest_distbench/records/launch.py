@@ -35,7 +35,7 @@ class LaunchRecord(Record, frozen=True, kw_only=True):
     late_s: dict[str, list[float]] = {}
     """By the same keys: how long after the first rank each rank entered the collectives, mean seconds, by rank."""
     peak_memory_bytes: int = 0
-    """Of the rank that used most."""
+    """Of the rank that needed most, as the metric; 0: not known."""
     foreign_cores: float | None = None
     """Cores kept busy by other processes during the body; None where it was too short to tell."""
     crowding: float | None = None

@@ -45,8 +45,8 @@ class RankReport(Record, frozen=True, kw_only=True):
     error: ErrorReport | None = None
     observations: list[Observation] = []
     fingerprints: dict[str, RankFingerprint] = {}
-    peak_memory_bytes: int = 0
-    """Of the device's allocator on CUDA, else the largest resident size of the process."""
+    peak_memory_bytes: int | None = None
+    """Of the device's allocator on CUDA, else what the body needed beyond the process it began in; None: not known."""
     load: Load | None = None
     """Of rank 0: who computed from when all ranks were there to the end of its body."""
     software: dict[str, str] = {}

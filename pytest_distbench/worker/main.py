@@ -80,6 +80,7 @@ class _Life:
         self.context = RankContext(plan, control)
         looks_for = None if rank else oldest_marked(SESSION_VARIABLE)
         self.window = LoadWindow(looks_for, usable_cpus())  # the launch's: before this rank is bound to some of them
+        self.memory = usage.MemoryPeak(plan)
         self.largest_group: Callable[[], int] = lambda: 0
 
     def run(self) -> None:
@@ -125,6 +126,7 @@ class _Life:
         if plan.body.is_script:
             notes = script_notes.CURRENT = script_notes.ScriptNotes(self.context)
             with self._turn(), self.phase("body"), self._window(), watched_steps(self.context.watch):
+                self.memory.begin()
                 self.window.begin()
                 began_s = usage.own_cpu_s()
                 run_script(plan.body)
@@ -137,6 +139,7 @@ class _Life:
             body = bodies.load(plan.body)
         with self.phase("rendezvous"):
             self.control.wait_for_the_others()
+            self.memory.begin()
             self.window.begin()
             join_group(
                 plan.backend,
@@ -208,7 +211,7 @@ class _Life:
             error=error,
             observations=self.context.notebook.observations,
             fingerprints=self.context.watch.found,
-            peak_memory_bytes=usage.peak_memory_bytes(self.plan),
+            peak_memory_bytes=self.memory.num_bytes(),
             load=self.window.load,
             software=usage.software(self.plan) if self.rank == 0 else {},
             gpu=usage.gpu() if self.plan.device == "cuda" else "",

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import platform
 import resource
+from pathlib import Path
 
 import numpy
 import torch
@@ -17,11 +19,45 @@ def own_cpu_s() -> float:
     return own.ru_utime + own.ru_stime + children.ru_utime + children.ru_stime
 
 
-def peak_memory_bytes(plan: LaunchPlan) -> int:
-    """On CUDA the most its allocator handed out; else the largest resident size, which repeats to half a per cent."""
-    if plan.device == "cuda" and torch.cuda.is_initialized():
-        return torch.cuda.max_memory_allocated()
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+class MemoryPeak:
+    """The most memory that a rank needs from now on, beyond what its process has already.
+
+    A process that has loaded torch has some hundred MiB, shared with others in part, beside which a model is little. So
+    the system is asked to forget its high-water mark (proc_pid_clear_refs(5)), and what the process had is taken off.
+    Pages of files are, too: which of a library's are read in, and when, is chance.
+
+    Args:
+        plan: of the launch.
+    """
+
+    def __init__(self, plan: LaunchPlan) -> None:
+        self._on_cuda = plan.device == "cuda"
+        self._before: dict[str, int] = {}
+        self.begin()
+
+    def begin(self) -> None:
+        """From now on."""
+        self._before = {}
+        with contextlib.suppress(OSError):
+            Path("/proc/self/clear_refs").write_text("5")
+            self._before = _memory()
+
+    def num_bytes(self) -> int | None:
+        """So far. On CUDA the most that torch's allocator handed out; None where the system does not tell."""
+        if self._on_cuda:
+            return torch.cuda.max_memory_allocated() if torch.cuda.is_initialized() else None
+        with contextlib.suppress(OSError, KeyError):
+            before, now = self._before, _memory()
+            files = max(0, now["RssFile"] - before["RssFile"])
+            return max(0, now["VmHWM"] - before["VmRSS"] - files)
+        return None
+
+
+def _memory() -> dict[str, int]:
+    """What the system says of this process's memory (proc_pid_status(5)), in bytes."""
+    lines = Path("/proc/self/status").read_text(errors="replace").splitlines()
+    pairs = (line.partition(":")[::2] for line in lines if line.endswith(" kB"))
+    return {name: int(value.split()[0]) * 1024 for name, value in pairs}
 
 
 def gpu() -> str:

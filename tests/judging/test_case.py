@@ -10,8 +10,9 @@ from support.stores import SOFTWARE, entry, result
 
 from pytest_distbench.judging.case import judge_launches
 from pytest_distbench.judging.terms import Terms
-from pytest_distbench.records.baseline import BaselineEntry
+from pytest_distbench.records.baseline import BaselineEntry, BaselineMetric
 from pytest_distbench.records.launch import LaunchRecord
+from pytest_distbench.records.metric import Measurement
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.verdict import Verdict
 
@@ -130,3 +131,31 @@ def test_a_fingerprint_that_changed_fails_and_one_that_nobody_wants_does_not() -
 
     assert verdicts(made, stored)["fingerprint"].kind == "changed"
     assert not verdicts(made, stored, metrics=("step",))["fingerprint"].is_judged
+
+
+def with_memory(made: list[LaunchRecord], num_bytes: float) -> list[LaunchRecord]:
+    memory = Measurement(name="peak_memory", unit="B", better="memory", value=num_bytes)
+    return [replace(launch, measurements=[*launch.measurements, memory]) for launch in made]
+
+
+def test_memory_that_one_side_does_not_know_is_not_said_to_be_missing() -> None:
+    stored = BaselineMetric(better="memory", unit="B", launches=[2.0**30])
+    both = replace(STORED, metrics={**STORED.metrics, "peak_memory": stored})
+
+    assert not verdicts(with_memory(launches(*QUIET), 2**31))["peak_memory"].is_judged
+    assert "peak_memory" not in verdicts(launches(*QUIET), both)
+    assert verdicts(with_memory(launches(*QUIET), 2**31), both)["peak_memory"].kind == "regressed"
+    assert not verdicts(with_memory(launches(*QUIET), 2**31), both, metrics=("step",))["peak_memory"].is_judged
+
+
+@pytest.mark.parametrize(("device", "is_judged"), [("cuda", True), ("cpu", False)])
+def test_older_baselines_of_gpus_know_the_same_memory(device: str, is_judged: bool) -> None:
+    """On the CPU they noted the size of the whole process, which says nothing of what the body needed."""
+    case = replace(result(1.0).case, device=device)
+    known = replace(STORED, workload=case.workload, peak_memory_bytes=2**30)
+    terms = Terms(default_tolerance=0.1, max_launches=5, cores=2)
+    found = judge_launches(terms, with_memory(launches(*QUIET), 2**31), known, case=case, comparisons=1)
+    [verdict] = [j.verdict for j in found if j.verdict.metric == "peak_memory"]
+
+    assert verdict.is_judged == is_judged
+    assert verdict.kind == ("regressed" if is_judged else "unchanged")
