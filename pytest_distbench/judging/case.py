@@ -12,7 +12,7 @@ from pytest_distbench.judging.entry import fingerprints_of
 from pytest_distbench.judging.family import Family
 from pytest_distbench.judging.fingerprint_rule import METRIC, judge_fingerprints, needs_more
 from pytest_distbench.judging.losses import left_out, lost_part, missing_verdict
-from pytest_distbench.judging.metric import Rule, judge
+from pytest_distbench.judging.metric import BUSIER_SHARE, Rule, as_info, judge
 from pytest_distbench.judging.neighbours import (
     Run,
     error_share,
@@ -31,7 +31,7 @@ from pytest_distbench.records.case import Case
 from pytest_distbench.records.fingerprint import Fingerprint
 from pytest_distbench.records.kinds import METRIC_KINDS
 from pytest_distbench.records.launch import LaunchRecord
-from pytest_distbench.records.metric import UNCERTAINTY, Measurement, metric_key, metric_name
+from pytest_distbench.records.metric import PEAK_MEMORY, UNCERTAINTY, Measurement, metric_key, metric_name
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.verdict import Verdict
 
@@ -54,25 +54,26 @@ def judge_launches(
         comparisons: noisy comparisons in the whole run, which share the error rate.
     """
     stale = staleness(entry, case) if entry is not None else None
-    stored = entry.metrics if entry is not None and not stale else {}
+    stored = _stored_metrics(entry, case) if entry is not None and not stale else {}
     changed = ", ".join(software_changes(entry.software, launches[0].software)) if entry is not None else ""
     same = entry is not None and not changed
     found = by_metric(launches)
     lost = lost_parts(terms, found, stored)
     for key, measurements in found.items():
         if not terms.wants(measurements[0].name):
-            found[key] = [_as_info(m) for m in measurements]
+            found[key] = [as_info(m) for m in measurements]
     rule = Rule(
         tolerance=0.0,
         comparisons=comparisons,
         max_launches=terms.max_launches,
         same_software=same,
         busier_cores=busier_cores(entry, launches),
+        crowding=crowding(entry, launches, cores=terms.cores),
         cores=terms.cores,
         disturbance=disturbance(entry.cards if entry is not None else None, launches),
     )
     tolerances = {
-        key: terms.tolerance_of(measurements[0].name, _by_hand(entry, stored.get(key)))
+        key: terms.tolerance_of(measurements[0], _by_hand(entry, stored.get(key)))
         for key, measurements in found.items()
     }
     judgements = [
@@ -99,7 +100,8 @@ def judge_missing(
     stored: Mapping[str, BaselineMetric],
 ) -> list[Judgement]:
     """What is stored, wanted, and not among what was found."""
-    unseen = [key for key in stored if key not in found and terms.wants(metric_name(key))]
+    asked = [key for key, metric in stored.items() if not METRIC_KINDS[metric.better].accompanies]
+    unseen = [key for key in asked if key not in found and terms.wants(metric_name(key))]
     reasons = left_out(unseen, found, terms)
     verdicts = [
         missing_verdict(key, stored[key], found=found, launches=launches, left_out=reasons.get(key, ""))
@@ -294,6 +296,16 @@ def by_metric(launches: Sequence[LaunchRecord]) -> dict[str, list[Measurement]]:
     return found
 
 
+def _stored_metrics(entry: BaselineEntry, case: Case) -> Mapping[str, BaselineMetric]:
+    """What is stored, by key; of entries from before peak memory was a metric, what they note of it on GPUs."""
+    if PEAK_MEMORY in entry.metrics or case.device != "cuda" or not entry.peak_memory_bytes:
+        return entry.metrics
+    return {
+        **entry.metrics,
+        PEAK_MEMORY: BaselineMetric(better="memory", unit="B", launches=[entry.peak_memory_bytes]),
+    }
+
+
 def _by_hand(entry: BaselineEntry | None, metric: BaselineMetric | None) -> tuple[float | None, ...]:
     return metric.tolerance if metric is not None else None, entry.tolerance if entry is not None else None
 
@@ -306,5 +318,18 @@ def busier_cores(entry: BaselineEntry | None, launches: Sequence[LaunchRecord]) 
     return statistics.median(now) - entry.foreign_cores
 
 
-def _as_info(measurement: Measurement) -> Measurement:
-    return replace(measurement, better="info")
+def crowding(entry: BaselineEntry | None, launches: Sequence[LaunchRecord], *, cores: int) -> float | None:
+    """How many times as long other processes made the median launch take, over what they did at the baseline.
+
+    Where they used next to nothing it was not they: a container with a share of the CPUs lets its own wait, too.
+
+    Args:
+        entry: of the baseline.
+        launches: of this run.
+        cores: of the machine that measured.
+    """
+    now = [launch.crowding for launch in launches if launch.crowding is not None]
+    if entry is None or entry.crowding is None or not now:
+        return None
+    used = statistics.median(launch.foreign_cores or 0.0 for launch in launches)
+    return statistics.median(now) / entry.crowding if used > BUSIER_SHARE * cores else 1.0

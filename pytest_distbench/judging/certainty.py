@@ -21,7 +21,7 @@ def certain_failure(judgements: Sequence[Judgement]) -> str:
 
 
 def close(judgement: Judgement, reason: str) -> Judgement:
-    """An open judgement as it stays: not judged, because the case is red without it. What is exact stays as it was seen.
+    """An open judgement as it stays: not judged, as the case is red without it. What is exact stays as it was seen.
 
     Args:
         judgement: that more launches could have settled.
