@@ -31,6 +31,7 @@ from pytest_distbench.worker.process import (
     forbid_breakpoints,
     take_environment,
     take_output,
+    take_program,
     take_signals,
     take_terminal,
 )
@@ -54,6 +55,8 @@ def run_rank(plan_path: str) -> Callable[[], NoReturn]:
     is_attached = rank == plan.attached
     take_output(plan.files.log(rank))  # first: whatever goes wrong is told there
     take_environment(plan)
+    if not plan.body.is_script:
+        take_program(plan.body.file)
     take_signals(plan.files.stacks(rank))
     control = ControlLine(plan.files, rank, reports_progress=plan.reports_progress, is_attached=is_attached)
     if is_attached:
