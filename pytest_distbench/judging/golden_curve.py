@@ -131,8 +131,13 @@ class Disagreement:
         return f"differ {by} from the first value on: {_SEED_OF_A_SCRIPT if beside else _SEED}"
 
 
-_SEED_OF_A_SCRIPT = 'args=["--seed", "{seed}"], and torch.manual_seed of it before the model is made'
-_SEED = f"torch.manual_seed(rank.seed) before the model is made; of a script {_SEED_OF_A_SCRIPT}"
+_SEED_OF_A_SCRIPT = (
+    'seed it: give the script args=["--seed", "{seed}"], and let it call torch.manual_seed before the model is made'
+)
+_SEED = (
+    "seed it: torch.manual_seed(rank.seed) before the model is made; a script gets its seed by "
+    'args=["--seed", "{seed}"]'
+)
 _PARTLY = "the order of the data or dropout is not seeded, or the arithmetic does not repeat"
 
 

@@ -9,8 +9,9 @@ from support.stores import SOFTWARE, entry, result
 
 from pytest_distbench.judging.case import judge_launches
 from pytest_distbench.judging.terms import Terms
-from pytest_distbench.records.baseline import BaselineEntry
+from pytest_distbench.records.baseline import BaselineEntry, BaselineMetric
 from pytest_distbench.records.launch import LaunchRecord
+from pytest_distbench.records.metric import Measurement
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.verdict import Verdict
 
@@ -104,3 +105,26 @@ def test_a_fingerprint_that_changed_fails_and_one_that_nobody_wants_does_not() -
 
     assert verdicts(made, stored)["fingerprint"].kind == "changed"
     assert not verdicts(made, stored, metrics=("step",))["fingerprint"].is_judged
+
+
+def test_a_curve_that_departs_before_any_update_asks_for_one_launch_more_to_know_whether_it_is_seeded() -> None:
+    def judged(*curves: list[float], most: int = 5) -> list[tuple[str, bool]]:
+        made = [
+            replace(
+                launch,
+                measurements=[Measurement(name="loss", unit="", better="curve", value=c[-1], series=c)],
+            )
+            for launch, c in zip(launches(*[1.0] * len(curves)), curves, strict=True)
+        ]
+        case = result(1.0).case
+        golden = BaselineMetric(better="curve", unit="", launches=[1.0], curve=[2.0, 1.0])
+        known = replace(STORED, workload=case.workload, metrics={"loss": golden})
+        terms = Terms(default_tolerance=0.1, max_launches=most, cores=2)
+        found = judge_launches(terms, made, known, case=case, comparisons=1)
+        return [(j.verdict.kind, j.is_open) for j in found if j.verdict.metric == "loss"]
+
+    assert judged([2.1, 1.0]) == [("regressed", True)]
+    assert judged([2.1, 1.0], most=1) == [("regressed", False)]
+    assert judged([2.1, 1.0], [2.1, 1.0]) == [("regressed", False)]
+    assert judged([2.0, 1.1]) == [("regressed", False)]
+    assert judged([2.0, 1.0]) == [("unchanged", False)]

@@ -203,16 +203,14 @@ def test_launches_that_differ_at_the_first_value_are_told_with_the_line_that_men
     verdict = judged_launches(GOLDEN, OTHER, ANOTHER, baseline=[])
 
     assert verdict.kind == "unseeded"
-    assert verdict.reason.startswith(
-        "its launches differ by up to 2.0e-02 from the first value on: torch.manual_seed(rank"
-    )
+    assert verdict.reason.startswith("its launches differ by up to 2.0e-02 from the first value on: seed it: torch")
     assert judged_launches(GOLDEN, GOLDEN, baseline=[]).kind == "missing"
 
 
 def test_a_script_is_told_how_it_gets_its_seed() -> None:
     verdict = judged_launches(GOLDEN, OTHER, baseline=[], beside=["iter"] * 5)
 
-    assert 'from the first value on: args=["--seed", "{seed}"], and torch.manual_seed of it' in verdict.reason
+    assert 'the first value on: seed it: give the script args=["--seed", "{seed}"], and let it call' in verdict.reason
 
 
 def test_what_is_not_seeded_after_the_weights_is_told_by_the_value_it_starts_at() -> None:
