@@ -119,7 +119,7 @@ class _Life:
                 bind_near_gpu(torch.cuda.current_device(), plan.numa_binding)
         if plan.set_threads is not None:
             torch.set_num_threads(plan.set_threads)
-        if plan.stands_for is not None and plan.body.is_script:
+        if plan.stands_for is not None and not plan.body.is_given_a_group:
             join_fake_groups_only(rank=plan.stands_for, world_size=plan.world_size)
             self.context.watch.look()
         if plan.body.is_script:
@@ -136,14 +136,15 @@ class _Life:
         with self.phase("rendezvous"):
             self.control.wait_for_the_others()
             self.window.begin()
-            join_group(
-                plan.backend,
-                rank=self.context.rank,
-                world_size=plan.world_size,
-                timeout_s=plan.timeout_s,
-                device=self.context.device,
-            )
-            self.context.watch.look()
+            if plan.body.is_given_a_group:
+                join_group(
+                    plan.backend,
+                    rank=self.context.rank,
+                    world_size=plan.world_size,
+                    timeout_s=plan.timeout_s,
+                    device=self.context.device,
+                )
+                self.context.watch.look()
         with self._turn(), self.phase("body"), self._window():
             for seed in plan.seeds:
                 self.context.seed = seed
