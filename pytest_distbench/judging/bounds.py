@@ -22,7 +22,7 @@ from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import Measurement, metric_key, metric_name
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.verdict import Verdict
-from pytest_distbench.units import GIGABYTE, convert, format_quantity
+from pytest_distbench.units import GIGABYTE, convert, format_quantity, why_impossible
 
 FEWEST = 3
 """Of a noisy metric that was seen beyond its bound: the median of fewer is no better than one of them."""
@@ -119,7 +119,7 @@ def _judge(judgement: Judgement, bounds: Mapping[str, Sequence[Bound]], measured
         is_noisy = measured[key][0].is_noisy
         for bound in found:
             value = _deciding(values, bound, is_noisy=is_noisy)
-            if not bound.holds(value):
+            if not bound.holds(value) or (value is not None and value < 0 and why_impossible(value, verdict.unit)):
                 beyond = replace(verdict, kind="beyond", reason=_reason(value, bound, measured[key][0], verdict))
                 return Judgement(beyond, is_open=is_noisy and len(values) < FEWEST)
     return Judgement(_keep(verdict), is_open=judgement.is_open or _is_doubtful(bounds, measured))

@@ -11,7 +11,8 @@ from pytest_distbench.judging.draft import Judgement
 from pytest_distbench.judging.entry import fingerprints_of
 from pytest_distbench.judging.family import Family
 from pytest_distbench.judging.fingerprint_rule import METRIC, judge_fingerprints
-from pytest_distbench.judging.metric import Rule, judge, not_measured
+from pytest_distbench.judging.losses import left_out, lost_part, missing_verdict
+from pytest_distbench.judging.metric import Rule, judge
 from pytest_distbench.judging.neighbours import (
     Run,
     error_share,
@@ -57,6 +58,7 @@ def judge_launches(
     changed = ", ".join(software_changes(entry.software, launches[0].software)) if entry is not None else ""
     same = entry is not None and not changed
     found = by_metric(launches)
+    lost = lost_parts(terms, found, stored)
     for key, measurements in found.items():
         if not terms.wants(measurements[0].name):
             found[key] = [_as_info(m) for m in measurements]
@@ -80,13 +82,65 @@ def judge_launches(
     trainings = judge_trainings(terms, found, stored, same_software=same, entry=entry)
     asks = len(launches) == 1 < terms.max_launches
     judgements = [Judgement(verdict, is_open=asks and may_be_unseeded(verdict)) for verdict in trainings] + judgements
+    judgements = as_lost(judgements, lost, found, stored)
     known = entry.fingerprints if entry is not None and not stale else {}
+    known = {key: known[key] for key in known.keys() - left_out(list(known), found, terms)}
     if (fingerprint := judge_fingerprint(terms, launches, known, changed=changed)) is not None:
         judgements.append(Judgement(fingerprint, is_open=False))
     if stale:
         judgements = [_as_stale(j, stale) for j in judgements]
+    return judgements + judge_missing(terms, launches, found, stored)
+
+
+def judge_missing(
+    terms: Terms,
+    launches: Sequence[LaunchRecord],
+    found: Mapping[str, Sequence[Measurement]],
+    stored: Mapping[str, BaselineMetric],
+) -> list[Judgement]:
+    """What is stored, wanted, and not among what was found."""
     unseen = [key for key in stored if key not in found and terms.wants(metric_name(key))]
-    return judgements + [Judgement(not_measured(key, stored[key]), is_open=False) for key in unseen]
+    reasons = left_out(unseen, found, terms)
+    verdicts = [
+        missing_verdict(key, stored[key], found=found, launches=launches, left_out=reasons.get(key, ""))
+        for key in unseen
+    ]
+    return [Judgement(verdict, is_open=False) for verdict in verdicts]
+
+
+def lost_parts(
+    terms: Terms, found: Mapping[str, Sequence[Measurement]], stored: Mapping[str, BaselineMetric]
+) -> dict[str, str]:
+    """Metric key -> what is measured no more of a metric that the test wants judged."""
+    both = [key for key in found if key in stored and terms.wants(metric_name(key))]
+    return {key: why for key in both if (why := lost_part(stored[key], found[key]))}
+
+
+def as_lost(
+    judgements: Sequence[Judgement],
+    lost: Mapping[str, str],
+    found: Mapping[str, Sequence[Measurement]],
+    stored: Mapping[str, BaselineMetric],
+) -> list[Judgement]:
+    """The judgements, but for the metrics of which something is lost; those of a training are told over its seeds.
+
+    Args:
+        judgements: on what was found.
+        lost: by metric key, why.
+        found: what was measured.
+        stored: what it was compared with.
+    """
+    of_verdict = {verdict: key for key in lost for verdict in (key, _over_seeds(found[key][0]))}
+    return [
+        Judgement(replace(j.verdict, kind="lost", reason=lost[key], better=stored[key].better), is_open=False)
+        if (key := of_verdict.get(j.verdict.metric, ""))
+        else j
+        for j in judgements
+    ]
+
+
+def _over_seeds(measurement: Measurement) -> str:
+    return metric_key(measurement.name, {name: at for name, at in measurement.at.items() if name != "seed"})
 
 
 def _judge_noise(

@@ -53,7 +53,7 @@ def judge_fingerprints(
     """One verdict for all fingerprints of a case.
 
     *changed* where any differs, also under other software: then it says so, because the collectives are what the
-    network has to carry either way. *missing* where the baseline has none.
+    network has to carry either way. *lost* where this run has none. *missing* where the baseline has none.
 
     Args:
         stored: of the baseline, by key.
@@ -83,7 +83,7 @@ def judge_fingerprints(
     if unknown:
         return _verdict("incomparable", unknown, launches)
     if lost:
-        return _verdict("incomparable", f"the baseline has a fingerprint of {lost}, this run has none", launches)
+        return _verdict("lost", f"the baseline has a fingerprint of {lost}, this run has none", launches)
     if without:
         return _verdict("missing", f"the baseline has no fingerprint of {without}", launches)
     reason = undecided or next((f"{k}: {f.missing}" for k, f in current.items() if f.missing), "")

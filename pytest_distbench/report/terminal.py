@@ -15,6 +15,7 @@ from pytest_distbench.records.fingerprint import NOT_RECORDED
 from pytest_distbench.records.kinds import METRIC_KINDS, VERDICT_KINDS, VerdictName
 from pytest_distbench.records.run import CaseResult
 from pytest_distbench.records.verdict import Verdict
+from pytest_distbench.report.doubts import doubt_lines
 from pytest_distbench.report.flaky import flaky_tests
 from pytest_distbench.report.layout import layout
 from pytest_distbench.report.rows import change, metric_text, name_in_file, quantity, words_for
@@ -38,6 +39,7 @@ def summary_lines(results: Sequence[CaseResult], *, verbosity: int, record_comma
         lines += [*overview(results), ""]
     if compared:
         lines += _counts(compared)
+    lines += doubt_lines(compared)
     lines += _told(compared, {name for name, kind in VERDICT_KINDS.items() if kind.is_told})
     lines += _flaky(results)
     lines += _needless(compared)

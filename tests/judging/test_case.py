@@ -53,7 +53,7 @@ def test_an_entry_of_another_workload_is_stale_and_says_what_records_it_anew() -
 def test_a_stored_metric_that_was_not_measured_is_named_unless_nobody_wants_it() -> None:
     both = replace(STORED, metrics={**STORED.metrics, "gone": STORED.metrics["step"]})
 
-    assert verdicts(launches(*QUIET), both)["gone"].kind == "incomparable"
+    assert verdicts(launches(*QUIET), both)["gone"].kind == "lost"
     assert "gone" not in verdicts(launches(*QUIET), both, metrics=("step",))
 
 

@@ -11,7 +11,7 @@ from support.stores import entry, result
 from pytest_distbench.records.fingerprint import Fingerprint
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import CaseResult, ReferenceRecord
-from pytest_distbench.store.accept import NotABaseline, propose_entry
+from pytest_distbench.store.accept import NotABaseline, propose_entry, why_test_did_not_pass
 
 FIVE = (0.004, 0.004, 0.004, 0.004, 0.004)
 
@@ -34,6 +34,31 @@ def test_what_the_mode_does_not_want_stays() -> None:
 
 def test_a_run_that_was_compared_with_something_else_proposes_nothing() -> None:
     assert take(result(*FIVE, reference=ReferenceRecord(kind="paired"))) is None
+
+
+@pytest.mark.parametrize(
+    ("cases", "why"),
+    [
+        ([{"test_outcome": "passed"}], ""),
+        ([{}], ""),
+        ([{"test_outcome": "failed"}], "its test failed after it was measured, by an assertion of its own"),
+        ([{"test_outcome": "failed", "outcome": "failed"}], ""),
+        ([{"test_outcome": "failed"}, {"test_outcome": "failed", "outcome": "failed"}], ""),
+        ([{"test_outcome": "skipped"}], "its test was skipped after it was measured"),
+        ([{"outcome": "xfailed", "headline": "slow disk"}], "its test was xfailed: slow disk"),
+        ([{}, {"launches": [replace(result(0.1).launches[0], outcome="failed")]}], "a launch of its test did not pass"),
+    ],
+)
+def test_numbers_of_a_test_that_failed_by_more_than_its_verdicts_are_no_baseline(
+    cases: list[dict[str, Any]], why: str
+) -> None:
+    made = [result(*FIVE, **changes) for changes in cases]
+    found = why_test_did_not_pass(made)
+
+    assert found == ({made[0].nodeid: why} if why else {})
+    if why:
+        with pytest.raises(NotABaseline, match=f"{why}; mend it, and measure again"):
+            propose_entry(made[0], None, mode="all", force=False, did_not_pass=why)
 
 
 @pytest.mark.parametrize(
