@@ -28,7 +28,8 @@ FEWEST = 3
 """Of a noisy metric that was seen beyond its bound: the median of fewer is no better than one of them."""
 
 _RATE_UNIT = "GB/s"
-_SIDES: dict[str, Side] = {"lower": "most", "higher": "least"}
+_SIDES: dict[int, Side] = {1: "most", -1: "least"}
+"""By the sign of a kind: what is worse, is bounded."""
 _SIGNS: dict[Side, str] = {"most": "<=", "least": ">="}
 _WORDS: dict[Side, str] = {"most": "at most", "least": "at least"}
 _MOST_NAMES = 20
@@ -173,7 +174,7 @@ def _resolve(asked: AskedBound, measured: Measured) -> list[tuple[str, Bound]]:
     for key, rate_amount in _matches(asked.metric, measured):
         first = measured[key][0]
         for term in terms_of(asked.value):
-            side = term.side or ("least" if rate_amount else _SIDES.get(first.better))
+            side = term.side or ("least" if rate_amount else _SIDES.get(METRIC_KINDS[first.better].sign))
             name = f"the bound of {asked.metric!r} ({asked.where})"
             if side is None:
                 raise ConfigurationError(

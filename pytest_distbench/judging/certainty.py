@@ -21,14 +21,14 @@ def certain_failure(judgements: Sequence[Judgement]) -> str:
 
 
 def close(judgement: Judgement, reason: str) -> Judgement:
-    """An open judgement as it stays: not judged, because the case is red without it.
+    """An open judgement as it stays: not judged, as the case is red without it. What is exact stays as it was seen.
 
     Args:
         judgement: that more launches could have settled.
         reason: what is red for certain.
     """
-    if not judgement.verdict.is_noisy:  # the curve of a training that may have lost its seed: it is red as it is
-        return Judgement(judgement.verdict, is_open=False)
+    if not judgement.verdict.is_noisy:
+        return judgement._replace(is_open=False)
     told = f"not judged: no more launches were made, as the case is red for certain ({reason})"
     return Judgement(replace(judgement.verdict, kind="inconclusive", reason=told), is_open=False)
 

@@ -31,7 +31,8 @@ def make_entry(
     for key, found in measured.items():
         if found[0].is_judged:
             metrics[key] = stored_metric(found, tolerance=kept[key].tolerance if key in kept else None)
-    foreign = sorted(f.foreign_cores for f in launches if f.foreign_cores is not None)
+    foreign = [f.foreign_cores for f in launches if f.foreign_cores is not None]
+    crowding = [f.crowding for f in launches if f.crowding is not None]
     return BaselineEntry(
         workload=case.workload,
         world_size=case.world_size,
@@ -40,10 +41,10 @@ def make_entry(
         params=case.params,
         software=software,
         metrics=metrics,
-        foreign_cores=round(foreign[len(foreign) // 2], 2) if foreign else None,
+        foreign_cores=round(statistics.median_high(foreign), 2) if foreign else None,
+        crowding=round(statistics.median_high(crowding), 2) if crowding else None,
         fingerprints=fingerprints_of(launches),
         phases={name: _round(seconds) for name, seconds in phases_of(launches).items()},
-        peak_memory_bytes=peak_memory_of(launches),
         launch_s=_round(statistics.median(launch.wall_s for launch in launches)),
         cards=norm_of(launches),
         tolerance=before.tolerance if before is not None else None,
@@ -59,12 +60,6 @@ def fingerprints_of(launches: Sequence[LaunchRecord]) -> dict[str, Fingerprint]:
         for key, fingerprint in launch.fingerprints.items():
             found.setdefault(key, []).append(fingerprint)
     return {key: agree(fingerprints) for key, fingerprints in found.items()}
-
-
-def peak_memory_of(launches: Sequence[LaunchRecord]) -> int | None:
-    """Bytes the hungriest rank used at most, of the median launch; None where that is not known."""
-    found = [launch.peak_memory_bytes for launch in launches if launch.peak_memory_bytes]
-    return int(_round(statistics.median(found))) if found else None
 
 
 def phases_of(launches: Sequence[LaunchRecord]) -> dict[str, float]:

@@ -96,8 +96,8 @@ def judge_paired(
         verdict = add_witnesses(judgement.verdict, stored.metrics.get(key), here[key])
         judgements.append(judgement._replace(verdict=verdict))
     judgements = as_lost(judgements, lost_parts(terms, trainings, stored.metrics), trainings, stored.metrics)
-    fingerprint = judge_fingerprint(terms, launches, stored.fingerprints, changed=changed)
-    return judgements + ([Judgement(fingerprint, is_open=False)] if fingerprint is not None else [])
+    fingerprint = judge_fingerprint(terms, launches, stored.fingerprints, changed=changed, most=looks[-1])
+    return judgements + ([fingerprint] if fingerprint is not None else [])
 
 
 def not_there(terms: Terms, launch: LaunchRecord, reason: str) -> list[Verdict]:

@@ -71,7 +71,7 @@ def why_not_storable(launches: Sequence[LaunchRecord], *, fewest: int = 2) -> st
         fewest: with fewer, what has noise is refused.
     """
     judged = [m for launch in launches for m in launch.measurements if m.is_judged]
-    if not judged:
+    if all(METRIC_KINDS[m.better].accompanies for m in judged):
         return "nothing was measured that can be judged"
     reached = {m.name for m in judged if m.value is not None}
     lacking = [
@@ -104,5 +104,5 @@ def few_launches(metrics: Mapping[str, BaselineMetric]) -> dict[str, int]:
     return {
         key: len(metric.launches)
         for key, metric in metrics.items()
-        if METRIC_KINDS[metric.better].rule != "exact" and len(metric.launches) < FEWEST_LAUNCHES
+        if METRIC_KINDS[metric.better].rule not in ("exact", "memory") and len(metric.launches) < FEWEST_LAUNCHES
     }

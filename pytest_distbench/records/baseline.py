@@ -71,6 +71,8 @@ class BaselineEntry(Record, frozen=True, kw_only=True, omit_defaults=True):
     params: dict[str, Any] = {}
     foreign_cores: float | None = None
     """Cores that other processes used in the median launch; None where the body was too short to tell."""
+    crowding: float | None = None
+    """How many times as long its work took because they wanted the same CPUs; None where that is not known."""
     cards: CardNorm | None = None
     """How the GPUs fared; None on the CPU, and where nobody looked."""
     tolerance: Tolerance | None = None
@@ -83,7 +85,7 @@ class BaselineEntry(Record, frozen=True, kw_only=True, omit_defaults=True):
     phases: dict[str, float] = {}
     """Seconds in each phase the body named, of the median launch; they explain, and are not judged."""
     peak_memory_bytes: int | None = None
-    """Of the median launch, four digits; explains, is not judged."""
+    """Of the median launch, where peak memory was no metric yet. On the CPU it was the size of the whole process."""
     launch_s: float | None = None
     """How long the median launch took, start and end included: it tells how long a run will take."""
 

@@ -25,7 +25,7 @@ Sign = Literal[-1, 0, 1]
 Shape = Literal["any", "series", "number"]
 
 TRAINING_RULES = ("curve", "same", "steps", "floor")
-STEADY_RULES = ("exact", *TRAINING_RULES, "none")
+STEADY_RULES = ("exact", "memory", *TRAINING_RULES, "none")
 """What these judge does not scatter between launches of the same code; what any other rule judges does."""
 
 FAST_SIDE = 0.25
@@ -63,6 +63,9 @@ class MetricKind:
         shape: ``series`` or ``number`` where only that can be recorded; ``any``: both.
         keeps_series: whether a launch's record keeps the whole series.
         limit_text: how a limit, a fraction of the baseline, is printed.
+        tolerance: that is used where the test and the baseline say nothing of the metric itself; None: the run's.
+        accompanies: it is measured beside whatever a test measures, and is nothing to judge alone: where one side has
+            none, nothing is said.
     """
 
     summary: str
@@ -74,6 +77,8 @@ class MetricKind:
     shape: Shape = "any"
     keeps_series: bool = False
     limit_text: Callable[[float], str] = _exact
+    tolerance: float | None = None
+    accompanies: bool = False
 
     def __post_init__(self) -> None:
         """Check it.
@@ -170,6 +175,16 @@ METRIC_KINDS: dict[str, MetricKind] = {
         rule="floor",
         shape="number",
         limit_text=lambda limit: f"-{limit:.1%}",
+    ),
+    "memory": MetricKind(
+        summary="what a rank needs of memory at most: may not rise",
+        reduce="max",
+        rule="memory",
+        sign=1,
+        shape="number",
+        limit_text=lambda limit: f"+{limit:.0%}",
+        tolerance=0.2,
+        accompanies=True,
     ),
 }
 """By the name that ``better=`` takes."""

@@ -87,6 +87,11 @@ class LaunchFiles:
         return self.directory / "left.json"
 
     @property
+    def used(self) -> Path:
+        """What a command used, and who computed beside it; not there where it was ended with pytest."""
+        return self.directory / "used.json"
+
+    @property
     def launcher_log(self) -> Path:
         """What a launcher that is a process of its own printed."""
         return self.directory / "launcher.log"

@@ -18,7 +18,10 @@ PHASE = "phase/"
 WALL_TIME = "wall_time"
 """Of a script or a command from its start to its end."""
 
-OWN_NAMES = (WALL_TIME, "fingerprint")
+PEAK_MEMORY = "peak_memory"
+"""Of the rank that needed most, in bytes; of a command, of the largest of its processes."""
+
+OWN_NAMES = (WALL_TIME, PEAK_MEMORY, "fingerprint")
 """Of what the plugin itself records, besides phases."""
 
 LONGEST_TEXT = 100

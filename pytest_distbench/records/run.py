@@ -25,6 +25,7 @@ class ReferenceRecord(Record, frozen=True, kw_only=True):
     """File of the stored baseline, whether it is there or not."""
     software: dict[str, str] = {}
     peak_memory_bytes: int | None = None
+    """Of records that were written before peak memory was a metric."""
     phases: dict[str, float] = {}
     cards: CardNorm | None = None
     """How the GPUs fared then."""

@@ -13,6 +13,7 @@ from pytest_distbench.judging.update_policy import FEWEST_LAUNCHES
 from pytest_distbench.records.case import EntryName
 from pytest_distbench.records.fingerprint import NOT_RECORDED
 from pytest_distbench.records.kinds import METRIC_KINDS, VERDICT_KINDS, VerdictName
+from pytest_distbench.records.metric import PEAK_MEMORY
 from pytest_distbench.records.run import CaseResult
 from pytest_distbench.records.verdict import Verdict
 from pytest_distbench.report.doubts import doubt_lines
@@ -124,10 +125,10 @@ def _counts(results: Sequence[CaseResult]) -> list[str]:
 
 
 def _told_verdicts(result: CaseResult) -> list[Verdict]:
-    """The verdicts that the tables tell too: of a fingerprint only what is not as it should be."""
+    """The verdicts that the tables tell too: of what nobody asked for only what is not as it should be."""
     judged = [v for v in result.verdicts if v.is_judged]
     as_it_should = {"unchanged", "missing"} if _lacks_baseline(result) else {"unchanged"}
-    return [v for v in judged if v.metric != FINGERPRINT or v.kind not in as_it_should]
+    return [v for v in judged if v.name not in (FINGERPRINT, PEAK_MEMORY) or v.kind not in as_it_should]
 
 
 def _cases(number: int) -> str:

@@ -88,8 +88,9 @@ class DerivedNumbers(Samples):
     def _of(self, launches: Sequence[LaunchRecord]) -> LaunchRecord:
         value = self._value([Values({m.key: m.value for m in launch.measurements}) for launch in launches])
         foreign = [launch.foreign_cores for launch in launches if launch.foreign_cores is not None]
+        crowding = [launch.crowding for launch in launches if launch.crowding is not None]
         made = _launch(launches[0].index, replace(self._metric, value=value), launches[0].software)
-        return replace(made, foreign_cores=max(foreign, default=None))
+        return replace(made, foreign_cores=max(foreign, default=None), crowding=max(crowding, default=None))
 
     @property
     def _line(self) -> str:

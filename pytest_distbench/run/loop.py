@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from pytest_distbench.judging.bounds import check_measured, judge_bounds
 from pytest_distbench.judging.certainty import certain_failure, close
 from pytest_distbench.judging.draft import Judgement
+from pytest_distbench.judging.fingerprint_rule import METRIC as FINGERPRINT
 from pytest_distbench.launch.command import COMMAND
 from pytest_distbench.machine import hardware
 from pytest_distbench.machine.locks import alone_on_this_host, lease
@@ -214,6 +215,8 @@ class Session:
                 verdicts = [j.verdict for j in judgements]
                 if not open_metrics or len(samples) >= samples.most:
                     break
+                if FINGERPRINT in open_metrics:
+                    open_metrics = []  # it is of all that is measured
         result = self.result(request, samples, reference)
         return reference.conclude(replace(result, verdicts=verdicts))
 

@@ -8,6 +8,7 @@ from pytest_distbench.errors import ConfigurationError, DistbenchError
 from pytest_distbench.judging.bounds import judge_bounds
 from pytest_distbench.judging.draft import Judgement
 from pytest_distbench.judging.entry import make_entry
+from pytest_distbench.judging.fingerprint_rule import differences
 from pytest_distbench.judging.update_policy import (
     FEWEST_LAUNCHES,
     few_launches,
@@ -17,6 +18,7 @@ from pytest_distbench.judging.update_policy import (
 )
 from pytest_distbench.records.baseline import BaselineEntry, BaselineMetric
 from pytest_distbench.records.bound_text import AskedBound
+from pytest_distbench.records.fingerprint import Fingerprint
 from pytest_distbench.records.kinds import VERDICT_KINDS
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import CaseResult
@@ -84,8 +86,17 @@ def propose_entry(
     moved = {v.metric for v in result.verdicts if VERDICT_KINDS[v.kind].moved}
     merged = _merge(made.metrics, {key: metric for key, metric in kept.items() if key not in moved})
     known = stored.fingerprints if stored is not None and kept else {}
-    unsure = {key: f for key, f in known.items() if f.missing and len(result.launches) < FEWEST_LAUNCHES}
+    few = len(result.launches) < FEWEST_LAUNCHES
+    unsure = {
+        key: f for key, f in known.items() if few and (f.missing or _is_course_known(f, made.fingerprints.get(key)))
+    }
     return replace(made, metrics=merged, fingerprints=made.fingerprints | unsure)
+
+
+def _is_course_known(stored: Fingerprint, made: Fingerprint | None) -> bool:
+    """Whether what is stored of the course came of more launches, and these show nothing else."""
+    holds = bool(stored.course or stored.course_missing)
+    return holds and made is not None and not made.missing and not differences(stored, made)
 
 
 def _check_origin(result: CaseResult) -> None:

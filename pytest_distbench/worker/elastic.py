@@ -62,6 +62,7 @@ def main(plan_path: str, join: Callable[[LaunchPlan, int], ElasticRank]) -> NoRe
     try:
         if plan.device == "cuda":
             check_fork()
+        memory = usage.MemoryPeak(plan)
         context = join(plan, slot)
         bodies.call(bodies.load(plan.body), context)
         context.wait_for_queued()
@@ -75,7 +76,7 @@ def main(plan_path: str, join: Callable[[LaunchPlan, int], ElasticRank]) -> NoRe
             Raised(t=time.monotonic(), slot=slot, pid=os.getpid(), generation=generation, error=error),
         )
         os._exit(RAISED)
-    _report(plan, context)
+    _report(plan, context, memory)
     append(plan.files.timeline, Finished(t=time.monotonic(), slot=slot, generation=context.generation))
     flush_output()
     leave(lambda what: None)
@@ -117,7 +118,7 @@ def join_generation(plan: LaunchPlan, slot: int) -> ElasticRank:
     return ElasticRank(plan, slot, generation)
 
 
-def _report(plan: LaunchPlan, context: ElasticRank) -> None:
+def _report(plan: LaunchPlan, context: ElasticRank, memory: usage.MemoryPeak) -> None:
     """What the body has recorded in the last generation, as ranks of other launches leave it."""
     report = RankReport(
         rank=context.rank,
@@ -126,7 +127,7 @@ def _report(plan: LaunchPlan, context: ElasticRank) -> None:
         phase="body",
         phases={},
         observations=context.notebook.observations,
-        peak_memory_bytes=usage.peak_memory_bytes(plan),
+        peak_memory_bytes=memory.num_bytes(),
         software=usage.software(plan) if context.rank == 0 else {},
     )
     draft = plan.files.report(context.rank).with_suffix(".tmp")

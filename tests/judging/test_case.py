@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from support.fingerprints import BARRIER, of
 from support.stores import SOFTWARE, entry, result
 
 from pytest_distbench.judging.case import judge_launches
 from pytest_distbench.judging.terms import Terms
 from pytest_distbench.records.baseline import BaselineEntry, BaselineMetric
+from pytest_distbench.records.fingerprint import Course, Fingerprint, Kind
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import Measurement
 from pytest_distbench.records.record import replace
@@ -78,6 +80,31 @@ def test_a_machine_that_is_busier_than_at_the_baseline_makes_a_slowdown_inconclu
     assert verdicts(busy, replace(STORED, foreign_cores=1.5))["step"].kind == "regressed"
 
 
+@pytest.mark.parametrize(
+    ("then", "now", "slower", "kind"),
+    [
+        (1.5, 5.0, 5.3, "inconclusive"),  # one busy loop then, ten runnable processes now: hardly more cores in use
+        (1.5, 5.0, 9.0, "regressed"),
+        (1.5, 1.5, 1.75, "regressed"),
+        (None, 5.0, 5.3, "regressed"),  # nobody looked then, and the cores in use are nearly the same
+        (1.0, None, 5.3, "regressed"),
+    ],
+)
+def test_ranks_that_wait_longer_for_cpus_explain_a_slowdown_though_no_more_cores_are_in_use(
+    then: float | None, now: float | None, slower: float, kind: str
+) -> None:
+    made = launches(*[slower * v for v in QUIET], foreign_cores=1.2, crowding=now)
+
+    assert verdicts(made, replace(STORED, foreign_cores=1.0, crowding=then))["step"].kind == kind
+
+
+def test_waits_are_not_put_down_to_others_where_others_used_nothing() -> None:
+    """In a container with a share of the CPUs the code makes itself wait."""
+    made = launches(*[1.5 * v for v in QUIET], foreign_cores=0.1, crowding=3.0)
+
+    assert verdicts(made, replace(STORED, foreign_cores=0.0, crowding=1.0))["step"].kind == "regressed"
+
+
 def test_a_full_launch_that_lacks_a_metric_counts_as_without_value() -> None:
     made = launches(*QUIET)
     exact = [replace(m, name="count", better="exact", value=7.0) for m in made[0].measurements]
@@ -128,3 +155,50 @@ def test_a_curve_that_departs_before_any_update_asks_for_one_launch_more_to_know
     assert judged([2.1, 1.0], [2.1, 1.0]) == [("regressed", False)]
     assert judged([2.0, 1.1]) == [("regressed", False)]
     assert judged([2.0, 1.0]) == [("unchanged", False)]
+
+
+def test_what_differs_in_some_steps_alone_has_to_be_shown_by_three_launches() -> None:
+    """An evaluation that comes every second comes at another step in a slow launch."""
+    at = [of(course={"all": Course(steps=30, others=[Kind(entered=1, steps=1, first=n, last=n)])}) for n in (9, 11, 12)]
+    stored = replace(STORED, fingerprints={"step": of(course={"all": Course(steps=30)})})
+
+    def told(*prints: Fingerprint, most: int = 10) -> tuple[str, bool]:
+        made = [replace(launch, fingerprints={"step": f}) for launch, f in zip(launches(*QUIET), prints, strict=False)]
+        terms = Terms(default_tolerance=0.1, max_launches=most, cores=2)
+        case = result(1.0).case
+        found = judge_launches(terms, made, replace(stored, workload=case.workload), case=case, comparisons=1)
+        return next((j.verdict.kind, j.is_open) for j in found if j.verdict.metric == "fingerprint")
+
+    assert told(at[0]) == ("changed", True)
+    assert told(at[0], most=1) == ("changed", False)
+    assert told(*[at[0]] * 3) == ("changed", False)
+    assert told(*at) == ("unchanged", False)
+    assert told(replace(at[0], collectives={"all": [BARRIER]})) == ("changed", False)
+
+
+def with_memory(made: list[LaunchRecord], num_bytes: float) -> list[LaunchRecord]:
+    memory = Measurement(name="peak_memory", unit="B", better="memory", value=num_bytes)
+    return [replace(launch, measurements=[*launch.measurements, memory]) for launch in made]
+
+
+def test_memory_that_one_side_does_not_know_is_not_said_to_be_missing() -> None:
+    stored = BaselineMetric(better="memory", unit="B", launches=[2.0**30])
+    both = replace(STORED, metrics={**STORED.metrics, "peak_memory": stored})
+
+    assert not verdicts(with_memory(launches(*QUIET), 2**31))["peak_memory"].is_judged
+    assert "peak_memory" not in verdicts(launches(*QUIET), both)
+    assert verdicts(with_memory(launches(*QUIET), 2**31), both)["peak_memory"].kind == "regressed"
+    assert not verdicts(with_memory(launches(*QUIET), 2**31), both, metrics=("step",))["peak_memory"].is_judged
+
+
+@pytest.mark.parametrize(("device", "is_judged"), [("cuda", True), ("cpu", False)])
+def test_older_baselines_of_gpus_know_the_same_memory(device: str, is_judged: bool) -> None:
+    """On the CPU they noted the size of the whole process, which says nothing of what the body needed."""
+    case = replace(result(1.0).case, device=device)
+    known = replace(STORED, workload=case.workload, peak_memory_bytes=2**30)
+    terms = Terms(default_tolerance=0.1, max_launches=5, cores=2)
+    found = judge_launches(terms, with_memory(launches(*QUIET), 2**31), known, case=case, comparisons=1)
+    [verdict] = [j.verdict for j in found if j.verdict.metric == "peak_memory"]
+
+    assert verdict.is_judged == is_judged
+    assert verdict.kind == ("regressed" if is_judged else "unchanged")

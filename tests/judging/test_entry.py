@@ -57,7 +57,6 @@ def test_a_baseline_keeps_what_launches_agree_on_and_says_where_they_do_not() ->
             wall_s=1.0,
             measurements=[replace(measured, companions={"cpu_s": seconds, "waits": 3.0})],
             fingerprints={"m": of(BARRIER), "wild": of(reduce(4 * i))},
-            peak_memory_bytes=123456789,
         )
         for i, seconds in enumerate([0.1, 0.5, 0.123456])
     ]
@@ -66,4 +65,3 @@ def test_a_baseline_keeps_what_launches_agree_on_and_says_where_they_do_not() ->
     assert entry.fingerprints["m"] == of(BARRIER)
     assert entry.fingerprints["wild"] == Fingerprint(missing="differs between launches of the same code")
     assert entry.metrics["m"].companions == {"cpu_s": 0.1235, "waits": 3.0}
-    assert entry.peak_memory_bytes == 123500000

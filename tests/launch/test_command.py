@@ -164,7 +164,7 @@ def test_what_its_processes_record_is_among_its_numbers(run: Run) -> None:
 
     measured = {m.key: m for m in record.measurements}
     assert measured["loss"].series == [3.0, 2.0, 1.0]
-    assert set(measured) == {"wall_time", "loss", "phase/part"}
+    assert set(measured) == {"wall_time", "loss", "phase/part", "peak_memory"}
 
 
 def test_what_they_recorded_and_lost_fails_it(run: Run) -> None:

@@ -8,7 +8,7 @@ import pytest
 from support.fingerprints import BARRIER, of
 from support.stores import entry, result
 
-from pytest_distbench.records.fingerprint import Fingerprint
+from pytest_distbench.records.fingerprint import Course, Fingerprint, Kind
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import CaseResult, ReferenceRecord
 from pytest_distbench.store.accept import NotABaseline, propose_entry, why_test_did_not_pass
@@ -90,6 +90,21 @@ def test_few_launches_keep_the_note_that_a_fingerprint_differs_between_launches(
     launches = [replace(launch, fingerprints={"step": of(BARRIER)}) for launch in made.launches]
 
     assert take(replace(made, launches=launches), stored).fingerprints == {"step": unsure}
+
+
+def test_few_launches_keep_what_more_have_shown_of_the_steps_of_a_loop() -> None:
+    """That they end at any step, for one: of a few the number may be the same."""
+    known = of(course={"all": Course(steps=20)})
+    stored = replace(entry(*FIVE), fingerprints={"step": known}, workload=result(0.004).case.workload)
+    made = result(*FIVE[:4], kind="unchanged")
+
+    def taken(course: Course) -> dict[str, Fingerprint]:
+        launches = [replace(launch, fingerprints={"step": of(course={"all": course})}) for launch in made.launches]
+        return take(replace(made, launches=launches), stored).fingerprints
+
+    assert taken(Course(steps=30, is_whole=True)) == {"step": known}
+    other = Course(steps=20, others=[Kind(entered=1, steps=1, first=3, last=3)])
+    assert taken(other) == {"step": of(course={"all": other})}
 
 
 def test_a_bound_is_not_accepted_away() -> None:
