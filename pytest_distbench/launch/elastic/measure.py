@@ -11,6 +11,15 @@ from pytest_distbench.launch.elastic.changes import change_results
 from pytest_distbench.launch.elastic.engines import ENGINES
 from pytest_distbench.launch.elastic.epochs import epoch_results
 from pytest_distbench.launch.elastic.history import History
+from pytest_distbench.launch.elastic.ledger import (
+    LOADS,
+    RANDOM,
+    SHARED,
+    count,
+    keeps_random,
+    mismatches,
+    shared_batches,
+)
 from pytest_distbench.launch.elastic.rates import rate_changes
 from pytest_distbench.launch.elastic.resume import optimizers_that_forgot
 from pytest_distbench.launch.elastic.samples import count_samples
@@ -74,6 +83,9 @@ def _of_run(job: ElasticJob, history: History, result: ElasticResult) -> list[Me
             _number("samples_repeated", samples.repeated, better="exact", bounds=[none]),
             _number("optimizer_state_lost", forgot, better="exact", bounds=[none]),
         ]
+        shared = count(shared_batches(history), SHARED)
+        found.append(_number(SHARED, shared, better="exact", bounds=[none]))
+        found += _of_loads(job, history)
         every = job.checkpoint_every
         if every is not None and (interval := _longest_interval(history, every)) is not None:
             claimed = Bound(side="most", value=every, where=_WHERE)
@@ -94,6 +106,16 @@ def _of_run(job: ElasticJob, history: History, result: ElasticResult) -> list[Me
         elif step_s := history.step_s(world_size):
             found.append(_number("steps_per_second", 1 / step_s, unit="steps/s", better="higher", at=at))
     return found
+
+
+def _of_loads(job: ElasticJob, history: History) -> list[Measurement]:
+    """Workers that did not go on with what was saved, by what of it; of a job that may have loaded a checkpoint."""
+    has_loaded = any(line.step for line in history.of(Loaded))
+    if job.checkpoint_every is None or not (has_loaded or job.plan.changes or job.plan.cycle):
+        return []
+    metrics = [*LOADS, *([RANDOM] if keeps_random(history) else [])]
+    found, none = mismatches(history), Bound(side="most", value=0, where=_WHERE)
+    return [_number(metric, count(found, metric), better="exact", bounds=[none]) for metric in metrics]
 
 
 def _of_changes(job: ElasticJob, changes: Sequence[ChangeResult], *, torn: int) -> list[Measurement]:

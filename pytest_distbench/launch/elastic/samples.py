@@ -1,4 +1,4 @@
-"""Was every sample of every epoch trained on once? Counted over the passes that counted, sample by sample."""
+"""Was every sample of every epoch trained on once, as was asked for? Counted over the passes that counted."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections import Counter
 from dataclasses import dataclass
 
 from pytest_distbench.launch.elastic.history import History
+from pytest_distbench.records.timeline import Wanted
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,17 +25,21 @@ class SampleCount:
 
 
 def count_samples(history: History) -> SampleCount:
-    """Compare what each epoch was given with the samples there are: all that were seen in any epoch."""
-    epochs: dict[int, Counter[int]] = {}
+    """Compare what was trained on with what the last generation asked ``training.batches`` for, epoch by epoch."""
+    last = max((line.generation for line in history.of(Wanted)), default=None)
+    wanted = [line for line in history.of(Wanted) if line.generation == last]
+    num_epochs = max((line.epochs for line in wanted), default=0)
+    known = set(range(max((line.samples for line in wanted), default=0)))
+    epochs: dict[int, Counter[int]] = {epoch: Counter() for epoch in range(num_epochs)}
     where: dict[tuple[int, int], int] = {}
     for step, generation in history.kept().items():
         for worker in history.members(generation).values():
             batch = worker.batches.get(step)
-            for sample in batch.samples if batch is not None else ():
-                assert batch is not None
+            if batch is None:
+                continue
+            for sample in worker.samples(step):
                 epochs.setdefault(batch.epoch, Counter())[sample] += 1
                 where[batch.epoch, sample] = step
-    known = set().union(*epochs.values()) if epochs else set()
     skipped = repeated = 0
     first = ""
     for epoch, counts in sorted(epochs.items()):
@@ -44,6 +49,8 @@ def count_samples(history: History) -> SampleCount:
         repeated += sum(counts[sample] - 1 for sample in again)
         if not first and missing:
             first = f"epoch {epoch}: nobody trained on sample {missing[0]}, nor on {len(missing) - 1} others"
+            if not counts:
+                first = f"epoch {epoch} of {num_epochs} was never begun: nobody trained on any of {len(known)} samples"
         if not first and again:
             first = (
                 f"epoch {epoch}: sample {again[0]} was trained on {counts[again[0]]} times, the last time in step "
