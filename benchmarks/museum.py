@@ -25,6 +25,7 @@ from measuring import elastic_plan
 from pytest_distbench.elastic import crash, draw, join
 from pytest_distbench.launch.elastic.engines import ENGINES
 from pytest_distbench.launch.elastic.launch import launch_elastic
+from pytest_distbench.launch.elastic.ledger import MOMENTS, PARAMETERS, RANDOM, RATE, STEP
 from pytest_distbench.records.elastic import Change
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.plan import BodyReference
@@ -79,21 +80,21 @@ EXHIBITS = (
         thread=GITHUB + "NVIDIA/Megatron-LM/pull/6858",
         published="One rank's random streams were written as everybody's copy: after a resume 252 of 256 ranks of a "
         "120B model drew from another rank's stream, and were independent no more.",
-        row="rng",
+        row=RANDOM,
     ),
     Exhibit(
         name="rng drawn once more",
         thread=GITHUB + "NVIDIA-NeMo/Megatron-Bridge/issues/5257",
         published="A data loader's iterator, made behind the load, draws its seed from the global generator: each "
         "resumed rank is one draw ahead of the run that wrote the checkpoint.",
-        row="rng",
+        row=RANDOM,
     ),
     Exhibit(
         name="rng seeded anew",
         thread=GITHUB + "modelscope/ms-swift/pull/9935",
         published="Setting up the resampling behind the load seeded the process again: the restored streams began "
         "from their first number.",
-        row="rng",
+        row=RANDOM,
     ),
     Exhibit(
         name="samples seen twice",
@@ -123,7 +124,7 @@ EXHIBITS = (
         thread=GITHUB + "Lightning-AI/pytorch-lightning/issues/21938",
         published="The iterator prefetches before the sampler is told its epoch: the first epoch behind a resume has "
         "the order of epoch 0, in each restart again.",
-        row="order",
+        row="epochs_in_one_order",
         checkpoint_every=EPOCH_STEPS,
         changes=(crash(at_step=EPOCH_STEPS + 4, slot=1),),
     ),
@@ -157,28 +158,28 @@ EXHIBITS = (
         thread=GITHUB + "KempnerInstitute/KempnerForge/pull/115",
         published="A new AdamW has no moments before its first step, so the load found nothing to fill, and dropped "
         "those of the checkpoint: they began at zero at every resume.",
-        row="moments",
+        row=MOMENTS,
     ),
     Exhibit(
         name="adam step dropped",
         thread=GITHUB + "NVIDIA-NeMo/Megatron-Bridge/pull/3832",
         published="A work-around skipped the part of the optimizer's state that all share: moments came back, Adam's "
         "count of steps and the gradient scaler did not.",
-        row="optimizer_step",
+        row=STEP,
     ),
     Exhibit(
         name="adam step of one rank",
         thread=GITHUB + "NVIDIA/TransformerEngine/issues/1986",
         published="A group of parameters that a rank has none of counts no steps there: at a resume others took that "
         "count, 1 in place of 2641, and with it a wrong correction of the bias.",
-        row="optimizer_step",
+        row=STEP,
     ),
     Exhibit(
         name="stale lr of a joiner",
         thread=GITHUB + "pytorch/torchtitan/pull/4598",
         published="A replica that joined took the learning rate from a cached state: gradients were equal, rates were "
         "not, and weights that must be equal drifted apart.",
-        row="lr",
+        row=RATE,
         start=1,
         changes=(join(at_step=15),),
     ),
@@ -187,7 +188,7 @@ EXHIBITS = (
         thread=GITHUB + "vllm-project/speculators/pull/900",
         published="A schedule that counts steps was resumed with the number of the epoch: the rate went back to the "
         "beginning of the run.",
-        row="lr",
+        row=RATE,
     ),
     Exhibit(
         name="older checkpoint at retry",
@@ -202,14 +203,14 @@ EXHIBITS = (
         thread=GITHUB + "NVIDIA/Megatron-LM/issues/5281",
         published="A node took its checkpoint from a peer's copy, which nobody checked: the loss was NaN three steps "
         "behind the load, and the job was restarted 44 times into the same end.",
-        row="moments",
+        row=MOMENTS,
     ),
     Exhibit(
         name="average in place of weights",
         thread=GITHUB + "atomistic-machine-learning/schnetpack/pull/785",
         published="Checkpoints were written while the model held the average of its weights for validation: a resumed "
         "run trained on from the average.",
-        row="weights",
+        row=PARAMETERS,
     ),
 )
 

@@ -34,7 +34,7 @@ STEP_S = 0.01
 
 
 class Loader:
-    """Chooses the samples: a permutation per epoch, which all ranks share. Epoch and place are part of what survives."""
+    """Chooses the samples: a permutation per epoch, which all ranks share. Epoch and place in it survive changes."""
 
     def __init__(self, rank: ElasticRank) -> None:
         self.rank = rank
@@ -252,7 +252,8 @@ def offset_in_each_epoch(parts: Parts) -> Iterator[None]:
 
     def wrong(epoch: int) -> torch.Tensor:
         right = order(epoch)
-        return right if epoch == resumed else torch.cat([right[offset:], right[offset:], right[offset:]])[:SAMPLES]
+        tail = right[offset:]
+        return right if epoch == resumed else tail.repeat(SAMPLES // len(tail) + 1)[:SAMPLES]
 
     if parts.has_resumed:
         parts.loader.order = wrong  # type: ignore[method-assign]

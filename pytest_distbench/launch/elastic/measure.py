@@ -20,6 +20,7 @@ from pytest_distbench.launch.elastic.ledger import (
     mismatches,
     shared_batches,
 )
+from pytest_distbench.launch.elastic.order import ORDER, epochs_in_one_order
 from pytest_distbench.launch.elastic.rates import rate_changes
 from pytest_distbench.launch.elastic.resume import optimizers_that_forgot
 from pytest_distbench.launch.elastic.samples import count_samples
@@ -83,6 +84,8 @@ def _of_run(job: ElasticJob, history: History, result: ElasticResult) -> list[Me
             _number("samples_repeated", samples.repeated, better="exact", bounds=[none]),
             _number("optimizer_state_lost", forgot, better="exact", bounds=[none]),
         ]
+        same_order, _ = epochs_in_one_order(history)
+        found.append(_number(ORDER, same_order, better="exact", bounds=[none]))
         shared = count(shared_batches(history), SHARED)
         found.append(_number(SHARED, shared, better="exact", bounds=[none]))
         found += _of_loads(job, history)
