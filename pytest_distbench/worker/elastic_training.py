@@ -52,6 +52,8 @@ class Training(abc.ABC):
         self._ledger = Ledger(rank, parts, self._memory, note)
         self._drawn: list[int] | None = None
         self._taken = 0
+        self._samples = 0
+        self._end: int | None = None
 
     def batches(self, *, samples: int, batch: int, epochs: int) -> Iterator[torch.Tensor]:
         """Indices of the samples that this rank trains on, step by step, from where the training is to its end.
@@ -74,16 +76,13 @@ class Training(abc.ABC):
         samples = check_whole(call, "samples", samples, least=self._job.most)
         batch = check_whole(call, "batch", batch, least=1)
         epochs = check_whole(call, "epochs", epochs, least=1)
-        rank = self._rank
-        self._note(
-            Wanted(t=time.monotonic(), slot=rank.slot, generation=rank.generation, samples=samples, epochs=epochs)
-        )
+        self._want(samples, epochs)
         return self._batches(samples, batch, epochs)
 
     def _batches(self, samples: int, batch: int, epochs: int) -> Iterator[torch.Tensor]:
         rank = self._rank
         order, of = torch.empty(0), -1
-        while self._meet(epochs):
+        while self._meet(epochs if self._end is None else self._end):
             if of != self.epoch:
                 order, of = sampler.permutation(samples, seed=rank.seed, epoch=self.epoch), self.epoch
             count = sampler.next_count(
@@ -111,6 +110,22 @@ class Training(abc.ABC):
                 self._take_step(count, told, is_last=self.position + count == samples)
                 self._keep()
         self._part()
+
+    def end_after_epoch(self) -> None:
+        """End the training with the epoch under way, however many :meth:`batches` was asked for.
+
+        For a body that has come to its goal. All ranks call it in the same step; who just leaves the loop has left out
+        the samples that were still to come.
+        """
+        self._end = self.epoch + 1
+        self._want(self._samples, self._end)
+
+    def _want(self, samples: int, epochs: int) -> None:
+        rank = self._rank
+        self._samples = samples
+        self._note(
+            Wanted(t=time.monotonic(), slot=rank.slot, generation=rank.generation, samples=samples, epochs=epochs)
+        )
 
     def drew(self, samples: torch.Tensor | Sequence[int]) -> None:
         """This rank has trained on these samples in this step, and not on those that :meth:`batches` gave it.

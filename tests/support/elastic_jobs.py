@@ -65,13 +65,14 @@ def train(rank: ElasticRank) -> None:
     training = rank.training(model=model, optimizer=optimizer)
     parallel = DistributedDataParallel(model)
     timeline = Path(rank.params["timeline"])
-    times_stable = 0.0
-    while times_stable <= rank.params["changes"]:
-        for chosen in training.batches(samples=len(inputs), batch=4, epochs=training.epoch + 1):
-            loss = parallel(inputs[chosen]).square().mean()
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
-            training.note(loss=loss)
-            time.sleep(0.01)
-        times_stable = rank.agree(timeline.read_text().count('"what":"stable"') if rank.rank == 0 else 0)
+    for chosen in training.batches(samples=len(inputs), batch=4, epochs=10_000):
+        if training.position == 0:  # all ranks are here at the same step
+            times_stable = timeline.read_text().count('"what":"stable"') if rank.rank == 0 else 0
+            if rank.agree(times_stable) > rank.params["changes"]:
+                training.end_after_epoch()
+        loss = parallel(inputs[chosen]).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        training.note(loss=loss)
+        time.sleep(0.01)

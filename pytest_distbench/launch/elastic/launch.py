@@ -17,11 +17,9 @@ from pytest_distbench.launch.contract import SESSION_VARIABLE
 from pytest_distbench.launch.diagnosis.blame import is_follower
 from pytest_distbench.launch.elastic.diagnosis import tell_slow, tell_standstill
 from pytest_distbench.launch.elastic.history import History
-from pytest_distbench.launch.elastic.ledger import first_of_each, mismatches, shared_batches
 from pytest_distbench.launch.elastic.measure import measure
 from pytest_distbench.launch.elastic.progress import EXIT_S
 from pytest_distbench.launch.elastic.resume import tell_wrong_resume
-from pytest_distbench.launch.elastic.samples import count_samples
 from pytest_distbench.launch.elastic.unplanned import unplanned
 from pytest_distbench.launch.guardian import remove_traces
 from pytest_distbench.launch.logs import LogFollower, error_tail
@@ -254,9 +252,7 @@ def _remarks(job: ElasticJob, lines: Sequence[Line], result: ElasticResult | Non
     """What the user should know of a job that passed."""
     remarks = [f"engine {job.engine} in place of {job.in_place_of}"] if job.in_place_of else []
     remarks += tell_torn(lines)
-    history = History(lines)
-    remarks += map(str, unplanned(history))
-    remarks += _wrong_state(job, history)
+    remarks += map(str, unplanned(History(lines)))
     remarks += _exit_hang(lines)
     remarks += [told for change in (result.changes if result is not None else []) if (told := tell_slow(change, job))]
     if job.most > hardware.cores() and job.cores is None:
@@ -264,15 +260,6 @@ def _remarks(job: ElasticJob, lines: Sequence[Line], result: ElasticResult | Non
             f"{job.most} nodes compute on {hardware.cores()} cores: what world sizes achieve is no speed-up here"
         )
     return remarks
-
-
-def _wrong_state(job: ElasticJob, history: History) -> list[str]:
-    """What workers did not go on with as it was saved, the first of each kind; and whose samples were wrong."""
-    if job.steps is not None:
-        return []
-    samples = count_samples(history)
-    wrong = [*(mismatches(history) if job.checkpoint_every is not None else []), *shared_batches(history)]
-    return [*([samples.first] if samples.first else []), *first_of_each(wrong)]
 
 
 def _exit_hang(lines: Sequence[Line]) -> list[str]:

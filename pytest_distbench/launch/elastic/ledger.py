@@ -5,7 +5,6 @@ Counted are workers: slots in a generation. What a body did not hand over has no
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import isclose
@@ -48,7 +47,7 @@ class Mismatch:
     what: str
 
     def __str__(self) -> str:
-        return f"{self.metric}: slot {self.slot} in generation {self.generation}: {self.what}"
+        return f"slot {self.slot} in generation {self.generation}: {self.what}"
 
 
 def mismatches(history: History) -> list[Mismatch]:
@@ -201,12 +200,7 @@ def shared_batches(history: History) -> list[Mismatch]:
     return found
 
 
-def count(found: Sequence[Mismatch], metric: str) -> int:
-    """Workers of which a metric is true."""
-    return len({(mismatch.generation, mismatch.slot) for mismatch in found if mismatch.metric == metric})
-
-
-def first_of_each(found: Sequence[Mismatch]) -> list[str]:
-    """In words, the first of each metric."""
-    by_metric = sorted(found, key=lambda mismatch: mismatch.metric)
-    return [str(next(group)) for _, group in itertools.groupby(by_metric, key=lambda mismatch: mismatch.metric)]
+def count(found: Sequence[Mismatch], metric: str) -> tuple[int, str]:
+    """Workers of which a metric is true, and what is told of the first."""
+    those = [mismatch for mismatch in found if mismatch.metric == metric]
+    return len({(mismatch.generation, mismatch.slot) for mismatch in those}), str(those[0]) if those else ""
