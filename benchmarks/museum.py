@@ -366,14 +366,14 @@ def main() -> int:
 
     def tell(shown: Shown) -> None:
         found.append(shown)
-        print(*layout(header, [row_of(shown)], left=4)[len(found) > 1 :], sep="\n", flush=True)
+        print(*layout(header, [row_of(shown)], left=6)[len(found) > 1 :], sep="\n", flush=True)
 
     with tempfile.TemporaryDirectory(prefix="distbench-museum-", ignore_cleanup_errors=True) as name:
         for exhibit in wanted:
             tell(show(exhibit, Path(name)))
         for number, first in enumerate(range(0, clean, CHANGES_OF_A_JOB)):
             tell(go_through(clean_job(number, min(CHANGES_OF_A_JOB, clean - first)), Path(name), number))
-    print(*layout(header, [row_of(shown) for shown in found], left=4), sep="\n")
+    print(*layout(header, [row_of(shown) for shown in found], left=6), sep="\n")
     exhibits, jobs = [s for s in found if s.thread], [s for s in found if not s.thread]
     if exhibits:
         named = sum(not s.trouble for s in exhibits)
