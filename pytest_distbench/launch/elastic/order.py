@@ -44,9 +44,10 @@ def _epochs(history: History) -> tuple[dict[int, list[frozenset[int]]], set[int]
     """Epoch -> its steps that counted; and the epochs that a generation behind a load has begun with."""
     epochs: dict[int, list[frozenset[int]]] = {}
     resumed = set()
+    members = {generation: history.members(generation).values() for generation in history.generations}
     before: int | None = None
     for step, generation in history.kept().items():
-        workers = [worker for worker in history.members(generation).values() if step in worker.batches]
+        workers = [worker for worker in members[generation] if step in worker.batches]
         if not workers:
             continue
         epoch = workers[0].batches[step].epoch
