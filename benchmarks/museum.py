@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import sys
 import tempfile
 from collections import Counter
@@ -45,7 +46,7 @@ STEPS_BETWEEN = 16
 """Two clean changes."""
 BACKSTOP = "learning_lost"
 """It may be red with any exhibit: what was learned is lost by many of them, and by how much is chance."""
-WIDTH = 120
+WIDTH = 70
 """Of the words that are printed."""
 
 
@@ -339,7 +340,7 @@ def go_through(job: Exhibit, folder: Path, seed: int) -> Shown:
 def row_of(shown: Shown) -> list[str]:
     return [
         shown.name,
-        shown.thread.removeprefix(GITHUB).replace("/pull/", "#").replace("/issues/", "#"),
+        re.sub(r".+/(.+)/(issues|pull)/", r"\1#", shown.thread),
         "wrong" if shown.trouble else "named" if shown.thread else "quiet",
         ", ".join(shown.red) or "-",
         f"{shown.seconds:.1f}",
