@@ -13,7 +13,7 @@ from pytest_distbench.launch.elastic.epochs import mean_of
 from pytest_distbench.launch.elastic.history import History
 from pytest_distbench.records.timeline import Stepped
 
-MOST = 0.5
+MOST_LOST = 0.5
 """Of what was learned, that a change may lose. Made anew, weights lose all of it: 0.9 and more. Of 200 healthy changes
 none lost a third (``benchmarks/elastic_plans.py``)."""
 

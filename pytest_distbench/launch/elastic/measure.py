@@ -11,7 +11,7 @@ from pytest_distbench.launch.elastic.changes import change_results
 from pytest_distbench.launch.elastic.engines import ENGINES
 from pytest_distbench.launch.elastic.epochs import epoch_results
 from pytest_distbench.launch.elastic.history import History
-from pytest_distbench.launch.elastic.learning import MOST, worst_relapse
+from pytest_distbench.launch.elastic.learning import MOST_LOST, worst_relapse
 from pytest_distbench.launch.elastic.ledger import (
     LOADS,
     RANDOM,
@@ -127,7 +127,7 @@ def _learning_lost(history: History) -> list[Measurement]:
         return []
     relapse = worst_relapse(history)
     facts: dict[str, Scalar] = {TOLD: relapse.told} if relapse.told else {}
-    most = Bound(side="most", value=MOST, where=_WHERE)
+    most = Bound(side="most", value=MOST_LOST, where=_WHERE)
     return [Measurement(name="learning_lost", unit="", better="info", value=relapse.share, facts=facts, bounds=[most])]
 
 
