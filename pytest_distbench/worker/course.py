@@ -99,12 +99,14 @@ class Follower:
         self._is_lost = self._is_whole = False
 
     def begin(self) -> None:
-        """A step begins."""
+        """A step begins: the first, or one that does not begin where the one before it ended."""
         self._before, self._begin_ns = self._count(), time.time_ns()
 
     def end(self, number: int) -> None:
         """The step with this number is over; the first is 1, and 0 is what comes before it."""
-        now, before = self._count(), self._before
+        before, begin_ns = self._before, self._begin_ns
+        self.begin()
+        now, end_ns = self._before, self._begin_ns
         if now is None or before is None or now.entered < before.entered:  # fewer: a group is there no more
             self._is_lost = True
             return
@@ -113,7 +115,7 @@ class Follower:
         if number and entered == self._described():
             self._ordinary.numbers.append(number)
         else:
-            self._unread.append(_Step(number, entered, self._begin_ns, time.time_ns(), before.written))
+            self._unread.append(_Step(number, entered, begin_ns, end_ns, before.written))
         next_written = now.written + now.written - before.written
         if self._unread and next_written - self._unread[0].written_before > self._forgets_after:
             self._sort()
