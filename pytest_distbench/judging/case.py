@@ -25,7 +25,7 @@ from pytest_distbench.judging.software import software_changes
 from pytest_distbench.judging.staleness import Staleness, staleness
 from pytest_distbench.judging.stored_rule import typical_noise
 from pytest_distbench.judging.terms import Terms
-from pytest_distbench.judging.training_rule import judge_family
+from pytest_distbench.judging.training_rule import LOST_SEED, judge_family, may_be_unseeded
 from pytest_distbench.records.baseline import BaselineEntry, BaselineMetric
 from pytest_distbench.records.case import Case
 from pytest_distbench.records.fingerprint import Fingerprint
@@ -81,7 +81,8 @@ def judge_launches(
         for key, judgement in _judge_noise(rule, tolerances, launches, found, stored).items()
     ]
     trainings = judge_trainings(terms, found, stored, same_software=same, entry=entry)
-    judgements = [Judgement(verdict, is_open=False) for verdict in trainings] + judgements
+    asks = len(launches) == 1 < terms.max_launches
+    judgements = [Judgement(verdict, is_open=asks and may_be_unseeded(verdict)) for verdict in trainings] + judgements
     judgements = as_lost(judgements, lost, found, stored)
     known = entry.fingerprints if entry is not None and not stale else {}
     known = {key: known[key] for key in known.keys() - left_out(list(known), found, terms)}
@@ -261,6 +262,7 @@ def judge_trainings(
             families.setdefault((first.better != "curve", training, first.name), {})[key] = measurements
     verdicts = []
     departed: set[str] = set()
+    without_seed: set[str] = set()
     for (_, training, name), current in sorted(families.items(), key=lambda item: item[0][0]):
         known = {key: stored[key] for key in current if key in stored}
         by_hand = [m.tolerance for m in known.values()]
@@ -269,11 +271,14 @@ def judge_trainings(
             stored=known,
             same_software=same_software,
             same_arithmetic=training not in departed,
+            lost_its_seed=training in without_seed,
             tolerance=terms.own_tolerance_of(name, [*by_hand, entry.tolerance if entry is not None else None]),
         )
         verdict = judge_family(family)
         if verdict.better == "curve" and verdict.kind in ("drifted", "regressed"):
             departed.add(training)
+        if verdict.reason.startswith(LOST_SEED):
+            without_seed.add(training)
         verdicts.append(verdict)
     return verdicts
 

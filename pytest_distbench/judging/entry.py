@@ -100,13 +100,13 @@ def _encloses(summary: Summary, value: float | None) -> bool:
 
 
 def _with_curve(made: BaselineMetric, series: Sequence[Sequence[float]]) -> BaselineMetric:
-    """The curve of the first launch, and how far the others leave it."""
+    """The curve of the first launch, and how far the others leave it; of a training that is not seeded, no curve."""
     steps = min(map(len, series))
     golden = [golden_curve.round_digits(v) for v in series[0][:steps]]
     spread = max(max(golden_curve.deviations(golden, values[:steps])) for values in series)
-    return replace(
-        made, launches=[golden_curve.round_digits(values[-1]) for values in series], curve=golden, spread=spread
-    )
+    made = replace(made, launches=[golden_curve.round_digits(values[-1]) for values in series], spread=spread)
+    unseeded = golden_curve.disagreement(series)
+    return replace(made, curve=golden) if unseeded is None else replace(made, unseeded_at=unseeded.starts_at)
 
 
 def _companions(measurements: Sequence[Measurement]) -> dict[str, float]:

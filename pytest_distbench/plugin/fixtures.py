@@ -148,7 +148,8 @@ class Distbench:
                 in which all that lies beside the script is linked.
             env: added to the ranks' environment.
             read: metrics by name, read of the output and the files of each launch: :mod:`pytest_distbench.read`.
-            makes_group: False: it is no error that a script makes no process group of torch's.
+            makes_group: False: it is no error that a script makes no process group of torch's, and a function is
+                given none: it makes its own, of the variables that torchrun gives a rank.
             world_size: ranks of this run's process groups, at most those the run was given; part of the case's name.
                 Default: the test's.
             launches: process groups judged first.

@@ -32,6 +32,8 @@ class BaselineMetric(OfKind, frozen=True, kw_only=True, omit_defaults=True):
     """A golden curve, nine significant digits: that of the first launch."""
     spread: float = 0.0
     """Largest relative deviation of the other launches from that curve; 0: they repeat it bit for bit."""
+    unseeded_at: int | None = None
+    """The first value, from 1, at which launches left one another: the training is not seeded, and has no curve."""
     identity: dict[str, Scalar] = msgspec.field(default_factory=dict, name="facts")
     """What defines the number, such as a clock's mode or a goal's target; the first files of clocks do not note it."""
     values: int = 0

@@ -251,6 +251,13 @@ VERDICT_KINDS: dict[str, VerdictKind] = {
         is_told=True,
         warns=True,
     ),
+    "unseeded": VerdictKind(
+        mark="x",
+        words="of a training that is not seeded",
+        fails_under="distbench-strict",
+        is_told=True,
+        warns=True,
+    ),
     "missing": VerdictKind(
         mark="N",
         words="without a baseline",

@@ -134,6 +134,29 @@ def test_a_fingerprint_that_changed_fails_and_one_that_nobody_wants_does_not() -
     assert not verdicts(made, stored, metrics=("step",))["fingerprint"].is_judged
 
 
+def test_a_curve_that_departs_before_any_update_asks_for_one_launch_more_to_know_whether_it_is_seeded() -> None:
+    def judged(*curves: list[float], most: int = 5) -> list[tuple[str, bool]]:
+        made = [
+            replace(
+                launch,
+                measurements=[Measurement(name="loss", unit="", better="curve", value=c[-1], series=c)],
+            )
+            for launch, c in zip(launches(*[1.0] * len(curves)), curves, strict=True)
+        ]
+        case = result(1.0).case
+        golden = BaselineMetric(better="curve", unit="", launches=[1.0], curve=[2.0, 1.0])
+        known = replace(STORED, workload=case.workload, metrics={"loss": golden})
+        terms = Terms(default_tolerance=0.1, max_launches=most, cores=2)
+        found = judge_launches(terms, made, known, case=case, comparisons=1)
+        return [(j.verdict.kind, j.is_open) for j in found if j.verdict.metric == "loss"]
+
+    assert judged([2.1, 1.0]) == [("regressed", True)]
+    assert judged([2.1, 1.0], most=1) == [("regressed", False)]
+    assert judged([2.1, 1.0], [2.1, 1.0]) == [("regressed", False)]
+    assert judged([2.0, 1.1]) == [("regressed", False)]
+    assert judged([2.0, 1.0]) == [("unchanged", False)]
+
+
 def test_what_differs_in_some_steps_alone_has_to_be_shown_by_three_launches() -> None:
     """An evaluation that comes every second comes at another step in a slow launch."""
     at = [of(course={"all": Course(steps=30, others=[Kind(entered=1, steps=1, first=n, last=n)])}) for n in (9, 11, 12)]
