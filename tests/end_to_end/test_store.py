@@ -10,6 +10,7 @@ from support.projects import Project, run
 
 from pytest_distbench.commands.cli import main
 from pytest_distbench.store.baselines import read_file
+from pytest_distbench.store.run_record import read_run_record
 
 TEST = """
     import os
@@ -268,3 +269,25 @@ def pytest_runtest_protocol(item):
 
     result.stdout.fnmatch_lines(["nothing was pruned: 1 collected tests were not reported"])
     assert names(renamed) == ALL
+
+
+def test_two_packages_of_a_repository_share_no_baseline_and_each_is_told_by_its_path(project: Project) -> None:
+    """Of what lies outside the root directory pytest's node id has the path from whichever argument leads there."""
+    made = project(TEST)
+    for package, seconds in (("a", "0.02"), ("b", "0.08")):
+        (made.path / package / "tests").mkdir(parents=True)
+        (made.path / package / "tests" / "test_same.py").write_text(
+            "def body(rank): pass\n"
+            f"PARAMS = {{'stand_in': {{'step': [{seconds}] * 5}}}}\n"
+            "def test_same(distbench): distbench.run(body, params=PARAMS)\n"
+        )
+    (made.path / "tox.ini").rename(made.path / "a" / "tox.ini")
+    both = ["-c", "a/tox.ini", "--rootdir=a", "--confcutdir=.", "--import-mode=importlib", "a", "b"]
+    recorded = run(made, *both, "--distbench-update=new", "--distbench-launches=5", "--distbench-json=run.json")
+    again = run(made, *both)
+
+    assert recorded.ret == 0
+    tests = {read_file(path).test for path in (made.path / "a" / "baselines").rglob("*.json")}
+    assert tests == {"../b/tests/test_same.py::test_same", "tests/test_same.py::test_same"}
+    assert len(read_run_record(made.path / "run.json").results) == 2
+    again.stdout.fnmatch_lines(["2 metrics of 2 cases in 2 launches: 2 within limits"])

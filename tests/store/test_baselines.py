@@ -190,11 +190,43 @@ def test_a_later_schema_is_refused_and_left_alone(store: BaselineStore) -> None:
 
 
 @pytest.mark.parametrize(
-    "test", ["../escape.py::test_x", "/abs/test_x.py::test_x", "suites/test_x.py::te/st", "suites/test_x.py"]
+    "test",
+    [
+        "suites/../../escape.py::test_x",
+        "..//escape.py::test_x",
+        "../::test_x",
+        "..::test_x",
+        "/abs/test_x.py::test_x",
+        "suites/test_x.py::te/st",
+        "suites/test_x.py",
+    ],
 )
 def test_a_path_cannot_leave_the_store(store: BaselineStore, test: str) -> None:
     with pytest.raises(StoredFileError, match="no place below the baseline folder"):
         store.write(test, KEY, entry(1.0))
+
+
+def test_tests_beside_the_root_directory_have_their_own_places_in_the_store(store: BaselineStore) -> None:
+    tests = ["../../b/tests/test_a.py::t", "../b/tests/test_a.py::t", "b/tests/test_a.py::t"]
+    places = [store.write(test, KEY, entry(i)).relative_to(store.folder) for i, test in enumerate(tests)]
+
+    assert [place.parent.as_posix().partition("/")[2] for place in places] == [
+        "_above_/_above_/b/tests/test_a/t",
+        "_above_/b/tests/test_a/t",
+        "b/tests/test_a/t",
+    ]
+    assert [store.entry(test, KEY) for test in tests] == [entry(0), entry(1), entry(2)]
+
+
+def test_two_tests_with_one_place_do_not_share_a_baseline(store: BaselineStore) -> None:
+    store.write("../b/test_a.py::t", KEY, entry(1.0))
+    other = "_above_/b/test_a.py::t"
+
+    for use in (store.entry, lambda test, key: store.write(test, key, entry(2.0)), lambda test, _: store.entries(test)):
+        with pytest.raises(
+            StoredFileError, match=r"holds .*\.\./b/test_a\.py::t.*, and _above_/b.* has the same place"
+        ):
+            use(other, KEY)
 
 
 @pytest.mark.parametrize(
