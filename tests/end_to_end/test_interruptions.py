@@ -19,6 +19,7 @@ import pytest
 from support.launching import RunInside
 from support.processes import LIMIT_S, wait_for, working_in
 
+from pytest_distbench.machine.locks import alone_on_this_host
 from pytest_distbench.store.baselines import read_file
 
 pytestmark = pytest.mark.spawn
@@ -253,6 +254,22 @@ def test_two_runs_update_one_folder_at_once(pytester: pytest.Pytester, start: Py
 
     assert (first.returncode, second.returncode) == (0, 0), outputs
     assert "3 passed" in output
+
+
+@pytest.mark.parametrize("arguments", [("-n", "2"), ("-q",), ("-n", "1", "-q")], ids=" ".join)
+def test_who_waits_for_another_run_says_so_in_time_and_names_it(
+    pytester: pytest.Pytester, start: Pytest, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...]
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(pytester.path / "tmp"))
+    pytester.makepyfile(test_stores=STORES.format(name="stores"))
+    with alone_on_this_host(on_wait=pytest.fail):
+        process = start(*arguments)
+        assert process.stdout is not None
+        line = next((line for line in process.stdout if "waiting for" in line), "")
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=LIMIT_S)
+
+    assert f"waiting for another measurement on this host: pid {os.getpid()} (" in line
 
 
 def test_twenty_tests_on_two_xdist_workers(pytester: pytest.Pytester, start: Pytest) -> None:
