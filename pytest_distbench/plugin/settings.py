@@ -72,7 +72,9 @@ def read_settings(config: pytest.Config) -> Settings:
     is_here = hosts == "one" and fake_rank is None
     sizes = _world_sizes(sizes_text, gpu=gpu, gpus=found, shares_gpu=shares_gpu, is_here=is_here)
     launches = _integer(config, "launches", 1, least=1, most=MOST_LAUNCHES)
-    given_launches = bool(_text(config, "launches"))
+    given_launches, given_most = bool(_text(config, "launches")), bool(_text(config, "max_launches"))
+    most = _most(config, launches, RUN_LAUNCHES)
+    baseline = BASELINE_LAUNCHES if fake_rank is None else 1
     update = _update(config)
     if gpu and "xccl" in backends:
         raise ConfigurationError(
@@ -95,9 +97,9 @@ def read_settings(config: pytest.Config) -> Settings:
         fake_rank=fake_rank,
         launcher=_launcher(config),
         launches=launches,
-        max_launches=_most(config, launches, RUN_LAUNCHES),
-        given_max_launches=bool(_text(config, "max_launches")),
-        update_launches=launches if given_launches else BASELINE_LAUNCHES if fake_rank is None else 1,
+        max_launches=most,
+        given_max_launches=given_most,
+        update_launches=launches if given_launches else min(baseline, most) if given_most else baseline,
         timeout_s=_number(config, "timeout", 300.0, least=0.1, most=LONGEST_TIMEOUT_S),
         baselines=_folder(config),
         platform=hardware.check_platform_name(platform or default_platform) if platform or default_platform else None,

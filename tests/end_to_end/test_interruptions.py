@@ -256,7 +256,7 @@ def test_two_runs_update_one_folder_at_once(pytester: pytest.Pytester, start: Py
     assert "3 passed" in output
 
 
-@pytest.mark.parametrize("arguments", [("-n", "2"), ("-q",), ("-n", "1", "-q")], ids=" ".join)
+@pytest.mark.parametrize("arguments", [("-q",), ("-n", "1", "-q")], ids=" ".join)
 def test_who_waits_for_another_run_says_so_in_time_and_names_it(
     pytester: pytest.Pytester, start: Pytest, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...]
 ) -> None:

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from support.projects import Project, run
+from support.projects import Project, run, stored
 
 from pytest_distbench.commands.cli import main
 from pytest_distbench.store.baselines import read_file
@@ -181,9 +181,12 @@ def test_an_expectation_that_is_no_longer_needed_is_named(recorded: pytest.Pytes
     run(recorded).stdout.fnmatch_lines(["xfail_perf of test_other[[]ws2] is no longer needed: * (bug 12)"])
 
 
-def test_an_update_with_few_launches_is_warned_of(project: Project) -> None:
-    result = run(project(TEST), "--distbench-update", "--distbench-launches=2")
+@pytest.mark.parametrize("option", ["--distbench-launches=2", "--distbench-max-launches=2"])
+def test_an_update_makes_no_more_launches_than_allowed_and_is_warned_of_few(project: Project, option: str) -> None:
+    made = project(TEST)
+    result = run(made, "--distbench-update", option)
 
+    assert {len(read_file(path).entry.metrics["step"].launches) for path in stored(made)} == {2}
     result.stdout.fnmatch_lines(["[?] 3 cases stored with fewer than 5 launches: their noise is not known*"])
     assert result.ret == 0
 
@@ -226,6 +229,14 @@ def test_a_derived_metric_is_judged_by_an_update_that_leaves_it_alone(
 
     assert (run(made, f"--distbench-update={mode}").ret == 1) is fails
     assert (run(made).ret == 1) is fails
+
+
+def test_one_launch_is_no_baseline_of_what_has_noise(project: Project) -> None:
+    made = project(TEST)
+    result = run(made, "--distbench-update", "--distbench-max-launches=1")
+
+    assert stored(made) == []
+    result.stdout.fnmatch_lines(["*step has one value, which says nothing about its noise*"])
 
 
 def test_update_failed_leaves_a_case_without_baseline_alone(project: Project) -> None:
