@@ -250,7 +250,7 @@ UPWARDS = """
 def test_paths_that_lead_up_from_the_folder_of_a_command_or_script_lead_there(
     project: pytest.Pytester, run_inside: RunInside
 ) -> None:
-    """Each launch has a folder elsewhere, into which that one is linked; a baseline is known by the words of the test."""
+    """Each launch has a folder elsewhere, with links into that one; a baseline is known by the words of the test."""
     reads = "import sys; print(open(sys.argv[1].removeprefix('--data=')).read())"
     write(project, {"data.json": "{}", "settings/a": "", "scripts/reads.py": reads, "tests/test_up.py": UPWARDS})
     found = run_inside("--distbench-json", "run.json")
