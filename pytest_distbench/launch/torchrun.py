@@ -112,6 +112,12 @@ class _TorchrunLaunch:
         """Torchrun does not tell; the ranks say so themselves on the control line."""
         return {}
 
+    def drivers(self) -> list[int]:
+        with contextlib.suppress(psutil.Error):
+            guardian = psutil.Process(self._process.pid)
+            return [guardian.pid, *(child.pid for child in guardian.children())]
+        return []
+
     def abandon(self) -> None:
         self._open.close()
         with contextlib.suppress(subprocess.TimeoutExpired):
