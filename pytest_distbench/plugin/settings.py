@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 import re
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
@@ -71,6 +72,7 @@ def read_settings(config: pytest.Config) -> Settings:
     fake_rank = _fake_rank(config, backends, gpu=gpu)
     is_here = hosts == "one" and fake_rank is None
     sizes = _world_sizes(sizes_text, gpu=gpu, gpus=found, shares_gpu=shares_gpu, is_here=is_here)
+    _check_text(config.rootpath)
     launches = _integer(config, "launches", 1, least=1, most=MOST_LAUNCHES)
     given_launches, given_most = bool(_text(config, "launches")), bool(_text(config, "max_launches"))
     most = _most(config, launches, RUN_LAUNCHES)
@@ -415,6 +417,17 @@ def _folder(config: pytest.Config) -> Path:
     if folder.exists() and not folder.is_dir():
         raise ConfigurationError(f"{_spell('baselines')}: {folder} is not a folder")
     return folder
+
+
+def _check_text(root: Path) -> None:
+    """Names of files are bytes, and ranks get them as text: in the locale C there are none but ASCII."""
+    try:
+        str(root).encode()
+    except UnicodeEncodeError:
+        raise ConfigurationError(
+            f"the root directory {str(root)!r} is no text in {sys.getfilesystemencoding()}, the encoding of file names "
+            "here. Set LC_ALL=C.UTF-8 or PYTHONUTF8=1; if it is utf-8 already, rename the folder"
+        ) from None
 
 
 def _check_rootdir(config: pytest.Config, given: str, folder: Path) -> None:

@@ -11,6 +11,7 @@ import functools
 import hashlib
 import os
 import re
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path, PurePosixPath
 from urllib.parse import quote, unquote
@@ -169,6 +170,13 @@ class BaselineStore:
 
     def _place(self, test: str) -> Path:
         """The folder of a test's cases, unless a link on its way leads out of the store."""
+        if not _is_text(test) or not _is_file_name(test):
+            raise StoredFileError(
+                self.folder,
+                f"no file can be named after the test {test!r} in {sys.getfilesystemencoding()}, the encoding of file "
+                "names here",
+                "Set LC_ALL=C.UTF-8 or PYTHONUTF8=1; if it is utf-8 already, rename the file",
+            )
         below = _below_platform(test)
         if not below or not _PLATFORM.fullmatch(self.platform):
             raise StoredFileError(
@@ -233,7 +241,7 @@ def _below_platform(test: str) -> str:
     place = PurePosixPath(*[_ABOVE] * above) / path.with_suffix("") / function.replace("::", ".")
     names = [name.encode(errors="replace") for name in place.parts]
     fits = max(map(len, names)) <= _LONGEST_NAME and sum(map(len, names)) <= _LONGEST_PATH
-    return str(place) if fits and _is_text(test) else ""
+    return str(place) if fits else ""
 
 
 def _above_root(file: str) -> tuple[int, str]:
@@ -247,6 +255,15 @@ def _above_root(file: str) -> tuple[int, str]:
 def _is_text(name: str) -> bool:
     """Whether it can be written in UTF-8, as JSON is: a file name that is not even text cannot."""
     return not any("\ud800" <= character <= "\udfff" for character in name)
+
+
+def _is_file_name(name: str) -> bool:
+    """Whether the locale has all its letters: in the locale C, ASCII alone."""
+    try:
+        os.fsencode(name)
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _file_name(key: str) -> str:
