@@ -20,6 +20,9 @@ def certain_failure(judgements: Sequence[Judgement]) -> str:
     return "" if first is None else f"{first.metric} {_WORDS.get(first.kind, first.kind)}"
 
 
+NOT_JUDGED = "not judged: no more launches were made, as the case is red for certain"
+
+
 def close(judgement: Judgement, reason: str) -> Judgement:
     """An open judgement as it stays: not judged, as the case is red without it. What is exact stays as it was seen.
 
@@ -29,7 +32,7 @@ def close(judgement: Judgement, reason: str) -> Judgement:
     """
     if not judgement.verdict.is_noisy:
         return judgement._replace(is_open=False)
-    told = f"not judged: no more launches were made, as the case is red for certain ({reason})"
+    told = f"{NOT_JUDGED} ({reason})"
     return Judgement(replace(judgement.verdict, kind="inconclusive", reason=told), is_open=False)
 
 

@@ -12,6 +12,9 @@ Scalar = bool | int | float | str
 UNCERTAINTY = "uncertainty"
 """Companion of a number that was estimated inside its launch: its standard error there, as a fraction of it."""
 
+TOLD = "told"
+"""Fact of a number: what is told of it where it is beyond a bound."""
+
 PHASE = "phase/"
 """What the names of phases begin with among the metrics."""
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Sequence
 
+from pytest_distbench.judging.certainty import NOT_JUDGED
 from pytest_distbench.judging.severity import worst
 from pytest_distbench.judging.software import software_changes
 from pytest_distbench.judging.update_policy import why_not_stored
@@ -26,7 +27,8 @@ _MOST_REASONS = 8
 def regression_text(result: CaseResult, *, command: str) -> str:
     """Explain a regression, or what is beyond a bound: what moved, by how much, against what, and what explains it."""
     failed = [v for v in result.verdicts if v.is_failure and v.kind != "changed"]
-    return _text(result, regression_headline(result), failed, command=command, causes=True)
+    left_open = [v for v in result.verdicts if v.reason.startswith(NOT_JUDGED)]
+    return _text(result, regression_headline(result), [*failed, *left_open[:1]], command=command, causes=True)
 
 
 def unaccepted_text(result: CaseResult, unaccepted: Sequence[Verdict], *, command: str) -> str:

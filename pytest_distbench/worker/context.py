@@ -413,6 +413,10 @@ class RankContext:
         """Value by value the largest of all ranks, in every rank. A collective call; all give equally many."""
         return self._side_group.maxima(check_several("max_over_ranks(...)", values))
 
+    def gather(self, data: bytes) -> list[bytes]:
+        """Every rank's bytes, in every rank. A collective call."""
+        return self._side_group.gather(data)
+
     def take_turn(self) -> None:
         """Where two groups run block by block in turns (``--distbench-against``), wait for this group's turn.
 

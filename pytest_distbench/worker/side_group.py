@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from datetime import timedelta
 
@@ -88,6 +89,22 @@ class SideGroup:
         with self._watch.apart():
             dist.all_reduce(box, op=dist.ReduceOp.MAX, group=self._make())
         return [float(v) for v in box.tolist()]
+
+    def gather(self, data: bytes) -> list[bytes]:
+        """Every rank's bytes, in every rank."""
+        if self._is_alone():
+            return [data]
+        longest = int(self.maxima([float(len(data))])[0])
+        head = torch.tensor([len(data)], dtype=torch.int64, device="cpu").view(torch.uint8)
+        body = torch.frombuffer(bytearray(data.ljust(longest, b"\0")), dtype=torch.uint8)
+        mine = torch.cat([head, body])
+        group = self._make()
+        found = [torch.empty_like(mine) for _ in range(dist.get_world_size(group))]
+        with self._watch.apart():
+            dist.all_gather(found, mine, group=group)
+        texts = [tensor.numpy().tobytes() for tensor in found]
+        width = head.numel()
+        return [text[width : width + int.from_bytes(text[:width], sys.byteorder)] for text in texts]
 
     def _is_alone(self) -> bool:
         if self._backend:

@@ -394,7 +394,7 @@ def test_beside_a_slowdown_the_changed_fingerprint_is_the_likely_cause(
     monkeypatch.setenv("DISTBENCH_STAND_IN_COLLECTIVES", "214x104858")
     monkeypatch.setenv("DISTBENCH_STAND_IN_FACTOR", "1.5")
 
-    run(recorded).stdout.fnmatch_lines(
+    run(recorded, "--distbench-launches=3").stdout.fnmatch_lines(
         [
             "step +50.* % (limit +10%); the fingerprint changed",
             "likely cause: what an iteration does changed",
