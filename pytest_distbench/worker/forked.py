@@ -7,6 +7,7 @@ of every launch the same weights, shuffles and dropout, and hide a seed or a bro
 from __future__ import annotations
 
 import contextlib
+import os
 import random
 import sys
 from collections.abc import Callable, Iterator
@@ -40,7 +41,7 @@ def watched_seeds() -> Iterator[None]:
     """Meanwhile a project's modules are imported: what they seed stays seeded, as if each rank imported them."""
     before = torch.initial_seed()
     with contextlib.ExitStack() as stack:
-        stack.enter_context(_telling(random, "seed", lambda: _keep("random", _restorer())))
+        stack.enter_context(_telling(random, "seed", lambda: _keep("random")))
         numpy = _numpy_random()
         if numpy is not None:
             stack.enter_context(_telling(numpy, "seed", lambda: _keep("numpy")))
@@ -58,7 +59,7 @@ def _seed_anew() -> None:
         torch.default_generator.seed()  # those of devices are seeded when the device is first used
     numpy = _numpy_random()
     if numpy is not None and "numpy" not in _AS_IMPORTED:
-        numpy.seed()
+        numpy.seed(int.from_bytes(os.urandom(4), "little"))  # without a number it takes three times as long
     for generator in _UNSEEDED:
         generator.bit_generator.state = type(generator.bit_generator)().state
     sympy = sys.modules.get("sympy.core.random")  # torch._dynamo has loaded it

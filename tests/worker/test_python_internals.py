@@ -13,6 +13,7 @@ import pytest
     "code",
     [
         "forget_parents_exit()",
+        "become_main_process(); import multiprocessing as m; assert m.parent_process() is None",
         "wait_for_threads()",
         "run_exit_handlers()",
         "let_helpers_end()",
