@@ -85,7 +85,7 @@ def judge_launches(
         judgements.append(Judgement(fingerprint, is_open=False))
     if stale:
         judgements = [_as_stale(j, stale) for j in judgements]
-    asked = [key for key, metric in stored.items() if not METRIC_KINDS[metric.better].accompanies]
+    asked = [key for key in stored if metric_name(key) != PEAK_MEMORY]
     unseen = [key for key in asked if key not in found and terms.wants(metric_name(key))]
     return judgements + [Judgement(not_measured(key, stored[key]), is_open=False) for key in unseen]
 
