@@ -183,20 +183,28 @@ def elastic_training(rank: ElasticRank) -> None:
     torch.manual_seed(rank.seed)
     inputs = torch.randn(397, 16)
     labels = (inputs @ torch.randn(16, 4)).argmax(1)
-    model = torch.nn.Linear(16, 4)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
-    training = rank.training(model=model, optimizer=optimizer)
+    model = torch.nn.Sequential(
+        torch.nn.Linear(16, 32),
+        torch.nn.BatchNorm1d(32),
+        torch.nn.ReLU(),
+        torch.nn.Dropout(0.1),
+        torch.nn.Linear(32, 4),
+    )
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.002)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=2000)
+    streams = rank.random_streams()
+    training = rank.training(model=model, optimizer=optimizer, schedule=schedule, random=streams)
     parallel = DistributedDataParallel(model)
     timeline = Path(rank.params["timeline"])
     for chosen in training.batches(samples=len(inputs), batch=8, epochs=10_000):
         if training.position == 0:  # all ranks are here at the same step
             times_stable = timeline.read_text().count('"what":"stable"') if rank.rank == 0 else 0
             if rank.agree(times_stable) > rank.params["changes"]:
-                rank.barrier()
-                return
+                training.end_after_epoch()
         loss = torch.nn.functional.cross_entropy(parallel(inputs[chosen]), labels[chosen])
         optimizer.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call] # as torch has it
         optimizer.step()
+        schedule.step()
         training.note(loss=loss)
         time.sleep(0.005)

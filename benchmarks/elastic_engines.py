@@ -53,7 +53,7 @@ def train(rank, engine):
     timeline = rank._files.timeline
     for batch in training.batches(samples=len(x), batch=32, epochs=10**6):
         if training.position == 0 and is_over(rank, timeline, engine):
-            break
+            training.end_after_epoch()
         for group in optimizer.param_groups:
             group["lr"] = 0.05 * rank.world_size
         optimizer.zero_grad()

@@ -19,10 +19,10 @@ from pytest_distbench.records.bound import Bound
 from pytest_distbench.records.bound_text import AskedBound, Side, terms_of
 from pytest_distbench.records.kinds import METRIC_KINDS
 from pytest_distbench.records.launch import LaunchRecord
-from pytest_distbench.records.metric import Measurement, metric_key, metric_name
+from pytest_distbench.records.metric import TOLD, Measurement, metric_key, metric_name
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.verdict import Verdict
-from pytest_distbench.units import GIGABYTE, convert, format_quantity
+from pytest_distbench.units import GIGABYTE, convert, format_quantity, why_impossible
 
 FEWEST = 3
 """Of a noisy metric that was seen beyond its bound: the median of fewer is no better than one of them."""
@@ -120,8 +120,8 @@ def _judge(judgement: Judgement, bounds: Mapping[str, Sequence[Bound]], measured
         is_noisy = measured[key][0].is_noisy
         for bound in found:
             value = _deciding(values, bound, is_noisy=is_noisy)
-            if not bound.holds(value):
-                beyond = replace(verdict, kind="beyond", reason=_reason(value, bound, measured[key][0], verdict))
+            if not bound.holds(value) or (value is not None and value < 0 and why_impossible(value, verdict.unit)):
+                beyond = replace(verdict, kind="beyond", reason=_reason(value, bound, measured[key], verdict))
                 return Judgement(beyond, is_open=is_noisy and len(values) < FEWEST)
     return Judgement(_keep(verdict), is_open=judgement.is_open or _is_doubtful(bounds, measured))
 
@@ -157,7 +157,8 @@ def _is_doubtful(bounds: Mapping[str, Sequence[Bound]], measured: Measured) -> b
     )
 
 
-def _reason(value: float | None, bound: Bound, measurement: Measurement, verdict: Verdict) -> str:
+def _reason(value: float | None, bound: Bound, launches: Sequence[Measurement], verdict: Verdict) -> str:
+    measurement = next((m for m in launches if m.value == value), launches[0])
     unit = measurement.unit
     now = "no value" if value is None else format_quantity(value, unit)
     which = (
@@ -165,7 +166,8 @@ def _reason(value: float | None, bound: Bound, measurement: Measurement, verdict
     )
     limit = f"{_WORDS[bound.side]} {format_quantity(bound.value, unit)}"
     rate = f", that is {bound.rate}" if bound.rate else ""
-    return f"{now}{which}, bound: {limit}{rate} ({bound.where})"
+    told = f": {measurement.facts[TOLD]}" if TOLD in measurement.facts else ""
+    return f"{now}{which}, bound: {limit}{rate} ({bound.where}){told}"
 
 
 def _resolve(asked: AskedBound, measured: Measured) -> list[tuple[str, Bound]]:

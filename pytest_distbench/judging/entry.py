@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from pytest_distbench.judging import golden_curve
 from pytest_distbench.judging.cards import norm_of
 from pytest_distbench.judging.fingerprint_rule import agree
+from pytest_distbench.judging.losses import series_length
 from pytest_distbench.records.baseline import BaselineEntry, BaselineMetric
 from pytest_distbench.records.case import Case
 from pytest_distbench.records.fingerprint import Fingerprint
@@ -89,6 +90,10 @@ def stored_metric(found: Sequence[Measurement], *, tolerance: float | None) -> B
         tolerance=None if kind.rule == "exact" else tolerance,
         identity=found[0].identity,
         companions=_companions(found),
+        series=found[0].series if kind.rule == "exact" else [],
+        values=min(map(series_length, found)) if kind.rule not in ("curve", "exact") else 0,
+        ranks=min(m.ranks for m in found),
+        reduce=found[0].reduce,
     )
     return _with_curve(made, [m.series for m in found]) if kind.rule == "curve" else made
 
@@ -99,13 +104,13 @@ def _encloses(summary: Summary, value: float | None) -> bool:
 
 
 def _with_curve(made: BaselineMetric, series: Sequence[Sequence[float]]) -> BaselineMetric:
-    """The curve of the first launch, and how far the others leave it."""
+    """The curve of the first launch, and how far the others leave it; of a training that is not seeded, no curve."""
     steps = min(map(len, series))
     golden = [golden_curve.round_digits(v) for v in series[0][:steps]]
     spread = max(max(golden_curve.deviations(golden, values[:steps])) for values in series)
-    return replace(
-        made, launches=[golden_curve.round_digits(values[-1]) for values in series], curve=golden, spread=spread
-    )
+    made = replace(made, launches=[golden_curve.round_digits(values[-1]) for values in series], spread=spread)
+    unseeded = golden_curve.disagreement(series)
+    return replace(made, curve=golden) if unseeded is None else replace(made, unseeded_at=unseeded.starts_at)
 
 
 def _companions(measurements: Sequence[Measurement]) -> dict[str, float]:

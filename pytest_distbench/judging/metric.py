@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -25,7 +24,6 @@ from pytest_distbench.records.baseline import BaselineMetric
 from pytest_distbench.records.kinds import METRIC_KINDS, TRAINING_RULES, Better
 from pytest_distbench.records.metric import PEAK_MEMORY, Measurement
 from pytest_distbench.records.record import replace
-from pytest_distbench.records.verdict import Verdict
 from pytest_distbench.units import format_values, is_size
 
 BUSIER_SHARE = 0.15
@@ -142,20 +140,6 @@ def as_info(measurement: Measurement) -> Measurement:
     return replace(measurement, better="info")
 
 
-def not_measured(key: str, baseline: BaselineMetric) -> Verdict:
-    """The verdict for a stored metric that this run did not produce."""
-    stored = [v for v in baseline.launches if v is not None]
-    return Verdict(
-        metric=key,
-        kind="incomparable",
-        unit=baseline.unit,
-        better=baseline.better,
-        baseline=statistics.median(stored) if stored else None,
-        baseline_launches=len(baseline.launches),
-        reason="in the baseline, but not measured by this run",
-    )
-
-
 def judge_exact(draft: Draft, current: Sequence[Measurement], baseline: BaselineMetric, rule: Rule) -> Judgement:
     """Equal, as long as the software is the same."""
     values = [m.value for m in current]
@@ -164,12 +148,25 @@ def judge_exact(draft: Draft, current: Sequence[Measurement], baseline: Baseline
             return draft.settle("incomparable", "differs between launches, now and in the baseline: not exact")
         now = format_values(values, draft.metric.unit)
         return draft.settle("regressed", f"differs between launches of this run: {now}")
-    if set(values) == set(baseline.launches):
+    where = first_difference(baseline.series, current)
+    if set(values) == set(baseline.launches) and not where:
         return draft.settle("unchanged", limit=0.0)
     if not rule.same_software:
         return draft.settle("incomparable", "the number changed, and so did the software", limit=0.0)
     then = format_values(baseline.launches, draft.metric.unit)
-    return draft.settle("regressed", f"exact: {then} -> {format_values(values, draft.metric.unit)}", limit=0.0)
+    what = where or f"{then} -> {format_values(values, draft.metric.unit)}"
+    return draft.settle("regressed", f"exact: {what}", limit=0.0)
+
+
+def first_difference(stored: Sequence[float], current: Sequence[Measurement]) -> str:
+    """Where a series leaves the stored one; empty where none is stored, or none does. One that is longer does."""
+    for series in (m.series for m in current if stored):
+        at = next((i for i, (then, now) in enumerate(zip(stored, series, strict=False)) if then != now), len(stored))
+        if at < len(stored):
+            return f"value {at + 1} of {len(stored)} was {stored[at]:g} and is {series[at]:g}"
+        if len(series) > len(stored):
+            return f"{len(stored)} values became {len(series)}"
+    return ""
 
 
 def judge_noisy(draft: Draft, current: Sequence[Measurement], baseline: BaselineMetric, rule: Rule) -> Judgement:

@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from pytest_distbench.judging.draft import Draft, Judgement
 from pytest_distbench.judging.entry import stored_metric
 from pytest_distbench.judging.identity import difference
-from pytest_distbench.judging.metric import Rule, decision, unasked
+from pytest_distbench.judging.metric import Rule, decision, first_difference, unasked
 from pytest_distbench.judging.order_rule import compare_by_order, have_ratios, why_nothing_was_timed
 from pytest_distbench.judging.stats import BLIND_LIMIT, LARGEST_EXPONENT, shared_error_rate, student_t_quantile
 from pytest_distbench.records.kinds import METRIC_KINDS, VerdictName
@@ -111,14 +111,14 @@ def judge_pairs(pairs: Sequence[tuple[Measurement | None, Measurement | None]], 
     if not reference:
         return draft.settle("missing", "the reference does not record this metric")
     if not current:
-        return draft.settle("incomparable", "recorded by the reference, not by this tree")
+        return draft.settle("lost", "recorded by the reference, not by this tree")
     if why_not := difference(reference[0], draft.metric):
         return draft.settle("incomparable", why_not)
     if None in new and None not in old:
         return draft.settle("regressed", f"no value in {new.count(None)} of {len(new)} launches")
     name = kind.rule
     if name == "exact":
-        return _judge_exact(draft, old, new, rule)
+        return _judge_exact(draft, old, new, rule, where=first_difference(reference[0].series, current))
     values = [
         (a.value, b.value)
         for a, b in pairs
@@ -189,15 +189,26 @@ def _as_stored(rule: PairRule, tolerance: float) -> Rule:
     )
 
 
-def _judge_exact(draft: Draft, old: list[float | None], new: list[float | None], rule: PairRule) -> Judgement:
-    if set(old) == set(new):
+def _judge_exact(
+    draft: Draft, old: list[float | None], new: list[float | None], rule: PairRule, *, where: str
+) -> Judgement:
+    """Judge it.
+
+    Args:
+        draft: of the verdict.
+        old: values of the reference.
+        new: values of this tree.
+        rule: circumstances.
+        where: a series leaves that of the reference; empty: nowhere.
+    """
+    if set(old) == set(new) and not where:
         return draft.settle("unchanged", limit=0.0)
     then, now = (format_values(values, draft.metric.unit) for values in (old, new))
     if len(set(old)) > 1:
         return draft.settle("incomparable", f"differs between launches of the reference ({then}): not exact")
     if not rule.same_software:
         return draft.settle("incomparable", f"{then} -> {now}, and the software differs", limit=0.0)
-    return draft.settle("regressed", f"exact: {then} -> {now}", limit=0.0)
+    return draft.settle("regressed", f"exact: {where or f'{then} -> {now}'}", limit=0.0)
 
 
 def _judge_noisy(draft: Draft, worse_by: list[float], rule: PairRule) -> Judgement:

@@ -26,6 +26,7 @@ class Terms:
         max_launches: the most launches there may be while an answer is open.
         cores: CPU cores of the machine that measured.
         bounds: that the test's marker sets.
+        largest_message: sweeps were told to leave out messages of more bytes; None: none.
     """
 
     tolerance: float | Mapping[str, float] | None = None
@@ -34,6 +35,7 @@ class Terms:
     max_launches: int
     cores: int
     bounds: tuple[AskedBound, ...] = ()
+    largest_message: int | None = None
 
     def wants(self, name: str) -> bool:
         """Whether metrics of this name, without point, are judged."""

@@ -108,6 +108,7 @@ def _merge_prints(prints: Mapping[int, RankFingerprint], world_size: int, stands
         parameter_bytes=by_ranks(lambda p: p.parameter_bytes or None),
         optimizer_bytes=by_ranks(lambda p: p.optimizer_bytes or None),
         beyond=by_ranks(lambda p: p.beyond),
+        course=by_ranks(lambda p: p.course),
         is_full=all(p.is_full for p in prints.values()),
     )
 
@@ -141,6 +142,7 @@ def _reduce(key: str, seen: list[tuple[int, Observation]]) -> Measurement:
     lengths = {len(o.values) for _, o in seen}
     if len(lengths) > 1:
         raise RecordingError(f"{key!r}: ranks recorded {sorted(lengths)} values; all must record equally many")
+    recorded = seen
     if first.reduce == "rank0":
         seen = [pair for pair in seen if pair[0] == 0] or seen[:1]
     rows = [o.values for _, o in seen]
@@ -161,6 +163,8 @@ def _reduce(key: str, seen: list[tuple[int, Observation]]) -> Measurement:
         beside=first.beside,
         summary=summary,
         companions=_companions([o for _, o in seen]),
+        ranks=len(recorded),
+        reduce=None if first.reduce == METRIC_KINDS[first.better].reduce else first.reduce,
         bounds=first.bounds,
     )
 

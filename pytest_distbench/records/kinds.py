@@ -12,6 +12,7 @@ from typing import Literal, TypeVar, get_args
 
 from pytest_distbench.records.quantiles import quantile
 from pytest_distbench.records.record import Record
+from pytest_distbench.units import why_impossible
 
 Better = str
 """Name of a metric kind, a key of :data:`METRIC_KINDS`."""
@@ -112,6 +113,15 @@ class MetricKind:
     def repeats_exactly(self) -> bool:
         """Whether every digit of it counts."""
         return self.rule == "exact" or self.is_of_training
+
+    def why_impossible(self, values: Sequence[float], unit: str, *, is_series: bool) -> str:
+        """Why nothing that is measured has these values, in a clause; empty where something can.
+
+        Of a series the value that stands for the launch counts, and any below 0: one of many may be too short for its
+        clock.
+        """
+        counting = [v for v in values if v < 0] + [self.launch_value(values)] if is_series and values else values
+        return next(filter(None, (why_impossible(value, unit) for value in counting)), "")
 
 
 METRIC_KINDS: dict[str, MetricKind] = {
@@ -221,6 +231,7 @@ class VerdictKind:
 VERDICT_KINDS: dict[str, VerdictKind] = {
     "beyond": VerdictKind(mark="!", words="beyond a bound", fails=True, is_answer=True),
     "regressed": VerdictKind(mark="!", words="regressed", fails=True, is_answer=True, moved=True),
+    "lost": VerdictKind(mark="!", words="no longer measured", fails=True, is_answer=True, wants_update=True),
     "changed": VerdictKind(mark="!", words="with another fingerprint", fails=True, is_answer=True, wants_update=True),
     "volatile": VerdictKind(
         mark="!", words="of a workload that is another one in every run", fails=True, wants_update=True, is_told=True
@@ -233,6 +244,13 @@ VERDICT_KINDS: dict[str, VerdictKind] = {
         words="not comparable",
         fails_under="distbench-strict",
         wants_update=True,
+        is_told=True,
+        warns=True,
+    ),
+    "unseeded": VerdictKind(
+        mark="x",
+        words="of a training that is not seeded",
+        fails_under="distbench-strict",
         is_told=True,
         warns=True,
     ),

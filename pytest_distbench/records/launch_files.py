@@ -112,6 +112,11 @@ class LaunchFiles:
         return self.directory / "workers.jsonl"
 
     @property
+    def rank_notes(self) -> Path:
+        """What the ranks of a command noted of their beginning and of what they raised (``worker/site``)."""
+        return self.directory / "ranks.jsonl"
+
+    @property
     def checkpoints(self) -> Path:
         """Folder for the checkpoints of an elastic job."""
         return self.directory / "checkpoints"

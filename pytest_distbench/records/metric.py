@@ -12,6 +12,9 @@ Scalar = bool | int | float | str
 UNCERTAINTY = "uncertainty"
 """Companion of a number that was estimated inside its launch: its standard error there, as a fraction of it."""
 
+TOLD = "told"
+"""Fact of a number: what is told of it where it is beyond a bound."""
+
 PHASE = "phase/"
 """What the names of phases begin with among the metrics."""
 
@@ -94,6 +97,10 @@ class Measurement(OfKind, frozen=True, kw_only=True):
     summary: Summary | None = None
     companions: dict[str, float] = {}
     """Of one iteration, summed over ranks: seconds (``cpu_s``: 25th percentile) and counts (``waits``: mean)."""
+    ranks: int = 0
+    """That recorded it; 0: it is no number of ranks."""
+    reduce: Reduce | None = None
+    """Over these ranks, where that is not what its kind says."""
     bounds: list[Bound] = []
     """That were given with the number."""
 
@@ -101,6 +108,11 @@ class Measurement(OfKind, frozen=True, kw_only=True):
     def key(self) -> str:
         """Name and point: ``latency[message_bytes=4096]``."""
         return metric_key(self.name, self.at)
+
+    @property
+    def is_phase(self) -> bool:
+        """Whether it is the time of a part that a body names."""
+        return self.name.startswith(PHASE)
 
 
 def is_name(value: object) -> bool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Generic, TypeVar
+from typing import Generic, Literal, TypeVar
 
 import msgspec
 
@@ -115,6 +115,34 @@ class Batch(_Line, frozen=True, kw_only=True, tag="batch"):
     samples: list[int]
 
 
+class Wanted(_Line, frozen=True, kw_only=True, tag="wanted"):
+    """A body asks for batches: what the training is to have trained on when it is over."""
+
+    slot: int
+    generation: int
+    samples: int
+    """Of each epoch."""
+    epochs: int
+
+
+class Drew(_Line, frozen=True, kw_only=True, tag="drew"):
+    """What a worker has trained on in a step, where it says so itself; it counts in place of the :class:`Batch`."""
+
+    slot: int
+    generation: int
+    step: int
+    samples: list[int]
+
+
+class Fed(_Line, frozen=True, kw_only=True, tag="fed"):
+    """What a worker's model was given in one of the first steps of a generation."""
+
+    slot: int
+    generation: int
+    step: int
+    digest: str
+
+
 class Stepped(_Line, frozen=True, kw_only=True, tag="stepped"):
     """A worker has finished a step."""
 
@@ -151,6 +179,43 @@ class Discarded(_Line, frozen=True, kw_only=True, tag="discarded"):
     slot: int
     generation: int
     step: int
+
+
+HeldAt = Literal["save", "load", "begin", "step"]
+"""When a worker was looked at: at a checkpoint; behind the load of one; before its first batch; before its optimizer's
+first step."""
+
+
+class Held(_Line, frozen=True, kw_only=True, tag="held"):
+    """What a worker held of the training's state: digests of it, by the name of the part that it belongs to.
+
+    At a checkpoint all of it; at the other times what nothing may have changed since the checkpoint, see
+    :data:`HeldAt`. What has no name of its own, as the body did not hand it over, is ``trained 0``: the first optimizer
+    that stepped, and its parameters.
+    """
+
+    slot: int
+    generation: int
+    rank: int
+    at: HeldAt
+    step: int
+    """Of the training, as are the next two."""
+    epoch: int
+    position: int
+    parameters: dict[str, str] = {}
+    buffers: dict[str, str] = {}
+    moments: dict[str, dict[str, str]] = {}
+    """Of each optimizer, by the names of its slots: ``exp_avg``."""
+    steps: dict[str, str] = {}
+    """That each optimizer has counted, in words."""
+    rates: dict[str, list[float]] = {}
+    """Learning rates of each optimizer, by group."""
+    states: dict[str, str] = {}
+    """Of what is neither a model nor an optimizer."""
+    per_rank: list[str] = []
+    """Of those, the ones that each rank has of its own."""
+    random: dict[str, str] = {}
+    """Random streams of this process. Behind a load those that it has set."""
 
 
 class Saved(_Line, frozen=True, kw_only=True, tag="saved"):
@@ -196,10 +261,14 @@ Line = (
     | Started
     | Joined
     | Loaded
+    | Wanted
     | Batch
+    | Drew
+    | Fed
     | Stepped
     | Remembered
     | Discarded
+    | Held
     | Saved
     | Raised
     | Progress

@@ -11,7 +11,7 @@ from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import LARGEST_NUMBER, Measurement
 from pytest_distbench.records.record import replace
 from pytest_distbench.run.samples import Samples, take_turns
-from pytest_distbench.units import as_float
+from pytest_distbench.units import as_float, why_impossible
 
 _PACKAGE = str(Path(__file__).resolve().parents[1])
 
@@ -118,6 +118,8 @@ class DerivedNumbers(Samples):
             raise DerivationError(
                 f"{call}: its function returned {show(found)}; wanted a finite number, or None for no value{self._line}"
             )
+        if (self._metric.is_judged or self._metric.bounds) and (why := why_impossible(number, self._metric.unit)):
+            raise DerivationError(f"{call}: its function returned {show(found)}: {why}{self._line}")
         return number
 
 

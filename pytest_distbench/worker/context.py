@@ -80,7 +80,7 @@ class RankContext:
         self._control = control
         self._common_at: dict[str, Scalar] = {}
         self._side_group = SideGroup(
-            "" if plan.body.is_script else plan.backend, self.world_size, plan.timeout_s, self.watch
+            plan.backend if plan.body.is_given_a_group else "", self.world_size, plan.timeout_s, self.watch
         )
         self._unfinished: list[str] = []
         self._takes_turns = plan.takes_turns
@@ -412,6 +412,10 @@ class RankContext:
     def max_over_ranks(self, values: Sequence[float]) -> list[float]:
         """Value by value the largest of all ranks, in every rank. A collective call; all give equally many."""
         return self._side_group.maxima(check_several("max_over_ranks(...)", values))
+
+    def gather(self, data: bytes) -> list[bytes]:
+        """Every rank's bytes, in every rank. A collective call."""
+        return self._side_group.gather(data)
 
     def take_turn(self) -> None:
         """Where two groups run block by block in turns (``--distbench-against``), wait for this group's turn.

@@ -29,7 +29,7 @@ from pytest_distbench.worker.failure import classify
 from pytest_distbench.worker.leaving import flush_output, leave
 from pytest_distbench.worker.membership import join_group, leave_group
 from pytest_distbench.worker.preloaded import check_fork
-from pytest_distbench.worker.process import process_began, take_output, take_signals
+from pytest_distbench.worker.process import process_began, take_output, take_program, take_signals
 
 RAISED = 13
 """Exit code of a worker that raised. It ends at once: unwinding takes seconds, in which its peers wait."""
@@ -49,6 +49,7 @@ def main(plan_path: str, join: Callable[[LaunchPlan, int], ElasticRank]) -> NoRe
     take_output(plan.files.log(slot))
     take_signals(plan.files.stacks(slot))
     sys.path[:] = plan.python_path
+    take_program(plan.body.file)
     if plan.set_threads is not None:
         torch.set_num_threads(plan.set_threads)
     for name in filter(None, os.environ.get(IMPORTS_VARIABLE, "").split(",")):

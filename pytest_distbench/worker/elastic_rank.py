@@ -7,6 +7,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from pytest_distbench.errors import RecordingError
 from pytest_distbench.records.plan import LaunchPlan
 from pytest_distbench.records.timeline import Line, Progress, append
@@ -14,6 +16,7 @@ from pytest_distbench.worker.arguments import check_whole
 from pytest_distbench.worker.context import RankContext
 from pytest_distbench.worker.elastic_training import CheckpointTraining, Training
 from pytest_distbench.worker.fingerprint import Watch
+from pytest_distbench.worker.random_streams import RandomStreams
 
 
 class _Progress:
@@ -72,6 +75,16 @@ class ElasticRank(RankContext):
             self, self._job, parts, self.note, folder=self._files.checkpoints, every=every
         )
         return self._training
+
+    def random_streams(self, **generators: torch.Generator) -> RandomStreams:
+        """A part that keeps the random state of each rank: torch's, Python's, numpy's and CUDA's.
+
+        Hand it over as ``rank.training(random=rank.random_streams(), ...)``.
+
+        Args:
+            generators: further ones to keep, by name.
+        """
+        return RandomStreams(generators)
 
     def note(self, line: Line) -> None:
         """Append a line to the timeline."""

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import abc
+import io
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,9 +14,10 @@ import torch
 
 from pytest_distbench.errors import RecordingError
 from pytest_distbench.records.elastic import ElasticJob
-from pytest_distbench.records.timeline import Batch, Line, Loaded, Remembered, Saved, Stepped
+from pytest_distbench.records.timeline import Batch, Drew, Line, Loaded, Remembered, Saved, Stepped, Wanted
 from pytest_distbench.worker import checkpoints, sampler
 from pytest_distbench.worker.arguments import check_unread, check_whole, real, refuse
+from pytest_distbench.worker.ledger import Ledger, is_per_rank
 from pytest_distbench.worker.memory import OptimizerMemory
 
 if TYPE_CHECKING:
@@ -47,6 +49,11 @@ class Training(abc.ABC):
         self._note = note
         self._told: dict[str, torch.Tensor | float] = {}
         self._memory = OptimizerMemory()
+        self._ledger = Ledger(rank, parts, self._memory, note)
+        self._drawn: list[int] | None = None
+        self._taken = 0
+        self._samples = 0
+        self._end: int | None = None
 
     def batches(self, *, samples: int, batch: int, epochs: int) -> Iterator[torch.Tensor]:
         """Indices of the samples that this rank trains on, step by step, from where the training is to its end.
@@ -69,12 +76,13 @@ class Training(abc.ABC):
         samples = check_whole(call, "samples", samples, least=self._job.most)
         batch = check_whole(call, "batch", batch, least=1)
         epochs = check_whole(call, "epochs", epochs, least=1)
+        self._want(samples, epochs)
         return self._batches(samples, batch, epochs)
 
     def _batches(self, samples: int, batch: int, epochs: int) -> Iterator[torch.Tensor]:
         rank = self._rank
         order, of = torch.empty(0), -1
-        while self._meet(epochs):
+        while self._meet(epochs if self._end is None else self._end):
             if of != self.epoch:
                 order, of = sampler.permutation(samples, seed=rank.seed, epoch=self.epoch), self.epoch
             count = sampler.next_count(
@@ -92,13 +100,61 @@ class Training(abc.ABC):
                     samples=mine.tolist(),
                 )
             )
+            self._ledger.watch_inputs(self._taken)
             yield mine
             rank.synchronize()
             told, self._told = self._told, {}
+            self._ledger.note_inputs(self.step + 1)
+            self._note_drawn()
             if self._counts():
                 self._take_step(count, told, is_last=self.position + count == samples)
                 self._keep()
         self._part()
+
+    def end_after_epoch(self) -> None:
+        """End the training with the epoch under way, however many :meth:`batches` was asked for.
+
+        For a body that has come to its goal. All ranks call it in the same step; who just leaves the loop has left out
+        the samples that were still to come.
+        """
+        self._end = self.epoch + 1
+        self._want(self._samples, self._end)
+
+    def _want(self, samples: int, epochs: int) -> None:
+        rank = self._rank
+        self._samples = samples
+        self._note(
+            Wanted(t=time.monotonic(), slot=rank.slot, generation=rank.generation, samples=samples, epochs=epochs)
+        )
+
+    def drew(self, samples: torch.Tensor | Sequence[int]) -> None:
+        """This rank has trained on these samples in this step, and not on those that :meth:`batches` gave it.
+
+        For a body that chooses its samples itself: whether each was trained on once is counted over what is told here.
+
+        Args:
+            samples: their numbers, from 0, below the ``samples`` of :meth:`batches`; of several calls all.
+
+        Raises:
+            RecordingError: they are no whole numbers.
+        """
+        values = samples.reshape(-1).tolist() if isinstance(samples, torch.Tensor) else list(samples)
+        found = [check_whole("training.drew(...)", "samples", value, least=0) for value in values]
+        self._drawn = [*(self._drawn or []), *found]
+
+    def _note_drawn(self) -> None:
+        drawn, self._drawn = self._drawn, None
+        if drawn is not None:
+            rank = self._rank
+            self._note(
+                Drew(
+                    t=time.monotonic(),
+                    slot=rank.slot,
+                    generation=rank.generation,
+                    step=self.step + 1,
+                    samples=drawn,
+                )
+            )
 
     @abc.abstractmethod
     def _meet(self, epochs: int) -> bool:
@@ -143,6 +199,7 @@ class Training(abc.ABC):
 
     def _take_step(self, count: int, told: Mapping[str, torch.Tensor | float], *, is_last: bool) -> None:
         self.step += 1
+        self._taken += 1
         self.position += count
         if is_last:
             self.epoch += 1
@@ -166,11 +223,16 @@ class Training(abc.ABC):
             before, after = counts
             slot, generation = self._rank.slot, self._rank.generation
             self._note(Remembered(t=time.monotonic(), slot=slot, generation=generation, before=before, after=after))
+            self._ledger.at_first_step(self)
 
     def _state(self) -> dict[str, Any]:
         """What must survive."""
         counters = {"step": self.step, "epoch": self.epoch, "position": self.position}
         return {_COUNTERS: counters, **{name: part.state_dict() for name, part in self._parts.items()}}
+
+    def _of_rank(self, name: str, state: Mapping[str, Any]) -> Any:
+        """What this rank takes of a state; None: there is nothing for it."""
+        return state[name]
 
     def _take(self, state: Mapping[str, Any], source: str) -> None:
         """Go on from what has survived.
@@ -187,7 +249,8 @@ class Training(abc.ABC):
             )
         for name, part in self._parts.items():
             try:
-                part.load_state_dict(state[name])
+                if (mine := self._of_rank(name, state)) is not None:
+                    part.load_state_dict(mine)
             except Exception as error:
                 raise RecordingError(
                     f"training(...): {name} does not take what {source} has for it: {type(error).__name__}: {error}. "
@@ -227,23 +290,38 @@ class CheckpointTraining(Training):
         super().__init__(rank, job, parts, note)
         self._folder = folder
         self._every = every
+        self._has_begun = False
         self._restore()
 
     def _meet(self, epochs: int) -> bool:
+        if self.epoch < epochs and not self._has_begun:
+            self._has_begun = True
+            self._ledger.at_begin(self)
         return self.epoch < epochs
 
     def _counts(self) -> bool:
         return True
 
     def _keep(self) -> None:
-        if self.step % self._every != 0 or self._rank.rank != 0:
+        if self.step % self._every != 0:
+            return
+        self._ledger.at_save(self)  # before it is on the disk: of what can be loaded there are always digests
+        own = {name: _pack(part.state_dict()) for name, part in self._parts.items() if is_per_rank(part)}
+        everybody = {name: self._rank.gather(packed) for name, packed in own.items()}
+        if self._rank.rank != 0:
             return
         start = time.monotonic()
-        checkpoints.save(self._folder, self.step, self._state())
+        checkpoints.save(self._folder, self.step, {**self._state(), **everybody})
         now = time.monotonic()
         self._note(
             Saved(t=now, slot=self._rank.slot, generation=self._rank.generation, step=self.step, seconds=now - start)
         )
+
+    def _of_rank(self, name: str, state: Mapping[str, Any]) -> Any:
+        if not is_per_rank(self._parts[name]):
+            return state[name]
+        everybody = state[name]
+        return _unpack(everybody[self._rank.rank]) if self._rank.rank < len(everybody) else None
 
     def _part(self) -> None:
         self._rank.barrier()  # rank 0, which hosts the group's store, must not be the first to go
@@ -256,6 +334,7 @@ class CheckpointTraining(Training):
         step = int(rank.agree(found))
         if step:
             self._take(checkpoints.load(self._folder, step), f"the checkpoint of step {step}")
+            self._ledger.at_load(self)
         self._note(
             Loaded(
                 t=time.monotonic(),
@@ -266,6 +345,16 @@ class CheckpointTraining(Training):
                 torn=torn,
             )
         )
+
+
+def _pack(state: object) -> bytes:
+    buffer = io.BytesIO()
+    torch.save(state, buffer)
+    return buffer.getvalue()
+
+
+def _unpack(packed: bytes) -> Any:
+    return torch.load(io.BytesIO(packed), map_location="cpu", weights_only=True)
 
 
 def _finite(value: torch.Tensor | float, name: str, step: int) -> float:

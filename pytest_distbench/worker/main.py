@@ -33,6 +33,7 @@ from pytest_distbench.worker.process import (
     forbid_breakpoints,
     take_environment,
     take_output,
+    take_program,
     take_signals,
     take_terminal,
 )
@@ -56,6 +57,8 @@ def run_rank(plan_path: str) -> Callable[[], NoReturn]:
     is_attached = rank == plan.attached
     take_output(plan.files.log(rank))  # first: whatever goes wrong is told there
     take_environment(plan)
+    if not plan.body.is_script:
+        take_program(plan.body.file)
     take_signals(plan.files.stacks(rank))
     control = ControlLine(plan.files, rank, reports_progress=plan.reports_progress, is_attached=is_attached)
     if is_attached:
@@ -120,12 +123,12 @@ class _Life:
                 bind_near_gpu(torch.cuda.current_device(), plan.numa_binding)
         if plan.set_threads is not None:
             torch.set_num_threads(plan.set_threads)
-        if plan.stands_for is not None and plan.body.is_script:
+        if plan.stands_for is not None and not plan.body.is_given_a_group:
             join_fake_groups_only(rank=plan.stands_for, world_size=plan.world_size)
             self.context.watch.look()
         if plan.body.is_script:
             notes = script_notes.CURRENT = script_notes.ScriptNotes(self.context)
-            with self._turn(), self.phase("body"), self._window(), watched_steps(self.context.watch):
+            with self._turn(), self.phase("body"), watched_steps(self.context.watch), self._window():
                 self.memory.begin()
                 self.window.begin()
                 began_s = usage.own_cpu_s()
@@ -141,14 +144,15 @@ class _Life:
             self.control.wait_for_the_others()
             self.memory.begin()
             self.window.begin()
-            join_group(
-                plan.backend,
-                rank=self.context.rank,
-                world_size=plan.world_size,
-                timeout_s=plan.timeout_s,
-                device=self.context.device,
-            )
-            self.context.watch.look()
+            if plan.body.is_given_a_group:
+                join_group(
+                    plan.backend,
+                    rank=self.context.rank,
+                    world_size=plan.world_size,
+                    timeout_s=plan.timeout_s,
+                    device=self.context.device,
+                )
+                self.context.watch.look()
         with self._turn(), self.phase("body"), self._window():
             for seed in plan.seeds:
                 self.context.seed = seed

@@ -6,21 +6,51 @@ One that the body does not keep, or makes anew behind ``rank.training(...)``, re
 from __future__ import annotations
 
 import weakref
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch.optim.optimizer import Optimizer, register_optimizer_step_pre_hook
+
+from pytest_distbench.worker import digests
+
+
+@dataclass(frozen=True, slots=True)
+class Beginning:
+    """An optimizer as it was about to take its first step of a generation.
+
+    Attributes:
+        remembered: parameters that it held numbers of.
+        parameters: digest of those that it trains.
+        moments: slot -> digest of what it remembers.
+        steps: that it had counted, in words.
+        rates: learning rate of each group.
+    """
+
+    remembered: int
+    parameters: str
+    moments: dict[str, str]
+    steps: str
+    rates: list[float]
 
 
 class OptimizerMemory:
     """Looks at each optimizer that steps before this generation's first training step is over."""
 
     def __init__(self) -> None:
-        self._before: dict[weakref.ref[Optimizer], int] = {}
+        self._before: dict[weakref.ref[Optimizer], Beginning] = {}
         self._hook: Any = register_optimizer_step_pre_hook(self._look)
 
     def _look(self, optimizer: Optimizer, *_: object) -> None:
-        self._before.setdefault(weakref.ref(optimizer), count_states(optimizer))
+        reference = weakref.ref(optimizer)
+        if reference not in self._before:
+            self._before[reference] = Beginning(
+                remembered=count_states(optimizer),
+                parameters=digests.of_parameters(optimizer),
+                moments=digests.of_moments(optimizer),
+                steps=digests.steps_of(optimizer),
+                rates=digests.rates_of(optimizer),
+            )
 
     def after_step(self) -> tuple[int, int] | None:
         """States before and after the first training step; None: nothing stepped in it, or it is long over."""
@@ -28,14 +58,22 @@ class OptimizerMemory:
             return None
         self._hook.remove()
         self._hook = None
-        after = sum(count_states(optimizer) for found in self._before if (optimizer := found()) is not None)
-        return sum(self._before.values()), after
+        return sum(b.remembered for b in self.beginnings), sum(map(count_states, self.optimizers))
+
+    @property
+    def optimizers(self) -> list[Optimizer]:
+        """Those that stepped, as far as they are still there."""
+        return [optimizer for found in self._before if (optimizer := found()) is not None]
+
+    @property
+    def beginnings(self) -> list[Beginning]:
+        """How they began, in the order of their steps."""
+        return list(self._before.values())
 
     @property
     def param_groups(self) -> list[dict[str, Any]]:
         """Of the first optimizer that stepped; empty: none did, or it is gone."""
-        optimizer = next((found() for found in self._before), None)
-        return [] if optimizer is None else optimizer.param_groups
+        return next((optimizer.param_groups for optimizer in self.optimizers), [])
 
 
 def count_states(optimizer: Optimizer) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from datetime import timedelta
 
@@ -17,10 +18,10 @@ class SideGroup:
     """A gloo group of all ranks, apart from the measured collectives; the default group itself where that is gloo.
 
     Every method is a collective call; so is making the group, at the first of them. With the backend ``fake`` there are
-    no others to wait for, nor are there for a script that has made no group and is one process.
+    no others to wait for, nor are there for one process that has made no group.
 
     Args:
-        backend: of the default group; empty: whatever a script has made it.
+        backend: of the default group; empty: whatever a script or a body has made it.
         world_size: ranks of the launch.
         timeout_s: of the launch.
         watch: is told which collectives are not the workload's.
@@ -89,6 +90,22 @@ class SideGroup:
             dist.all_reduce(box, op=dist.ReduceOp.MAX, group=self._make())
         return [float(v) for v in box.tolist()]
 
+    def gather(self, data: bytes) -> list[bytes]:
+        """Every rank's bytes, in every rank."""
+        if self._is_alone():
+            return [data]
+        longest = int(self.maxima([float(len(data))])[0])
+        head = torch.tensor([len(data)], dtype=torch.int64, device="cpu").view(torch.uint8)
+        body = torch.frombuffer(bytearray(data.ljust(longest, b"\0")), dtype=torch.uint8)
+        mine = torch.cat([head, body])
+        group = self._make()
+        found = [torch.empty_like(mine) for _ in range(dist.get_world_size(group))]
+        with self._watch.apart():
+            dist.all_gather(found, mine, group=group)
+        texts = [tensor.numpy().tobytes() for tensor in found]
+        width = head.numel()
+        return [text[width : width + int.from_bytes(text[:width], sys.byteorder)] for text in texts]
+
     def _is_alone(self) -> bool:
         if self._backend:
             return self._backend == "fake"
@@ -96,7 +113,7 @@ class SideGroup:
             return dist.get_world_size() == 1
         if self._world_size > 1:
             raise RecordingError(
-                f"{self._world_size} ranks have to wait for one another here, and the script has no process group: "
+                f"{self._world_size} ranks have to wait for one another here, and there is no process group: "
                 "wanted after init_process_group and before destroy_process_group"
             )
         return True

@@ -11,6 +11,7 @@ from support.stores import SOFTWARE, entry, result
 from pytest_distbench.judging.case import judge_launches
 from pytest_distbench.judging.terms import Terms
 from pytest_distbench.records.baseline import BaselineEntry, BaselineMetric
+from pytest_distbench.records.fingerprint import Course, Fingerprint, Kind
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import Measurement
 from pytest_distbench.records.record import replace
@@ -54,7 +55,7 @@ def test_an_entry_of_another_workload_is_stale_and_says_what_records_it_anew() -
 def test_a_stored_metric_that_was_not_measured_is_named_unless_nobody_wants_it() -> None:
     both = replace(STORED, metrics={**STORED.metrics, "gone": STORED.metrics["step"]})
 
-    assert verdicts(launches(*QUIET), both)["gone"].kind == "incomparable"
+    assert verdicts(launches(*QUIET), both)["gone"].kind == "lost"
     assert "gone" not in verdicts(launches(*QUIET), both, metrics=("step",))
 
 
@@ -134,6 +135,48 @@ def test_a_fingerprint_that_changed_fails_and_one_that_nobody_wants_does_not() -
 
     assert verdicts(made, stored)["fingerprint"].kind == "changed"
     assert not verdicts(made, stored, metrics=("step",))["fingerprint"].is_judged
+
+
+def test_a_curve_that_departs_before_any_update_asks_for_one_launch_more_to_know_whether_it_is_seeded() -> None:
+    def judged(*curves: list[float], most: int = 5) -> list[tuple[str, bool]]:
+        made = [
+            replace(
+                launch,
+                measurements=[Measurement(name="loss", unit="", better="curve", value=c[-1], series=c)],
+            )
+            for launch, c in zip(launches(*[1.0] * len(curves)), curves, strict=True)
+        ]
+        case = result(1.0).case
+        golden = BaselineMetric(better="curve", unit="", launches=[1.0], curve=[2.0, 1.0])
+        known = replace(STORED, workload=case.workload, metrics={"loss": golden})
+        terms = Terms(default_tolerance=0.1, max_launches=most, cores=2)
+        found = judge_launches(terms, made, known, case=case, comparisons=1)
+        return [(j.verdict.kind, j.is_open) for j in found if j.verdict.metric == "loss"]
+
+    assert judged([2.1, 1.0]) == [("regressed", True)]
+    assert judged([2.1, 1.0], most=1) == [("regressed", False)]
+    assert judged([2.1, 1.0], [2.1, 1.0]) == [("regressed", False)]
+    assert judged([2.0, 1.1]) == [("regressed", False)]
+    assert judged([2.0, 1.0]) == [("unchanged", False)]
+
+
+def test_what_differs_in_some_steps_alone_has_to_be_shown_by_three_launches() -> None:
+    """An evaluation that comes every second comes at another step in a slow launch."""
+    at = [of(course={"all": Course(steps=30, others=[Kind(entered=1, steps=1, first=n, last=n)])}) for n in (9, 11, 12)]
+    stored = replace(STORED, fingerprints={"step": of(course={"all": Course(steps=30)})})
+
+    def told(*prints: Fingerprint, most: int = 10) -> tuple[str, bool]:
+        made = [replace(launch, fingerprints={"step": f}) for launch, f in zip(launches(*QUIET), prints, strict=False)]
+        terms = Terms(default_tolerance=0.1, max_launches=most, cores=2)
+        case = result(1.0).case
+        found = judge_launches(terms, made, replace(stored, workload=case.workload), case=case, comparisons=1)
+        return next((j.verdict.kind, j.is_open) for j in found if j.verdict.metric == "fingerprint")
+
+    assert told(at[0]) == ("changed", True)
+    assert told(at[0], most=1) == ("changed", False)
+    assert told(*[at[0]] * 3) == ("changed", False)
+    assert told(*at) == ("unchanged", False)
+    assert told(replace(at[0], collectives={"all": [BARRIER]})) == ("changed", False)
 
 
 def with_memory(made: list[LaunchRecord], num_bytes: float) -> list[LaunchRecord]:

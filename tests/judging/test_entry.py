@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
 from support.fingerprints import BARRIER, of, reduce
 from support.metrics import metric, timed
 
-from pytest_distbench.judging.entry import make_entry
+from pytest_distbench.judging.entry import make_entry, stored_metric
+from pytest_distbench.records.baseline import BaselineMetric
 from pytest_distbench.records.case import Case, CaseKey
 from pytest_distbench.records.fingerprint import Fingerprint
 from pytest_distbench.records.launch import LaunchRecord
@@ -32,6 +34,17 @@ def test_a_baseline_keeps_the_ends_of_a_series_and_nothing_of_a_number() -> None
     assert (stored["latency"].minimum, stored["latency"].p95) == ([0.9], [1.2])
     assert (stored["one"].minimum, stored["one"].p95) == ([], [])
     assert (stored["foreign"].launches, stored["foreign"].minimum) == ([9.0], [])
+
+
+def test_a_training_that_is_not_seeded_has_no_golden_curve() -> None:
+    def stored(*series: list[float]) -> BaselineMetric:
+        found = [Measurement(name="loss", unit="", better="curve", value=s[-1], series=s) for s in series]
+        return stored_metric(found, tolerance=None)
+
+    seeded, unseeded = stored([2.0, 1.5], [2.0, 1.5]), stored([2.0, 1.5], [2.1, 1.5])
+
+    assert (seeded.curve, seeded.unseeded_at) == ([2.0, 1.5], None)
+    assert (unseeded.curve, unseeded.unseeded_at, unseeded.spread) == ([], 1, pytest.approx(0.05))
 
 
 def test_a_baseline_keeps_what_launches_agree_on_and_says_where_they_do_not() -> None:

@@ -59,7 +59,7 @@ def test_marks_are_one_character_and_only_a_failure_has_the_exclamation_mark() -
 def test_an_unknown_kind_is_an_error_that_lists_the_known() -> None:
     with pytest.raises(ValueError, match="unknown kind of metrics 'lwoer'; wanted one of higher, lower, exact"):
         metric_kind("lwoer")
-    with pytest.raises(ValueError, match="unknown kind of verdicts 'worse'; wanted one of beyond, regressed, changed"):
+    with pytest.raises(ValueError, match="unknown kind of verdicts 'worse'; wanted one of beyond, regressed, lost"):
         verdict_kind("worse")
 
 

@@ -58,6 +58,7 @@ def train(rank: ElasticRank) -> None:
     import torch
     from torch.nn.parallel import DistributedDataParallel
 
+    (rank.data_dir / f"seed-{os.getpid()}").write_text(f"{torch.initial_seed()}")  # which chance gave this worker
     torch.manual_seed(rank.seed)
     inputs = torch.randn(101, 4)
     model = torch.nn.Linear(4, 1)
@@ -69,8 +70,7 @@ def train(rank: ElasticRank) -> None:
         if training.position == 0:  # all ranks are here at the same step
             times_stable = timeline.read_text().count('"what":"stable"') if rank.rank == 0 else 0
             if rank.agree(times_stable) > rank.params["changes"]:
-                rank.barrier()
-                return
+                training.end_after_epoch()
         loss = parallel(inputs[chosen]).square().mean()
         optimizer.zero_grad()
         loss.backward()

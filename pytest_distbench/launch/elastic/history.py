@@ -12,7 +12,10 @@ from typing import TypeVar
 from pytest_distbench.records.elastic import WorkerResult
 from pytest_distbench.records.timeline import (
     Batch,
+    Drew,
     Finished,
+    Held,
+    HeldAt,
     Joined,
     Line,
     Loaded,
@@ -35,9 +38,11 @@ class Worker:
         started: its process; None: unseen.
         loaded: what it went on from; None: it did not come so far.
         batches: samples it was given, by step.
+        drawn: samples that it says it has trained on instead, by step.
         steps: that it finished, in their order.
         ended: when its process was gone; None: unseen.
         remembered: what its optimizers had kept; None: none stepped.
+        held: what it held when it went on, by when it was looked at.
     """
 
     joined: Joined
@@ -47,6 +52,8 @@ class Worker:
     steps: list[Stepped] = field(default_factory=list)
     ended: float | None = None
     remembered: Remembered | None = None
+    drawn: dict[int, list[int]] = field(default_factory=dict)
+    held: dict[HeldAt, Held] = field(default_factory=dict)
 
     @property
     def imported_t(self) -> float | None:
@@ -54,6 +61,11 @@ class Worker:
         if self.started is None:
             return None
         return self.started.t if self.joined.called_t is None else self.joined.called_t
+
+    def samples(self, step: int) -> list[int]:
+        """That it has trained on in a step, as far as anybody says."""
+        batch = self.batches.get(step)
+        return self.drawn.get(step, [] if batch is None else batch.samples)
 
     def epoch(self, step: Stepped) -> int | None:
         """The epoch that a step of it was in."""
@@ -100,10 +112,8 @@ class History:
                 self.workers[line.generation, line.slot] = Worker(
                     joined=line, started=started.get(line.pid), ended=ended.get(line.pid)
                 )
-            elif (
-                isinstance(line, Loaded | Batch | Stepped | Remembered) and (line.generation, line.slot) in self.workers
-            ):
-                self._add(self.workers[line.generation, line.slot], line)
+            elif isinstance(line, Loaded | Batch | Drew | Stepped | Remembered | Held):
+                self._add(self.workers.get((line.generation, line.slot)), line)
         self.finished = self.of(Finished)
         self._step_s: dict[int, float | None] = {}
         self.tells_within_epochs = any(worker.tells_within_epochs for worker in self.workers.values())
@@ -112,15 +122,20 @@ class History:
         """The lines of one kind."""
         return [line for line in self.lines if isinstance(line, kind)]
 
-    def _add(self, worker: Worker | None, line: Loaded | Batch | Stepped | Remembered) -> None:
+    def _add(self, worker: Worker | None, line: Loaded | Batch | Drew | Stepped | Remembered | Held) -> None:
         if worker is None:
             return
         if isinstance(line, Loaded):
             worker.loaded = line
         elif isinstance(line, Remembered):
             worker.remembered = line
+        elif isinstance(line, Held):
+            if line.at != "save":
+                worker.held[line.at] = line
         elif isinstance(line, Batch):
             worker.batches[line.step] = line
+        elif isinstance(line, Drew):
+            worker.drawn[line.step] = line.samples
         else:
             worker.steps.append(line)
 

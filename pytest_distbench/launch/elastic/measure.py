@@ -11,13 +11,24 @@ from pytest_distbench.launch.elastic.changes import change_results
 from pytest_distbench.launch.elastic.engines import ENGINES
 from pytest_distbench.launch.elastic.epochs import epoch_results
 from pytest_distbench.launch.elastic.history import History
+from pytest_distbench.launch.elastic.learning import MOST_LOST, worst_relapse
+from pytest_distbench.launch.elastic.ledger import (
+    LOADS,
+    RANDOM,
+    SHARED,
+    count,
+    keeps_random,
+    mismatches,
+    shared_batches,
+)
+from pytest_distbench.launch.elastic.order import ORDER, epochs_in_one_order
 from pytest_distbench.launch.elastic.rates import rate_changes
 from pytest_distbench.launch.elastic.resume import optimizers_that_forgot
 from pytest_distbench.launch.elastic.samples import count_samples
 from pytest_distbench.launch.elastic.unplanned import unplanned
 from pytest_distbench.records.bound import Bound
 from pytest_distbench.records.elastic import PARTS, ChangeResult, ElasticJob, ElasticResult
-from pytest_distbench.records.metric import Measurement, Scalar
+from pytest_distbench.records.metric import TOLD, Measurement, Scalar
 from pytest_distbench.records.record import Number, replace
 from pytest_distbench.records.timeline import AgentEnded, Began, Changed, Line, Loaded
 
@@ -59,7 +70,6 @@ def measure(job: ElasticJob, lines: Sequence[Line]) -> tuple[ElasticResult | Non
 
 def _of_run(job: ElasticJob, history: History, result: ElasticResult) -> list[Measurement]:
     stall_s = sum(c.stall_s or 0.0 for c in result.changes) + sum(u.stall_s for u in unplanned(history))
-    none = Bound(side="most", value=0, where=_WHERE)
     found = [
         _number("training_time", result.training_s, unit="s", better="lower"),
         _number("start_time", result.start_s, unit="s"),
@@ -68,11 +78,12 @@ def _of_run(job: ElasticJob, history: History, result: ElasticResult) -> list[Me
     ]
     if job.steps is None:  # nobody sees from outside what a script trains on and keeps
         samples = count_samples(history)
-        forgot = optimizers_that_forgot(history)
         found += [
-            _number("samples_skipped", samples.skipped, better="exact", bounds=[none]),
-            _number("samples_repeated", samples.repeated, better="exact", bounds=[none]),
-            _number("optimizer_state_lost", forgot, better="exact", bounds=[none]),
+            _none("samples_skipped", samples.skipped, samples.first_skipped),
+            _none("samples_repeated", samples.repeated, samples.first_repeated),
+            _none(SHARED, *count(shared_batches(history), SHARED)),
+            _none("optimizer_state_lost", optimizers_that_forgot(history)),
+            *_of_loads(job, history),
         ]
         every = job.checkpoint_every
         if every is not None and (interval := _longest_interval(history, every)) is not None:
@@ -94,6 +105,30 @@ def _of_run(job: ElasticJob, history: History, result: ElasticResult) -> list[Me
         elif step_s := history.step_s(world_size):
             found.append(_number("steps_per_second", 1 / step_s, unit="steps/s", better="higher", at=at))
     return found
+
+
+def _of_loads(job: ElasticJob, history: History) -> list[Measurement]:
+    """Workers that did not go on with what was saved, by what of it; of a job that may have loaded a checkpoint."""
+    has_loaded = any(line.step for line in history.of(Loaded))
+    if job.checkpoint_every is None or not (has_loaded or job.plan.changes or job.plan.cycle):
+        return []
+    metrics = [*LOADS, *([RANDOM] if keeps_random(history) else [])]
+    found = mismatches(history)
+    return [
+        *(_none(metric, *count(found, metric)) for metric in metrics),
+        _none(ORDER, *epochs_in_one_order(history)),
+        *_learning_lost(history),
+    ]
+
+
+def _learning_lost(history: History) -> list[Measurement]:
+    """Of a body that tells of its loss; which steps lie about a load is chance, so that no digit of it repeats."""
+    if all(step.loss is None for worker in history.workers.values() for step in worker.steps):
+        return []
+    relapse = worst_relapse(history)
+    facts: dict[str, Scalar] = {TOLD: relapse.told} if relapse.told else {}
+    most = Bound(side="most", value=MOST_LOST, where=_WHERE)
+    return [Measurement(name="learning_lost", unit="", better="info", value=relapse.share, facts=facts, bounds=[most])]
 
 
 def _of_changes(job: ElasticJob, changes: Sequence[ChangeResult], *, torn: int) -> list[Measurement]:
@@ -208,6 +243,13 @@ def _longest_interval(history: History, claimed: int) -> int | None:
         highest = max(step.step for worker in history.members(generation).values() for step in worker.steps)
         found += [highest - marks[-1]] if highest - marks[-1] > claimed else []
     return max(found, default=None)
+
+
+def _none(name: str, value: int, told: str = "") -> Measurement:
+    """A count of what there may be none of; where there is one, what is told of it."""
+    facts: dict[str, Scalar] = {TOLD: told} if told else {}
+    none = Bound(side="most", value=0, where=_WHERE)
+    return Measurement(name=name, unit="", better="exact", value=value, facts=facts, bounds=[none])
 
 
 def _number(

@@ -1,4 +1,4 @@
-"""Was every sample of every epoch trained on once? Counted over the passes that counted, sample by sample."""
+"""Was every sample of every epoch trained on once, as was asked for? Counted over the passes that counted."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections import Counter
 from dataclasses import dataclass
 
 from pytest_distbench.launch.elastic.history import History
+from pytest_distbench.records.timeline import Wanted
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,38 +16,49 @@ class SampleCount:
     Attributes:
         skipped: samples of an epoch that nobody trained on, over all epochs.
         repeated: further trainings on a sample in the same epoch.
-        first: the first that is wrong, in words; empty: none is.
+        first_skipped: the first of them, in words; empty: there is none.
+        first_repeated: the same.
     """
 
     skipped: int
     repeated: int
-    first: str = ""
+    first_skipped: str = ""
+    first_repeated: str = ""
 
 
 def count_samples(history: History) -> SampleCount:
-    """Compare what each epoch was given with the samples there are: all that were seen in any epoch."""
+    """Compare what was trained on with what the last generation asked ``training.batches`` for, epoch by epoch."""
+    last = max((line.generation for line in history.of(Wanted)), default=None)
+    asked = {line.slot: line for line in history.of(Wanted) if line.generation == last}  # of each its last word
+    num_epochs = max((line.epochs for line in asked.values()), default=0)
+    known = set(range(max((line.samples for line in asked.values()), default=0)))
     epochs: dict[int, Counter[int]] = {}
     where: dict[tuple[int, int], int] = {}
     for step, generation in history.kept().items():
         for worker in history.members(generation).values():
             batch = worker.batches.get(step)
-            for sample in batch.samples if batch is not None else ():
-                assert batch is not None
+            if batch is None:
+                continue
+            for sample in worker.samples(step):
                 epochs.setdefault(batch.epoch, Counter())[sample] += 1
                 where[batch.epoch, sample] = step
-    known = set().union(*epochs.values()) if epochs else set()
-    skipped = repeated = 0
-    first = ""
+    never = [epoch for epoch in range(num_epochs) if epoch not in epochs]
+    skipped = len(never) * len(known)
+    repeated = 0
+    first_skipped = first_repeated = ""
     for epoch, counts in sorted(epochs.items()):
         missing = sorted(known - counts.keys())
         again = sorted(sample for sample, count in counts.items() if count > 1)
         skipped += len(missing)
         repeated += sum(counts[sample] - 1 for sample in again)
-        if not first and missing:
-            first = f"epoch {epoch}: nobody trained on sample {missing[0]}, nor on {len(missing) - 1} others"
-        if not first and again:
-            first = (
+        if missing and not first_skipped:
+            first_skipped = f"epoch {epoch}: nobody trained on sample {missing[0]}, nor on {len(missing) - 1} others"
+        if again and not first_repeated:
+            first_repeated = (
                 f"epoch {epoch}: sample {again[0]} was trained on {counts[again[0]]} times, the last time in step "
                 f"{where[epoch, again[0]]}, and {len(again) - 1} others were repeated too"
             )
-    return SampleCount(skipped, repeated, first)
+    if never:
+        told = f"{len(never)} of {num_epochs} epochs that training.batches was asked for were never begun"
+        first_skipped = f"{told}; {first_skipped}" if first_skipped else told
+    return SampleCount(skipped, repeated, first_skipped, first_repeated)

@@ -6,13 +6,13 @@ from support.timelines import Timeline, killed
 
 from pytest_distbench.launch.elastic.samples import count_samples
 from pytest_distbench.records.record import replace
-from pytest_distbench.records.timeline import Batch
+from pytest_distbench.records.timeline import Batch, Drew, Wanted
 
 
 def test_a_step_that_was_redone_counts_once() -> None:
     found = count_samples(killed().history)
 
-    assert (found.skipped, found.repeated, found.first) == (0, 0, "")
+    assert (found.skipped, found.repeated, found.first_skipped, found.first_repeated) == (0, 0, "", "")
 
 
 def test_a_training_that_goes_on_at_the_beginning_of_its_epoch_repeats_samples() -> None:
@@ -23,12 +23,13 @@ def test_a_training_that_goes_on_at_the_beginning_of_its_epoch_repeats_samples()
     found = count_samples(timeline.history)
 
     assert (found.skipped, found.repeated) == (0, 8)
-    assert found.first.startswith("epoch 0: sample 0 was trained on 2 times, the last time in step 3, and 7 others")
+    assert found.first_repeated.startswith("epoch 0: sample 0 was trained on 2 times, the last time in step 3, and 7")
 
 
 def test_a_share_that_nobody_was_given_is_skipped() -> None:
     timeline = Timeline()
     timeline.generation(0, [0, 1], first=1.0, steps=6)
+    timeline.lines.append(Wanted(t=0.0, slot=0, generation=0, samples=12, epochs=2))
     timeline.lines = [
         replace(line, samples=[]) if isinstance(line, Batch) and (line.slot, line.step) == (1, 5) else line
         for line in timeline.lines
@@ -36,4 +37,28 @@ def test_a_share_that_nobody_was_given_is_skipped() -> None:
     found = count_samples(timeline.history)
 
     assert (found.skipped, found.repeated) == (2, 0)
-    assert found.first == "epoch 1: nobody trained on sample 5, nor on 1 others"
+    assert found.first_skipped == "epoch 1: nobody trained on sample 5, nor on 1 others"
+
+
+def test_epochs_that_were_asked_for_and_never_begun_are_skipped_and_the_last_generation_says_how_many() -> None:
+    timeline = killed()
+    timeline.lines.append(Wanted(t=9.0, slot=0, generation=0, samples=12, epochs=9))
+    timeline.lines.append(Wanted(t=24.0, slot=0, generation=1, samples=12, epochs=1000))
+    timeline.lines.append(Wanted(t=24.5, slot=0, generation=1, samples=12, epochs=5))
+    found = count_samples(timeline.history)
+
+    assert (found.skipped, found.repeated) == (2 * 12, 0)
+    assert found.first_skipped == "2 of 5 epochs that training.batches was asked for were never begun"
+
+
+def test_what_a_body_says_it_drew_counts_in_place_of_what_it_was_given() -> None:
+    timeline = Timeline()
+    timeline.lines.append(Wanted(t=0.0, slot=0, generation=0, samples=12, epochs=1))
+    timeline.generation(0, [0, 1], first=1.0, steps=3)
+    timeline.lines += [
+        Drew(t=0.9, slot=slot, generation=0, step=1, samples=[0, 2]) for slot in (0, 1)
+    ]  # both the batch of rank 0
+    found = count_samples(timeline.history)
+
+    assert (found.skipped, found.repeated) == (2, 2)
+    assert found.first_repeated.startswith("epoch 0: sample 0 was trained on 2 times, the last time in step 1")

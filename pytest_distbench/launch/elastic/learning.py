@@ -1,0 +1,81 @@
+"""Was what a training had learned still there behind a load? Its loss there, against that at the checkpoint. Pure.
+
+A backstop behind the digests of ``ledger.py``: it sees what is lost on a way that has no digest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import fmean, stdev
+
+from pytest_distbench.launch.elastic.epochs import mean_of
+from pytest_distbench.launch.elastic.history import History
+from pytest_distbench.records.timeline import Stepped
+
+MOST_LOST = 0.5
+"""Of what was learned, that a change may lose. Made anew, weights lose all of it: 0.9 and more. Of 200 healthy changes
+none lost a third (``benchmarks/elastic_plans.py``)."""
+
+_STEPS = 5
+"""Before and behind a load whose mean is taken: the loss of one batch says little."""
+
+_LEARNED = 4.0
+"""Standard deviations between one step's loss and the next's that a training must have learned before it is judged."""
+
+
+@dataclass(frozen=True, slots=True)
+class Relapse:
+    """What a load lost.
+
+    Attributes:
+        share: of what had been learned; 0: nothing, or too little had been.
+        told: in words.
+    """
+
+    share: float = 0.0
+    told: str = ""
+
+
+def worst_relapse(history: History) -> Relapse:
+    """That of the load behind which most of what had been learned was gone."""
+    found = [Relapse()]
+    kept = {(number, generation): _loss(lines) for number, generation, lines in history.passes()}
+    losses = {number: loss for (number, _), loss in kept.items() if loss is not None}
+    begin = _mean([losses.get(step) for step in range(1, 1 + _STEPS)])
+    for generation in history.generations:
+        step = history.resumed_at(generation)
+        before = [losses.get(number) for number in range(step - _STEPS + 1, step + 1)]
+        after = _mean(_first_losses(history, generation))
+        at_checkpoint = _mean(before)
+        if step <= _STEPS or begin is None or at_checkpoint is None or after is None:
+            continue
+        learned = begin - at_checkpoint
+        if learned <= 0 or learned < _LEARNED * stdev([loss for loss in before if loss is not None]):
+            continue
+        share = max(0.0, (after - at_checkpoint) / learned)
+        told = (
+            f"the loss had come down from {begin:.4g} to {at_checkpoint:.4g} at the checkpoint of step {step}, and "
+            f"generation {generation} went on behind it with {after:.4g} (means of {_STEPS} steps)"
+        )
+        found.append(Relapse(share, told))
+    return max(found, key=lambda relapse: relapse.share)
+
+
+def _first_losses(history: History, generation: int) -> list[float | None]:
+    """Of a generation's first steps."""
+    steps: dict[int, list[Stepped]] = {}
+    for worker in history.members(generation).values():
+        for line in worker.steps[:_STEPS]:
+            steps.setdefault(line.step, []).append(line)
+    return [_loss(lines) for _, lines in sorted(steps.items())][:_STEPS]
+
+
+def _loss(lines: Sequence[Stepped]) -> float | None:
+    return mean_of("loss", lines)
+
+
+def _mean(losses: Sequence[float | None]) -> float | None:
+    """None where one is missing, or there are too few."""
+    known = [loss for loss in losses if loss is not None]
+    return fmean(known) if len(known) == len(losses) == _STEPS else None

@@ -1,0 +1,202 @@
+"""The ledger of a training: at each checkpoint, and behind each load of one, what this worker holds, as digests.
+
+Whether they agree is judged from the timeline, by ``launch/elastic/ledger.py``. Nothing is looked at in a timed step,
+but for the models' inputs in the first two steps of a generation.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping
+from hashlib import blake2b
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.optim.optimizer import Optimizer
+
+from pytest_distbench.records.timeline import Fed, Held, HeldAt, Line
+from pytest_distbench.worker import digests
+from pytest_distbench.worker.memory import OptimizerMemory
+
+if TYPE_CHECKING:
+    from pytest_distbench.worker.elastic_rank import ElasticRank
+    from pytest_distbench.worker.elastic_training import Training
+
+RANDOM = "random"
+"""The part that keeps the random state is handed over under this name."""
+
+_WATCHED_STEPS = 2
+"""Of a generation, whose inputs are looked at: two, to see that they differ from step to step."""
+
+
+class Ledger:
+    """What a worker of a generation holds, and when.
+
+    Args:
+        rank: in this generation.
+        parts: that the body has handed over, by name.
+        memory: knows the optimizers that have stepped.
+        note: appends to the timeline.
+    """
+
+    def __init__(
+        self, rank: ElasticRank, parts: Mapping[str, Any], memory: OptimizerMemory, note: Callable[[Line], None]
+    ) -> None:
+        self._rank = rank
+        self._models = {name: part for name, part in parts.items() if isinstance(part, torch.nn.Module)}
+        self._optimizers = {name: part for name, part in parts.items() if isinstance(part, Optimizer)}
+        known = {*self._models, *self._optimizers}
+        self._others = {name: part for name, part in parts.items() if name not in known}
+        self._memory = memory
+        self._note = note
+        self._random = digests.of_random() if RANDOM in parts else {}
+        self._inputs = Inputs(self._models.values())
+
+    def at_save(self, training: Training) -> None:
+        """At a checkpoint: all of it. What is saved is compared with what a later generation begins with."""
+        stepped = self._stepped()
+        self._write(
+            "save",
+            training,
+            parameters={**self._parameters(), **{name: digests.of_parameters(o) for name, o in stepped.items()}},
+            buffers=self._buffers(),
+            moments={name: digests.of_moments(o) for name, o in {**self._optimizers, **stepped}.items()},
+            steps={name: digests.steps_of(o) for name, o in {**self._optimizers, **stepped}.items()},
+            rates={name: digests.rates_of(o) for name, o in self._optimizers.items()},
+            states=self._states(),
+            random=digests.of_random(),
+        )
+
+    def at_load(self, training: Training) -> None:
+        """Behind a load: what the body may set anew before its first batch, as a rule for the learning rate does."""
+        now = digests.of_random() if RANDOM in self._others else {}
+        taken = {stream: found for stream, found in now.items() if self._random.get(stream) != found}
+        self._write(
+            "load",
+            training,
+            rates={name: digests.rates_of(o) for name, o in self._optimizers.items()},
+            states=self._states(),
+            random=taken or {stream: found for stream, found in now.items() if stream == "torch"},
+        )
+
+    def at_begin(self, training: Training) -> None:
+        """Before the first batch: what nobody may have touched since the load."""
+        self._write(
+            "begin",
+            training,
+            parameters=self._parameters(),
+            buffers=self._buffers(),
+            moments={name: digests.of_moments(o) for name, o in self._optimizers.items()},
+            steps={name: digests.steps_of(o) for name, o in self._optimizers.items()},
+            random=digests.of_random() if RANDOM in self._others else {},
+        )
+
+    def at_first_step(self, training: Training) -> None:
+        """When optimizers have stepped for the first time: what they were about to train, and what with."""
+        found = self._memory.beginnings
+        self._write(
+            "step",
+            training,
+            parameters={_trained(i): beginning.parameters for i, beginning in enumerate(found)},
+            moments={_trained(i): beginning.moments for i, beginning in enumerate(found)},
+            steps={_trained(i): beginning.steps for i, beginning in enumerate(found)},
+            rates={_trained(i): beginning.rates for i, beginning in enumerate(found)},
+        )
+
+    def watch_inputs(self, steps_taken: int) -> None:
+        """Before a step: look at what the models are given in it, if it is one of the first.
+
+        Args:
+            steps_taken: in this generation.
+        """
+        if steps_taken < _WATCHED_STEPS:
+            self._inputs.watch()
+
+    def note_inputs(self, step: int) -> None:
+        """Behind a step: what they were given."""
+        if digest := self._inputs.take():
+            rank = self._rank
+            self._note(Fed(t=time.monotonic(), slot=rank.slot, generation=rank.generation, step=step, digest=digest))
+
+    def _write(self, at: HeldAt, training: Training, **found: Any) -> None:
+        rank = self._rank
+        self._note(
+            Held(
+                t=time.monotonic(),
+                slot=rank.slot,
+                generation=rank.generation,
+                rank=rank.rank,
+                at=at,
+                step=training.step,
+                epoch=training.epoch,
+                position=training.position,
+                per_rank=[name for name, part in self._others.items() if is_per_rank(part)],
+                **found,
+            )
+        )
+
+    def _stepped(self) -> dict[str, Optimizer]:
+        return {_trained(i): found for i, found in enumerate(self._memory.optimizers)}
+
+    def _parameters(self) -> dict[str, str]:
+        return {name: digests.of_tensors(model.named_parameters()) for name, model in self._models.items()}
+
+    def _buffers(self) -> dict[str, str]:
+        return {name: digests.of_tensors(_saved_buffers(model)) for name, model in self._models.items()}
+
+    def _states(self) -> dict[str, str]:
+        found = {name: digests.of_state(part.state_dict()) for name, part in self._others.items()}
+        return {name: digest for name, digest in found.items() if digest}
+
+
+class Inputs:
+    """What models are given, as a digest of all tensors of all their calls in a step.
+
+    A compiled model is not looked at: its trace would break at the hook.
+
+    Args:
+        models: to look at.
+    """
+
+    def __init__(self, models: Iterable[torch.nn.Module]) -> None:
+        self._models = list(models)
+        self._hooks: list[Any] = []
+        self._found = blake2b(digest_size=16)
+        self._calls = 0
+
+    def watch(self) -> None:
+        """Look at them until :meth:`take`."""
+        self.take()
+        self._hooks = [m.register_forward_pre_hook(self._look, with_kwargs=True) for m in self._models]
+
+    def take(self) -> str:
+        """What they were given since :meth:`watch`; empty: nothing that was seen."""
+        for hook in self._hooks:
+            hook.remove()
+        self._hooks = []
+        found, calls = self._found, self._calls
+        self._found, self._calls = blake2b(digest_size=16), 0
+        return found.hexdigest() if calls else ""
+
+    def _look(self, _: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if torch.compiler.is_compiling():
+            return
+        for value in (*args, *kwargs.values()):
+            if isinstance(value, torch.Tensor):
+                self._found.update(digests.of_tensor(value))
+                self._calls += 1
+
+
+def is_per_rank(part: object) -> bool:
+    """Whether each rank has a state of its own in this part, and gets its own back."""
+    return bool(getattr(part, "per_rank", False))
+
+
+def _trained(index: int) -> str:
+    return f"trained {index}"
+
+
+def _saved_buffers(model: torch.nn.Module) -> list[tuple[str, torch.Tensor]]:
+    """Those that a checkpoint keeps."""
+    kept = model.state_dict()
+    return [(name, buffer) for name, buffer in model.named_buffers() if name in kept]
