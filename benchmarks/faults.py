@@ -220,6 +220,15 @@ def stops(rank: RankContext) -> None:
     _wait(rank)
 
 
+def stops_who_waits_for_it(rank: RankContext) -> None:
+    """Of the warm launcher the agent, behind the forkserver; of torchrun the guardian."""
+    import psutil
+
+    healthy(rank)
+    if rank.rank == CULPRIT:
+        psutil.Process().parents()[1].suspend()
+
+
 def hangs_in_teardown(rank: RankContext) -> None:
     _wait(rank)
     if rank.rank == CULPRIT:
@@ -586,6 +595,12 @@ FAULTS: tuple[Fault, ...] = (
     Fault(forks, _PASSES, is_any_launchers=True),
     Fault(leaves_a_child, _PASSES, is_any_launchers=True),
     Fault(leaves_a_child_without_our_mark, _PASSES),
+    Fault(
+        stops_who_waits_for_it,
+        _PASSES,
+        remark=r"the process \d+, which .* has been stopped \(SIGSTOP\)",
+        is_any_launchers=True,
+    ),
     Fault(leaves_a_thread, _PASSES, remark=r"rank 0, 1: threads it had started still ran \(Thread-\d+ \(sleep\)\)"),
     Fault(destroys_its_group, _PASSES, is_any_launchers=True),
     Fault(cleans_up_at_exit, _PASSES),

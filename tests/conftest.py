@@ -15,6 +15,7 @@ from pathlib import Path
 
 import hypothesis
 import pytest
+from support.doors import is_open, watched
 from support.launching import Launch, Lent, MadeLauncher, RunInside
 from support.processes import LIMIT_S, MARK, SETTLE_S, marked_processes
 from support.projects import ALONE, ModulesOfProject
@@ -95,6 +96,17 @@ def no_process_left(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPa
     while (left := marked_processes(value)) and time.monotonic() < deadline:
         time.sleep(0.05)
     assert left == []
+
+
+@pytest.fixture
+def closed_doors(no_process_left: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """What a test starts listens on sockets, and all of them are for this host alone."""
+    file = tmp_path_factory.mktemp("doors") / "listening"
+    with watched(os.environ[MARK], file):
+        yield
+    lines = file.read_text().splitlines()
+    assert lines
+    assert [line for line in lines if is_open(line.split()[0])] == []
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)  # around what pytest-xdist does with groups

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import io
 import itertools
 import os
 import sys
@@ -27,6 +28,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     0: done; 1: the answer is no (unfit, regressed, refused); 2: an error whose text is on stderr; 130: Ctrl-C.
     """
     given = sys.argv[1:] if arguments is None else list(arguments)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # where it is ASCII, names of others are spelled out
     try:
         _import_modules(given)
     except DistbenchError as error:

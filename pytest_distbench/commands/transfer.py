@@ -4,16 +4,27 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
+from typing import BinaryIO
 
 from pytest_distbench.commands import acceptance
 from pytest_distbench.commands.contract import Adder, choose_entries, read_chosen
 from pytest_distbench.errors import ConfigurationError, DistbenchError
+from pytest_distbench.report.escape import escape_cell
 from pytest_distbench.store.baselines import BaselineFile, BaselineStore
-from pytest_distbench.store.exchange import FORMATS, entries_of
+from pytest_distbench.store.exchange import entries_of, write_json
 from pytest_distbench.store.files import replace_file
 from pytest_distbench.store.names import selection
+from pytest_distbench.store.rows import entry_rows
+from pytest_distbench.store.tables import write_csv, write_parquet
+
+_FORMATS: Mapping[str, Callable[[Iterable[BaselineFile], BinaryIO], None]] = {
+    "json": write_json,
+    "csv": lambda files, out: write_csv(entry_rows(files), out, show=escape_cell),
+    "parquet": lambda files, out: write_parquet(entry_rows(files), out),
+}
+"""Writers of the formats; only JSON can be imported again."""
 
 
 def add(add_parser: Adder) -> None:
@@ -21,7 +32,7 @@ def add(add_parser: Adder) -> None:
     export = add_parser("export", help="all values of all launches in one file")
     export.add_argument(
         "--format",
-        choices=FORMATS,
+        choices=_FORMATS,
         default="json",
         help="json: one entry a line, whole, can be imported (default); csv, parquet: one value a row, for analysis",
     )
@@ -51,7 +62,7 @@ def _export(options: argparse.Namespace) -> Iterator[str]:
             number += 1
             yield file
 
-    write = FORMATS[options.format]
+    write = _FORMATS[options.format]
     if options.output is None:
         if options.format == "parquet":
             raise ConfigurationError("export --format parquet is no text: give -o FILE")

@@ -15,7 +15,7 @@ from pytest_distbench.records.fingerprint import Collective, Course, Kind
 from pytest_distbench.records.record import replace
 from pytest_distbench.units import format_bytes
 
-LAUNCHES = 3
+CONFIRMING_LAUNCHES = 3
 """So many launches have to show one difference of courses: what depends on time differs between them."""
 
 

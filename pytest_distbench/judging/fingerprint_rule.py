@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from fractions import Fraction
 
 from pytest_distbench.judging.collective_text import changes
-from pytest_distbench.judging.course_rule import LAUNCHES, common_course, course_changes
+from pytest_distbench.judging.course_rule import CONFIRMING_LAUNCHES, common_course, course_changes
 from pytest_distbench.records.fingerprint import ALL, Beyond, Fingerprint, named_ranks, of_rank
 from pytest_distbench.records.kinds import VerdictName
 from pytest_distbench.records.record import replace
@@ -81,7 +81,7 @@ def needs_more(stored: Mapping[str, Fingerprint], current: Mapping[str, Fingerpr
     """Whether all that differs is in steps beside the described ones, and too few launches have shown it."""
     both = [(stored[key], now) for key, now in current.items() if key in stored and not stored[key].missing]
     known = [(then, now) for then, now in both if not now.missing]
-    return launches < LAUNCHES and not any(_step_differences(*pair) for pair in known)
+    return launches < CONFIRMING_LAUNCHES and not any(_step_differences(*pair) for pair in known)
 
 
 def judge_fingerprints(

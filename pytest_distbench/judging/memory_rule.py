@@ -20,7 +20,7 @@ from pytest_distbench.units import format_bytes
 LEAST_BYTES = 16 * 2**20
 """A smaller change is none, whatever share it is: what a library loads or an allocator keeps for the next time."""
 
-_FEWEST = 3
+AGREEING_LAUNCHES = 3
 """Launches that have to agree."""
 
 
@@ -36,7 +36,7 @@ def judge_by_size(draft: Draft, baseline: BaselineMetric, tolerance: float) -> J
     highest = max(then) + _margin(max(then), tolerance)
     middle = statistics.median(then)
     limit = highest / middle - 1 if middle > 0 else None
-    is_enough = len(now) >= _FEWEST
+    is_enough = len(now) >= AGREEING_LAUNCHES
     above = sum(v > highest for v in now)
     if above == len(now):
         return draft.settle("regressed", _whose(draft), limit=limit, is_open=not is_enough)

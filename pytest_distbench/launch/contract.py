@@ -44,6 +44,9 @@ class RunningLaunch(Protocol):
     def pids(self) -> dict[int, int]:
         """Rank -> process id, as far as known."""
 
+    def drivers(self) -> list[int]:
+        """Process ids of what has to notice that ranks start and end. Where one stands still, nobody does."""
+
     def abandon(self) -> None:
         """End whatever of the launcher still belongs to this launch, by force, within a few seconds."""
 

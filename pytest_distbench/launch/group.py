@@ -44,8 +44,8 @@ class LoopbackRendezvous(RendezvousHandler):
 
     def __init__(self) -> None:
         self._run_id = uuid.uuid4().hex[:12]
-        listener = socket.create_server((_LOOPBACK, 0))
-        self._store: TCPStore | None = store_on(listener, timeout_s=_STORE_TIMEOUT_S)
+        self._store: TCPStore | None = _new_store()
+        self._rounds = 0
 
     def get_backend(self) -> str:
         return "distbench-loopback"
@@ -56,6 +56,9 @@ class LoopbackRendezvous(RendezvousHandler):
 
     def next_rendezvous(self) -> RendezvousInfo:
         assert self._store is not None
+        if self._rounds:
+            self._store = _new_store()  # ranks that are started again find no keys of those before
+        self._rounds += 1
         store = PrefixStore(f"agent/{self._run_id}", self._store)
         return RendezvousInfo(store, 0, 1, RendezvousStoreInfo(_LOOPBACK, self._store.port))
 
@@ -74,6 +77,10 @@ class LoopbackRendezvous(RendezvousHandler):
     def shutdown(self) -> bool:
         self._store = None
         return True
+
+
+def _new_store() -> TCPStore:
+    return store_on(socket.create_server((_LOOPBACK, 0)), timeout_s=_STORE_TIMEOUT_S)
 
 
 class _Agent(WokenByRanks, LocalElasticAgent):

@@ -19,6 +19,7 @@ from pytest_distbench.launch.diagnosis.fates import Ending
 from pytest_distbench.launch.logs import LogFollower
 from pytest_distbench.launch.outcome import Clock, make_record
 from pytest_distbench.launch.reports import read_reports
+from pytest_distbench.launch.standstill import LOOK_S, Standstill
 from pytest_distbench.launch.stuck import tell_stuck
 from pytest_distbench.launch.workplace import Leftovers, settle, watched_folder
 from pytest_distbench.records.launch import LaunchRecord
@@ -140,6 +141,7 @@ class Supervised:
         self.stuck: dict[int, str] = {}
         self.oom_kills_before = processes.oom_kills()
         folder = watched_folder(plan)
+        self.standstill = Standstill()
         self.leftovers = Leftovers(folder) if folder is not None else None
         self.running: RunningLaunch = launcher.start(plan)
         self.up_at = time.monotonic()  # for now: the clock starts anew when the last rank has said hello
@@ -164,7 +166,13 @@ class Supervised:
         """Seconds for which nothing has to be done unless something arrives."""
         now = time.monotonic()
         remaining = self.stop_at - (now if self.waits_since is None else self.waits_since)
+        if self._needs_drivers():
+            remaining = min(remaining, LOOK_S)
         return max(0.0, remaining if self.follower is None else min(remaining, FOLLOW_INTERVAL_S))
+
+    def _needs_drivers(self) -> bool:
+        """Whether the ranks are about to start or to end, which who has started them must live to see."""
+        return len(self.channel.pids()) < self.plan.processes or len(self.channel.ranks_done()) == self.plan.processes
 
     def advance(self, timeout_s: float) -> bool:
         """Take in what has arrived, or arrives within the time-out. True when the launch is over: to be finished."""
@@ -181,6 +189,10 @@ class Supervised:
                 return True
         if self.follower is not None:
             self.follower.poll()
+        if self._needs_drivers() and (told := self.standstill.look(self.running.drivers())):
+            self.running.abandon()
+            self.ended = Exit(trouble=told, died=True)
+            return True
         if self.waits_since is None and time.monotonic() >= self.stop_at:
             self.timed_out = not self.channel.is_holding() and not self.channel.ranks_lost()
             return True
@@ -265,7 +277,9 @@ class Supervised:
         processes.kill(processes.family(pids[rank] for rank in alive))
         deadline = time.monotonic() + (REAP_S if len(pids) == self.plan.processes else UNKNOWN_REAP_S)
         while (remaining := deadline - time.monotonic()) > 0:
-            for key, _ in self.selector.select(remaining):
+            if self.standstill.look(self.running.drivers()):
+                break
+            for key, _ in self.selector.select(min(remaining, LOOK_S)):
                 if key.data is self.channel:
                     self.channel.read(key.fileobj)
                 elif (ended := self.running.poll()) is not None:
@@ -291,6 +305,7 @@ class Supervised:
         reports = {rank: r for rank, r in read_reports(self.plan).items() if r.phases.get("end", 0.0) <= self.ended_at}
         clock = Clock(started_at=self.started_at, up_at=self.up_at, finished_at=self.finished_at)
         remarks = [self.leftovers.remark()] if self.leftovers is not None else []
+        remarks += [self.standstill.told] if self.standstill.told else []
         record = make_record(self.plan, reports, self.channel, ending, clock, remarks=remarks)
         if self.timed_out and self.ended_at >= self.latest:
             return replace(record, reason=f"{record.reason}; the time of its test was nearly up")

@@ -51,13 +51,7 @@ class TorchrunLauncher:
         lifeline, theirs = os.pipe()
         command = [
             sys.executable, "-m", "pytest_distbench.launch.guardian", str(lifeline), plan.directory,
-            sys.executable, *_torchrun(),
-            f"--rdzv-backend={LOOPBACK_RENDEZVOUS}",
-            "--rdzv-endpoint=127.0.0.1:0",
-            "--nnodes=1",
-            f"--log-dir={plan.files.torchrun_logs}",
-            f"--nproc-per-node={plan.processes}",
-            "--local-addr=127.0.0.1",
+            *torchrun_on_loopback(plan.processes, logs=plan.files.torchrun_logs),
             "-m", "pytest_distbench.worker", "rank", str(plan.files.plan),
         ]  # fmt: skip
         variables = {**plan.variables, **NO_REVERSE_DNS, SESSION_VARIABLE: self.session}
@@ -118,6 +112,12 @@ class _TorchrunLaunch:
         """Torchrun does not tell; the ranks say so themselves on the control line."""
         return {}
 
+    def drivers(self) -> list[int]:
+        with contextlib.suppress(psutil.Error):
+            guardian = psutil.Process(self._process.pid)
+            return [guardian.pid, *(child.pid for child in guardian.children())]
+        return []
+
     def abandon(self) -> None:
         self._open.close()
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -125,6 +125,24 @@ class _TorchrunLaunch:
         processes.kill(processes.find_marked(SESSION_VARIABLE, self._session))
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(timeout=5)
+
+
+def torchrun_on_loopback(processes: int, *, logs: Path) -> list[str]:
+    """The command line of a torchrun of one host, up to what its ranks run; nobody outside this host reaches it.
+
+    Args:
+        processes: ranks.
+        logs: folder for them.
+    """
+    return [
+        sys.executable, *_torchrun(),
+        f"--rdzv-backend={LOOPBACK_RENDEZVOUS}",
+        "--rdzv-endpoint=127.0.0.1:0",
+        "--nnodes=1",
+        f"--nproc-per-node={processes}",
+        f"--log-dir={logs}",
+        "--local-addr=127.0.0.1",
+    ]  # fmt: skip
 
 
 def _torchrun() -> list[str]:

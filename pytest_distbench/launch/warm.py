@@ -20,6 +20,7 @@ from pytest_distbench.errors import BackendUnavailable, LauncherError
 from pytest_distbench.launch import processes
 from pytest_distbench.launch.agent import Reply, Request
 from pytest_distbench.launch.contract import NO_REVERSE_DNS, SESSION_VARIABLE, Exit, RunningLaunch
+from pytest_distbench.launch.standstill import LOOK_S, Standstill
 from pytest_distbench.records.launch_files import sockets_folder
 from pytest_distbench.records.plan import LaunchPlan
 
@@ -150,9 +151,12 @@ class _Agent:
     def wait_until_ready(self) -> dict[str, bool]:
         """Wait until the agent has torch loaded; returns which backends that torch has."""
         deadline = time.monotonic() + _START_TIMEOUT_S
+        standstill = Standstill()
         while self._backends is None:
-            for reply in self.read(timeout_s=max(0.0, deadline - time.monotonic())):
+            for reply in self.read(timeout_s=min(LOOK_S, max(0.0, deadline - time.monotonic()))):
                 self._backends, self.kept = reply.backends, set(reply.kept)
+            if told := standstill.look([self.pid]):
+                raise LauncherError(told)
             if time.monotonic() > deadline:
                 raise LauncherError(
                     f"the agent did not start within {_START_TIMEOUT_S:.0f} s; its log: {self._log_tail()}"
@@ -234,6 +238,9 @@ class _WarmLaunch:
 
     def pids(self) -> dict[int, int]:
         return dict(self._pids)
+
+    def drivers(self) -> list[int]:
+        return [self._agent.pid]
 
     def abandon(self) -> None:
         self._agent.end()

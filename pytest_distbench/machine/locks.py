@@ -9,18 +9,29 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import shlex
 import tempfile
+import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
+import psutil
 from filelock import FileLock, Timeout
 
 from pytest_distbench.errors import LauncherError
+from pytest_distbench.machine.secrets import mask_arguments
 
-WAIT_S = 3600.0
+WAIT_S = 1800.0
 """How long a measurement waits for another one."""
 TELL_S = 60.0
 """How often it says so."""
+_LOOK_S = 2.0
+"""How often it looks who holds the lock."""
+_LONGEST_COMMAND = 150
+_OF_XDIST = "exec(eval(sys.stdin.readline()))"
+"""In the command line of a process that pytest-xdist has started: who knows what was typed is its parent."""
+_OWN, _SHARED = 0o600, 0o666
 
 
 @contextlib.contextmanager
@@ -28,18 +39,19 @@ def alone_on_this_host(*, on_wait: Callable[[str], None]) -> Iterator[None]:
     """One measurement at a time per host and user.
 
     Args:
-        on_wait: told, if another measurement has to end first, and again once a minute.
+        on_wait: told who has to end first, and again once a minute. Another worker of one's own pytest-xdist run is not
+            worth a word before that.
 
     Raises:
         LauncherError: the other one did not end in time.
     """
-    with _held(f"distbench-{os.getuid()}.lock", "another measurement on this host", on_wait):
+    with _held(f"distbench-{os.getuid()}.lock", "another measurement on this host", on_wait, mode=_OWN):
         yield
 
 
 @contextlib.contextmanager
 def lease(uuids: Sequence[str], *, on_wait: Callable[[str], None]) -> Iterator[None]:
-    """Hold GPUs, by UUID, against every other run of any user on this host.
+    """Hold GPUs, by UUID, against every other run of any user on this host; so all may write to these lock files.
 
     Args:
         uuids: of the GPUs; taken in sorted order, so that two runs cannot wait for each other.
@@ -51,37 +63,87 @@ def lease(uuids: Sequence[str], *, on_wait: Callable[[str], None]) -> Iterator[N
     with contextlib.ExitStack() as stack:
         for uuid in sorted(set(uuids)):
             name = f"distbench-gpu-{re.sub(r'[^A-Za-z0-9-]', '_', uuid)}.lock"
-            stack.enter_context(_held(name, f"the run that uses {uuid}", on_wait))
+            stack.enter_context(_held(name, f"the run that uses {uuid}", on_wait, mode=_SHARED))
         yield
 
 
-def _wait(lock: FileLock, whose: str, on_wait: Callable[[str], None]) -> None:
-    """Raises Timeout after :data:`WAIT_S`."""
-    waited_s = 0.0
-    while True:
-        on_wait(f"waiting for {whose}" + (f" since {waited_s / 60:.0f} min" if waited_s else ""))
-        step_s = min(TELL_S, WAIT_S - waited_s)
-        try:
-            lock.acquire(timeout=step_s)
-        except Timeout:
-            waited_s += step_s
-            if waited_s >= WAIT_S:
-                raise
-        else:
+@dataclass(frozen=True)
+class _Holder:
+    """Who holds a lock.
+
+    Attributes:
+        who: in words.
+        pid: that ends it; None: it cannot be seen from here.
+        is_ours: another worker of one's own pytest-xdist run.
+    """
+
+    who: str = "a process that is not seen from here, perhaps in another container"
+    pid: int | None = None
+    is_ours: bool = False
+
+
+def _holder(path: Path) -> _Holder:
+    """Who holds a file lock, as the kernel tells (proc_locks(5))."""
+    with contextlib.suppress(OSError, psutil.Error, ValueError, IndexError):
+        found = path.stat()
+        place = f"{os.major(found.st_dev):02x}:{os.minor(found.st_dev):02x}:{found.st_ino}"
+        for line in Path("/proc/locks").read_text().splitlines():
+            fields = line.split()
+            if fields[1] == "FLOCK" and fields[5] == place:
+                return _described(psutil.Process(int(fields[4])))
+    return _Holder()
+
+
+def _described(process: psutil.Process) -> _Holder:
+    is_worker = _OF_XDIST in " ".join(process.cmdline())
+    above = process.parent() if is_worker else None
+    named = above or process
+    command = " ".join(shlex.join(mask_arguments(named.cmdline())).split())
+    if len(command) > _LONGEST_COMMAND:
+        command = f"{command[:_LONGEST_COMMAND]}..."
+    whose = f" of {named.username()}" if named.uids().real != os.getuid() else ""
+    minutes = (time.time() - named.create_time()) / 60
+    return _Holder(
+        who=f"pid {named.pid}{whose} ({command}), which has run for {minutes:.0f} min",
+        pid=named.pid,
+        is_ours=above is not None and above.pid == os.getppid(),
+    )
+
+
+def _wait(lock: FileLock, path: Path, whose: str, on_wait: Callable[[str], None]) -> None:
+    """Wait until the lock is free, and take it.
+
+    Raises:
+        LauncherError: it was not within :data:`WAIT_S`.
+    """
+    began = time.monotonic()
+    told: float | None = None
+    while (waited := time.monotonic() - began) < WAIT_S:
+        holder = _holder(path)
+        if waited - (told or 0.0) >= TELL_S or (told is None and not holder.is_ours):
+            since = f" since {waited / 60:.0f} min" if told is not None else ""
+            on_wait(f"waiting{since} for {whose}: {holder.who}")
+            told = waited
+        with contextlib.suppress(Timeout):
+            lock.acquire(timeout=min(_LOOK_S, TELL_S, WAIT_S - waited))
             return
+    holder = _holder(path)
+    end = "" if holder.pid is None else f" (kill {holder.pid})"
+    raise LauncherError(
+        f"waited {WAIT_S / 60:.0f} min for {whose}, and did not get {path}; it is held by {holder.who}. "
+        f"Run again when that is over, or end it{end}"
+    )
 
 
 @contextlib.contextmanager
-def _held(name: str, whose: str, on_wait: Callable[[str], None]) -> Iterator[None]:
+def _held(name: str, whose: str, on_wait: Callable[[str], None], *, mode: int) -> Iterator[None]:
     path = Path(tempfile.gettempdir()) / name
-    lock = FileLock(path, mode=0o666)
+    lock = FileLock(path, mode=mode)
     try:
         try:
             lock.acquire(timeout=0)
         except Timeout:
-            _wait(lock, whose, on_wait)
-    except Timeout as error:
-        raise LauncherError(f"{whose} has held {path} for {WAIT_S:.0f} s; end it and run again") from error
+            _wait(lock, path, whose, on_wait)
     except OSError as error:
         raise LauncherError(
             f"cannot lock {path}: {error.strerror or error}; TMPDIR must be a folder this user may write to"

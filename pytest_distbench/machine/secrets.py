@@ -5,6 +5,7 @@ Numbers are no secrets (``max_tokens=512``); nor are texts that only sound like 
 
 from __future__ import annotations
 
+import itertools
 import math
 import os
 import re
@@ -56,7 +57,14 @@ _VALUE = re.compile(
     r"""|(?P<bare>[^\s,;&"'\\{}\[\]()]{1,4000}+)""",
     re.DOTALL,
 )
-_OPTION = re.compile(r"(?<!\S)(--?[A-Za-z][\w-]{0,200}+)(\s{1,8})([^\s-]\S*+)")
+_OPTION = re.compile(r"(?<!\S)((?:sshpass\s{1,8}-|--?)[A-Za-z][\w-]{0,200}+)(\s{1,8})([^\s-]\S*+)")
+_OF_USERS = frozenset({"-u", "--user", "--proxy-user"})
+"""Options whose value is a name, a colon and a password."""
+_SPOKEN = re.compile(
+    r"""(?i)(?<![\w.-])([\w.-]{0,60}(?:password|passwd|passphrase|passcode|secret|token)["']?)"""
+    r"""(\t\s{0,8}|>\s{0,8}|,\s{0,8}["']|\s{1,8}(?:is\s{1,8})?)([^\s<>"',;]{1,4000}+)"""
+)
+"""A name and a value without a sign between them: in prose, a netrc, XML, a list, a table with tabs."""
 _KNOWN = re.compile(
     r"-----BEGIN [A-Z ]{0,40}PRIVATE KEY(?: BLOCK)?-----.*?(?:-----END [A-Z ]{0,40}PRIVATE KEY(?: BLOCK)?-----|$)"
     r"|https://hooks\.slack\.com/services/\S++|https://(?:\w{1,20}\.)?discord(?:app)?\.com/api/webhooks/\S++"
@@ -80,6 +88,7 @@ LEAST_KNOWN = 8
 """Characters of a secret that is masked wherever it stands."""
 _OF_SHELLS = frozenset({"PWD", "OLDPWD"})
 """Names of variables that sound like a password's, and are folders."""
+_LEAST_SPOKEN = 6
 _LEAST_RANDOM = 20
 _LEAST_BITS = 3.3
 """Per character: 20 random letters and digits have about 4, words and numbers with separators about 3 or less."""
@@ -103,6 +112,8 @@ def _masked(value: Any, name: str, *, is_secret: bool) -> Any:
                 k: _masked(inner, str(k), is_secret=is_secret or is_secret_name(str(k)) or (named and k == "value"))
                 for k, inner in value.items()
             }
+        case [str(first), str(second)] if _is_spoken(first, ",", second):
+            return [first, MASK]
         case list():
             return [
                 [inner[0], _masked(inner[1], inner[0], is_secret=True)]
@@ -135,10 +146,26 @@ def _asks_for_a_secret(before: object, argument: object) -> bool:
 
 def mask_arguments(arguments: Sequence[str]) -> list[str]:
     """A command line as it may be stored: ``--api-key X``, ``--api-key=X`` and ``api.key=X`` are masked."""
-    return [
-        MASK if _asks_for_a_secret(before, argument) else mask_text(argument)
-        for before, argument in zip(["", *arguments], arguments)  # noqa: B905 the last has none behind it
-    ]
+    options = [f"sshpass {b}" if a.endswith("sshpass") else b for a, b in itertools.pairwise(["", "", *arguments])]
+    return [_of_option(option, argument) for option, argument in zip(options, arguments, strict=False)]
+
+
+def _of_option(option: str, value: str) -> str:
+    """A word of a command line as it may be stored, behind an option or any other word."""
+    if "=" in option or value.startswith("--") or not option.startswith(("-", "sshpass -")):
+        return mask_text(value)
+    user, colon, secret = value.partition(":")
+    if option in _OF_USERS and secret and not _is_number(secret):
+        return f"{user}{colon}{MASK}"
+    is_secret = option == "sshpass -p" or is_secret_name(option) or _is_random_where_hinted(option, value)
+    return MASK if is_secret else mask_text(value)
+
+
+def _is_spoken(name: str, between: str, value: str) -> bool:
+    """Whether a value is secret that follows a name like a word: it has to look like one, and be told of a password."""
+    looks_secret = len(value) >= _LEAST_SPOKEN and re.search(r"\d", value) and re.search(r"[A-Za-z]", value)
+    is_apart = not between.isspace() or "\t" in between
+    return bool(looks_secret) and is_secret_name(name) and (is_apart or _PASSWORDS.match(name) is not None)
 
 
 def mask_text(text: str) -> str:
@@ -148,7 +175,8 @@ def mask_text(text: str) -> str:
     text = _HEADER.sub(rf"\1{MASK}", text)
     text = _SCHEME.sub(rf"\1\2{MASK}", text)
     text = _mask_pairs(text)
-    return _OPTION.sub(lambda m: f"{m[1]}{m[2]}{MASK}" if is_secret_name(m[1]) else m[0], text)
+    text = _SPOKEN.sub(lambda m: f"{m[1]}{m[2]}{MASK}" if _is_spoken(m[1], m[2], m[3]) else m[0], text)
+    return _OPTION.sub(lambda m: f"{m[1]}{m[2]}{_of_option(' '.join(m[1].split()), m[3])}", text)
 
 
 def secret_values(variables: Mapping[str, str]) -> list[str]:

@@ -251,7 +251,7 @@ def distbench(request: pytest.FixtureRequest, world_size: int, distbench_backend
     def record(result: CaseResult) -> None:
         cases[str(result.case.key)] = result
 
-    command = rerun_command(config, node.nodeid)
+    command = rerun_command(config, node)
     made = node.stash[_MADE] = Distbench(
         session, node, world_size, distbench_backend, record, command, lambda: terminal_for_rank(config)
     )

@@ -88,14 +88,18 @@ def decode(texts: Sequence[str]) -> list[CaseResult]:
     return [msgspec.json.decode(text, type=CaseResult) for text in texts]
 
 
+_Node = tuple[str, str]
+"""Node id and name of a test."""
+
+
 class Attempts:
     """What the tests of a run have carried: of one that a plugin runs again the last attempt counts."""
 
     def __init__(self) -> None:
-        self._texts: dict[str, list[str]] = {}  # by node, as the reports hold them: one copy, however long the run
-        self._ended: dict[str, list[str]] = {}
-        self._failed: set[str] = set()
-        self._current: dict[str, str] = {}
+        self._texts: dict[_Node, list[str]] = {}  # as the reports hold them: one copy, however long the run
+        self._ended: dict[_Node, list[str]] = {}
+        self._failed: set[_Node] = set()
+        self._current: dict[_Node, str] = {}
 
     def __bool__(self) -> bool:
         return bool(self._texts)
@@ -105,19 +109,20 @@ class Attempts:
 
         Reports of subtests come before that of the setup where a plugin holds the others back.
         """
-        attempt = getattr(report, ATTEMPT_ATTRIBUTE, "")
-        if not attempt:
+        attempt, named = getattr(report, ATTEMPT_ATTRIBUTE, ""), test_of(report)
+        if not attempt or named is None:
             return
-        if attempt != self._current.get(report.nodeid):
-            self._current[report.nodeid] = attempt
-            self._texts.pop(report.nodeid, None)
-            self._failed.discard(report.nodeid)
+        node = report.nodeid, named[0]  # outside the root directory two tests may have one node id
+        if attempt != self._current.get(node):
+            self._current[node] = attempt
+            self._texts.pop(node, None)
+            self._failed.discard(node)
         if texts := texts_of(report):
-            self._texts.setdefault(report.nodeid, []).extend(texts)
+            self._texts.setdefault(node, []).extend(texts)
         if report.failed:
-            self._failed.add(report.nodeid)
+            self._failed.add(node)
         elif str(report.outcome) == _RERUN:
-            self._ended.setdefault(report.nodeid, []).append(_first_line(report))
+            self._ended.setdefault(node, []).append(_first_line(report))
 
     def cases(self) -> list[CaseResult]:
         """The cases of all tests, those of flaky tests marked."""
@@ -126,8 +131,8 @@ class Attempts:
         from pytest_distbench.records.record import replace
 
         found = []
-        for nodeid, texts in self._texts.items():
-            flaky = [] if nodeid in self._failed else self._ended.get(nodeid, [])
+        for node, texts in self._texts.items():
+            flaky = [] if node in self._failed else self._ended.get(node, [])
             found += [replace(case, flaky=flaky) if flaky else case for case in decode(texts)]
         return found
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
+
 import pytest
 
 BACKEND_ARGUMENT = "distbench_backend"
@@ -11,8 +14,25 @@ RANKS = pytest.StashKey[int]()
 """Ranks of a test that is not parametrized by them."""
 
 
+_INSTALLED = "site-packages"
+
+
+def full_name(item: pytest.Item) -> str:
+    """A test's node id, with the path of its file from the root directory where that lies outside.
+
+    pytest's own has the path from whichever argument leads there, so that two tests may have the same.
+    """
+    root = item.config.rootpath
+    if item.path.is_relative_to(root):
+        return item.nodeid
+    path = Path(os.path.relpath(item.path, root))
+    if _INSTALLED in path.parts:  # wherever this environment lies
+        path = Path("..", *path.parts[path.parts.index(_INSTALLED) :])
+    return f"{path.as_posix()}::{item.nodeid.partition('::')[2]}"
+
+
 def test_and_id(item: pytest.Item) -> tuple[str, str]:
-    """A node id taken apart: ``("suites/test_a.py::test_b", "ws4")``. Brackets in folders and ids do not matter.
+    """A test's name taken apart: ``("suites/test_a.py::test_b", "ws4")``. Brackets in folders and ids do not matter.
 
     Of a run with several backends the id has the backend at its end; the id of a case has not. The id of a test that is
     not parametrized by its ranks has them all the same: what is stored for one size is no baseline for another.
@@ -20,9 +40,10 @@ def test_and_id(item: pytest.Item) -> tuple[str, str]:
     callspec = getattr(item, "callspec", None)
     case_id = getattr(callspec, "id", None)
     ranks = [f"ws{item.stash[RANKS]}"] if RANKS in item.stash else []
-    if case_id is None or not item.nodeid.endswith(f"[{case_id}]"):
-        return item.nodeid, "".join(ranks)
-    test = item.nodeid.removesuffix(f"[{case_id}]")
+    name = full_name(item)
+    if case_id is None or not name.endswith(f"[{case_id}]"):
+        return name, "".join(ranks)
+    test = name.removesuffix(f"[{case_id}]")
     if ranks:
         return test, "-".join([case_id, *ranks])
     backend = callspec.params.get(BACKEND_ARGUMENT, "") if callspec is not None else ""

@@ -1,8 +1,14 @@
-"""One live line below pytest's own while ranks run; on a pipe a plain line once a minute; nothing under -q."""
+"""One live line below pytest's own while ranks run; on a pipe a plain line once a minute; nothing under -q.
+
+What keeps a run waiting is told everywhere.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import sys
 import time
+from typing import TextIO, cast
 
 import pytest
 
@@ -23,7 +29,8 @@ class Progress:
         self._reporter = config.pluginmanager.getplugin("terminalreporter")
         self._capture = config.pluginmanager.getplugin("capturemanager")
         exact = self._reporter is not None and type(self._reporter) is pytest.TerminalReporter
-        visible = exact and config.get_verbosity() >= 0 and not hasattr(config, "workerinput")
+        self._is_worker = hasattr(config, "workerinput")
+        visible = exact and config.get_verbosity() >= 0 and not self._is_worker
         is_terminal = visible and bool(self._reporter.isatty)
         is_ours = config.getoption("capture") != "no" and not config.getoption("distbench_attach", None)
         self._live = is_terminal and is_ours
@@ -53,10 +60,10 @@ class Progress:
             self._write(f"\ndistbench: {self._line(text, now)}\n")
 
     def announce(self, text: str) -> None:
-        """Show at once what may take long, also where lines are rare."""
+        """Show at once what the run waits for, under -q and in a worker of pytest-xdist too."""
         if self._live:
             self._draw(self._line(text, time.monotonic()))
-        elif self._plain:
+        else:
             self._write(f"\ndistbench: {self._line(text, time.monotonic())}\n")
 
     def show_output(self, rank: int, line: str) -> None:
@@ -83,10 +90,13 @@ class Progress:
         self._write(f"\n\r\x1b[2K{'  ' + shown if shown else ''}\x1b[1A\r{right}")
 
     def _write(self, text: str) -> None:
-        if self._capture is None:
-            self._reporter._tw._file.write(text)
-            self._reporter._tw._file.flush()
-            return
-        with self._capture.global_and_fixture_disabled():
-            self._reporter._tw._file.write(text)
-            self._reporter._tw._file.flush()
+        with contextlib.nullcontext() if self._capture is None else self._capture.global_and_fixture_disabled():
+            self._file.write(text)
+            self._file.flush()
+
+    @property
+    def _file(self) -> TextIO:
+        """What the reporter of a worker of pytest-xdist writes goes nowhere; its stderr is that of the whole run."""
+        if self._is_worker or self._reporter is None:
+            return sys.stderr
+        return cast("TextIO", self._reporter._tw._file)

@@ -17,7 +17,7 @@ from pytest_distbench.plugin.arguments import Arguments
 from pytest_distbench.plugin.identity import places_of
 from pytest_distbench.plugin.locate import json_able
 from pytest_distbench.plugin.markers import requirement
-from pytest_distbench.plugin.names import test_and_id
+from pytest_distbench.plugin.names import full_name, test_and_id
 from pytest_distbench.plugin.workload import Wanted, Workload, make_workload
 from pytest_distbench.records.bound_text import AskedBound
 from pytest_distbench.records.case import Case, CaseKey
@@ -169,7 +169,7 @@ class RequestMaker:
         if self.only_structure:  # all of it is judged, exactly, and none of what the test says about clocks
             first, terms = 1, dataclasses.replace(terms, metrics=None, max_launches=1)
         return CaseRequest(
-            nodeid=self._node.nodeid,
+            nodeid=full_name(self._node),
             case=Case(
                 test=test,
                 key=CaseKey(

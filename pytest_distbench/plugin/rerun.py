@@ -33,11 +33,11 @@ _LEFT_OUT = re.compile(
 )
 
 
-def rerun_command(config: pytest.Config, nodeid: str) -> str:
+def rerun_command(config: pytest.Config, item: pytest.Item) -> str:
     """The command, to be typed where this run was started: ``pytest 'suites/test_a.py::test_b[ws4]' --gpu``."""
     options, _ = _split(config)
-    file, separator, function = nodeid.partition("::")
-    path = os.path.relpath(config.rootpath / file, config.invocation_params.dir)
+    path = os.path.relpath(item.path, config.invocation_params.dir)
+    _, separator, function = item.nodeid.partition("::")
     kept = _keep(without_ours(options), chosen=set(config.args))
     return shlex.join(["pytest", f"{path}{separator}{function}", *kept])
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 import re
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
@@ -73,8 +74,11 @@ def read_settings(config: pytest.Config) -> Settings:
     fake_rank = _fake_rank(config, backends, gpu=gpu)
     is_here = hosts == "one" and fake_rank is None
     sizes = _world_sizes(sizes_text, gpu=gpu, gpus=found, shares_gpu=shares_gpu, is_here=is_here)
+    _check_text(config.rootpath)
     launches = _integer(config, "launches", 1, least=1, most=MOST_LAUNCHES)
-    given_launches = bool(_text(config, "launches"))
+    given_launches, given_most = bool(_text(config, "launches")), bool(_text(config, "max_launches"))
+    most = _most(config, launches, RUN_LAUNCHES)
+    baseline = BASELINE_LAUNCHES if fake_rank is None else 1
     update = _update(config)
     if gpu and "xccl" in backends:
         raise ConfigurationError(
@@ -97,9 +101,9 @@ def read_settings(config: pytest.Config) -> Settings:
         fake_rank=fake_rank,
         launcher=_launcher(config),
         launches=launches,
-        max_launches=_most(config, launches, RUN_LAUNCHES),
-        given_max_launches=bool(_text(config, "max_launches")),
-        update_launches=launches if given_launches else BASELINE_LAUNCHES if fake_rank is None else 1,
+        max_launches=most,
+        given_max_launches=given_most,
+        update_launches=launches if given_launches else min(baseline, most) if given_most else baseline,
         timeout_s=_number(config, "timeout", 300.0, least=0.1, most=LONGEST_TIMEOUT_S),
         baselines=_folder(config),
         platform=hardware.check_platform_name(platform or default_platform) if platform or default_platform else None,
@@ -426,6 +430,17 @@ def _folder(config: pytest.Config) -> Path:
     if folder.exists() and not folder.is_dir():
         raise ConfigurationError(f"{_spell('baselines')}: {folder} is not a folder")
     return folder
+
+
+def _check_text(root: Path) -> None:
+    """Names of files are bytes, and ranks get them as text: in the locale C there are none but ASCII."""
+    try:
+        str(root).encode()
+    except UnicodeEncodeError:
+        raise ConfigurationError(
+            f"the root directory {str(root)!r} is no text in {sys.getfilesystemencoding()}, the encoding of file names "
+            "here. Set LC_ALL=C.UTF-8 or PYTHONUTF8=1; if it is utf-8 already, rename the folder"
+        ) from None
 
 
 def _check_rootdir(config: pytest.Config, given: str, folder: Path) -> None:

@@ -115,18 +115,39 @@ def make_workload(given: Arguments, wanted: Wanted, *, beside: Path, places: Pla
         identity["args"] = leave_out_meeting(mask_arguments(words))
     if env := {name: value for name, value in variables.items() if name not in ("PATH", *MEETING_VARIABLES)}:
         identity["env"] = mask_secrets(env)
+    folder = _folder(given, wanted["cwd"], body, beside)
+    is_mirrored = body.is_script and wanted["cwd"] is None
+    if is_mirrored and folder is not None:
+        body = replace(
+            body,
+            command=[_from_here(word, folder) for word in body.command],
+            arguments=[_from_here(word, folder) for word in body.arguments],
+        )
     return Workload(
         body=body,
         params=params,
         seeds=seeds,
         workplace=Workplace(
-            folder=_folder(given, wanted["cwd"], body, beside),
-            is_mirrored=body.is_script and wanted["cwd"] is None,
+            folder=folder,
+            is_mirrored=is_mirrored,
             variables=variables,
         ),
         read=given.readers(wanted["read"]),
         identity=places.leave_out(identity),
     )
+
+
+def _from_here(word: str, folder: str) -> str:
+    """A word of a command line. A path that leads up to something from a folder would not from the one it is linked to.
+
+    Args:
+        word: ``../train.py``, ``--config=../train.yaml``, or anything else.
+        folder: that a launch's own is made of.
+    """
+    option, equals, value = word.rpartition("=")
+    path = os.path.normpath(os.path.join(folder, value))
+    leads_up = value == ".." or value.startswith("../")
+    return f"{option}{equals}{path}" if leads_up and os.path.lexists(path) else word
 
 
 def _find(given: Arguments, wanted: Wanted, beside: Path) -> BodyReference:

@@ -94,7 +94,7 @@ OPTIONS: dict[str, Option] = {
     ),
     "max-launches": Option(
         metavar="N",
-        summary="the most launches of a case, while its answer is open (default: 10; of pairs 28)",
+        summary="the most launches of a case: while its answer is open (default: 10; of pairs 28), or of an update",
         calibration="refused",
     ),
     "timeout": Option(metavar="S", summary="seconds one launch may take, from when its ranks are up (default: 300)"),

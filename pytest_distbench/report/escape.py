@@ -23,6 +23,23 @@ def escape(text: str) -> str:
     return _COMMAND.sub(r"\g<0>\\", line)
 
 
+_FORMULA = re.compile(r"[=+\-@\t＝＋－＠]")  # noqa: RUF001 spreadsheets take the wide ones for the others
+
+
+def escape_cell(text: str) -> str:
+    """As :func:`escape`, of a text in a CSV file: a spreadsheet takes ``'=1`` for a text, and ``=1`` for a formula."""
+    line = escape(text)
+    return f"'{line}" if _FORMULA.match(line) and not _is_number(line) else line
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
 def escape_lines(text: str) -> str:
     """As :func:`escape`, of a text that has lines on purpose, such as a traceback: each is made safe by itself."""
     return "\n".join(map(escape, text.split("\n")))

@@ -11,7 +11,7 @@ _MARKUP = re.compile(
     r"[&<>|\\`*~$]"
     r"|\](?=\()"  # the text of a link or an image
     r"|(?<![^\W_])_|_(?![^\W_])"  # emphasis; not within words
-    r"|[@#](?=\w)|:(?=//)|www(?=\.)",  # mentions, issues, bare addresses
+    r"|^#|[@#](?=\w)|:(?=//)|www(?=\.)",  # headings, mentions, issues, bare addresses
     re.IGNORECASE,
 )
 

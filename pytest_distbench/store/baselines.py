@@ -11,6 +11,7 @@ import functools
 import hashlib
 import os
 import re
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path, PurePosixPath
 from urllib.parse import quote, unquote
@@ -35,6 +36,9 @@ _LONGEST_NAME = 200
 
 _LONGEST_PATH = 2000
 """Bytes of the names below a platform; the kernel takes 4096 with the store's own place."""
+
+_ABOVE = "_above_"
+"""Folder of tests beside the root directory: in the place of ``..``, which would lead out of the store."""
 
 _PLATFORM = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _ITEM = rb'(?:-?[\d.eE+-]+|null|"(?:[^"\\\n]|\\.)*")'
@@ -88,7 +92,7 @@ class BaselineStore:
             StoredFileError: the file cannot be read, is no baseline, or is of a later schema.
         """
         path = self.path(test, key)
-        return self._read(path).entry if os.path.lexists(path) else None
+        return self._read_of(test, path).entry if os.path.lexists(path) else None
 
     def entries(self, test: str, *, wanted: Callable[[str], bool] = lambda key: True) -> dict[str, BaselineEntry]:
         """Entries of a test by key; empty where there is none.
@@ -101,7 +105,7 @@ class BaselineStore:
             StoredFileError: a file cannot be read, is no baseline, or is of a later schema.
         """
         paths = sorted(self._place(test).glob("*.json"))
-        files = [self._read(path) for path in paths if _is_cut(path.stem) or wanted(unquote(path.stem))]
+        files = [self._read_of(test, path) for path in paths if _is_cut(path.stem) or wanted(unquote(path.stem))]
         return {file.key: file.entry for file in files if wanted(file.key)}
 
     def write(self, test: str, key: str, entry: BaselineEntry, *, sync: bool = True) -> Path:
@@ -120,7 +124,7 @@ class BaselineStore:
         path = self.path(test, key)
         file = BaselineFile(schema=SCHEMA, platform=self.platform, test=test, key=key, entry=entry)
         if os.path.lexists(path):
-            self._read(path)  # what we cannot read, a later schema for one, we do not overwrite
+            self._read_of(test, path)  # what we cannot read, a later schema for one, we do not overwrite
         BASELINE_FILES.write(path, file, sync=sync)
         return path
 
@@ -167,6 +171,13 @@ class BaselineStore:
 
     def _place(self, test: str) -> Path:
         """The folder of a test's cases, unless a link on its way leads out of the store."""
+        if not _is_text(test) or not _is_file_name(test):
+            raise StoredFileError(
+                self.folder,
+                f"no file can be named after the test {test!r} in {sys.getfilesystemencoding()}, the encoding of file "
+                "names here",
+                "Set LC_ALL=C.UTF-8 or PYTHONUTF8=1; if it is utf-8 already, rename the file",
+            )
         below = _below_platform(test)
         if not below or not _PLATFORM.fullmatch(self.platform):
             raise StoredFileError(
@@ -180,6 +191,13 @@ class BaselineStore:
                 place, f"a link leads to {place.resolve()}, outside the baseline folder", "Replace the link by a folder"
             )
         return place
+
+    def _read_of(self, test: str, path: Path) -> BaselineFile:
+        """Read a file of a test: two whose paths differ by little may have one place."""
+        file = self._read(path)
+        if file.test != test:
+            raise StoredFileError(path, f"holds {file.name}, and {test} has the same place", "Rename one of the files")
+        return file
 
     def _read(self, path: Path) -> BaselineFile:
         """Read a file, and check that it lies where its own fields say: a copy would be taken for another case."""
@@ -216,19 +234,37 @@ def render(content: BaselineFile) -> bytes:
 def _below_platform(test: str) -> str:
     """The folder of a test's cases, below the platform's; empty if it would be elsewhere."""
     file, _, function = test.partition("::")
-    path = PurePosixPath(file)
+    above, below = _above_root(file)
+    path = PurePosixPath(below)
     is_place = bool(path.name) and not path.is_absolute() and ".." not in path.parts and "\0" not in file
     if not is_place or not re.fullmatch(r"[\w:-][\w.:-]*", function):
         return ""
-    place = path.with_suffix("") / function.replace("::", ".")
+    place = PurePosixPath(*[_ABOVE] * above) / path.with_suffix("") / function.replace("::", ".")
     names = [name.encode(errors="replace") for name in place.parts]
     fits = max(map(len, names)) <= _LONGEST_NAME and sum(map(len, names)) <= _LONGEST_PATH
-    return str(place) if fits and _is_text(test) else ""
+    return str(place) if fits else ""
+
+
+def _above_root(file: str) -> tuple[int, str]:
+    """How many folders above the root directory a test's file lies, and its path from there."""
+    above = 0
+    while file.startswith("../"):
+        above, file = above + 1, file[3:]
+    return above, file
 
 
 def _is_text(name: str) -> bool:
     """Whether it can be written in UTF-8, as JSON is: a file name that is not even text cannot."""
     return not any("\ud800" <= character <= "\udfff" for character in name)
+
+
+def _is_file_name(name: str) -> bool:
+    """Whether the locale has all its letters: in the locale C, ASCII alone."""
+    try:
+        os.fsencode(name)
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _file_name(key: str) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
@@ -11,8 +11,6 @@ import msgspec
 from pytest_distbench.errors import StoredFileError
 from pytest_distbench.store.baselines import BASELINE_FILES, MAX_FILE_BYTES, BaselineFile, BaselineStore
 from pytest_distbench.store.files import open_regular
-from pytest_distbench.store.rows import entry_rows
-from pytest_distbench.store.tables import write_csv, write_parquet
 
 _WANTED = (
     "Give what 'distbench baseline export --format json' wrote, or the folder of a store; with --as bounds or "
@@ -23,14 +21,6 @@ _WANTED = (
 def write_json(files: Iterable[BaselineFile], out: BinaryIO) -> None:
     """One entry a line, as it is stored."""
     out.writelines(msgspec.json.encode(file, order="sorted") + b"\n" for file in files)
-
-
-FORMATS: Mapping[str, Callable[[Iterable[BaselineFile], BinaryIO], None]] = {
-    "json": write_json,
-    "csv": lambda files, out: write_csv(entry_rows(files), out),
-    "parquet": lambda files, out: write_parquet(entry_rows(files), out),
-}
-"""Writers of the formats; only JSON can be imported again."""
 
 
 def entries_of(source: Path) -> Iterator[BaselineFile]:

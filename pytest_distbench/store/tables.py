@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from itertools import islice
 from typing import BinaryIO, TextIO
@@ -25,12 +25,22 @@ def as_text(out: BinaryIO) -> Iterator[TextIO]:
         text.detach()
 
 
-def write_csv(table: Table, out: BinaryIO) -> None:
-    """A header and the rows; None is an empty cell."""
+def write_csv(table: Table, out: BinaryIO, *, show: Callable[[str], str]) -> None:
+    """A header and the rows; None is an empty cell.
+
+    Args:
+        table: to write.
+        out: where to.
+        show: makes a text that may be anybody's safe; numbers stay what they are.
+    """
+
+    def shown(cells: Iterable[object]) -> list[object]:
+        return [show(cell) if isinstance(cell, str) else cell for cell in cells]
+
     with as_text(out) as text:
         writer = csv.writer(text, lineterminator="\n")
-        writer.writerow(table.columns)
-        writer.writerows(table.rows)
+        writer.writerow(shown(table.columns))
+        writer.writerows(map(shown, table.rows))
 
 
 def write_parquet(table: Table, out: BinaryIO) -> None:

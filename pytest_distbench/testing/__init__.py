@@ -102,6 +102,9 @@ class _StandInLaunch:
     def pids(self) -> dict[int, int]:
         return {}
 
+    def drivers(self) -> list[int]:
+        return []
+
     def abandon(self) -> None:
         """Nothing runs."""
 

@@ -28,25 +28,20 @@ Rows = list[Collective] | None
 """None: not known."""
 
 
-class Count(NamedTuple):
-    """How many collectives there were so far.
-
-    Attributes:
-        entered: of the workload.
-        written: in the recorder, the plugin's own among them.
-    """
-
-    entered: int
-    written: int
+Count = tuple[int, int]
+"""How many collectives there were so far: of the workload; and in the recorder, the plugin's own among them."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Step:
+class _Step(NamedTuple):
     number: int
-    entered: int
     begin_ns: int
     end_ns: int
-    written_before: int
+    before: Count | None
+    after: Count | None
+
+    @property
+    def entered(self) -> int:
+        return self.after[0] - self.before[0] if self.after is not None and self.before is not None else -1
 
 
 @dataclass(slots=True)
@@ -91,7 +86,8 @@ class Follower:
         self._forgets_after = capacity * 9 // 10
         self._ordinary = _Kind(None, 0)
         self._others: list[_Kind] = []
-        self._unread: list[_Step] = []
+        self._unsorted: list[_Step] = []
+        self._sort_at: int | None = None
         self._reads = 0
         self._steps = 0
         self._before: Count | None = None
@@ -99,23 +95,19 @@ class Follower:
         self._is_lost = self._is_whole = False
 
     def begin(self) -> None:
-        """A step begins."""
+        """A step begins: the first, or one that does not begin where the one before it ended."""
         self._before, self._begin_ns = self._count(), time.time_ns()
 
     def end(self, number: int) -> None:
         """The step with this number is over; the first is 1, and 0 is what comes before it."""
-        now, before = self._count(), self._before
-        if now is None or before is None or now.entered < before.entered:  # fewer: a group is there no more
-            self._is_lost = True
+        before, begin_ns = self._before, self._begin_ns
+        now, end_ns = self._before, self._begin_ns = self._count(), time.time_ns()
+        self._unsorted.append(_Step(number, begin_ns, end_ns, before, now))
+        if now is None or before is None:
             return
-        self._steps = number
-        entered = now.entered - before.entered
-        if number and entered == self._described():
-            self._ordinary.numbers.append(number)
-        else:
-            self._unread.append(_Step(number, entered, self._begin_ns, time.time_ns(), before.written))
-        next_written = now.written + now.written - before.written
-        if self._unread and next_written - self._unread[0].written_before > self._forgets_after:
+        if self._sort_at is None:
+            self._sort_at = before[1] + self._forgets_after
+        if 2 * now[1] - before[1] > self._sort_at:  # the next step may have as many
             self._sort()
 
     def end_last(self, number: int, ordinary: Sequence[Collective]) -> None:
@@ -152,18 +144,22 @@ class Follower:
         return Course(steps=self._steps, others=others, is_whole=self._is_whole)
 
     def _sort(self) -> None:
-        """Put the steps that wait for it to their kinds."""
-        steps, self._unread = self._unread, []
-        described = self._described()
-        self._ordinary.numbers += [s.number for s in steps if s.number and s.entered == described]
-        steps = [s for s in steps if not s.number or s.entered != described]
+        """Put the steps so far to their kinds."""
+        steps, self._unsorted, self._sort_at = self._unsorted, [], None
         if not steps:
             return
+        self._steps = steps[-1].number
+        self._is_lost |= any(step.entered < 0 for step in steps)  # nobody counts, or a group is there no more
+        described = self._described()
+        self._ordinary.numbers += [s.number for s in steps if s.number and s.entered == described]
+        others = [s for s in steps if not s.number or s.entered != described]
+        if self._is_lost or not others:
+            return
         self._reads += 1
-        found: list[Rows] = [None] * len(steps)
+        found: list[Rows] = [None] * len(others)
         if self._reads <= MOST_READS:
-            found = self._read([(step.begin_ns, step.end_ns) for step in steps])
-        for step, rows in zip(steps, found, strict=True):
+            found = self._read([(step.begin_ns, step.end_ns) for step in others])
+        for step, rows in zip(others, found, strict=True):
             self._put(step.number, step.entered, None if not rows and step.entered else rows)
 
     def _put(self, number: int, entered: int, rows: Rows) -> None:

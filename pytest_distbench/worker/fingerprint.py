@@ -144,10 +144,10 @@ class Watch:
         """Whoever follows the steps of the loop that is described under ``key``."""
 
         def count() -> Count | None:
-            number = self.entered()
-            if number is None:
-                return None
-            return Count(number + self._entered_beside, number + self._entered_beside + self._entered_apart)
+            if self._sees_all or not self.is_on:
+                return (self._observer.counted, 0) if self.is_on else None
+            written = torch_internals.entered_in_all_groups() if dist.is_initialized() else 0
+            return None if written is None else (written - self._entered_apart, written)
 
         return Follower(count, self._rows_of, lambda: self._per_iteration.get(key), self._capacity)
 

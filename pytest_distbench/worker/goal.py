@@ -157,7 +157,8 @@ class Goal:
                 if step <= STEADY_STEP:
                     self._start += _seconds(lambda: watch.begin(rank.point_key("step_time")))
                 loop.begin_iteration()
-                self._start += _seconds(course.begin)
+                if step == STEADY_STEP:
+                    self._start += _seconds(course.begin)
                 self._clock.begin()
                 yield step
                 is_last = step == self.max_steps or (self.reached_at is not None and step >= self.min_steps)

@@ -112,7 +112,8 @@ def _one_by_one(
             before(i)
         if i == 0 and not is_described:
             rank.watch.begin(label)
-        course.begin()
+        if i == 0 or before is not None:
+            course.begin()
         loop.begin_iteration()
         rank.barrier()
         meter.start()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import gc
 import os
+import socket
 from collections import deque
 from collections.abc import Callable
 from datetime import timedelta
@@ -12,11 +13,19 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.distributed import Store  # type: ignore[attr-defined] # exported at run time only
 from torch.distributed.rendezvous import rendezvous
 
 from pytest_distbench.worker import limits
-from pytest_distbench.worker.torch_internals import gloo_groups, group_members, join_fake_group, replace_in_distributed
+from pytest_distbench.worker.torch_internals import (
+    gloo_groups,
+    group_members,
+    join_fake_group,
+    replace_in_distributed,
+    store_on,
+)
 
+_LOOPBACK = "127.0.0.1"
 _MOST_KEPT = 16
 """Destroyed groups that are kept: each has threads and sockets, and a body may make hundreds. Those that go are old."""
 
@@ -34,7 +43,7 @@ def join_group(backend: str, *, rank: int, world_size: int, timeout_s: float, de
     if backend == "fake":
         join_fake_group(rank=rank, world_size=world_size)
         return
-    store, rank, world_size = next(rendezvous("env://", timeout=timedelta(seconds=limits.store_s(timeout_s))))
+    store = _meet(rank, timeout_s=limits.store_s(timeout_s))
     dist.init_process_group(
         backend,
         store=store,
@@ -43,6 +52,19 @@ def join_group(backend: str, *, rank: int, world_size: int, timeout_s: float, de
         timeout=timedelta(seconds=limits.collective_s(backend, timeout_s, os.environ)),
         device_id=device if device.type == "cuda" and backend != "gloo" else None,  # gloo has no use for one
     )
+
+
+def _meet(rank: int, *, timeout_s: float) -> Store:
+    """The store that the environment names: its agent's, or one that rank 0 makes where all are told to meet.
+
+    torch's own would listen on every interface then. A group that the body makes in its place joins this one.
+    """
+    is_maker = rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != str(True)
+    if is_maker and os.environ["MASTER_ADDR"] == _LOOPBACK:
+        listener = socket.create_server((_LOOPBACK, int(os.environ["MASTER_PORT"])))
+        return store_on(listener, timeout_s=timeout_s, multi_tenant=True)
+    store, *_ = next(rendezvous("env://", timeout=timedelta(seconds=timeout_s)))
+    return store
 
 
 def leave_group() -> None:

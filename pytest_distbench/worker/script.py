@@ -104,7 +104,6 @@ def watched_steps(watch: Watch) -> Iterator[None]:
         steps += 1
         if steps == _STEADY_STEP and not watch.open_key:  # else it steps inside a loop with a clock
             watch.begin(STEP)
-        course.begin()
 
     watch.mark()
     course.begin()

@@ -271,15 +271,28 @@ def join_fake_groups_only(*, rank: int, world_size: int) -> None:
     replace_in_distributed(real, joining)
 
 
-def store_on(listener: socket.socket, *, timeout_s: float) -> TCPStore:
-    """A TCPStore that serves on a socket of ours, which it closes: torch's own would listen on every interface."""
+def store_on(listener: socket.socket, *, timeout_s: float, multi_tenant: bool = False) -> TCPStore:
+    """A TCPStore that serves on a socket of ours, which it closes: torch's own would listen on every interface.
+
+    Args:
+        listener: bound and listening.
+        timeout_s: how long a client may wait for something.
+        multi_tenant: another store of this process on the same port joins it.
+    """
     host, port = listener.getsockname()[:2]
     descriptor = listener.detach()
 
     def serve(**options: bool) -> TCPStore:
         limit = timedelta(seconds=timeout_s)
         return TCPStore(
-            host, port, is_master=True, timeout=limit, wait_for_workers=False, master_listen_fd=descriptor, **options
+            host,
+            port,
+            is_master=True,
+            timeout=limit,
+            wait_for_workers=False,
+            multi_tenant=multi_tenant,
+            master_listen_fd=descriptor,
+            **options,
         )
 
     try:

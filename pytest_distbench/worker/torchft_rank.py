@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import inspect
+import json
 import logging
 import os
+import socket
 import time
 from datetime import timedelta
+from http.server import ThreadingHTTPServer
 from typing import Any, NoReturn
 
 import torchft
-from torchft.checkpointing import HTTPTransport
+from torch.distributed import TCPStore  # type: ignore[attr-defined] # exported at run time only
+from torchft.checkpointing import HTTPTransport, http_transport
+from torchft.coordination import ManagerServer
 
 from pytest_distbench.errors import RecordingError
 from pytest_distbench.records.elastic import NO_QUORUM
@@ -19,8 +24,11 @@ from pytest_distbench.records.record import replace
 from pytest_distbench.records.timeline import Discarded, Joined, Loaded, Rendezvous
 from pytest_distbench.worker.elastic_rank import ElasticRank
 from pytest_distbench.worker.elastic_training import Training
+from pytest_distbench.worker.torch_internals import store_on
 
 _LOOPBACK = "127.0.0.1"
+_STORE_S = 300.0
+"""How long peers wait for each other's store: torch's own."""
 _MOST_DISCARDED = 100
 """Steps in a row: a node that is lost costs one or two, and more that never count come from the body."""
 
@@ -109,12 +117,13 @@ class TorchftTraining(Training):
         timers = self._job.timers
         limit = timedelta(seconds=timers["collective_s"])
         name = f"slot{rank.slot}"
+        _close_doors()
         self._quorums = _Quorums(name)
         self._transport = _Transport(limit, num_chunks=0)
         self._healed: Loaded | None = None
         self._discarded = 0
         self.manager = _manage(
-            pg=torchft.ProcessGroupGloo(timeout=limit),
+            pg=_Group(timeout=limit),
             load_state_dict=self._heal,
             state_dict=self._state,
             checkpoint_transport=self._transport,
@@ -214,13 +223,16 @@ class _Quorums(logging.Handler):
 
 
 class _Transport(HTTPTransport):  # type: ignore[misc] # torchft has no types
-    """Notes when a peer's state begins to come.
+    """Notes when a peer's state begins to come, and serves this host alone: who is served unpickles what it gets.
 
     Attributes:
         began_t: the last time.
     """
 
     began_t = 0.0
+
+    def address(self) -> str:
+        return f"http://{_LOOPBACK}:{self._server.server_port}/checkpoint/"
 
     def recv_checkpoint(self, *args: Any, **options: Any) -> Any:
         self.began_t = time.monotonic()
@@ -240,3 +252,32 @@ def _manage(**settings: Any) -> StepManager:
             "another than that of torchft-nightly 2026.10.26, which this engine was tested with; install that one"
         )
     return StepManager(**settings)
+
+
+class _Group(torchft.ProcessGroupGloo):  # type: ignore[misc] # torchft has no types
+    """Meets the others of a quorum where this host alone can: torchft's own has its store on every interface."""
+
+    _rendezvous_store: TCPStore | None
+
+    def get_reconfigure_handle(self) -> str:
+        if self._rendezvous_store is None:
+            self._rendezvous_store = store_on(socket.create_server((_LOOPBACK, 0)), timeout_s=_STORE_S)
+        handle = json.loads(super().get_reconfigure_handle())
+        return json.dumps({**handle, "store": f"{_LOOPBACK}:{self._rendezvous_store.port}"})
+
+
+class _LoopbackServer(ThreadingHTTPServer):
+    """Takes the place of the server that torchft sends a state with."""
+
+    def __init__(self, address: tuple[str, int], handler: Any) -> None:
+        super().__init__((_LOOPBACK, address[1]), handler)
+
+
+def _close_doors() -> None:
+    """From now on what torchft serves in this process is for this host alone: it asks for every interface."""
+
+    def serve(**options: Any) -> ManagerServer:
+        return ManagerServer(**{**options, "bind": f"{_LOOPBACK}:0"})
+
+    torchft.manager.ManagerServer = serve
+    http_transport._IPv6HTTPServer = _LoopbackServer

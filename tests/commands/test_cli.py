@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from support.stores import KEY, PLATFORM, TEST, record, result
+from support.stores import KEY, PLATFORM, TEST, entry, record, result
 
 from pytest_distbench.commands.cli import main
 from pytest_distbench.records.baseline import BaselineEntry, BaselineMetric
@@ -40,6 +41,14 @@ def test_errors_name_what_was_found(
 
     assert main(["baseline", arguments[0], *extra, *arguments[1:]]) == 2
     assert re.search(message, capsys.readouterr().err)
+
+
+def test_names_of_others_are_spelled_out_where_the_output_is_ascii(folder: Path) -> None:
+    BaselineStore(folder, PLATFORM).write("tests/test_größe.py::test_a", KEY, entry(1.0))
+    command = [sys.executable, "-m", "pytest_distbench.commands.cli", "baseline", "list", "--baselines", str(folder)]
+    done = subprocess.run(command, capture_output=True, env={**os.environ, "PYTHONIOENCODING": "ascii"}, check=True)
+
+    assert b"test_gr\\xf6\\xdfe.py" in done.stdout
 
 
 def test_csv_is_written_without_pandas_and_pyarrow(folder: Path, tmp_path: Path) -> None:

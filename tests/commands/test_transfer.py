@@ -73,3 +73,12 @@ class TestExchange:
         ]
         assert list(table["value"]) == [0.001, 0.002, 0.003]
         assert list(table.columns) == list(rows[0])
+
+    def test_names_of_others_are_harmless_in_a_table(self, run: Run, store: BaselineStore) -> None:
+        hostile, below_zero = entry(1.0), entry(-2.0).metrics["step"]
+        hostile.metrics.update(dict.fromkeys(("=cmd|' /C calc'!A0", "x\n::error file=a::PWNED\x1b[2J"), below_zero))
+        store.write(TEST, KEY, hostile)
+        lines = run("export", "--format", "csv")[1].splitlines()
+        cells = {row["metric"]: row["value"] for row in csv.DictReader(lines)}
+
+        assert cells == {"step": "1.0", "'=cmd|' /C calc'!A0": "-2.0", "x\\n::error file=a::PWNED\\x1b[2J": "-2.0"}

@@ -22,6 +22,7 @@ COMMAND = ("--world-size", "2", "--distbench-launcher=torchrun")
 """A launcher that prepares nothing, for nodes are not started by it."""
 
 
+@pytest.mark.usefixtures("closed_doors")
 def test_the_example_of_the_readme_loses_a_node_and_every_sample_is_trained_on_once(
     pytester: pytest.Pytester, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -100,6 +101,7 @@ def test_script(elastic):
 """
 
 
+@pytest.mark.usefixtures("closed_doors")
 def test_an_unchanged_script_that_keeps_a_snapshot_is_measured_from_outside(pytester: pytest.Pytester) -> None:
     """It does its epoch anew, unless that had just ended: ten steps on two nodes, twenty on one."""
     pytester.makepyfile(train=SCRIPT, test_mine=TEST_OF_SCRIPT)

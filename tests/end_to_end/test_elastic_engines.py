@@ -38,6 +38,7 @@ def engine(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
+@pytest.mark.usefixtures("closed_doors")
 def test_an_engine_carries_out_every_kind_of_change_and_each_is_measured(engine: str, tmp_path: Path) -> None:
     changes = [change for change in ALL_KINDS if change.kind in ENGINES[engine].changes]
     record = launch_elastic(elastic_plan(tmp_path, engine, changes, nodes=(1, 2)))

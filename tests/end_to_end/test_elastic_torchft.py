@@ -26,6 +26,7 @@ WAITING = "        if rank.generation < 2: import time; time.sleep(0.05)\n"
 """Alone, until somebody has joined: on a busy machine a newcomer takes longer to start than the training to end."""
 
 
+@pytest.mark.usefixtures("closed_doors")
 def test_the_example_gains_and_loses_a_node_and_every_sample_is_trained_on_once(pytester: pytest.Pytester) -> None:
     assert STEP in EXAMPLE
     pytester.makepyfile(test_mine=EXAMPLE.replace(STEP, STEP + WAITING).replace('"epochs": 20', '"epochs": 8'))

@@ -19,6 +19,7 @@ import pytest
 from support.launching import RunInside
 from support.processes import LIMIT_S, wait_for, working_in
 
+from pytest_distbench.machine.locks import alone_on_this_host
 from pytest_distbench.store.baselines import read_file
 
 pytestmark = pytest.mark.spawn
@@ -255,6 +256,22 @@ def test_two_runs_update_one_folder_at_once(pytester: pytest.Pytester, start: Py
     assert "3 passed" in output
 
 
+@pytest.mark.parametrize("arguments", [("-q",), ("-n", "1", "-q")], ids=" ".join)
+def test_who_waits_for_another_run_says_so_in_time_and_names_it(
+    pytester: pytest.Pytester, start: Pytest, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...]
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(pytester.path / "tmp"))
+    pytester.makepyfile(test_stores=STORES.format(name="stores"))
+    with alone_on_this_host(on_wait=pytest.fail):
+        process = start(*arguments)
+        assert process.stdout is not None
+        line = next((line for line in process.stdout if "waiting for" in line), "")
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=LIMIT_S)
+
+    assert f"waiting for another measurement on this host: pid {os.getpid()} (" in line
+
+
 def test_twenty_tests_on_two_xdist_workers(pytester: pytest.Pytester, start: Pytest) -> None:
     pytester.makepyfile(test_stores=STORES.format(name="stores").replace("range(3)", "range(20)"))
     output, _ = start("-n", "2", "--distbench-json=run.json").communicate(timeout=LIMIT_S)
@@ -368,33 +385,34 @@ def test_the_run_directory_of_a_failed_launch_is_private_and_stays(
     assert len(list((pytester.path / "tmp").glob("distbench-*/"))) == 1
 
 
-def test_stores_and_sockets_listen_on_loopback_only(
-    pytester: pytest.Pytester, start: Pytest, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("TESTS_PID", str(os.getpid()))  # whose own sockets, of other tests, are none of the run's
+@pytest.mark.usefixtures("closed_doors")
+def test_stores_and_sockets_listen_on_loopback_only(pytester: pytest.Pytester, start: Pytest) -> None:
     pytester.makepyfile(
-        """
-        import itertools
-        import os
-        import pytest
+        train="""
+        import time
+        import torch.distributed as dist
+
+        dist.init_process_group("gloo")
+        dist.barrier()
+        time.sleep(0.5)
+        """,
+        test_it="""
+        import time
 
         def body(rank):
-            import psutil
             rank.barrier()
-            group = {p.pid for p in psutil.Process().parent().parent().children(recursive=True)}
-            above = [p.pid for p in psutil.Process().parents()]
-            group |= set(itertools.takewhile(lambda pid: pid != int(os.environ["TESTS_PID"]), above))
-            found = {c.laddr.ip for c in psutil.net_connections("inet") if c.status == "LISTEN" and c.pid in group}
-            rank.barrier()
-            assert found == {"127.0.0.1"}
+            time.sleep(0.5)
 
-        def test_it(distbench):
+        def test_body(distbench):
             distbench.measure(body)
-        """
+
+        def test_script(distbench):
+            distbench.run("train.py")
+        """,
     )
     for launcher in ("warm", "torchrun"):
         output, _ = start("--distbench-launcher", launcher).communicate(timeout=LIMIT_S)
-        assert "1 passed" in output
+        assert "2 passed" in output
 
 
 def test_memory_of_a_killed_agents_children_is_given_back(pytester: pytest.Pytester, start: Pytest) -> None:

@@ -57,6 +57,7 @@ COMMAND = ("--world-size", "2", "--distbench-launcher=torchrun")
 """A launcher that prepares nothing, for nodes are not started by it."""
 
 
+@pytest.mark.usefixtures("closed_doors")
 def test_a_training_yields_to_a_serving_and_every_request_is_answered(
     pytester: pytest.Pytester, capsys: pytest.CaptureFixture[str]
 ) -> None:

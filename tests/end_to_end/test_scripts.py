@@ -7,6 +7,8 @@ import re
 import pytest
 from support.launching import RunInside
 
+from pytest_distbench.store.run_record import read_run_record
+
 pytestmark = pytest.mark.spawn
 
 TRAIN = """
@@ -232,6 +234,31 @@ def test_bodies_of_tests_that_measure_nothing(project: pytest.Pytester) -> None:
     assert "assert rank.rank == 0" in text
     assert "SystemExit" in text
     assert not list(project.path.rglob("baselines/**/*.json"))
+
+
+UPWARDS = """
+    import sys
+
+    def test_command(distbench):
+        distbench.check([sys.executable, "../scripts/reads.py", "--data=../data.json", ".."], makes_group=False)
+
+    def test_script(distbench):
+        distbench.check("../scripts/reads.py", args=["--data=../data.json", "../settings"], makes_group=False)
+"""
+
+
+def test_paths_that_lead_up_from_the_folder_of_a_command_or_script_lead_there(
+    project: pytest.Pytester, run_inside: RunInside
+) -> None:
+    """Each launch has a folder elsewhere, with links into that one; a baseline is known by the words of the test."""
+    reads = "import sys; print(open(sys.argv[1].removeprefix('--data=')).read())"
+    write(project, {"data.json": "{}", "settings/a": "", "scripts/reads.py": reads, "tests/test_up.py": UPWARDS})
+    found = run_inside("--distbench-json", "run.json")
+
+    found.assert_outcomes(passed=2)
+    by_test = {r.case.test.rpartition("::")[2]: r.case for r in read_run_record(project.path / "run.json").results}
+    assert by_test["test_command"].params["args"][1:] == ["../scripts/reads.py", "--data=../data.json", ".."]
+    assert by_test["test_script"].params["args"] == ["--data=../data.json", "../settings"]
 
 
 OWN_GROUP = """

@@ -6,10 +6,11 @@ import json
 from pathlib import Path
 
 import pytest
-from support.projects import Project, run
+from support.projects import Project, run, stored
 
 from pytest_distbench.commands.cli import main
 from pytest_distbench.store.baselines import read_file
+from pytest_distbench.store.run_record import read_run_record
 
 TEST = """
     import os
@@ -180,9 +181,12 @@ def test_an_expectation_that_is_no_longer_needed_is_named(recorded: pytest.Pytes
     run(recorded).stdout.fnmatch_lines(["xfail_perf of test_other[[]ws2] is no longer needed: * (bug 12)"])
 
 
-def test_an_update_with_few_launches_is_warned_of(project: Project) -> None:
-    result = run(project(TEST), "--distbench-update", "--distbench-launches=2")
+@pytest.mark.parametrize("option", ["--distbench-launches=2", "--distbench-max-launches=2"])
+def test_an_update_makes_no_more_launches_than_allowed_and_is_warned_of_few(project: Project, option: str) -> None:
+    made = project(TEST)
+    result = run(made, "--distbench-update", option)
 
+    assert {len(read_file(path).entry.metrics["step"].launches) for path in stored(made)} == {2}
     result.stdout.fnmatch_lines(["[?] 3 cases stored with fewer than 5 launches: their noise is not known*"])
     assert result.ret == 0
 
@@ -227,6 +231,14 @@ def test_a_derived_metric_is_judged_by_an_update_that_leaves_it_alone(
     assert (run(made).ret == 1) is fails
 
 
+def test_one_launch_is_no_baseline_of_what_has_noise(project: Project) -> None:
+    made = project(TEST)
+    result = run(made, "--distbench-update", "--distbench-max-launches=1")
+
+    assert stored(made) == []
+    result.stdout.fnmatch_lines(["*step has one value, which says nothing about its noise*"])
+
+
 def test_update_failed_leaves_a_case_without_baseline_alone(project: Project) -> None:
     made = project(TEST)
     result = run(made, "--distbench-update=failed")
@@ -268,3 +280,25 @@ def pytest_runtest_protocol(item):
 
     result.stdout.fnmatch_lines(["nothing was pruned: 1 collected tests were not reported"])
     assert names(renamed) == ALL
+
+
+def test_two_packages_of_a_repository_share_no_baseline_and_each_is_told_by_its_path(project: Project) -> None:
+    """Of what lies outside the root directory pytest's node id has the path from whichever argument leads there."""
+    made = project(TEST)
+    for package, seconds in (("a", "0.02"), ("b", "0.08")):
+        (made.path / package / "tests").mkdir(parents=True)
+        (made.path / package / "tests" / "test_same.py").write_text(
+            "def body(rank): pass\n"
+            f"PARAMS = {{'stand_in': {{'step': [{seconds}] * 5}}}}\n"
+            "def test_same(distbench): distbench.run(body, params=PARAMS)\n"
+        )
+    (made.path / "tox.ini").rename(made.path / "a" / "tox.ini")
+    both = ["-c", "a/tox.ini", "--rootdir=a", "--confcutdir=.", "--import-mode=importlib", "a", "b"]
+    recorded = run(made, *both, "--distbench-update=new", "--distbench-launches=5", "--distbench-json=run.json")
+    again = run(made, *both)
+
+    assert recorded.ret == 0
+    tests = {read_file(path).test for path in (made.path / "a" / "baselines").rglob("*.json")}
+    assert tests == {"../b/tests/test_same.py::test_same", "tests/test_same.py::test_same"}
+    assert len(read_run_record(made.path / "run.json").results) == 2
+    again.stdout.fnmatch_lines(["2 metrics of 2 cases in 2 launches: 2 within limits"])

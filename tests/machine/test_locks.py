@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import stat
 import subprocess
 import sys
 import textwrap
@@ -28,12 +30,16 @@ def test_one_measurement_at_a_time(tmp_path: Path) -> None:
     waited: list[str] = []
     with (
         alone_on_this_host(on_wait=ignore),
-        pytest.raises(LauncherError, match="another measurement on this host has"),
+        pytest.raises(
+            LauncherError, match=rf"did not get {tmp_path}.*; it is held by pid {os.getpid()} .*kill {os.getpid()}"
+        ),
         alone_on_this_host(on_wait=waited.append),
     ):
         pytest.fail("two at once")
 
-    assert waited == ["waiting for another measurement on this host"]
+    [said] = waited
+    assert said.startswith(f"waiting for another measurement on this host: pid {os.getpid()} (")
+    assert said.endswith("), which has run for 0 min")
     with alone_on_this_host(on_wait=pytest.fail):
         pass
 
@@ -48,15 +54,44 @@ def test_who_waits_says_so_again_and_again(monkeypatch: pytest.MonkeyPatch) -> N
     ):
         pytest.fail("two at once")
 
-    assert waited[0] == "waiting for another measurement on this host"
-    assert waited[1].startswith("waiting for another measurement on this host since ")
+    assert waited[0].startswith("waiting for another measurement on this host: pid ")
+    assert waited[1].startswith("waiting since 0 min for another measurement on this host: pid ")
+
+
+def test_secrets_of_who_holds_the_host_are_not_told(tmp_path: Path) -> None:
+    code = (
+        f"import sys, tempfile; tempfile.tempdir = {str(tmp_path)!r}\n"
+        "from pytest_distbench.machine.locks import alone_on_this_host\n"
+        "with alone_on_this_host(on_wait=print): print(flush=True); sys.stdin.read()"
+    )
+    command = [sys.executable, "-c", code, "--api-key", "s3cr3tValue"]
+    waited: list[str] = []
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as holder:
+        assert holder.stdout is not None
+        holder.stdout.readline()
+        with pytest.raises(LauncherError) as told, alone_on_this_host(on_wait=waited.append):
+            pytest.fail("two at once")
+        holder.communicate()
+
+    assert f"pid {holder.pid} (" in waited[0]
+    assert "s3cr3tValue" not in waited[0] + str(told.value)
+
+
+def test_the_lock_of_a_user_is_his_alone_and_that_of_a_gpu_for_all(tmp_path: Path) -> None:
+    with alone_on_this_host(on_wait=ignore), lease(["GPU-a"], on_wait=ignore):
+        modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in tmp_path.iterdir()}
+
+    assert modes == {f"distbench-{os.getuid()}.lock": 0o600, "distbench-gpu-GPU-a.lock": 0o666}
 
 
 def test_a_gpu_is_held_by_its_uuid_and_others_stay_free() -> None:
     with lease(["GPU-b", "GPU-a"], on_wait=pytest.fail):
         with lease(["GPU-c"], on_wait=pytest.fail):
             pass
-        with pytest.raises(LauncherError, match="the run that uses GPU-a has held"), lease(["GPU-a"], on_wait=ignore):
+        with (
+            pytest.raises(LauncherError, match="for the run that uses GPU-a"),
+            lease(["GPU-a"], on_wait=ignore),
+        ):
             pytest.fail("two at once")
 
 

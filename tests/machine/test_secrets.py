@@ -236,6 +236,15 @@ IN_TEXTS = [
     "password: >-\n  {}",
     'token = """{}"""',
     "PASSWORD=$'{}'",
+    "curl -u me:{} https://host",
+    "curl --user me:{}",
+    "sshpass -p {} ssh host",
+    "machine host login me password {} protocol x",
+    "<password>{}</password>",
+    "the password is {}, and",
+    "hf_token\t{}\tx",
+    '["TOKEN", "{}"]',
+    'b"token={}"',
 ]
 
 SHAPES = [  # put together here, so that no scanner of repositories takes them for real ones
@@ -300,6 +309,32 @@ def test_what_has_the_shape_of_a_secret_is_masked_wherever_it_stands(secret: str
     assert secret[:30] not in str(mask_arguments(["--note", text.format(secret)]))
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "token 5 of 10",
+        "password is required",
+        "the password must have 8letters",
+        "use the token embedding2 now",
+        "secret sauce1 of the layer3 block",
+        "unexpected key layer1.weight",
+        "docker run -u 1000:1000 image",
+        "--user ada",
+        'projections = ["token", "position"]',
+    ],
+)
+def test_words_that_only_stand_beside_such_a_name_stay_readable(text: str) -> None:
+    assert mask_text(text) == text
+    assert mask_arguments(text.split(" ")) == text.split(" ")
+
+
+def test_a_password_behind_the_option_of_a_list_of_arguments_is_masked() -> None:
+    assert mask_arguments(["curl", "-u", f"me:{PLAIN}"]) == ["curl", "-u", f"me:{MASK}"]
+    assert mask_arguments(["/bin/sshpass", "-p", PLAIN, "ssh"]) == ["/bin/sshpass", "-p", MASK, "ssh"]
+    assert mask_arguments(["--session-id", RANDOM]) == ["--session-id", MASK]
+    assert mask_text(f"x --session-id {RANDOM}") == f"x --session-id {MASK}"
+
+
 @pytest.mark.parametrize("name", ["session", "client_id", "webhook", "login", "license"])
 def test_random_letters_and_digits_are_masked_where_the_name_hints_at_a_secret(name: str) -> None:
     assert mask_secrets({name: RANDOM, "note": RANDOM}) == {name: MASK, "note": RANDOM}
@@ -333,6 +368,7 @@ def test_what_is_masked_keeps_its_form_and_can_be_stored(value: Any) -> None:
     ("given", "masked"),
     [
         ({"argv": ["--token", "S", 3]}, {"argv": ["--token", MASK, 3]}),
+        ({"pair": ["TOKEN", PLAIN]}, {"pair": ["TOKEN", MASK]}),
         ({"headers": [["X-Auth-Token", "S"]]}, {"headers": [["X-Auth-Token", MASK]]}),
         ({"env": [{"name": "HF_TOKEN", "value": "S"}]}, {"env": [{"name": "HF_TOKEN", "value": MASK}]}),
         ({"password": 12345678}, {"password": MASK}),

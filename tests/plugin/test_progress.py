@@ -58,8 +58,9 @@ def test_on_a_pipe_it_is_a_plain_line_now_and_then(monkeypatch: pytest.MonkeyPat
     assert out.getvalue() == "\ndistbench: test_a  launch 2  00:00\n"
 
 
-def test_what_may_take_long_is_told_at_once_on_a_pipe_too() -> None:
-    made, out = make(terminal=False)
+@pytest.mark.parametrize("quiet", [{"terminal": False}, {"verbosity": -1}])
+def test_what_a_run_waits_for_is_told_at_once_on_a_pipe_and_under_q_too(quiet: dict[str, Any]) -> None:
+    made, out = make(**quiet)
     made.begin("test_a")
     made.announce("waiting for another run")
 
@@ -70,7 +71,6 @@ def test_what_may_take_long_is_told_at_once_on_a_pipe_too() -> None:
 def test_under_q_and_with_another_reporter_it_stays_off(off: dict[str, Any]) -> None:
     made, out = make(**off)
     made.show("x")
-    made.announce("x")
 
     assert (made.wants_events, out.getvalue()) == (False, "")
 

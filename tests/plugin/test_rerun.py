@@ -32,9 +32,16 @@ def config(*arguments: str) -> Any:
     ],
 )
 def test_a_rerun_keeps_what_decides_how_a_test_runs(given: list[str], kept: list[str]) -> None:
-    command = rerun_command(config("suites", *given), "suites/test_a.py::test_b[ws2]")
+    item: Any = SimpleNamespace(path=Path("/p/suites/test_a.py"), nodeid="suites/test_a.py::test_b[ws2]")
+    command = rerun_command(config("suites", *given), item)
 
     assert command == " ".join(["pytest", "'suites/test_a.py::test_b[ws2]'", *kept])
+
+
+def test_a_rerun_names_the_file_wherever_it_lies_and_whatever_pytest_calls_it() -> None:
+    item: Any = SimpleNamespace(path=Path("/q/tests/test_a.py"), nodeid="tests/test_a.py::test_b")
+
+    assert rerun_command(config(), item) == "pytest ../q/tests/test_a.py::test_b"
 
 
 def test_the_command_that_records_has_one_update_and_its_own_number_of_launches() -> None:

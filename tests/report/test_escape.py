@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_distbench.report.escape import escape, escape_lines
+from pytest_distbench.report.escape import escape, escape_cell, escape_lines
 
 
 @given(st.text())
@@ -41,3 +41,18 @@ def test_a_command_that_acts_wherever_it_stands_is_broken(command: str) -> None:
     assert not any(start in shown for start in ("##[", "##vso[", "##teamcity["))
     assert shown.replace("\\", "") == command
     assert escape(shown) == shown
+
+
+@pytest.mark.parametrize("formula", ["=cmd|' /C calc'!A0", "+1+1", "-2+3", "@SUM(A1)", "\t=1", "＝1+1"])  # noqa: RUF001 wide
+def test_a_cell_of_a_spreadsheet_is_no_formula(formula: str) -> None:
+    assert escape_cell(formula) == f"'{formula}"
+
+
+@pytest.mark.parametrize("text", ["-5", "+1e-3", "-inf", "a=b", "2-1", "step[seed=1]", ""])
+def test_numbers_and_names_in_a_cell_stay_as_they_are(text: str) -> None:
+    assert escape_cell(text) == text
+
+
+def test_a_cell_is_safe_where_a_terminal_or_a_ci_system_reads_it() -> None:
+    assert escape_cell("x\n::error::a\r\x9b2J") == "x\\n::error::a\\r\\x9b2J"
+    assert escape_cell("::error::a") == "\\::error::a"

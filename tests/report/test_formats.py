@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import io
+from dataclasses import replace
 
 import pytest
+from markdown_it import MarkdownIt
 from support.results import result, verdict
 
 from pytest_distbench.records.run import RunRecord
@@ -22,7 +24,7 @@ SECTION = verdict_section([result(verdict("regressed", metric="a|\x1bb"))])
     [
         ("text", "verdict    test         metric", "a|\\x1bb"),
         ("markdown", "| verdict | test | metric |", "| a&#124; b |"),
-        ("csv", "verdict,test,metric", "a|"),
+        ("csv", "verdict,test,metric", "a|\\x1bb"),
     ],
 )
 def test_a_table_is_written_so_that_its_readers_are_safe(name: str, first: str, cell: str) -> None:
@@ -36,3 +38,14 @@ def test_a_table_is_written_so_that_its_readers_are_safe(name: str, first: str, 
 
 def test_only_parquet_is_no_text() -> None:
     assert [name for name, row in FORMATS.items() if not row.is_text] == ["parquet"]
+
+
+def test_lines_below_a_table_are_no_markup() -> None:
+    section = replace(SECTION, footer=["# <img src=x onerror=a>", "# Avg bus bandwidth: 1"])
+    out = io.BytesIO()
+    FORMATS["markdown"].write(section, RECORD, out)
+    below = out.getvalue().decode().rpartition("\n\n")[2]
+
+    assert MarkdownIt("gfm-like").render(below) == (
+        "<p>#<!-- --> &lt;img src=x onerror=a&gt;<br>\n#<!-- --> Avg bus bandwidth: 1<br></p>\n"
+    )

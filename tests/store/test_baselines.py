@@ -7,6 +7,8 @@ import multiprocessing
 import os
 import random
 import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -190,11 +192,57 @@ def test_a_later_schema_is_refused_and_left_alone(store: BaselineStore) -> None:
 
 
 @pytest.mark.parametrize(
-    "test", ["../escape.py::test_x", "/abs/test_x.py::test_x", "suites/test_x.py::te/st", "suites/test_x.py"]
+    "test",
+    [
+        "suites/../../escape.py::test_x",
+        "..//escape.py::test_x",
+        "../::test_x",
+        "..::test_x",
+        "/abs/test_x.py::test_x",
+        "suites/test_x.py::te/st",
+        "suites/test_x.py",
+    ],
 )
 def test_a_path_cannot_leave_the_store(store: BaselineStore, test: str) -> None:
     with pytest.raises(StoredFileError, match="no place below the baseline folder"):
         store.write(test, KEY, entry(1.0))
+
+
+@pytest.mark.parametrize("test", ["test_größe.py::test_a", "test_a.py::test_größe"])
+def test_a_name_that_the_locale_has_no_letters_for_is_told_as_that(tmp_path: Path, test: str) -> None:
+    name = test.encode().decode("ascii", "surrogateescape") if test.startswith("test_g") else test
+    script = f"""
+from pathlib import Path
+from pytest_distbench.store.baselines import BaselineStore
+BaselineStore(Path({str(tmp_path)!r}), "cpu").entries({name!a})
+"""
+    ascii_only = {**os.environ, "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    done = subprocess.run([sys.executable, "-c", script], env=ascii_only, capture_output=True, text=True, check=False)
+
+    assert "in ascii, the encoding of file names here. Set LC_ALL=C.UTF-8 or PYTHONUTF8=1" in done.stderr
+
+
+def test_tests_beside_the_root_directory_have_their_own_places_in_the_store(store: BaselineStore) -> None:
+    tests = ["../../b/tests/test_a.py::t", "../b/tests/test_a.py::t", "b/tests/test_a.py::t"]
+    places = [store.write(test, KEY, entry(i)).relative_to(store.folder) for i, test in enumerate(tests)]
+
+    assert [place.parent.as_posix().partition("/")[2] for place in places] == [
+        "_above_/_above_/b/tests/test_a/t",
+        "_above_/b/tests/test_a/t",
+        "b/tests/test_a/t",
+    ]
+    assert [store.entry(test, KEY) for test in tests] == [entry(0), entry(1), entry(2)]
+
+
+def test_two_tests_with_one_place_do_not_share_a_baseline(store: BaselineStore) -> None:
+    store.write("../b/test_a.py::t", KEY, entry(1.0))
+    other = "_above_/b/test_a.py::t"
+
+    for use in (store.entry, lambda test, key: store.write(test, key, entry(2.0)), lambda test, _: store.entries(test)):
+        with pytest.raises(
+            StoredFileError, match=r"holds .*\.\./b/test_a\.py::t.*, and _above_/b.* has the same place"
+        ):
+            use(other, KEY)
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from pathlib import Path
 
 import pytest
@@ -10,7 +9,7 @@ from support.stores import KEY, PLATFORM, TEST, entry
 
 from pytest_distbench.errors import StoredFileError
 from pytest_distbench.store.baselines import BaselineFile, BaselineStore
-from pytest_distbench.store.exchange import FORMATS, entries_of, write_json
+from pytest_distbench.store.exchange import entries_of, write_json
 
 FILE = BaselineFile(schema=1, test=TEST, platform=PLATFORM, key=KEY, entry=entry(1.0, 2.0, tolerance=0.5))
 
@@ -44,10 +43,3 @@ def test_a_line_that_is_no_entry_is_named_after_those_before_it(tmp_path: Path) 
 def test_a_file_that_is_not_there_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(StoredFileError, match="cannot read: No such file"):
         list(entries_of(tmp_path / "none.json"))
-
-
-def test_a_table_has_a_row_for_each_value() -> None:
-    out = io.BytesIO()
-    FORMATS["csv"]([FILE], out)
-
-    assert len(out.getvalue().decode().splitlines()) == 3

@@ -14,11 +14,11 @@ from pytest_distbench.store.tables import write_csv, write_parquet
 TABLE = Table({"name": str, "n": int, "x": float, "ok": bool}, [("a,b", 1, 0.5, True), ("ü", None, None, None)])
 
 
-def test_csv_has_a_header_and_empty_cells() -> None:
+def test_csv_has_a_header_and_empty_cells_and_its_texts_are_made_safe() -> None:
     out = io.BytesIO()
-    write_csv(TABLE, out)
+    write_csv(TABLE, out, show=str.upper)
 
-    assert out.getvalue().decode() == 'name,n,x,ok\n"a,b",1,0.5,True\nü,,,\n'
+    assert out.getvalue().decode() == 'NAME,N,X,OK\n"A,B",1,0.5,True\nÜ,,,\n'
 
 
 def test_parquet_keeps_the_types_also_of_an_empty_table() -> None:

@@ -28,7 +28,7 @@ class Loop:
         self.follower = Follower(self._count, self._read, lambda: self.described, CAPACITY)
 
     def _count(self) -> Count | None:
-        return None if self.entered is None else Count(self.entered, self.entered)
+        return None if self.entered is None else (self.entered, self.entered)
 
     def _read(self, stretches: Sequence[tuple[int, int]]) -> list[list[Collective] | None]:
         """What the last ``CAPACITY`` were."""

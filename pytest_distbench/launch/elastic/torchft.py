@@ -6,12 +6,12 @@ The lighthouse is the controller's, so that it outlives every node; the manager 
 from __future__ import annotations
 
 import os
-import sys
 import time
 from collections.abc import Callable
 
 from pytest_distbench.launch.elastic.agents import LOOPBACK, MAX_RESTARTS, AgentEngine
 from pytest_distbench.launch.elastic.engines import EngineSetup
+from pytest_distbench.launch.torchrun import torchrun_on_loopback
 
 _QUIET = {"RUST_LOG": "warn"}
 """Unless the user wants more: torchft tells of every step in half a dozen lines."""
@@ -47,13 +47,8 @@ class TorchftEngine(AgentEngine):
 
     def _command(self, slot: int) -> list[str]:
         return [
-            sys.executable, "-m", "torch.distributed.run",
-            "--standalone",
-            "--nnodes=1",
-            "--nproc-per-node=1",
+            *torchrun_on_loopback(1, logs=self._files.torchrun_logs / str(slot)),
             f"--max-restarts={MAX_RESTARTS}",
-            f"--log-dir={self._files.torchrun_logs / str(slot)}",
-            f"--local-addr={LOOPBACK}",
             "-m", "pytest_distbench.worker", "torchft", str(self._files.plan),
         ]  # fmt: skip
 

@@ -25,6 +25,7 @@ _PLAN = "DISTBENCH_NOTES"
 _LONGEST_ERROR = 300
 _SLOT = "DISTBENCH_SLOT"
 """As in ``records/elastic.py``."""
+_LOOPBACK = "127.0.0.1"
 _WORKER = "DISTBENCH_WORKER"
 """In what a worker of an elastic job starts itself, such as the processes of a data loader: they are no workers."""
 
@@ -133,9 +134,40 @@ def _look_at(module: Any) -> None:
         return result
 
     module.init_process_group = join_and_note
+    if _SLOT in os.environ:
+        _close_doors(sys.modules.get("torch.distributed.rendezvous"))
     _note(0)
     _note_what_it_raises()
     _note_moment("torch")
+
+
+def _close_doors(module: Any) -> None:
+    """Let the store that rank 0 makes listen where all are told to meet: torch's own does on every interface."""
+    import functools
+    import socket
+
+    make = getattr(module, "TCPStore", None)
+    if make is None:
+        return
+
+    @functools.wraps(make)
+    def make_on_loopback(*args: Any, **options: Any) -> Any:
+        address = options.get("host_name"), options.get("port")
+        if options.get("is_master") and address[0] == _LOOPBACK:
+            try:
+                listener = socket.create_server(address)
+            except OSError:
+                return make(*args, **options)  # this process has one there, which torch shares
+            options["master_listen_fd"] = listener.detach()
+            try:
+                return make(*args, **options)
+            except RuntimeError as error:
+                if "USE_LIBUV" not in str(error):
+                    raise
+                return make(*args, **{**options, "use_libuv": False})  # as ``store_on`` in torch_internals.py
+        return make(*args, **options)
+
+    module.TCPStore = make_on_loopback
 
 
 def _give_way() -> None:

@@ -32,7 +32,8 @@ def test_nodes_are_torchruns_of_one_worker_that_know_a_lighthouse_which_answers(
 
     assert "Lighthouse" in page
     assert (variables["MINE"], variables["RUST_LOG"]) == ("1", "warn")
-    assert command[:3] == [sys.executable, "-m", "torch.distributed.run"]
+    assert command[:2] == [sys.executable, "-c"]
+    assert "--rdzv-backend=distbench-loopback" in command
     parsed = get_args_parser().parse_args(command[3:])
-    assert (parsed.standalone, parsed.nproc_per_node) == (True, "1")
+    assert (parsed.nnodes, parsed.nproc_per_node) == ("1", "1")
     assert (parsed.training_script, parsed.training_script_args[0]) == ("pytest_distbench.worker", "torchft")
