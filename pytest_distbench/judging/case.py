@@ -101,7 +101,7 @@ def judge_missing(
     stored: Mapping[str, BaselineMetric],
 ) -> list[Judgement]:
     """What is stored, wanted, and not among what was found."""
-    asked = [key for key, metric in stored.items() if not METRIC_KINDS[metric.better].accompanies]
+    asked = [key for key in stored if metric_name(key) != PEAK_MEMORY]
     unseen = [key for key in asked if key not in found and terms.wants(metric_name(key))]
     reasons = left_out(unseen, found, terms)
     verdicts = [
@@ -326,7 +326,8 @@ def busier_cores(entry: BaselineEntry | None, launches: Sequence[LaunchRecord]) 
 def crowding(entry: BaselineEntry | None, launches: Sequence[LaunchRecord], *, cores: int) -> float | None:
     """How many times as long other processes made the median launch take, over what they did at the baseline.
 
-    Where they used next to nothing it was not they: a container with a share of the CPUs lets its own wait, too.
+    Where they wanted no more than then, it was not they: helpers that the code starts wait, too, and so does a
+    container that has a share of the CPUs.
 
     Args:
         entry: of the baseline.
@@ -334,7 +335,7 @@ def crowding(entry: BaselineEntry | None, launches: Sequence[LaunchRecord], *, c
         cores: of the machine that measured.
     """
     now = [launch.crowding for launch in launches if launch.crowding is not None]
-    if entry is None or entry.crowding is None or not now:
+    if entry is None or entry.crowding is None or entry.foreign_wanted is None or not now:
         return None
-    used = statistics.median(launch.foreign_cores or 0.0 for launch in launches)
-    return statistics.median(now) / entry.crowding if used > BUSIER_SHARE * cores else 1.0
+    more = statistics.median(launch.foreign_wanted or 0.0 for launch in launches) - entry.foreign_wanted
+    return statistics.median(now) / entry.crowding if more > BUSIER_SHARE * cores else 1.0

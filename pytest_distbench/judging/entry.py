@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from pytest_distbench.judging import golden_curve
 from pytest_distbench.judging.cards import norm_of
@@ -31,8 +31,6 @@ def make_entry(
     for key, found in measured.items():
         if found[0].is_judged:
             metrics[key] = stored_metric(found, tolerance=kept[key].tolerance if key in kept else None)
-    foreign = [f.foreign_cores for f in launches if f.foreign_cores is not None]
-    crowding = [f.crowding for f in launches if f.crowding is not None]
     return BaselineEntry(
         workload=case.workload,
         world_size=case.world_size,
@@ -41,8 +39,9 @@ def make_entry(
         params=case.params,
         software=software,
         metrics=metrics,
-        foreign_cores=round(statistics.median_high(foreign), 2) if foreign else None,
-        crowding=round(statistics.median_high(crowding), 2) if crowding else None,
+        foreign_cores=_of_median(launch.foreign_cores for launch in launches),
+        foreign_wanted=_of_median(launch.foreign_wanted for launch in launches),
+        crowding=_of_median(launch.crowding for launch in launches),
         fingerprints=fingerprints_of(launches),
         phases={name: _round(seconds) for name, seconds in phases_of(launches).items()},
         launch_s=_round(statistics.median(launch.wall_s for launch in launches)),
@@ -51,6 +50,11 @@ def make_entry(
         xfail_perf=before.xfail_perf if before is not None else "",
         bounds=before.bounds if before is not None else {},
     )
+
+
+def _of_median(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return round(statistics.median_high(known), 2) if known else None
 
 
 def fingerprints_of(launches: Sequence[LaunchRecord]) -> dict[str, Fingerprint]:

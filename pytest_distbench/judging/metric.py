@@ -22,7 +22,7 @@ from pytest_distbench.judging.stats import LARGEST_EXPONENT, baseline_error_rate
 from pytest_distbench.judging.stored_rule import DRIFT, OBVIOUS_LAUNCHES, Answer, Comparison
 from pytest_distbench.records.baseline import BaselineMetric
 from pytest_distbench.records.kinds import METRIC_KINDS, TRAINING_RULES, Better
-from pytest_distbench.records.metric import Measurement
+from pytest_distbench.records.metric import PEAK_MEMORY, Measurement
 from pytest_distbench.records.record import replace
 from pytest_distbench.units import format_values, is_size
 
@@ -116,7 +116,7 @@ def judge(current: Sequence[Measurement], baseline: BaselineMetric | None, rule:
     if len(known) < len(values) and (baseline is None or None not in baseline.launches):
         missed = len(values) - len(known)
         return draft.settle("regressed", f"no value in {missed} of {len(values)} launches")
-    if baseline is None and METRIC_KINDS[first.better].accompanies:
+    if baseline is None and first.name == PEAK_MEMORY:
         return unasked(draft)
     if baseline is None:
         return draft.settle("missing", "no baseline for this metric")

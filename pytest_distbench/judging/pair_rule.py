@@ -30,7 +30,7 @@ from pytest_distbench.judging.metric import Rule, decision, first_difference, un
 from pytest_distbench.judging.order_rule import compare_by_order, have_ratios, why_nothing_was_timed
 from pytest_distbench.judging.stats import BLIND_LIMIT, LARGEST_EXPONENT, shared_error_rate, student_t_quantile
 from pytest_distbench.records.kinds import METRIC_KINDS, VerdictName
-from pytest_distbench.records.metric import Measurement
+from pytest_distbench.records.metric import PEAK_MEMORY, Measurement
 from pytest_distbench.units import format_values
 
 TOLERANCE = 0.05
@@ -106,7 +106,7 @@ def judge_pairs(pairs: Sequence[tuple[Measurement | None, Measurement | None]], 
     if not draft.metric.is_judged:
         return draft.settle("unchanged", "recorded, not judged")
     kind = METRIC_KINDS[draft.metric.better]
-    if kind.accompanies and not (reference and current):
+    if draft.metric.name == PEAK_MEMORY and not (reference and current):
         return unasked(draft)
     if not reference:
         return draft.settle("missing", "the reference does not record this metric")

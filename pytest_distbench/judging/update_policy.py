@@ -8,7 +8,7 @@ from pytest_distbench.judging.order_rule import why_nothing_was_timed
 from pytest_distbench.records.baseline import BaselineEntry, BaselineMetric
 from pytest_distbench.records.kinds import METRIC_KINDS, VERDICT_KINDS
 from pytest_distbench.records.launch import LaunchRecord
-from pytest_distbench.records.metric import Measurement
+from pytest_distbench.records.metric import PEAK_MEMORY, Measurement
 from pytest_distbench.records.verdict import Verdict
 from pytest_distbench.units import why_impossible
 
@@ -71,7 +71,7 @@ def why_not_storable(launches: Sequence[LaunchRecord], *, fewest: int = 2) -> st
         fewest: with fewer, what has noise is refused.
     """
     judged = [m for launch in launches for m in launch.measurements if m.is_judged]
-    if all(METRIC_KINDS[m.better].accompanies for m in judged):
+    if all(m.name == PEAK_MEMORY for m in judged):
         return "nothing was measured that can be judged"
     reached = {m.name for m in judged if m.value is not None}
     lacking = [

@@ -64,7 +64,10 @@ def _memory(num_bytes: int, facts: dict[str, Scalar]) -> Measurement:
 
 def with_load(record: LaunchRecord, load: Load | None) -> LaunchRecord:
     """The record of a launch with what other processes did to it meanwhile, as far as that is known."""
-    return replace(record, foreign_cores=load.foreign_cores, crowding=load.crowding) if load is not None else record
+    if load is None:
+        return record
+    wanted, crowding = load.foreign_wanted, load.crowding
+    return replace(record, foreign_cores=load.foreign_cores, foreign_wanted=wanted, crowding=crowding)
 
 
 def merge_fingerprints(reports: Sequence[RankReport], *, stands_for: int | None = None) -> dict[str, Fingerprint]:

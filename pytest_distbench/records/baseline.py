@@ -71,8 +71,10 @@ class BaselineEntry(Record, frozen=True, kw_only=True, omit_defaults=True):
     params: dict[str, Any] = {}
     foreign_cores: float | None = None
     """Cores that other processes used in the median launch; None where the body was too short to tell."""
+    foreign_wanted: float | None = None
+    """Cores that they would have used, had there been enough; None where that is not known."""
     crowding: float | None = None
-    """How many times as long its work took because they wanted the same CPUs; None where that is not known."""
+    """How many times as long its work took because they wanted the same cores; None where that is not known."""
     cards: CardNorm | None = None
     """How the GPUs fared; None on the CPU, and where nobody looked."""
     tolerance: Tolerance | None = None

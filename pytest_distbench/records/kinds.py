@@ -64,8 +64,6 @@ class MetricKind:
         keeps_series: whether a launch's record keeps the whole series.
         limit_text: how a limit, a fraction of the baseline, is printed.
         tolerance: that is used where the test and the baseline say nothing of the metric itself; None: the run's.
-        accompanies: it is measured beside whatever a test measures, and is nothing to judge alone: where one side has
-            none, nothing is said.
     """
 
     summary: str
@@ -78,7 +76,6 @@ class MetricKind:
     keeps_series: bool = False
     limit_text: Callable[[float], str] = _exact
     tolerance: float | None = None
-    accompanies: bool = False
 
     def __post_init__(self) -> None:
         """Check it.
@@ -177,14 +174,13 @@ METRIC_KINDS: dict[str, MetricKind] = {
         limit_text=lambda limit: f"-{limit:.1%}",
     ),
     "memory": MetricKind(
-        summary="what a rank needs of memory at most: may not rise",
+        summary="an amount of memory: may not rise, whatever else the machine does",
         reduce="max",
         rule="memory",
         sign=1,
         shape="number",
         limit_text=lambda limit: f"+{limit:.0%}",
         tolerance=0.2,
-        accompanies=True,
     ),
 }
 """By the name that ``better=`` takes."""

@@ -38,8 +38,10 @@ class LaunchRecord(Record, frozen=True, kw_only=True):
     """Of the rank that needed most, as the metric; 0: not known."""
     foreign_cores: float | None = None
     """Cores kept busy by other processes during the body; None where it was too short to tell."""
+    foreign_wanted: float | None = None
+    """Cores that they would have kept busy, had there been enough; None where that is not known."""
     crowding: float | None = None
-    """How many times as long the work took because they wanted the same CPUs; None where that is not known."""
+    """How many times as long the work took because they wanted the same cores; None where that is not known."""
     gpus: list[str] = []
     """UUIDs of the CUDA devices the ranks say they computed on, by rank; empty for those that do not say."""
     cards: list[CardWitness] = []

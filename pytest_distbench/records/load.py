@@ -35,6 +35,23 @@ class Load(Record, frozen=True, kw_only=True):
         return max(0.0, (self.busy_s - self.own_s) / self.wall_s)
 
     @property
+    def _longer(self) -> float | None:
+        """How many times as long threads take that could compute all the time; None where that is not known."""
+        if self.wall_s < SHORTEST_WINDOW_S or self.ran_s <= 0.0:
+            return None
+        return (self.ran_s + self.waited_s) / self.ran_s
+
+    @property
+    def foreign_wanted(self) -> float | None:
+        """Cores that other processes wanted: those they had, and as many times more as the own threads had to wait.
+
+        However many processes want two cores, they use no more than two.
+        """
+        if self._longer is None or self.foreign_cores is None:
+            return None
+        return self.foreign_cores * self._longer
+
+    @property
     def crowding(self) -> float | None:
         """How many times as long the own work took because others wanted its CPUs; 1: no longer; None: not known.
 
@@ -42,9 +59,9 @@ class Load(Record, frozen=True, kw_only=True):
         ones alone want more CPUs than there are, they wait for each other: that part is not the others'. Nor can the
         whole have been delayed by more than all waits together, which is little where most of it was sleep.
         """
-        if self.wall_s < SHORTEST_WINDOW_S or self.ran_s <= 0.0:
+        longer = self._longer
+        if longer is None:
             return None
-        longer = (self.ran_s + self.waited_s) / self.ran_s
         wanted = max(self.own_s, self.ran_s) * longer / self.wall_s
         by_waits = longer / max(1.0, wanted / self.cpus)
         at_most = self.wall_s / (self.wall_s - self.waited_s) if self.waited_s < self.wall_s else math.inf

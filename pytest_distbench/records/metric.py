@@ -22,7 +22,10 @@ WALL_TIME = "wall_time"
 """Of a script or a command from its start to its end."""
 
 PEAK_MEMORY = "peak_memory"
-"""Of the rank that needed most, in bytes; of a command, of the largest of its processes."""
+"""Of the rank that needed most, in bytes; of a command, of the largest of its processes.
+
+No test asks for it. So it is nothing to judge alone, and where one side has none, nothing is said.
+"""
 
 OWN_NAMES = (WALL_TIME, PEAK_MEMORY, "fingerprint")
 """Of what the plugin itself records, besides phases."""

@@ -14,6 +14,7 @@ from pytest_distbench.judging.software import software_changes
 from pytest_distbench.judging.update_policy import why_not_stored
 from pytest_distbench.records.case import EntryName
 from pytest_distbench.records.kinds import METRIC_KINDS, VERDICT_KINDS
+from pytest_distbench.records.metric import PEAK_MEMORY
 from pytest_distbench.records.run import CaseResult
 from pytest_distbench.records.verdict import Verdict
 from pytest_distbench.report.causes import cause_lines
@@ -136,8 +137,8 @@ def missing_headline(result: CaseResult) -> str:
 
 def nothing_judged_headline(result: CaseResult) -> str:
     """One line: what the body recorded instead, and what to do."""
-    shown = ", ".join(v.metric for v in result.verdicts) or "nothing"
-    if any(m.is_judged for m in result.launches[-1].measurements):
+    shown = ", ".join(v.metric for v in result.verdicts if v.name != PEAK_MEMORY) or "nothing"
+    if any(m.is_judged and m.name != PEAK_MEMORY for m in result.launches[-1].measurements):
         return f"nothing that was measured is among the metrics= of the test's marker; there are {shown}"
     return (
         f"nothing was measured that can be judged: the body recorded {shown}; give what matters to rank.record "

@@ -6,7 +6,8 @@ from collections.abc import Iterable, Sequence
 from statistics import median
 
 from pytest_distbench.judging.links import link_at
-from pytest_distbench.records.kinds import METRIC_KINDS, VERDICT_KINDS
+from pytest_distbench.records.kinds import VERDICT_KINDS
+from pytest_distbench.records.metric import PEAK_MEMORY
 from pytest_distbench.records.run import CaseResult
 from pytest_distbench.records.verdict import Verdict
 from pytest_distbench.report.axes import point_text
@@ -98,11 +99,11 @@ def telling_verdicts(result: CaseResult) -> Iterable[Verdict]:
         return judged[:3]
     largest_change = max(times, key=lambda v: abs((v.ratio or 1.0) - 1.0))
     chosen = {times[0].metric, largest_change.metric, times[-1].metric}
-    return [v for v in judged if v.metric in chosen or v.kind in ("changed", "beyond")]
+    return [v for v in judged if v.metric in chosen or v.kind in ("changed", "beyond") or v.name == PEAK_MEMORY]
 
 
 def _is_quiet_company(verdict: Verdict) -> bool:
-    return METRIC_KINDS[verdict.better].accompanies and VERDICT_KINDS[verdict.kind].is_quiet
+    return verdict.name == PEAK_MEMORY and VERDICT_KINDS[verdict.kind].is_quiet
 
 
 def note_on_change(verdicts: Iterable[Verdict]) -> list[str]:

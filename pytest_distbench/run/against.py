@@ -129,7 +129,9 @@ class ReferenceSide:
         second, first = replace(ours, takes_turns=True), self._plan(replace(theirs, takes_turns=True))
         pair = supervise_pair((there, first), (here, second), on_progress=on_progress, on_output=on_output)
         # To each group the other one is foreign work, which says nothing about the machine.
-        reference, current = (record and replace(record, foreign_cores=None, crowding=None) for record in pair)
+        reference, current = (
+            record and replace(record, foreign_cores=None, foreign_wanted=None, crowding=None) for record in pair
+        )
         return self._explain(reference, first), current
 
     def _explain(self, record: LaunchRecord | None, plan: LaunchPlan) -> LaunchRecord | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from pytest_distbench.errors import DerivationError, show
@@ -87,10 +87,13 @@ class DerivedNumbers(Samples):
 
     def _of(self, launches: Sequence[LaunchRecord]) -> LaunchRecord:
         value = self._value([Values({m.key: m.value for m in launch.measurements}) for launch in launches])
-        foreign = [launch.foreign_cores for launch in launches if launch.foreign_cores is not None]
-        crowding = [launch.crowding for launch in launches if launch.crowding is not None]
         made = _launch(launches[0].index, replace(self._metric, value=value), launches[0].software)
-        return replace(made, foreign_cores=max(foreign, default=None), crowding=max(crowding, default=None))
+        return replace(
+            made,
+            foreign_cores=_largest(launch.foreign_cores for launch in launches),
+            foreign_wanted=_largest(launch.foreign_wanted for launch in launches),
+            crowding=_largest(launch.crowding for launch in launches),
+        )
 
     @property
     def _line(self) -> str:
@@ -118,6 +121,10 @@ class DerivedNumbers(Samples):
         if (self._metric.is_judged or self._metric.bounds) and (why := why_impossible(number, self._metric.unit)):
             raise DerivationError(f"{call}: its function returned {show(found)}: {why}{self._line}")
         return number
+
+
+def _largest(values: Iterable[float | None]) -> float | None:
+    return max((value for value in values if value is not None), default=None)
 
 
 def _launch(index: int, number: Measurement, software: Mapping[str, str]) -> LaunchRecord:

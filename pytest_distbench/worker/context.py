@@ -218,10 +218,11 @@ class RankContext:
             value: a number, a series (reduced over ranks element by element), or None for "has no value", such as
                 the steps to a goal that was never reached. Numbers are finite; numpy's and torch's count as Python's.
             unit: ``s`` and ``B`` are scaled where printed, any other text is shown as it is.
-            better: ``higher`` and ``lower`` are judged with their noise, ``exact`` must be equal, ``info`` is
-                shown and not judged. For seeded trainings: ``curve`` (a series, such as the first losses) must follow
-                the baseline's step by step, ``same`` may neither rise nor fall, ``steps`` (to a goal) may not rise,
-                ``floor`` (a quality at the end) may not fall; see docs/convergence.md.
+            better: ``higher`` and ``lower`` are judged with their noise, ``memory`` (bytes) may not rise by a fifth,
+                ``exact`` must be equal, ``info`` is shown and not judged. For seeded trainings: ``curve`` (a series,
+                such as the first losses) must follow the baseline's step by step, ``same`` may neither rise nor
+                fall, ``steps`` (to a goal) may not rise, ``floor`` (a quality at the end) may not fall; see
+                docs/convergence.md.
             reduce: over the ranks that recorded it. Default: the worst rank (``max`` for lower, ``min`` for
                 higher), rank 0 for info, ``mean`` for curve and same; for exact, steps and floor ``all``: the ranks
                 must agree.

@@ -122,5 +122,5 @@ def test_kinds_of_a_seeded_training_are_not_for_derived_numbers(project: Callabl
     )
     result = run(made)
 
-    result.stdout.fnmatch_lines(["*judge('loss'): better='same'; wanted higher, lower, exact or info.*"])
+    result.stdout.fnmatch_lines(["*judge('loss'): better='same'; wanted higher, lower, exact, info or memory.*"])
     assert result.ret == 1

@@ -93,16 +93,19 @@ def test_a_machine_that_is_busier_than_at_the_baseline_makes_a_slowdown_inconclu
 def test_ranks_that_wait_longer_for_cpus_explain_a_slowdown_though_no_more_cores_are_in_use(
     then: float | None, now: float | None, slower: float, kind: str
 ) -> None:
-    made = launches(*[slower * v for v in QUIET], foreign_cores=1.2, crowding=now)
+    made = launches(*[slower * v for v in QUIET], foreign_cores=1.2, foreign_wanted=8.0, crowding=now)
+    stored = replace(STORED, foreign_cores=1.0, foreign_wanted=1.0, crowding=then)
 
-    assert verdicts(made, replace(STORED, foreign_cores=1.0, crowding=then))["step"].kind == kind
+    assert verdicts(made, stored)["step"].kind == kind
 
 
-def test_waits_are_not_put_down_to_others_where_others_used_nothing() -> None:
-    """In a container with a share of the CPUs the code makes itself wait."""
-    made = launches(*[1.5 * v for v in QUIET], foreign_cores=0.1, crowding=3.0)
+@pytest.mark.parametrize("wanted", [0.0, 1.0])
+def test_waits_are_not_put_down_to_others_where_others_want_no_more(wanted: float) -> None:
+    """In a container with a share of the CPUs the code makes itself wait; or its own helpers do, beside a neighbour."""
+    made = launches(*[1.5 * v for v in QUIET], foreign_cores=0.7 * wanted, foreign_wanted=wanted + 0.1, crowding=3.0)
+    stored = replace(STORED, foreign_cores=wanted, foreign_wanted=wanted, crowding=1.0)
 
-    assert verdicts(made, replace(STORED, foreign_cores=0.0, crowding=1.0))["step"].kind == "regressed"
+    assert verdicts(made, stored)["step"].kind == "regressed"
 
 
 def test_a_full_launch_that_lacks_a_metric_counts_as_without_value() -> None:

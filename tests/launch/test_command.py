@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
 import pytest
 from support.plans import make_plan
 from support.processes import wait_for, working_in
@@ -16,6 +17,8 @@ from support.processes import wait_for, working_in
 from pytest_distbench.launch.command import launch_command
 from pytest_distbench.read import jsonl, stdout
 from pytest_distbench.records.launch import LaunchRecord
+from pytest_distbench.records.launch_files import LaunchFiles
+from pytest_distbench.records.load import CommandUse
 from pytest_distbench.records.plan import BodyReference
 from pytest_distbench.records.reader import Reader
 from pytest_distbench.records.record import replace
@@ -97,6 +100,29 @@ def test_it_is_measured_and_read(run: Run) -> None:
     assert values["wall_time"] == record.wall_s > 0
     assert record.peak_memory_bytes > 2**20
     assert record.output(0) == "loss 0.5 2\n"
+
+
+COMPUTES = """
+import subprocess, sys, time
+work = "import time\\nwhile time.process_time() < 0.3: pass\\n"
+helper = subprocess.Popen([sys.executable, "-c", work + "print(flush=True); time.sleep(1000)"], stdout=subprocess.PIPE)
+needed = bytearray(b"x") * (int(sys.argv[1]) * 2**20)
+exec(work)
+helper.stdout.readline()
+"""
+"""Computes beside a helper that is still there when it ends."""
+
+
+def test_what_it_has_started_is_its_own_and_its_largest_process_is_measured(run: Run) -> None:
+    few, many = run(COMPUTES, "1"), run(COMPUTES, "200")
+    [little], [much] = ([m for m in record.measurements if m.name == "peak_memory"] for record in (few, many))
+
+    assert (much.better, much.facts) == ("memory", {"of": "its largest process"})
+    assert much.value - little.value == pytest.approx(199 * 2**20, rel=0.1)
+    used = msgspec.json.decode(LaunchFiles(Path(few.logs)).used.read_bytes(), type=CommandUse)
+    assert used.load is not None
+    assert used.load.own_s >= 0.55
+    assert (few.foreign_cores, few.crowding) == (used.load.foreign_cores, used.load.crowding)
 
 
 def test_its_exit_code_is_told_with_the_end_of_its_output(run: Run) -> None:

@@ -119,7 +119,7 @@ def test_measurements_come_back_reduced(launch: Launch) -> None:
     found = {m.key: m for m in record.measurements}
 
     phases = {"phase/outer", "phase/outer/inner", "phase/latency/fill[message_bytes=1024]"}
-    assert set(found) == {"latency[message_bytes=1024]", "sum", *phases}
+    assert set(found) == {"latency[message_bytes=1024]", "sum", "peak_memory", *phases}
     assert len(found["phase/latency/fill[message_bytes=1024]"].series) == 5
     assert found["sum"].value == 512.0
     assert found["latency[message_bytes=1024]"].summary is not None

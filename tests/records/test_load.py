@@ -21,7 +21,7 @@ def test_foreign_cores_are_what_the_launch_did_not_use_itself() -> None:
 def test_a_short_body_says_nothing_about_others() -> None:
     short = load(wall_s=0.04)
 
-    assert (short.foreign_cores, short.crowding) == (None, None)
+    assert (short.foreign_cores, short.foreign_wanted, short.crowding) == (None, None, None)
 
 
 def test_alone_nothing_takes_longer() -> None:
@@ -33,7 +33,17 @@ def test_beside_eight_others_two_ranks_on_two_cores_take_five_times_as_long() ->
     crowded = load(own_s=4.0, ran_s=4.0, waited_s=16.0)
 
     assert crowded.foreign_cores == 1.6
+    assert crowded.foreign_wanted == pytest.approx(8.0)
     assert crowded.crowding == pytest.approx(5.0)
+
+
+def test_helpers_that_the_code_starts_do_not_make_its_neighbours_want_more() -> None:
+    """A body that sleeps beside one busy loop; then its two helpers compute, and the loop has two thirds of a core."""
+    sleeps = load(busy_s=10.1, own_s=0.1, ran_s=0.1, waited_s=0.0)
+    helped = load(own_s=13.3, ran_s=13.3, waited_s=6.7)
+
+    assert sleeps.foreign_wanted == pytest.approx(1.0)
+    assert helped.foreign_wanted == pytest.approx(1.0, abs=0.02)
 
 
 def test_own_threads_that_wait_for_each_other_are_not_delayed_by_others() -> None:

@@ -40,7 +40,8 @@ def test_three_clocks_and_what_follows_from_them(launcher: Launcher, tmp_path: P
 
     assert (record.outcome, record.reason) == ("passed", "")
     found = {m.name: m for m in record.measurements}
-    assert list(found) == ["communication_time", "compute_time", "both_time", "exposed_time", "overlap"]
-    assert [m.name for m in record.measurements if m.is_judged] == ["communication_time", "compute_time", "both_time"]
+    assert list(found) == ["communication_time", "compute_time", "both_time", "exposed_time", "overlap", "peak_memory"]
+    judged = ["communication_time", "compute_time", "both_time", "peak_memory"]
+    assert [m.name for m in record.measurements if m.is_judged] == judged
     assert 0 <= (found["overlap"].value or 0.0) <= 1
     assert {m.identity["matrix"] for m in record.measurements} == {16}

@@ -159,7 +159,7 @@ def test_an_operation_whose_output_is_another_buffer_is_measured_and_checked(lau
 def test_an_operation_that_sends_nothing_is_measured_once(launch: Launch) -> None:
     record = launch("BARRIER.sweep", params=params(4, 24))
 
-    assert [m.key for m in record.measurements] == ["latency[message_bytes=0]"]
+    assert [m.key for m in record.measurements] == ["latency[message_bytes=0]", "peak_memory"]
 
 
 def test_a_result_is_checked_on_the_ranks_that_have_one(launch: Launch) -> None:

@@ -1,0 +1,70 @@
+"""Peak memory is judged without being asked for."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from support.launching import RunInside
+
+pytestmark = pytest.mark.spawn
+
+TEST = """
+import os
+
+def body(rank):
+    import torch
+    mebibytes = int(os.environ["MEBIBYTES"]) if rank.rank == 1 else 1
+    needed = torch.ones(mebibytes * 2**20 // 4)
+    rank.record("sum", float(needed[0]), better="exact")
+
+def nothing(rank):
+    import torch
+    torch.ones(2**24)
+
+def test_it(distbench):
+    distbench.run(body)
+"""
+
+JUDGES_NOTHING = """
+
+def test_nothing(distbench):
+    distbench.run(nothing)
+"""
+
+
+def test_twice_the_memory_of_one_rank_is_red_and_the_same_is_green(
+    pytester: pytest.Pytester, run_inside: RunInside, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytester.makepyfile(test_it=TEST + JUDGES_NOTHING)
+    monkeypatch.setenv("MEBIBYTES", "100")
+    judging = ("--world-size=2", "-k", "not nothing")
+    stored = run_inside("--world-size=2", "--distbench-update=new", "--distbench-launches=3")
+    same = run_inside(*judging, "--distbench-json=same.json")
+    monkeypatch.setenv("MEBIBYTES", "200")
+    doubled = run_inside(*judging)
+
+    assert (stored.ret, same.ret, doubled.ret) == (1, 0, 1)
+    stored.stdout.fnmatch_lines(["*recorded nothing*"])  # of the body that does: memory alone is nothing to judge
+    [case] = json.loads((pytester.path / "same.json").read_text())["results"]
+    [verdict] = [v for v in case["verdicts"] if v["metric"] == "peak_memory"]
+    assert (verdict["kind"], verdict["better"], verdict["facts"]) == ("unchanged", "memory", {"rank": 1})
+    same.stdout.fnmatch_lines(["1 metric of 1 case in 1 launch: 1 within limits"])
+    doubled.stdout.fnmatch_lines(["*peak_memory*", "*rank 1 needs most*"])
+    doubled.stdout.no_fnmatch_line("*sum: regressed*")
+
+
+def test_a_bound_of_memory_needs_no_baseline(
+    pytester: pytest.Pytester, run_inside: RunInside, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytester.makepyfile(
+        test_it="import pytest\n"
+        + TEST.replace("def test_it", "@pytest.mark.distbench(bounds={'peak_memory': '64 MiB'})\ndef test_it")
+    )
+    monkeypatch.setenv("MEBIBYTES", "20")
+    within = run_inside("--world-size=2")
+    monkeypatch.setenv("MEBIBYTES", "100")
+    beyond = run_inside("--world-size=2")
+
+    assert (within.ret, beyond.ret) == (0, 1)
+    beyond.stdout.fnmatch_lines(["*peak_memory*at most 64 MiB*"])
