@@ -192,7 +192,7 @@ def conformance(bench: Bench) -> Seen:
 def suites(bench: Bench) -> Seen:
     """The suites record baselines on up to two GPUs, are green twice after it, and trainings repeat in every digit."""
     common = ["suites", f"--world-size={min(2, bench.count)}", f"--distbench-baselines={bench.baselines}"]
-    common += [*SMALL, *SOME, "--distbench-tolerance=1e6"] if bench.stand_in else []
+    common += [*SMALL, *SOME, "--distbench-tolerance=5"] if bench.stand_in else []
     first = bench.pytest(*common, "--distbench-update", name="update")
     again = [bench.pytest(*common, name=f"again{i}") for i in range(2)]
     curves = [v for ran in again for case in ran.cases for v in case.verdicts if v.better == "curve"]
@@ -210,7 +210,7 @@ def against(bench: Bench) -> Seen:
         *("-k", "float32 and not mlbench or logistic"),
         f"--world-size={min(2, bench.count)}",
         "--distbench-against=HEAD",
-        *(["--distbench-against-tolerance=1e6", *SMALL] if bench.stand_in else []),
+        *(["--distbench-against-tolerance=5", *SMALL] if bench.stand_in else []),
         name="against",
     )
     kinds = [v.kind for case in ran.cases for v in case.verdicts if v.is_judged]

@@ -84,18 +84,24 @@ def elastic_plan(
     changes: Sequence[Change],
     *,
     nodes: tuple[int, int],
+    start: int | None = None,
     seed: int = 0,
     checkpoint_every: int = 10,
+    body: BodyReference | None = None,
+    params: Mapping[str, object] | None = None,
 ) -> LaunchPlan:
-    """The plan of a small elastic training that begins with all its nodes, and ends when its changes were carried out.
+    """The plan of a small elastic training that ends when its changes were carried out.
 
     Args:
         folder: for the launch's own folder.
         engine: a row of the table of engines.
         changes: of the membership.
         nodes: fewest and most.
+        start: nodes at the beginning; None: the most.
         seed: of the training.
         checkpoint_every: steps.
+        body: another training.
+        params: of that training.
     """
     directory = folder / uuid.uuid4().hex
     directory.mkdir()
@@ -103,7 +109,7 @@ def elastic_plan(
     job = ElasticJob(
         least=nodes[0],
         most=nodes[1],
-        start=nodes[1],
+        start=nodes[1] if start is None else start,
         plan=MembershipPlan(changes=list(changes)),
         engine=engine,
         version=kind.version(),
@@ -115,8 +121,8 @@ def elastic_plan(
         world_size=job.most,
         backend="gloo",
         device="cpu",
-        body=BodyReference(file=str(BODIES), function="elastic_training"),
-        params={"changes": len(changes), "timeline": str(LaunchFiles(directory).timeline)},
+        body=body or BodyReference(file=str(BODIES), function="elastic_training"),
+        params=dict(params or {"changes": len(changes), "timeline": str(LaunchFiles(directory).timeline)}),
         seeds=[seed],
         timeout_s=600.0,
         directory=str(directory),

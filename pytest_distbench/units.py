@@ -69,6 +69,29 @@ def is_size(unit: str) -> bool:
     return _dimension(unit)[0] == "B"
 
 
+def is_duration(unit: str) -> bool:
+    """Whether it measures time."""
+    return _dimension(unit)[0] == "s"
+
+
+def is_rate(unit: str) -> bool:
+    """Whether it counts something per time."""
+    return _dimension(unit)[0].endswith("/s")
+
+
+def why_impossible(value: float, unit: str) -> str:
+    """Why nothing of this unit can be measured with this value, in a clause; empty where it can.
+
+    A time is above 0 s, whatever was timed; a size is not below 0 B.
+    """
+    kind = _dimension(unit)[0]
+    if kind == "s" and value <= 0:
+        return f"{format_quantity(value, unit)} is no time that anything takes"
+    if kind == "B" and value < 0:
+        return f"{format_quantity(value, unit)} is no size"
+    return ""
+
+
 def _dimension(unit: str) -> tuple[str, float]:
     """What a unit measures, and one of it in base units: a GB/s is 1e9 of ``B/s``."""
     if unit in _DURATIONS:

@@ -201,6 +201,7 @@ def run_inside(pytester: pytest.Pytester, made_launcher: MadeLauncher, monkeypat
     """
     kind = LAUNCHERS["warm"]
     monkeypatch.setattr(case, "busier_cores", lambda entry, launches: 0.0)
+    monkeypatch.setattr(case, "crowding", lambda entry, launches, cores: None)
 
     def run(*arguments: str) -> pytest.RunResult:
         lent: list[Lent] = []

@@ -49,6 +49,7 @@ EXEMPT = {
         ),
         "a row: its numbers in tests/workloads/collectives/test_operation.py, its call in test_sweep.py",
     ),
+    "worker/forked.py": "lives in forked processes: tests/end_to_end/test_surroundings.py",
     "workloads/collectives/form.py": "fields, and how calls use them: tests/workloads/test_calls.py",
     **dict.fromkeys(
         ("launch/supervise.py", "launch/warm.py"),

@@ -20,7 +20,7 @@ from pytest_distbench.judging import noise
 from pytest_distbench.judging.stats import baseline_error_rate
 from pytest_distbench.judging.update_policy import FEWEST_LAUNCHES
 from pytest_distbench.records.calibration import Calibration
-from pytest_distbench.records.choices import DEFAULT_TOLERANCE
+from pytest_distbench.records.choices import DEFAULT_TOLERANCE, MOST_TOLERANCE, TOLERANCE_WANTED
 from pytest_distbench.records.options import OPTIONS
 from pytest_distbench.records.run import CaseResult
 from pytest_distbench.report.calibration import calibration_lines
@@ -215,7 +215,10 @@ def _seconds(text: str) -> float:
 
 
 def _tolerance(text: str) -> float:
-    return _positive(text, "fraction such as 0.1")
+    value = _positive(text, "fraction such as 0.1")
+    if value > MOST_TOLERANCE:
+        raise argparse.ArgumentTypeError(f"{text!r} is not {TOLERANCE_WANTED}")
+    return value
 
 
 def _positive(text: str, what: str) -> float:

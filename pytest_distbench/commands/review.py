@@ -13,7 +13,7 @@ from pytest_distbench.judging.update_policy import FEWEST_LAUNCHES
 from pytest_distbench.records.case import EntryName
 from pytest_distbench.records.choices import UPDATES
 from pytest_distbench.report.change_table import change_lines, change_markdown
-from pytest_distbench.store.accept import NotABaseline, propose_entry
+from pytest_distbench.store.accept import NotABaseline, propose_entry, why_test_did_not_pass
 from pytest_distbench.store.baselines import BaselineStore
 from pytest_distbench.store.changes import EntryChange, entry_change
 from pytest_distbench.store.names import selection
@@ -59,7 +59,9 @@ def _accept(options: argparse.Namespace) -> Iterator[str]:
     changes: list[EntryChange] = []
     refused: list[str] = []
     seen = kept = 0
-    for result in read_run_record(options.run).results:
+    results = read_run_record(options.run).results
+    did_not_pass = why_test_did_not_pass(results)
+    for result in results:
         case = result.case
         name = EntryName(platform=result.environment.platform, test=case.test, key=str(case.key))
         if not choice(name) or options.platform not in ("", name.platform):
@@ -68,7 +70,9 @@ def _accept(options: argparse.Namespace) -> Iterator[str]:
         store = BaselineStore(options.baselines, name.platform)
         stored = store.entry(name.test, name.key)
         try:
-            entry = propose_entry(result, stored, mode=options.only, force=options.force)
+            entry = propose_entry(
+                result, stored, mode=options.only, force=options.force, did_not_pass=did_not_pass.get(result.nodeid, "")
+            )
         except NotABaseline as error:
             refused.append(f"refused  {name}: {error}")
             continue

@@ -12,7 +12,7 @@ from pytest_distbench.commands.contract import Adder, NegativeError
 from pytest_distbench.errors import ConfigurationError, DistbenchError
 from pytest_distbench.judging.runs import compare_runs
 from pytest_distbench.judging.update_policy import FEWEST_LAUNCHES
-from pytest_distbench.records.choices import DEFAULT_TOLERANCE
+from pytest_distbench.records.choices import DEFAULT_TOLERANCE, MOST_TOLERANCE, TOLERANCE_WANTED
 from pytest_distbench.records.kinds import VERDICT_KINDS
 from pytest_distbench.records.run import RunRecord
 from pytest_distbench.report.formats import FORMATS
@@ -53,8 +53,8 @@ def add(add_parser: Adder) -> None:
 
 
 def _compare(options: argparse.Namespace) -> Iterator[str]:
-    if not 0 <= options.tolerance < float("inf"):
-        raise DistbenchError(f"--tolerance {options.tolerance}: wanted a fraction such as 0.05, at least 0")
+    if not 0 <= options.tolerance <= MOST_TOLERANCE:
+        raise DistbenchError(f"--tolerance {options.tolerance}: wanted {TOLERANCE_WANTED}")
     comparison = compare_runs(read_run_record(options.old), read_run_record(options.new), tolerance=options.tolerance)
     if not comparison.verdicts and not comparison.lost:
         raise DistbenchError(f"{options.old} and {options.new} hold no judged case")

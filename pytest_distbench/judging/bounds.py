@@ -22,13 +22,14 @@ from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import TOLD, Measurement, metric_key, metric_name
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.verdict import Verdict
-from pytest_distbench.units import GIGABYTE, convert, format_quantity
+from pytest_distbench.units import GIGABYTE, convert, format_quantity, why_impossible
 
 FEWEST = 3
 """Of a noisy metric that was seen beyond its bound: the median of fewer is no better than one of them."""
 
 _RATE_UNIT = "GB/s"
-_SIDES: dict[str, Side] = {"lower": "most", "higher": "least"}
+_SIDES: dict[int, Side] = {1: "most", -1: "least"}
+"""By the sign of a kind: what is worse, is bounded."""
 _SIGNS: dict[Side, str] = {"most": "<=", "least": ">="}
 _WORDS: dict[Side, str] = {"most": "at most", "least": "at least"}
 _MOST_NAMES = 20
@@ -119,7 +120,7 @@ def _judge(judgement: Judgement, bounds: Mapping[str, Sequence[Bound]], measured
         is_noisy = measured[key][0].is_noisy
         for bound in found:
             value = _deciding(values, bound, is_noisy=is_noisy)
-            if not bound.holds(value):
+            if not bound.holds(value) or (value is not None and value < 0 and why_impossible(value, verdict.unit)):
                 beyond = replace(verdict, kind="beyond", reason=_reason(value, bound, measured[key], verdict))
                 return Judgement(beyond, is_open=is_noisy and len(values) < FEWEST)
     return Judgement(_keep(verdict), is_open=judgement.is_open or _is_doubtful(bounds, measured))
@@ -175,7 +176,7 @@ def _resolve(asked: AskedBound, measured: Measured) -> list[tuple[str, Bound]]:
     for key, rate_amount in _matches(asked.metric, measured):
         first = measured[key][0]
         for term in terms_of(asked.value):
-            side = term.side or ("least" if rate_amount else _SIDES.get(first.better))
+            side = term.side or ("least" if rate_amount else _SIDES.get(METRIC_KINDS[first.better].sign))
             name = f"the bound of {asked.metric!r} ({asked.where})"
             if side is None:
                 raise ConfigurationError(

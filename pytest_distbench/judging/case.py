@@ -10,8 +10,9 @@ from pytest_distbench.judging.cards import disturbance
 from pytest_distbench.judging.draft import Judgement
 from pytest_distbench.judging.entry import fingerprints_of
 from pytest_distbench.judging.family import Family
-from pytest_distbench.judging.fingerprint_rule import METRIC, judge_fingerprints
-from pytest_distbench.judging.metric import Rule, judge, not_measured
+from pytest_distbench.judging.fingerprint_rule import METRIC, judge_fingerprints, needs_more
+from pytest_distbench.judging.losses import left_out, lost_part, missing_verdict
+from pytest_distbench.judging.metric import BUSIER_SHARE, Rule, as_info, judge
 from pytest_distbench.judging.neighbours import (
     Run,
     error_share,
@@ -24,13 +25,13 @@ from pytest_distbench.judging.software import software_changes
 from pytest_distbench.judging.staleness import Staleness, staleness
 from pytest_distbench.judging.stored_rule import typical_noise
 from pytest_distbench.judging.terms import Terms
-from pytest_distbench.judging.training_rule import judge_family
+from pytest_distbench.judging.training_rule import LOST_SEED, judge_family, may_be_unseeded
 from pytest_distbench.records.baseline import BaselineEntry, BaselineMetric
 from pytest_distbench.records.case import Case
 from pytest_distbench.records.fingerprint import Fingerprint
 from pytest_distbench.records.kinds import METRIC_KINDS
 from pytest_distbench.records.launch import LaunchRecord
-from pytest_distbench.records.metric import UNCERTAINTY, Measurement, metric_key, metric_name
+from pytest_distbench.records.metric import PEAK_MEMORY, UNCERTAINTY, Measurement, metric_key, metric_name
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.verdict import Verdict
 
@@ -53,24 +54,26 @@ def judge_launches(
         comparisons: noisy comparisons in the whole run, which share the error rate.
     """
     stale = staleness(entry, case) if entry is not None else None
-    stored = entry.metrics if entry is not None and not stale else {}
+    stored = _stored_metrics(entry, case) if entry is not None and not stale else {}
     changed = ", ".join(software_changes(entry.software, launches[0].software)) if entry is not None else ""
     same = entry is not None and not changed
     found = by_metric(launches)
+    lost = lost_parts(terms, found, stored)
     for key, measurements in found.items():
         if not terms.wants(measurements[0].name):
-            found[key] = [_as_info(m) for m in measurements]
+            found[key] = [as_info(m) for m in measurements]
     rule = Rule(
         tolerance=0.0,
         comparisons=comparisons,
         max_launches=terms.max_launches,
         same_software=same,
         busier_cores=busier_cores(entry, launches),
+        crowding=crowding(entry, launches, cores=terms.cores),
         cores=terms.cores,
         disturbance=disturbance(entry.cards if entry is not None else None, launches),
     )
     tolerances = {
-        key: terms.tolerance_of(measurements[0].name, _by_hand(entry, stored.get(key)))
+        key: terms.tolerance_of(measurements[0], _by_hand(entry, stored.get(key)))
         for key, measurements in found.items()
     }
     judgements = [
@@ -78,14 +81,69 @@ def judge_launches(
         for key, judgement in _judge_noise(rule, tolerances, launches, found, stored).items()
     ]
     trainings = judge_trainings(terms, found, stored, same_software=same, entry=entry)
-    judgements = [Judgement(verdict, is_open=False) for verdict in trainings] + judgements
+    asks = len(launches) == 1 < terms.max_launches
+    judgements = [Judgement(verdict, is_open=asks and may_be_unseeded(verdict)) for verdict in trainings] + judgements
+    judgements = as_lost(judgements, lost, found, stored)
     known = entry.fingerprints if entry is not None and not stale else {}
-    if (fingerprint := judge_fingerprint(terms, launches, known, changed=changed)) is not None:
-        judgements.append(Judgement(fingerprint, is_open=False))
+    known = {key: known[key] for key in known.keys() - left_out(list(known), found, terms)}
+    most = terms.max_launches if case.key.backend != "fake" else 1
+    if (fingerprint := judge_fingerprint(terms, launches, known, changed=changed, most=most)) is not None:
+        judgements.append(fingerprint)
     if stale:
         judgements = [_as_stale(j, stale) for j in judgements]
-    unseen = [key for key in stored if key not in found and terms.wants(metric_name(key))]
-    return judgements + [Judgement(not_measured(key, stored[key]), is_open=False) for key in unseen]
+    return judgements + judge_missing(terms, launches, found, stored)
+
+
+def judge_missing(
+    terms: Terms,
+    launches: Sequence[LaunchRecord],
+    found: Mapping[str, Sequence[Measurement]],
+    stored: Mapping[str, BaselineMetric],
+) -> list[Judgement]:
+    """What is stored, wanted, and not among what was found."""
+    asked = [key for key, metric in stored.items() if not METRIC_KINDS[metric.better].accompanies]
+    unseen = [key for key in asked if key not in found and terms.wants(metric_name(key))]
+    reasons = left_out(unseen, found, terms)
+    verdicts = [
+        missing_verdict(key, stored[key], found=found, launches=launches, left_out=reasons.get(key, ""))
+        for key in unseen
+    ]
+    return [Judgement(verdict, is_open=False) for verdict in verdicts]
+
+
+def lost_parts(
+    terms: Terms, found: Mapping[str, Sequence[Measurement]], stored: Mapping[str, BaselineMetric]
+) -> dict[str, str]:
+    """Metric key -> what is measured no more of a metric that the test wants judged."""
+    both = [key for key in found if key in stored and terms.wants(metric_name(key))]
+    return {key: why for key in both if (why := lost_part(stored[key], found[key]))}
+
+
+def as_lost(
+    judgements: Sequence[Judgement],
+    lost: Mapping[str, str],
+    found: Mapping[str, Sequence[Measurement]],
+    stored: Mapping[str, BaselineMetric],
+) -> list[Judgement]:
+    """The judgements, but for the metrics of which something is lost; those of a training are told over its seeds.
+
+    Args:
+        judgements: on what was found.
+        lost: by metric key, why.
+        found: what was measured.
+        stored: what it was compared with.
+    """
+    of_verdict = {verdict: key for key in lost for verdict in (key, _over_seeds(found[key][0]))}
+    return [
+        Judgement(replace(j.verdict, kind="lost", reason=lost[key], better=stored[key].better), is_open=False)
+        if (key := of_verdict.get(j.verdict.metric, ""))
+        else j
+        for j in judgements
+    ]
+
+
+def _over_seeds(measurement: Measurement) -> str:
+    return metric_key(measurement.name, {name: at for name, at in measurement.at.items() if name != "seed"})
 
 
 def _judge_noise(
@@ -143,8 +201,8 @@ def _judge_noise(
 
 
 def judge_fingerprint(
-    terms: Terms, launches: Sequence[LaunchRecord], stored: Mapping[str, Fingerprint], *, changed: str
-) -> Verdict | None:
+    terms: Terms, launches: Sequence[LaunchRecord], stored: Mapping[str, Fingerprint], *, changed: str, most: int
+) -> Judgement | None:
     """The verdict on all fingerprints; None where there are none, now and before.
 
     Args:
@@ -152,14 +210,16 @@ def judge_fingerprint(
         launches: of this run.
         stored: what they are compared with.
         changed: what differs in the software, as text.
+        most: launches that there may be.
     """
     current = fingerprints_of(launches)
     if not current and not stored:
         return None
     verdict = judge_fingerprints(stored, current, launches=len(launches), drift=changed)
     if not terms.wants(METRIC):
-        return replace(verdict, kind="unchanged", better="info")
-    return verdict
+        return Judgement(replace(verdict, kind="unchanged", better="info"), is_open=False)
+    is_doubtful = verdict.kind == "changed" and needs_more(stored, current, launches=len(launches))
+    return Judgement(verdict, is_open=is_doubtful and len(launches) < most)
 
 
 def add_witnesses(verdict: Verdict, stored: BaselineMetric | None, measurements: Sequence[Measurement]) -> Verdict:
@@ -202,6 +262,7 @@ def judge_trainings(
             families.setdefault((first.better != "curve", training, first.name), {})[key] = measurements
     verdicts = []
     departed: set[str] = set()
+    without_seed: set[str] = set()
     for (_, training, name), current in sorted(families.items(), key=lambda item: item[0][0]):
         known = {key: stored[key] for key in current if key in stored}
         by_hand = [m.tolerance for m in known.values()]
@@ -210,11 +271,14 @@ def judge_trainings(
             stored=known,
             same_software=same_software,
             same_arithmetic=training not in departed,
+            lost_its_seed=training in without_seed,
             tolerance=terms.own_tolerance_of(name, [*by_hand, entry.tolerance if entry is not None else None]),
         )
         verdict = judge_family(family)
         if verdict.better == "curve" and verdict.kind in ("drifted", "regressed"):
             departed.add(training)
+        if verdict.reason.startswith(LOST_SEED):
+            without_seed.add(training)
         verdicts.append(verdict)
     return verdicts
 
@@ -237,6 +301,16 @@ def by_metric(launches: Sequence[LaunchRecord]) -> dict[str, list[Measurement]]:
     return found
 
 
+def _stored_metrics(entry: BaselineEntry, case: Case) -> Mapping[str, BaselineMetric]:
+    """What is stored, by key; of entries from before peak memory was a metric, what they note of it on GPUs."""
+    if PEAK_MEMORY in entry.metrics or case.device != "cuda" or not entry.peak_memory_bytes:
+        return entry.metrics
+    return {
+        **entry.metrics,
+        PEAK_MEMORY: BaselineMetric(better="memory", unit="B", launches=[entry.peak_memory_bytes]),
+    }
+
+
 def _by_hand(entry: BaselineEntry | None, metric: BaselineMetric | None) -> tuple[float | None, ...]:
     return metric.tolerance if metric is not None else None, entry.tolerance if entry is not None else None
 
@@ -249,5 +323,18 @@ def busier_cores(entry: BaselineEntry | None, launches: Sequence[LaunchRecord]) 
     return statistics.median(now) - entry.foreign_cores
 
 
-def _as_info(measurement: Measurement) -> Measurement:
-    return replace(measurement, better="info")
+def crowding(entry: BaselineEntry | None, launches: Sequence[LaunchRecord], *, cores: int) -> float | None:
+    """How many times as long other processes made the median launch take, over what they did at the baseline.
+
+    Where they used next to nothing it was not they: a container with a share of the CPUs lets its own wait, too.
+
+    Args:
+        entry: of the baseline.
+        launches: of this run.
+        cores: of the machine that measured.
+    """
+    now = [launch.crowding for launch in launches if launch.crowding is not None]
+    if entry is None or entry.crowding is None or not now:
+        return None
+    used = statistics.median(launch.foreign_cores or 0.0 for launch in launches)
+    return statistics.median(now) / entry.crowding if used > BUSIER_SHARE * cores else 1.0

@@ -1,4 +1,4 @@
-"""What may explain a regression: fingerprint, sizes, phases, who spent the time, a late rank, memory, clocks. Pure.
+"""What may explain a regression: fingerprint, sizes, phases, who spent the time, a late rank, clocks. Pure.
 
 Each cause is a record of what moved, from what to what. A cause explains, and is never judged.
 """
@@ -29,8 +29,6 @@ _LATE_LAUNCHES = 0.8
 """... in this share of the launches: in one of them anything may have happened."""
 _SLOWEST_ITERATIONS, _SLOWEST_LAUNCHES = 0.9, 0.7
 """A rank whose clock is the slowest in this share of the iterations, in more than this share of the launches."""
-_MEMORY_CHANGE = 0.03
-"""Resident memory repeats to about half a per cent; below this nothing is said."""
 _PHASE_CHANGE = 0.1
 _MOST_PHASES = 4
 _COMPUTES, _WAITS = 0.7, 0.3
@@ -149,14 +147,6 @@ class SlowestRank:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OtherMemory:
-    """Peak memory that moved, either way; bytes."""
-
-    then_bytes: float
-    now_bytes: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Clocks:
     """The clocks of the GPUs, before and now, whether they moved or not: they tell the card from the code."""
 
@@ -180,7 +170,6 @@ Cause = (
     | HostTime
     | LateRank
     | SlowestRank
-    | OtherMemory
     | Clocks
     | FreeAlgorithm
 )
@@ -195,7 +184,6 @@ def find_causes(result: CaseResult) -> list[Cause]:
         *_phases(result),
         *(_host_time(result) if result.case.device == "cuda" else _cpu_time(result)),
         *_stragglers(result),
-        *_memory(result),
         *_clocks(result),
         *_algorithm(result),
     ]
@@ -338,13 +326,6 @@ def _latest(late_s: Sequence[float], margin_s: float) -> int | None:
     rank = max(range(len(late_s)), key=late_s.__getitem__)
     others = max((t for r, t in enumerate(late_s) if r != rank), default=late_s[rank])
     return rank if late_s[rank] - others > margin_s else None
-
-
-def _memory(result: CaseResult) -> Iterator[OtherMemory]:
-    then = result.reference.peak_memory_bytes
-    found = [launch.peak_memory_bytes for launch in result.launches if launch.peak_memory_bytes]
-    if then and found and abs(statistics.median(found) / then - 1) > _MEMORY_CHANGE:
-        yield OtherMemory(then_bytes=then, now_bytes=statistics.median(found))
 
 
 def _clocks(result: CaseResult) -> Iterator[Clocks]:

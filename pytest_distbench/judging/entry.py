@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pytest_distbench.judging import golden_curve
 from pytest_distbench.judging.cards import norm_of
 from pytest_distbench.judging.fingerprint_rule import agree
+from pytest_distbench.judging.losses import series_length
 from pytest_distbench.records.baseline import BaselineEntry, BaselineMetric
 from pytest_distbench.records.case import Case
 from pytest_distbench.records.fingerprint import Fingerprint
@@ -30,7 +31,8 @@ def make_entry(
     for key, found in measured.items():
         if found[0].is_judged:
             metrics[key] = stored_metric(found, tolerance=kept[key].tolerance if key in kept else None)
-    foreign = sorted(f.foreign_cores for f in launches if f.foreign_cores is not None)
+    foreign = [f.foreign_cores for f in launches if f.foreign_cores is not None]
+    crowding = [f.crowding for f in launches if f.crowding is not None]
     return BaselineEntry(
         workload=case.workload,
         world_size=case.world_size,
@@ -39,10 +41,10 @@ def make_entry(
         params=case.params,
         software=software,
         metrics=metrics,
-        foreign_cores=round(foreign[len(foreign) // 2], 2) if foreign else None,
+        foreign_cores=round(statistics.median_high(foreign), 2) if foreign else None,
+        crowding=round(statistics.median_high(crowding), 2) if crowding else None,
         fingerprints=fingerprints_of(launches),
         phases={name: _round(seconds) for name, seconds in phases_of(launches).items()},
-        peak_memory_bytes=peak_memory_of(launches),
         launch_s=_round(statistics.median(launch.wall_s for launch in launches)),
         cards=norm_of(launches),
         tolerance=before.tolerance if before is not None else None,
@@ -58,12 +60,6 @@ def fingerprints_of(launches: Sequence[LaunchRecord]) -> dict[str, Fingerprint]:
         for key, fingerprint in launch.fingerprints.items():
             found.setdefault(key, []).append(fingerprint)
     return {key: agree(fingerprints) for key, fingerprints in found.items()}
-
-
-def peak_memory_of(launches: Sequence[LaunchRecord]) -> int | None:
-    """Bytes the hungriest rank used at most, of the median launch; None where that is not known."""
-    found = [launch.peak_memory_bytes for launch in launches if launch.peak_memory_bytes]
-    return int(_round(statistics.median(found))) if found else None
 
 
 def phases_of(launches: Sequence[LaunchRecord]) -> dict[str, float]:
@@ -90,6 +86,10 @@ def stored_metric(found: Sequence[Measurement], *, tolerance: float | None) -> B
         tolerance=None if kind.rule == "exact" else tolerance,
         identity=found[0].identity,
         companions=_companions(found),
+        series=found[0].series if kind.rule == "exact" else [],
+        values=min(map(series_length, found)) if kind.rule not in ("curve", "exact") else 0,
+        ranks=min(m.ranks for m in found),
+        reduce=found[0].reduce,
     )
     return _with_curve(made, [m.series for m in found]) if kind.rule == "curve" else made
 
@@ -100,13 +100,13 @@ def _encloses(summary: Summary, value: float | None) -> bool:
 
 
 def _with_curve(made: BaselineMetric, series: Sequence[Sequence[float]]) -> BaselineMetric:
-    """The curve of the first launch, and how far the others leave it."""
+    """The curve of the first launch, and how far the others leave it; of a training that is not seeded, no curve."""
     steps = min(map(len, series))
     golden = [golden_curve.round_digits(v) for v in series[0][:steps]]
     spread = max(max(golden_curve.deviations(golden, values[:steps])) for values in series)
-    return replace(
-        made, launches=[golden_curve.round_digits(values[-1]) for values in series], curve=golden, spread=spread
-    )
+    made = replace(made, launches=[golden_curve.round_digits(values[-1]) for values in series], spread=spread)
+    unseeded = golden_curve.disagreement(series)
+    return replace(made, curve=golden) if unseeded is None else replace(made, unseeded_at=unseeded.starts_at)
 
 
 def _companions(measurements: Sequence[Measurement]) -> dict[str, float]:

@@ -19,6 +19,7 @@ class Family:
         stored: the baseline's metrics, by the same keys.
         same_software: whether both ran the same software.
         same_arithmetic: whether nothing shows that the arithmetic changed; the golden curve of the training does.
+        lost_its_seed: whether the golden curve of the training says that it was seeded and is not any more.
         tolerance: accepted relative change that was set for this metric or case; None: the rule's own.
     """
 
@@ -26,6 +27,7 @@ class Family:
     stored: Mapping[str, BaselineMetric]
     same_software: bool
     same_arithmetic: bool = True
+    lost_its_seed: bool = False
     tolerance: float | None = None
 
     @property
@@ -34,13 +36,27 @@ class Family:
         return next(iter(self.current.values()))[0]
 
     @property
+    def is_by_launch(self) -> bool:
+        """Whether launches are the samples: there is one seed, and with it the baseline's launches differ."""
+        return len(self.current) == 1 and any(len(set(metric.launches)) > 1 for metric in self.stored.values())
+
+    @property
+    def samples(self) -> str:
+        """What the values are of."""
+        return "launches" if self.is_by_launch else "seeds"
+
+    @property
     def new(self) -> list[float | None]:
-        """A value per seed: the mean over launches, None if a launch has none."""
+        """A value per seed: the mean over launches, None if a launch has none; or each launch's."""
+        if self.is_by_launch:
+            return [m.value for launches in self.current.values() for m in launches]
         return [_mean([m.value for m in launches]) for launches in self.current.values()]
 
     @property
     def old(self) -> list[float | None]:
         """The same of the baseline, in the same order."""
+        if self.is_by_launch:
+            return [value for metric in self.stored.values() for value in metric.launches]
         return [_mean(self.stored[key].launches) for key in self.current if key in self.stored]
 
     def tolerance_or(self, default: float) -> float:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from fractions import Fraction
-from typing import NamedTuple
 
-from pytest_distbench.records.fingerprint import ALL, Beyond, Collective, Fingerprint, named_ranks, of_rank
+from pytest_distbench.judging.collective_text import changes
+from pytest_distbench.judging.course_rule import CONFIRMING_LAUNCHES, common_course, course_changes
+from pytest_distbench.records.fingerprint import ALL, Beyond, Fingerprint, named_ranks, of_rank
 from pytest_distbench.records.kinds import VerdictName
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.verdict import Verdict
@@ -17,21 +18,21 @@ METRIC = "fingerprint"
 """Name of the verdict; a ``metrics=`` that lists others leaves it unjudged."""
 
 DIFFERS = "differs between launches of the same code"
+COURSE_DIFFERS = "which steps send something else differs between launches of the same code"
 
 
 def differences(stored: Fingerprint, current: Fingerprint) -> list[str]:
+    """How ``current`` differs from ``stored``: of the described step, then of the others."""
+    return [*_step_differences(stored, current), *_course_differences(stored, current)]
+
+
+def _step_differences(stored: Fingerprint, current: Fingerprint) -> list[str]:
     """How ``current`` differs from ``stored``: one sentence each, none if they are equal.
 
     Collectives that both have are passed over; those of one operation and group that are left are told together:
     ``2 all_reduce of 25 MiB became 214 of 102.4 KiB``.
     """
-    told: dict[tuple[str, ...], list[int]] = {}
-    for rank in sorted({*ranks_of(stored), *ranks_of(current)}):
-        told.setdefault(tuple(_changes_of_rank(stored, current, rank)), []).append(rank)
-    lines = []
-    for sentences, who in told.items():
-        whose = "" if len(told) == 1 else f"rank{'s' * (len(who) > 1)} {rank_ranges(who)}: "
-        lines += [whose + sentence for sentence in sentences]
+    lines = _by_ranks(stored, current, _changes_of_rank)
     if stored.parameters != current.parameters:
         lines.append(f"{stored.parameters:,} parameters in the optimizers of all ranks became {current.parameters:,}")
     if stored.optimizer_steps != current.optimizer_steps:
@@ -40,11 +41,47 @@ def differences(stored: Fingerprint, current: Fingerprint) -> list[str]:
     return lines
 
 
+def _course_differences(stored: Fingerprint, current: Fingerprint) -> list[str]:
+    """The same of the steps beside the described one; nothing where one of the two does not hold them."""
+    return _by_ranks(stored, current, _course_changes_of_rank)
+
+
+def _by_ranks(
+    stored: Fingerprint, current: Fingerprint, changes_of: Callable[[Fingerprint, Fingerprint, int], Iterable[str]]
+) -> list[str]:
+    """What differs for each rank, told once for those for which it is the same."""
+    told: dict[tuple[str, ...], list[int]] = {}
+    for rank in sorted({*ranks_of(stored), *ranks_of(current)}):
+        told.setdefault(tuple(changes_of(stored, current, rank)), []).append(rank)
+    lines = []
+    for sentences, who in told.items():
+        whose = "" if len(told) == 1 else f"rank{'s' * (len(who) > 1)} {rank_ranges(who)}: "
+        lines += [whose + sentence for sentence in sentences]
+    return lines
+
+
 def agree(fingerprints: Sequence[Fingerprint]) -> Fingerprint:
-    """The fingerprint of several launches: theirs if they are equal."""
-    if any(f != fingerprints[0] for f in fingerprints):
+    """The fingerprint of several launches: theirs if they are equal; of their courses what they have in common."""
+    if all(f == fingerprints[0] for f in fingerprints):
+        return fingerprints[0]
+    steps = [replace(f, course={}, course_missing="", beyond={} if f.course else f.beyond) for f in fingerprints]
+    if any(f != steps[0] for f in steps):
         return Fingerprint(missing=DIFFERS)
-    return fingerprints[0]
+    course = {}
+    for who in {who: None for f in fingerprints for who in f.course}:
+        of_launches = [f.course.get(who) for f in fingerprints]
+        common = None if None in of_launches else common_course([c for c in of_launches if c is not None])
+        if common is None:
+            return replace(steps[0], course_missing=COURSE_DIFFERS)
+        course[who] = common
+    return replace(steps[0], course=course)
+
+
+def needs_more(stored: Mapping[str, Fingerprint], current: Mapping[str, Fingerprint], *, launches: int) -> bool:
+    """Whether all that differs is in steps beside the described ones, and too few launches have shown it."""
+    both = [(stored[key], now) for key, now in current.items() if key in stored and not stored[key].missing]
+    known = [(then, now) for then, now in both if not now.missing]
+    return launches < CONFIRMING_LAUNCHES and not any(_step_differences(*pair) for pair in known)
 
 
 def judge_fingerprints(
@@ -53,7 +90,7 @@ def judge_fingerprints(
     """One verdict for all fingerprints of a case.
 
     *changed* where any differs, also under other software: then it says so, because the collectives are what the
-    network has to carry either way. *missing* where the baseline has none.
+    network has to carry either way. *lost* where this run has none. *missing* where the baseline has none.
 
     Args:
         stored: of the baseline, by key.
@@ -73,6 +110,8 @@ def judge_fingerprints(
             unknown = unknown or f"{key}: {now.missing}"
         elif lines := differences(then, now):
             told[key] = lines
+        elif then.course_missing or (then.course and now.course_missing):
+            undecided = undecided or f"{key}: {then.course_missing or now.course_missing}"
     lost = next((key for key in stored if key not in current), "")
     if told:
         kind: VerdictName = "changed"
@@ -83,7 +122,7 @@ def judge_fingerprints(
     if unknown:
         return _verdict("incomparable", unknown, launches)
     if lost:
-        return _verdict("incomparable", f"the baseline has a fingerprint of {lost}, this run has none", launches)
+        return _verdict("lost", f"the baseline has a fingerprint of {lost}, this run has none", launches)
     if without:
         return _verdict("missing", f"the baseline has no fingerprint of {without}", launches)
     reason = undecided or next((f"{k}: {f.missing}" for k, f in current.items() if f.missing), "")
@@ -125,15 +164,10 @@ def rank_ranges(ranks: Sequence[int], world_size: int | None = None) -> str:
     return ",".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
 
 
-def payload_bytes(collectives: Iterable[Collective]) -> int:
-    """Bytes one rank puts into these collectives."""
-    return sum(c.message_bytes * c.count for c in collectives if c.op != "recv")
-
-
 def _changes_of_rank(stored: Fingerprint, current: Fingerprint, rank: int) -> Iterator[str]:
     """What differs for one rank. Of what only one of the two has looked at nothing is said."""
     before, after = of_rank(stored.collectives, rank) or [], of_rank(current.collectives, rank) or []
-    yield from _changes(*_alike_told(before, after))
+    yield from changes(before, after)
     if not (stored.is_full and current.is_full):
         return
     old, new = (Counter(of_rank(f.groups, rank) or []) for f in (stored, current))
@@ -146,18 +180,19 @@ def _changes_of_rank(stored: Fingerprint, current: Fingerprint, rank: int) -> It
         held, holds = (of_rank(getattr(f, field), rank) or 0 for f in (stored, current))
         if held != holds:
             yield f"{_size(held, holds)} of {what} per rank became {_size(holds, held)}"
+    if any(f.course_missing for f in (stored, current)) or (stored.course and current.course):
+        return  # told by the course
     was, now = of_rank(stored.beyond, rank), of_rank(current.beyond, rank)
     if _rate(was) != _rate(now):
         yield f"collectives that not every iteration has: {_tell_beyond(was)} became {_tell_beyond(now)}"
 
 
-def _alike_told(
-    before: Sequence[Collective], after: Sequence[Collective]
-) -> tuple[Sequence[Collective], Sequence[Collective]]:
-    """Both without reductions, roots and partners where one of them does not hold these."""
-    if all(c.how is not None for c in (*before, *after)):
-        return before, after
-    return [replace(c, how=None) for c in before], [replace(c, how=None) for c in after]
+def _course_changes_of_rank(stored: Fingerprint, current: Fingerprint, rank: int) -> Iterable[str]:
+    before, after = of_rank(stored.course, rank), of_rank(current.course, rank)
+    if before is None or after is None:
+        return []
+    ordinary = of_rank(stored.collectives, rank) or [], of_rank(current.collectives, rank) or []
+    return course_changes(before, after, ordinary=ordinary)
 
 
 def _size(value: int, other: int) -> str:
@@ -176,106 +211,6 @@ def _tell_beyond(beyond: Beyond | None) -> str:
     return f"{abs(beyond.collectives)}{fewer} in {beyond.iterations} iterations"
 
 
-def _changes(before: Sequence[Collective], after: Sequence[Collective]) -> list[str]:
-    gone, come = _count(before), _count(after)
-    common = gone & come
-    gone, come = gone - common, come - common
-    if not gone and not come:
-        return _reordering(before, after)
-    sentences = []
-    old, new = _families(gone), _families(come)
-    for op, group in dict.fromkeys((*old, *new)):
-        where = "" if group == "default" else f" in {group}"
-        for was, now in _by_dtype(old.get((op, group), {}), new.get((op, group), {})):
-            sentences.append(_became(was, now, op, where))
-    sent, sends = format_bytes(payload_bytes(before)), format_bytes(payload_bytes(after))
-    if sent != sends:
-        sentences.append(f"{sent} sent per rank became {sends}")
-    return sentences
-
-
-def _became(old: Mapping[Collective, int], new: Mapping[Collective, int], op: str, where: str) -> str:
-    if not new:
-        return f"{_tell(old, op, _Shown())}{where} {'is' if sum(old.values()) == 1 else 'are'} gone"
-    if not old:
-        return f"{_tell(new, op, _Shown())}{where} {'was' if sum(new.values()) == 1 else 'were'} added"
-    shown = _Shown(
-        dtype={c.dtype for c in old} != {c.dtype for c in new}, how={c.how for c in old} != {c.how for c in new}
-    )
-    was, now = _tell(old, "", shown), _tell(new, "", shown)
-    if was == now:
-        shown = shown._replace(is_rounded=False)
-        was, now = _tell(old, "", shown), _tell(new, "", shown)
-    number, _, rest = was.partition(" ")
-    return f"{number} {op} {rest}".rstrip() + f"{where} became {now}"
-
-
-def _families(counts: Mapping[Collective, int]) -> dict[tuple[str, str], dict[Collective, int]]:
-    """Counts by operation and group."""
-    found: dict[tuple[str, str], dict[Collective, int]] = {}
-    for c, number in counts.items():
-        found.setdefault((c.op, c.group), {})[c] = number
-    return found
-
-
-def _by_dtype(
-    old: Mapping[Collective, int], new: Mapping[Collective, int]
-) -> Iterator[tuple[dict[Collective, int], dict[Collective, int]]]:
-    """What has a dtype that is old and new, and the rest: that may have been converted, or have come or gone."""
-    lasting = {c.dtype for c in old} & {c.dtype for c in new}
-    for is_lasting in (True, False):
-        was = {c: n for c, n in old.items() if (c.dtype in lasting) == is_lasting}
-        now = {c: n for c, n in new.items() if (c.dtype in lasting) == is_lasting}
-        if was or now:
-            yield was, now
-
-
-def _count(collectives: Iterable[Collective]) -> Counter[Collective]:
-    """Collective (counted once) -> how often it occurs, wherever."""
-    counts: Counter[Collective] = Counter()
-    for c in collectives:
-        counts[replace(c, count=1)] += c.count
-    return counts
-
-
-class _Shown(NamedTuple):
-    """What is told of collectives besides their number and sizes."""
-
-    dtype: bool = True
-    how: bool = False
-    is_rounded: bool = True
-
-
-def _tell(counts: Mapping[Collective, int], op: str, shown: _Shown) -> str:
-    """``214 all_reduce of 4 KiB to 100 KiB float32 (sum)``."""
-    size = format_bytes if shown.is_rounded else "{:,} B".format
-    sizes = sorted({c.message_bytes for c in counts})
-    words = [str(sum(counts.values())), *([op] if op else [])]
-    if sizes[-1]:
-        span = size(sizes[0]) if len(sizes) == 1 else f"{size(sizes[0])} to {size(sizes[-1])}"
-        words += ["of", span]
-    if shown.dtype and (kinds := sorted({c.dtype for c in counts} - {""})):
-        words.append(" and ".join(kinds))
-    if shown.how and (ways := sorted({c.how for c in counts if c.how})):
-        words.append(f"({' and '.join(ways)})")
-    return " ".join(words)
-
-
-def _reordering(before: Sequence[Collective], after: Sequence[Collective]) -> list[str]:
-    """Where two sequences of the same collectives part; nothing if they do not."""
-    for number, (old, new) in enumerate(zip(_one_by_one(before), _one_by_one(after), strict=True), 1):
-        if old != new:
-            shown = _Shown(how=old.how != new.how)
-            was, now = (_tell({c: 1}, c.op, shown).removeprefix("1 ") for c in (old, new))
-            return [f"the same collectives in another order: number {number} was {was}, is {now}"]
-    return []
-
-
-def _one_by_one(collectives: Iterable[Collective]) -> Iterator[Collective]:
-    for c in collectives:
-        yield from [replace(c, count=1)] * c.count
-
-
 def ranks_of(fingerprint: Fingerprint) -> list[int]:
     """The ranks it tells of: one of each kind is enough where all do the same."""
     parts: list[Mapping[str, object]] = [
@@ -284,5 +219,6 @@ def ranks_of(fingerprint: Fingerprint) -> list[int]:
         fingerprint.parameter_bytes,
         fingerprint.optimizer_bytes,
         fingerprint.beyond,
+        fingerprint.course,
     ]
     return named_ranks([who for part in parts for who in part]) or [0]

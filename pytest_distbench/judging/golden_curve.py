@@ -62,7 +62,7 @@ class Departure:
             case int(at) if beside and at > 1:
                 return "the value before agreed: an update since then, or its data"
             case 1:
-                return "before any update: initialisation or its broadcast, data and sharding, or the forward pass"
+                return "before any update: seed, initialisation or its broadcast, data and sharding, the forward pass"
             case 2:
                 return "by the first update: gradient averaging or synchronisation, learning rate or weight decay"
             case 3:
@@ -107,6 +107,59 @@ def compare(stored: Sequence[float], current: Sequence[float], *, rtol: float, r
         at_end=found[-1],
         is_identical=max(found) == 0.0,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Disagreement:
+    """How the curves of launches of the same code differ, where they differ too much for a golden curve.
+
+    Attributes:
+        starts_at: the first value, from 1, at which one of them leaves the first launch's by more than rounding.
+        largest: largest relative deviation.
+    """
+
+    starts_at: int
+    largest: float
+
+    def tell(self, beside: Sequence[str]) -> str:
+        """One clause, with the line that mends it.
+
+        Args:
+            beside: what a script wrote beside each value, if the curve was read.
+        """
+        by = f"by up to {self.largest:.1e}"
+        if self.starts_at > 1:
+            return f"differ {by} from value {self.starts_at} on: {_PARTLY}"
+        return f"differ {by} from the first value on: {_SEED_OF_A_SCRIPT if beside else _SEED}"
+
+
+_SEED_OF_A_SCRIPT = (
+    'seed it: give the script args=["--seed", "{seed}"], and let it call torch.manual_seed before the model is made'
+)
+_SEED = (
+    "seed it: torch.manual_seed(rank.seed) before the model is made; a script gets its seed by "
+    'args=["--seed", "{seed}"]'
+)
+_PARTLY = "the order of the data or dropout is not seeded, or the arithmetic does not repeat"
+
+
+def disagreement(launches: Sequence[Sequence[float]], *, rtol: float = RTOL) -> Disagreement | None:
+    """How launches of a training leave one another; None where they agree, but for rounding, or there is one.
+
+    Weights, data or dropout that nobody seeded show in the first values. Kernels with atomic additions differ by
+    rounding there, and by less than the tolerance later.
+
+    Args:
+        launches: the curve of each.
+        rtol: accepted relative deviation of each step.
+    """
+    steps = min(map(len, launches), default=0)
+    found = [deviations(launches[0][:steps], series[:steps]) for series in launches[1:]] if steps else []
+    largest = max((d for of_launch in found for d in of_launch), default=0.0)
+    starts = [at for of_launch in found if (at := _first_beyond(of_launch, ROUNDING)) is not None]
+    if not starts or (min(starts) > 1 and largest <= rtol):
+        return None
+    return Disagreement(min(starts), largest)
 
 
 def _first_beyond(found: Sequence[float], limit: float) -> int | None:

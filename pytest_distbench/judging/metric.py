@@ -8,28 +8,31 @@ more than they can explain: the clock cannot tell the two apart.
 
 from __future__ import annotations
 
+import dataclasses
 import math
-import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from pytest_distbench.errors import ConfigurationError
 from pytest_distbench.judging.draft import Draft, Judgement
 from pytest_distbench.judging.identity import difference
+from pytest_distbench.judging.memory_rule import judge_by_size
 from pytest_distbench.judging.order_rule import compare_by_order, have_ratios, why_nothing_was_timed
 from pytest_distbench.judging.stats import LARGEST_EXPONENT, baseline_error_rate, noise_limit, pooled_stdev
 from pytest_distbench.judging.stored_rule import DRIFT, OBVIOUS_LAUNCHES, Answer, Comparison
 from pytest_distbench.records.baseline import BaselineMetric
 from pytest_distbench.records.kinds import METRIC_KINDS, TRAINING_RULES, Better
 from pytest_distbench.records.metric import Measurement
-from pytest_distbench.records.verdict import Verdict
+from pytest_distbench.records.record import replace
 from pytest_distbench.units import format_values, is_size
 
 BUSIER_SHARE = 0.15
-"""A machine is *busier than the baseline's* when other processes use this share of its cores more."""
+"""A machine is *busier than the baseline's* when other processes use this share of its cores more, or take this share
+of the ranks' time on them."""
 WAITS = 2.0
-"""Work takes as many times longer as there are fewer cores left for it; where ranks wait for each other, by this factor
-more at most. A choice, and a wide one: a change beyond it is the code's."""
+"""Work takes as many times longer as its threads wait for a CPU, or as there are fewer cores left for it; where ranks
+wait for each other, and share caches with others, by this factor more at most. A choice, and a wide one: a change
+beyond it is the code's."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +47,8 @@ class Rule:
             :func:`~pytest_distbench.judging.stored_rule.typical_noise`.
         same_software: whether stored and new launches ran the same software on the same device model.
         busier_cores: how many more cores other processes used now than when the baseline was taken.
+        crowding: how many times as long the ranks' work takes for others that want their CPUs, over what it was then;
+            None: nobody looked, then or now, and the cores that others left have to tell.
         cores: cores of the machine.
         disturbance: why a slowdown may be the card's and not the code's, in a clause; empty: nothing speaks for it.
         share: of the error rate of a comparison, see :mod:`~pytest_distbench.judging.neighbours`.
@@ -57,6 +62,7 @@ class Rule:
     noise_floor: float = 0.0
     same_software: bool = True
     busier_cores: float = 0.0
+    crowding: float | None = None
     cores: int = 1
     disturbance: str = ""
     share: float = 1.0
@@ -70,10 +76,26 @@ class Rule:
     @property
     def explained_by_others(self) -> float:
         """The slowdown, as logarithm of a ratio, that other processes may be the reason of; 0: none of it."""
-        if self.busier_cores <= BUSIER_SHARE * self.cores:
+        if self.busier_cores <= BUSIER_SHARE * self.cores and not self._is_crowded:
             return 0.0
+        if self.crowding is not None:
+            return math.log(WAITS * max(1.0, self.crowding))
         left = 1.0 - self.busier_cores / self.cores
         return math.log(WAITS / left) if left > 0.0 else math.inf
+
+    @property
+    def _is_crowded(self) -> bool:
+        return self.crowding is not None and self.crowding > 1.0 / (1.0 - BUSIER_SHARE)
+
+    @property
+    def others(self) -> str:
+        """What other processes did, as a clause."""
+        if self._is_crowded:
+            return (
+                "ranks waited for CPUs that other processes had: for that their work took "
+                f"{self.crowding:.1f} times as long as when the baseline was taken"
+            )
+        return f"other processes used {self.busier_cores:.1f} cores more than when the baseline was taken"
 
 
 def judge(current: Sequence[Measurement], baseline: BaselineMetric | None, rule: Rule) -> Judgement:
@@ -94,6 +116,8 @@ def judge(current: Sequence[Measurement], baseline: BaselineMetric | None, rule:
     if len(known) < len(values) and (baseline is None or None not in baseline.launches):
         missed = len(values) - len(known)
         return draft.settle("regressed", f"no value in {missed} of {len(values)} launches")
+    if baseline is None and METRIC_KINDS[first.better].accompanies:
+        return unasked(draft)
     if baseline is None:
         return draft.settle("missing", "no baseline for this metric")
     if why_not := difference(baseline, first):
@@ -105,18 +129,15 @@ def judge(current: Sequence[Measurement], baseline: BaselineMetric | None, rule:
     return Judgement(judgement.verdict, judgement.is_open and not _is_last(draft, rule))
 
 
-def not_measured(key: str, baseline: BaselineMetric) -> Verdict:
-    """The verdict for a stored metric that this run did not produce."""
-    stored = [v for v in baseline.launches if v is not None]
-    return Verdict(
-        metric=key,
-        kind="incomparable",
-        unit=baseline.unit,
-        better=baseline.better,
-        baseline=statistics.median(stored) if stored else None,
-        baseline_launches=len(baseline.launches),
-        reason="in the baseline, but not measured by this run",
-    )
+def unasked(draft: Draft) -> Judgement:
+    """Of what is measured without being asked for, and has nothing to be compared with: it is shown."""
+    shown = dataclasses.replace(draft, metric=as_info(draft.metric))
+    return shown.settle("unchanged", "recorded, not judged")
+
+
+def as_info(measurement: Measurement) -> Measurement:
+    """What is shown, and not judged."""
+    return replace(measurement, better="info")
 
 
 def judge_exact(draft: Draft, current: Sequence[Measurement], baseline: BaselineMetric, rule: Rule) -> Judgement:
@@ -127,12 +148,25 @@ def judge_exact(draft: Draft, current: Sequence[Measurement], baseline: Baseline
             return draft.settle("incomparable", "differs between launches, now and in the baseline: not exact")
         now = format_values(values, draft.metric.unit)
         return draft.settle("regressed", f"differs between launches of this run: {now}")
-    if set(values) == set(baseline.launches):
+    where = first_difference(baseline.series, current)
+    if set(values) == set(baseline.launches) and not where:
         return draft.settle("unchanged", limit=0.0)
     if not rule.same_software:
         return draft.settle("incomparable", "the number changed, and so did the software", limit=0.0)
     then = format_values(baseline.launches, draft.metric.unit)
-    return draft.settle("regressed", f"exact: {then} -> {format_values(values, draft.metric.unit)}", limit=0.0)
+    what = where or f"{then} -> {format_values(values, draft.metric.unit)}"
+    return draft.settle("regressed", f"exact: {what}", limit=0.0)
+
+
+def first_difference(stored: Sequence[float], current: Sequence[Measurement]) -> str:
+    """Where a series leaves the stored one; empty where none is stored, or none does. One that is longer does."""
+    for series in (m.series for m in current if stored):
+        at = next((i for i, (then, now) in enumerate(zip(stored, series, strict=False)) if then != now), len(stored))
+        if at < len(stored):
+            return f"value {at + 1} of {len(stored)} was {stored[at]:g} and is {series[at]:g}"
+        if len(series) > len(stored):
+            return f"{len(stored)} values became {len(series)}"
+    return ""
 
 
 def judge_noisy(draft: Draft, current: Sequence[Measurement], baseline: BaselineMetric, rule: Rule) -> Judgement:
@@ -166,11 +200,17 @@ def judge_noisy(draft: Draft, current: Sequence[Measurement], baseline: Baseline
     )
 
 
+def judge_memory(draft: Draft, current: Sequence[Measurement], baseline: BaselineMetric, rule: Rule) -> Judgement:
+    """Sizes: ``memory_rule``."""
+    del current
+    return judge_by_size(draft, baseline, rule.tolerance)
+
+
 DecisionRule = Callable[[Draft, Sequence[Measurement], BaselineMetric, Rule], Judgement]
 """Settles a draft, from the metric in each launch of this run, what is stored of it, and tolerance, error rate and
 circumstances. Both sides have values. A judgement that is open asks for another launch, while there may be one."""
 
-RULES: dict[str, DecisionRule] = {"noisy": judge_noisy, "exact": judge_exact}
+RULES: dict[str, DecisionRule] = {"noisy": judge_noisy, "exact": judge_exact, "memory": judge_memory}
 """By the name that a kind's ``rule`` has. Those of trainings judge all seeds at once: ``training_rule``."""
 
 
@@ -220,7 +260,7 @@ def _unless_disturbed(answer: Answer, rule: Rule, unit: str, worse_by: float = 0
         return answer
     if rule.explained_by_others == 0.0:
         return Answer("inconclusive", f"slower, but {rule.disturbance}") if rule.disturbance else answer
-    others = f"other processes used {rule.busier_cores:.1f} cores more than when the baseline was taken"
+    others = rule.others
     if math.isinf(rule.explained_by_others):
         return Answer("inconclusive", f"slower, but {others}, which explains any slowdown")
     explained = f"{others}, which explains up to {math.exp(rule.explained_by_others):.1f} times as slow"

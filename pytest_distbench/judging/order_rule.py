@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 
 from pytest_distbench.judging.stored_rule import Answer
 from pytest_distbench.records.metric import Measurement
-from pytest_distbench.units import format_quantity, format_values
+from pytest_distbench.units import format_quantity, format_values, why_impossible
 
 _CONTINUOUS = ("s", "B", "B/s")
 """Units of what is no count, whether a value is whole or not."""
@@ -62,6 +62,8 @@ def compare_by_order(
         largest = max(map(abs, (*old, *new)))
         then, now = [v / largest for v in old], [v / largest for v in new]
         if abs(statistics.fmean(now) - statistics.fmean(then)) > noise(then, now):
+            if kind == "improved" and (why := why_impossible(min(new), unit)):
+                return Answer("inconclusive", why)
             return Answer(kind, f"{format_values(old, unit)} -> {format_values(new, unit)} in every launch")
     if kind and not is_last:
         return Answer("inconclusive", "more launches are needed", is_open=True)

@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from pytest_distbench.judging.draft import Draft, Judgement
 from pytest_distbench.judging.entry import stored_metric
 from pytest_distbench.judging.identity import difference
-from pytest_distbench.judging.metric import Rule, decision
+from pytest_distbench.judging.metric import Rule, decision, first_difference, unasked
 from pytest_distbench.judging.order_rule import compare_by_order, have_ratios, why_nothing_was_timed
 from pytest_distbench.judging.stats import BLIND_LIMIT, LARGEST_EXPONENT, shared_error_rate, student_t_quantile
 from pytest_distbench.records.kinds import METRIC_KINDS, VerdictName
@@ -105,17 +105,20 @@ def judge_pairs(pairs: Sequence[tuple[Measurement | None, Measurement | None]], 
     draft = Draft((current or reference)[0], new, old)
     if not draft.metric.is_judged:
         return draft.settle("unchanged", "recorded, not judged")
+    kind = METRIC_KINDS[draft.metric.better]
+    if kind.accompanies and not (reference and current):
+        return unasked(draft)
     if not reference:
         return draft.settle("missing", "the reference does not record this metric")
     if not current:
-        return draft.settle("incomparable", "recorded by the reference, not by this tree")
+        return draft.settle("lost", "recorded by the reference, not by this tree")
     if why_not := difference(reference[0], draft.metric):
         return draft.settle("incomparable", why_not)
     if None in new and None not in old:
         return draft.settle("regressed", f"no value in {new.count(None)} of {len(new)} launches")
-    name = METRIC_KINDS[draft.metric.better].rule
+    name = kind.rule
     if name == "exact":
-        return _judge_exact(draft, old, new, rule)
+        return _judge_exact(draft, old, new, rule, where=first_difference(reference[0].series, current))
     values = [
         (a.value, b.value)
         for a, b in pairs
@@ -125,7 +128,8 @@ def judge_pairs(pairs: Sequence[tuple[Measurement | None, Measurement | None]], 
         return draft.settle("incomparable", f"no value in {len(pairs) - len(values)} of {len(pairs)} pairs")
     if name != "noisy":
         stored = stored_metric(reference, tolerance=None)  # the rule knows no pairs
-        return decision(draft.metric.better)(draft, current, stored, _as_stored(rule))
+        tolerance = rule.tolerance if kind.tolerance is None else kind.tolerance
+        return decision(draft.metric.better)(draft, current, stored, _as_stored(rule, tolerance))
     if why_not := next(filter(None, map(why_nothing_was_timed, current)), ""):
         return draft.settle("inconclusive", why_not)
     if not have_ratios(*(v for pair in values for v in pair)):
@@ -174,10 +178,10 @@ def smallest_slowdown(sigma: float, rule: PairRule) -> float:
     return math.expm1(high)
 
 
-def _as_stored(rule: PairRule) -> Rule:
+def _as_stored(rule: PairRule, tolerance: float) -> Rule:
     """For a rule from outside, to which the reference's launches are a baseline."""
     return Rule(
-        tolerance=rule.tolerance,
+        tolerance=tolerance,
         comparisons=rule.comparisons,
         max_launches=rule.looks[-1],
         same_software=rule.same_software,
@@ -185,15 +189,26 @@ def _as_stored(rule: PairRule) -> Rule:
     )
 
 
-def _judge_exact(draft: Draft, old: list[float | None], new: list[float | None], rule: PairRule) -> Judgement:
-    if set(old) == set(new):
+def _judge_exact(
+    draft: Draft, old: list[float | None], new: list[float | None], rule: PairRule, *, where: str
+) -> Judgement:
+    """Judge it.
+
+    Args:
+        draft: of the verdict.
+        old: values of the reference.
+        new: values of this tree.
+        rule: circumstances.
+        where: a series leaves that of the reference; empty: nowhere.
+    """
+    if set(old) == set(new) and not where:
         return draft.settle("unchanged", limit=0.0)
     then, now = (format_values(values, draft.metric.unit) for values in (old, new))
     if len(set(old)) > 1:
         return draft.settle("incomparable", f"differs between launches of the reference ({then}): not exact")
     if not rule.same_software:
         return draft.settle("incomparable", f"{then} -> {now}, and the software differs", limit=0.0)
-    return draft.settle("regressed", f"exact: {then} -> {now}", limit=0.0)
+    return draft.settle("regressed", f"exact: {where or f'{then} -> {now}'}", limit=0.0)
 
 
 def _judge_noisy(draft: Draft, worse_by: list[float], rule: PairRule) -> Judgement:

@@ -5,10 +5,17 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
-from pytest_distbench.judging.case import add_witnesses, judge_fingerprint, judge_trainings, uncertainty
+from pytest_distbench.judging.case import (
+    add_witnesses,
+    as_lost,
+    judge_fingerprint,
+    judge_missing,
+    judge_trainings,
+    lost_parts,
+    uncertainty,
+)
 from pytest_distbench.judging.draft import Judgement
 from pytest_distbench.judging.entry import make_entry
-from pytest_distbench.judging.metric import not_measured
 from pytest_distbench.judging.neighbours import (
     Run,
     error_share,
@@ -65,9 +72,9 @@ def judge_paired(
     here = {key: [b for _, b in sides if b is not None] for key, sides in found.items()}
     trainings = {key: measurements for key, measurements in here.items() if measurements}
     verdicts = judge_trainings(terms, trainings, stored.metrics, same_software=not changed)
-    lost = [key for key in found if key not in trainings and key not in pairs]
-    verdicts += [not_measured(key, stored.metrics[key]) for key in lost]
     judgements = [Judgement(verdict, is_open=False) for verdict in verdicts]
+    gone = {key: m for key, m in stored.metrics.items() if key not in trainings and key not in pairs}
+    judgements += judge_missing(terms, launches, trainings, gone)
     runs = find_runs(map(_first, pairs.values()))
     alone = {
         key: judge_pairs(
@@ -88,8 +95,9 @@ def judge_paired(
     for key, judgement in support(alone, of_runs, tolerances=dict.fromkeys(alone, tolerance), can_ask=can_ask).items():
         verdict = add_witnesses(judgement.verdict, stored.metrics.get(key), here[key])
         judgements.append(judgement._replace(verdict=verdict))
-    fingerprint = judge_fingerprint(terms, launches, stored.fingerprints, changed=changed)
-    return judgements + ([Judgement(fingerprint, is_open=False)] if fingerprint is not None else [])
+    judgements = as_lost(judgements, lost_parts(terms, trainings, stored.metrics), trainings, stored.metrics)
+    fingerprint = judge_fingerprint(terms, launches, stored.fingerprints, changed=changed, most=looks[-1])
+    return judgements + ([fingerprint] if fingerprint is not None else [])
 
 
 def not_there(terms: Terms, launch: LaunchRecord, reason: str) -> list[Verdict]:

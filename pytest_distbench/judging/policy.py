@@ -72,7 +72,8 @@ def conclude(result: CaseResult, policy: Policy, *, stood_down: CaseOutcome = "s
         return Conclusion(outcome=expected, reason="regressed", verdicts=failing)
     if unaccepted := tuple(v for v in judged if v.kind in policy.also_failing):
         return Conclusion(outcome="failed", reason="unaccepted", verdicts=unaccepted)
-    if all(v.kind == "missing" for v in judged) and policy.missing != "warn":
+    stored = (v for v in judged if v.kind != "missing" and (v.kind != "unseeded" or v.baseline is not None))
+    if not any(stored) and policy.missing != "warn":
         outcome: CaseOutcome = "skipped" if policy.missing == "skip" else "failed"
         return Conclusion(outcome=outcome, reason="missing", verdicts=judged)
     return Conclusion(outcome="passed")

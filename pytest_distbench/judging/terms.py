@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from pytest_distbench.records.bound_text import AskedBound
 from pytest_distbench.records.kinds import METRIC_KINDS, Better
+from pytest_distbench.records.metric import Measurement
 
 _NEAR = 0.8
 """Of the letters of two names that are taken for one, so many are the same, in order."""
@@ -25,6 +26,7 @@ class Terms:
         max_launches: the most launches there may be while an answer is open.
         cores: CPU cores of the machine that measured.
         bounds: that the test's marker sets.
+        largest_message: sweeps were told to leave out messages of more bytes; None: none.
     """
 
     tolerance: float | Mapping[str, float] | None = None
@@ -33,24 +35,26 @@ class Terms:
     max_launches: int
     cores: int
     bounds: tuple[AskedBound, ...] = ()
+    largest_message: int | None = None
 
     def wants(self, name: str) -> bool:
         """Whether metrics of this name, without point, are judged."""
         return self.metrics is None or name in self.metrics
 
-    def tolerance_of(self, name: str, by_hand: Iterable[float | None]) -> float:
+    def tolerance_of(self, metric: Measurement, by_hand: Iterable[float | None]) -> float:
         """The change towards worse that is accepted of a metric, as a fraction: the closest one to the number counts.
 
         That is, in this order: what is set by hand in the baseline's file, for the metric and then for the case; what
-        the test says, for the metric and then for all; the run's.
+        the test says for the metric; its kind's; what the test says for all; the run's.
 
         Args:
-            name: of the metric, without point.
+            metric: that it is of.
             by_hand: what the file says of the metric, then of the case.
         """
-        named = self.own_tolerance_of(name, by_hand)
-        if named is not None:
-            return named
+        named = self.own_tolerance_of(metric.name, by_hand)
+        own = METRIC_KINDS[metric.better].tolerance if named is None else named
+        if own is not None:
+            return own
         return self.tolerance if isinstance(self.tolerance, int | float) else self.default_tolerance
 
     def own_tolerance_of(self, name: str, by_hand: Iterable[float | None]) -> float | None:

@@ -31,6 +31,7 @@ from pytest_distbench.judging import golden_curve
 from pytest_distbench.judging.family import Family, known_values
 from pytest_distbench.judging.identity import difference
 from pytest_distbench.judging.stats import BLIND_LIMIT, noise_limit, normal_quantile, pooled_stdev, student_t_quantile
+from pytest_distbench.records.baseline import BaselineMetric
 from pytest_distbench.records.kinds import METRIC_KINDS, VerdictName
 from pytest_distbench.records.metric import Measurement, Scalar, metric_key
 from pytest_distbench.records.verdict import Verdict
@@ -43,6 +44,8 @@ ALPHA = 0.01
 
 SAME_TOLERANCE = 1e-3
 """A relative change of a ``same`` metric below this is no change: what rounding does to a mean loss in a few epochs."""
+
+LOST_SEED = "the training is not seeded any more"
 
 FEWEST_OLYMPIC = 5
 """With fewer seeds none is dropped, and none may miss the goal."""
@@ -58,6 +61,8 @@ def judge_family(family: Family) -> Verdict:
 
 def _judge(family: Family) -> Verdict:
     first = family.first
+    if METRIC_KINDS[first.better].rule == "curve" and (own := _disagreement(family)) and not family.stored:
+        return _settle(family, "unseeded", f"its launches {own}")
     missed = family.new.count(None)
     if missed and (not family.stored or METRIC_KINDS[first.better].rule != "steps"):
         seeds = f"{len(family.new)} seed{'s' * (len(family.new) > 1)}"
@@ -69,6 +74,8 @@ def _judge(family: Family) -> Verdict:
         return _settle(family, "incomparable", why_not)
     if METRIC_KINDS[first.better].rule == "curve":
         return _judge_curve(family)
+    if family.lost_its_seed and _repeats(family):
+        return _settle(family, "unseeded", "the baseline's launches were seeded, and these are not")
     if family.same_software and family.same_arithmetic and _repeats(family):
         return _judge_exact(family)
     return _RULES[METRIC_KINDS[first.better].rule](family)
@@ -118,15 +125,15 @@ def _judge_exact(family: Family) -> Verdict:
 def _judge_curve(family: Family) -> Verdict:
     rtol = family.tolerance_or(golden_curve.RTOL)
     worst: tuple[golden_curve.Departure, Measurement, bool] | None = None
+    own = _disagreement(family)
     for key, launches in family.current.items():
         stored = family.stored[key]
+        if stored.unseeded_at is not None or stored.spread > rtol:
+            return _judge_unseeded(family, stored, own)
         other = next((len(m.series) for m in launches if len(m.series) != len(stored.curve)), None)
         if other is not None:
             reason = f"the baseline's curve has {len(stored.curve)} steps, this one {other}"
             return _settle(family, "incomparable", reason)
-        if stored.spread > rtol:
-            reason = f"the baseline's own launches differ by {stored.spread:.1e}: seed them, or it is no golden curve"
-            return _settle(family, "incomparable", reason, limit=rtol)
         repeats = family.same_software and stored.spread == 0.0
         rounding = 0.0 if repeats else max(golden_curve.ROUNDING, stored.spread)
         for launch in launches:
@@ -139,6 +146,10 @@ def _judge_curve(family: Family) -> Verdict:
     if departure.starts_at is not None:
         facts["departs_at_value" if launch.beside else "departs_at_step"] = departure.starts_at
     what = f"{departure.tell(launch.beside)}{_seed_of(launch)}"
+    if own:
+        return _settle(family, "regressed", f"{LOST_SEED}: its launches {own}", limit=rtol, facts=facts)
+    if departure.exceeds_at == 1 and _launches(family) > 1:
+        what += f"; the {_launches(family)} launches of this run agree: it is seeded"
     if departure.exceeds_at is not None:
         return _settle(family, "regressed", f"{what}; {departure.suggest(launch.beside)}", limit=rtol, facts=facts)
     if departure.is_identical:
@@ -149,14 +160,50 @@ def _judge_curve(family: Family) -> Verdict:
     return _settle(family, "unchanged", f"deviates by up to {departure.largest:.1e}", limit=rtol, facts=facts)
 
 
+def _judge_unseeded(family: Family, stored: BaselineMetric, own: str) -> Verdict:
+    """Where the baseline's launches left one another, there is nothing that this run could follow."""
+    facts: dict[str, Scalar] = {"deviation": stored.spread}
+    if not own and _launches(family) > 1:
+        reason = f"the baseline's launches were not seeded, and these {_launches(family)} agree: record them anew"
+        return _settle(family, "incomparable", reason, facts=facts)
+    then = golden_curve.Disagreement(stored.unseeded_at or 1, stored.spread).tell(family.first.beside)
+    return _settle(family, "unseeded", f"its launches {own}" if own else f"the baseline's launches {then}", facts=facts)
+
+
+def _disagreement(family: Family) -> str:
+    """How this run's launches leave one another, in a clause; empty where they do not."""
+    rtol = family.tolerance_or(golden_curve.RTOL)
+    for launches in family.current.values():
+        found = golden_curve.disagreement([m.series for m in launches], rtol=rtol)
+        if found is not None:
+            return found.tell(launches[0].beside)
+    return ""
+
+
+def _launches(family: Family) -> int:
+    return min(map(len, family.current.values()))
+
+
+def may_be_unseeded(verdict: Verdict) -> bool:
+    """Whether one launch more would tell: a curve that departs before any update may have lost its seed."""
+    departs_at = verdict.facts.get("departs_at_step", verdict.facts.get("departs_at_value"))
+    return (
+        verdict.kind in ("regressed", "drifted")
+        and departs_at == 1
+        and float(verdict.facts["deviation"]) > golden_curve.ROUNDING
+    )
+
+
 def _judge_same(family: Family) -> Verdict:
     old, new = known_values(family.old), known_values(family.new)
-    if len(old) < len(new):
+    if _lacks_values(family, old, new):
         return _settle(family, "incomparable", "the baseline holds no value")
     scale = abs(statistics.fmean(old))
     accepted = family.tolerance_or(SAME_TOLERANCE) * scale
-    shifts = [b - a for a, b in zip(old, new, strict=True)]
-    shift = statistics.fmean(shifts)
+    shift = statistics.fmean(new) - statistics.fmean(old)
+    if family.is_by_launch and abs(shift) > accepted and len(old) + len(new) > 2:
+        return _judge_unpaired(family, old, new, max(accepted, _noise(old, new, ALPHA / 2)), scale)
+    shifts = [] if family.is_by_launch else [b - a for a, b in zip(old, new, strict=True)]
     if abs(shift) <= accepted:
         return _settle(family, "unchanged", limit=_share(accepted, scale))
     if len(shifts) < 2:
@@ -169,18 +216,36 @@ def _judge_same(family: Family) -> Verdict:
     return _within(family, limit, scale)
 
 
+def _judge_unpaired(family: Family, old: Sequence[float], new: Sequence[float], limit: float, scale: float) -> Verdict:
+    shift = statistics.fmean(new) - statistics.fmean(old)
+    if abs(shift) <= limit:
+        return _within(family, limit, scale)
+    reason = f"moved {'up' if shift > 0 else 'down'} beyond what {len(old) + len(new)} launches differ by"
+    return _settle(family, "regressed", reason, limit=_share(limit, scale))
+
+
+def _noise(old: Sequence[float], new: Sequence[float], alpha: float) -> float:
+    return noise_limit(pooled_stdev(old, new), len(old), len(new), alpha)
+
+
+def _lacks_values(family: Family, old: Sequence[float], new: Sequence[float]) -> bool:
+    return not old if family.is_by_launch else len(old) < len(new)
+
+
 def _judge_steps(family: Family) -> Verdict:
     old, new = family.old, family.new
     missed, missed_before = new.count(None), old.count(None)
     if missed_before > (len(old) >= FEWEST_OLYMPIC):
-        return _settle(family, "incomparable", f"the baseline missed its goal in {missed_before} of {len(old)} seeds")
+        return _settle(
+            family, "incomparable", f"the baseline missed its goal in {missed_before} of {len(old)} {family.samples}"
+        )
     if missed > (len(new) >= FEWEST_OLYMPIC):
-        return _settle(family, "regressed", f"goal missed in {missed} of {len(new)} seeds")
+        return _settle(family, "regressed", f"goal missed in {missed} of {len(new)} {family.samples}")
     before, squares_old, n_old = olympic(old)
     now, squares_new, n_new = olympic(new)
     resolution = float(family.first.identity.get("every", 1))
     accepted = max(resolution, family.tolerance_or(0.0) * before)
-    note = f"goal missed in 1 of {len(new)} seeds, counted as the slowest" if missed else ""
+    note = f"goal missed in 1 of {len(new)} {family.samples}, counted as the slowest" if missed else ""
     if n_old + n_new < 3:
         if abs(now - before) <= accepted:
             return _settle(family, "unchanged", "within the resolution", limit=_share(accepted, before))
@@ -196,7 +261,7 @@ def _judge_steps(family: Family) -> Verdict:
 
 def _judge_floor(family: Family) -> Verdict:
     old, new = known_values(family.old), known_values(family.new)
-    if len(old) < len(new):
+    if _lacks_values(family, old, new):
         return _settle(family, "incomparable", "the baseline holds no value")
     before, now = statistics.fmean(old), statistics.fmean(new)
     is_share = 0 <= before <= 1
@@ -207,7 +272,7 @@ def _judge_floor(family: Family) -> Verdict:
         each = math.sqrt(p * (1 - p) / samples)
         bounds.append(normal_quantile(1 - ALPHA) * each * math.sqrt(1 / len(old) + 1 / len(new)))
     if len(old) > 1:
-        bounds.append(noise_limit(pooled_stdev(old, new), len(old), len(new), ALPHA))
+        bounds.append(_noise(old, new, ALPHA))
     limit = max(bounds)
     if len(old) == 1 and samples is None and now < before - limit:
         return _settle(family, "inconclusive", _one_seed(now - before, before) + ", or evaluation_samples=")

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from pytest_distbench.judging.order_rule import why_nothing_was_timed
 from pytest_distbench.records.baseline import BaselineEntry, BaselineMetric
 from pytest_distbench.records.kinds import METRIC_KINDS, VERDICT_KINDS
 from pytest_distbench.records.launch import LaunchRecord
+from pytest_distbench.records.metric import Measurement
 from pytest_distbench.records.verdict import Verdict
+from pytest_distbench.units import why_impossible
 
 FEWEST_LAUNCHES = 5
 """With fewer, the noise between launches is a guess: the verdicts against such an entry are *inconclusive* or blind."""
@@ -69,12 +71,14 @@ def why_not_storable(launches: Sequence[LaunchRecord], *, fewest: int = 2) -> st
         fewest: with fewer, what has noise is refused.
     """
     judged = [m for launch in launches for m in launch.measurements if m.is_judged]
-    if not judged:
+    if all(METRIC_KINDS[m.better].accompanies for m in judged):
         return "nothing was measured that can be judged"
     reached = {m.name for m in judged if m.value is not None}
     lacking = [
         m.key for m in judged if m.value is None and not (METRIC_KINDS[m.better].rule == "steps" and m.name in reached)
     ]
+    if impossible := next(((m.key, why) for m in _recorded(launches) if (why := _why_impossible(m))), None):
+        return f"{impossible[0]}: {impossible[1]}"
     if idle := next(((m.key, why) for m in judged if (why := why_nothing_was_timed(m))), None):
         return f"{idle[0]}: {idle[1]}; {_TIME_ALL}"
     if not lacking:
@@ -84,10 +88,21 @@ def why_not_storable(launches: Sequence[LaunchRecord], *, fewest: int = 2) -> st
     return f"{lacking[0]} has no value in {missed}: a baseline needs one in each"
 
 
+def _recorded(launches: Sequence[LaunchRecord]) -> Iterator[Measurement]:
+    """What bodies and readers recorded: neither a clock of ours, nor what is computed of a timeline, may be 0."""
+    for launch in launches:
+        if launch.elastic is None and launch.pool is None:
+            yield from (m for m in launch.measurements if m.is_judged and not m.companions and not m.is_phase)
+
+
+def _why_impossible(measurement: Measurement) -> str:
+    return "" if measurement.value is None else why_impossible(measurement.value, measurement.unit)
+
+
 def few_launches(metrics: Mapping[str, BaselineMetric]) -> dict[str, int]:
     """The metrics that may scatter and have fewer than :data:`FEWEST_LAUNCHES` values, and how many they have."""
     return {
         key: len(metric.launches)
         for key, metric in metrics.items()
-        if METRIC_KINDS[metric.better].rule != "exact" and len(metric.launches) < FEWEST_LAUNCHES
+        if METRIC_KINDS[metric.better].rule not in ("exact", "memory") and len(metric.launches) < FEWEST_LAUNCHES
     }

@@ -29,14 +29,16 @@ from pytest_distbench.errors import LauncherError, ReadingError, RecordingError
 from pytest_distbench.launch import processes
 from pytest_distbench.launch.contract import SESSION_VARIABLE
 from pytest_distbench.launch.logs import LogFollower, error_tail
-from pytest_distbench.launch.membership import check_command
+from pytest_distbench.launch.membership import check_command, raised_in_ranks
 from pytest_distbench.launch.readers import add_readings
-from pytest_distbench.launch.reduce import merge
+from pytest_distbench.launch.reduce import merge, of_largest_process, with_load
 from pytest_distbench.launch.reports import read_reports
 from pytest_distbench.launch.workplace import Leftovers, settle, watched_folder
 from pytest_distbench.machine import hardware
 from pytest_distbench.machine.secrets import mask_arguments
 from pytest_distbench.records.launch import LaunchRecord
+from pytest_distbench.records.launch_files import LaunchFiles
+from pytest_distbench.records.load import CommandUse, Load
 from pytest_distbench.records.metric import WALL_TIME, Observation
 from pytest_distbench.records.plan import LaunchPlan
 from pytest_distbench.records.rank import HUNG, RankFate, RankReport
@@ -56,7 +58,7 @@ _PACKAGE = str(Path(__file__).resolve().parents[2])
 _GUARDED = (
     f"import sys; sys.path.append({_PACKAGE!r}); from pathlib import Path\n"
     "from pytest_distbench.launch.guardian import main; from pytest_distbench.records.launch_files import LaunchFiles\n"
-    "main(int(sys.argv[1]), LaunchFiles(Path(sys.argv[2])), sys.argv[3:])"
+    "main(int(sys.argv[1]), LaunchFiles(Path(sys.argv[2])), sys.argv[3:], looks=True)"
 )
 SITE = str(Path(__file__).resolve().parents[1] / "worker" / "site")
 """On the path of every Python of a command; see the module that lies there."""
@@ -100,7 +102,7 @@ def launch_command(
     if follower is not None:
         follower.finish()
     remark = leftovers.remark() if leftovers is not None else ""
-    return _make_record(plan, ended, remarks=[remark] if remark else [])
+    return with_load(_make_record(plan, ended, remarks=[remark] if remark else []), ended.load)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,7 +114,8 @@ class _Ended:
         timed_out: it was ended because its time was over.
         wall_s: seconds from start to end.
         cpu_s: seconds that it and all it waited for have computed.
-        peak_memory_bytes: of the largest of its processes.
+        peak_memory_bytes: of the largest of its processes; 0: not known.
+        load: who computed meanwhile; None: not known.
     """
 
     code: int
@@ -120,6 +123,7 @@ class _Ended:
     wall_s: float
     cpu_s: float
     peak_memory_bytes: int
+    load: Load | None
 
 
 class Follower(Protocol):
@@ -135,11 +139,13 @@ class _Running:
     Args:
         process: the guardian.
         session: cookie of all it started.
+        files: that it leaves.
     """
 
-    def __init__(self, process: subprocess.Popen[bytes], session: str) -> None:
+    def __init__(self, process: subprocess.Popen[bytes], session: str, files: LaunchFiles) -> None:
         self._process = process
         self._session = session
+        self._files = files
         self._start = time.perf_counter()
 
     def wait(self, timeout_s: float, follower: Follower | None) -> _Ended:
@@ -183,12 +189,14 @@ class _Running:
     def _reap(self, wall_s: float, *, timed_out: bool) -> _Ended:
         _, status, usage = os.wait4(self._process.pid, 0)
         code = self._process.returncode = os.waitstatus_to_exitcode(status)
+        used = _read_use(self._files)
         return _Ended(
             code=code,
             timed_out=timed_out,
             wall_s=wall_s,
             cpu_s=usage.ru_utime + usage.ru_stime,
-            peak_memory_bytes=usage.ru_maxrss * 1024,
+            peak_memory_bytes=used.peak_memory_bytes,
+            load=used.load,
         )
 
 
@@ -213,7 +221,7 @@ def running_command(plan: LaunchPlan, session: str) -> Iterator[_Running]:
                 raise LauncherError(f"cannot start {plan.body.command[0]!r}: {error}") from error
         os.close(lifeline)
         lifeline = -1
-        running = _Running(process, session)
+        running = _Running(process, session, plan.files)
         try:
             yield running
         finally:
@@ -224,6 +232,14 @@ def running_command(plan: LaunchPlan, session: str) -> Iterator[_Running]:
         for descriptor in (lifeline, theirs):
             if descriptor >= 0:
                 os.close(descriptor)
+
+
+def _read_use(files: LaunchFiles) -> CommandUse:
+    """What the guardian noted; nothing where it was ended before it could."""
+    try:
+        return msgspec.json.decode(files.used.read_bytes(), type=CommandUse)
+    except (OSError, msgspec.DecodeError):
+        return CommandUse(load=None, peak_memory_bytes=0)
 
 
 def _what_it_left(plan: LaunchPlan) -> list[str]:
@@ -243,6 +259,8 @@ def _is_python(process: psutil.Process) -> bool:
 def _make_record(plan: LaunchPlan, ended: _Ended, *, remarks: list[str]) -> LaunchRecord:
     log = error_tail(plan.files.log(0))
     how = _tell(ended, log)
+    if not how and (raised := raised_in_ranks(plan)):
+        how = f"ended with exit code 0, but {raised}; where a pipe hides its exit code, begin with 'set -o pipefail'"
     report = RankReport(
         rank=0,
         pid=0,
@@ -272,6 +290,7 @@ def _make_record(plan: LaunchPlan, ended: _Ended, *, remarks: list[str]) -> Laun
             remarks = [*check_command(plan, gave_numbers=len(measurements) > 1 and not left), *remarks]
             if left:
                 remarks = [f"left {', '.join(left)} running, which was ended", *remarks]
+            measurements += of_largest_process(ended.peak_memory_bytes)
         except (RecordingError, ReadingError) as error:
             reason = str(error)
     return LaunchRecord(

@@ -8,10 +8,7 @@ from typing import Protocol
 import psutil
 
 from pytest_distbench.records.plan import LaunchPlan
-
-SESSION_VARIABLE = "DISTBENCH_SESSION"
-"""In the environment of every process any launcher of this pytest session starts."""
-
+from pytest_distbench.records.wire import SESSION_VARIABLE as SESSION_VARIABLE
 
 NO_REVERSE_DNS = {"RES_OPTIONS": "attempts:0"}
 """For the processes that keep a store: torch asks for the name of every client, and where /etc/hosts does not know

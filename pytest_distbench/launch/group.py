@@ -139,7 +139,7 @@ def _enter(plan: str) -> None:
     The worker is named, not imported: this side of the package does not depend on it.
     """
     try:
-        importlib.import_module("pytest_distbench.worker.leaving").forget_inherited()
+        importlib.import_module("pytest_distbench.worker.forked").begin_anew()
         end = importlib.import_module("pytest_distbench.worker.main").run_rank(plan)
     except BaseException:  # noqa: BLE001 torch would write it to a file below TMPDIR, which nobody reads or removes
         traceback.print_exc()

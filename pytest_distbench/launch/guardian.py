@@ -22,14 +22,19 @@ import subprocess
 import sys
 from pathlib import Path
 
+import msgspec
 import psutil
 
 from pytest_distbench.launch import processes
 from pytest_distbench.records.launch_files import LaunchFiles
+from pytest_distbench.records.load import CommandUse
+from pytest_distbench.worker.load import LoadWindow, usable_cpus
 
 _PR_SET_CHILD_SUBREAPER = 36
 _HELPER = re.compile(r"multiprocessing\.(resource_tracker|forkserver|spawn)")
 """Of Python: such a process ends a moment after the one it is for."""
+_LOOK_S = 0.5
+"""Between looks at the threads of a command: what they did is gone with them. A look costs some milliseconds."""
 _NOT_STARTED = 126
 """Exit code of a shell for a program that is there and cannot be run."""
 
@@ -47,9 +52,17 @@ def remove_traces(launch: LaunchFiles) -> None:
         shutil.rmtree(files.sockets, ignore_errors=True)
 
 
-def main(lifeline: int, launch: LaunchFiles, command: list[str]) -> None:
-    """Run the command until it or pytest ends; then end all its descendants, and this process."""
+def main(lifeline: int, launch: LaunchFiles, command: list[str], *, looks: bool = False) -> None:
+    """Run the command until it or pytest ends; then end all its descendants, and this process.
+
+    Args:
+        lifeline: descriptor that pytest holds the other end of.
+        launch: where files are left.
+        command: to run.
+        looks: note what the command used, and how long others kept it from the CPUs: it has no ranks that do.
+    """
     adopt_orphans()
+    window = LoadWindow(os.getpid(), usable_cpus()) if looks else None
     fcntl.fcntl(lifeline, fcntl.F_SETFD, fcntl.FD_CLOEXEC)
     try:
         child = subprocess.Popen(command, start_new_session=True)
@@ -59,11 +72,18 @@ def main(lifeline: int, launch: LaunchFiles, command: list[str]) -> None:
     with selectors.DefaultSelector() as selector:
         selector.register(os.pidfd_open(child.pid), selectors.EVENT_READ)
         selector.register(lifeline, selectors.EVENT_READ)
-        ended = {key.fd for key, _ in selector.select()}
+        while not (ended := {key.fd for key, _ in selector.select(_LOOK_S if looks else None)}):
+            if window is not None:
+                window.look()
+    if window is not None:
+        window.end()
     if lifeline not in ended:
         _note_left(launch)
     processes.kill_descendants()
     code = child.wait()
+    if window is not None:
+        largest = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024
+        launch.used.write_bytes(msgspec.json.encode(CommandUse(load=window.load, peak_memory_bytes=largest)))
     if lifeline in ended:
         remove_traces(launch)
     if code >= 0:

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Literal
+
+import msgspec
 
 from pytest_distbench.errors import RecordingError
 from pytest_distbench.launch.logs import tail
 from pytest_distbench.records.plan import LaunchPlan
 from pytest_distbench.records.rank import RankReport
+from pytest_distbench.records.record import Record
 
 
 def check_ranks(plan: LaunchPlan, reports: Mapping[int, RankReport]) -> list[str]:
@@ -37,6 +41,33 @@ def check_command(plan: LaunchPlan, *, gave_numbers: bool) -> list[str]:
     if not sizes and gave_numbers:
         return []  # it may not be Python at all: the numbers show that it has done something
     return _check(plan, max(sizes, default=0), who="process of the command")
+
+
+class RankNote(Record, frozen=True, kw_only=True):
+    """A line that a rank of a command has left."""
+
+    what: Literal["began", "raised"]
+    t: float
+    """CLOCK_MONOTONIC seconds."""
+    rank: str
+    pid: int
+    error: str = ""
+
+
+def raised_in_ranks(plan: LaunchPlan) -> str:
+    """What ranks of a command raised, in a clause; empty: nothing, or they began anew afterwards, and ended well.
+
+    An elastic agent, or a loop in a shell, starts ranks again: of each rank the process that began last counts.
+    """
+    if not plan.files.rank_notes.exists():
+        return ""
+    notes = sorted(
+        (msgspec.json.decode(line, type=RankNote) for line in plan.files.rank_notes.read_bytes().splitlines()),
+        key=lambda note: note.t,
+    )
+    last = {note.rank: note.pid for note in notes if note.what == "began"}
+    raised = {note.rank: note.error for note in notes if note.what == "raised" and last.get(note.rank) == note.pid}
+    return "; ".join(f"rank {rank} raised {error}" for rank, error in raised.items())
 
 
 def _check(plan: LaunchPlan, largest: int, *, who: str) -> list[str]:

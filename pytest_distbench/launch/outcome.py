@@ -15,7 +15,7 @@ from pytest_distbench.launch.diagnosis.reason import merge_outcomes
 from pytest_distbench.launch.logs import tail
 from pytest_distbench.launch.membership import check_ranks
 from pytest_distbench.launch.readers import add_readings
-from pytest_distbench.launch.reduce import foreign_cores, late_s, merge, merge_fingerprints
+from pytest_distbench.launch.reduce import largest, late_s, merge, merge_fingerprints, peak_memory, with_load
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.plan import LaunchPlan
 from pytest_distbench.records.rank import RankReport
@@ -74,6 +74,8 @@ def make_record(
             if plan.stands_for is None:
                 reports = add_readings(plan, reports)
                 measurements = merge(list(reports.values()))
+                if not (plan.only or plan.shares_gpu):  # else it is not of all the launch does, or of the rank alone
+                    measurements += peak_memory({rank: report.peak_memory_bytes for rank, report in reports.items()})
         except (RecordingError, ReadingError) as error:
             outcome, reason = "failed", str(error)
     has_passed = outcome == "passed"
@@ -81,7 +83,7 @@ def make_record(
     fingerprints = merge_fingerprints(told, stands_for=plan.stands_for) if has_passed else {}
     if plan.stands_for is not None:  # what it computed, and how fast, is nobody's
         measurements = structure_metrics(fingerprints)
-    return LaunchRecord(
+    record = LaunchRecord(
         index=plan.index,
         outcome=outcome,
         wall_s=clock.finished_at - clock.started_at,
@@ -93,13 +95,13 @@ def make_record(
         measurements=measurements,
         fingerprints=fingerprints,
         late_s=late_s(told) if has_passed else {},
-        peak_memory_bytes=max((r.peak_memory_bytes for r in told), default=0) if plan.stands_for is None else 0,
-        foreign_cores=foreign_cores(told) if plan.stands_for is None else None,
+        peak_memory_bytes=largest(told) if plan.stands_for is None else 0,
         gpus=[reports[rank].gpu for rank in range(plan.processes)] if has_passed and any(r.gpu for r in told) else [],
         software=_software(plan, reports),
         remarks=[*_merge_remarks(channel.remarks()), *filter(None, remarks)],
         logs=plan.directory,
     )
+    return with_load(record, reports[0].load) if 0 in reports and plan.stands_for is None else record
 
 
 def _software(plan: LaunchPlan, reports: Mapping[int, RankReport]) -> dict[str, str]:

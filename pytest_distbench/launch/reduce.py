@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import statistics
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TypeVar
 
 from pytest_distbench.errors import RecordingError
 from pytest_distbench.judging.fingerprint_rule import rank_ranges
 from pytest_distbench.records.fingerprint import Fingerprint, RankFingerprint
 from pytest_distbench.records.kinds import FAST_SIDE, METRIC_KINDS
-from pytest_distbench.records.metric import PHASE, Measurement, Observation, Summary
+from pytest_distbench.records.launch import LaunchRecord
+from pytest_distbench.records.load import Load
+from pytest_distbench.records.metric import PEAK_MEMORY, PHASE, Measurement, Observation, Scalar, Summary
 from pytest_distbench.records.quantiles import nearest_rank, quantile
 from pytest_distbench.records.rank import RankReport
+from pytest_distbench.records.record import replace
 
 _Part = TypeVar("_Part")
-
-SHORTEST_WINDOW_S = 0.05
-"""Below this the 10 ms ticks of the system's CPU accounting say nothing about other processes."""
 
 
 def merge(reports: Sequence[RankReport]) -> list[Measurement]:
@@ -35,13 +35,36 @@ def merge(reports: Sequence[RankReport]) -> list[Measurement]:
     return [_reduce(key, seen) for key, seen in by_key.items()]
 
 
-def foreign_cores(reports: Sequence[RankReport]) -> float | None:
-    """Cores that processes outside the launch kept busy until rank 0's body ended; None if that was too short."""
-    by_rank = {r.rank: r for r in reports}
-    if 0 not in by_rank or by_rank[0].window_s < SHORTEST_WINDOW_S:
-        return None
-    own = sum(r.cpu_s for r in reports)
-    return max(0.0, (by_rank[0].busy_s - own) / by_rank[0].window_s)
+def peak_memory(bytes_of: Mapping[int, int | None]) -> list[Measurement]:
+    """Peak memory as a metric, of the rank that needed most; none where one of them does not know.
+
+    Args:
+        bytes_of: by rank.
+    """
+    known = {rank: used for rank, used in bytes_of.items() if used is not None}
+    if not known or len(known) < len(bytes_of):
+        return []
+    rank = max(known, key=known.__getitem__)
+    return [_memory(known[rank], {"rank": rank} if len(known) > 1 else {})]
+
+
+def of_largest_process(num_bytes: int) -> list[Measurement]:
+    """Peak memory as a metric where processes are no ranks of ours; none where it is not known, which is 0."""
+    return [_memory(num_bytes, {"of": "its largest process"})] if num_bytes else []
+
+
+def largest(reports: Iterable[RankReport]) -> int:
+    """Bytes of the rank that needed most; 0 where none knows."""
+    return max((report.peak_memory_bytes or 0 for report in reports), default=0)
+
+
+def _memory(num_bytes: int, facts: dict[str, Scalar]) -> Measurement:
+    return Measurement(name=PEAK_MEMORY, unit="B", better="memory", value=num_bytes, facts=facts)
+
+
+def with_load(record: LaunchRecord, load: Load | None) -> LaunchRecord:
+    """The record of a launch with what other processes did to it meanwhile, as far as that is known."""
+    return replace(record, foreign_cores=load.foreign_cores, crowding=load.crowding) if load is not None else record
 
 
 def merge_fingerprints(reports: Sequence[RankReport], *, stands_for: int | None = None) -> dict[str, Fingerprint]:
@@ -82,6 +105,7 @@ def _merge_prints(prints: Mapping[int, RankFingerprint], world_size: int, stands
         parameter_bytes=by_ranks(lambda p: p.parameter_bytes or None),
         optimizer_bytes=by_ranks(lambda p: p.optimizer_bytes or None),
         beyond=by_ranks(lambda p: p.beyond),
+        course=by_ranks(lambda p: p.course),
         is_full=all(p.is_full for p in prints.values()),
     )
 
@@ -115,6 +139,7 @@ def _reduce(key: str, seen: list[tuple[int, Observation]]) -> Measurement:
     lengths = {len(o.values) for _, o in seen}
     if len(lengths) > 1:
         raise RecordingError(f"{key!r}: ranks recorded {sorted(lengths)} values; all must record equally many")
+    recorded = seen
     if first.reduce == "rank0":
         seen = [pair for pair in seen if pair[0] == 0] or seen[:1]
     rows = [o.values for _, o in seen]
@@ -135,6 +160,8 @@ def _reduce(key: str, seen: list[tuple[int, Observation]]) -> Measurement:
         beside=first.beside,
         summary=summary,
         companions=_companions([o for _, o in seen]),
+        ranks=len(recorded),
+        reduce=None if first.reduce == METRIC_KINDS[first.better].reduce else first.reduce,
         bounds=first.bounds,
     )
 

@@ -262,9 +262,16 @@ def distbench(request: pytest.FixtureRequest, world_size: int, distbench_backend
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None]:
-    """Make the launches of a test that it asked for and did not look at; their failure is the test's."""
+    """Make the launches of a test that it asked for and did not look at; their failure is the test's.
+
+    So is a failure that the test has caught, whether it then passes or skips.
+    """
     try:
         yield
+    except pytest.skip.Exception:
+        if (skipped := item.stash.get(_MADE, None)) is not None:
+            skipped.tell_caught()
+        raise
     finally:
         made = item.stash.get(_MADE, None)
         if made is not None:
@@ -348,7 +355,10 @@ def pytest_runtest_makereport(
         carry.attach_test(report, *test_and_id(item), attempt=f"{os.getpid()}-{item.stash[_ATTEMPTS]}")
     cases = item.stash.get(_CASES, {})
     if cases and (call.when != "setup" or not report.passed):  # what fixtures measured before the test is the test's
+        from pytest_distbench.records.record import replace
+
         told = _store_cases(item.config, report, list(cases.values()))
+        told = [replace(case, test_outcome=report.outcome) for case in told]
         carry.attach_cases(report, told)
         carry.attach_numbers(item, report, told, case_id=test_and_id(item)[1])
         cases.clear()

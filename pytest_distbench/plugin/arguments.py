@@ -16,7 +16,7 @@ from pytest_distbench.launch.contract import SESSION_VARIABLE
 from pytest_distbench.launch.readers.check import problem_with
 from pytest_distbench.plugin.outcomes import Misuse
 from pytest_distbench.records.bound import Bound, bounds_between
-from pytest_distbench.records.choices import MOST_LAUNCHES, SEEDS
+from pytest_distbench.records.choices import MOST_LAUNCHES, MOST_TOLERANCE, SEEDS, TOLERANCE_WANTED
 from pytest_distbench.records.kinds import METRIC_KINDS
 from pytest_distbench.records.metric import (
     LARGEST_NUMBER,
@@ -99,10 +99,17 @@ class Arguments:
     def tolerance(self, value: object) -> float | dict[str, float]:
         """A fraction, or one per metric name."""
         if not isinstance(value, Mapping):
-            return self.number("tolerance", value, least=0.0)
+            return self.fraction("tolerance", value)
         if not value or not all(isinstance(key, str) and key.strip() for key in value):
-            self.refuse(f"tolerance={show(value)}; wanted a fraction such as 0.05, or one per metric name")
-        return {key: self.number(f"tolerance[{key!r}]", inner, least=0.0) for key, inner in value.items()}
+            self.refuse(f"tolerance={show(value)}; wanted {TOLERANCE_WANTED}, or one per metric name")
+        return {key: self.fraction(f"tolerance[{key!r}]", inner) for key, inner in value.items()}
+
+    def fraction(self, name: str, value: object) -> float:
+        """A tolerance."""
+        number = as_float(value)
+        if number is None or not 0 <= number <= MOST_TOLERANCE:
+            self.refuse(f"{name}={show(value)}; wanted {TOLERANCE_WANTED}")
+        return number
 
     def text(self, name: str, value: object, *, may_be_empty: bool = False, without: str = "") -> str:
         """Printable text of moderate length."""

@@ -130,6 +130,12 @@ class ResultsPlugin:
             terminalreporter.write_line(f"run record: {_shorten(settings.json, config)}")
         if settings.attach is not None:
             terminalreporter.write_line(f"rank {settings.attach} had the terminal: nothing was judged or stored")
+        if self.session is not None and (variant := self.session.launching.compared_with) and variant.is_itself:
+            terminalreporter.write_line(
+                f"? {variant} is what is checked out here, and no tracked file differs: it was compared with itself, "
+                "and no change could have been found",
+                yellow=True,
+            )
         for line in self._trouble:
             terminalreporter.write_line(f"distbench: {line}", red=True)
         if github.runs_here(os.environ):

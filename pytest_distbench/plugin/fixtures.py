@@ -11,10 +11,13 @@ import pytest
 
 from pytest_distbench.errors import BackendUnavailable, DerivationError, DistbenchError, DistbenchWarning, show
 from pytest_distbench.judging.bounds import check_measured
+from pytest_distbench.judging.direction import why_doubtful
 from pytest_distbench.judging.policy import Conclusion, conclude
 from pytest_distbench.plugin.arguments import MOST_ITERATIONS, Arguments
+from pytest_distbench.plugin.names import test_and_id
 from pytest_distbench.plugin.outcomes import (
     BeyondBound,
+    Failure,
     LaunchFailed,
     MissingBaseline,
     Misuse,
@@ -28,6 +31,7 @@ from pytest_distbench.plugin.requests import RequestMaker
 from pytest_distbench.plugin.runs import Run
 from pytest_distbench.plugin.workload import Wanted, wanted_function
 from pytest_distbench.records.bound_text import BoundValue
+from pytest_distbench.records.case import CaseKey
 from pytest_distbench.records.fingerprint import Fingerprint
 from pytest_distbench.records.kinds import METRIC_KINDS
 from pytest_distbench.records.metric import Measurement, Scalar
@@ -36,6 +40,7 @@ from pytest_distbench.records.reader import Reader
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import CaseResult
 from pytest_distbench.records.wire import XFAILED
+from pytest_distbench.report.case_text import lost_text
 from pytest_distbench.report.escape import escape
 from pytest_distbench.report.explain import explanation, headline
 from pytest_distbench.report.launch_text import remark_lines
@@ -44,6 +49,7 @@ from pytest_distbench.run.loop import Session
 from pytest_distbench.run.references import Nothing
 from pytest_distbench.run.request import CaseRequest, LaunchRequest
 from pytest_distbench.run.samples import SampleFailed, Samples
+from pytest_distbench.units import why_impossible
 
 Recorder = Callable[[CaseResult], None]
 """Where finished cases go, to be carried into the reports. A case that comes again takes the earlier's place."""
@@ -52,6 +58,11 @@ Body = Callable[..., object] | str | os.PathLike[str] | Sequence[str | os.PathLi
 """A function that takes the :class:`RankContext`, ``"file.py::function"``, a script, or a command as a list."""
 
 _Found = TypeVar("_Found")
+
+_CAUGHT = (
+    "the test caught this failure and went on: it fails all the same; where it is expected, say so with "
+    "@pytest.mark.distbench(xfail_perf='why')"
+)
 
 REPLAY_OPTIONS = ("world_size", "launches", "timeout", "tolerance", "name")
 """What :meth:`Distbench.replay` hands on."""
@@ -98,6 +109,8 @@ class Distbench:
         self.ask = RequestMaker(session.settings, node, world_size=world_size, backend=backend)
         self._runs: list[Run] = []
         self._checks = 0
+        self._used: set[CaseKey] = set()
+        self._told: Failure | None = None
         self._measured: dict[Samples, tuple[CaseRequest, int]] = {}
 
     def run(
@@ -135,7 +148,8 @@ class Distbench:
                 in which all that lies beside the script is linked.
             env: added to the ranks' environment.
             read: metrics by name, read of the output and the files of each launch: :mod:`pytest_distbench.read`.
-            makes_group: False: it is no error that a script makes no process group of torch's.
+            makes_group: False: it is no error that a script makes no process group of torch's, and a function is
+                given none: it makes its own, of the variables that torchrun gives a rank.
             world_size: ranks of this run's process groups, at most those the run was given; part of the case's name.
                 Default: the test's.
             launches: process groups judged first.
@@ -206,9 +220,21 @@ class Distbench:
         measured = {m.name for launch in run.launches for m in launch.measurements}
         for name, meant in request.terms.misspelt(measured | {v.name for v in run.verdicts.values()}).items():
             self._node.warn(DistbenchWarning(f"nothing called {name!r} was judged; is {meant!r} meant?"))
+        self._ask_about_directions(run)
         for name in request.terms.without_effect({v.name: v.better for v in run.verdicts.values()}):
             self._node.warn(DistbenchWarning(f"the tolerance for {name!r} has no effect: the metric is exact"))
         return run
+
+    def _ask_about_directions(self, run: Run) -> None:
+        """Warn of a time that is better higher: it is a rule that cannot fail."""
+        for name, (unit, better) in {m.name: (m.unit, m.better) for m in run.launches[0].measurements}.items():
+            if why := why_doubtful(name, unit, better):
+                self._node.warn(
+                    DistbenchWarning(
+                        f"{name!r} is recorded with better={better!r}: {why}; is that meant? If it is, ignore this "
+                        "warning with pytest's filterwarnings"
+                    )
+                )
 
     def measure(
         self,
@@ -368,7 +394,7 @@ class Distbench:
             world_size=self.world_size,
             identity=self.ask.identity(given, params),
             launches=None if callable(values) else int(samples.most),
-            tolerance=None if tolerance is None else given.number("tolerance", tolerance, least=0.0),
+            tolerance=None if tolerance is None else given.fraction("tolerance", tolerance),
         )
         reference = self._guard(lambda: self._session.reference(request))
         with self._lend_terminal():
@@ -377,7 +403,9 @@ class Distbench:
             given.refuse(
                 f"better={better!r} is judged by nothing but a bound: give at_most= or at_least=, or another one"
             )
-        return self._keep(samples, self._finish(result))
+        run = self._keep(samples, self._finish(result))
+        self._ask_about_directions(run)
+        return run
 
     def replay(
         self,
@@ -432,19 +460,38 @@ class Distbench:
             if samples.launches and not samples.failed:
                 self._record(self._session.result(request, samples, Nothing(request)))
 
+    def tell_caught(self) -> None:
+        """Raise the failure that this test was told, and has caught; nothing where there was none."""
+        if self._told is not None:
+            raise type(self._told)(f"{self._told.msg}\n\n{_CAUGHT}")
+
     def finish(self) -> None:
-        """Make the launches of measured runs that nobody has asked for yet. To be called when the test is over.
+        """What is left to do, and to say, when the test has passed: launches of measured runs that nobody looked at.
 
         Raises:
             LaunchFailed: a rank of one of them failed.
             Misuse: a bound of the test's marker is of nothing that the test judged.
+            Regression: the baseline has a case that the test did not measure. Or, as any failure that was told to the
+                test and did not end it, in its own class: the test has caught it.
         """
+        self.tell_caught()
         judged = [run for run in self._runs if run.samples not in self._measured and run.verdicts]
         launches = [launch for run in judged for launch in run.launches]
         if self._session.settings.attach is None:
             self._guard(lambda: check_measured(self.ask.bounds, launches, self._session.settings.max_message_bytes))
         for samples in self._measured:
             self._finish(self._measured_result(samples, in_update=False))
+        self._expect_every_case()
+
+    def _expect_every_case(self) -> None:
+        """A case of the baseline that no call of this test has measured is lost."""
+        test, case_id = test_and_id(self._node)
+        lost = self._guard(lambda: self._session.lost_cases(test, case_id, self.backend, used=self._used))
+        if lost:
+            store, here = self._session.store, self._node.config.invocation_params.dir
+            paths = [os.path.relpath(store.path(name.test, name.key), here) for name in lost]
+            folder = os.path.relpath(store.folder, here)
+            raise Regression(lost_text(lost, paths, folder=folder, command=self._command))
 
     def _derived_samples(
         self, given: Arguments, metric: Measurement, values: object, of: Sequence[Run] | Run
@@ -461,6 +508,9 @@ class Distbench:
         numbers = given.numbers("values", values)
         if not numbers:
             given.refuse("no value to judge")
+        why = next(filter(None, (why_impossible(number, metric.unit) for number in numbers)), "")
+        if why and (metric.is_judged or metric.bounds):
+            given.refuse(f"values={show(values)}: {why}")
         measured = next((run.samples.launches[0].software for run in reversed(self._runs) if run.samples.launches), {})
         return GivenNumbers(metric, numbers, measured or self._session.hardware.software)
 
@@ -518,6 +568,7 @@ class Distbench:
         conclusion = conclude(result, self._session.settings.policy, stood_down="xfailed" if xfailed else "skipped")
         result = replace(result, outcome=conclusion.outcome, headline=headline(result, conclusion))
         self._record(result)
+        self._used.add(result.case.key)
         self._end_test(result, conclusion)
         for line in remark_lines(result.launches):
             self._node.warn(DistbenchWarning(escape(line)))
@@ -532,4 +583,7 @@ class Distbench:
             case "failed":
                 platforms = self._session.store.platforms() if conclusion.reason == "missing" else []
                 text = explanation(result, conclusion, command=self._command, platforms=platforms)
-                raise _FAILURES[conclusion.reason](text)
+                failure = _FAILURES[conclusion.reason](text)
+                if result.reference.kind != "nothing":  # a check that has to fail may be expected to
+                    self._told = self._told or failure
+                raise failure

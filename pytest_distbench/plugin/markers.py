@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,7 +12,7 @@ import pytest
 from pytest_distbench.errors import ConfigurationError, show
 from pytest_distbench.plugin.gpu_marker import gpu_need
 from pytest_distbench.records.bound_text import BoundValue, terms_of
-from pytest_distbench.records.choices import LONGEST_TIMEOUT_S, MOST_LAUNCHES
+from pytest_distbench.records.choices import LONGEST_TIMEOUT_S, MOST_LAUNCHES, MOST_TOLERANCE, TOLERANCE_WANTED
 from pytest_distbench.units import as_float, as_int
 
 if TYPE_CHECKING:
@@ -233,12 +232,12 @@ def _tolerance(value: object) -> float | Mapping[str, float] | None:
     found = {
         name: fraction
         for name, v in given.items()
-        if (fraction := as_float(v)) is not None and 0 <= fraction < math.inf
+        if (fraction := as_float(v)) is not None and 0 <= fraction <= MOST_TOLERANCE
     }
     if found and len(found) == len(given) and all(isinstance(name, str) and name.strip() for name in found):
         return found if isinstance(value, Mapping) else found["all"]
     raise ConfigurationError(
-        f"@pytest.mark.distbench: tolerance={value!r}; wanted a fraction such as 0.05, or one per metric name"
+        f"@pytest.mark.distbench: tolerance={value!r}; wanted {TOLERANCE_WANTED}, or one per metric name"
     )
 
 

@@ -7,38 +7,38 @@ import pytest
 from pytest_distbench.report.escape import escape_lines
 
 
-class _Failure(pytest.fail.Exception):  # type: ignore[name-defined,misc] # an attribute pytest adds to the function
+class Failure(pytest.fail.Exception):  # type: ignore[name-defined,misc] # an attribute pytest adds to the function
     """A test failure whose text is shown as it is, but for control characters: ranks and files supply some of it."""
 
     def __init__(self, message: str) -> None:
         super().__init__(escape_lines(message), pytrace=False)
 
 
-class Regression(_Failure):
+class Regression(Failure):
     """A judged metric got worse than its baseline allows."""
 
 
-class BeyondBound(_Failure):
+class BeyondBound(Failure):
     """A metric is beyond a bound that was set for it."""
 
 
-class Unaccepted(_Failure):
+class Unaccepted(Failure):
     """Nothing regressed, but --distbench-strict or --distbench-fail-on-improvement does not accept a verdict."""
 
 
-class NotStored(_Failure):
+class NotStored(Failure):
     """What an update measured is not fit to be a baseline."""
 
 
-class MissingBaseline(_Failure):
+class MissingBaseline(Failure):
     """There is no baseline, and the policy is to fail then."""
 
 
-class LaunchFailed(_Failure):
+class LaunchFailed(Failure):
     """Ranks failed, hung or disagreed."""
 
 
-class Misuse(_Failure):
+class Misuse(Failure):
     """The test asks for something that cannot be done: a body that cannot be imported, parameters that are not JSON."""
 
 

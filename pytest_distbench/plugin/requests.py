@@ -164,6 +164,7 @@ class RequestMaker:
             max_launches=max(first, settings.max_launches),
             cores=hardware.cores(),
             bounds=self.bounds,
+            largest_message=settings.max_message_bytes,
         )
         if self.only_structure:  # all of it is judged, exactly, and none of what the test says about clocks
             first, terms = 1, dataclasses.replace(terms, metrics=None, max_launches=1)

@@ -18,7 +18,9 @@ from pytest_distbench.records.choices import (
     DEFAULT_TOLERANCE,
     LONGEST_TIMEOUT_S,
     MOST_LAUNCHES,
+    MOST_TOLERANCE,
     RUN_LAUNCHES,
+    TOLERANCE_WANTED,
     UPDATES,
 )
 from pytest_distbench.records.options import BACKENDS, FAKE, NOTHING, NUMA_BINDINGS, OPTIONS
@@ -107,7 +109,7 @@ def read_settings(config: pytest.Config) -> Settings:
             also_failing=_kinds_that_fail_too(config),
             missing=_choice(config, "missing", get_args(Missing), "warn"),  # type: ignore[arg-type] # checked by _choice
         ),
-        tolerance=_number(config, "tolerance", DEFAULT_TOLERANCE, least=0.0),
+        tolerance=_tolerance(config, "tolerance", DEFAULT_TOLERANCE),
         json=_json_path(config),
         logs=_logs_folder(config),
         max_message_bytes=_size(config, "max_message"),
@@ -245,6 +247,17 @@ def _number(config: pytest.Config, name: str, default: float, *, least: float, m
     return value
 
 
+def _tolerance(config: pytest.Config, name: str, default: float) -> float:
+    text = _text(config, name)
+    try:
+        value = float(text) if text else default
+    except ValueError:
+        value = -1.0
+    if not 0.0 <= value <= MOST_TOLERANCE:
+        raise ConfigurationError(f"{_spell(name)}: {text!r}; wanted {TOLERANCE_WANTED}")
+    return value
+
+
 def _size(config: pytest.Config, name: str) -> int | None:
     text = _text(config, name)
     try:
@@ -328,7 +341,7 @@ def _against(config: pytest.Config) -> AgainstSettings | None:
         revision=revision,
         interpreter=interpreter,
         links=tuple(filter(None, (part.strip() for part in re.split(r"[,\n]", _text(config, "against_link"))))),
-        tolerance=_number(config, "against_tolerance", TOLERANCE, least=0.0),
+        tolerance=_tolerance(config, "against_tolerance", TOLERANCE),
         looks=looks(first, _most(config, first, LAST_LOOK)),
     )
 

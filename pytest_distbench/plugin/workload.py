@@ -165,8 +165,6 @@ def _check_together(
     if not body.is_script:
         if arguments:
             given.refuse("args are the command line of a script, and a function has none: use params=")
-        if not wanted["makes_group"]:
-            given.refuse("makes_group=False is for scripts: a function is given a process group")
         return
     if params:
         given.refuse("params are handed to a function, and a script has no place for them: use args= or env=")

@@ -10,7 +10,7 @@ from pytest_distbench.errors import ConfigurationError
 from pytest_distbench.records.bound_text import BoundValue, terms_of
 from pytest_distbench.records.card import CardNorm
 from pytest_distbench.records.fingerprint import Fingerprint
-from pytest_distbench.records.kinds import METRIC_KINDS, OfKind
+from pytest_distbench.records.kinds import METRIC_KINDS, OfKind, Reduce
 from pytest_distbench.records.metric import Scalar
 from pytest_distbench.records.record import Number, Record, Tolerance
 
@@ -26,12 +26,22 @@ class BaselineMetric(OfKind, frozen=True, kw_only=True, omit_defaults=True):
     """Fastest iteration of each launch; empty where launches have no iterations."""
     p95: list[Annotated[float, msgspec.Meta(gt=0)]] = []
     """95th percentile of each launch; empty where launches have no iterations."""
+    series: list[Number] = []
+    """Of an exact series: all of its values, in the first launch."""
     curve: list[float] = []
     """A golden curve, nine significant digits: that of the first launch."""
     spread: float = 0.0
     """Largest relative deviation of the other launches from that curve; 0: they repeat it bit for bit."""
+    unseeded_at: int | None = None
+    """The first value, from 1, at which launches left one another: the training is not seeded, and has no curve."""
     identity: dict[str, Scalar] = msgspec.field(default_factory=dict, name="facts")
     """What defines the number, such as a clock's mode or a goal's target; the first files of clocks do not note it."""
+    values: int = 0
+    """In the series of each launch, the fewest; 0: it is no series, or one as long as the clock's loop."""
+    ranks: int = 0
+    """That recorded it, in the launch with the fewest; 0: nobody knows, or it is no number of ranks."""
+    reduce: Reduce | None = None
+    """Over these ranks, where that is not what its kind says."""
     companions: dict[str, float] = {}
     """Medians over launches; they explain a regression and are not judged."""
 
@@ -61,6 +71,8 @@ class BaselineEntry(Record, frozen=True, kw_only=True, omit_defaults=True):
     params: dict[str, Any] = {}
     foreign_cores: float | None = None
     """Cores that other processes used in the median launch; None where the body was too short to tell."""
+    crowding: float | None = None
+    """How many times as long its work took because they wanted the same CPUs; None where that is not known."""
     cards: CardNorm | None = None
     """How the GPUs fared; None on the CPU, and where nobody looked."""
     tolerance: Tolerance | None = None
@@ -73,7 +85,7 @@ class BaselineEntry(Record, frozen=True, kw_only=True, omit_defaults=True):
     phases: dict[str, float] = {}
     """Seconds in each phase the body named, of the median launch; they explain, and are not judged."""
     peak_memory_bytes: int | None = None
-    """Of the median launch, four digits; explains, is not judged."""
+    """Of the median launch, where peak memory was no metric yet. On the CPU it was the size of the whole process."""
     launch_s: float | None = None
     """How long the median launch took, start and end included: it tells how long a run will take."""
 

@@ -26,6 +26,11 @@ RUN_LAUNCHES = 10
 DEFAULT_TOLERANCE = 0.1
 """Accepted change from a stored baseline towards worse, as a fraction, where nobody says otherwise."""
 
+MOST_TOLERANCE = 5.0
+"""A number that may become six times as large is not judged; one above is meant in per cent."""
+
+TOLERANCE_WANTED = "a fraction from 0 to 5, such as 0.05, which is 5 %"
+
 ANY_PLATFORM = "any"
 """Where baselines of the ``fake`` backend lie: what a program sends does not depend on the hardware it runs on."""
 

@@ -52,6 +52,35 @@ class Beyond(Record, frozen=True, array_like=True):
     iterations: Annotated[int, msgspec.Meta(ge=1)]
 
 
+class Kind(Record, frozen=True, kw_only=True, omit_defaults=True):
+    """Steps of a loop that send something else than the described one, and are alike in how many collectives."""
+
+    collectives: list[Collective] | None = None
+    """Of the first such step; None: it is known how many, and not which."""
+    entered: Annotated[int, msgspec.Meta(ge=0)]
+    """How many each has, without send and recv."""
+    steps: Annotated[int, msgspec.Meta(ge=1)]
+    """How many such steps there were."""
+    first: Annotated[int, msgspec.Meta(ge=0)]
+    """The number of the first, from 1; 0 is what a script does before its first step."""
+    last: Annotated[int, msgspec.Meta(ge=0)]
+    every: Annotated[int, msgspec.Meta(ge=0)] = 0
+    """From each to the next; 0: there is one alone, or the distances differ."""
+
+
+class Course(Record, frozen=True, kw_only=True, omit_defaults=True):
+    """All steps of a loop, by kinds: those that are not named send as many collectives as the described one.
+
+    Where the described kind is not most of them, it is named too.
+    """
+
+    steps: Annotated[int, msgspec.Meta(ge=0)]
+    others: list[Kind] = []
+    """In the order they first came."""
+    is_whole: bool = False
+    """It is a script from its beginning to its end, whose number of steps is its own."""
+
+
 class RankFingerprint(Record, frozen=True, kw_only=True):
     """What one rank did in one untimed iteration or training step."""
 
@@ -67,6 +96,8 @@ class RankFingerprint(Record, frozen=True, kw_only=True):
     optimizer_steps: int = 0
     beyond: Beyond | None = None
     """None: each timed iteration had as many collectives, or nobody counted."""
+    course: Course | None = None
+    """None: nobody counted, or not by steps."""
     is_full: bool = False
     """See :attr:`Fingerprint.is_full`."""
     entered: list[float] = []
@@ -94,6 +125,10 @@ class Fingerprint(Record, frozen=True, kw_only=True, omit_defaults=True):
     """Of what they keep beside it, by ranks."""
     beyond: dict[_RankKey, Beyond] = {}
     """By the ranks whose timed iterations were not all alike."""
+    course: dict[_RankKey, Course] = {}
+    """By ranks. Older baselines do not hold it, nor do loops in batches and of graphs: then it is not compared."""
+    course_missing: str = ""
+    """Why there is none although steps were counted: it differs between launches."""
     is_full: bool = False
     """Whether groups, bytes, and the iterations beside the described one were looked at. Older baselines do not hold
     them, nor does ``training_start``: what is not there is not compared."""

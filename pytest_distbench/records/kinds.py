@@ -12,6 +12,7 @@ from typing import Literal, TypeVar, get_args
 
 from pytest_distbench.records.quantiles import quantile
 from pytest_distbench.records.record import Record
+from pytest_distbench.units import why_impossible
 
 Better = str
 """Name of a metric kind, a key of :data:`METRIC_KINDS`."""
@@ -24,7 +25,7 @@ Sign = Literal[-1, 0, 1]
 Shape = Literal["any", "series", "number"]
 
 TRAINING_RULES = ("curve", "same", "steps", "floor")
-STEADY_RULES = ("exact", *TRAINING_RULES, "none")
+STEADY_RULES = ("exact", "memory", *TRAINING_RULES, "none")
 """What these judge does not scatter between launches of the same code; what any other rule judges does."""
 
 FAST_SIDE = 0.25
@@ -62,6 +63,9 @@ class MetricKind:
         shape: ``series`` or ``number`` where only that can be recorded; ``any``: both.
         keeps_series: whether a launch's record keeps the whole series.
         limit_text: how a limit, a fraction of the baseline, is printed.
+        tolerance: that is used where the test and the baseline say nothing of the metric itself; None: the run's.
+        accompanies: it is measured beside whatever a test measures, and is nothing to judge alone: where one side has
+            none, nothing is said.
     """
 
     summary: str
@@ -73,6 +77,8 @@ class MetricKind:
     shape: Shape = "any"
     keeps_series: bool = False
     limit_text: Callable[[float], str] = _exact
+    tolerance: float | None = None
+    accompanies: bool = False
 
     def __post_init__(self) -> None:
         """Check it.
@@ -110,6 +116,15 @@ class MetricKind:
     def repeats_exactly(self) -> bool:
         """Whether every digit of it counts."""
         return self.rule == "exact" or self.is_of_training
+
+    def why_impossible(self, values: Sequence[float], unit: str, *, is_series: bool) -> str:
+        """Why nothing that is measured has these values, in a clause; empty where something can.
+
+        Of a series the value that stands for the launch counts, and any below 0: one of many may be too short for its
+        clock.
+        """
+        counting = [v for v in values if v < 0] + [self.launch_value(values)] if is_series and values else values
+        return next(filter(None, (why_impossible(value, unit) for value in counting)), "")
 
 
 METRIC_KINDS: dict[str, MetricKind] = {
@@ -161,6 +176,16 @@ METRIC_KINDS: dict[str, MetricKind] = {
         shape="number",
         limit_text=lambda limit: f"-{limit:.1%}",
     ),
+    "memory": MetricKind(
+        summary="what a rank needs of memory at most: may not rise",
+        reduce="max",
+        rule="memory",
+        sign=1,
+        shape="number",
+        limit_text=lambda limit: f"+{limit:.0%}",
+        tolerance=0.2,
+        accompanies=True,
+    ),
 }
 """By the name that ``better=`` takes."""
 
@@ -210,6 +235,7 @@ class VerdictKind:
 VERDICT_KINDS: dict[str, VerdictKind] = {
     "beyond": VerdictKind(mark="!", words="beyond a bound", fails=True, is_answer=True),
     "regressed": VerdictKind(mark="!", words="regressed", fails=True, is_answer=True, moved=True),
+    "lost": VerdictKind(mark="!", words="no longer measured", fails=True, is_answer=True, wants_update=True),
     "changed": VerdictKind(mark="!", words="with another fingerprint", fails=True, is_answer=True, wants_update=True),
     "volatile": VerdictKind(
         mark="!", words="of a workload that is another one in every run", fails=True, wants_update=True, is_told=True
@@ -222,6 +248,13 @@ VERDICT_KINDS: dict[str, VerdictKind] = {
         words="not comparable",
         fails_under="distbench-strict",
         wants_update=True,
+        is_told=True,
+        warns=True,
+    ),
+    "unseeded": VerdictKind(
+        mark="x",
+        words="of a training that is not seeded",
+        fails_under="distbench-strict",
         is_told=True,
         warns=True,
     ),

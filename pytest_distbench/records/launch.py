@@ -35,9 +35,11 @@ class LaunchRecord(Record, frozen=True, kw_only=True):
     late_s: dict[str, list[float]] = {}
     """By the same keys: how long after the first rank each rank entered the collectives, mean seconds, by rank."""
     peak_memory_bytes: int = 0
-    """Of the rank that used most."""
+    """Of the rank that needed most, as the metric; 0: not known."""
     foreign_cores: float | None = None
     """Cores kept busy by other processes during the body; None where it was too short to tell."""
+    crowding: float | None = None
+    """How many times as long the work took because they wanted the same CPUs; None where that is not known."""
     gpus: list[str] = []
     """UUIDs of the CUDA devices the ranks say they computed on, by rank; empty for those that do not say."""
     cards: list[CardWitness] = []

@@ -87,6 +87,11 @@ class LaunchFiles:
         return self.directory / "left.json"
 
     @property
+    def used(self) -> Path:
+        """What a command used, and who computed beside it; not there where it was ended with pytest."""
+        return self.directory / "used.json"
+
+    @property
     def launcher_log(self) -> Path:
         """What a launcher that is a process of its own printed."""
         return self.directory / "launcher.log"
@@ -105,6 +110,11 @@ class LaunchFiles:
     def worker_notes(self) -> Path:
         """What the workers of an elastic job noted that run a script, line by line (``worker/site``)."""
         return self.directory / "workers.jsonl"
+
+    @property
+    def rank_notes(self) -> Path:
+        """What the ranks of a command noted of their beginning and of what they raised (``worker/site``)."""
+        return self.directory / "ranks.jsonl"
 
     @property
     def checkpoints(self) -> Path:

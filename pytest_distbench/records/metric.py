@@ -21,7 +21,10 @@ PHASE = "phase/"
 WALL_TIME = "wall_time"
 """Of a script or a command from its start to its end."""
 
-OWN_NAMES = (WALL_TIME, "fingerprint")
+PEAK_MEMORY = "peak_memory"
+"""Of the rank that needed most, in bytes; of a command, of the largest of its processes."""
+
+OWN_NAMES = (WALL_TIME, PEAK_MEMORY, "fingerprint")
 """Of what the plugin itself records, besides phases."""
 
 LONGEST_TEXT = 100
@@ -91,6 +94,10 @@ class Measurement(OfKind, frozen=True, kw_only=True):
     summary: Summary | None = None
     companions: dict[str, float] = {}
     """Of one iteration, summed over ranks: seconds (``cpu_s``: 25th percentile) and counts (``waits``: mean)."""
+    ranks: int = 0
+    """That recorded it; 0: it is no number of ranks."""
+    reduce: Reduce | None = None
+    """Over these ranks, where that is not what its kind says."""
     bounds: list[Bound] = []
     """That were given with the number."""
 
@@ -98,6 +105,11 @@ class Measurement(OfKind, frozen=True, kw_only=True):
     def key(self) -> str:
         """Name and point: ``latency[message_bytes=4096]``."""
         return metric_key(self.name, self.at)
+
+    @property
+    def is_phase(self) -> bool:
+        """Whether it is the time of a part that a body names."""
+        return self.name.startswith(PHASE)
 
 
 def is_name(value: object) -> bool:

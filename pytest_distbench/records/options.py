@@ -153,7 +153,7 @@ OPTIONS: dict[str, Option] = {
         is_repeated=False,
         calibration="cleared",
     ),
-    "strict": Option(summary="inconclusive and incomparable verdicts fail the test too"),
+    "strict": Option(summary="inconclusive, incomparable and unseeded verdicts fail the test too"),
     "fail-on-improvement": Option(summary="an improvement fails the test too: its baseline wants an update"),
 }
 """By name, in the order of the help."""

@@ -31,7 +31,8 @@ class BodyReference(Record, frozen=True, kw_only=True):
     command: list[str] = []
     """A command that starts its processes itself, with placeholders; empty: ranks are started that run the file."""
     makes_group: bool = True
-    """Of a script: it is expected to make a process group."""
+    """Of a script or a command: it is expected to make a process group. Of a function: it is given one, else it makes
+    its own, or none."""
     given_at: str = ""
     """The line of the test that gave it: ``test_a.py:12``."""
 
@@ -39,6 +40,11 @@ class BodyReference(Record, frozen=True, kw_only=True):
     def is_script(self) -> bool:
         """Whether it is run as a program, not called."""
         return not self.function
+
+    @property
+    def is_given_a_group(self) -> bool:
+        """Whether it begins in a process group."""
+        return not self.is_script and self.makes_group
 
 
 class Work(Record, frozen=True, kw_only=True):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from pytest_distbench.records.fingerprint import RankFingerprint
+from pytest_distbench.records.load import Load
 from pytest_distbench.records.metric import Observation
 from pytest_distbench.records.record import Record
 
@@ -44,14 +45,10 @@ class RankReport(Record, frozen=True, kw_only=True):
     error: ErrorReport | None = None
     observations: list[Observation] = []
     fingerprints: dict[str, RankFingerprint] = {}
-    peak_memory_bytes: int = 0
-    """Of the device's allocator on CUDA, else the largest resident size of the process."""
-    window_s: float = 0.0
-    """Seconds from when all ranks were there to the end of this one's body."""
-    cpu_s: float = 0.0
-    """CPU seconds of this rank and its children in that window."""
-    busy_s: float = 0.0
-    """CPU seconds of all processes in it, on the CPUs that the launch may use."""
+    peak_memory_bytes: int | None = None
+    """Of the device's allocator on CUDA, else what the body needed beyond the process it began in; None: not known."""
+    load: Load | None = None
+    """Of rank 0: who computed from when all ranks were there to the end of its body."""
     software: dict[str, str] = {}
     gpu: str = ""
     """UUID of the CUDA device it computed on, as torch spells it; empty: on none, or torch does not tell."""

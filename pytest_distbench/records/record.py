@@ -6,13 +6,15 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import msgspec
 
+from pytest_distbench.records.choices import MOST_TOLERANCE
+
 if TYPE_CHECKING:
     Number = float
 else:
     Number = int | float
 """A measured number. Read from a file, whole ones stay integers: a float has 53 bits, a checksum may have 64."""
 
-Tolerance = Annotated[float, msgspec.Meta(ge=0)]
+Tolerance = Annotated[float, msgspec.Meta(ge=0, le=MOST_TOLERANCE)]
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

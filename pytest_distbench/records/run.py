@@ -25,6 +25,7 @@ class ReferenceRecord(Record, frozen=True, kw_only=True):
     """File of the stored baseline, whether it is there or not."""
     software: dict[str, str] = {}
     peak_memory_bytes: int | None = None
+    """Of records that were written before peak memory was a metric."""
     phases: dict[str, float] = {}
     cards: CardNorm | None = None
     """How the GPUs fared then."""
@@ -50,6 +51,8 @@ class CaseResult(Record, frozen=True, kw_only=True):
     """What this case made of its test."""
     headline: str = ""
     """One line that says why; empty where it simply passed."""
+    test_outcome: Literal["", "passed", "failed", "skipped"] = ""
+    """How pytest reports the test that measured it; empty: the record does not say."""
     flaky: list[str] = []
     """Of a test that passed when a plugin ran it again: what ended its earlier attempts, a line each. Else empty."""
 

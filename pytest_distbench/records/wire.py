@@ -11,6 +11,9 @@ from typing import Literal
 
 from pytest_distbench.records.record import Record
 
+SESSION_VARIABLE = "DISTBENCH_SESSION"
+"""In the environment of every process any launcher of this pytest session starts."""
+
 STACKS_SIGNAL = signal.SIGUSR1
 """Makes a rank write the Python stacks of its threads to :meth:`LaunchFiles.stacks`, also while it is
 blocked in a collective."""

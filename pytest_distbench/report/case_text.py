@@ -5,11 +5,14 @@ One text per kind of failure, whatever the case was compared with: a stored base
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 
+from pytest_distbench.judging.certainty import NOT_JUDGED
 from pytest_distbench.judging.severity import worst
 from pytest_distbench.judging.software import software_changes
 from pytest_distbench.judging.update_policy import why_not_stored
+from pytest_distbench.records.case import EntryName
 from pytest_distbench.records.kinds import METRIC_KINDS, VERDICT_KINDS
 from pytest_distbench.records.run import CaseResult
 from pytest_distbench.records.verdict import Verdict
@@ -24,7 +27,8 @@ _MOST_REASONS = 8
 def regression_text(result: CaseResult, *, command: str) -> str:
     """Explain a regression, or what is beyond a bound: what moved, by how much, against what, and what explains it."""
     failed = [v for v in result.verdicts if v.is_failure and v.kind != "changed"]
-    return _text(result, regression_headline(result), failed, command=command, causes=True)
+    left_open = [v for v in result.verdicts if v.reason.startswith(NOT_JUDGED)]
+    return _text(result, regression_headline(result), [*failed, *left_open[:1]], command=command, causes=True)
 
 
 def unaccepted_text(result: CaseResult, unaccepted: Sequence[Verdict], *, command: str) -> str:
@@ -66,6 +70,32 @@ def _next_steps(result: CaseResult, command: str, *, intended: str) -> list[str]
     return [
         f"again:  {command}" if result.reference.kind == "paired" else f"If {intended}:  {command} --distbench-update"
     ]
+
+
+def lost_text(names: Sequence[EntryName], paths: Sequence[str], *, folder: str, command: str) -> str:
+    """Explain that cases of the baseline were not measured: which, where they are stored, and what takes them out.
+
+    Args:
+        names: of their entries, at least one.
+        paths: of their files.
+        folder: of the store.
+        command: that runs the test again.
+    """
+    cases = [name.key for name in names]
+    more = f" and {len(cases) - 1} more" if len(cases) > 1 else ""
+    parts = [word for name in names[:_MOST_REASONS] for word in ("-k", str(name))]
+    prune = shlex.join(["distbench", "baseline", "prune", "--baselines", folder, *parts, "--delete"])
+    return "\n".join(
+        [
+            escape(f"{cases[0]}{more}: in the baseline, and not measured by this test"),
+            "",
+            "no call of distbench.run, judge or a ready fixture measured:",
+            *(f"  {escape(case)}  {escape(path)}" for case, path in zip(cases, paths, strict=True)),
+            "",
+            f"If this is intended:  {prune}",
+            f"again:  {command}",
+        ]
+    )
 
 
 def refused_text(result: CaseResult) -> str:

@@ -15,14 +15,13 @@ from pytest_distbench.judging.causes import (
     LateRank,
     LongerPhase,
     OtherFingerprint,
-    OtherMemory,
     SlowestRank,
     SlowLinks,
     find_causes,
 )
 from pytest_distbench.records.metric import WALL_TIME, metric_name
 from pytest_distbench.records.run import CaseResult
-from pytest_distbench.units import format_bytes, format_change, format_seconds
+from pytest_distbench.units import format_change, format_seconds
 
 _MOST_DIFFERENCES = 8
 _ADDED = {
@@ -106,11 +105,6 @@ def _(cause: LateRank) -> Iterator[str]:
 @describe.register
 def _(cause: SlowestRank) -> Iterator[str]:
     yield f"rank {cause.rank} was the slowest in over 90 % of the iterations"
-
-
-@describe.register
-def _(cause: OtherMemory) -> Iterator[str]:
-    yield f"peak memory: {_movement(cause.then_bytes, cause.now_bytes, format_bytes)}"
 
 
 @describe.register

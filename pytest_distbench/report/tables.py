@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from statistics import median
 
 from pytest_distbench.judging.links import link_at
-from pytest_distbench.records.kinds import VERDICT_KINDS
+from pytest_distbench.records.kinds import METRIC_KINDS, VERDICT_KINDS
 from pytest_distbench.records.run import CaseResult
 from pytest_distbench.records.verdict import Verdict
 from pytest_distbench.report.axes import point_text
@@ -79,8 +79,11 @@ def overview(results: Sequence[CaseResult]) -> list[str]:
 
 
 def telling_verdicts(result: CaseResult) -> Iterable[Verdict]:
-    """Of a sweep its ends and the one that moved most, of links the slowest, of many pairs the ends and what moved."""
-    judged = [v for v in result.verdicts if v.is_judged]
+    """Of a sweep its ends and the one that moved most, of links the slowest, of many pairs the ends and what moved.
+
+    What accompanies every measurement, memory, is told where it moved.
+    """
+    judged = [v for v in result.verdicts if v.is_judged and not _is_quiet_company(v)]
     if result.reference.kind == "paired":
         ends = judged if len(judged) <= _SHOWN_METRICS else [judged[0], judged[-1]]
         return [v for v in judged if not VERDICT_KINDS[v.kind].is_quiet or v in ends]
@@ -96,6 +99,10 @@ def telling_verdicts(result: CaseResult) -> Iterable[Verdict]:
     largest_change = max(times, key=lambda v: abs((v.ratio or 1.0) - 1.0))
     chosen = {times[0].metric, largest_change.metric, times[-1].metric}
     return [v for v in judged if v.metric in chosen or v.kind in ("changed", "beyond")]
+
+
+def _is_quiet_company(verdict: Verdict) -> bool:
+    return METRIC_KINDS[verdict.better].accompanies and VERDICT_KINDS[verdict.kind].is_quiet
 
 
 def note_on_change(verdicts: Iterable[Verdict]) -> list[str]:

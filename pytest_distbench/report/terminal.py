@@ -13,8 +13,10 @@ from pytest_distbench.judging.update_policy import FEWEST_LAUNCHES
 from pytest_distbench.records.case import EntryName
 from pytest_distbench.records.fingerprint import NOT_RECORDED
 from pytest_distbench.records.kinds import METRIC_KINDS, VERDICT_KINDS, VerdictName
+from pytest_distbench.records.metric import PEAK_MEMORY
 from pytest_distbench.records.run import CaseResult
 from pytest_distbench.records.verdict import Verdict
+from pytest_distbench.report.doubts import doubt_lines
 from pytest_distbench.report.flaky import flaky_tests
 from pytest_distbench.report.layout import layout
 from pytest_distbench.report.rows import change, metric_text, name_in_file, quantity, words_for
@@ -22,7 +24,7 @@ from pytest_distbench.report.tables import case_table, overview, telling_verdict
 
 _NUMBER = re.compile(r"[+-]?[\d.,]+(e[+-]?\d+)?")
 _SHOWN_NAMES = 10
-_WITHOUT_BASELINE = frozenset({"missing", "within", "beyond"})
+_WITHOUT_BASELINE = frozenset({"missing", "unseeded", "within", "beyond"})
 
 
 def summary_lines(results: Sequence[CaseResult], *, verbosity: int, record_command: str, folder: Path) -> list[str]:
@@ -38,13 +40,15 @@ def summary_lines(results: Sequence[CaseResult], *, verbosity: int, record_comma
         lines += [*overview(results), ""]
     if compared:
         lines += _counts(compared)
-    lines += _inconclusive(compared)
+    lines += doubt_lines(compared)
+    lines += _told(compared, {name for name, kind in VERDICT_KINDS.items() if kind.is_told})
     lines += _flaky(results)
     lines += _needless(compared)
     lines += _drift(results)
     lines += _unrecorded(results)
     if updated:
         lines += _updates(updated, folder)
+        lines += _told(updated, {"unseeded"})
     if failed:
         lines.append(f"{failed} {_cases(failed)} failed in a rank: nothing judged, nothing stored")
     missing = [r for r in compared if r.reference.kind == "stored" and _lacks_baseline(r)]
@@ -121,22 +125,21 @@ def _counts(results: Sequence[CaseResult]) -> list[str]:
 
 
 def _told_verdicts(result: CaseResult) -> list[Verdict]:
-    """The verdicts that the tables tell too: of a fingerprint only what is not as it should be."""
+    """The verdicts that the tables tell too: of what nobody asked for only what is not as it should be."""
     judged = [v for v in result.verdicts if v.is_judged]
     as_it_should = {"unchanged", "missing"} if _lacks_baseline(result) else {"unchanged"}
-    return [v for v in judged if v.metric != FINGERPRINT or v.kind not in as_it_should]
+    return [v for v in judged if v.name not in (FINGERPRINT, PEAK_MEMORY) or v.kind not in as_it_should]
 
 
 def _cases(number: int) -> str:
     return "case" if number == 1 else "cases"
 
 
-def _inconclusive(results: Sequence[CaseResult]) -> list[str]:
+def _told(results: Sequence[CaseResult], kinds: set[VerdictName]) -> list[str]:
     """What was not judged and why: a line per case and reason, numbers aside."""
     lines = []
     for result in results:
-        unclear = {name for name, kind in VERDICT_KINDS.items() if kind.is_told}
-        unclear |= {"missing"} if result.reference.kind == "paired" else set()
+        unclear = kinds | ({"missing"} if result.reference.kind == "paired" else set())
         groups: dict[tuple[VerdictName, str], list[Verdict]] = {}
         for verdict in result.verdicts:
             if verdict.kind in unclear and NOT_RECORDED not in verdict.reason:

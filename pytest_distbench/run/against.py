@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from pytest_distbench import git
 from pytest_distbench.installation import is_installed_here
 from pytest_distbench.launch.command import launch_command
 from pytest_distbench.launch.contract import Launcher
@@ -37,11 +38,13 @@ class Variant:
         revision: where bodies, and what they import, come from; None: the working tree.
         interpreter: the Python that runs them; None: the running one.
         links: what the revision gets from the working tree, relative to the repository.
+        is_itself: nothing that git tracks differs from the working tree, and the Python is the running one.
     """
 
     revision: Revision | None
     interpreter: Interpreter | None
     links: tuple[Path, ...] = ()
+    is_itself: bool = False
 
     def __str__(self) -> str:
         parts = [str(part) for part in (self.revision, self.interpreter) if part is not None]
@@ -60,10 +63,12 @@ def find_variant(asked: AgainstSettings, *, root: Path, folder: Path) -> Variant
         ConfigurationError: no such revision or Python, or it cannot run ranks.
     """
     revision = find_revision(asked.revision, root) if asked.revision else None
+    is_here = revision is not None and git.describe_commit(root) == revision.commit
     return Variant(
         revision=revision,
         links=() if revision is None else find_links(asked.links, folder=root, root=revision.root),
         interpreter=find_interpreter(asked.interpreter, folder) if asked.interpreter else None,
+        is_itself=is_here and not asked.interpreter,
     )
 
 
@@ -124,7 +129,7 @@ class ReferenceSide:
         second, first = replace(ours, takes_turns=True), self._plan(replace(theirs, takes_turns=True))
         pair = supervise_pair((there, first), (here, second), on_progress=on_progress, on_output=on_output)
         # To each group the other one is foreign work, which says nothing about the machine.
-        reference, current = (record and replace(record, foreign_cores=None) for record in pair)
+        reference, current = (record and replace(record, foreign_cores=None, crowding=None) for record in pair)
         return self._explain(reference, first), current
 
     def _explain(self, record: LaunchRecord | None, plan: LaunchPlan) -> LaunchRecord | None:

@@ -11,7 +11,7 @@ from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import LARGEST_NUMBER, Measurement
 from pytest_distbench.records.record import replace
 from pytest_distbench.run.samples import Samples, take_turns
-from pytest_distbench.units import as_float
+from pytest_distbench.units import as_float, why_impossible
 
 _PACKAGE = str(Path(__file__).resolve().parents[1])
 
@@ -88,8 +88,9 @@ class DerivedNumbers(Samples):
     def _of(self, launches: Sequence[LaunchRecord]) -> LaunchRecord:
         value = self._value([Values({m.key: m.value for m in launch.measurements}) for launch in launches])
         foreign = [launch.foreign_cores for launch in launches if launch.foreign_cores is not None]
+        crowding = [launch.crowding for launch in launches if launch.crowding is not None]
         made = _launch(launches[0].index, replace(self._metric, value=value), launches[0].software)
-        return replace(made, foreign_cores=max(foreign, default=None))
+        return replace(made, foreign_cores=max(foreign, default=None), crowding=max(crowding, default=None))
 
     @property
     def _line(self) -> str:
@@ -114,6 +115,8 @@ class DerivedNumbers(Samples):
             raise DerivationError(
                 f"{call}: its function returned {show(found)}; wanted a finite number, or None for no value{self._line}"
             )
+        if (self._metric.is_judged or self._metric.bounds) and (why := why_impossible(number, self._metric.unit)):
+            raise DerivationError(f"{call}: its function returned {show(found)}: {why}{self._line}")
         return number
 
 

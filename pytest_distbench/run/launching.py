@@ -23,6 +23,7 @@ from pytest_distbench.launch.supervise import supervise
 from pytest_distbench.machine import hardware
 from pytest_distbench.machine.secrets import mask_values, secret_values
 from pytest_distbench.records.launch import LaunchRecord
+from pytest_distbench.records.metric import PEAK_MEMORY
 from pytest_distbench.records.plan import LaunchPlan
 from pytest_distbench.records.torchrun import is_of_a_group
 from pytest_distbench.run.against import ReferenceSide, Variant, make_setup, outside
@@ -222,7 +223,7 @@ class Launching:
             numa_binding=self.settings.numa_binding,
             attached=self.settings.attach,
             post_mortem=self.post_mortem,
-            only=list(only),
+            only=[] if PEAK_MEMORY in only else list(only),  # it is of all that a launch does
             elastic=request.elastic,
             preload=list(self.preload) if has_nodes else [],
             pool=request.pool,

@@ -10,16 +10,18 @@ import dataclasses
 import functools
 import os
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from pytest_distbench.judging.bounds import check_measured, judge_bounds
+from pytest_distbench.judging.certainty import certain_failure, close
 from pytest_distbench.judging.draft import Judgement
+from pytest_distbench.judging.fingerprint_rule import METRIC as FINGERPRINT
 from pytest_distbench.launch.command import COMMAND
 from pytest_distbench.machine import hardware
 from pytest_distbench.machine.locks import alone_on_this_host, lease
 from pytest_distbench.records.baseline import BaselineEntry
-from pytest_distbench.records.case import CaseKey
+from pytest_distbench.records.case import CaseKey, EntryName
 from pytest_distbench.records.elastic import is_elastic
 from pytest_distbench.records.environment import Environment
 from pytest_distbench.records.record import replace
@@ -154,6 +156,37 @@ class Session:
             pending=self.pending,
         )
 
+    def lost_cases(self, test: str, case_id: str, backend: str, *, used: Collection[CaseKey]) -> list[EntryName]:
+        """The entries of a test, as it ran now, that none of its calls has measured or judged.
+
+        None where nothing stored is compared, where the store is being changed, and under the backend ``fake``. An
+        engine of elastic jobs may stand in for another: then the entries of the other one are not lost.
+
+        Args:
+            test: path and function.
+            case_id: of the test, as it ran.
+            backend: of its process groups.
+            used: keys of its cases.
+
+        Raises:
+            StoredFileError: a baseline file cannot be read.
+        """
+        settings = self.settings
+        is_compared = settings.against is None and settings.attach is None and not settings.shares_gpu
+        if not is_compared or settings.update is not None or settings.prune or settings.fake_rank is not None:
+            return []
+        launchers = {settings.launcher, COMMAND}
+        has_job = any(is_elastic(key.launcher) for key in used)
+
+        def is_lost(text: str) -> bool:
+            key = CaseKey.parse(text)
+            is_ours = key.backend == backend and key not in used and case_id in key.test_ids
+            return is_ours and (key.launcher in launchers or (is_elastic(key.launcher) and not has_job))
+
+        entries = self.store.entries(test, wanted=is_lost)
+        lost = [key for key, entry in entries.items() if entry.holds_numbers]
+        return [EntryName(platform=self.store.platform, test=test, key=key) for key in sorted(lost)]
+
     def run(self, request: CaseRequest, samples: Samples, reference: Reference) -> CaseResult:
         """Add samples until every answer is clear; in an update prepare what is stored.
 
@@ -175,10 +208,15 @@ class Session:
                 if any(judgement.is_open for judgement in judgements) and not samples.may_grow:
                     samples.most = len(samples)
                     judgements = self._judge(request, samples, reference)
-                verdicts = [j.verdict for j in judgements]
                 open_metrics = [j.verdict.metric for j in judgements if j.is_open]
+                if open_metrics and (reason := certain_failure(judgements)):
+                    judgements = [close(j, reason) if j.is_open else j for j in judgements]
+                    open_metrics = []
+                verdicts = [j.verdict for j in judgements]
                 if not open_metrics or len(samples) >= samples.most:
                     break
+                if FINGERPRINT in open_metrics:
+                    open_metrics = []  # it is of all that is measured
         result = self.result(request, samples, reference)
         return reference.conclude(replace(result, verdicts=verdicts))
 

@@ -14,7 +14,7 @@ from typing import Protocol
 from pytest_distbench.judging.cards import norm_of
 from pytest_distbench.judging.case import judge_launches
 from pytest_distbench.judging.draft import Judgement
-from pytest_distbench.judging.entry import make_entry, peak_memory_of, phases_of
+from pytest_distbench.judging.entry import make_entry, phases_of
 from pytest_distbench.judging.metric import Rule, judge
 from pytest_distbench.judging.pairs import judge_paired, not_there
 from pytest_distbench.judging.update_policy import is_wanted, judged_by_bounds_alone, only_judges, why_not_stored
@@ -115,7 +115,6 @@ class Stored:
             kind="stored",
             path=str(self._path),
             software=self.entry.software,
-            peak_memory_bytes=self.entry.peak_memory_bytes,
             phases=self.entry.phases,
             cards=self.entry.cards,
         )
@@ -182,7 +181,6 @@ class Paired:
             kind="paired",
             name=self.name,
             software=references[0].software if references else {},
-            peak_memory_bytes=peak_memory_of(references),
             phases=phases_of(references),
             cards=norm_of(references),
             launches=list(references),

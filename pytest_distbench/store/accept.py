@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from pytest_distbench.errors import ConfigurationError, DistbenchError
 from pytest_distbench.judging.bounds import judge_bounds
 from pytest_distbench.judging.draft import Judgement
 from pytest_distbench.judging.entry import make_entry
+from pytest_distbench.judging.fingerprint_rule import differences
 from pytest_distbench.judging.update_policy import (
     FEWEST_LAUNCHES,
     few_launches,
@@ -17,6 +18,7 @@ from pytest_distbench.judging.update_policy import (
 )
 from pytest_distbench.records.baseline import BaselineEntry, BaselineMetric
 from pytest_distbench.records.bound_text import AskedBound
+from pytest_distbench.records.fingerprint import Fingerprint
 from pytest_distbench.records.kinds import VERDICT_KINDS
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import CaseResult
@@ -26,7 +28,31 @@ class NotABaseline(DistbenchError):
     """These numbers must not be stored; the text says why and what to do."""
 
 
-def propose_entry(result: CaseResult, stored: BaselineEntry | None, *, mode: str, force: bool) -> BaselineEntry | None:
+def why_test_did_not_pass(results: Iterable[CaseResult]) -> dict[str, str]:
+    """Node id -> why no number of this test may be stored, of the tests that failed by more than their verdicts.
+
+    An update writes nothing of such a test either. A test that failed because a case regressed is what is accepted.
+    """
+    of_test: dict[str, list[CaseResult]] = {}
+    for result in results:
+        of_test.setdefault(result.nodeid, []).append(result)
+    return {nodeid: why for nodeid, cases in of_test.items() if (why := _why_it_did_not_pass(cases))}
+
+
+def _why_it_did_not_pass(cases: Sequence[CaseResult]) -> str:
+    if stood_down := next((case for case in cases if case.outcome in ("skipped", "xfailed")), None):
+        return f"its test was {stood_down.outcome}: {stood_down.headline}"
+    if any(launch.outcome != "passed" for case in cases for launch in case.launches):
+        return "a launch of its test did not pass"
+    outcome = cases[0].test_outcome
+    if outcome == "failed" and all(case.outcome == "passed" for case in cases):
+        return "its test failed after it was measured, by an assertion of its own"
+    return "its test was skipped after it was measured" if outcome == "skipped" else ""
+
+
+def propose_entry(
+    result: CaseResult, stored: BaselineEntry | None, *, mode: str, force: bool, did_not_pass: str = ""
+) -> BaselineEntry | None:
     """The entry that takes the place of ``stored``; None where the mode does not want this case.
 
     A run adds launches only for the metrics that are open, so of one case some metrics have five values and others
@@ -37,11 +63,14 @@ def propose_entry(result: CaseResult, stored: BaselineEntry | None, *, mode: str
         stored: its entry in the store, or None.
         mode: new, failed, changed or all, as of an update.
         force: take metrics with too few launches too.
+        did_not_pass: what :func:`why_test_did_not_pass` says of its test.
 
     Raises:
         NotABaseline: the numbers are not fit to be compared with.
     """
     _check_origin(result)
+    if did_not_pass:
+        raise NotABaseline(f"{did_not_pass}; mend it, and measure again")
     is_new = stored is None or not stored.holds_numbers
     if result.reference.kind != "stored" or judged_by_bounds_alone(result.verdicts):
         return None
@@ -57,8 +86,17 @@ def propose_entry(result: CaseResult, stored: BaselineEntry | None, *, mode: str
     moved = {v.metric for v in result.verdicts if VERDICT_KINDS[v.kind].moved}
     merged = _merge(made.metrics, {key: metric for key, metric in kept.items() if key not in moved})
     known = stored.fingerprints if stored is not None and kept else {}
-    unsure = {key: f for key, f in known.items() if f.missing and len(result.launches) < FEWEST_LAUNCHES}
+    few = len(result.launches) < FEWEST_LAUNCHES
+    unsure = {
+        key: f for key, f in known.items() if few and (f.missing or _is_course_known(f, made.fingerprints.get(key)))
+    }
     return replace(made, metrics=merged, fingerprints=made.fingerprints | unsure)
+
+
+def _is_course_known(stored: Fingerprint, made: Fingerprint | None) -> bool:
+    """Whether what is stored of the course came of more launches, and these show nothing else."""
+    holds = bool(stored.course or stored.course_missing)
+    return holds and made is not None and not made.missing and not differences(stored, made)
 
 
 def _check_origin(result: CaseResult) -> None:

@@ -20,6 +20,7 @@ import msgspec
 from pytest_distbench.errors import StoredFileError
 from pytest_distbench.records.baseline import BaselineEntry
 from pytest_distbench.records.case import EntryName
+from pytest_distbench.records.kinds import METRIC_KINDS
 from pytest_distbench.records.record import Record
 from pytest_distbench.store.files import FileKind
 
@@ -244,6 +245,17 @@ def _is_cut(name: str) -> bool:
     return len(name) == _LONGEST_NAME - 3 and name[-17] == "~"
 
 
+def _why_edited_wrongly(file: BaselineFile) -> str:
+    """What no recording leaves: it would make a comparison that cannot fail."""
+    entry = file.entry
+    if entry.workload and not entry.metrics:
+        return "`$.entry.metrics` is empty: what was recorded holds at least one metric"
+    for key, metric in entry.metrics.items():
+        if METRIC_KINDS[metric.better].rule != "steps" and all(value is None for value in metric.launches):
+            return f"`$.entry.metrics[{key}].launches` holds no value: each launch of a baseline has one"
+    return ""
+
+
 BASELINE_FILES = FileKind(
     name="baseline file",
     record=BaselineFile,
@@ -256,5 +268,7 @@ BASELINE_FILES = FileKind(
     where="The stored baseline is unchanged",
     smaller="Record fewer metrics, or shorter parameters",
     render=render,
+    is_edited=True,
+    check=_why_edited_wrongly,
 )
 """The files of a store."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import json
 import os
 import re
 import secrets
@@ -68,6 +69,8 @@ class FileKind(Generic[_Content]):
         where: for whoever gave a place that cannot be written.
         smaller: for whoever has more to write than that.
         migrations: by the schema they start from; each leads to the next one. Older schemas are not read.
+        is_edited: people edit it by hand, so that a key may stand in it twice.
+        check: why a content that could be read is none, and was edited by hand; empty where it is one.
         render: the file's text.
     """
 
@@ -79,6 +82,8 @@ class FileKind(Generic[_Content]):
     where: str
     smaller: str = "Measure fewer tests at once"
     migrations: Mapping[int, Migration] = field(default_factory=dict)
+    is_edited: bool = False
+    check: Callable[[Any], str] = lambda content: ""
     render: Callable[[_Content], bytes] = _indent
 
     def write(self, path: Path, content: _Content, *, sync: bool = False) -> None:
@@ -126,9 +131,14 @@ class FileKind(Generic[_Content]):
         """
         try:
             schema = msgspec.json.decode(data, type=_Head).schema
+            if self.is_edited:
+                _refuse_repeated_keys(data)
             if schema == self.schema:
-                return msgspec.json.decode(data, type=self.record)
-            return msgspec.convert(self._migrate(msgspec.json.decode(data), schema, path), self.record)
+                content = msgspec.json.decode(data, type=self.record)
+            else:
+                content = msgspec.convert(self._migrate(msgspec.json.decode(data), schema, path), self.record)
+            _expect(self.check(content))
+            return content
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             if data.lstrip().startswith(b"<<<<<<<") or b"\n<<<<<<< " in data:
                 raise StoredFileError(
@@ -179,6 +189,27 @@ class FileKind(Generic[_Content]):
                     if str(error) == problem:
                         return problem.replace("[...]", f"[{key}]", 1)
         return problem
+
+
+def _expect(why_not: str) -> None:
+    if why_not:
+        raise msgspec.ValidationError(why_not)
+
+
+def _refuse_repeated_keys(data: bytes) -> None:
+    """A key that stands twice in one object: the last would count, and the first be what a person reads.
+
+    Raises:
+        ValidationError: there is one.
+    """
+
+    def check(pairs: list[tuple[str, object]]) -> None:
+        if len(pairs) > len(dict(pairs)):
+            keys = [key for key, _ in pairs]
+            twice = next(key for key in keys if keys.count(key) > 1)
+            raise msgspec.ValidationError(f"the key {twice!r} stands twice in one object")
+
+    json.loads(data, object_pairs_hook=check)
 
 
 def open_regular(path: Path, *, next_step: str) -> BinaryIO:

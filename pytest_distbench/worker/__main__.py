@@ -7,8 +7,10 @@ import gc
 import sys
 
 gc.disable()  # going through torch's objects again and again, while they become more, is a fifth of its import
-from pytest_distbench.worker import elastic, main  # noqa: E402
-
+if sys.argv[1] == "rank":
+    from pytest_distbench.worker import main
+else:
+    from pytest_distbench.worker import elastic
 if sys.argv[1] == "torchft":
     from pytest_distbench.worker.torchft_rank import TorchftRank
 gc.freeze()  # as in a rank of the forkserver: no collection in the body goes through torch

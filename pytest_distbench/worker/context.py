@@ -80,7 +80,7 @@ class RankContext:
         self._control = control
         self._common_at: dict[str, Scalar] = {}
         self._side_group = SideGroup(
-            "" if plan.body.is_script else plan.backend, self.world_size, plan.timeout_s, self.watch
+            plan.backend if plan.body.is_given_a_group else "", self.world_size, plan.timeout_s, self.watch
         )
         self._unfinished: list[str] = []
         self._takes_turns = plan.takes_turns

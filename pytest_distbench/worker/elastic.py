@@ -29,7 +29,7 @@ from pytest_distbench.worker.failure import classify
 from pytest_distbench.worker.leaving import flush_output, leave
 from pytest_distbench.worker.membership import join_group, leave_group
 from pytest_distbench.worker.preloaded import check_fork
-from pytest_distbench.worker.process import process_began, take_output, take_signals
+from pytest_distbench.worker.process import process_began, take_output, take_program, take_signals
 
 RAISED = 13
 """Exit code of a worker that raised. It ends at once: unwinding takes seconds, in which its peers wait."""
@@ -49,6 +49,7 @@ def main(plan_path: str, join: Callable[[LaunchPlan, int], ElasticRank]) -> NoRe
     take_output(plan.files.log(slot))
     take_signals(plan.files.stacks(slot))
     sys.path[:] = plan.python_path
+    take_program(plan.body.file)
     if plan.set_threads is not None:
         torch.set_num_threads(plan.set_threads)
     for name in filter(None, os.environ.get(IMPORTS_VARIABLE, "").split(",")):
@@ -61,6 +62,7 @@ def main(plan_path: str, join: Callable[[LaunchPlan, int], ElasticRank]) -> NoRe
     try:
         if plan.device == "cuda":
             check_fork()
+        memory = usage.MemoryPeak(plan)
         context = join(plan, slot)
         bodies.call(bodies.load(plan.body), context)
         context.wait_for_queued()
@@ -74,7 +76,7 @@ def main(plan_path: str, join: Callable[[LaunchPlan, int], ElasticRank]) -> NoRe
             Raised(t=time.monotonic(), slot=slot, pid=os.getpid(), generation=generation, error=error),
         )
         os._exit(RAISED)
-    _report(plan, context)
+    _report(plan, context, memory)
     append(plan.files.timeline, Finished(t=time.monotonic(), slot=slot, generation=context.generation))
     flush_output()
     leave(lambda what: None)
@@ -116,7 +118,7 @@ def join_generation(plan: LaunchPlan, slot: int) -> ElasticRank:
     return ElasticRank(plan, slot, generation)
 
 
-def _report(plan: LaunchPlan, context: ElasticRank) -> None:
+def _report(plan: LaunchPlan, context: ElasticRank, memory: usage.MemoryPeak) -> None:
     """What the body has recorded in the last generation, as ranks of other launches leave it."""
     report = RankReport(
         rank=context.rank,
@@ -125,7 +127,7 @@ def _report(plan: LaunchPlan, context: ElasticRank) -> None:
         phase="body",
         phases={},
         observations=context.notebook.observations,
-        peak_memory_bytes=usage.peak_memory_bytes(plan),
+        peak_memory_bytes=memory.num_bytes(),
         software=usage.software(plan) if context.rank == 0 else {},
     )
     draft = plan.files.report(context.rank).with_suffix(".tmp")

@@ -3,8 +3,9 @@
 While an iteration is described an :class:`Observer` looks, which costs some time in each collective: it is one that no
 clock counts, or one of many. What lies outside of loops, where a body may have clocks of its own, is read afterwards
 out of torch's flight recorder, which writes by itself. How many collectives the timed iterations had is the
-difference of two numbers that their groups count anyway. On the backend ``fake``, where no clock means anything, the
-observer looks at all of it. What the plugin itself sends (barriers, counts) lies *apart*, and is left out.
+difference of two numbers that their groups count anyway, and which of them had others a :class:`Follower` notes. On the
+backend ``fake``, where no clock means anything, the observer looks at all of it. What the plugin itself sends
+(barriers, counts) lies *apart*, and is left out.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from pytest_distbench.records.flight import FlightEntry, FlightRecording
 from pytest_distbench.records.record import replace
 from pytest_distbench.releases import PARTS, RECORDER_SIZE_VARIABLES, text
 from pytest_distbench.worker import torch_internals
+from pytest_distbench.worker.course import Count, Follower
 from pytest_distbench.worker.observer import Note, Observer, groups_here
 
 _DEFAULT_CAPACITY = 2000
@@ -60,7 +62,7 @@ class Watch:
         self._open: _Window | None = None
         self._hook = contextlib.ExitStack()
         self._per_iteration: dict[str, int | None] = {}
-        self._entered_apart = 0
+        self._entered_apart = self._entered_beside = 0
         self._apart: list[tuple[int, int]] = []
         self._capacity = _capacity(os.environ)
         self._clock_offset_ns = _clock_offset_ns()
@@ -122,7 +124,9 @@ class Watch:
         notes = sorted(self._observer.notes[window.first_note :], key=lambda note: note.at_ns)
         if not self._sees_all:
             self._observer.notes.clear()
-        self._per_iteration[window.key] = _difference(self.entered(), window.entered_before)
+        number = _difference(self.entered(), window.entered_before)
+        is_gone = number is not None and number < 0  # a group, with its count
+        self._per_iteration[window.key] = sum(note.is_counted for note in notes) if is_gone else number
         self.found[window.key] = _fingerprint(window, notes)
 
     def entered(self) -> int | None:
@@ -130,23 +134,43 @@ class Watch:
         if not self.is_on:
             return None
         if self._sees_all:
-            return sum(note.is_counted for note in self._observer.notes)
+            return self._observer.counted - self._entered_beside
         if not dist.is_initialized():
             return 0
         entered = torch_internals.entered_in_all_groups()
-        return None if entered is None else entered - self._entered_apart
+        return None if entered is None else entered - self._entered_apart - self._entered_beside
 
-    def compare(self, key: str, *, since: int | None, iterations: int) -> None:
+    def follow(self, key: str) -> Follower:
+        """Whoever follows the steps of the loop that is described under ``key``."""
+
+        def count() -> Count | None:
+            if self._sees_all or not self.is_on:
+                return (self._observer.counted, 0) if self.is_on else None
+            written = torch_internals.entered_in_all_groups() if dist.is_initialized() else 0
+            return None if written is None else (written - self._entered_apart, written)
+
+        return Follower(count, self._rows_of, lambda: self._per_iteration.get(key), self._capacity)
+
+    def compare(self, key: str, *, since: int | None, iterations: int, course: Follower | None = None) -> None:
         """Note what the iterations of a loop did beside the described one.
 
         Args:
             key: of its description.
             since: what :meth:`entered` said before them.
             iterations: since then.
+            course: has followed them.
         """
         number, each = _difference(self.entered(), since), self._per_iteration.get(key)
         if number is not None and each is not None and iterations and (more := number - iterations * each):
             self.found[key] = replace(self.found[key], beyond=Beyond(more, iterations))
+        if course is not None:
+            self.note_course(key, course)
+
+    def note_course(self, key: str, course: Follower) -> None:
+        """Put the kinds of steps beside the description."""
+        if key in self.found:
+            found = self.found[key]
+            self.found[key] = replace(found, course=course.made(found.collectives))
 
     @contextlib.contextmanager
     def apart(self) -> Iterator[None]:
@@ -163,6 +187,34 @@ class Watch:
             self._entered_apart += _difference(self.entered(), before) or 0
             self._apart.append((begin, time.time_ns()))
 
+    @contextlib.contextmanager
+    def beside(self) -> Iterator[None]:
+        """What happens inside is the workload's, and a part of its step, but not what every step does."""
+        if not self.is_on:
+            yield
+            return
+        before, was_paused = self.entered(), self._observer.is_paused
+        self._observer.is_paused = True
+        try:
+            yield
+        finally:
+            self._observer.is_paused = was_paused
+            self._entered_beside += _difference(self.entered(), before) or 0
+
+    def _rows_of(self, stretches: Sequence[tuple[int, int]]) -> list[list[Collective] | None]:
+        """What was sent in each of several stretches of time; None: not known."""
+        if self._sees_all:
+            notes = self._observer.notes
+            return [_rows(n.collective for n in notes if a <= n.at_ns <= b) for a, b in stretches]
+        rings = [recording.entries for recording in _read() if recording.entries]
+        is_blind = not self._capacity or not torch_internals.has_recorder()
+        return [
+            None
+            if is_blind or self._why_not_remembered(rings, begin_ns)
+            else _rows(map(_collective, self._inside(rings, begin_ns, end_ns)))
+            for begin_ns, end_ns in stretches
+        ]
+
     def _read_since(self, begin_ns: int, end_ns: int) -> RankFingerprint:
         """What the flight recorder has of a stretch of time."""
         rings = [recording.entries for recording in _read() if recording.entries]  # oldest first
@@ -170,20 +222,28 @@ class Watch:
         is_alone = not dist.is_initialized() and torch_internals.has_recorder()
         if not self._capacity or not (rings or is_alone):
             return RankFingerprint(missing=_why_not_recorded(self._capacity))
+        if why := self._why_not_remembered(rings, begin_ns):
+            return RankFingerprint(missing=why)
+        return RankFingerprint(collectives=_rows(map(_collective, self._inside(rings, begin_ns, end_ns))))
+
+    def _why_not_remembered(self, rings: Sequence[Sequence[FlightEntry]], begin_ns: int) -> str:
         if abs(_clock_offset_ns() - self._clock_offset_ns) > _CLOCK_STEP_NS:
-            return RankFingerprint(missing="the system clock was set meanwhile")
+            return "the system clock was set meanwhile"
         if any(ring[0].record_id > 0 and ring[0].time_created_ns >= begin_ns for ring in rings):
-            size = f"more than the {self._capacity} collectives torch remembers"
-            return RankFingerprint(missing=f"{size} ({RECORDER_SIZE_VARIABLES[0]})")
+            return f"more than the {self._capacity} collectives torch remembers ({RECORDER_SIZE_VARIABLES[0]})"
+        return ""
+
+    def _inside(self, rings: Sequence[Sequence[FlightEntry]], begin_ns: int, end_ns: int) -> list[FlightEntry]:
+        """What is the workload's of a stretch of time, in the order it was entered."""
+        apart = [(a, b) for a, b in self._apart if a <= end_ns and b >= begin_ns]
         inside = [
             entry
             for ring in rings
             for entry in ring
             if begin_ns <= entry.time_created_ns <= end_ns
-            and not any(a <= entry.time_created_ns <= b for a, b in self._apart)
+            and not any(a <= entry.time_created_ns <= b for a, b in apart)
         ]
-        inside.sort(key=lambda entry: entry.time_created_ns)
-        return RankFingerprint(collectives=_rows(map(_collective, inside)))
+        return sorted(inside, key=lambda entry: entry.time_created_ns)
 
 
 def _fingerprint(window: _Window, notes: Sequence[Note]) -> RankFingerprint:

@@ -6,6 +6,7 @@ included. The time of the steps alone is kept apart, so that throughput and conv
 
 from __future__ import annotations
 
+import functools
 import math
 import time
 from collections.abc import Callable, Iterator
@@ -146,6 +147,7 @@ class Goal:
         self._start = rank.own_clock()
         block = block_length(self.max_steps)
         entered: int | None = None
+        course = watch.follow(rank.point_key("step_time"))
         with rank.loop("step_time") as loop:
             for step in range(1, self.max_steps + 1):
                 if step % block == 0:
@@ -155,6 +157,8 @@ class Goal:
                 if step <= STEADY_STEP:
                     self._start += _seconds(lambda: watch.begin(rank.point_key("step_time")))
                 loop.begin_iteration()
+                if step == STEADY_STEP:
+                    self._start += _seconds(course.begin)
                 self._clock.begin()
                 yield step
                 is_last = step == self.max_steps or (self.reached_at is not None and step >= self.min_steps)
@@ -165,11 +169,13 @@ class Goal:
                 self._start += _seconds(watch.end)
                 if step == STEADY_STEP:
                     entered = watch.entered()
+                if step >= STEADY_STEP:
+                    self._start += _seconds(functools.partial(course.end, step))
                 if is_last:
                     break
             total_s = rank.own_clock() - self._start
             if step > STEADY_STEP:
-                watch.compare(rank.point_key("step_time"), since=entered, iterations=step - STEADY_STEP)
+                watch.compare(rank.point_key("step_time"), since=entered, iterations=step - STEADY_STEP, course=course)
             watch.mark()
             self._is_open, self._is_over = False, True
             if rank.only_structure:
@@ -205,7 +211,7 @@ class Goal:
         self._clock.pause()
         self._rank.synchronize()
         start = time.perf_counter()
-        with self._rank.watch.apart():
+        with self._rank.watch.beside():
             value = self._evaluate(call, evaluate)
             self._rank.synchronize()
         self._evaluation_s += time.perf_counter() - start

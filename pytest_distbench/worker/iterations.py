@@ -10,6 +10,7 @@ import torch
 from pytest_distbench.records.choices import Mode
 from pytest_distbench.worker.blocks import block_length
 from pytest_distbench.worker.busy import BusyStream, stream_occupier
+from pytest_distbench.worker.course import Follower
 from pytest_distbench.worker.meter import Meter
 from pytest_distbench.worker.phases import Loop
 from pytest_distbench.worker.stopwatch import DeviceStopwatch, HostStopwatch, Stopwatch
@@ -74,17 +75,19 @@ def time_iterations(
     if mode != "graph":  # a replay takes the host another time than what is captured
         watch.settle(max(batches(iterations)) if mode == "batch" else 1)
     entered = rank.watch.entered()
+    course = rank.watch.follow(label) if mode == "per-iteration" else None  # a batch has one clock, not to be disturbed
     match mode:
         case "per-iteration":
+            assert course is not None
             times = yield from _one_by_one(
-                rank, loop, label, watch, meter, iterations, is_described=warmup > 0, before=before
+                rank, loop, label, watch, meter, iterations, course, is_described=warmup > 0, before=before
             )
         case "batch":
             times = yield from _in_batches(rank, loop, watch, meter, iterations)
         case "graph":
             times = yield from _replayed(rank, watch, meter, iterations)
     if mode != "graph":
-        rank.watch.compare(label, since=entered, iterations=iterations)
+        rank.watch.compare(label, since=entered, iterations=iterations, course=course)
     return times, meter
 
 
@@ -95,6 +98,7 @@ def _one_by_one(
     watch: Stopwatch,
     meter: Meter,
     iterations: int,
+    course: Follower,
     *,
     is_described: bool,
     before: Callable[[int], object] | None,
@@ -108,6 +112,8 @@ def _one_by_one(
             before(i)
         if i == 0 and not is_described:
             rank.watch.begin(label)
+        if i == 0 or before is not None:
+            course.begin()
         loop.begin_iteration()
         rank.barrier()
         meter.start()
@@ -116,6 +122,7 @@ def _one_by_one(
         times.append(watch.stop())
         meter.stop()
         rank.watch.end()
+        course.end(i + 1)
     return times
 
 

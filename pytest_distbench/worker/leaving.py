@@ -17,7 +17,6 @@ from types import FrameType, FunctionType, ModuleType
 from pytest_distbench.worker import preloaded
 from pytest_distbench.worker.python_internals import (
     TEMPORARY_FILE,
-    forget_parents_exit,
     run_exit_handlers,
     wait_for_threads,
 )
@@ -31,16 +30,6 @@ _MOST_HELD = 1_000
 _CONTAINERS = (list, tuple, dict, set, frozenset, deque)
 _NO_HOLDERS = (str, bytes, int, float, type, ModuleType, FunctionType)
 """What holds no file of the user, or leads to everything there is."""
-
-
-def forget_inherited() -> None:
-    """Leave to the process that this one was forked from what that one has to clean up itself.
-
-    A handler that removes the forkserver's temporary folder would remove it under the other ranks. And a rank that
-    needs a resource tracker, for shared memory say, starts its own, which cleans up when this rank ends, not when all
-    do.
-    """
-    forget_parents_exit()
 
 
 def leave(tell: Callable[[str], None]) -> None:

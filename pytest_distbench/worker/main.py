@@ -19,11 +19,13 @@ import torch
 
 from pytest_distbench.records.plan import LaunchPlan
 from pytest_distbench.records.rank import ErrorReport, Outcome, Phase, RankReport
+from pytest_distbench.records.wire import SESSION_VARIABLE
 from pytest_distbench.worker import bodies, script_notes, usage
 from pytest_distbench.worker.context import RankContext
 from pytest_distbench.worker.control import ControlLine
 from pytest_distbench.worker.failure import classify, describe, user_frames, without_values
 from pytest_distbench.worker.leaving import flush_output, leave
+from pytest_distbench.worker.load import LoadWindow, oldest_marked, usable_cpus
 from pytest_distbench.worker.membership import join_group, keep_destroyed_groups, leave_group
 from pytest_distbench.worker.preloaded import check_fork
 from pytest_distbench.worker.process import (
@@ -31,6 +33,7 @@ from pytest_distbench.worker.process import (
     forbid_breakpoints,
     take_environment,
     take_output,
+    take_program,
     take_signals,
     take_terminal,
 )
@@ -54,6 +57,8 @@ def run_rank(plan_path: str) -> Callable[[], NoReturn]:
     is_attached = rank == plan.attached
     take_output(plan.files.log(rank))  # first: whatever goes wrong is told there
     take_environment(plan)
+    if not plan.body.is_script:
+        take_program(plan.body.file)
     take_signals(plan.files.stacks(rank))
     control = ControlLine(plan.files, rank, reports_progress=plan.reports_progress, is_attached=is_attached)
     if is_attached:
@@ -76,7 +81,9 @@ class _Life:
         self.current: Phase = "start"
         self.seconds: dict[str, float] = {"begin": time.monotonic()}
         self.context = RankContext(plan, control)
-        self.window = usage.Window(usage.usable_cpus())  # the launch's: before this rank is bound to some of them
+        looks_for = None if rank else oldest_marked(SESSION_VARIABLE)
+        self.window = LoadWindow(looks_for, usable_cpus())  # the launch's: before this rank is bound to some of them
+        self.memory = usage.MemoryPeak(plan)
         self.largest_group: Callable[[], int] = lambda: 0
 
     def run(self) -> None:
@@ -116,31 +123,36 @@ class _Life:
                 bind_near_gpu(torch.cuda.current_device(), plan.numa_binding)
         if plan.set_threads is not None:
             torch.set_num_threads(plan.set_threads)
-        if plan.stands_for is not None and plan.body.is_script:
+        if plan.stands_for is not None and not plan.body.is_given_a_group:
             join_fake_groups_only(rank=plan.stands_for, world_size=plan.world_size)
             self.context.watch.look()
         if plan.body.is_script:
             notes = script_notes.CURRENT = script_notes.ScriptNotes(self.context)
-            with self._turn(), self.phase("body"), self._window(), watched_steps(self.context.watch):
+            with self._turn(), self.phase("body"), watched_steps(self.context.watch), self._window():
+                self.memory.begin()
                 self.window.begin()
+                began_s = usage.own_cpu_s()
                 run_script(plan.body)
                 self.context.wait_for_queued()
+                computed_s = usage.own_cpu_s() - began_s
             notes.finish()
-            self.context.record_wall_time(self.window.wall_s, self.window.cpu_s)
+            self.context.record_wall_time(self.window.wall_s, computed_s)
             return
         with self.phase("import"):
             body = bodies.load(plan.body)
         with self.phase("rendezvous"):
             self.control.wait_for_the_others()
+            self.memory.begin()
             self.window.begin()
-            join_group(
-                plan.backend,
-                rank=self.context.rank,
-                world_size=plan.world_size,
-                timeout_s=plan.timeout_s,
-                device=self.context.device,
-            )
-            self.context.watch.look()
+            if plan.body.is_given_a_group:
+                join_group(
+                    plan.backend,
+                    rank=self.context.rank,
+                    world_size=plan.world_size,
+                    timeout_s=plan.timeout_s,
+                    device=self.context.device,
+                )
+                self.context.watch.look()
         with self._turn(), self.phase("body"), self._window():
             for seed in plan.seeds:
                 self.context.seed = seed
@@ -203,10 +215,8 @@ class _Life:
             error=error,
             observations=self.context.notebook.observations,
             fingerprints=self.context.watch.found,
-            peak_memory_bytes=usage.peak_memory_bytes(self.plan),
-            window_s=self.window.wall_s,
-            cpu_s=self.window.cpu_s,
-            busy_s=self.window.busy_s,
+            peak_memory_bytes=self.memory.num_bytes(),
+            load=self.window.load,
             software=usage.software(self.plan) if self.rank == 0 else {},
             gpu=usage.gpu() if self.plan.device == "cuda" else "",
             group_size=self.largest_group(),

@@ -8,7 +8,7 @@ from typing import get_args
 from pytest_distbench.errors import RecordingError, show
 from pytest_distbench.records.bound import Bound
 from pytest_distbench.records.kinds import METRIC_KINDS, Better, Reduce
-from pytest_distbench.records.metric import Observation, Scalar, metric_key
+from pytest_distbench.records.metric import PHASE, Observation, Scalar, metric_key
 from pytest_distbench.worker.arguments import check_choice, check_scalars, check_text, check_values, refuse
 
 
@@ -65,6 +65,10 @@ class Notebook:
         if reduce is not None:
             check_choice(call, "reduce", reduce, get_args(Reduce))
         values, is_series = check_values(f"record({key!r})", value)
+        is_own_clock = bool(companions) or name.startswith(PHASE)
+        why = "" if is_own_clock else kind.why_impossible(values, unit, is_series=is_series)
+        if why and (kind.is_judged or bounds):
+            raise RecordingError(f"record({key!r}): {why}: was the clock read, and in this order? (info is not judged)")
         if kind.is_of_training:
             _check_training(f"record({key!r}, better={better!r})", better, values, identity, is_series=is_series)
             _check_description(call, facts)

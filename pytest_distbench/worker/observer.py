@@ -60,11 +60,13 @@ class Observer:
 
     Attributes:
         notes: so far.
+        counted: how many of all that it noted a group numbers.
         is_paused: what is sent now is not the workload's.
     """
 
     def __init__(self, *, completes: bool = False) -> None:
         self.notes: list[Note] = []
+        self.counted = 0
         self.is_paused = False
         self._completes = completes
         self._end: Callable[[], None] | None = None
@@ -96,7 +98,9 @@ class Observer:
             count=1,
             how=_how(reduction, given, peer, rank=group.rank(), size=group.size()),
         )
-        self.notes.append(Note(at_ns, collective, is_counted=peer is None and name != "recv_any_source_"))
+        is_counted = peer is None and name != "recv_any_source_"
+        self.counted += is_counted
+        self.notes.append(Note(at_ns, collective, is_counted))
 
 
 def groups_here() -> list[Group]:

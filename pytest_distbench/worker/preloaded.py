@@ -30,13 +30,17 @@ POISONED_BY: list[str] = []
 
 def load(names: Sequence[str]) -> None:
     """Import modules; one that is not there is passed over, as Python's own forkserver does."""
-    for name in names:
-        with contextlib.suppress(ImportError):
-            importlib.import_module(name)
-        from pytest_distbench.worker.torch_internals import is_fork_poisoned
+    if not names:
+        return
+    from pytest_distbench.worker.forked import watched_seeds
+    from pytest_distbench.worker.torch_internals import is_fork_poisoned
 
-        if not POISONED_BY and is_fork_poisoned():
-            POISONED_BY.append(name)
+    with watched_seeds():
+        for name in names:
+            with contextlib.suppress(ImportError):
+                importlib.import_module(name)
+            if not POISONED_BY and is_fork_poisoned():
+                POISONED_BY.append(name)
 
 
 def check_fork() -> None:

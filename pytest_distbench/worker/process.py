@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import contextlib
 import faulthandler
 import multiprocessing
@@ -10,6 +11,7 @@ import signal
 import sys
 import time
 from pathlib import Path
+from types import ModuleType
 
 import torch
 
@@ -61,6 +63,13 @@ def take_environment(plan: LaunchPlan) -> None:
         place_sockets(str(sockets))
 
 
+def take_program(file: str) -> None:
+    """Be, for a function, a program of its file without arguments: what started this process is no business of it."""
+    sys.argv = [file]
+    sys.modules["__main__"] = main = ModuleType("__main__")
+    vars(main)["__builtins__"] = builtins
+
+
 def _arm_nccl(plan: LaunchPlan) -> None:
     """Let NCCL leave evidence of a hang, and several ranks on one GPU pose as hosts of their own (NCCL_HOSTID)."""
     record = plan.files.nccl_flight_prefix
@@ -103,21 +112,37 @@ def bind_near_gpu(index: int, mode: str) -> None:
 
 
 def take_output(path: Path) -> None:
-    """Send stdout and stderr, of Python and of C, to the rank's log."""
+    """Send stdout and stderr, of Python and of C, to the rank's log; stdin is empty.
+
+    multiprocessing has closed the stdin of a process that it started, and put another in its place.
+    """
     log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     os.dup2(log, 1)
     os.dup2(log, 2)
     os.close(log)
-    sys.stdout = os.fdopen(1, "w", buffering=1, errors="backslashreplace", closefd=False)
-    sys.stderr = os.fdopen(2, "w", buffering=1, errors="backslashreplace", closefd=False)
+    if sys.stdin is not None and sys.stdin is not sys.__stdin__ and sys.stdin.fileno() > 2:
+        os.close(sys.stdin.fileno())
+    _set_stream("stdin", 0)
+    _set_stream("stdout", 1)
+    _set_stream("stderr", 2)
 
 
 def take_terminal() -> None:
     """Use the terminal that the control line has handed over, and let its Ctrl-C reach a debugger."""
-    sys.stdin = os.fdopen(0, "r", closefd=False)
-    sys.stdout = os.fdopen(1, "w", buffering=1, errors="backslashreplace", closefd=False)
-    sys.stderr = os.fdopen(2, "w", buffering=1, errors="backslashreplace", closefd=False)
+    _set_stream("stdin", 0)
+    _set_stream("stdout", 1)
+    _set_stream("stderr", 2)
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def _set_stream(name: str, descriptor: int) -> None:
+    """Make a descriptor one of Python's streams, and the original of it."""
+    if descriptor == 0:
+        stream = os.fdopen(0, "r", closefd=False)
+    else:
+        stream = os.fdopen(descriptor, "w", buffering=1, errors="backslashreplace", closefd=False)
+    setattr(sys, name, stream)
+    setattr(sys, f"__{name}__", stream)
 
 
 def forbid_breakpoints(rank: int, attached: int | None) -> None:
@@ -134,12 +159,12 @@ def forbid_breakpoints(rank: int, attached: int | None) -> None:
 
 
 def take_signals(stacks: Path) -> None:
-    """Lead a process group of our own, die by default on the usual signals, show the stacks when asked and at SIGTERM.
+    """Lead a session, die by default on the usual signals, show the stacks when asked and at SIGTERM.
 
     SIGTERM comes from the elastic agent when another rank has died: what this one was waiting for explains it.
     """
     if os.getpgid(0) != os.getpid():
-        os.setpgid(0, 0)
+        os.setsid()
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT):
         signal.signal(number, signal.SIG_DFL)
     faulthandler.enable(all_threads=True)

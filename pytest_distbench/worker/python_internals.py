@@ -69,6 +69,19 @@ def forget_parents_exit() -> None:
     tracker._fd = tracker._pid = None
 
 
+def become_main_process() -> None:
+    """Be to multiprocessing what a process is that it did not start: without a parent, with a key of its own.
+
+    The folder of its sockets and the names of its semaphores stay: a later run finds by them what this one left.
+    """
+    own: Any = multiprocessing.current_process()
+    own._identity, own._name, own._parent_pid = (), "MainProcess", None
+    own._config.pop("daemon", None)
+    own.authkey = os.urandom(32)
+    multiprocessing.process._parent_process = None  # type: ignore[attr-defined]
+    forkserver._forkserver.__init__()  # type: ignore[misc] # a forkserver that this process starts is its own
+
+
 def wait_for_threads() -> None:
     """As the interpreter does at its end: threads that are no daemons, and the workers of concurrent.futures."""
     threading._shutdown()  # type: ignore[attr-defined]

@@ -82,13 +82,15 @@ def _take_module(name: str, script: ModuleType) -> CodeType:
 def watched_steps(watch: Watch) -> Iterator[None]:
     """Take the fingerprint of one training step: what lies between two steps of the optimizer that steps first.
 
-    Where no optimizer of torch's steps often enough, that of the whole script is taken.
+    Beside it the kinds of all steps: of what comes before the first, and of the last with what comes after it, too.
+    Where no optimizer of torch's steps often enough, the fingerprint of the whole script is taken.
     """
     if not watch.is_on:
         yield
         return
     first: list[Optimizer] = []
     steps = 0
+    course = watch.follow(STEP)
 
     def look(optimizer: Optimizer, *_: object) -> None:
         nonlocal steps
@@ -96,13 +98,15 @@ def watched_steps(watch: Watch) -> Iterator[None]:
             first.append(optimizer)
         if optimizer is not first[0]:
             return
+        if watch.open_key == STEP:
+            watch.end()
+        course.end(steps)
         steps += 1
         if steps == _STEADY_STEP and not watch.open_key:  # else it steps inside a loop with a clock
             watch.begin(STEP)
-        elif watch.open_key == STEP:
-            watch.end()
 
     watch.mark()
+    course.begin()
     hook = register_optimizer_step_pre_hook(look)
     try:
         yield
@@ -110,5 +114,8 @@ def watched_steps(watch: Watch) -> Iterator[None]:
         hook.remove()
     if watch.open_key == STEP:  # that step was the last
         watch.end()
-    if steps < _STEADY_STEP:
+    if STEP in watch.found:
+        course.end_last(steps, watch.found[STEP].collectives)
+        watch.note_course(STEP, course)
+    elif steps < _STEADY_STEP:
         watch.since_mark(WHOLE)

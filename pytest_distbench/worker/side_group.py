@@ -18,10 +18,10 @@ class SideGroup:
     """A gloo group of all ranks, apart from the measured collectives; the default group itself where that is gloo.
 
     Every method is a collective call; so is making the group, at the first of them. With the backend ``fake`` there are
-    no others to wait for, nor are there for a script that has made no group and is one process.
+    no others to wait for, nor are there for one process that has made no group.
 
     Args:
-        backend: of the default group; empty: whatever a script has made it.
+        backend: of the default group; empty: whatever a script or a body has made it.
         world_size: ranks of the launch.
         timeout_s: of the launch.
         watch: is told which collectives are not the workload's.
@@ -113,7 +113,7 @@ class SideGroup:
             return dist.get_world_size() == 1
         if self._world_size > 1:
             raise RecordingError(
-                f"{self._world_size} ranks have to wait for one another here, and the script has no process group: "
+                f"{self._world_size} ranks have to wait for one another here, and there is no process group: "
                 "wanted after init_process_group and before destroy_process_group"
             )
         return True

@@ -1,15 +1,13 @@
-"""What a rank used: its CPU time and memory, the busy time of the CPUs it may use, and the software it ran."""
+"""What a rank used: its CPU time and memory, and the software it ran. Who else computed meanwhile is in ``load``."""
 
 from __future__ import annotations
 
-import os
+import contextlib
 import platform
 import resource
-import time
-from typing import Any
+from pathlib import Path
 
 import numpy
-import psutil
 import torch
 
 from pytest_distbench.records.plan import LaunchPlan
@@ -21,11 +19,45 @@ def own_cpu_s() -> float:
     return own.ru_utime + own.ru_stime + children.ru_utime + children.ru_stime
 
 
-def peak_memory_bytes(plan: LaunchPlan) -> int:
-    """On CUDA the most its allocator handed out; else the largest resident size, which repeats to half a per cent."""
-    if plan.device == "cuda" and torch.cuda.is_initialized():
-        return torch.cuda.max_memory_allocated()
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+class MemoryPeak:
+    """The most memory that a rank needs from now on, beyond what its process has already.
+
+    A process that has loaded torch has some hundred MiB, shared with others in part, beside which a model is little. So
+    the system is asked to forget its high-water mark (proc_pid_clear_refs(5)), and what the process had is taken off.
+    Pages of files are, too: which of a library's are read in, and when, is chance.
+
+    Args:
+        plan: of the launch.
+    """
+
+    def __init__(self, plan: LaunchPlan) -> None:
+        self._on_cuda = plan.device == "cuda"
+        self._before: dict[str, int] = {}
+        self.begin()
+
+    def begin(self) -> None:
+        """From now on."""
+        self._before = {}
+        with contextlib.suppress(OSError):
+            Path("/proc/self/clear_refs").write_text("5")
+            self._before = _memory()
+
+    def num_bytes(self) -> int | None:
+        """So far. On CUDA the most that torch's allocator handed out; None where the system does not tell."""
+        if self._on_cuda:
+            return torch.cuda.max_memory_allocated() if torch.cuda.is_initialized() else None
+        with contextlib.suppress(OSError, KeyError):
+            before, now = self._before, _memory()
+            files = max(0, now["RssFile"] - before["RssFile"])
+            return max(0, now["VmHWM"] - before["VmRSS"] - files)
+        return None
+
+
+def _memory() -> dict[str, int]:
+    """What the system says of this process's memory (proc_pid_status(5)), in bytes."""
+    lines = Path("/proc/self/status").read_text(errors="replace").splitlines()
+    pairs = (line.partition(":")[::2] for line in lines if line.endswith(" kB"))
+    return {name: int(value.split()[0]) * 1024 for name, value in pairs}
 
 
 def gpu() -> str:
@@ -33,65 +65,6 @@ def gpu() -> str:
     if not torch.cuda.is_initialized():
         return ""
     return str(getattr(torch.cuda.get_device_properties(torch.cuda.current_device()), "uuid", ""))
-
-
-def usable_cpus() -> frozenset[int] | None:
-    """Indices of the CPUs this process may use; None where the system does not tell."""
-    return frozenset(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None
-
-
-def busy_s(cpus: frozenset[int] | None) -> float:
-    """Seconds these CPUs have been busy, together, since the machine started.
-
-    Others do not count: on a machine that is divided among jobs, their work takes nothing from this one.
-
-    Args:
-        cpus: their indices; None: all. All count also where some are offline, as the list has no indices then.
-    """
-    per_cpu = psutil.cpu_times(percpu=True)
-    if cpus is None or len(per_cpu) != os.sysconf("SC_NPROCESSORS_CONF") or max(cpus) >= len(per_cpu):
-        return sum(map(_busy_s, per_cpu))
-    return sum(_busy_s(per_cpu[index]) for index in cpus)
-
-
-class Window:
-    """A stretch of a rank's life, and what computed in it. It begins when it is made, and may begin again.
-
-    Args:
-        cpus: that the launch may use.
-
-    Attributes:
-        wall_s: its length in seconds; with the two others 0 until it ended.
-        cpu_s: that this process and its children computed.
-        busy_s: that all processes did on these CPUs.
-    """
-
-    def __init__(self, cpus: frozenset[int] | None) -> None:
-        self._cpus = cpus
-        self.wall_s = self.cpu_s = self.busy_s = 0.0
-        self.begin()
-
-    def begin(self) -> None:
-        """From now on."""
-        self._start = self._read()
-
-    def end(self) -> None:
-        """Until now."""
-        self.wall_s, self.cpu_s, self.busy_s = (now - then for now, then in zip(self._read(), self._start, strict=True))
-
-    def _read(self) -> tuple[float, float, float]:
-        return time.perf_counter(), own_cpu_s(), busy_s(self._cpus)
-
-
-def _busy_s(times: Any) -> float:
-    """Of one CPU, from what psutil says of it."""
-    return float(
-        sum(times)
-        - times.idle
-        - getattr(times, "iowait", 0.0)
-        - getattr(times, "guest", 0.0)
-        - getattr(times, "guest_nice", 0.0)
-    )
 
 
 def software(plan: LaunchPlan) -> dict[str, str]:

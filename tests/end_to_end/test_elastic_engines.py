@@ -55,6 +55,8 @@ def test_an_engine_carries_out_every_kind_of_change_and_each_is_measured(engine:
         assert abs(change.unaccounted_s or 0) < 0.1 * change.recovery_s or change.kind == "stop"
     values = {m.name: m.value for m in record.measurements}
     assert (values["samples_skipped"], values["samples_repeated"]) == (0, 0)
+    seeds = [path.read_text() for path in tmp_path.glob("seed-*")]
+    assert len(set(seeds)) == len(seeds) > len(changes)  # also where workers are forked from one process
     check_nothing_left(tmp_path)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import textwrap
 from collections.abc import Callable
 
@@ -13,8 +14,9 @@ from support.releases import needs_recorder
 
 from pytest_distbench.judging.fingerprint_rule import differences
 from pytest_distbench.launch.contract import Launcher
-from pytest_distbench.records.fingerprint import NOT_RECORDED, Beyond, Collective, Fingerprint
+from pytest_distbench.records.fingerprint import NOT_RECORDED, Beyond, Collective, Course, Fingerprint, Kind
 from pytest_distbench.records.launch import LaunchRecord
+from pytest_distbench.records.plan import BodyReference
 
 BARRIER_OF_ONE = Collective("barrier", "", 0, "group 2", 1, "")
 
@@ -97,6 +99,10 @@ BODIES = """
             dist.all_reduce(x)
             if i % 5 == 2:
                 dist.all_reduce(x)
+        goal = rank.goal("accuracy", target=2.0, every=3, max_steps=9)
+        for _ in goal.steps(samples_per_step=1):
+            dist.all_reduce(x)
+            goal.check(lambda: [dist.all_gather([torch.ones(1)] * 2, torch.ones(1)), rank.agree(0.5)][1])
 
     def starts(rank):
         for _ in range(2001):
@@ -188,7 +194,8 @@ def looped(launch: Launch) -> LaunchRecord:
 @pytest.mark.spawn
 @needs_recorder
 def test_an_iteration_shows_its_own_collectives_and_not_the_plugins(looped: LaunchRecord) -> None:
-    assert looped.fingerprints["latency"] == of(reduce(64, how="sum"), is_full=True)
+    latency = of(reduce(64, how="sum"), is_full=True, course={"all": Course(steps=3)})
+    assert looped.fingerprints["latency"] == latency
     assert looped.fingerprints["long"].collectives["all"] == [reduce(64, 12, how="sum")]
     assert looped.fingerprints["long"].beyond["all"] == Beyond(-11, 1)
 
@@ -239,6 +246,19 @@ def test_send_and_recv_are_told_with_their_partners(looped: LaunchRecord) -> Non
 def test_an_all_reduce_in_every_fifth_iteration_is_counted(looped: LaunchRecord) -> None:
     assert looped.fingerprints["fifth"].collectives["all"] == [reduce(64, how="sum")]
     assert looped.fingerprints["fifth"].beyond == {"all": Beyond(6, 30)}
+    kind = Kind(collectives=[reduce(64, 2)], entered=2, steps=6, first=3, last=28, every=5)
+    assert looped.fingerprints["fifth"].course == {"all": Course(steps=30, others=[kind])}
+
+
+@pytest.mark.spawn
+@needs_recorder
+def test_what_an_evaluation_sends_is_known_and_no_part_of_the_step(looped: LaunchRecord) -> None:
+    told = looped.fingerprints["step_time"]
+    gather = Collective("all_gather", "float32", 4, "default", 1)
+    kind = Kind(collectives=[reduce(64), gather], entered=2, steps=3, first=3, last=9, every=3)
+
+    assert (told.collectives["all"], told.beyond) == ([reduce(64, how="sum")], {})
+    assert told.course == {"all": Course(steps=9, others=[kind])}
 
 
 @pytest.mark.spawn
@@ -250,6 +270,76 @@ def test_the_start_of_a_training_is_told_as_far_as_torch_remembers(launch: Launc
         "more than the 2000 collectives torch remembers (TORCH_FR_BUFFER_SIZE)"
     )
     assert found["training_start[name=blind]"].missing.startswith(NOT_RECORDED)
+
+
+SCRIPT = """
+import os
+
+import torch
+import torch.distributed as dist
+
+fault = os.environ.get("FAULT", "")
+dist.init_process_group("gloo")
+torch.manual_seed(dist.get_rank())
+weights = [torch.nn.Parameter(torch.ones(16, 16)), torch.nn.Parameter(torch.ones(16))]
+for w in weights:
+    dist.broadcast(w.data, src=0)
+optimizer = torch.optim.SGD(weights, lr=0.01)
+for step in range(1, 31 - 10 * (fault == "ends early")):
+    sum(w.sum() for w in weights).backward()
+    optimizer.step()
+    if step % 10 == 0:
+        for w in weights:
+            if fault != "outer step without matrices" or w.ndim < 2:
+                dist.all_reduce(w.data)
+    if step % (5 if fault == "evaluated more often" else 6) == 0 and fault != "not evaluated":
+        for _ in range(1 + (fault == "evaluated twice")):
+            dist.all_gather([torch.ones(1)] * 2, torch.ones(1))
+dist.barrier()
+if fault != "not destroyed":
+    dist.destroy_process_group()
+"""
+
+GONE = "every 10th step (2 of 30): 1 all_reduce of 1 KiB float32 is gone"
+
+FAULTS_OF_SCRIPT = {
+    "not destroyed": "",
+    "outer step without matrices": GONE,
+    "not evaluated": "every 6th step (4 of 30): 1 all_gather of 4 B float32 is gone",
+    "evaluated twice": "every 6th step (4 of 30): 1 all_gather of 4 B float32 was added",
+    "evaluated more often": "all_gather float32 of the whole run: 5, 20 B became 6, 24 B",
+    "ends early": "30 steps of the whole run became 20",
+}
+"""Defects of what a script does now and then, and a line that is told of each; the first is none."""
+
+
+@pytest.fixture(scope="module")
+def scripted(launch: Launch) -> Callable[[str], Fingerprint]:
+    """What a script does with a fault."""
+    path = launch.directory / "script.py"
+    path.write_text(SCRIPT)
+
+    @functools.cache
+    def run_with(fault: str) -> Fingerprint:
+        body = BodyReference(file=str(path))
+        record = launch("", body=body, backend="gloo", variables={"FAULT": fault}, params={})
+        assert record.outcome == "passed", record.reason
+        return record.fingerprints["optimizer_step"]
+
+    return run_with
+
+
+@pytest.mark.spawn
+@needs_recorder
+@pytest.mark.parametrize("fault", FAULTS_OF_SCRIPT)
+def test_what_a_script_does_now_and_then_is_told(scripted: Callable[[str], Fingerprint], fault: str) -> None:
+    healthy = scripted("")
+    told = differences(healthy, scripted(fault))
+
+    assert healthy.collectives == {"all": []}
+    assert [kind.first for kind in healthy.course["all"].others] == [0, 6, 10, 30]
+    assert FAULTS_OF_SCRIPT[fault] in (told or [""])
+    assert not told or "of the whole run: " in told[-1]
 
 
 TEST = """
@@ -304,7 +394,7 @@ def test_beside_a_slowdown_the_changed_fingerprint_is_the_likely_cause(
     monkeypatch.setenv("DISTBENCH_STAND_IN_COLLECTIVES", "214x104858")
     monkeypatch.setenv("DISTBENCH_STAND_IN_FACTOR", "1.5")
 
-    run(recorded).stdout.fnmatch_lines(
+    run(recorded, "--distbench-launches=3").stdout.fnmatch_lines(
         [
             "step +50.* % (limit +10%); the fingerprint changed",
             "likely cause: what an iteration does changed",

@@ -217,11 +217,11 @@ def test_the_shipped_suites_come_from_lease_to_report(suites: Suites, capsys: py
     Of clocks nothing is said, so that no noise of the machine fails this; of what is exact, everything.
     """
     update = suites.run("update", "--distbench-update", "--distbench-launches=2", waits=True)
-    again = suites.run("again", "--distbench-launches=1", "--distbench-tolerance=1e6", "--html=page.html")
+    again = suites.run("again", "--distbench-launches=1", "--distbench-tolerance=5", "--html=page.html")
     against = suites.run(
         "against",
         "--distbench-against=HEAD",
-        "--distbench-against-tolerance=1e6",
+        "--distbench-against-tolerance=5",
         "--distbench-launches=3",
         "--distbench-max-launches=3",
     )

@@ -234,6 +234,46 @@ def test_bodies_of_tests_that_measure_nothing(project: pytest.Pytester) -> None:
     assert not list(project.path.rglob("baselines/**/*.json"))
 
 
+OWN_GROUP = """
+    import torch
+    import torch.distributed as dist
+
+    def makes_its_own(rank):
+        rank.record("before", float(dist.is_initialized()), better="exact")
+        dist.init_process_group("gloo")
+        for _ in rank.timed("latency", warmup=2, iterations=3):
+            dist.all_reduce(torch.ones(1))
+        rank.barrier()
+        dist.destroy_process_group()
+
+    def test_own_group(distbench):
+        run = distbench.measure(makes_its_own, makes_group=False)
+        launch = run.launches[0]
+        assert {m.name: m.value for m in launch.measurements}["before"] == 0.0
+        assert set(launch.fingerprints) == {"latency"}
+
+    def waits_without_one(rank):
+        rank.barrier()
+
+    def test_waits(distbench):
+        distbench.check(waits_without_one, makes_group=False)
+
+    def test_twice(distbench):
+        distbench.check(makes_its_own)
+"""
+
+
+def test_a_body_may_make_its_own_group(project: pytest.Pytester, run_inside: RunInside) -> None:
+    """As the tests of others do; the rank's clocks and barriers use that group, and say so where there is none."""
+    write(project, {"test_bodies.py": OWN_GROUP})
+    found = run_inside()
+
+    found.assert_outcomes(passed=1, failed=2)
+    text = found.stdout.str()
+    assert "2 ranks have to wait for one another here, and there is no process group: wanted after init" in text
+    assert "next: distbench.run(body, makes_group=False) leaves it to the body to make one" in text
+
+
 SECRET = "s3cr3t-of-the-test"
 INHERITED = "an0ther-of-the-machine"
 

@@ -70,12 +70,33 @@ def test_a_departed_curve_fails_with_step_size_and_what_to_look_at(
     result.stdout.fnmatch_lines(
         [
             "loss: departs at step 1, deviates by up to 2.0e-02",
-            "!  loss *1.862 *1.9 *-2.0 % *1e-03 *1",
-            "loss: departs at step 1, *; before any update: initialisation or its broadcast, data and sharding, *",
+            "!  loss *1.862 *1.9 *-2.0 % *1e-03 *2",
+            "loss: departs at step 1, *; the 2 launches of this run agree: it is seeded; before any update: seed, *",
             "If this change is intended:  pytest *--distbench-update",
         ]
     )
     assert result.ret == 1
+
+
+def test_a_training_that_nobody_seeded_is_told_so_at_the_update_and_is_green_after_it(
+    project: Callable[[str], pytest.Pytester],
+) -> None:
+    """Its curve cannot be followed: of ten launches that differ none is worse. In strict mode that is a failure."""
+    made = project(TEST.replace("[[2.3, 2.1, 1.9]]", "[[2.3, 2.1, 1.9], [2.5, 2.2, 1.8], [2.1, 2.0, 1.9]]"))
+    updated = run(made, "--distbench-update")
+    after = run(made)
+    strict = run(made, "--distbench-strict")
+
+    updated.stdout.fnmatch_lines(
+        ["x test_train?ws2? loss: its launches differ by up to 8.7e-02 from the first value on: seed it: torch*"]
+    )
+    after.stdout.fnmatch_lines(
+        [
+            "1 metric of 1 case in 1 launch: 1 of a training that is not seeded",
+            "x test_train?ws2? loss: the baseline's launches differ by up to 8.7e-02 from the first value on: seed *",
+        ]
+    )
+    assert (updated.ret, after.ret, strict.ret) == (0, 0, 1)
 
 
 def test_all_seeds_share_a_verdict_that_names_the_one_that_departed(
@@ -89,7 +110,7 @@ def test_all_seeds_share_a_verdict_that_names_the_one_that_departed(
     result = run(made, "--distbench-json=run.json")
 
     result.stdout.fnmatch_lines(["loss: departs at step 1, deviates by up to 2.0e-02 (seed 7)"])
-    assert read_run(made.path / "run.json").verdict.tolist() == ["regressed", "regressed"]
+    assert read_run(made.path / "run.json").verdict.tolist() == ["regressed"] * 4
 
 
 def test_kinds_of_a_seeded_training_are_not_for_derived_numbers(project: Callable[[str], pytest.Pytester]) -> None:

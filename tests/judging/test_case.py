@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from support.fingerprints import BARRIER, of
 from support.stores import SOFTWARE, entry, result
 
 from pytest_distbench.judging.case import judge_launches
 from pytest_distbench.judging.terms import Terms
-from pytest_distbench.records.baseline import BaselineEntry
+from pytest_distbench.records.baseline import BaselineEntry, BaselineMetric
+from pytest_distbench.records.fingerprint import Course, Fingerprint, Kind
 from pytest_distbench.records.launch import LaunchRecord
+from pytest_distbench.records.metric import Measurement
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.verdict import Verdict
 
@@ -52,7 +55,7 @@ def test_an_entry_of_another_workload_is_stale_and_says_what_records_it_anew() -
 def test_a_stored_metric_that_was_not_measured_is_named_unless_nobody_wants_it() -> None:
     both = replace(STORED, metrics={**STORED.metrics, "gone": STORED.metrics["step"]})
 
-    assert verdicts(launches(*QUIET), both)["gone"].kind == "incomparable"
+    assert verdicts(launches(*QUIET), both)["gone"].kind == "lost"
     assert "gone" not in verdicts(launches(*QUIET), both, metrics=("step",))
 
 
@@ -75,6 +78,31 @@ def test_a_machine_that_is_busier_than_at_the_baseline_makes_a_slowdown_inconclu
 
     assert verdicts(busy, replace(STORED, foreign_cores=0.0))["step"].kind == "inconclusive"
     assert verdicts(busy, replace(STORED, foreign_cores=1.5))["step"].kind == "regressed"
+
+
+@pytest.mark.parametrize(
+    ("then", "now", "slower", "kind"),
+    [
+        (1.5, 5.0, 5.3, "inconclusive"),  # one busy loop then, ten runnable processes now: hardly more cores in use
+        (1.5, 5.0, 9.0, "regressed"),
+        (1.5, 1.5, 1.75, "regressed"),
+        (None, 5.0, 5.3, "regressed"),  # nobody looked then, and the cores in use are nearly the same
+        (1.0, None, 5.3, "regressed"),
+    ],
+)
+def test_ranks_that_wait_longer_for_cpus_explain_a_slowdown_though_no_more_cores_are_in_use(
+    then: float | None, now: float | None, slower: float, kind: str
+) -> None:
+    made = launches(*[slower * v for v in QUIET], foreign_cores=1.2, crowding=now)
+
+    assert verdicts(made, replace(STORED, foreign_cores=1.0, crowding=then))["step"].kind == kind
+
+
+def test_waits_are_not_put_down_to_others_where_others_used_nothing() -> None:
+    """In a container with a share of the CPUs the code makes itself wait."""
+    made = launches(*[1.5 * v for v in QUIET], foreign_cores=0.1, crowding=3.0)
+
+    assert verdicts(made, replace(STORED, foreign_cores=0.0, crowding=1.0))["step"].kind == "regressed"
 
 
 def test_a_full_launch_that_lacks_a_metric_counts_as_without_value() -> None:
@@ -104,3 +132,73 @@ def test_a_fingerprint_that_changed_fails_and_one_that_nobody_wants_does_not() -
 
     assert verdicts(made, stored)["fingerprint"].kind == "changed"
     assert not verdicts(made, stored, metrics=("step",))["fingerprint"].is_judged
+
+
+def test_a_curve_that_departs_before_any_update_asks_for_one_launch_more_to_know_whether_it_is_seeded() -> None:
+    def judged(*curves: list[float], most: int = 5) -> list[tuple[str, bool]]:
+        made = [
+            replace(
+                launch,
+                measurements=[Measurement(name="loss", unit="", better="curve", value=c[-1], series=c)],
+            )
+            for launch, c in zip(launches(*[1.0] * len(curves)), curves, strict=True)
+        ]
+        case = result(1.0).case
+        golden = BaselineMetric(better="curve", unit="", launches=[1.0], curve=[2.0, 1.0])
+        known = replace(STORED, workload=case.workload, metrics={"loss": golden})
+        terms = Terms(default_tolerance=0.1, max_launches=most, cores=2)
+        found = judge_launches(terms, made, known, case=case, comparisons=1)
+        return [(j.verdict.kind, j.is_open) for j in found if j.verdict.metric == "loss"]
+
+    assert judged([2.1, 1.0]) == [("regressed", True)]
+    assert judged([2.1, 1.0], most=1) == [("regressed", False)]
+    assert judged([2.1, 1.0], [2.1, 1.0]) == [("regressed", False)]
+    assert judged([2.0, 1.1]) == [("regressed", False)]
+    assert judged([2.0, 1.0]) == [("unchanged", False)]
+
+
+def test_what_differs_in_some_steps_alone_has_to_be_shown_by_three_launches() -> None:
+    """An evaluation that comes every second comes at another step in a slow launch."""
+    at = [of(course={"all": Course(steps=30, others=[Kind(entered=1, steps=1, first=n, last=n)])}) for n in (9, 11, 12)]
+    stored = replace(STORED, fingerprints={"step": of(course={"all": Course(steps=30)})})
+
+    def told(*prints: Fingerprint, most: int = 10) -> tuple[str, bool]:
+        made = [replace(launch, fingerprints={"step": f}) for launch, f in zip(launches(*QUIET), prints, strict=False)]
+        terms = Terms(default_tolerance=0.1, max_launches=most, cores=2)
+        case = result(1.0).case
+        found = judge_launches(terms, made, replace(stored, workload=case.workload), case=case, comparisons=1)
+        return next((j.verdict.kind, j.is_open) for j in found if j.verdict.metric == "fingerprint")
+
+    assert told(at[0]) == ("changed", True)
+    assert told(at[0], most=1) == ("changed", False)
+    assert told(*[at[0]] * 3) == ("changed", False)
+    assert told(*at) == ("unchanged", False)
+    assert told(replace(at[0], collectives={"all": [BARRIER]})) == ("changed", False)
+
+
+def with_memory(made: list[LaunchRecord], num_bytes: float) -> list[LaunchRecord]:
+    memory = Measurement(name="peak_memory", unit="B", better="memory", value=num_bytes)
+    return [replace(launch, measurements=[*launch.measurements, memory]) for launch in made]
+
+
+def test_memory_that_one_side_does_not_know_is_not_said_to_be_missing() -> None:
+    stored = BaselineMetric(better="memory", unit="B", launches=[2.0**30])
+    both = replace(STORED, metrics={**STORED.metrics, "peak_memory": stored})
+
+    assert not verdicts(with_memory(launches(*QUIET), 2**31))["peak_memory"].is_judged
+    assert "peak_memory" not in verdicts(launches(*QUIET), both)
+    assert verdicts(with_memory(launches(*QUIET), 2**31), both)["peak_memory"].kind == "regressed"
+    assert not verdicts(with_memory(launches(*QUIET), 2**31), both, metrics=("step",))["peak_memory"].is_judged
+
+
+@pytest.mark.parametrize(("device", "is_judged"), [("cuda", True), ("cpu", False)])
+def test_older_baselines_of_gpus_know_the_same_memory(device: str, is_judged: bool) -> None:
+    """On the CPU they noted the size of the whole process, which says nothing of what the body needed."""
+    case = replace(result(1.0).case, device=device)
+    known = replace(STORED, workload=case.workload, peak_memory_bytes=2**30)
+    terms = Terms(default_tolerance=0.1, max_launches=5, cores=2)
+    found = judge_launches(terms, with_memory(launches(*QUIET), 2**31), known, case=case, comparisons=1)
+    [verdict] = [j.verdict for j in found if j.verdict.metric == "peak_memory"]
+
+    assert verdict.is_judged == is_judged
+    assert verdict.kind == ("regressed" if is_judged else "unchanged")

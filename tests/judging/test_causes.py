@@ -14,7 +14,6 @@ from pytest_distbench.judging.causes import (
     LateRank,
     LongerPhase,
     OtherFingerprint,
-    OtherMemory,
     SlowestRank,
     SlowLinks,
     find_causes,
@@ -45,11 +44,11 @@ def case(*verdicts: Verdict, launches: list[LaunchRecord], **reference: object) 
     )
 
 
-def slower(*, cpu_s: float = 0.02, late: list[float] = EQUAL, memory: int = 100, **changes: object) -> CaseResult:
+def slower(*, cpu_s: float = 0.02, late: list[float] = EQUAL, **changes: object) -> CaseResult:
     """A step of 20 ms that takes 30 ms now, on 2 ranks that computed 20 ms in all."""
     verdict = replace(SLOWER, companions={"cpu_s": (0.02, cpu_s)}, **changes)
-    launch = LaunchRecord(index=0, outcome="passed", wall_s=1.0, late_s={"m": late}, peak_memory_bytes=memory)
-    return case(verdict, launches=[launch], peak_memory_bytes=100)
+    launch = LaunchRecord(index=0, outcome="passed", wall_s=1.0, late_s={"m": late})
+    return case(verdict, launches=[launch])
 
 
 def found(result: CaseResult, kind: type[Cause]) -> list[Cause]:
@@ -102,10 +101,10 @@ def test_a_throughput_has_no_added_time() -> None:
     assert found(slower(cpu_s=0.04, unit="samples/s", better="higher", ratio=0.5), CpuTime) == []
 
 
-def test_a_late_rank_and_more_memory_are_found_beside_a_regression() -> None:
-    _, *causes = find_causes(slower(late=[0.0001, 0.01], memory=150))
+def test_a_late_rank_is_found_beside_a_regression() -> None:
+    _, *causes = find_causes(slower(late=[0.0001, 0.01]))
 
-    assert causes == [LateRank(rank=1, metric="m", late_s=0.01), OtherMemory(then_bytes=100, now_bytes=150)]
+    assert causes == [LateRank(rank=1, metric="m", late_s=0.01)]
 
 
 def test_a_rank_that_is_late_in_one_launch_of_two_is_not_accused() -> None:
@@ -115,8 +114,8 @@ def test_a_rank_that_is_late_in_one_launch_of_two_is_not_accused() -> None:
     assert found(replace(result, launches=[*result.launches, other]), LateRank) == []
 
 
-def test_ranks_that_come_together_and_the_usual_memory_are_no_cause() -> None:
-    assert [type(cause) for cause in find_causes(slower(late=[0.001, 0.0], memory=102))] == [CpuTime]
+def test_ranks_that_come_together_are_no_cause() -> None:
+    assert [type(cause) for cause in find_causes(slower(late=[0.001, 0.0]))] == [CpuTime]
 
 
 @pytest.mark.parametrize(("share", "named"), [(0.95, [SlowestRank(rank=1)]), (0.85, [])])

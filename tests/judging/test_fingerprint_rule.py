@@ -102,7 +102,7 @@ def test_ranks_are_told_in_ranges() -> None:
         ({"a": of(BARRIER)}, {"a": of(BARRIER)}, "unchanged", ""),
         ({"a": of(BARRIER)}, {"a": of()}, "changed", "a: 1 barrier is gone (and the software: torch 1 -> 2)"),
         ({}, {"a": of()}, "missing", "the baseline has no fingerprint of a"),
-        ({"a": of()}, {}, "incomparable", "the baseline has a fingerprint of a, this run has none"),
+        ({"a": of()}, {}, "lost", "the baseline has a fingerprint of a, this run has none"),
         ({"a": of()}, {"a": Fingerprint(missing="off")}, "incomparable", "a: off"),
         ({"a": Fingerprint(missing="off")}, {"a": of()}, "missing", "the baseline has no fingerprint of a"),
         ({"a": Fingerprint(missing="off")}, {"a": Fingerprint(missing="off")}, "unchanged", "a: off"),
@@ -121,4 +121,4 @@ def test_the_verdict_on_all_fingerprints_of_a_case(
     verdict = judge_fingerprints(stored, current, launches=1, drift="torch 1 -> 2")
 
     assert (verdict.kind, verdict.reason) == (kind, reason)
-    assert verdict.is_failure == (kind == "changed")
+    assert verdict.is_failure == (kind in ("changed", "lost"))

@@ -12,7 +12,8 @@ from support.metrics import STORED, baseline, metric, rule
 
 from pytest_distbench.errors import ConfigurationError
 from pytest_distbench.judging.draft import Draft, Judgement
-from pytest_distbench.judging.metric import RULES, Rule, judge, not_measured
+from pytest_distbench.judging.entry import stored_metric
+from pytest_distbench.judging.metric import RULES, Rule, judge
 from pytest_distbench.records.baseline import BaselineMetric
 from pytest_distbench.records.kinds import METRIC_KINDS, Better, MetricKind
 from pytest_distbench.records.metric import Measurement
@@ -119,8 +120,19 @@ def test_info_is_never_judged() -> None:
     assert judge([metric(99.0, "info")], baseline(STORED), rule()).verdict.kind == "unchanged"
 
 
-def test_a_stored_metric_that_was_not_measured_is_named() -> None:
-    assert not_measured("latency", baseline(STORED)).kind == "incomparable"
+@pytest.mark.parametrize(
+    ("series", "reason"),
+    [
+        ([1, 2, 3], ""),
+        ([9, 2, 3], "exact: value 1 of 3 was 1 and is 9"),
+        ([1, 2, 3, 3], "exact: 3 values became 4"),
+    ],
+)
+def test_of_an_exact_series_every_value_counts(series: list[float], reason: str) -> None:
+    then = replace(metric(3, "exact"), series=[1, 2, 3])
+    verdict = judge([replace(then, series=series)], stored_metric([then, then], tolerance=None), rule()).verdict
+
+    assert (verdict.kind, verdict.reason) == ("regressed" if reason else "unchanged", reason)
 
 
 @pytest.mark.parametrize("better", ["lower", "higher"])

@@ -118,8 +118,8 @@ def test_a_metric_the_reference_does_not_record_is_missing() -> None:
     assert judge_pairs([(None, metric(1.0))] * 5, rule())[0].kind == "missing"
 
 
-def test_a_metric_only_the_reference_records_is_incomparable() -> None:
-    assert judge_pairs([(metric(1.0), None)] * 5, rule())[0].kind == "incomparable"
+def test_a_metric_only_the_reference_records_is_lost() -> None:
+    assert judge_pairs([(metric(1.0), None)] * 5, rule())[0].kind == "lost"
 
 
 def test_exact_numbers_are_compared_exactly_and_at_once() -> None:

@@ -62,14 +62,14 @@ def test_a_test_that_the_reference_has_not_is_missing_there_whatever_it_records(
     assert (verdict.kind, verdict.reason) == wanted
 
 
-def test_what_only_the_reference_records_cannot_be_compared() -> None:
+def test_what_only_the_reference_records_is_lost() -> None:
     references = launches(number("step", 1.0), number("gone", 1.0), curve(2.0, 1.0))
     found = judged(references, launches(number("step", 1.0)))
 
     assert {name: v.kind for name, v in found.items()} == {
         "step": "unchanged",
-        "gone": "incomparable",
-        "loss_curve[seed=0]": "incomparable",
+        "gone": "lost",
+        "loss_curve[seed=0]": "lost",
         "fingerprint": "unchanged",
     }
 

@@ -8,8 +8,11 @@ import pytest
 
 from pytest_distbench.judging.terms import Terms
 from pytest_distbench.records.kinds import Better
+from pytest_distbench.records.metric import Measurement
+from pytest_distbench.records.record import replace
 
 NAMED = {"step": 0.2}
+STEP = Measurement(name="step", unit="s", better="lower", value=1.0)
 
 
 @pytest.mark.parametrize(
@@ -34,8 +37,21 @@ def test_the_tolerance_closest_to_the_number_counts(
 ) -> None:
     terms = Terms(tolerance=of_test, default_tolerance=0.1, max_launches=1, cores=2)
 
-    assert terms.tolerance_of("step", (of_metric, of_case)) == accepted
+    assert terms.tolerance_of(STEP, (of_metric, of_case)) == accepted
     assert terms.own_tolerance_of("step", (of_metric, of_case)) == named
+
+
+def test_a_kind_with_a_tolerance_of_its_own_gives_way_to_nothing_less_than_its_name() -> None:
+    """What a test accepts of its clocks, it does not accept of its memory."""
+    memory = replace(STEP, name="peak_memory", unit="B", better="memory")
+    clocks, named = (
+        Terms(tolerance=tolerance, default_tolerance=0.1, max_launches=1, cores=2)
+        for tolerance in (0.5, {"peak_memory": 0.05})
+    )
+
+    assert clocks.tolerance_of(memory, (None, None)) == 0.2
+    assert named.tolerance_of(memory, (None, None)) == 0.05
+    assert named.tolerance_of(memory, (None, 0.4)) == 0.4
 
 
 def test_metrics_that_are_not_listed_are_not_judged() -> None:

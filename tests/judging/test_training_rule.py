@@ -10,9 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pytest_distbench.judging.entry import stored_metric
 from pytest_distbench.judging.family import Family
 from pytest_distbench.judging.stats import noise_limit
-from pytest_distbench.judging.training_rule import STEPS_ALPHA, judge_family, olympic
+from pytest_distbench.judging.training_rule import STEPS_ALPHA, judge_family, may_be_unseeded, olympic
 from pytest_distbench.records.baseline import BaselineMetric
 from pytest_distbench.records.kinds import METRIC_KINDS, Better
 from pytest_distbench.records.metric import Measurement, Scalar
@@ -179,8 +180,126 @@ def test_a_tolerance_that_was_set_replaces_the_curves() -> None:
 
 def test_curves_that_cannot_be_compared_say_why() -> None:
     assert "has 5 steps, this one 4" in judged_curve(GOLDEN[:4], GOLDEN).reason
-    assert "own launches differ by 5.0e-02" in judged_curve(GOLDEN, GOLDEN, spread=0.05).reason
-    assert judged_curve(GOLDEN, GOLDEN, spread=0.05).kind == "incomparable"
+
+
+# A training that is not seeded
+
+OTHER = [a * 1.02 for a in GOLDEN]
+ANOTHER = [a * 0.99 for a in GOLDEN]
+
+
+def judged_launches(
+    *launches: Sequence[float], baseline: Sequence[Sequence[float]], beside: Sequence[str] = ()
+) -> Verdict:
+    def of(series: Sequence[float]) -> Measurement:
+        return Measurement(name="loss", unit="", better="curve", value=1.0, series=list(series), beside=list(beside))
+
+    stored = {"loss": stored_metric([of(series) for series in baseline], tolerance=None)} if baseline else {}
+    return judge_family(Family(current={"loss": [of(s) for s in launches]}, stored=stored, same_software=True))
+
+
+def test_launches_that_differ_at_the_first_value_are_told_with_the_line_that_mends_it() -> None:
+    """At the update already, when there is nothing to compare with."""
+    verdict = judged_launches(GOLDEN, OTHER, ANOTHER, baseline=[])
+
+    assert verdict.kind == "unseeded"
+    assert verdict.reason.startswith("its launches differ by up to 2.0e-02 from the first value on: seed it: torch")
+    assert judged_launches(GOLDEN, GOLDEN, baseline=[]).kind == "missing"
+
+
+def test_a_script_is_told_how_it_gets_its_seed() -> None:
+    verdict = judged_launches(GOLDEN, OTHER, baseline=[], beside=["iter"] * 5)
+
+    assert 'the first value on: seed it: give the script args=["--seed", "{seed}"], and let it call' in verdict.reason
+
+
+def test_what_is_not_seeded_after_the_weights_is_told_by_the_value_it_starts_at() -> None:
+    verdict = judged_launches(GOLDEN, [*GOLDEN[:2], *OTHER[2:]], baseline=[])
+
+    assert "differ by up to 2.0e-02 from value 3 on: the order of the data or dropout is not seeded" in verdict.reason
+
+
+def test_kernels_that_round_otherwise_in_each_launch_are_seeded() -> None:
+    rounded = [GOLDEN[0], *(a * (1 + 2e-4) for a in GOLDEN[1:])]
+
+    assert judged_launches(GOLDEN, rounded, baseline=[GOLDEN, rounded]).kind == "unchanged"
+
+
+@pytest.mark.parametrize("now", [[GOLDEN], [GOLDEN, ANOTHER]])
+def test_against_a_baseline_that_was_not_seeded_no_launch_departs(now: Sequence[Sequence[float]]) -> None:
+    verdict = judged_launches(*now, baseline=[OTHER, ANOTHER])
+
+    assert verdict.kind == "unseeded"
+    assert "torch.manual_seed" in verdict.reason
+
+
+def test_a_file_of_before_that_holds_the_first_launchs_curve_is_no_golden_curve_either() -> None:
+    verdict = judged_curve(OTHER, GOLDEN, spread=0.05)
+
+    assert (verdict.kind, "the baseline's launches differ by up to 5.0e-02" in verdict.reason) == ("unseeded", True)
+
+
+def test_a_training_that_is_seeded_now_can_be_recorded() -> None:
+    verdict = judged_launches(GOLDEN, GOLDEN, baseline=[OTHER, ANOTHER])
+
+    assert verdict.kind == "incomparable"
+    assert "were not seeded, and these 2 agree" in verdict.reason
+
+
+def test_a_training_that_lost_its_seed_is_a_regression_that_says_so() -> None:
+    """One launch cannot tell it from another initialisation: it asks for a second."""
+    first = judged_launches(OTHER, baseline=[GOLDEN, GOLDEN])
+    verdict = judged_launches(OTHER, ANOTHER, baseline=[GOLDEN, GOLDEN])
+
+    assert (first.kind, may_be_unseeded(first)) == ("regressed", True)
+    assert verdict.kind == "regressed"
+    assert verdict.reason.startswith(
+        "the training is not seeded any more: its launches differ by up to 2.9e-02 from the fi"
+    )
+
+
+def test_another_initialisation_that_repeats_is_a_regression_that_says_that() -> None:
+    verdict = judged_launches(OTHER, OTHER, baseline=[GOLDEN, GOLDEN])
+
+    assert verdict.kind == "regressed"
+    assert "the 2 launches of this run agree: it is seeded; before any update: seed, init" in verdict.reason
+
+
+def test_a_departure_after_the_first_value_asks_for_no_launch() -> None:
+    assert not may_be_unseeded(judged_launches([*GOLDEN[:2], *OTHER[2:]], baseline=[GOLDEN, GOLDEN]))
+    assert not may_be_unseeded(judged_launches(GOLDEN, baseline=[GOLDEN, GOLDEN]))
+
+
+def by_launch(better: Better, current: Values, stored: Values, **changes: object) -> Verdict:
+    """Launches of one seed that differ from each other."""
+    identity: dict[str, Scalar] = {"evaluation_samples": 1000} if better == "floor" else {}
+    measured = [Measurement(name="m", unit="", better=better, value=v, identity=identity) for v in current]
+    metric = BaselineMetric(better=better, unit="", launches=list(stored), identity=identity)
+    return judge_family(
+        Family(current={"m": measured}, stored={"m": metric}, **({"same_software": True} | changes))  # type: ignore[arg-type]
+    )
+
+
+@pytest.mark.parametrize(
+    ("better", "stored", "like", "worse"),
+    [
+        ("same", [0.30, 0.34, 0.28, 0.33, 0.31], 0.35, 0.60),
+        ("steps", [50, 60, 45, 70, 55], 75, 200),
+        ("floor", [0.90, 0.94, 0.86, 0.92, 0.88], 0.84, 0.60),
+    ],
+)
+def test_where_launches_of_a_seed_differ_they_are_the_samples(
+    better: Better, stored: Values, like: float, worse: float
+) -> None:
+    """What chance does to a training that is not seeded is known from the baseline's launches."""
+    assert by_launch(better, [like], stored).kind in ("unchanged", "inconclusive")
+    assert by_launch(better, [worse], stored).kind == "regressed"
+
+
+def test_other_numbers_of_a_training_that_lost_its_seed_are_not_judged_by_it() -> None:
+    verdict = by_launch("floor", [0.9, 0.8], [0.95, 0.95], lost_its_seed=True)
+
+    assert (verdict.kind, verdict.reason) == ("unseeded", "the baseline's launches were seeded, and these are not")
 
 
 # Mean loss: neither up nor down

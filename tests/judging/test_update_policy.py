@@ -82,7 +82,7 @@ def test_a_launch_without_a_value_is_no_baseline() -> None:
 def test_a_clock_that_timed_nothing_is_no_baseline() -> None:
     """The next run, slower by any factor, would be held against nothing."""
     idle = launches(0.0, 0.0)
-    assert why_not_storable(idle) == ""
+    assert why_not_storable(idle) == "step: 0 s is no time that anything takes"
     timed = [
         replace(
             launch, measurements=[replace(m, companions={"cpu_s": 0.1, "host_s": 0.1}) for m in launch.measurements]

@@ -164,7 +164,7 @@ def test_what_its_processes_record_is_among_its_numbers(run: Run) -> None:
 
     measured = {m.key: m for m in record.measurements}
     assert measured["loss"].series == [3.0, 2.0, 1.0]
-    assert set(measured) == {"wall_time", "loss", "phase/part"}
+    assert set(measured) == {"wall_time", "loss", "phase/part", "peak_memory"}
 
 
 def test_what_they_recorded_and_lost_fails_it(run: Run) -> None:
@@ -203,6 +203,42 @@ def test_one_whose_processes_never_met_fails_whatever_it_prints(run: Run, stand_
 
     assert record.reason.startswith("no process of the command joined a process group of 2: it ended without one.")
     assert record.reason.endswith("the output of rank 0 ends with:\nloss 3")
+
+
+RAISES = """
+import os, sys, types
+sys.path.insert(0, sys.argv[1])
+import torch.distributed
+if sys.argv[2] == os.environ["TORCHELASTIC_RESTART_COUNT"]:
+    raise ValueError("bad batch")
+"""
+"""A rank that raises in one of its lives."""
+
+
+TWO_LIVES = """
+import os, subprocess, sys
+for life in "01":
+    for rank in "01":
+        there = {**os.environ, "RANK": rank, "TORCHELASTIC_RESTART_COUNT": life}
+        subprocess.run([sys.executable, "-c", *sys.argv[1:]], env=there)
+print("took 5 ms")
+"""
+"""Starts each of two ranks in two lives, and loses their exit codes."""
+
+
+@pytest.mark.parametrize(("raises_in", "outcome"), [(1, "failed"), (0, "passed"), (2, "passed")])
+def test_a_rank_that_raised_and_did_not_begin_anew_fails_a_command_that_ends_well(
+    run: Run, stand_in: str, raises_in: int, outcome: str
+) -> None:
+    took = {"step": stdout(r"took (\d+) ms", unit="ms", better="lower")}
+    record = run(TWO_LIVES, RAISES, stand_in, str(raises_in), read=took)
+
+    assert record.outcome == outcome
+    if outcome == "failed":
+        assert record.reason.startswith(
+            "the command ended with exit code 0, but rank 0 raised ValueError: bad batch; rank 1 raised ValueError: bad"
+        )
+        assert "begin with 'set -o pipefail'" in record.reason
 
 
 def test_one_without_torch_has_to_show_a_number(run: Run) -> None:

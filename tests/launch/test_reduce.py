@@ -6,7 +6,7 @@ import pytest
 from support.fingerprints import BARRIER
 
 from pytest_distbench.errors import RecordingError
-from pytest_distbench.launch.reduce import foreign_cores, late_s, merge, merge_fingerprints
+from pytest_distbench.launch.reduce import late_s, merge, merge_fingerprints
 from pytest_distbench.records.bound import Bound
 from pytest_distbench.records.fingerprint import Collective, Fingerprint, RankFingerprint
 from pytest_distbench.records.kinds import Better, Reduce
@@ -15,10 +15,10 @@ from pytest_distbench.records.rank import RankReport
 
 
 def report(
-    rank: int, *values: float, better: Better = "lower", reduce: Reduce = "max", series: bool = True, **times: float
+    rank: int, *values: float, better: Better = "lower", reduce: Reduce = "max", series: bool = True
 ) -> RankReport:
     observation = Observation(name="m", unit="s", better=better, reduce=reduce, values=list(values), is_series=series)
-    return RankReport(rank=rank, pid=1, outcome="passed", phase="body", phases={}, observations=[observation], **times)
+    return RankReport(rank=rank, pid=1, outcome="passed", phase="body", phases={}, observations=[observation])
 
 
 def test_an_iteration_takes_as_long_as_its_slowest_rank() -> None:
@@ -51,16 +51,6 @@ def test_ranks_that_must_agree_and_do_not_are_an_error_that_shows_both() -> None
 def test_series_of_different_length_are_an_error() -> None:
     with pytest.raises(RecordingError, match=r"\[1, 2\] values"):
         merge([report(0, 1.0), report(1, 1.0, 2.0)])
-
-
-def test_foreign_cores_are_what_the_ranks_did_not_use_themselves() -> None:
-    reports = [report(0, 1.0, window_s=2.0, cpu_s=1.0, busy_s=4.0), report(1, 1.0, window_s=2.0, cpu_s=1.0, busy_s=4.0)]
-
-    assert foreign_cores(reports) == 1.0
-
-
-def test_a_short_body_says_nothing_about_others() -> None:
-    assert foreign_cores([report(0, 1.0, window_s=0.04, cpu_s=0.1, busy_s=0.2)]) is None
 
 
 def fingerprinted(rank: int, *rows: Collective, entered: tuple[float, ...] = (), missing: str = "") -> RankReport:

@@ -420,8 +420,8 @@ def test_a_serving_of_a_pool_is_taken_or_refused(
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        ({"tolerance": -1.5}, "tolerance=-1.5; wanted a finite number of at least 0"),
-        ({"tolerance": {"step": "x"}}, "tolerance['step']='x'; wanted a finite number of at least 0"),
+        ({"tolerance": -1.5}, "tolerance=-1.5; wanted a fraction from 0 to 5, such as 0.05, which is 5 %"),
+        ({"tolerance": {"step": "x"}}, "tolerance['step']='x'; wanted a fraction from 0 to 5"),
         ({"launches": "3"}, "launches='3'; wanted a whole number of at least 1 and at most 1000"),
         ({"launches": 2.5}, "launches=2.5; wanted a whole number of at least 1 and at most 1000"),
         ({"launches": True}, "launches=True; wanted a whole number"),
@@ -439,7 +439,11 @@ def test_a_serving_of_a_pool_is_taken_or_refused(
         ({"timeout": 0}, "timeout=0; wanted a finite number above 0"),
         ({"world_size": 0}, "world_size=0; wanted a whole number of at least 1"),
         ({"args": range(10**9)}, "args has 1000000000 arguments; wanted at most 10000"),
-        ({"tolerance": {" ": 0.1}}, "tolerance={' ': 0.1}; wanted a fraction such as 0.05, or one per metric name"),
+        (
+            {"tolerance": {" ": 0.1}},
+            "tolerance={' ': 0.1}; wanted a fraction from 0 to 5, such as 0.05",
+        ),
+        ({"tolerance": 10}, "tolerance=10; wanted a fraction from 0 to 5, such as 0.05, which is 5 %"),
         ({"args": "--steps 5"}, "args='--steps 5'; wanted a list, one text for each argument: ['--steps', '50']"),
         ({"name": "a\nb"}, "name='a\\nb'; wanted printable text"),
         ({"params": {1: 2}}, "params={1: 2}; wanted a dict whose keys are text"),
@@ -508,7 +512,7 @@ def test_a_point_of_numpy_s_numbers_is_taken(tmp_path: Path) -> None:
         (lambda d: TimeToAccuracy(d)("no.py::t", goal=0.9), "time_to_accuracy: train 'no.py::t': there is no file"),
         (lambda d: TimeToAccuracy(d)(body, goal=0.9, timeout=0), "time_to_accuracy: timeout=0; wanted a finite number"),
         (lambda d: Communication(d, None).overlap(launches=0), "communication.overlap: launches=0; wanted a whole"),
-        (lambda d: d.replay(SENDS, tolerance="x"), "distbench.replay: tolerance='x'; wanted a finite number"),
+        (lambda d: d.replay(SENDS, tolerance="x"), "distbench.replay: tolerance='x'; wanted a fraction from 0 to 5"),
         (lambda d: d.replay(SENDS, warmup=10**30), f"distbench.replay: warmup={10**30}; wanted a whole number of at"),
     ],
 )

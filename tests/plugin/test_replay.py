@@ -37,7 +37,7 @@ def partner(op: str, how: str) -> Collective:
 
 def test_a_run_a_fingerprint_and_a_file_are_taken(tmp_path: Path) -> None:
     entry = BaselineEntry(
-        workload="x",
+        workload="",
         world_size=2,
         backend="gloo",
         launcher="warm",

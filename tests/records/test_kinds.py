@@ -25,10 +25,10 @@ assert judge_family  # imported, so that a rule without a judge would be noticed
 
 
 @pytest.mark.parametrize("name", METRIC_KINDS)
-def test_a_noisy_kind_has_a_direction_and_no_other_has(name: str) -> None:
+def test_kinds_that_are_judged_by_how_much_worse_they_are_have_a_direction(name: str) -> None:
     kind = METRIC_KINDS[name]
 
-    assert (kind.sign != 0) == kind.is_noisy
+    assert (kind.sign != 0) == (kind.is_noisy or kind.rule == "memory")
     assert kind.launch_value([3.0]) == 3.0
     assert kind.limit_text(0.1)
 
@@ -59,7 +59,7 @@ def test_marks_are_one_character_and_only_a_failure_has_the_exclamation_mark() -
 def test_an_unknown_kind_is_an_error_that_lists_the_known() -> None:
     with pytest.raises(ValueError, match="unknown kind of metrics 'lwoer'; wanted one of higher, lower, exact"):
         metric_kind("lwoer")
-    with pytest.raises(ValueError, match="unknown kind of verdicts 'worse'; wanted one of beyond, regressed, changed"):
+    with pytest.raises(ValueError, match="unknown kind of verdicts 'worse'; wanted one of beyond, regressed, lost"):
         verdict_kind("worse")
 
 

@@ -71,7 +71,6 @@ WORDS: list[tuple[causes.Cause, list[str]]] = [
         ["rank 1 comes 10 ms late to the collectives of m, the others wait for it"],
     ),
     (causes.SlowestRank(rank=3), ["rank 3 was the slowest in over 90 % of the iterations"]),
-    (causes.OtherMemory(then_bytes=100, now_bytes=150), ["peak memory: 100 B -> 150 B (+50.0 %)"]),
     (
         causes.Clocks(then=CardNorm(sm_mhz=2000.0, memory_mhz=2619.0), now=CardNorm(sm_mhz=1500.0, memory_mhz=2619.0)),
         ["median clocks of the slowest GPU: SM 2000 MHz -> 1500 MHz (-25.0 %), memory 2619 MHz -> 2619 MHz (+0.0 %)"],

@@ -8,10 +8,10 @@ import pytest
 from support.fingerprints import BARRIER, of
 from support.stores import entry, result
 
-from pytest_distbench.records.fingerprint import Fingerprint
+from pytest_distbench.records.fingerprint import Course, Fingerprint, Kind
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import CaseResult, ReferenceRecord
-from pytest_distbench.store.accept import NotABaseline, propose_entry
+from pytest_distbench.store.accept import NotABaseline, propose_entry, why_test_did_not_pass
 
 FIVE = (0.004, 0.004, 0.004, 0.004, 0.004)
 
@@ -34,6 +34,31 @@ def test_what_the_mode_does_not_want_stays() -> None:
 
 def test_a_run_that_was_compared_with_something_else_proposes_nothing() -> None:
     assert take(result(*FIVE, reference=ReferenceRecord(kind="paired"))) is None
+
+
+@pytest.mark.parametrize(
+    ("cases", "why"),
+    [
+        ([{"test_outcome": "passed"}], ""),
+        ([{}], ""),
+        ([{"test_outcome": "failed"}], "its test failed after it was measured, by an assertion of its own"),
+        ([{"test_outcome": "failed", "outcome": "failed"}], ""),
+        ([{"test_outcome": "failed"}, {"test_outcome": "failed", "outcome": "failed"}], ""),
+        ([{"test_outcome": "skipped"}], "its test was skipped after it was measured"),
+        ([{"outcome": "xfailed", "headline": "slow disk"}], "its test was xfailed: slow disk"),
+        ([{}, {"launches": [replace(result(0.1).launches[0], outcome="failed")]}], "a launch of its test did not pass"),
+    ],
+)
+def test_numbers_of_a_test_that_failed_by_more_than_its_verdicts_are_no_baseline(
+    cases: list[dict[str, Any]], why: str
+) -> None:
+    made = [result(*FIVE, **changes) for changes in cases]
+    found = why_test_did_not_pass(made)
+
+    assert found == ({made[0].nodeid: why} if why else {})
+    if why:
+        with pytest.raises(NotABaseline, match=f"{why}; mend it, and measure again"):
+            propose_entry(made[0], None, mode="all", force=False, did_not_pass=why)
 
 
 @pytest.mark.parametrize(
@@ -65,6 +90,21 @@ def test_few_launches_keep_the_note_that_a_fingerprint_differs_between_launches(
     launches = [replace(launch, fingerprints={"step": of(BARRIER)}) for launch in made.launches]
 
     assert take(replace(made, launches=launches), stored).fingerprints == {"step": unsure}
+
+
+def test_few_launches_keep_what_more_have_shown_of_the_steps_of_a_loop() -> None:
+    """That they end at any step, for one: of a few the number may be the same."""
+    known = of(course={"all": Course(steps=20)})
+    stored = replace(entry(*FIVE), fingerprints={"step": known}, workload=result(0.004).case.workload)
+    made = result(*FIVE[:4], kind="unchanged")
+
+    def taken(course: Course) -> dict[str, Fingerprint]:
+        launches = [replace(launch, fingerprints={"step": of(course={"all": course})}) for launch in made.launches]
+        return take(replace(made, launches=launches), stored).fingerprints
+
+    assert taken(Course(steps=30, is_whole=True)) == {"step": known}
+    other = Course(steps=20, others=[Kind(entered=1, steps=1, first=3, last=3)])
+    assert taken(other) == {"step": of(course={"all": other})}
 
 
 def test_a_bound_is_not_accepted_away() -> None:

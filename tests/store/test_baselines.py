@@ -49,7 +49,7 @@ def store(tmp_path: Path) -> BaselineStore:
 
 finite = st.floats(allow_nan=False, allow_infinity=False)
 
-tolerances = st.none() | st.floats(0, 1e9)
+tolerances = st.none() | st.floats(0, 5)
 
 kinds = st.tuples(st.just("exact"), st.none()) | st.tuples(
     st.sampled_from(["lower", "higher", "curve", "same", "steps", "floor"]), tolerances
@@ -59,7 +59,7 @@ metrics = st.builds(
     lambda kind, **rest: BaselineMetric(better=kind[0], tolerance=kind[1], **rest),
     kinds,
     unit=texts,
-    launches=st.lists(st.none() | finite, min_size=1, max_size=4),
+    launches=st.builds(lambda first, others: [first, *others], finite, st.lists(st.none() | finite, max_size=3)),
     curve=st.lists(finite, max_size=3),
     spread=finite,
     identity=st.dictionaries(texts, st.booleans() | st.integers(-(2**63), 2**63 - 1) | finite | texts, max_size=2),
@@ -72,7 +72,7 @@ entries = st.builds(
     backend=texts,
     launcher=texts,
     software=st.dictionaries(texts, texts, max_size=2),
-    metrics=st.dictionaries(texts, metrics, max_size=3),
+    metrics=st.dictionaries(texts, metrics, min_size=1, max_size=3),
     tolerance=tolerances,
     xfail_perf=texts,
 )
@@ -203,6 +203,8 @@ def test_a_path_cannot_leave_the_store(store: BaselineStore, test: str) -> None:
         ('"launches": [1.0, 2.0]', '"launches": ["a"]', r"\$\.entry\.metrics\[latency\]\.launches"),
         ('"launches": [1.0, 2.0]', '"launches": [1.0], "minimum": [2.0], "p95": [3.0]', r"metrics\[latency\]"),
         ('"better": "lower"', '"better": "exact", "tolerance": 0.5', "an exact metric has no tolerance"),
+        ('"launches": [1.0, 2.0]', '"launches": [null, null]', r"metrics\[latency\]\.launches` holds no value"),
+        ('"better": "lower"', '"better": "lower", "better": "info"', "the key 'better' stands twice in one object"),
         ('"world_size": 2', '"world_size": 0', r"\$\.entry\.world_size"),
         ('  "schema"', '<<<<<<< HEAD\n  "schema"', r"marks of a merge conflict.*--ours"),
     ],
@@ -215,6 +217,17 @@ def test_what_is_wrong_in_a_file_is_named(store: BaselineStore, old: str, new: s
 
     with pytest.raises(StoredFileError, match=said):
         read_file(path)
+
+
+def test_a_recorded_entry_without_metrics_is_refused_and_one_that_holds_bounds_alone_is_read(
+    store: BaselineStore,
+) -> None:
+    path = store.write(TEST, KEY, replace(entry(1.0), metrics={}))
+    with pytest.raises(StoredFileError, match="metrics` is empty: what was recorded holds at least one"):
+        read_file(path)
+    path.unlink()
+
+    assert read_file(store.write(TEST, KEY, replace(entry(1.0), metrics={}, workload=""))).entry.metrics == {}
 
 
 def test_a_folder_in_the_place_of_a_file_is_not_a_matter_of_permissions(store: BaselineStore) -> None:

@@ -17,9 +17,7 @@ TEST = "suites/test_a.py::test_a"
 
 
 def stored(store: BaselineStore, test: str, key: str, *, world_size: int = 2, backend: str = "gloo") -> None:
-    entry = BaselineEntry(
-        workload="x", world_size=world_size, backend=backend, launcher="warm", software={}, metrics={}
-    )
+    entry = BaselineEntry(workload="", world_size=world_size, backend=backend, launcher="warm", software={}, metrics={})
     store.write(test, f"{key}.{backend}.warm", entry)
 
 

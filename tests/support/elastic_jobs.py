@@ -58,6 +58,7 @@ def train(rank: ElasticRank) -> None:
     import torch
     from torch.nn.parallel import DistributedDataParallel
 
+    (rank.data_dir / f"seed-{os.getpid()}").write_text(f"{torch.initial_seed()}")  # which chance gave this worker
     torch.manual_seed(rank.seed)
     inputs = torch.randn(101, 4)
     model = torch.nn.Linear(4, 1)

@@ -11,6 +11,7 @@ import torch
 
 from pytest_distbench.errors import RecordingError
 from pytest_distbench.launch.reduce import merge
+from pytest_distbench.records.bound import Bound
 from pytest_distbench.records.rank import RankReport
 from pytest_distbench.worker.notebook import Notebook
 
@@ -87,3 +88,41 @@ def test_a_large_integer_keeps_all_its_digits_on_the_way(value: Any) -> None:
 @pytest.mark.parametrize("value", [0, 5, 5.0, None])
 def test_steps_to_a_goal_are_whole(value: object) -> None:
     note(Notebook(), value, "steps")
+
+
+@pytest.mark.parametrize(
+    ("value", "unit", "better", "words"),
+    [
+        (0.0, "s", "lower", "0 s is no time that anything takes"),
+        (-5.0, "ms", "lower", "-5 ms is no time that anything takes"),
+        (-1.0, "s", "higher", "-1 s is no time that anything takes"),
+        (-1, "B", "lower", "-1 B is no size"),
+        ([3.0, -1.0, 3.0], "s", "lower", "-1 s is no time"),
+        ([0.0, 0.0, 3.0], "s", "lower", "0 s is no time"),
+    ],
+)
+def test_a_time_and_a_size_that_cannot_be_are_refused(value: object, unit: str, better: str, words: str) -> None:
+    with pytest.raises(RecordingError, match=f"record\\('m'\\): {words}"):
+        note(Notebook(), value, better=better, unit=unit)
+
+
+@pytest.mark.parametrize(
+    ("value", "options"),
+    [
+        (0.0, {"unit": "s", "better": "info"}),
+        ([0.0, 3.0, 3.0, 3.0, 3.0], {"unit": "s", "better": "lower"}),
+        (0, {"unit": "B", "better": "lower"}),
+        (-3.0, {"unit": "points", "better": "higher"}),
+        (0.0, {"unit": "s", "better": "lower", "companions": {"cpu_s": [0.1]}}),
+    ],
+)
+def test_what_is_not_judged_and_what_a_clock_of_ours_says_is_noted(value: object, options: dict[str, Any]) -> None:
+    notebook = Notebook()
+    note(notebook, value, **options)
+
+    assert len(notebook.observations) == 1
+
+
+def test_a_time_that_cannot_be_keeps_no_bound() -> None:
+    with pytest.raises(RecordingError, match="no time"):
+        note(Notebook(), -1.0, unit="s", bounds=[Bound(side="most", value=1.0, where="here")])

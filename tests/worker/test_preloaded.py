@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
+import random
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 from support.launching import Launch
 
@@ -20,7 +23,7 @@ def launcher(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Launcher]:
     setup = LauncherSetup(
         directory=tmp_path_factory.mktemp("preloaded"),
         session=uuid.uuid4().hex,
-        preload=["no_such_module", "support.poisons_fork", "support.results"],
+        preload=["no_such_module", "support.poisons_fork", "support.seeds_when_imported", "support.results"],
     )
     made = LAUNCHERS["warm"].make(setup)
     yield made
@@ -57,3 +60,16 @@ def test_a_body_that_uses_cuda_all_the_same_is_told_what_to_do(launch: Launch) -
         "RuntimeError: CUDA was in use before the rank was forked: Cannot re-init"
     )
     assert "a module of distbench_preload" in second
+
+
+def test_what_a_module_seeds_stays_seeded_and_what_it_does_not_differs_between_ranks(launch: Launch) -> None:
+    """As if every rank had imported it."""
+    record = launch("draws")
+
+    assert record.outcome == "passed", record.reason
+    first, second = (json.loads((launch.directory / f"rank{rank}.json").read_text()) for rank in (0, 1))
+    random.seed(1)
+    assert first["seeded"] == second["seeded"]
+    assert first["seeded"][:2] == [3, random.random()]
+    assert first["seeded"][2:] == [np.random.RandomState(2).random(), np.random.default_rng(4).random()]
+    assert first["unseeded"] != second["unseeded"]

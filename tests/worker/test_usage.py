@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
+import mmap
 import time
 from pathlib import Path
-from typing import NamedTuple
 
-import psutil
 import pytest
 import torch
 from support.plans import make_plan
 
-from pytest_distbench.worker.usage import busy_s, own_cpu_s, peak_memory_bytes, software, usable_cpus
+from pytest_distbench.worker.usage import MemoryPeak, own_cpu_s, software
 
 
 def test_work_shows_in_the_processes_own_time() -> None:
@@ -20,37 +19,47 @@ def test_work_shows_in_the_processes_own_time() -> None:
         pass
 
     assert own_cpu_s() - before >= 0.04
-    assert busy_s(usable_cpus()) > 0
 
 
-class Times(NamedTuple):
-    """What psutil says of a CPU, as far as the busy time is made of it."""
+def test_memory_is_what_is_needed_beyond_what_the_process_had_and_what_is_freed_again_counts(tmp_path: Path) -> None:
+    had = bytearray(b"x") * 2**26
+    peak = MemoryPeak(make_plan(tmp_path))
+    before = peak.num_bytes()
+    needed = bytearray(b"x") * 2**26
+    del had, needed
+    now = peak.num_bytes()
 
-    user: float
-    system: float
-    idle: float
-
-
-def test_work_on_cpus_that_are_another_jobs_is_none_of_the_machines(monkeypatch: pytest.MonkeyPatch) -> None:
-    per_cpu = [Times(user=1.0, system=0.5, idle=9.0), Times(user=20.0, system=0.0, idle=1.0)]
-    monkeypatch.setattr(psutil, "cpu_times", lambda percpu: per_cpu)
-    monkeypatch.setattr("os.sysconf", lambda name: len(per_cpu))
-
-    assert busy_s(frozenset({0})) == 1.5
-    assert busy_s(frozenset({1})) == 20.0
-    assert busy_s(None) == 21.5
+    assert before is not None
+    assert now is not None
+    assert before < 2**24
+    assert now == pytest.approx(2**26, rel=0.2)
 
 
-def test_where_cpus_are_offline_all_count(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Their list leaves those out, so that its indices are not the CPUs'."""
-    monkeypatch.setattr(psutil, "cpu_times", lambda percpu: [Times(1.0, 0.0, 5.0), Times(2.0, 0.0, 5.0)])
-    monkeypatch.setattr("os.sysconf", lambda name: 4)
+def test_a_peak_from_before_the_beginning_is_forgotten(tmp_path: Path) -> None:
+    needed = bytearray(b"x") * 2**26
+    del needed
 
-    assert busy_s(frozenset({1})) == 3.0
+    assert (MemoryPeak(make_plan(tmp_path)).num_bytes() or 0) < 2**24
 
 
-def test_memory_is_in_bytes(tmp_path: Path) -> None:
-    assert 2**24 < peak_memory_bytes(make_plan(tmp_path)) < 2**40
+def test_pages_of_files_are_not_the_ranks_own(tmp_path: Path) -> None:
+    (tmp_path / "data").write_bytes(bytes(2**25))
+    peak = MemoryPeak(make_plan(tmp_path))
+    with open(tmp_path / "data", "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+        touched = sum(data[i] for i in range(0, 2**25, 4096))
+        now = peak.num_bytes()
+
+    assert touched == 0
+    assert (now or 0) < 2**24
+
+
+def test_where_the_system_does_not_tell_memory_is_not_known(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def refuse(*_: object) -> None:
+        raise PermissionError
+
+    monkeypatch.setattr(Path, "write_text", refuse)
+
+    assert MemoryPeak(make_plan(tmp_path)).num_bytes() is None
 
 
 def test_versions_are_those_that_run(tmp_path: Path) -> None:

@@ -51,6 +51,12 @@ SIGNS: Sequence[Sign] = (
     Sign("victim", r"remote process exited or there was a network error|ncclRemoteError"),
     Sign("victim", r"connection (closed|reset) by (remote )?peer|connection was (closed|reset)"),
     Sign("victim", r"broken pipe|application timeout"),
+    Sign(
+        "cause",
+        r"initialize the default process group twice",
+        "a function begins in its group",
+        "distbench.run(body, makes_group=False) leaves it to the body to make one, as does check",
+    ),
     # The device is full, ill, or not ours.
     Sign(
         "cause",

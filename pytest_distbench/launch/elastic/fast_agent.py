@@ -28,7 +28,7 @@ from pytest_distbench.records.elastic import NODE_VARIABLE, SLOT_VARIABLE, Elast
 from pytest_distbench.records.launch_files import LaunchFiles
 from pytest_distbench.records.record import Record
 from pytest_distbench.records.timeline import Rendezvous, append
-from pytest_distbench.worker import elastic, leaving
+from pytest_distbench.worker import elastic, forked
 from pytest_distbench.worker.process import take_output
 from pytest_distbench.worker.python_internals import share_forkserver
 from pytest_distbench.worker.torch_internals import WokenByRanks
@@ -132,7 +132,7 @@ def _enter(plan: str, slot: int, word: str, announced: str) -> NoReturn:
     agent = multiprocessing.parent_process()
     if agent is None or not agent.is_alive():
         os._exit(_FAILED)
-    leaving.forget_inherited()
+    forked.begin_anew()
     multiprocessing.set_start_method(None, force=True)  # a forked worker would hand on the forkserver's to DataLoaders
     os.environ |= {SLOT_VARIABLE: str(slot), NODE_VARIABLE: word}
     elastic.main(plan, elastic.join_generation)

@@ -24,7 +24,7 @@ from pytest_distbench.launch.elastic.unplanned import unplanned
 from pytest_distbench.launch.guardian import remove_traces
 from pytest_distbench.launch.logs import LogFollower, error_tail
 from pytest_distbench.launch.readers import add_readings
-from pytest_distbench.launch.reduce import merge
+from pytest_distbench.launch.reduce import largest, merge, of_largest_process, peak_memory, with_load
 from pytest_distbench.launch.reports import read_reports
 from pytest_distbench.launch.workplace import Leftovers, settle, watched_folder
 from pytest_distbench.machine import hardware
@@ -91,6 +91,9 @@ def launch_elastic(
         remove_traces(plan.files)
         follower.finish()
     record = make_record(plan, job, code=ended.code, timed_out=ended.timed_out, wall_s=ended.wall_s)
+    record = with_load(record, ended.load)
+    if job.steps is not None and record.outcome == "passed":  # its workers are processes of its own
+        record = replace(record, measurements=[*record.measurements, *of_largest_process(ended.peak_memory_bytes)])
     remark = leftovers.remark() if leftovers is not None else ""
     return replace(record, remarks=[*record.remarks, remark]) if remark else record
 
@@ -157,6 +160,7 @@ def make_record(plan: LaunchPlan, job: ElasticJob, *, code: int, timed_out: bool
             if job.steps is not None:
                 reports = add_readings(plan, last_reports(reports, lines, ranks=job.most))
             measurements += merge(list(reports.values()))
+            measurements += peak_memory({rank: report.peak_memory_bytes for rank, report in reports.items()})
         except (RecordingError, ReadingError) as error:
             reason = str(error)
     return LaunchRecord(
@@ -167,7 +171,7 @@ def make_record(plan: LaunchPlan, job: ElasticJob, *, code: int, timed_out: bool
         timed_out=timed_out,
         fates=_fates(plan, job, lines) if reason else [],
         measurements=[] if reason else measurements,
-        peak_memory_bytes=max((r.peak_memory_bytes for r in reports.values()), default=0),
+        peak_memory_bytes=largest(reports.values()),
         software=software_of(reports.values()),
         elastic=result,
         remarks=_remarks(job, lines, result),

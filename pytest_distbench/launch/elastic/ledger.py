@@ -129,14 +129,25 @@ def _of_rates(history: History) -> Iterator[Mismatch]:
         first = next((w for w in members if w.joined.rank == 0), None)
         for worker in members:
             step, slot = worker.steps[0], worker.joined.slot
-            if first is not None and step.lr is not None and first.steps[0].lr not in (None, step.lr):
+            here, there = _first_rates(worker), [] if first is None else _first_rates(first)
+            if here and there and here != there:
                 yield Mismatch(
-                    RATE, generation, slot, f"its learning rate is {step.lr}, and that of rank 0 {first.steps[0].lr}"
+                    RATE, generation, slot, f"its first step has the learning rates {here}, and that of rank 0 {there}"
                 )
             elif (before := _as_before(history, worker)) is not None and step.lr is not None:
                 yield Mismatch(
                     RATE, generation, slot, f"step {step.step} had the learning rate {before}, and has {step.lr} now"
                 )
+
+
+def _first_rates(worker: Worker) -> list[float]:
+    """Learning rates that a worker's first step was taken with; where no optimizer was seen, what was told behind it.
+
+    A schedule sets them anew behind each step, so that one that was wrong in the first is right when the step is over.
+    """
+    line = worker.held.get("step")
+    seen = [rate for rates in line.rates.values() for rate in rates] if line is not None else []
+    return seen or [step.lr for step in worker.steps[:1] if step.lr is not None]
 
 
 def _as_before(history: History, worker: Worker) -> float | None:

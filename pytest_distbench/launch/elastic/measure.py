@@ -21,6 +21,7 @@ from pytest_distbench.launch.elastic.ledger import (
     mismatches,
     shared_batches,
 )
+from pytest_distbench.launch.elastic.order import ORDER, epochs_in_one_order
 from pytest_distbench.launch.elastic.rates import rate_changes
 from pytest_distbench.launch.elastic.resume import optimizers_that_forgot
 from pytest_distbench.launch.elastic.samples import count_samples
@@ -153,7 +154,11 @@ def _of_loads(job: ElasticJob, history: History) -> list[Measurement]:
         return []
     metrics = [*LOADS, *([RANDOM] if keeps_random(history) else [])]
     found = mismatches(history)
-    return [*(_none(metric, *count(found, metric)) for metric in metrics), *_learning_lost(history)]
+    return [
+        *(_none(metric, *count(found, metric)) for metric in metrics),
+        _none(ORDER, *epochs_in_one_order(history)),
+        *_learning_lost(history),
+    ]
 
 
 def _learning_lost(history: History) -> list[Measurement]:

@@ -17,7 +17,7 @@ from pytest_distbench.launch.elastic.launch import software_of, tell_end, tell_t
 from pytest_distbench.launch.elastic.pool_measure import measure_pool
 from pytest_distbench.launch.guardian import remove_traces
 from pytest_distbench.launch.logs import error_tail
-from pytest_distbench.launch.reduce import merge
+from pytest_distbench.launch.reduce import largest, merge, peak_memory, with_load
 from pytest_distbench.launch.reports import read_reports
 from pytest_distbench.launch.workplace import settle
 from pytest_distbench.records.launch import LaunchRecord
@@ -55,7 +55,8 @@ def launch_pool(plan: LaunchPlan, *, on_progress: Callable[[str], None] = lambda
             ended = running.wait(plan.timeout_s, _Follower(plan, on_progress))
     finally:
         remove_traces(plan.files)
-    return make_record(plan, pool, code=ended.code, timed_out=ended.timed_out, wall_s=ended.wall_s)
+    record = make_record(plan, pool, code=ended.code, timed_out=ended.timed_out, wall_s=ended.wall_s)
+    return with_load(record, ended.load)
 
 
 class _Follower:
@@ -106,7 +107,8 @@ def make_record(plan: LaunchPlan, pool: Pool, *, code: int, timed_out: bool, wal
     if not reason:
         try:
             for name, told_by in reports.items():
-                measurements += [_of_job(name, m) for m in merge(list(told_by.values()))]
+                memory = peak_memory({rank: report.peak_memory_bytes for rank, report in told_by.items()})
+                measurements += [_of_job(name, m) for m in [*merge(list(told_by.values())), *memory]]
         except RecordingError as error:
             reason = f"job {name}: {error}"
     known = [report for told_by in reports.values() for report in told_by.values()]
@@ -118,7 +120,7 @@ def make_record(plan: LaunchPlan, pool: Pool, *, code: int, timed_out: bool, wal
         timed_out=timed_out,
         fates=_fates(plan, pool, timelines) if reason else [],
         measurements=[] if reason else measurements,
-        peak_memory_bytes=max((report.peak_memory_bytes for report in known), default=0),
+        peak_memory_bytes=largest(known),
         software=software_of(known),
         pool=result,
         remarks=_remarks(timelines),

@@ -69,12 +69,16 @@ def _observe(name: str, reader: Reader, place: Place) -> Observation:
     values = [_number(key, one) * reader.scale for one in kept]
     kind = METRIC_KINDS[reader.better]
     take = reader.take or ("last" if kind.shape == "number" else "")
+    values = [TAKES[take](values)] if take else values
+    why = kind.why_impossible(values, reader.unit, is_series=not take) if kind.is_judged or reader.bounds else ""
+    if why:
+        raise ReadingError(f"{key}: {why}: {kept[-1].where}; is unit={reader.unit!r} right? (info is not judged)")
     return Observation(
         name=name,
         unit=reader.unit,
         better=reader.better,
         reduce=kind.reduce,
-        values=[TAKES[take](values)] if take else values,
+        values=values,
         is_series=not take,
         beside=[one.beside[:_LONGEST_BESIDE] for one in kept] if reader.better == "curve" else [],
         at=reader.at,

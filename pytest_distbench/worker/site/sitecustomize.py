@@ -1,6 +1,7 @@
-"""Every Python below a command that is measured starts with this: it notes the process groups that are joined.
+"""Every Python below a command that is measured starts with this: it notes the groups they join, and what ranks raise.
 
-A command that gave up, or whose processes never met, ends like one that has done its work. Python imports a module of
+A command that gave up, or whose processes never met, ends like one that has done its work; and a shell that pipes the
+output of ranks on ends well where they did not. Python imports a module of
 this name at its start, so that this folder on PYTHONPATH is enough. It may be any Python, in any environment: the
 standard library alone is used, and nothing may fail or be left on ``sys.path``.
 """
@@ -14,13 +15,14 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from importlib.machinery import ModuleSpec
-    from types import ModuleType
+    from types import ModuleType, TracebackType
     from typing import Any
 
 _FOLDER = os.path.dirname(os.path.abspath(__file__))
 _TARGET = "torch.distributed.distributed_c10d"
 _PLAN = "DISTBENCH_NOTES"
 """As in ``records/torchrun.py``."""
+_LONGEST_ERROR = 300
 _SLOT = "DISTBENCH_SLOT"
 """As in ``records/elastic.py``."""
 _WORKER = "DISTBENCH_WORKER"
@@ -35,6 +37,41 @@ def _note(ranks: int) -> None:
             pass
     except (OSError, KeyError):
         pass  # on another host, or after the launch
+
+
+def _note_rank(what: str, error: str = "") -> None:
+    """Leave a line that says that a rank began, or what it raised: ``RankNote`` in ``launch/membership``."""
+    import json
+    import time
+
+    line = {"what": what, "t": time.monotonic(), "rank": os.environ["RANK"], "pid": os.getpid(), "error": error}
+    _append("ranks.jsonl", json.dumps(line).encode())
+
+
+def _append(name: str, line: bytes) -> None:
+    try:
+        path = os.path.join(os.path.dirname(os.environ[_PLAN]), name)
+        handle = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+        os.write(handle, line + b"\n")
+        os.close(handle)
+    except (OSError, KeyError):
+        pass  # after the launch
+
+
+def _note_what_it_raises() -> None:
+    """Of a rank: a shell around it may lose its exit code."""
+    if "RANK" not in os.environ:
+        return
+    _note_rank("began")
+    hook = sys.excepthook
+
+    def note_and_tell(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        if not issubclass(kind, KeyboardInterrupt):
+            text = (str(error).splitlines() or [""])[0]
+            _note_rank("raised", f"{kind.__name__}: {text}"[:_LONGEST_ERROR])
+        hook(kind, error, trace)
+
+    sys.excepthook = note_and_tell
 
 
 def _note_moment(what: str) -> None:
@@ -55,13 +92,7 @@ def _note_moment(what: str) -> None:
         "restarts": int(found("TORCHELASTIC_RESTART_COUNT", "0")),
         "address": "{}:{}".format(found("MASTER_ADDR"), found("MASTER_PORT")),
     }
-    try:
-        path = os.path.join(os.path.dirname(os.environ[_PLAN]), "workers.jsonl")
-        handle = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
-        os.write(handle, json.dumps(line).encode() + b"\n")
-        os.close(handle)
-    except (OSError, KeyError):
-        pass  # after the launch
+    _append("workers.jsonl", json.dumps(line).encode())
 
 
 class _Finder:
@@ -103,6 +134,7 @@ def _look_at(module: Any) -> None:
 
     module.init_process_group = join_and_note
     _note(0)
+    _note_what_it_raises()
     _note_moment("torch")
 
 

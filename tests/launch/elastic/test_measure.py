@@ -10,6 +10,7 @@ from support.timelines import JOB, Timeline, killed
 from pytest_distbench.launch.elastic.history import History
 from pytest_distbench.launch.elastic.ledger import LOADS
 from pytest_distbench.launch.elastic.measure import measure, useful_s
+from pytest_distbench.launch.elastic.order import ORDER
 from pytest_distbench.launch.elastic.steps import StepLines
 from pytest_distbench.read import stdout
 from pytest_distbench.records.elastic import Change, MembershipPlan
@@ -28,7 +29,7 @@ def test_on_fewer_cores_than_nodes_clocks_are_shown_and_counts_judged() -> None:
     judged = {m.name for m in found if m.better != "info"}
     kept = ("optimizer_state_lost", "checkpoint_interval")
 
-    assert judged == {"samples_skipped", "samples_repeated", "batches_shared", *LOADS, *kept}
+    assert judged == {"samples_skipped", "samples_repeated", "batches_shared", *LOADS, ORDER, *kept}
 
 
 def test_a_run_has_its_times_its_samples_and_what_was_lost() -> None:

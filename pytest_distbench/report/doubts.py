@@ -1,0 +1,45 @@
+"""Doubts: what a run says of its own rules, a line each: which could not have failed, and what moved as a whole."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from pytest_distbench.judging.movement import common_movement
+from pytest_distbench.judging.reach import out_of_reach
+from pytest_distbench.records.run import CaseResult
+from pytest_distbench.report.rows import metric_text
+
+_NUMBER = re.compile(r"[+-]?[\d.,]+ %")
+
+
+def doubt_lines(results: Sequence[CaseResult]) -> list[str]:
+    """What casts doubt on the answers of a run as a whole; nothing where nothing does."""
+    return [*_movement(results), *_out_of_reach(results)]
+
+
+def _movement(results: Sequence[CaseResult]) -> list[str]:
+    found = common_movement(results)
+    if found is None:
+        return []
+    span = f"{found.least:.2f} to {found.most:.2f} times"
+    word = "slower" if found.is_slower else "faster"
+    line = (
+        f"all {found.cases} cases with clocks are {word} than their baselines, by {span}: that speaks of the machine, "
+        "its software or the baselines, not of one change; distbench doctor looks at the machine, --distbench-against "
+        "REF compares on the spot"
+    )
+    return [line]
+
+
+def _out_of_reach(results: Sequence[CaseResult]) -> list[str]:
+    """A line for each reason, with the first metric it holds for."""
+    groups: dict[str, list[tuple[str, str]]] = {}
+    for result in results:
+        for verdict, why in out_of_reach(result):
+            groups.setdefault(_NUMBER.sub("", why), []).append((f"{result.case.title} {metric_text(verdict)}", why))
+    return [
+        f"? {len(found)} metric{'s' * (len(found) > 1)} could not have turned red: "
+        f"{found[0][0]}{f' and {len(found) - 1} more' if len(found) > 1 else ''}: {found[0][1]}"
+        for found in groups.values()
+    ]

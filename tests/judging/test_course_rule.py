@@ -1,0 +1,164 @@
+"""Courses: what differs in the steps beside the described one is told, as far as it does not hang on their number."""
+
+from __future__ import annotations
+
+import pytest
+from support.fingerprints import of, reduce
+
+from pytest_distbench.judging.course_rule import common_course, course_changes
+from pytest_distbench.judging.fingerprint_rule import COURSE_DIFFERS, DIFFERS, agree, differences
+from pytest_distbench.records.fingerprint import Beyond, Collective, Course, Fingerprint, Kind
+
+SMALL, LARGE = reduce(4), reduce(4096)
+GATHER = Collective("all_gather", "float32", 4, "default", 1)
+
+
+def every(number: int, *rows: Collective, steps: int, first: int | None = None) -> Kind:
+    first = first or number
+    times = (steps - first) // number + 1
+    return Kind(
+        collectives=list(rows),
+        entered=sum(row.count for row in rows),
+        steps=times,
+        first=first,
+        last=first + (times - 1) * number,
+        every=number if times > 1 else 0,
+    )
+
+
+def once(at: int, *rows: Collective) -> Kind:
+    return Kind(collectives=list(rows), entered=sum(row.count for row in rows), steps=1, first=at, last=at)
+
+
+def loop(*others: Kind, steps: int = 30, whole: bool = False) -> Course:
+    return Course(steps=steps, others=list(others), is_whole=whole)
+
+
+OUTER = every(10, reduce(4096, 8), steps=30)
+SENT = "32 KiB sent per rank became 0 B"
+
+
+@pytest.mark.parametrize(
+    ("stored", "current", "told"),
+    [
+        (loop(OUTER), loop(OUTER), []),
+        (
+            loop(OUTER),
+            loop(),
+            [
+                "every 10th step (3 of 30): 8 all_reduce of 4 KiB float32 are gone",
+                f"every 10th step (3 of 30): {SENT}",
+            ],
+        ),
+        (
+            loop(OUTER),
+            loop(every(10, reduce(4096, 2), steps=30)),
+            [
+                "every 10th step (3 of 30): 6 all_reduce of 4 KiB float32 are gone",
+                "every 10th step (3 of 30): 32 KiB sent per rank became 8 KiB",
+            ],
+        ),
+        (
+            loop(every(5, LARGE, steps=30)),
+            loop(every(3, LARGE, steps=30)),
+            ["every 5th step (6 of 30) sent 1 all_reduce of 4 KiB float32; now every 3rd step (10 of 30)"],
+        ),
+        (
+            loop(),
+            loop(once(7, GATHER)),
+            ["step 7 of 30: 1 all_gather of 4 B float32 was added", "step 7 of 30: 0 B sent per rank became 4 B"],
+        ),
+        (
+            loop(Kind(entered=3, steps=2, first=4, last=9, every=5)),
+            loop(Kind(entered=1, steps=2, first=4, last=9, every=5)),
+            ["every 5th step from the 4th on (2 of 30): 3 collectives became 1"],
+        ),
+        # the number of steps may be chosen while a loop runs
+        (loop(OUTER), loop(every(10, reduce(4096, 8), steps=44), steps=44), []),
+        (loop(OUTER), loop(steps=9), []),
+        (loop(OUTER), loop(once(10, reduce(4096, 8)), steps=13), []),
+        (
+            loop(OUTER),
+            loop(steps=13),
+            [
+                "step 10 of 13: 8 all_reduce of 4 KiB float32 are gone",
+                f"step 10 of 13: {SENT}",
+            ],
+        ),
+        # of steps at uneven distances it is not known how many of the first ones are such
+        (loop(Kind(collectives=[LARGE], entered=1, steps=4, first=2, last=30)), loop(once(2, LARGE), steps=20), []),
+        # a script's is its own
+        (
+            loop(every(1, LARGE, steps=10), steps=10, whole=True),
+            loop(every(1, LARGE, steps=20), steps=20, whole=True),
+            [
+                "10 steps of the whole run became 20",
+                "all_reduce float32 of the whole run: 10, 40 KiB became 20, 80 KiB",
+            ],
+        ),
+        (
+            loop(once(0, SMALL), OUTER, whole=True),
+            loop(once(0), OUTER, whole=True),
+            [
+                "before the first step: 1 all_reduce of 4 B float32 is gone",
+                "before the first step: 4 B sent per rank became 0 B",
+                "all_reduce float32 of the whole run: 25, 96 KiB became 24, 96 KiB",
+            ],
+        ),
+    ],
+)
+def test_a_difference_of_courses_is_told_in_sentences(stored: Course, current: Course, told: list[str]) -> None:
+    assert course_changes(stored, current, ordinary=([], [])) == told
+
+
+def test_what_is_said_of_every_step_is_not_said_again() -> None:
+    before, after = ([reduce(4096, 2)], [reduce(8192)])
+    old, new = loop(every(5, *before, GATHER, steps=30)), loop(every(5, *after, GATHER, steps=30))
+
+    told = course_changes(old, new, ordinary=(before, after))
+
+    assert [line for line in told if "sent per rank" not in line] == []
+
+
+def test_a_baseline_from_before_courses_is_not_compared_with_one() -> None:
+    assert differences(of(is_full=True), of(is_full=True, course={"all": loop(OUTER)})) == []
+    old = of(is_full=True, beyond={"all": Beyond(6, 30)})
+    assert differences(old, of(is_full=True, beyond={"all": Beyond(6, 30)}, course={"all": loop()})) == []
+    assert differences(old, of(is_full=True, course={"all": loop()})) != []
+
+
+def test_a_rank_that_alone_lost_its_outer_step_is_named() -> None:
+    current = of(is_full=True, course={"0": loop(OUTER), "1": loop()})
+
+    told = differences(of(is_full=True, course={"all": loop(OUTER)}), current)
+
+    assert told[0] == "rank 1: every 10th step (3 of 30): 8 all_reduce of 4 KiB float32 are gone"
+
+
+def test_launches_that_end_at_other_steps_agree_as_far_as_all_went() -> None:
+    """A script's last step has all in it that comes at its end."""
+    ends = [
+        loop(every(10, LARGE, steps=steps - 1), once(steps, GATHER), steps=steps, whole=True) for steps in (36, 25, 30)
+    ]
+
+    assert common_course(ends) == loop(every(10, LARGE, steps=24), steps=24)
+    assert common_course([loop(OUTER), loop(OUTER)]) == loop(OUTER)
+
+
+def test_launches_whose_evaluation_comes_by_the_clock_have_no_course_in_common() -> None:
+    launches = [
+        of(SMALL, is_full=True, beyond={"all": Beyond(2, 30)}, course={"all": loop(once(at, SMALL, GATHER))})
+        for at in (14, 15, 14)
+    ]
+
+    assert common_course([f.course["all"] for f in launches]) is None
+    assert agree(launches) == of(SMALL, is_full=True, course_missing=COURSE_DIFFERS)
+    assert agree([of(SMALL), of(LARGE)]).missing == DIFFERS
+
+
+@pytest.mark.parametrize("unsure", [of(is_full=True, course_missing=COURSE_DIFFERS)])
+def test_a_course_that_differs_between_launches_is_compared_with_none(unsure: Fingerprint) -> None:
+    certain = of(is_full=True, beyond={"all": Beyond(3, 30)}, course={"all": loop(once(4, SMALL))})
+
+    assert differences(unsure, certain) == []
+    assert differences(certain, unsure) == []

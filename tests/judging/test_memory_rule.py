@@ -1,0 +1,77 @@
+"""Peak memory: a size, which no load of the machine changes."""
+
+from __future__ import annotations
+
+import pytest
+
+from pytest_distbench.judging.metric import Rule, judge
+from pytest_distbench.judging.pair_rule import PairRule, judge_pairs
+from pytest_distbench.records.baseline import BaselineMetric
+from pytest_distbench.records.metric import Measurement
+
+MIB = 2**20
+STORED = (200.0, 203.0, 198.0)
+
+
+def memory(mebibytes: float) -> Measurement:
+    return Measurement(
+        name="peak_memory", unit="B", better="memory", value=mebibytes * MIB, facts={"rank": 1}, identity={}
+    )
+
+
+def kinds(*mebibytes: float, stored: tuple[float, ...] = STORED, most: int = 10) -> tuple[str, bool]:
+    rule = Rule(tolerance=0.2, comparisons=1, max_launches=most, busier_cores=2.0, cores=2)
+    baseline = BaselineMetric(better="memory", unit="B", launches=[v * MIB for v in stored])
+    verdict, is_open = judge([memory(v) for v in mebibytes], baseline, rule)
+    return verdict.kind, is_open
+
+
+def test_twice_the_memory_is_red_after_three_launches_however_busy_the_machine_is() -> None:
+    assert kinds(400) == ("regressed", True)
+    assert kinds(400, 401) == ("regressed", True)
+    assert kinds(400, 401, 402) == ("regressed", False)
+    assert kinds(400, most=1) == ("regressed", False)
+
+
+def test_the_message_names_the_rank_that_needs_most() -> None:
+    rule = Rule(tolerance=0.2, comparisons=1, max_launches=1)
+    baseline = BaselineMetric(better="memory", unit="B", launches=[200.0 * MIB])
+    verdict = judge([memory(400)], baseline, rule).verdict
+
+    assert verdict.reason == "rank 1 needs most"
+    assert verdict.ratio == 2.0
+    assert verdict.limit == pytest.approx(0.2)
+
+
+@pytest.mark.parametrize(
+    ("now", "kind"), [(200, "unchanged"), (242, "unchanged"), (245, "regressed"), (165, "unchanged"), (100, "improved")]
+)
+def test_a_fifth_is_accepted_beyond_what_the_baseline_has_seen(now: float, kind: str) -> None:
+    assert kinds(now, now, now)[0] == kind
+
+
+@pytest.mark.parametrize(("stored", "now", "kind"), [(1, 15, "unchanged"), (0, 16, "unchanged"), (0, 17, "regressed")])
+def test_a_few_mebibytes_are_no_change_whatever_share_they_are(stored: float, now: float, kind: str) -> None:
+    assert kinds(now, now, now, stored=(stored,) * 3)[0] == kind
+
+
+def test_one_launch_in_three_that_needs_more_is_not_red() -> None:
+    assert kinds(400, 200) == ("unchanged", False)
+    assert kinds(400, 400, 200) == ("inconclusive", False)
+
+
+def test_where_the_baseline_has_none_nothing_is_said() -> None:
+    """No test asks for it: one of bounds alone has no baseline, and older baselines have no memory."""
+    verdict = judge([memory(400)], None, Rule(tolerance=0.2, comparisons=1, max_launches=1)).verdict
+
+    assert (verdict.kind, verdict.is_judged) == ("unchanged", False)
+
+
+def test_beside_another_revision_the_same_holds() -> None:
+    rule = PairRule(tolerance=0.05, comparisons=1, looks=(5,))
+    same = judge_pairs([(memory(200), memory(215))] * 5, rule).verdict
+    doubled = judge_pairs([(memory(200), memory(400))] * 5, rule).verdict
+    unknown = judge_pairs([(None, memory(400))] * 5, rule).verdict
+
+    assert (same.kind, doubled.kind) == ("unchanged", "regressed")
+    assert not unknown.is_judged

@@ -1,0 +1,27 @@
+"""What a run says of its own rules."""
+
+from __future__ import annotations
+
+from support.results import result, verdict
+
+from pytest_distbench.report.doubts import doubt_lines
+
+
+def test_all_cases_moving_together_is_said_once() -> None:
+    [line] = doubt_lines([result(verdict("regressed", ratio=1.2))] * 4)
+
+    assert line.startswith("all 4 cases with clocks are slower than their baselines, by 1.20 to 1.20 times: that")
+
+
+def test_metrics_that_could_not_have_failed_are_one_line_for_each_reason() -> None:
+    blind = result(verdict("unchanged", ratio=1.0, detectable=2.1), verdict("unchanged", ratio=1.0, detectable=3.0))
+
+    [line] = doubt_lines([blind, blind])
+    first, _, why = line.partition(" and 3 more: ")
+
+    assert first == "? 4 metrics could not have turned red: test_a[ws2] step"
+    assert why == "no slowdown below +210.0 % would have been red"
+
+
+def test_a_run_without_doubts_says_nothing() -> None:
+    assert doubt_lines([result(verdict("regressed"))]) == []
