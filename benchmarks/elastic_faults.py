@@ -28,6 +28,10 @@ FAULTS = {
     "lr not rescaled": "the learning rate of two nodes goes on with one",
     "optimizer lost": "the optimizer is not kept",
     "optimizer anew": "it is kept, and made anew behind rank.training(...)",
+    "weights anew": "they are made anew behind rank.training(...)",
+    "first moments": "the optimizer's state is always that of the first checkpoint",
+    "one batch": "all nodes draw the batch of rank 0, where there are two",
+    "ends early": "a training of twelve epochs ends in its third",
     "wrong epoch": "a generation begins at epoch 0 again",
     "cannot restore": "the model's shape follows the world size",
     "body raises": "it raises in the second generation",
@@ -51,12 +55,26 @@ if "torch.distributed.run" in sys.orig_argv:
 """A sitecustomize of the agents: what is measured knows nothing of it, as of a slow network."""
 
 TEST = """
+import copy
 import os
 import signal
 import threading
 
 import pytest
 from pytest_distbench.elastic import kill, leave
+
+
+class FirstState:
+    def __init__(self, optimizer):
+        self.optimizer, self.state = optimizer, None
+
+    def state_dict(self):
+        self.state = self.state or copy.deepcopy(self.optimizer.state_dict())
+        return self.state
+
+    def load_state_dict(self, state):
+        self.state = state
+        self.optimizer.load_state_dict(copy.deepcopy(state))
 
 
 def train(rank, fault, epochs):
@@ -70,10 +88,14 @@ def train(rank, fault, epochs):
     model = torch.nn.Sequential(torch.nn.Linear(64, hidden), torch.nn.ReLU(), torch.nn.Linear(hidden, 10))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05 * rank.world_size, momentum=0.9)
     kept = {"model": model} if fault == "optimizer lost" else {"model": model, "optimizer": optimizer}
+    if fault == "first moments":
+        kept["optimizer"] = FirstState(optimizer)
     every = 80 if fault == "checkpoint rarer" else None
     training = rank.training(checkpoint_every=every, **kept)
     if fault == "samples repeated":
         training.position = 0
+    if fault == "weights anew" and rank.generation:
+        model[0].reset_parameters()
     if fault == "wrong epoch" and rank.generation:
         training.epoch = 0
     if fault == "optimizer anew":
@@ -87,6 +109,13 @@ def train(rank, fault, epochs):
             group["lr"] = 0.05 * rank.world_size
     ddp = DistributedDataParallel(model)
     for batch in training.batches(samples=len(x), batch=16, epochs=epochs):
+        if fault == "ends early" and training.epoch == 2:
+            break
+        if fault == "one batch" and rank.world_size > 1:
+            size = torch.tensor(len(batch))
+            torch.distributed.broadcast(size, src=0)
+            batch = batch.new_zeros(int(size)) if rank.rank else batch.clone()
+            torch.distributed.broadcast(batch, src=0)
         loss = torch.nn.functional.cross_entropy(ddp(x[batch]), labels[batch])
         optimizer.zero_grad()
         loss.backward()

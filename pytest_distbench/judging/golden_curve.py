@@ -57,6 +57,8 @@ class Departure:
         match self.starts_at or self.exceeds_at:
             case None:
                 return ""
+            case 1 if beside and beside[0].startswith("epoch"):
+                return "in its first epoch: initialisation, data and sharding, the forward pass, or an update"
             case int(at) if beside and at > 1:
                 return "the value before agreed: an update since then, or its data"
             case 1:

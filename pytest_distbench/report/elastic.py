@@ -14,7 +14,7 @@ from pytest_distbench.store.rows import Column
 from pytest_distbench.units import format_seconds
 
 _QUALITIES = ("accuracy", "top5")
-"""Metrics of bodies that reports show beside times; where a body records none, that of the last epoch."""
+"""Metrics of bodies that reports show beside times. What was noted in training stands in columns of its own."""
 
 _MOMENT: dict[str, Column] = {"step": int, "epoch": int, "loss": float, "accuracy": float, "lr": float}
 """What is shown of the step before a change and of the one behind it, each alone."""
@@ -101,11 +101,11 @@ def epoch_section(results: Sequence[CaseResult]) -> Section:
 
 
 def job_section(results: Sequence[CaseResult]) -> Section:
-    """One row per launch of an elastic job: its set-up, epochs, time and quality."""
+    """One row per launch of an elastic job: its set-up, epochs, time from its first step on, and quality."""
     rows = []
     for result, launch, job in _jobs(results):
         values = {m.name: m.value for m in launch.measurements if not m.at.keys() - {"job"}}
-        whole = job.start_s + job.training_s + job.end_s
+        whole = job.training_s + job.end_s
         last = job.epochs[-1] if job.epochs else None
         rows.append(
             [
@@ -113,10 +113,12 @@ def job_section(results: Sequence[CaseResult]) -> Section:
                 Cell(len(job.epochs), str(len(job.epochs))),
                 Cell(whole, f"{whole:.5f}"),
                 Cell(whole / 60, f"{whole / 60:.5f}"),
-                *(_quality(values.get(name, getattr(last, name, None))) for name in _QUALITIES),
+                *(_quality(values.get(name)) for name in _QUALITIES),
                 _quality(None if last is None else last.loss),
                 _quality(values.get("goodput")),
                 _quality(values.get("lost_fraction")),
+                Cell(job.start_s, f"{job.start_s:.5f}"),
+                *(_quality(getattr(last, name, None)) for name in _QUALITIES),
                 plain(str(job.job.plan)),
                 Cell(result.nodeid, result.case.title),
                 Cell(launch.index, str(launch.index + 1)),
@@ -124,11 +126,12 @@ def job_section(results: Sequence[CaseResult]) -> Section:
         )
     columns: dict[str, Column] = {
         "setup": str, "epochs": int, "seconds": float, "minutes": float, "accuracy": float, "top5": float,
-        "loss": float, "goodput": float, "lost_fraction": float, "plan": str, "test": str, "launch": int,
+        "loss": float, "goodput": float, "lost_fraction": float, "start_s": float,
+        **{f"training_{name}": float for name in _QUALITIES}, "plan": str, "test": str, "launch": int,
     }  # fmt: skip
     headings = [
         "Setup (Ondemand:Cycle)", "Epochs", "Time taken (seconds)", "Time taken minutes", "Accuracy", "top5", "Loss",
-        "goodput", "lost", "plan", "test", "launch",
+        "goodput", "lost", "Start (seconds)", *(f"training {name}" for name in _QUALITIES), "plan", "test", "launch",
     ]  # fmt: skip
     return Section(columns=columns, headings=headings, rows=rows)
 

@@ -42,9 +42,12 @@ def launch_text(result: CaseResult, *, rerun_command: str) -> str:
 
 
 def launch_headline(launch: LaunchRecord) -> str:
-    """One line: which launch, on how many ranks, and what happened."""
+    """One line: which launch, on how many ranks, and what happened.
+
+    Of a command, and of an elastic job whose training came to its end, there is no rank to tell of.
+    """
     ranks = len(launch.fates)
-    if launch.command:
+    if launch.command or not ranks:
         return f"launch {launch.index + 1}: {_first_line(launch)}"
     return f"launch {launch.index + 1} on {ranks} rank{'s' * (ranks != 1)}: {_first_line(launch)}"
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from support.results import result
+from support.timelines import JOB, killed
 
+from pytest_distbench.launch.elastic.measure import measure
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import Measurement, Scalar
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import CaseResult
+from pytest_distbench.records.timeline import Stepped
 from pytest_distbench.report.accuracy import accuracy_section
 
 
@@ -36,6 +39,17 @@ def test_an_epoch_has_a_row_and_a_run_a_column() -> None:
         ["1", "0.7500", "0.5000"],
         ["2", "-", "0.9000"],
     ]
+
+
+def test_what_was_noted_in_training_has_a_column_that_says_so() -> None:
+    timeline = killed()
+    timeline.lines = [replace(line, accuracy=0.5) if isinstance(line, Stepped) else line for line in timeline.lines]
+    elastic, _ = measure(JOB, timeline.history.lines)
+    noted = run("cycle", [0.5, 0.75])
+    noted = replace(noted, launches=[replace(noted.launches[0], elastic=elastic)])
+    section = accuracy_section([run("gang2", [0.25, 0.5]), noted])
+
+    assert [*section.columns] == ["test", "epoch", "gang2", "cycle, in training"]
 
 
 def test_of_several_launches_the_median_is_shown() -> None:

@@ -48,8 +48,21 @@ def test_rows_are_those_of_the_report_with_events_before_the_epoch_they_cost(fix
         ["", "", "", "Epoch time lost 9.00000 (kill)", "9.00000", ""],
         ["2", "Epoch 2 took 3.00 loss: 0.1263", "3.00000", "Epoch 2 took 11.50 loss: 0.1089", "11.50000", "+8.50000"],
         ["", "unaccounted 0.50000", "0.50000", "unaccounted 0.50000", "0.50000", "+0.00000"],
-        ["", "Total train time is 11.50000", "11.50000", "Total train time is 20.00000", "20.00000", "+8.50000"],
-    ]
+        [
+            "", "Total train time is 8.50000 without the start", "8.50000",
+            "Total train time is 17.00000 without the start", "17.00000", "+8.50000",
+        ],
+    ]  # fmt: skip
+
+
+def test_the_total_holds_no_cold_start(fixed: CaseResult) -> None:
+    [launch] = fixed.launches
+    assert launch.elastic is not None
+    cold = replace(launch, elastic=replace(launch.elastic, start_s=launch.elastic.start_s + 10))
+    section = cycle_section([replace(fixed, launches=[cold]), case(killed(), CYCLE)])
+
+    assert section.texts[0][5] == "-10.00000"
+    assert section.texts[-1][5] == "+8.50000"
 
 
 def test_without_a_fixed_run_the_elastic_side_stands_alone() -> None:

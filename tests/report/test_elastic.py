@@ -67,7 +67,7 @@ def test_a_launch_has_its_setup_time_and_quality(results: list[CaseResult]) -> N
     fixed, cycled = rows(job_section(results))
 
     assert (fixed["setup"], cycled["setup"]) == ("1:0", "1:1 (kill(at_s=9.5))")
-    assert (cycled["epochs"], cycled["seconds"], cycled["accuracy"]) == (3, 20.0, None)
+    assert (cycled["epochs"], cycled["seconds"], cycled["start_s"], cycled["accuracy"]) == (3, 17.0, 3.0, None)
     assert cycled["lost_fraction"] == pytest.approx(5 / 16.5)
 
 

@@ -24,7 +24,7 @@ STRICT = Policy(missing="fail", also_failing=frozenset({"inconclusive"}))
     ("made", "told"),
     [
         (result(verdict()), ""),
-        (result(**ended("failed", "hung")), "launch 1 on 0 ranks: hung"),
+        (result(**ended("failed", "hung")), "launch 1: hung"),
         (result(**ended("skipped", "no data")), "no data"),
         (result(**ended("skipped", "")), "all ranks skipped"),
         (result(verdict("regressed")), "step +50.0 % (limit +10%)"),

@@ -200,7 +200,7 @@ class History:
             for step in worker.steps:
                 by_step.setdefault((generation, step.step), []).append(step)
         for number, generation in self.kept().items():
-            yield number, generation, by_step[generation, number]
+            yield number, generation, sorted(by_step[generation, number], key=lambda line: line.slot)
 
 
 def _result(worker: Worker, first: float) -> WorkerResult:

@@ -30,7 +30,7 @@ from pytest_distbench.records.bound import Bound
 from pytest_distbench.records.elastic import PARTS, ChangeResult, ElasticJob, ElasticResult
 from pytest_distbench.records.metric import TOLD, Measurement, Scalar
 from pytest_distbench.records.record import Number, replace
-from pytest_distbench.records.timeline import AgentEnded, Began, Changed, Line, Loaded
+from pytest_distbench.records.timeline import AgentEnded, Began, Changed, Held, Line, Loaded
 
 _WHERE = "elastic(...)"
 
@@ -89,6 +89,7 @@ def _of_run(job: ElasticJob, history: History, result: ElasticResult) -> list[Me
         if every is not None and (interval := _longest_interval(history, every)) is not None:
             claimed = Bound(side="most", value=every, where=_WHERE)
             found.append(_number("checkpoint_interval", interval, unit="steps", better="exact", bounds=[claimed]))
+    found += _losses(job, history, result)
     for epoch in result.epochs:
         for name in ("loss", "accuracy", "top5"):
             if (told := getattr(epoch, name)) is not None:
@@ -105,6 +106,45 @@ def _of_run(job: ElasticJob, history: History, result: ElasticResult) -> list[Me
         elif step_s := history.step_s(world_size):
             found.append(_number("steps_per_second", 1 / step_s, unit="steps/s", better="higher", at=at))
     return found
+
+
+def _losses(job: ElasticJob, history: History, result: ElasticResult) -> list[Measurement]:
+    """The losses of the epochs as a golden curve: of a fixed run all, else those that no change can have touched.
+
+    Of a change at a step the newest checkpoint before that step is what the job goes back to at the furthest. A change
+    at a moment comes at another step in each run.
+    """
+    changes = job.plan.changes
+    first = changes[0].at_step if changes else None
+    every = job.checkpoint_every
+    if job.steps is not None or job.plan.cycle is not None or (changes and (first is None or every is None)):
+        return []
+    if not changes and len(history.generations) > 1:
+        return []  # a worker died of itself
+    until = math.inf if first is None or every is None else (first - 1) // every * every
+    last_steps: dict[int, int] = {}
+    for number, generation, lines in history.passes():
+        epoch = history.workers[generation, lines[0].slot].epoch(lines[0])
+        if epoch is not None:
+            last_steps[epoch] = number
+    done = [epoch for epoch in result.epochs if last_steps[epoch.epoch] <= until and epoch.epoch + 1 in last_steps]
+    done += [epoch for epoch in result.epochs[-1:] if not changes]
+    losses = [epoch.loss for epoch in done if epoch.loss is not None]
+    if not losses or len(losses) < len(done):
+        return []
+    begun = next((line for line in history.of(Held) if line.at == "begin" and line.rank == 0), None)
+    weights = "" if begun is None else ", ".join(f"{name} {digest[:8]}" for name, digest in begun.parameters.items())
+    return [
+        Measurement(
+            name="losses" if not changes else "losses_before_change",
+            unit="",
+            better="curve",
+            value=losses[-1],
+            series=list(losses),
+            beside=[f"epoch {epoch.epoch}" for epoch in done],
+            identity={"begins with": weights} if weights else {},  # without a seed each run is another training
+        )
+    ]
 
 
 def _of_loads(job: ElasticJob, history: History) -> list[Measurement]:

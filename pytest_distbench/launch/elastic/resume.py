@@ -52,10 +52,15 @@ def _went_too_far_back(history: History, job: ElasticJob, before: list[int], aft
     redone = highest - resumed
     due = job.checkpoint_every is None or redone > job.checkpoint_every
     if resumed <= first and due and redone > 0:
+        remedy = (
+            "If no snapshot was due yet, say checkpoint_every="
+            if job.checkpoint_every is None
+            else f"One is due every {job.checkpoint_every} steps (checkpoint_every=)"
+        )
         return (
             f"the training had come to step {highest}, and after the change it began at step {resumed + 1} "
             "again, as at its very beginning. Does the script load its snapshot, from a path that all nodes see, and "
-            "take step and epoch from it? If no snapshot was due yet, say checkpoint_every="
+            f"take step and epoch from it? {remedy}"
         )
     if job.checkpoint_every is not None and redone > job.checkpoint_every:
         return (

@@ -13,9 +13,10 @@ from pytest_distbench.launch.elastic.measure import measure, useful_s
 from pytest_distbench.launch.elastic.order import ORDER
 from pytest_distbench.launch.elastic.steps import StepLines
 from pytest_distbench.read import stdout
+from pytest_distbench.records.elastic import Change, MembershipPlan
 from pytest_distbench.records.metric import Measurement
 from pytest_distbench.records.record import replace
-from pytest_distbench.records.timeline import Batch, Joined, Line, Loaded, Remembered, Saved, Stepped
+from pytest_distbench.records.timeline import Batch, Held, Joined, Line, Loaded, Remembered, Saved, Stepped
 
 
 def measured(timeline: Timeline, *, every: int | None = 10) -> dict[str, Measurement]:
@@ -165,3 +166,47 @@ def test_epochs_of_one_line_are_no_steps_where_those_of_another_world_size_tell_
     assert history.step_s(2) is None
     assert useful_s(history) == pytest.approx(0.01 * (1 + 5 * 150 + 100) + 2 * 5 * 0.75)
     assert History(two).step_s(2) == pytest.approx(0.75)
+
+
+def test_the_losses_of_a_fixed_runs_epochs_are_a_curve_that_is_known_by_the_weights_it_begins_with() -> None:
+    timeline = Timeline()
+    timeline.generation(0, [0, 1], first=11.0, steps=6)
+    begun = Held(
+        t=12.0,
+        slot=0,
+        generation=0,
+        rank=0,
+        at="begin",
+        step=0,
+        epoch=0,
+        position=0,
+        parameters={"model": "0a1b2c3d4e"},
+    )
+    timeline.lines.append(begun)
+    curve = measured(timeline)["losses"]
+
+    assert (curve.better, curve.beside, curve.identity) == (
+        "curve",
+        ["epoch 0", "epoch 1"],
+        {"begins with": "model 0a1b2c3d"},
+    )
+    assert curve.series == pytest.approx([(1 + 1 / 2 + 1 / 3) / 3, (1 / 4 + 1 / 5 + 1 / 6) / 3])
+
+
+@pytest.mark.parametrize(
+    ("changes", "epochs"),
+    [
+        ([Change(kind="kill", at_step=9)], ["epoch 0", "epoch 1"]),  # the newest checkpoint is of step 6 at least
+        ([Change(kind="kill", at_step=6)], ["epoch 0"]),  # that of step 6 may not be written yet
+        ([Change(kind="kill", at_step=3)], None),
+        ([Change(kind="kill", at_s=9.5)], None),  # at another step in every run
+    ],
+)
+def test_of_a_run_with_changes_the_epochs_count_that_none_of_them_can_have_touched(
+    changes: list[Change], epochs: list[str] | None
+) -> None:
+    job = replace(JOB, checkpoint_every=3, plan=MembershipPlan(changes=changes))
+    _, found = measure(job, killed().history.lines)
+    curve = {m.name: m for m in found}.get("losses_before_change")
+
+    assert (None if curve is None else curve.beside) == epochs
