@@ -178,7 +178,7 @@ class TestAccept:
     @pytest.mark.parametrize(
         "changes",
         [
-            {"case": replace(CASE, test="../../escape.py::test_a")},
+            {"case": replace(CASE, test="suites/../../../escape.py::test_a")},
             {"case": replace(CASE, test="/abs.py::test_a")},
             {"environment": environment("../..")},
             {"environment": environment("")},
