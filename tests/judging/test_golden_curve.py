@@ -77,6 +77,6 @@ def test_any_two_curves_can_be_compared(pairs: list[tuple[float, float]]) -> Non
 
 
 def test_of_epochs_the_first_holds_updates() -> None:
-    departure = compare([2.0, 1.0], [2.1, 1.1], rtol=1e-3)
+    departure = compare([2.0, 1.0], [2.1, 1.1], rtol=1e-3, rounding=0.0)
 
     assert departure.suggest(["epoch 0", "epoch 1"]).startswith("in its first epoch: initialisation, data")

@@ -12,7 +12,7 @@ def train(rank):
     x = torch.randn(2048, 64)
     labels = (x @ torch.randn(64, 10)).argmax(1)
     model = torch.nn.Sequential(torch.nn.Linear(64, 32), torch.nn.ReLU(), torch.nn.Linear(32, 10))
-    optimizer = torch.optim.Adam(model.parameters(), lr=0.001)
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
     training = rank.training(model=model, optimizer=optimizer)
     ddp = DistributedDataParallel(model)
     if planted and rank.generation:
@@ -27,4 +27,4 @@ def train(rank):
 
 
 def test_training(elastic):
-    elastic(train, nodes=(1, 2), plan=[kill(at_step=90)], engine="fast")
+    elastic(train, nodes=(1, 2), plan=[kill(at_step=150)], engine="fast")

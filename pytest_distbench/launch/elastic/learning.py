@@ -15,7 +15,7 @@ from pytest_distbench.records.timeline import Stepped
 
 MOST_LOST = 0.6
 """Of what was learned, that a change may lose. Made anew, weights lose all of it: 0.9 and more. Of 200 healthy changes
-none lost a third (``benchmarks/elastic_plans.py``)."""
+none is beyond it (``benchmarks/elastic_plans.py``)."""
 
 _STEPS = 5
 """Before and behind a load whose mean is taken: the loss of one batch says little."""
