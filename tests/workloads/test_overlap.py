@@ -44,4 +44,4 @@ def test_three_clocks_and_what_follows_from_them(launcher: Launcher, tmp_path: P
     judged = ["communication_time", "compute_time", "both_time", "peak_memory"]
     assert [m.name for m in record.measurements if m.is_judged] == judged
     assert 0 <= (found["overlap"].value or 0.0) <= 1
-    assert {m.identity["matrix"] for m in record.measurements} == {16}
+    assert {m.identity["matrix"] for m in record.measurements if m.name != "peak_memory"} == {16}
