@@ -9,6 +9,7 @@ from pytest_distbench.judging import golden_curve
 from pytest_distbench.judging.cards import norm_of
 from pytest_distbench.judging.fingerprint_rule import agree
 from pytest_distbench.judging.losses import series_length
+from pytest_distbench.judging.memory_rule import most_of_ranks
 from pytest_distbench.records.baseline import BaselineEntry, BaselineMetric
 from pytest_distbench.records.case import Case
 from pytest_distbench.records.fingerprint import Fingerprint
@@ -90,7 +91,7 @@ def stored_metric(found: Sequence[Measurement], *, tolerance: float | None) -> B
         tolerance=None if kind.rule == "exact" else tolerance,
         identity=found[0].identity,
         companions=_companions(found),
-        series=found[0].series if kind.rule == "exact" else [],
+        series=found[0].series if kind.rule == "exact" else most_of_ranks(found) if kind.rule == "memory" else [],
         values=min(map(series_length, found)) if kind.rule not in ("curve", "exact") else 0,
         ranks=min(m.ranks for m in found),
         reduce=found[0].reduce,

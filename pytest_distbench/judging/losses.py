@@ -16,7 +16,7 @@ from pytest_distbench.judging.terms import Terms
 from pytest_distbench.records.baseline import BaselineMetric
 from pytest_distbench.records.kinds import METRIC_KINDS, Reduce, VerdictName
 from pytest_distbench.records.launch import LaunchRecord
-from pytest_distbench.records.metric import Measurement, metric_name
+from pytest_distbench.records.metric import PEAK_MEMORY, Measurement, metric_name
 from pytest_distbench.records.verdict import Verdict
 
 FEWEST_VALUES = 0.5
@@ -38,6 +38,8 @@ def lost_part(stored: BaselineMetric, current: Sequence[Measurement]) -> str:
         current: the same metric in each launch of this run, at least one.
     """
     first = current[0]
+    if first.name == PEAK_MEMORY:
+        return ""  # nobody asked for it
     if stored.is_judged and not first.is_judged:
         return f"recorded as {first.better!r} now, which is not judged; it was {stored.better!r}"
     ranks = min((m.ranks for m in current if m.ranks), default=0)

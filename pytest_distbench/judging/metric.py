@@ -202,8 +202,7 @@ def judge_noisy(draft: Draft, current: Sequence[Measurement], baseline: Baseline
 
 def judge_memory(draft: Draft, current: Sequence[Measurement], baseline: BaselineMetric, rule: Rule) -> Judgement:
     """Sizes: ``memory_rule``."""
-    del current
-    return judge_by_size(draft, baseline, rule.tolerance)
+    return judge_by_size(draft, current, baseline, rule.tolerance)
 
 
 DecisionRule = Callable[[Draft, Sequence[Measurement], BaselineMetric, Rule], Judgement]

@@ -45,7 +45,9 @@ def peak_memory(bytes_of: Mapping[int, int | None]) -> list[Measurement]:
     if not known or len(known) < len(bytes_of):
         return []
     rank = max(known, key=known.__getitem__)
-    return [_memory(known[rank], {"rank": rank} if len(known) > 1 else {})]
+    if len(known) == 1:
+        return [_memory(known[rank], {})]
+    return [replace(_memory(known[rank], {"rank": rank}), series=[known[rank] for rank in sorted(known)])]
 
 
 def of_largest_process(num_bytes: int) -> list[Measurement]:

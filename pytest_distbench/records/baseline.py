@@ -27,7 +27,8 @@ class BaselineMetric(OfKind, frozen=True, kw_only=True, omit_defaults=True):
     p95: list[Annotated[float, msgspec.Meta(gt=0)]] = []
     """95th percentile of each launch; empty where launches have no iterations."""
     series: list[Number] = []
-    """Of an exact series: all of its values, in the first launch."""
+    """Of an exact series all of its values, in the first launch. Of peak memory what the ranks needed at most in any
+    launch, the hungriest first."""
     curve: list[float] = []
     """A golden curve, nine significant digits: that of the first launch."""
     spread: float = 0.0

@@ -91,7 +91,7 @@ class Measurement(OfKind, frozen=True, kw_only=True):
     facts: dict[str, Scalar] = {}
     """What describes it."""
     series: list[Number] = []
-    """Kept for exact, info and curve series only."""
+    """Kept for exact, info and curve series only; of peak memory it is that of each rank."""
     beside: list[str] = []
     """What a script wrote beside each value of the series, where it was read."""
     summary: Summary | None = None

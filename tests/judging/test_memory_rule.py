@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from pytest_distbench.judging.entry import stored_metric
 from pytest_distbench.judging.metric import Rule, judge
 from pytest_distbench.judging.pair_rule import PairRule, judge_pairs
 from pytest_distbench.records.baseline import BaselineMetric
 from pytest_distbench.records.metric import Measurement
+from pytest_distbench.records.record import replace
 
 MIB = 2**20
 STORED = (200.0, 203.0, 198.0)
@@ -17,6 +19,10 @@ def memory(mebibytes: float) -> Measurement:
     return Measurement(
         name="peak_memory", unit="B", better="memory", value=mebibytes * MIB, facts={"rank": 1}, identity={}
     )
+
+
+def ranks(*mebibytes: float) -> Measurement:
+    return replace(memory(max(mebibytes)), series=[v * MIB for v in mebibytes])
 
 
 def kinds(*mebibytes: float, stored: tuple[float, ...] = STORED, most: int = 10) -> tuple[str, bool]:
@@ -53,6 +59,26 @@ def test_a_fifth_is_accepted_beyond_what_the_baseline_has_seen(now: float, kind:
 @pytest.mark.parametrize(("stored", "now", "kind"), [(1, 15, "unchanged"), (0, 16, "unchanged"), (0, 17, "regressed")])
 def test_a_few_mebibytes_are_no_change_whatever_share_they_are(stored: float, now: float, kind: str) -> None:
     assert kinds(now, now, now, stored=(stored,) * 3)[0] == kind
+
+
+@pytest.mark.parametrize(
+    ("now", "kind"),
+    [
+        ((150, 20), "unchanged"),
+        ((20, 150), "unchanged"),
+        ((150, 150), "regressed"),
+        ((150, 30), "unchanged"),
+        ((150, 150, 150), "unchanged"),
+    ],
+)
+def test_a_rank_that_needs_less_than_another_is_judged_too(now: tuple[float, ...], kind: str) -> None:
+    stored = stored_metric([ranks(150, 20), ranks(19, 149)], tolerance=None)
+    verdict = judge([ranks(*now)] * 3, stored, Rule(tolerance=0.2, comparisons=1, max_launches=3)).verdict
+
+    assert stored.series == [150 * MIB, 20 * MIB]
+    assert verdict.kind == kind
+    if kind == "regressed":
+        assert verdict.reason == "2 ranks need 150 MiB or more, and 1 did in the baseline"
 
 
 def test_one_launch_in_three_that_needs_more_is_not_red() -> None:
