@@ -25,6 +25,7 @@ from pytest_distbench.records.launch_files import sockets_folder
 from pytest_distbench.records.plan import LaunchPlan
 
 _START_TIMEOUT_S = 120.0
+_HASH_SEED = "PYTHONHASHSEED"
 _READ_BYTES = 65536
 
 _READ_AT_START = re.compile(
@@ -128,7 +129,9 @@ class _Agent:
         code = (
             f"from pytest_distbench.launch.agent import main; main({theirs.fileno()}, {str(directory)!r}, {preload!r})"
         )
-        environment = {**variables, "OMP_NUM_THREADS": "1", **NO_REVERSE_DNS}  # ranks have their own variables
+        # Ranks have their own variables. But Python's hashes are the agent's in all of them, and by chance they would
+        # make the order of a set repeat in all launches of a run, and be another one in the next.
+        environment = {_HASH_SEED: "1", **variables, "OMP_NUM_THREADS": "1", **NO_REVERSE_DNS}
         with open(self._log, "ab") as log:
             self._process = subprocess.Popen(
                 [interpreter, "-c", code],

@@ -177,6 +177,8 @@ def _movement(result: CaseResult, failed: Sequence[Verdict], against: str) -> st
         return f"{name}{against}: no value ({first.reason}), {other} {quantity(first.baseline, first.unit)}{of}"
     if kind.is_of_training and first.reason:
         return f"{name}{against}: {first.reason.partition(';')[0]}{of}"
+    if kind.rule == "memory" and first.ratio is not None and first.ratio <= 1 + (first.limit or 0.0):
+        return f"{name}{against}: {first.reason}{of}"  # what decided is not the number that is shown
     if kind.rule == "exact":
         now, then = quantity(first.current, first.unit), quantity(first.baseline, first.unit)
         return f"{name}{against}: {now}, {other} {then} (exact){of}"
