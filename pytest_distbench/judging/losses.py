@@ -42,6 +42,9 @@ def lost_part(stored: BaselineMetric, current: Sequence[Measurement]) -> str:
         return ""  # nobody asked for it
     if stored.is_judged and not first.is_judged:
         return f"recorded as {first.better!r} now, which is not judged; it was {stored.better!r}"
+    if (stored.unit, stored.better) != (first.unit, first.better):
+        then, now = (f"{m.better!r} in {m.unit or 'no unit'}" for m in (stored, first))
+        return f"recorded as {now} now, as {then} in the baseline: another number under the same name"
     ranks = min((m.ranks for m in current if m.ranks), default=0)
     if 0 < ranks < stored.ranks:
         return f"recorded by {_number(ranks, 'rank')}, by {stored.ranks} in the baseline"

@@ -8,7 +8,7 @@ from pytest_distbench.judging.order_rule import why_nothing_was_timed
 from pytest_distbench.records.baseline import BaselineEntry, BaselineMetric
 from pytest_distbench.records.kinds import METRIC_KINDS, VERDICT_KINDS
 from pytest_distbench.records.launch import LaunchRecord
-from pytest_distbench.records.metric import PEAK_MEMORY, Measurement
+from pytest_distbench.records.metric import PEAK_MEMORY, UNCERTAINTY, Measurement
 from pytest_distbench.records.verdict import Verdict
 from pytest_distbench.units import why_impossible
 
@@ -92,7 +92,15 @@ def _recorded(launches: Sequence[LaunchRecord]) -> Iterator[Measurement]:
     """What bodies and readers recorded: neither a clock of ours, nor what is computed of a timeline, may be 0."""
     for launch in launches:
         if launch.elastic is None and launch.pool is None:
-            yield from (m for m in launch.measurements if m.is_judged and not m.companions and not m.is_phase)
+            yield from (m for m in launch.measurements if m.is_judged and (_is_negative(m) or not _is_own_clock(m)))
+
+
+def _is_own_clock(measurement: Measurement) -> bool:
+    return bool(measurement.companions) or measurement.is_phase
+
+
+def _is_negative(measurement: Measurement) -> bool:
+    return measurement.value is not None and measurement.value < 0 and UNCERTAINTY not in measurement.companions
 
 
 def _why_impossible(measurement: Measurement) -> str:

@@ -29,7 +29,7 @@ from pytest_distbench.errors import LauncherError, ReadingError, RecordingError
 from pytest_distbench.launch import processes
 from pytest_distbench.launch.contract import SESSION_VARIABLE
 from pytest_distbench.launch.logs import LogFollower, error_tail
-from pytest_distbench.launch.membership import check_command, raised_in_ranks
+from pytest_distbench.launch.membership import check_command, failed_ranks
 from pytest_distbench.launch.readers import add_readings
 from pytest_distbench.launch.reduce import merge, of_largest_process, with_load
 from pytest_distbench.launch.reports import read_reports
@@ -259,8 +259,9 @@ def _is_python(process: psutil.Process) -> bool:
 def _make_record(plan: LaunchPlan, ended: _Ended, *, remarks: list[str]) -> LaunchRecord:
     log = error_tail(plan.files.log(0))
     how = _tell(ended, log)
-    if not how and (raised := raised_in_ranks(plan)):
-        how = f"ended with exit code 0, but {raised}; where a pipe hides its exit code, begin with 'set -o pipefail'"
+    if not how and (failed := failed_ranks(plan)):
+        advice = "; a pipe hides exit codes: begin with 'set -o pipefail'" if "|" in " ".join(plan.body.command) else ""
+        how = f"ended with exit code 0, but {failed}{advice}"
     report = RankReport(
         rank=0,
         pid=0,

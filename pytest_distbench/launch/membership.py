@@ -43,21 +43,27 @@ def check_command(plan: LaunchPlan, *, gave_numbers: bool) -> list[str]:
     return _check(plan, max(sizes, default=0), who="process of the command")
 
 
-class RankNote(Record, frozen=True, kw_only=True):
-    """A line that a rank of a command has left."""
+_RANK = "rank "
 
+
+class RankNote(Record, frozen=True, kw_only=True):
+    """A line that a rank of a command has left, or what has started it."""
+
+    who: str
+    """``rank 1``; of what starts ranks its command line."""
     what: Literal["began", "raised"]
     t: float
     """CLOCK_MONOTONIC seconds."""
-    rank: str
     pid: int
     error: str = ""
+    """In words: ``raised ValueError: bad batch (train.py:12)``; of what starts ranks how they died."""
 
 
-def raised_in_ranks(plan: LaunchPlan) -> str:
-    """What ranks of a command raised, in a clause; empty: nothing, or they began anew afterwards, and ended well.
+def failed_ranks(plan: LaunchPlan) -> str:
+    """How ranks of a command failed, in a clause; empty: none did, or they began anew afterwards, and ended well.
 
-    An elastic agent, or a loop in a shell, starts ranks again: of each rank the process that began last counts.
+    An elastic agent, or a loop in a shell, starts ranks again: of each rank, and of each command line that starts them,
+    the process that began last counts.
     """
     if not plan.files.rank_notes.exists():
         return ""
@@ -65,9 +71,14 @@ def raised_in_ranks(plan: LaunchPlan) -> str:
         (msgspec.json.decode(line, type=RankNote) for line in plan.files.rank_notes.read_bytes().splitlines()),
         key=lambda note: note.t,
     )
-    last = {note.rank: note.pid for note in notes if note.what == "began"}
-    raised = {note.rank: note.error for note in notes if note.what == "raised" and last.get(note.rank) == note.pid}
-    return "; ".join(f"rank {rank} raised {error}" for rank, error in raised.items())
+    last = {note.who: note.pid for note in notes if note.what == "began"}
+    failed = [note for note in notes if note.what == "raised" and last.get(note.who) == note.pid]
+    by_error: dict[str, list[str]] = {}
+    for note in failed:
+        if note.who.startswith(_RANK):
+            by_error.setdefault(note.error, []).append(note.who.removeprefix(_RANK))
+    told = [f"rank{'s' * (len(who) > 1)} {', '.join(sorted(who))} {error}" for error, who in by_error.items()]
+    return "; ".join(told or dict.fromkeys(note.error for note in failed))
 
 
 def _check(plan: LaunchPlan, largest: int, *, who: str) -> list[str]:

@@ -47,6 +47,16 @@ def lost(then: Measurement, now: Measurement) -> str:
             series(5, reduce="min"),
             "reduced over the ranks by 'min', by 'max' in the baseline: another number under the same name",
         ),
+        (
+            series(5),
+            series(5, unit="ms"),
+            "recorded as 'lower' in ms now, as 'lower' in s in the baseline: another number under the same name",
+        ),
+        (
+            series(5),
+            series(5, "higher"),
+            "recorded as 'higher' in s now, as 'lower' in s in the baseline: another number under the same name",
+        ),
         (series(5, reduce="mean"), series(5, reduce="mean"), ""),
         (series(50, companions={"cpu_s": 1.0}), series(5, companions={"cpu_s": 1.0}), ""),
     ],

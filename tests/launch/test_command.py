@@ -261,10 +261,39 @@ def test_a_rank_that_raised_and_did_not_begin_anew_fails_a_command_that_ends_wel
 
     assert record.outcome == outcome
     if outcome == "failed":
-        assert record.reason.startswith(
-            "the command ended with exit code 0, but rank 0 raised ValueError: bad batch; rank 1 raised ValueError: bad"
+        assert record.reason == (
+            "the command ended with exit code 0, but ranks 0, 1 raised ValueError: bad batch (<string>:6)"
         )
-        assert "begin with 'set -o pipefail'" in record.reason
+
+
+STARTS_RANKS = """
+import sys
+sys.path.insert(0, sys.argv[1])
+import torch.distributed
+class Failure:
+    exitcode = int(sys.argv[2])
+    def signal_name(self):
+        return "SIGKILL"
+class ChildFailedError(Exception):
+    def get_first_failure(self):
+        return 1, Failure()
+raise ChildFailedError
+"""
+"""What torchrun raises where a rank has died."""
+
+LOSES_ITS_EXIT_CODE = """
+import subprocess, sys
+subprocess.run([sys.executable, "-c", *sys.argv[1:]])
+print("took 5 ms")
+"""
+
+
+@pytest.mark.parametrize(("code", "words"), [(-9, "rank 1 died of SIGKILL"), (3, "rank 1 ended with exit code 3")])
+def test_a_rank_that_died_fails_a_command_that_ends_well(run: Run, stand_in: str, code: int, words: str) -> None:
+    took = {"step": stdout(r"took (\d+) ms", unit="ms", better="lower")}
+    record = run(LOSES_ITS_EXIT_CODE, STARTS_RANKS, stand_in, str(code), read=took)
+
+    assert (record.outcome, record.reason) == ("failed", f"the command ended with exit code 0, but {words}")
 
 
 def test_one_without_torch_has_to_show_a_number(run: Run) -> None:

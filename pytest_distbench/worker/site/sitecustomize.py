@@ -23,6 +23,8 @@ _TARGET = "torch.distributed.distributed_c10d"
 _PLAN = "DISTBENCH_NOTES"
 """As in ``records/torchrun.py``."""
 _LONGEST_ERROR = 300
+_OF_STARTERS = ("ChildFailedError", "ProcessRaisedException", "ProcessExitedException")
+"""What torchrun and ``torch.multiprocessing.spawn`` raise for a rank that ended badly."""
 _SLOT = "DISTBENCH_SLOT"
 """As in ``records/elastic.py``."""
 _LOOPBACK = "127.0.0.1"
@@ -40,12 +42,12 @@ def _note(ranks: int) -> None:
         pass  # on another host, or after the launch
 
 
-def _note_rank(what: str, error: str = "") -> None:
+def _note_rank(who: str, what: str, error: str = "") -> None:
     """Leave a line that says that a rank began, or what it raised: ``RankNote`` in ``launch/membership``."""
     import json
     import time
 
-    line = {"what": what, "t": time.monotonic(), "rank": os.environ["RANK"], "pid": os.getpid(), "error": error}
+    line = {"who": who, "what": what, "t": time.monotonic(), "pid": os.getpid(), "error": error[:_LONGEST_ERROR]}
     _append("ranks.jsonl", json.dumps(line).encode())
 
 
@@ -60,19 +62,40 @@ def _append(name: str, line: bytes) -> None:
 
 
 def _note_what_it_raises() -> None:
-    """Of a rank: a shell around it may lose its exit code."""
-    if "RANK" not in os.environ:
-        return
-    _note_rank("began")
+    """Of a rank, and of what starts ranks and sees them die: a shell around them may lose their exit codes."""
+    rank = os.environ.get("RANK")
+    who = f"rank {rank}" if rank is not None else f"starter {' '.join(sys.argv)[:_LONGEST_ERROR]}"
+    _note_rank(who, "began")
     hook = sys.excepthook
 
     def note_and_tell(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-        if not issubclass(kind, KeyboardInterrupt):
-            text = (str(error).splitlines() or [""])[0]
-            _note_rank("raised", f"{kind.__name__}: {text}"[:_LONGEST_ERROR])
-        hook(kind, error, trace)
+        try:
+            if rank is not None and not issubclass(kind, KeyboardInterrupt):
+                _note_rank(who, "raised", _in_words(kind, error, trace))
+            elif rank is None and kind.__name__ in _OF_STARTERS:
+                _note_rank(who, "raised", _how_ranks_died(error))
+        finally:
+            hook(kind, error, trace)
 
     sys.excepthook = note_and_tell
+
+
+def _in_words(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> str:
+    """``ValueError: bad batch (train.py:12)``."""
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    text = next((f": {line}" for line in str(error).splitlines() if line.strip()), "")
+    where = f" ({os.path.basename(trace.tb_frame.f_code.co_filename)}:{trace.tb_lineno})" if trace is not None else ""
+    return f"raised {kind.__name__}{text}{where}"
+
+
+def _how_ranks_died(error: BaseException) -> str:
+    """What torchrun, or ``torch.multiprocessing.spawn``, says of a process that ended badly."""
+    if not hasattr(error, "get_first_failure"):
+        return next((line.strip() for line in str(error).splitlines() if line.strip(" -")), type(error).__name__)
+    rank, failure = error.get_first_failure()
+    code = failure.exitcode
+    return f"rank {rank} died of {failure.signal_name()}" if code < 0 else f"rank {rank} ended with exit code {code}"
 
 
 def _note_moment(what: str) -> None:
