@@ -123,6 +123,10 @@ class Wanted(_Line, frozen=True, kw_only=True, tag="wanted"):
     samples: int
     """Of each epoch."""
     epochs: int
+    epoch: int = 0
+    """That was under way then."""
+    is_end: bool = False
+    """The body ends on purpose with them: it need not be what was asked for before."""
 
 
 class Drew(_Line, frozen=True, kw_only=True, tag="drew"):

@@ -23,8 +23,8 @@ _STEPS = 5
 
 _LEARNED = 8.0
 """Standard deviations between one step's loss and the next's that a training must have learned before it is judged.
-So many of the mean of its steps, and a quarter, must a loss lie above all means before a load, where it is told to be
-worse than nothing learned: five losses know their own deviation badly, and fewer nodes make a smaller, noisier batch."""
+So many of a mean, and a quarter of it, must a loss lie above all means before a load to be worse than nothing learned:
+five losses know their own deviation badly, and fewer nodes make a smaller, noisier batch."""
 
 _ABOVE = 0.25
 """Of that highest mean, see :data:`_LEARNED`."""
