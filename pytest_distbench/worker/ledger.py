@@ -88,6 +88,7 @@ class Ledger:
             buffers=self._buffers(),
             moments={name: digests.of_moments(o) for name, o in self._optimizers.items()},
             steps={name: digests.steps_of(o) for name, o in self._optimizers.items()},
+            states={name: digest for name, digest in self._states().items() if name != RANDOM},
             random=digests.of_random() if RANDOM in self._others else {},
         )
 

@@ -105,6 +105,8 @@ def train(rank: ElasticRank, fault: str, steps: int) -> None:
     parts["random"] = OwnStreams(fault) if "random state" in fault else rank.random_streams()
     training = rank.training(**parts)
     plant(fault, model, optimizer, training)
+    if fault == "sampler set anew":
+        parts["sampler"].value = 0
     if fault == "another optimizer":
         optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
     if fault == "another model":
@@ -166,6 +168,11 @@ def test_a_training_that_goes_on_with_what_was_saved_is_within_every_bound(
             "sampler of the first checkpoint",
             {"older_checkpoint_loaded", "state_changed_by_load"},
             "the checkpoint of step 8: it is that of step 4",
+        ),
+        (
+            "sampler set anew",
+            {"state_changed_by_load"},
+            "the state of sampler came back, and is that of the training's beginning at the first batch, behind the",
         ),
         ("place forgotten", {"position_changed_by_load", "samples_repeated"}, "sample 0 of it, and 8, 0, 16"),
         ("reseeded", {"random_state_changed_by_load"}, "the random stream of torch does not stand where"),

@@ -5,7 +5,7 @@ Counted are workers: slots in a generation. What a body did not hand over has no
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from math import isclose
 
@@ -63,6 +63,7 @@ def keeps_random(history: History) -> bool:
 
 def _of_loads(history: History) -> Iterator[Mismatch]:
     saves = _saves(history)
+    fresh = {item for line in history.of(Held) if line.at == "begin" and not line.step for item in line.states.items()}
     for worker in history.workers.values():
         if worker.loaded is None or not worker.loaded.step:
             continue
@@ -72,7 +73,8 @@ def _of_loads(history: History) -> Iterator[Mismatch]:
             continue  # written before this run, or by a worker that died with the line
         writer, own = those[-1][0], those[-1].get(worker.joined.rank)
         older = [lines[0] for (of, at), lines in saves.items() if at < step and of < generation and 0 in lines]
-        for metric, what, was_older in _compare(worker.held, writer, own, older):
+        found = [*_compare(worker.held, writer, own, older), *_reset(worker.held, writer, own, fresh)]
+        for metric, what, was_older in found:
             behind = f"{what}, behind the checkpoint of step {step}"
             yield Mismatch(metric, generation, worker.joined.slot, behind)
             if was_older:
@@ -120,6 +122,23 @@ def _compare(
         for stream in loaded.random if loaded is not None and own is not None else ():
             if own is not None and stream in own.random and line.random.get(stream) != own.random[stream]:
                 yield RANDOM, f"the random stream of {stream} does not stand where this rank's stood", 0
+
+
+def _reset(
+    held: Mapping[HeldAt, Held], writer: Held, own: Held | None, fresh: Set[tuple[str, str]]
+) -> Iterator[tuple[str, str, int]]:
+    """Parts that came back as they were saved, and that begin as the whole training had begun: they were set anew.
+
+    Others may change before the first batch: a sampler is told its epoch, a rule for the number of nodes sets the rates
+    of a schedule. At the beginning of an epoch what is counted in each begins anew.
+    """
+    begin, load = held.get("begin"), held.get("load")
+    if begin is None or load is None or not begin.position:
+        return
+    for name, state in begin.states.items():
+        source = own if name in begin.per_rank else writer
+        if source is not None and source.states.get(name) == load.states.get(name) != state and (name, state) in fresh:
+            yield STATE, f"the state of {name} came back, and is that of the training's beginning at the first batch", 0
 
 
 def _of_rates(history: History) -> Iterator[Mismatch]:

@@ -13,6 +13,7 @@ from pytest_distbench.launch.elastic.ledger import (
     RANDOM,
     RATE,
     REPLICAS,
+    STATE,
     count,
     mismatches,
     shared_batches,
@@ -57,6 +58,31 @@ def test_all_ranks_have_to_begin_with_what_rank_0_held_and_each_with_its_own_ran
     assert changed([*saved, *loads, held("begin", 0, 1, "b", stream="r0"), held("begin", 1, 1, "b", stream="r1")]) == {
         PARAMETERS: 2
     }
+
+
+@pytest.mark.parametrize(
+    ("state", "position", "number"),
+    [
+        ("fresh", 6, 1),
+        ("of the next epoch", 6, 0),  # a sampler that was told its epoch
+        ("fresh", 0, 0),  # what is counted per epoch
+        ("saved", 6, 0),
+    ],
+)
+def test_a_part_that_came_back_and_is_as_at_the_beginning_in_the_middle_of_an_epoch_was_reset(
+    state: str, position: int, number: int
+) -> None:
+    lines = [
+        replace(held(at, 0, generation, "a", step=step), states={"stopper": digest}, position=place)
+        for at, generation, step, digest, place in (
+            ("begin", 0, 0, "fresh", 0),
+            ("save", 0, 6, "saved", position),
+            ("load", 1, 6, "saved", position),
+            ("begin", 1, 6, state, position),
+        )
+    ]
+
+    assert changed(lines).get(STATE, 0) == number
 
 
 def test_a_checkpoint_that_was_written_twice_counts_as_the_newest_generation_wrote_it() -> None:
