@@ -145,6 +145,8 @@ class Fed(_Line, frozen=True, kw_only=True, tag="fed"):
     generation: int
     step: int
     digest: str
+    rows: dict[str, int] = {}
+    """Of each model, over all its calls: the length of the first tensor that it was given."""
 
 
 class Stepped(_Line, frozen=True, kw_only=True, tag="stepped"):

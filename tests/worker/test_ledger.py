@@ -18,7 +18,7 @@ from pytest_distbench.launch.elastic.measure import measure
 from pytest_distbench.records.elastic import Change, MembershipPlan
 from pytest_distbench.records.metric import TOLD, Measurement
 from pytest_distbench.records.record import replace
-from pytest_distbench.records.timeline import Joined, read_timeline
+from pytest_distbench.records.timeline import Fed, Joined, read_timeline
 from pytest_distbench.worker.elastic_rank import ElasticRank
 from pytest_distbench.worker.elastic_training import Training
 
@@ -134,15 +134,17 @@ def beyond(found: dict[str, Measurement]) -> set[str]:
 
 
 def test_a_training_that_goes_on_with_what_was_saved_is_within_every_bound(
-    trained_twice: Callable[[str], dict[str, Measurement]],
+    trained_twice: Callable[[str], dict[str, Measurement]], tmp_path: Path
 ) -> None:
     found = trained_twice("")
+    fed = [line for line in read_timeline(tmp_path / "timeline.jsonl") if isinstance(line, Fed)]
 
     assert beyond(found) == set()
     assert {name: found[name].value for name in ("random_state_changed_by_load", "samples_skipped")} == {
         "random_state_changed_by_load": 0,
         "samples_skipped": 0,
     }
+    assert [line.rows for line in fed] == 4 * [{"model": 2}]
 
 
 @pytest.mark.parametrize(

@@ -65,7 +65,7 @@ def worst_relapse(history: History) -> Relapse:
                 f"generation {generation} went on behind the checkpoint of step {step} with a loss of {after:.4g}, and "
                 f"before it the loss had never been above {highest:.4g} (means of {_STEPS} steps)"
             )
-            found.append(Relapse(max(1.0, (after - at_checkpoint) / learned if learned > 0 else 1.0), told))
+            found.append(Relapse(1.0, told))
             continue
         if learned <= 0 or learned < _LEARNED * _spread(before):
             continue

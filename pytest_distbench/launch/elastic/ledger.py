@@ -22,6 +22,7 @@ RANDOM = "random_state_changed_by_load"
 OLDER = "older_checkpoint_loaded"
 REPLICAS = "replicas_differ"
 SHARED = "batches_shared"
+CUT = "batches_cut"
 
 LOADS = (PARAMETERS, MOMENTS, STEP, RATE, STATE, POSITION, OLDER, REPLICAS)
 """Metrics of each job whose workers load checkpoints; :data:`RANDOM` is one where the body keeps its random state."""
@@ -227,6 +228,33 @@ def shared_batches(history: History) -> list[Mismatch]:
                 found.append(
                     Mismatch(SHARED, generation, slot, f"its model was given the same batches as that of slot {other}")
                 )
+    return found
+
+
+def cut_batches(history: History) -> list[Mismatch]:
+    """Workers whose models were given half of their batches or less, in each step that was looked at.
+
+    Told only where every earlier generation gave a row for each sample: a model may be fed several times in a step,
+    or have its samples in another dimension than the first.
+    """
+    fed: dict[int, dict[int, list[tuple[int, Mapping[str, int]]]]] = {}
+    for line in history.of(Fed):
+        worker = history.workers.get((line.generation, line.slot))
+        samples = len(worker.samples(line.step)) if worker is not None else 0
+        fed.setdefault(line.generation, {}).setdefault(line.slot, []).append((samples, line.rows))
+    found = []
+    before: list[tuple[int, Mapping[str, int]]] = []
+    for generation, slots in sorted(fed.items()):
+        names = {name for _, rows in before for name in rows}
+        whole = {name for name in names if all(rows.get(name) == samples for samples, rows in before)}
+        for slot, steps in sorted(slots.items()):
+            for name in sorted(whole):
+                given = [(samples, rows.get(name, 0)) for samples, rows in steps]
+                if len(given) > 1 and all(samples > 3 and 0 < 2 * rows <= samples + 1 for samples, rows in given):
+                    samples, rows = given[0]
+                    told = f"{name} was given {rows} rows for a batch of {samples}, and one for each sample before"
+                    found.append(Mismatch(CUT, generation, slot, told))
+        before += [step for steps in slots.values() for step in steps]
     return found
 
 

@@ -15,6 +15,7 @@ from pytest_distbench.launch.elastic.ledger import (
     REPLICAS,
     STATE,
     count,
+    cut_batches,
     mismatches,
     shared_batches,
 )
@@ -160,3 +161,30 @@ def test_ranks_whose_models_were_given_the_same_in_every_step_that_was_seen_shar
     ]
 
     assert len(shared_batches(timeline.history)) == number
+
+
+@pytest.mark.parametrize(
+    ("before", "behind", "batch", "number"),
+    [
+        ([6, 6], [3, 3], 6, 1),
+        ([6, 6], [6, 6], 6, 0),
+        ([6, 6], [6, 3], 6, 0),  # in one step
+        ([6, 6], [5, 5], 6, 0),  # a few samples were left out
+        ([6, 6], [4, 4], 4, 0),  # the batch follows the number of nodes
+        ([12, 12], [6, 6], 6, 0),  # fed twice per step before: nobody knows why
+        ([6, 5], [3, 3], 6, 0),  # rows are not samples
+    ],
+)
+def test_a_worker_whose_model_is_given_half_of_its_batches_behind_a_load_is_told(
+    before: list[int], behind: list[int], batch: int, number: int
+) -> None:
+    timeline = Timeline()
+    timeline.generation(0, [0], first=1.0, steps=2, batch=6, saved=[2])
+    timeline.generation(1, [0], first=21.0, steps=2, resumed=2, batch=batch)
+    timeline.lines += [
+        Fed(t=50.0, slot=0, generation=generation, step=step, digest="", rows={"model": rows})
+        for generation, first, given in ((0, 1, before), (1, 3, behind))
+        for step, rows in enumerate(given, first)
+    ]
+
+    assert len(cut_batches(timeline.history)) == number
