@@ -123,6 +123,10 @@ class Wanted(_Line, frozen=True, kw_only=True, tag="wanted"):
     samples: int
     """Of each epoch."""
     epochs: int
+    epoch: int = 0
+    """That was under way then."""
+    is_end: bool = False
+    """The body ends on purpose with them: it need not be what was asked for before."""
 
 
 class Drew(_Line, frozen=True, kw_only=True, tag="drew"):
@@ -141,6 +145,8 @@ class Fed(_Line, frozen=True, kw_only=True, tag="fed"):
     generation: int
     step: int
     digest: str
+    rows: dict[str, int] = {}
+    """Of each model, over all its calls: the length of the first tensor that it was given."""
 
 
 class Stepped(_Line, frozen=True, kw_only=True, tag="stepped"):
@@ -211,7 +217,7 @@ class Held(_Line, frozen=True, kw_only=True, tag="held"):
     rates: dict[str, list[float]] = {}
     """Learning rates of each optimizer, by group."""
     states: dict[str, str] = {}
-    """Of what is neither a model nor an optimizer."""
+    """Of what is neither a model nor an optimizer. Before the first batch without the random state, see ``random``."""
     per_rank: list[str] = []
     """Of those, the ones that each rank has of its own."""
     random: dict[str, str] = {}

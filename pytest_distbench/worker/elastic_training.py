@@ -118,13 +118,21 @@ class Training(abc.ABC):
         the samples that were still to come.
         """
         self._end = self.epoch + 1
-        self._want(self._samples, self._end)
+        self._want(self._samples, self._end, is_end=True)
 
-    def _want(self, samples: int, epochs: int) -> None:
+    def _want(self, samples: int, epochs: int, *, is_end: bool = False) -> None:
         rank = self._rank
         self._samples = samples
         self._note(
-            Wanted(t=time.monotonic(), slot=rank.slot, generation=rank.generation, samples=samples, epochs=epochs)
+            Wanted(
+                t=time.monotonic(),
+                slot=rank.slot,
+                generation=rank.generation,
+                samples=samples,
+                epochs=epochs,
+                epoch=self.epoch,
+                is_end=is_end,
+            )
         )
 
     def drew(self, samples: torch.Tensor | Sequence[int]) -> None:

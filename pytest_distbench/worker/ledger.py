@@ -7,7 +7,8 @@ but for the models' inputs in the first two steps of a generation.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
 
@@ -50,7 +51,7 @@ class Ledger:
         self._memory = memory
         self._note = note
         self._random = digests.of_random() if RANDOM in parts else {}
-        self._inputs = Inputs(self._models.values())
+        self._inputs = Inputs(self._models)
 
     def at_save(self, training: Training) -> None:
         """At a checkpoint: all of it. What is saved is compared with what a later generation begins with."""
@@ -88,6 +89,7 @@ class Ledger:
             buffers=self._buffers(),
             moments={name: digests.of_moments(o) for name, o in self._optimizers.items()},
             steps={name: digests.steps_of(o) for name, o in self._optimizers.items()},
+            states={name: digest for name, digest in self._states().items() if name != RANDOM},
             random=digests.of_random() if RANDOM in self._others else {},
         )
 
@@ -114,9 +116,19 @@ class Ledger:
 
     def note_inputs(self, step: int) -> None:
         """Behind a step: what they were given."""
-        if digest := self._inputs.take():
+        digest, rows = self._inputs.take()
+        if digest:
             rank = self._rank
-            self._note(Fed(t=time.monotonic(), slot=rank.slot, generation=rank.generation, step=step, digest=digest))
+            self._note(
+                Fed(
+                    t=time.monotonic(),
+                    slot=rank.slot,
+                    generation=rank.generation,
+                    step=step,
+                    digest=digest,
+                    rows=rows,
+                )
+            )
 
     def _write(self, at: HeldAt, training: Training, **found: Any) -> None:
         rank = self._rank
@@ -150,41 +162,45 @@ class Ledger:
 
 
 class Inputs:
-    """What models are given, as a digest of all tensors of all their calls in a step.
+    """What models are given, as a digest of all tensors of all their calls in a step, and how many rows that is.
 
     A compiled model is not looked at: its trace would break at the hook.
 
     Args:
-        models: to look at.
+        models: to look at, by name.
     """
 
-    def __init__(self, models: Iterable[torch.nn.Module]) -> None:
-        self._models = list(models)
+    def __init__(self, models: Mapping[str, torch.nn.Module]) -> None:
+        self._models = models
         self._hooks: list[Any] = []
         self._found = blake2b(digest_size=16)
-        self._calls = 0
+        self._rows: dict[str, int] = {}
 
     def watch(self) -> None:
         """Look at them until :meth:`take`."""
         self.take()
-        self._hooks = [m.register_forward_pre_hook(self._look, with_kwargs=True) for m in self._models]
+        self._hooks = [
+            model.register_forward_pre_hook(partial(self._look, name), with_kwargs=True)
+            for name, model in self._models.items()
+        ]
 
-    def take(self) -> str:
-        """What they were given since :meth:`watch`; empty: nothing that was seen."""
+    def take(self) -> tuple[str, dict[str, int]]:
+        """What they were given since :meth:`watch`, empty: nothing that was seen; and the rows of each."""
         for hook in self._hooks:
             hook.remove()
         self._hooks = []
-        found, calls = self._found, self._calls
-        self._found, self._calls = blake2b(digest_size=16), 0
-        return found.hexdigest() if calls else ""
+        found, rows = self._found, self._rows
+        self._found, self._rows = blake2b(digest_size=16), {}
+        return found.hexdigest() if rows else "", rows
 
-    def _look(self, _: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def _look(self, name: str, _: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if torch.compiler.is_compiling():
             return
-        for value in (*args, *kwargs.values()):
-            if isinstance(value, torch.Tensor):
-                self._found.update(digests.of_tensor(value))
-                self._calls += 1
+        tensors = [value for value in (*args, *kwargs.values()) if isinstance(value, torch.Tensor)]
+        for tensor in tensors:
+            self._found.update(digests.of_tensor(tensor))
+        if tensors:
+            self._rows[name] = self._rows.get(name, 0) + (len(tensors[0]) if tensors[0].dim() else 0)
 
 
 def is_per_rank(part: object) -> bool:

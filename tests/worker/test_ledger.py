@@ -18,7 +18,7 @@ from pytest_distbench.launch.elastic.measure import measure
 from pytest_distbench.records.elastic import Change, MembershipPlan
 from pytest_distbench.records.metric import TOLD, Measurement
 from pytest_distbench.records.record import replace
-from pytest_distbench.records.timeline import Joined, read_timeline
+from pytest_distbench.records.timeline import Fed, Joined, read_timeline
 from pytest_distbench.worker.elastic_rank import ElasticRank
 from pytest_distbench.worker.elastic_training import Training
 
@@ -105,6 +105,8 @@ def train(rank: ElasticRank, fault: str, steps: int) -> None:
     parts["random"] = OwnStreams(fault) if "random state" in fault else rank.random_streams()
     training = rank.training(**parts)
     plant(fault, model, optimizer, training)
+    if fault == "sampler set anew":
+        parts["sampler"].value = 0
     if fault == "another optimizer":
         optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
     if fault == "another model":
@@ -132,15 +134,17 @@ def beyond(found: dict[str, Measurement]) -> set[str]:
 
 
 def test_a_training_that_goes_on_with_what_was_saved_is_within_every_bound(
-    trained_twice: Callable[[str], dict[str, Measurement]],
+    trained_twice: Callable[[str], dict[str, Measurement]], tmp_path: Path
 ) -> None:
     found = trained_twice("")
+    fed = [line for line in read_timeline(tmp_path / "timeline.jsonl") if isinstance(line, Fed)]
 
     assert beyond(found) == set()
     assert {name: found[name].value for name in ("random_state_changed_by_load", "samples_skipped")} == {
         "random_state_changed_by_load": 0,
         "samples_skipped": 0,
     }
+    assert [line.rows for line in fed] == 4 * [{"model": 2}]
 
 
 @pytest.mark.parametrize(
@@ -166,6 +170,11 @@ def test_a_training_that_goes_on_with_what_was_saved_is_within_every_bound(
             "sampler of the first checkpoint",
             {"older_checkpoint_loaded", "state_changed_by_load"},
             "the checkpoint of step 8: it is that of step 4",
+        ),
+        (
+            "sampler set anew",
+            {"state_changed_by_load"},
+            "the state of sampler came back, and is that of the training's beginning at the first batch, behind the",
         ),
         ("place forgotten", {"position_changed_by_load", "samples_repeated"}, "sample 0 of it, and 8, 0, 16"),
         ("reseeded", {"random_state_changed_by_load"}, "the random stream of torch does not stand where"),

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import sqrt
 from statistics import fmean, stdev
 
 from pytest_distbench.launch.elastic.epochs import mean_of
@@ -21,7 +22,12 @@ _STEPS = 5
 """Before and behind a load whose mean is taken: the loss of one batch says little."""
 
 _LEARNED = 8.0
-"""Standard deviations between one step's loss and the next's that a training must have learned before it is judged."""
+"""Standard deviations between one step's loss and the next's that a training must have learned before it is judged.
+So many of a mean, and a quarter of it, must a loss lie above all means before a load to be worse than nothing learned:
+five losses know their own deviation badly, and fewer nodes make a smaller, noisier batch."""
+
+_ABOVE = 0.25
+"""Of that highest mean, see :data:`_LEARNED`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +48,8 @@ def worst_relapse(history: History) -> Relapse:
     found = [Relapse()]
     kept = {(number, generation): _loss(lines) for number, generation, lines in history.passes()}
     losses = {number: loss for (number, _), loss in kept.items() if loss is not None}
-    begin = _mean([losses.get(step) for step in range(1, 1 + _STEPS)])
+    beginning = [losses.get(step) for step in range(1, 1 + _STEPS)]
+    begin = _mean(beginning)
     for generation in history.generations:
         step = history.resumed_at(generation)
         before = [losses.get(number) for number in range(step - _STEPS + 1, step + 1)]
@@ -51,7 +58,16 @@ def worst_relapse(history: History) -> Relapse:
         if step <= _STEPS or begin is None or at_checkpoint is None or after is None:
             continue
         learned = begin - at_checkpoint
-        if learned <= 0 or learned < _LEARNED * stdev([loss for loss in before if loss is not None]):
+        highest = _highest_mean([losses.get(number) for number in range(1, step + 1)])
+        noise = max(_spread(before), _spread(beginning))
+        if after > highest + max(_LEARNED * noise / sqrt(_STEPS), _ABOVE * abs(highest)):
+            told = (
+                f"generation {generation} went on behind the checkpoint of step {step} with a loss of {after:.4g}, and "
+                f"before it the loss had never been above {highest:.4g} (means of {_STEPS} steps)"
+            )
+            found.append(Relapse(1.0, told))
+            continue
+        if learned <= 0 or learned < _LEARNED * _spread(before):
             continue
         share = max(0.0, (after - at_checkpoint) / learned)
         told = (
@@ -60,6 +76,16 @@ def worst_relapse(history: History) -> Relapse:
         )
         found.append(Relapse(share, told))
     return max(found, key=lambda relapse: relapse.share)
+
+
+def _highest_mean(losses: Sequence[float | None]) -> float:
+    """Of so many steps in a row, as far as all of them are known."""
+    means = (_mean(losses[i : i + _STEPS]) for i in range(len(losses) - _STEPS + 1))
+    return max(mean for mean in means if mean is not None)
+
+
+def _spread(losses: Sequence[float | None]) -> float:
+    return stdev([loss for loss in losses if loss is not None])
 
 
 def _first_losses(history: History, generation: int) -> list[float | None]:

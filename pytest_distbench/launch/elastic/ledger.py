@@ -5,7 +5,7 @@ Counted are workers: slots in a generation. What a body did not hand over has no
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from math import isclose
 
@@ -22,6 +22,7 @@ RANDOM = "random_state_changed_by_load"
 OLDER = "older_checkpoint_loaded"
 REPLICAS = "replicas_differ"
 SHARED = "batches_shared"
+CUT = "batches_cut"
 
 LOADS = (PARAMETERS, MOMENTS, STEP, RATE, STATE, POSITION, OLDER, REPLICAS)
 """Metrics of each job whose workers load checkpoints; :data:`RANDOM` is one where the body keeps its random state."""
@@ -63,6 +64,7 @@ def keeps_random(history: History) -> bool:
 
 def _of_loads(history: History) -> Iterator[Mismatch]:
     saves = _saves(history)
+    fresh = {item for line in history.of(Held) if line.at == "begin" and not line.step for item in line.states.items()}
     for worker in history.workers.values():
         if worker.loaded is None or not worker.loaded.step:
             continue
@@ -72,7 +74,8 @@ def _of_loads(history: History) -> Iterator[Mismatch]:
             continue  # written before this run, or by a worker that died with the line
         writer, own = those[-1][0], those[-1].get(worker.joined.rank)
         older = [lines[0] for (of, at), lines in saves.items() if at < step and of < generation and 0 in lines]
-        for metric, what, was_older in _compare(worker.held, writer, own, older):
+        found = [*_compare(worker.held, writer, own, older), *_reset(worker.held, writer, own, fresh)]
+        for metric, what, was_older in found:
             behind = f"{what}, behind the checkpoint of step {step}"
             yield Mismatch(metric, generation, worker.joined.slot, behind)
             if was_older:
@@ -120,6 +123,23 @@ def _compare(
         for stream in loaded.random if loaded is not None and own is not None else ():
             if own is not None and stream in own.random and line.random.get(stream) != own.random[stream]:
                 yield RANDOM, f"the random stream of {stream} does not stand where this rank's stood", 0
+
+
+def _reset(
+    held: Mapping[HeldAt, Held], writer: Held, own: Held | None, fresh: Set[tuple[str, str]]
+) -> Iterator[tuple[str, str, int]]:
+    """Parts that came back as they were saved, and that begin as the whole training had begun: they were set anew.
+
+    Others may change before the first batch: a sampler is told its epoch, a rule for the number of nodes sets the rates
+    of a schedule. At the beginning of an epoch what is counted in each begins anew.
+    """
+    begin, load = held.get("begin"), held.get("load")
+    if begin is None or load is None or not begin.position:
+        return
+    for name, state in begin.states.items():
+        source = own if name in begin.per_rank else writer
+        if source is not None and source.states.get(name) == load.states.get(name) != state and (name, state) in fresh:
+            yield STATE, f"the state of {name} came back, and is that of the training's beginning at the first batch", 0
 
 
 def _of_rates(history: History) -> Iterator[Mismatch]:
@@ -208,6 +228,33 @@ def shared_batches(history: History) -> list[Mismatch]:
                 found.append(
                     Mismatch(SHARED, generation, slot, f"its model was given the same batches as that of slot {other}")
                 )
+    return found
+
+
+def cut_batches(history: History) -> list[Mismatch]:
+    """Workers whose models were given half of their batches or less, in each step that was looked at.
+
+    Told only where every earlier generation gave a row for each sample: a model may be fed several times in a step,
+    or have its samples in another dimension than the first.
+    """
+    fed: dict[int, dict[int, list[tuple[int, Mapping[str, int]]]]] = {}
+    for line in history.of(Fed):
+        worker = history.workers.get((line.generation, line.slot))
+        samples = len(worker.samples(line.step)) if worker is not None else 0
+        fed.setdefault(line.generation, {}).setdefault(line.slot, []).append((samples, line.rows))
+    found = []
+    before: list[tuple[int, Mapping[str, int]]] = []
+    for generation, slots in sorted(fed.items()):
+        names = {name for _, rows in before for name in rows}
+        whole = {name for name in names if all(rows.get(name) == samples for samples, rows in before)}
+        for slot, steps in sorted(slots.items()):
+            for name in sorted(whole):
+                given = [(samples, rows.get(name, 0)) for samples, rows in steps]
+                if len(given) > 1 and all(samples > 3 and 0 < 2 * rows <= samples + 1 for samples, rows in given):
+                    samples, rows = given[0]
+                    told = f"{name} was given {rows} rows for a batch of {samples}, and one for each sample before"
+                    found.append(Mismatch(CUT, generation, slot, told))
+        before += [step for steps in slots.values() for step in steps]
     return found
 
 

@@ -13,10 +13,12 @@ from pytest_distbench.launch.elastic.epochs import epoch_results
 from pytest_distbench.launch.elastic.history import History
 from pytest_distbench.launch.elastic.learning import MOST_LOST, worst_relapse
 from pytest_distbench.launch.elastic.ledger import (
+    CUT,
     LOADS,
     RANDOM,
     SHARED,
     count,
+    cut_batches,
     keeps_random,
     mismatches,
     shared_batches,
@@ -82,6 +84,7 @@ def _of_run(job: ElasticJob, history: History, result: ElasticResult) -> list[Me
             _none("samples_skipped", samples.skipped, samples.first_skipped),
             _none("samples_repeated", samples.repeated, samples.first_repeated),
             _none(SHARED, *count(shared_batches(history), SHARED)),
+            _none(CUT, *count(cut_batches(history), CUT)),
             _none("optimizer_state_lost", optimizers_that_forgot(history)),
             *_of_loads(job, history),
         ]

@@ -27,11 +27,9 @@ class SampleCount:
 
 
 def count_samples(history: History) -> SampleCount:
-    """Compare what was trained on with what the last generation asked ``training.batches`` for, epoch by epoch."""
-    last = max((line.generation for line in history.of(Wanted)), default=None)
-    asked = {line.slot: line for line in history.of(Wanted) if line.generation == last}  # of each its last word
-    num_epochs = max((line.epochs for line in asked.values()), default=0)
-    known = set(range(max((line.samples for line in asked.values()), default=0)))
+    """Compare what was trained on with what ``training.batches`` was asked for, epoch by epoch."""
+    num_epochs, num_samples, shrunk = _asked(history)
+    known = set(range(num_samples))
     epochs: dict[int, Counter[int]] = {}
     where: dict[tuple[int, int], int] = {}
     for step, generation in history.kept().items():
@@ -61,4 +59,31 @@ def count_samples(history: History) -> SampleCount:
     if never:
         told = f"{len(never)} of {num_epochs} epochs that training.batches was asked for were never begun"
         first_skipped = f"{told}; {first_skipped}" if first_skipped else told
+    if shrunk and first_skipped:
+        first_skipped = f"{shrunk}: {first_skipped}"
     return SampleCount(skipped, repeated, first_skipped, first_repeated)
+
+
+def _asked(history: History) -> tuple[int, int, str]:
+    """Epochs and samples that are to be trained on, and in words where the last generation asked for fewer of them.
+
+    A generation that ends on purpose has the last word. One that asks for the epoch under way alone, as a body does
+    that asks for one after the other, may have come further before it was lost than a later one has to.
+    """
+    words = {(line.generation, line.slot): line for line in history.of(Wanted)}  # of each its last word
+    last = max((generation for generation, _ in words), default=None)
+    asked = [line for (generation, _), line in words.items() if generation == last]
+    epochs = max((line.epochs for line in asked), default=0)
+    samples = max((line.samples for line in asked), default=0)
+    earlier = [line for (generation, _), line in words.items() if generation != last and not line.is_end]
+    if any(line.is_end for line in asked):
+        earlier = []
+    more_epochs = max((line.epochs for line in earlier if line.epochs > line.epoch + 1), default=0)
+    more_samples = max((line.samples for line in earlier), default=0)
+    told = [
+        f"{before} {what} before, and for {now} in generation {last}"
+        for what, before, now in (("epochs", more_epochs, epochs), ("samples", more_samples, samples))
+        if before > now
+    ]
+    shrunk = f"training.batches was asked for {', and for '.join(told)}" if told else ""
+    return max(epochs, more_epochs), max(samples, more_samples), shrunk

@@ -42,6 +42,16 @@ def test_where_one_batch_differs_from_the_next_as_much_as_was_learned_nothing_is
     assert worst_relapse(trained(after=2.0, noise=0.3).history).share == 0.0
 
 
+@pytest.mark.parametrize(("after", "is_lost"), [(4.0, True), (2.1, False)])
+def test_a_loss_far_above_that_of_the_beginning_is_lost_however_little_had_been_learned(
+    after: float, is_lost: bool
+) -> None:
+    found = worst_relapse(trained(after=after, noise=0.3).history)
+
+    assert (found.share >= 1.0) is is_lost
+    assert ("and before it the loss had never been above 2.06 (means of 5 steps)" in found.told) is is_lost
+
+
 def test_a_training_that_tells_no_loss_or_begins_anew_says_nothing() -> None:
     silent = trained(after=2.0)
     silent.lines = [replace(line, loss=None) if isinstance(line, Stepped) else line for line in silent.lines]

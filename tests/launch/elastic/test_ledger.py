@@ -13,7 +13,9 @@ from pytest_distbench.launch.elastic.ledger import (
     RANDOM,
     RATE,
     REPLICAS,
+    STATE,
     count,
+    cut_batches,
     mismatches,
     shared_batches,
 )
@@ -57,6 +59,31 @@ def test_all_ranks_have_to_begin_with_what_rank_0_held_and_each_with_its_own_ran
     assert changed([*saved, *loads, held("begin", 0, 1, "b", stream="r0"), held("begin", 1, 1, "b", stream="r1")]) == {
         PARAMETERS: 2
     }
+
+
+@pytest.mark.parametrize(
+    ("state", "position", "number"),
+    [
+        ("fresh", 6, 1),
+        ("of the next epoch", 6, 0),  # a sampler that was told its epoch
+        ("fresh", 0, 0),  # what is counted per epoch
+        ("saved", 6, 0),
+    ],
+)
+def test_a_part_that_came_back_and_is_as_at_the_beginning_in_the_middle_of_an_epoch_was_reset(
+    state: str, position: int, number: int
+) -> None:
+    lines = [
+        replace(held(at, 0, generation, "a", step=step), states={"stopper": digest}, position=place)
+        for at, generation, step, digest, place in (
+            ("begin", 0, 0, "fresh", 0),
+            ("save", 0, 6, "saved", position),
+            ("load", 1, 6, "saved", position),
+            ("begin", 1, 6, state, position),
+        )
+    ]
+
+    assert changed(lines).get(STATE, 0) == number
 
 
 def test_a_checkpoint_that_was_written_twice_counts_as_the_newest_generation_wrote_it() -> None:
@@ -134,3 +161,30 @@ def test_ranks_whose_models_were_given_the_same_in_every_step_that_was_seen_shar
     ]
 
     assert len(shared_batches(timeline.history)) == number
+
+
+@pytest.mark.parametrize(
+    ("before", "behind", "batch", "number"),
+    [
+        ([6, 6], [3, 3], 6, 1),
+        ([6, 6], [6, 6], 6, 0),
+        ([6, 6], [6, 3], 6, 0),  # in one step
+        ([6, 6], [5, 5], 6, 0),  # a few samples were left out
+        ([6, 6], [4, 4], 4, 0),  # the batch follows the number of nodes
+        ([12, 12], [6, 6], 6, 0),  # fed twice per step before: nobody knows why
+        ([6, 5], [3, 3], 6, 0),  # rows are not samples
+    ],
+)
+def test_a_worker_whose_model_is_given_half_of_its_batches_behind_a_load_is_told(
+    before: list[int], behind: list[int], batch: int, number: int
+) -> None:
+    timeline = Timeline()
+    timeline.generation(0, [0], first=1.0, steps=2, batch=6, saved=[2])
+    timeline.generation(1, [0], first=21.0, steps=2, resumed=2, batch=batch)
+    timeline.lines += [
+        Fed(t=50.0, slot=0, generation=generation, step=step, digest="", rows={"model": rows})
+        for generation, first, given in ((0, 1, before), (1, 3, behind))
+        for step, rows in enumerate(given, first)
+    ]
+
+    assert len(cut_batches(timeline.history)) == number

@@ -29,7 +29,7 @@ def test_on_fewer_cores_than_nodes_clocks_are_shown_and_counts_judged() -> None:
     judged = {m.name for m in found if m.better != "info"}
     kept = ("optimizer_state_lost", "checkpoint_interval")
 
-    assert judged == {"samples_skipped", "samples_repeated", "batches_shared", *LOADS, ORDER, *kept}
+    assert judged == {"samples_skipped", "samples_repeated", "batches_shared", "batches_cut", *LOADS, ORDER, *kept}
 
 
 def test_a_run_has_its_times_its_samples_and_what_was_lost() -> None:

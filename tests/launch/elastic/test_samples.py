@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from support.timelines import Timeline, killed
 
 from pytest_distbench.launch.elastic.samples import count_samples
@@ -40,15 +41,44 @@ def test_a_share_that_nobody_was_given_is_skipped() -> None:
     assert found.first_skipped == "epoch 1: nobody trained on sample 5, nor on 1 others"
 
 
-def test_epochs_that_were_asked_for_and_never_begun_are_skipped_and_the_last_generation_says_how_many() -> None:
+def test_epochs_that_were_asked_for_and_never_begun_are_skipped_and_who_ends_on_purpose_says_how_many() -> None:
     timeline = killed()
     timeline.lines.append(Wanted(t=9.0, slot=0, generation=0, samples=12, epochs=9))
     timeline.lines.append(Wanted(t=24.0, slot=0, generation=1, samples=12, epochs=1000))
-    timeline.lines.append(Wanted(t=24.5, slot=0, generation=1, samples=12, epochs=5))
+    timeline.lines.append(Wanted(t=24.5, slot=0, generation=1, samples=12, epochs=5, is_end=True))
     found = count_samples(timeline.history)
 
     assert (found.skipped, found.repeated) == (2 * 12, 0)
     assert found.first_skipped == "2 of 5 epochs that training.batches was asked for were never begun"
+
+
+@pytest.mark.parametrize(
+    ("epochs", "epoch", "skipped", "told"),
+    [
+        (5, 0, 2, "training.batches was asked for 5 epochs before, and for 3 in generation 1: 2 of 5 epochs"),
+        (5, 4, 0, ""),  # asks for one epoch after the other, and came to its goal sooner the second time
+    ],
+)
+def test_a_wish_that_shrinks_from_one_generation_to_the_next_counts_as_it_was_before(
+    epochs: int, epoch: int, skipped: int, told: str
+) -> None:
+    timeline = killed()
+    timeline.lines.append(Wanted(t=9.0, slot=0, generation=0, samples=12, epochs=epochs, epoch=epoch))
+    timeline.lines.append(Wanted(t=24.0, slot=0, generation=1, samples=12, epochs=3, epoch=2))
+    found = count_samples(timeline.history)
+
+    assert found.skipped == skipped * 12
+    assert found.first_skipped.startswith(told)
+
+
+def test_samples_that_a_later_generation_does_not_ask_for_are_skipped() -> None:
+    timeline = killed()
+    timeline.lines.append(Wanted(t=9.0, slot=0, generation=0, samples=14, epochs=3))
+    timeline.lines.append(Wanted(t=24.0, slot=0, generation=1, samples=12, epochs=3))
+    found = count_samples(timeline.history)
+
+    assert found.skipped == 3 * 2
+    assert found.first_skipped.startswith("training.batches was asked for 14 samples before, and for 12 in generation")
 
 
 def test_what_a_body_says_it_drew_counts_in_place_of_what_it_was_given() -> None:
