@@ -11,7 +11,7 @@ from pytest_distbench.judging.draft import Judgement
 from pytest_distbench.judging.entry import fingerprints_of
 from pytest_distbench.judging.family import Family
 from pytest_distbench.judging.fingerprint_rule import METRIC, judge_fingerprints, needs_more
-from pytest_distbench.judging.losses import left_out, lost_part, missing_verdict
+from pytest_distbench.judging.losses import left_out, lost_part, missing_verdict, more_than_stored
 from pytest_distbench.judging.metric import BUSIER_SHARE, Rule, as_info, judge
 from pytest_distbench.judging.neighbours import (
     Run,
@@ -83,7 +83,7 @@ def judge_launches(
     trainings = judge_trainings(terms, found, stored, same_software=same, entry=entry)
     asks = len(launches) == 1 < terms.max_launches
     judgements = [Judgement(verdict, is_open=asks and may_be_unseeded(verdict)) for verdict in trainings] + judgements
-    judgements = as_lost(judgements, lost, found, stored)
+    judgements = [_unless_of_more(j, found, stored) for j in as_lost(judgements, lost, found, stored)]
     known = entry.fingerprints if entry is not None and not stale else {}
     known = {key: known[key] for key in known.keys() - left_out(list(known), found, terms)}
     most = terms.max_launches if case.key.backend != "fake" else 1
@@ -140,6 +140,17 @@ def as_lost(
         else j
         for j in judgements
     ]
+
+
+def _unless_of_more(
+    judgement: Judgement, found: Mapping[str, Sequence[Measurement]], stored: Mapping[str, BaselineMetric]
+) -> Judgement:
+    """An improvement of a series that has become much longer is none: it may read other lines now."""
+    key = judgement.verdict.metric
+    if judgement.verdict.kind != "improved" or key not in stored:
+        return judgement
+    why = more_than_stored(stored[key], found[key])
+    return judgement._replace(verdict=replace(judgement.verdict, kind="incomparable", reason=why)) if why else judgement
 
 
 def _over_seeds(measurement: Measurement) -> str:

@@ -59,6 +59,14 @@ def lost_part(stored: BaselineMetric, current: Sequence[Measurement]) -> str:
     return ""
 
 
+def more_than_stored(stored: BaselineMetric, current: Sequence[Measurement]) -> str:
+    """Why an improvement may be another number: so many values more in the series; empty: there are not."""
+    values = min(map(series_length, current))
+    if stored.values and values > stored.values / FEWEST_VALUES:
+        return f"better, but of {values} values in a launch, {stored.values} in the baseline: is it the same number?"
+    return ""
+
+
 def series_length(measurement: Measurement) -> int:
     """Values in the series of a launch; 0 where it is no series, or its loop has a clock and chooses how often it runs.
 

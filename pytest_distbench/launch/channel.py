@@ -97,8 +97,12 @@ class ControlChannel:
         return next((e.text for e in self.events if e.rank == rank and e.kind == "failed" and e.text), "")
 
     def remarks(self) -> dict[int, str]:
-        """Rank -> what it could not end after it had passed."""
-        return {event.rank: event.text for event in self.events if event.kind == "remark"}
+        """Rank -> what is to be said of it though it has passed: what it could not end, what a thread of it raised."""
+        found: dict[int, list[str]] = {}
+        for event in self.events:
+            if event.kind == "remark" and event.text not in found.setdefault(event.rank, []):
+                found[event.rank].append(event.text)
+        return {rank: "; ".join(texts) for rank, texts in found.items()}
 
     def is_holding(self) -> bool:
         """Whether a rank has not passed, and so waits to be ended."""

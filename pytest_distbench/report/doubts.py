@@ -8,14 +8,32 @@ from collections.abc import Sequence
 from pytest_distbench.judging.movement import common_movement
 from pytest_distbench.judging.reach import out_of_reach
 from pytest_distbench.records.run import CaseResult
-from pytest_distbench.report.rows import metric_text
+from pytest_distbench.report.rows import change, metric_text
+
+TOO_GOOD = 5
+"""Code rarely becomes so many times as fast by itself."""
 
 _NUMBER = re.compile(r"[+-]?[\d.,]+ %")
 
 
 def doubt_lines(results: Sequence[CaseResult]) -> list[str]:
     """What casts doubt on the answers of a run as a whole; nothing where nothing does."""
-    return [*_movement(results), *_out_of_reach(results)]
+    return [*_movement(results), *_too_good(results), *_out_of_reach(results)]
+
+
+def _too_good(results: Sequence[CaseResult]) -> list[str]:
+    """Improvements that are rather another number: a unit, a pattern, or where the clock begins."""
+    found = [
+        f"{result.case.title} {metric_text(verdict)} {change(verdict)}"
+        for result in results
+        for verdict in result.verdicts
+        if verdict.kind == "improved" and verdict.ratio and not 1 / TOO_GOOD < verdict.ratio < TOO_GOOD
+    ]
+    if not found:
+        return []
+    more = f" and {len(found) - 1} more" if len(found) > 1 else ""
+    asked = "is it the same number? A unit, a pattern that reads it, or what the clock spans may have changed"
+    return [f"? {found[0]}{more}: better by {TOO_GOOD} times or more; {asked}"]
 
 
 def _movement(results: Sequence[CaseResult]) -> list[str]:

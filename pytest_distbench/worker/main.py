@@ -36,6 +36,7 @@ from pytest_distbench.worker.process import (
     take_program,
     take_signals,
     take_terminal,
+    tell_of_threads,
 )
 from pytest_distbench.worker.script import run_script, watched_steps
 from pytest_distbench.worker.torch_internals import join_fake_groups_only
@@ -61,6 +62,7 @@ def run_rank(plan_path: str) -> Callable[[], NoReturn]:
         take_program(plan.body.file)
     take_signals(plan.files.stacks(rank))
     control = ControlLine(plan.files, rank, reports_progress=plan.reports_progress, is_attached=is_attached)
+    tell_of_threads(lambda what: control.send("remark", what))
     if is_attached:
         take_terminal()
     else:

@@ -9,7 +9,9 @@ import multiprocessing
 import os
 import signal
 import sys
+import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 
@@ -25,6 +27,7 @@ from pytest_distbench.worker.limits import heartbeat_s
 from pytest_distbench.worker.python_internals import place_sockets
 from pytest_distbench.worker.torch_internals import cpus_near_gpu, has_recorder
 
+_LONGEST_TOLD = 300
 _RECORDED = "2000"
 """Collectives that torch's flight recorder keeps: its own default."""
 
@@ -38,6 +41,19 @@ def process_began(pid: int | str = "self") -> float:
     ticks = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19])
     asleep = time.clock_gettime(time.CLOCK_BOOTTIME) - time.monotonic()
     return ticks / os.sysconf("SC_CLK_TCK") - asleep
+
+
+def tell_of_threads(tell: Callable[[str], None]) -> None:
+    """What a thread raises ends that thread alone, as in any Python: a checkpoint that was not written is told."""
+    show = threading.excepthook
+
+    def show_and_tell(raised: threading.ExceptHookArgs) -> None:
+        name = raised.thread.name if raised.thread is not None else "a thread"
+        text = f": {raised.exc_value}" if str(raised.exc_value or "") else ""
+        tell(f"thread {name} raised {raised.exc_type.__name__}{text}"[:_LONGEST_TOLD])
+        show(raised)
+
+    threading.excepthook = show_and_tell
 
 
 def take_environment(plan: LaunchPlan) -> None:

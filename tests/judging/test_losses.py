@@ -108,6 +108,16 @@ def test_a_metric_that_became_information_is_lost_unless_the_test_does_not_want_
     assert judged([metric(1.0)], [now], metrics=("other",))["latency"].kind == "unchanged"
 
 
+def test_an_improvement_of_a_series_that_became_much_longer_is_none() -> None:
+    fast = Summary(n=43, minimum=0.2, p25=0.2, median=0.2, p95=0.2, p99=0.2, mean=0.2, stdev=0.0)
+    verdict = judged([series(19)], *[[series(19, value=0.2, summary=fast)]] * 3)["t"]
+
+    assert (verdict.kind, verdict.reason) == (
+        "incomparable",
+        "better, but of 43 values in a launch, 19 in the baseline: is it the same number?",
+    )
+
+
 def test_sizes_that_an_option_leaves_out_are_not_lost_nor_is_what_is_made_of_all_sizes() -> None:
     stored = [of_size(4), of_size(4096), replace(metric(1.0), name="startup_latency")]
     found = judged(stored, [of_size(4)], largest_message=1024)

@@ -23,5 +23,11 @@ def test_metrics_that_could_not_have_failed_are_one_line_for_each_reason() -> No
     assert why == "no slowdown below +210.0 % would have been red"
 
 
+def test_an_improvement_that_is_too_good_is_asked_about() -> None:
+    [line] = doubt_lines([result(verdict("improved", ratio=0.001)), result(verdict("improved", ratio=0.5))])
+
+    assert line.startswith("? test_a[ws2] step -99.9 %: better by 5 times or more; is it the same number?")
+
+
 def test_a_run_without_doubts_says_nothing() -> None:
     assert doubt_lines([result(verdict("regressed"))]) == []

@@ -11,6 +11,7 @@ from support.launching import Launch
 from support.releases import needs_numa
 
 from pytest_distbench.errors import ConfigurationError
+from pytest_distbench.launch.contract import Launcher
 from pytest_distbench.worker import process
 from pytest_distbench.worker.context import RankContext
 
@@ -53,3 +54,37 @@ def test_a_machine_that_does_not_tell_where_a_gpu_sits_is_an_error_with_the_way_
 
     with pytest.raises(ConfigurationError, match=r"binding=node: .* near GPU 3 .*0000:19:00.*leave the option out"):
         process.bind_near_gpu(3, "node")
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_what_a_thread_raises_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(threading, "excepthook", threading.excepthook)
+    told: list[str] = []
+    process.tell_of_threads(told.append)
+
+    def write() -> None:
+        raise OSError("disk full")
+
+    saver = threading.Thread(target=write, name="saver")
+    saver.start()
+    saver.join()
+
+    assert told == ["thread saver raised OSError: disk full"]
+
+
+def leaves_a_thread_that_raises(rank: RankContext) -> None:
+    def write() -> None:
+        raise OSError("disk full")
+
+    saver = threading.Thread(target=write, name="saver")
+    saver.start()
+    saver.join()
+
+
+@pytest.mark.spawn
+@pytest.mark.parametrize("launcher", ["warm"], indirect=True)
+def test_a_launch_whose_thread_raised_passes_and_says_so(launcher: Launcher, tmp_path: Path) -> None:
+    record = Launch(launcher, tmp_path, Path(__file__))("leaves_a_thread_that_raises")
+
+    assert record.outcome == "passed"
+    assert record.remarks == ["rank 0, 1: thread saver raised OSError: disk full"]
