@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from math import sqrt
 from statistics import fmean, stdev
 
@@ -24,7 +25,7 @@ _STEPS = 5
 _LEARNED = 8.0
 """Standard deviations between one step's loss and the next's that a training must have learned before it is judged.
 So many of a mean, and a quarter of it, must a loss lie above all means before a load to be worse than nothing learned:
-five losses know their own deviation badly, and fewer nodes make a smaller, noisier batch."""
+fewer nodes make a smaller, noisier batch."""
 
 _ABOVE = 0.25
 """Of that highest mean, see :data:`_LEARNED`."""
@@ -48,8 +49,7 @@ def worst_relapse(history: History) -> Relapse:
     found = [Relapse()]
     kept = {(number, generation): _loss(lines) for number, generation, lines in history.passes()}
     losses = {number: loss for (number, _), loss in kept.items() if loss is not None}
-    beginning = [losses.get(step) for step in range(1, 1 + _STEPS)]
-    begin = _mean(beginning)
+    begin = _mean([losses.get(step) for step in range(1, 1 + _STEPS)])
     for generation in history.generations:
         step = history.resumed_at(generation)
         before = [losses.get(number) for number in range(step - _STEPS + 1, step + 1)]
@@ -58,8 +58,8 @@ def worst_relapse(history: History) -> Relapse:
         if step <= _STEPS or begin is None or at_checkpoint is None or after is None:
             continue
         learned = begin - at_checkpoint
-        highest = _highest_mean([losses.get(number) for number in range(1, step + 1)])
-        noise = max(_spread(before), _spread(beginning))
+        earlier = [losses.get(number) for number in range(1, step + 1)]
+        highest, noise = _highest_mean(earlier), _noise(earlier)
         if after > highest + max(_LEARNED * noise / sqrt(_STEPS), _ABOVE * abs(highest)):
             told = (
                 f"generation {generation} went on behind the checkpoint of step {step} with a loss of {after:.4g}, and "
@@ -67,7 +67,7 @@ def worst_relapse(history: History) -> Relapse:
             )
             found.append(Relapse(1.0, told))
             continue
-        if learned <= 0 or learned < _LEARNED * _spread(before):
+        if learned <= 0 or learned < _LEARNED * stdev([loss for loss in before if loss is not None]):
             continue
         share = max(0.0, (after - at_checkpoint) / learned)
         told = (
@@ -84,8 +84,10 @@ def _highest_mean(losses: Sequence[float | None]) -> float:
     return max(mean for mean in means if mean is not None)
 
 
-def _spread(losses: Sequence[float | None]) -> float:
-    return stdev([loss for loss in losses if loss is not None])
+def _noise(losses: Sequence[float | None]) -> float:
+    """The standard deviation of a step's loss, seen in its differences from step to step: learning is none of it."""
+    squares = [(b - a) ** 2 for a, b in pairwise(losses) if a is not None and b is not None]
+    return sqrt(fmean(squares) / 2)
 
 
 def _first_losses(history: History, generation: int) -> list[float | None]:
