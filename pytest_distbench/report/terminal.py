@@ -19,8 +19,9 @@ from pytest_distbench.records.verdict import Verdict
 from pytest_distbench.report.doubts import doubt_lines
 from pytest_distbench.report.flaky import flaky_tests
 from pytest_distbench.report.layout import layout
-from pytest_distbench.report.rows import change, metric_text, name_in_file, quantity, words_for
+from pytest_distbench.report.rows import metric_text, name_in_file, quantity, words_for
 from pytest_distbench.report.tables import case_table, overview, telling_verdicts
+from pytest_distbench.units import format_change
 
 _NUMBER = re.compile(r"[+-]?[\d.,]+(e[+-]?\d+)?")
 _SHOWN_NAMES = 10
@@ -190,7 +191,7 @@ def _updates(results: Sequence[CaseResult], folder: Path) -> list[str]:
                     quantity(old, verdict.unit),
                     "->",
                     quantity(verdict.current, verdict.unit),
-                    change(verdict) if old else "",
+                    format_change(verdict.current / old) if old and verdict.current is not None else "",
                     note,
                 )
             )
