@@ -217,7 +217,9 @@ class Held(_Line, frozen=True, kw_only=True, tag="held"):
     rates: dict[str, list[float]] = {}
     """Learning rates of each optimizer, by group."""
     states: dict[str, str] = {}
-    """Of what is neither a model nor an optimizer. Before the first batch without the random state, see ``random``."""
+    """Of what is neither a model nor an optimizer. Before the first batch those of ``fresh`` alone."""
+    fresh: dict[str, str] = {}
+    """Behind a load: of those parts right before it. Without the random state, see ``random``."""
     per_rank: list[str] = []
     """Of those, the ones that each rank has of its own."""
     random: dict[str, str] = {}

@@ -341,6 +341,7 @@ class CheckpointTraining(Training):
         found, torn = checkpoints.find_good(self._folder) if rank.rank == 0 else (0, [])
         step = int(rank.agree(found))
         if step:
+            self._ledger.before_load()
             self._take(checkpoints.load(self._folder, step), f"the checkpoint of step {step}")
             self._ledger.at_load(self)
         self._note(

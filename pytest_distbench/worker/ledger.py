@@ -7,7 +7,8 @@ but for the models' inputs in the first two steps of a generation.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
 from functools import partial
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
@@ -51,6 +52,7 @@ class Ledger:
         self._memory = memory
         self._note = note
         self._random = digests.of_random() if RANDOM in parts else {}
+        self._fresh: dict[str, str] = {}
         self._inputs = Inputs(self._models)
 
     def at_save(self, training: Training) -> None:
@@ -68,6 +70,11 @@ class Ledger:
             random=digests.of_random(),
         )
 
+    def before_load(self) -> None:
+        """Right before a load: what the parts begin with that are given their state in it."""
+        with suppress(Exception):  # a part may have no state before it is given one
+            self._fresh = self._states(of=self._others.keys() - {RANDOM})
+
     def at_load(self, training: Training) -> None:
         """Behind a load: what the body may set anew before its first batch, as a rule for the learning rate does."""
         now = digests.of_random() if RANDOM in self._others else {}
@@ -77,6 +84,7 @@ class Ledger:
             training,
             rates={name: digests.rates_of(o) for name, o in self._optimizers.items()},
             states=self._states(),
+            fresh=self._fresh,
             random=taken or {stream: found for stream, found in now.items() if stream == "torch"},
         )
 
@@ -89,7 +97,7 @@ class Ledger:
             buffers=self._buffers(),
             moments={name: digests.of_moments(o) for name, o in self._optimizers.items()},
             steps={name: digests.steps_of(o) for name, o in self._optimizers.items()},
-            states={name: digest for name, digest in self._states().items() if name != RANDOM},
+            states=self._states(of=self._fresh),
             random=digests.of_random() if RANDOM in self._others else {},
         )
 
@@ -156,8 +164,9 @@ class Ledger:
     def _buffers(self) -> dict[str, str]:
         return {name: digests.of_tensors(_saved_buffers(model)) for name, model in self._models.items()}
 
-    def _states(self) -> dict[str, str]:
-        found = {name: digests.of_state(part.state_dict()) for name, part in self._others.items()}
+    def _states(self, of: Collection[str] | None = None) -> dict[str, str]:
+        parts = {name: part for name, part in self._others.items() if of is None or name in of}
+        found = {name: digests.of_state(part.state_dict()) for name, part in parts.items()}
         return {name: digest for name, digest in found.items() if digest}
 
 

@@ -174,7 +174,7 @@ def test_a_training_that_goes_on_with_what_was_saved_is_within_every_bound(
         (
             "sampler set anew",
             {"state_changed_by_load"},
-            "the state of sampler came back, and is that of the training's beginning at the first batch, behind the",
+            "the state of sampler came back, and at the first batch is as it was before the load, behind the",
         ),
         ("place forgotten", {"position_changed_by_load", "samples_repeated"}, "sample 0 of it, and 8, 0, 16"),
         ("reseeded", {"random_state_changed_by_load"}, "the random stream of torch does not stand where"),

@@ -5,7 +5,7 @@ Counted are workers: slots in a generation. What a body did not hand over has no
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import isclose
 
@@ -64,7 +64,6 @@ def keeps_random(history: History) -> bool:
 
 def _of_loads(history: History) -> Iterator[Mismatch]:
     saves = _saves(history)
-    fresh = {item for line in history.of(Held) if line.at == "begin" and not line.step for item in line.states.items()}
     for worker in history.workers.values():
         if worker.loaded is None or not worker.loaded.step:
             continue
@@ -74,7 +73,7 @@ def _of_loads(history: History) -> Iterator[Mismatch]:
             continue  # written before this run, or by a worker that died with the line
         writer, own = those[-1][0], those[-1].get(worker.joined.rank)
         older = [lines[0] for (of, at), lines in saves.items() if at < step and of < generation and 0 in lines]
-        found = [*_compare(worker.held, writer, own, older), *_reset(worker.held, writer, own, fresh)]
+        found = [*_compare(worker.held, writer, own, older), *_reset(worker.held, writer, own)]
         for metric, what, was_older in found:
             behind = f"{what}, behind the checkpoint of step {step}"
             yield Mismatch(metric, generation, worker.joined.slot, behind)
@@ -125,10 +124,8 @@ def _compare(
                 yield RANDOM, f"the random stream of {stream} does not stand where this rank's stood", 0
 
 
-def _reset(
-    held: Mapping[HeldAt, Held], writer: Held, own: Held | None, fresh: Set[tuple[str, str]]
-) -> Iterator[tuple[str, str, int]]:
-    """Parts that came back as they were saved, and that begin as the whole training had begun: they were set anew.
+def _reset(held: Mapping[HeldAt, Held], writer: Held, own: Held | None) -> Iterator[tuple[str, str, int]]:
+    """Parts that came back as they were saved, and that begin as they were before the load: they were set anew.
 
     Others may change before the first batch: a sampler is told its epoch, a rule for the number of nodes sets the rates
     of a schedule. At the beginning of an epoch what is counted in each begins anew.
@@ -138,8 +135,9 @@ def _reset(
         return
     for name, state in begin.states.items():
         source = own if name in begin.per_rank else writer
-        if source is not None and source.states.get(name) == load.states.get(name) != state and (name, state) in fresh:
-            yield STATE, f"the state of {name} came back, and is that of the training's beginning at the first batch", 0
+        came_back = source is not None and source.states.get(name) == load.states.get(name) != state
+        if came_back and load.fresh.get(name) == state:
+            yield STATE, f"the state of {name} came back, and at the first batch is as it was before the load", 0
 
 
 def _of_rates(history: History) -> Iterator[Mismatch]:

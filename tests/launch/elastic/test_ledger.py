@@ -70,17 +70,12 @@ def test_all_ranks_have_to_begin_with_what_rank_0_held_and_each_with_its_own_ran
         ("saved", 6, 0),
     ],
 )
-def test_a_part_that_came_back_and_is_as_at_the_beginning_in_the_middle_of_an_epoch_was_reset(
+def test_a_part_that_came_back_and_is_as_before_the_load_in_the_middle_of_an_epoch_was_reset(
     state: str, position: int, number: int
 ) -> None:
     lines = [
-        replace(held(at, 0, generation, "a", step=step), states={"stopper": digest}, position=place)
-        for at, generation, step, digest, place in (
-            ("begin", 0, 0, "fresh", 0),
-            ("save", 0, 6, "saved", position),
-            ("load", 1, 6, "saved", position),
-            ("begin", 1, 6, state, position),
-        )
+        replace(held(at, 0, generation, "a"), states={"stopper": digest}, position=position, fresh={"stopper": "fresh"})
+        for at, generation, digest in (("save", 0, "saved"), ("load", 1, "saved"), ("begin", 1, state))
     ]
 
     assert changed(lines).get(STATE, 0) == number
