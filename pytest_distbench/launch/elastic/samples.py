@@ -8,6 +8,9 @@ from dataclasses import dataclass
 from pytest_distbench.launch.elastic.history import History
 from pytest_distbench.records.timeline import Wanted
 
+_DROPPED = 0.1
+"""Share of the samples that a body may leave out because its batches do not come out even on so many nodes."""
+
 
 @dataclass(frozen=True, slots=True)
 class SampleCount:
@@ -79,7 +82,7 @@ def _asked(history: History) -> tuple[int, int, str]:
     if any(line.is_end for line in asked):
         earlier = []
     more_epochs = max((line.epochs for line in earlier if line.epochs > line.epoch + 1), default=0)
-    more_samples = max((line.samples for line in earlier), default=0)
+    more_samples = max((line.samples for line in earlier if samples < (1 - _DROPPED) * line.samples), default=0)
     told = [
         f"{before} {what} before, and for {now} in generation {last}"
         for what, before, now in (("epochs", more_epochs, epochs), ("samples", more_samples, samples))

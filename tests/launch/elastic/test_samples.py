@@ -81,6 +81,14 @@ def test_samples_that_a_later_generation_does_not_ask_for_are_skipped() -> None:
     assert found.first_skipped.startswith("training.batches was asked for 14 samples before, and for 12 in generation")
 
 
+def test_samples_that_do_not_come_out_even_on_so_many_nodes_may_be_left_out() -> None:
+    timeline = killed()
+    timeline.lines.append(Wanted(t=9.0, slot=0, generation=0, samples=13, epochs=3))
+    timeline.lines.append(Wanted(t=24.0, slot=0, generation=1, samples=12, epochs=3))
+
+    assert count_samples(timeline.history).skipped == 0
+
+
 def test_what_a_body_says_it_drew_counts_in_place_of_what_it_was_given() -> None:
     timeline = Timeline()
     timeline.lines.append(Wanted(t=0.0, slot=0, generation=0, samples=12, epochs=1))
