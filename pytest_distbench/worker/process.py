@@ -28,6 +28,7 @@ from pytest_distbench.worker.python_internals import place_sockets
 from pytest_distbench.worker.torch_internals import cpus_near_gpu, has_recorder
 
 _LONGEST_TOLD = 300
+_OUR_THREADS = "distbench-"
 _RECORDED = "2000"
 """Collectives that torch's flight recorder keeps: its own default."""
 
@@ -50,7 +51,8 @@ def tell_of_threads(tell: Callable[[str], None]) -> None:
     def show_and_tell(raised: threading.ExceptHookArgs) -> None:
         name = raised.thread.name if raised.thread is not None else "a thread"
         text = f": {raised.exc_value}" if str(raised.exc_value or "") else ""
-        tell(f"thread {name} raised {raised.exc_type.__name__}{text}"[:_LONGEST_TOLD])
+        if not name.startswith(_OUR_THREADS):
+            tell(f"thread {name} raised {raised.exc_type.__name__}{text}"[:_LONGEST_TOLD])
         show(raised)
 
     threading.excepthook = show_and_tell
