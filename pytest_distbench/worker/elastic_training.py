@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 _COUNTERS = "distbench"
 """Part of what survives: step, epoch and place in it."""
 
+_HOLD_S = 0.01
+"""Between two collectives of nodes that hold: one of them fails where a node is lost, as the next step's would."""
+
 
 class Training(abc.ABC):
     """A training that survives changes of membership: it goes on where it was, and trains on each sample once.
@@ -105,9 +108,12 @@ class Training(abc.ABC):
             rank.synchronize()
             told, self._told = self._told, {}
             self._ledger.note_inputs(self.step + 1)
+            draws_samples = self._drawn is not None
             self._note_drawn()
             if self._counts():
                 self._take_step(count, told, is_last=self.position + count == samples)
+                if self._taken == 1:
+                    self._ledger.note_left_out(draws_samples=draws_samples)
                 self._keep()
         self._part()
 
@@ -299,6 +305,12 @@ class CheckpointTraining(Training):
         self._folder = folder
         self._every = every
         self._has_begun = False
+        self._holds = [change.at_step for change in job.plan.changes] if job.hold else []
+        if odd := [step for step in self._holds if step is None or step % every]:
+            raise RecordingError(
+                f"training(...): hold=True holds behind the checkpoint of step {odd[0]}, and with checkpoint_every="
+                f"{every} there is none: wanted a number that all steps of changes are multiples of"
+            )
         self._restore()
 
     def _meet(self, epochs: int) -> bool:
@@ -316,14 +328,22 @@ class CheckpointTraining(Training):
         self._ledger.at_save(self)  # before it is on the disk: of what can be loaded there are always digests
         own = {name: _pack(part.state_dict()) for name, part in self._parts.items() if is_per_rank(part)}
         everybody = {name: self._rank.gather(packed) for name, packed in own.items()}
-        if self._rank.rank != 0:
-            return
-        start = time.monotonic()
-        checkpoints.save(self._folder, self.step, {**self._state(), **everybody})
-        now = time.monotonic()
-        self._note(
-            Saved(t=now, slot=self._rank.slot, generation=self._rank.generation, step=self.step, seconds=now - start)
-        )
+        is_held = self._is_held()  # settled before the checkpoint is noted, which the controller waits for
+        if self._rank.rank == 0:
+            start = time.monotonic()
+            checkpoints.save(self._folder, self.step, {**self._state(), **everybody})
+            now = time.monotonic()
+            slot, generation = self._rank.slot, self._rank.generation
+            self._note(Saved(t=now, slot=slot, generation=generation, step=self.step, seconds=now - start))
+        while is_held:  # until the change ends this process, or another one's and with it the collective
+            self._rank.barrier()
+            time.sleep(_HOLD_S)
+
+    def _is_held(self) -> bool:
+        """Whether a change is due behind this step, and not made yet: a job that went back further comes here again."""
+        if self.step not in self._holds:
+            return False
+        return self._rank.agree(self._rank.changes_made()) <= self._holds.index(self.step)
 
     def _of_rank(self, name: str, state: Mapping[str, Any]) -> Any:
         if not is_per_rank(self._parts[name]):

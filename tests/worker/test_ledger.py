@@ -18,7 +18,7 @@ from pytest_distbench.launch.elastic.measure import measure
 from pytest_distbench.records.elastic import Change, MembershipPlan
 from pytest_distbench.records.metric import TOLD, Measurement
 from pytest_distbench.records.record import replace
-from pytest_distbench.records.timeline import Fed, Joined, read_timeline
+from pytest_distbench.records.timeline import Fed, Joined, LeftOut, read_timeline
 from pytest_distbench.worker.elastic_rank import ElasticRank
 from pytest_distbench.worker.elastic_training import Training
 
@@ -154,14 +154,14 @@ def test_a_training_that_goes_on_with_what_was_saved_is_within_every_bound(
         (
             "another model",
             {"parameters_changed_by_load", "random_state_changed_by_load"},
-            "the parameters of trained 0 are not those",
+            "the parameters of the optimizer that steps are not those",
         ),
         ("running mean anew", {"parameters_changed_by_load"}, "the buffers of model are not those"),
         ("moments zeroed", {"optimizer_moments_changed_by_load"}, "what the optimizer optimizer remembers is not"),
         (
             "another optimizer",
             {"optimizer_moments_changed_by_load", "optimizer_state_lost", "optimizer_step_changed_by_load"},
-            "what the optimizer trained 0 remembers is not what was saved",
+            "what the optimizer that steps remembers is not what was saved",
         ),
         ("a step forgotten", {"optimizer_step_changed_by_load"}, r"counted as many steps as when .* \(7, 8, 8\)"),
         ("another rate", {"learning_rate_changed_by_load"}, "step 9 had the learning rate 0.01, and has 0.02 now"),
@@ -213,3 +213,23 @@ def test_a_body_that_leaves_its_loop_early_has_skipped_what_was_to_come(
 
     assert skipped.value == 8 + 20
     assert str(skipped.facts[TOLD]).startswith("1 of 2 epochs that training.batches was asked for were never begun; ")
+
+
+def test_what_takes_part_in_the_first_step_and_was_not_handed_over_is_noted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in ENVIRONMENT.items():
+        monkeypatch.setenv(name, value)
+    (tmp_path / "checkpoints").mkdir()
+    rank = make_rank(tmp_path, 0)
+    model = torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.Dropout(0.5))
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+    for batch in rank.training(model=model).batches(samples=4, batch=2, epochs=1):
+        model(torch.ones(len(batch), 2)).square().mean().backward()
+        optimizer.step()
+    [line] = [line for line in read_timeline(tmp_path / "timeline.jsonl") if isinstance(line, LeftOut)]
+
+    assert line.parts == [
+        "the optimizer Adam, which steps: rank.training(optimizer=...)",
+        "random streams (torch): rank.training(random=rank.random_streams())",
+    ]

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from math import isclose
 
 from pytest_distbench.launch.elastic.history import History, Worker
-from pytest_distbench.records.timeline import Fed, Held, HeldAt
+from pytest_distbench.records.timeline import STEPS, Fed, Held, HeldAt
 
 PARAMETERS = "parameters_changed_by_load"
 MOMENTS = "optimizer_moments_changed_by_load"
@@ -103,7 +103,8 @@ def _compare(
             saved = getattr(writer, field)
             for name, value in getattr(line, field).items():
                 if name in saved and saved[name] != value:
-                    told = words.format(name) + (f" ({value or 'none'}, {saved[name]})" if metric == STEP else "")
+                    called = f"the optimizer {name}" if metric == PARAMETERS and name.startswith(STEPS) else name
+                    told = words.format(called) + (f" ({value or 'none'}, {saved[name]})" if metric == STEP else "")
                     is_telling = metric in (PARAMETERS, MOMENTS)  # a count of steps says nothing that they do not
                     yield metric, told, older_with(field, name, value) if is_telling else 0
     if (line := held.get("load")) is not None:
