@@ -214,6 +214,8 @@ class Held(_Line, frozen=True, kw_only=True, tag="held"):
     position: int
     parameters: dict[str, str] = {}
     buffers: dict[str, str] = {}
+    built: dict[str, str] = {}
+    """Of each buffer that no checkpoint keeps, as it is not persistent: each generation builds it anew."""
     moments: dict[str, dict[str, str]] = {}
     """Of each optimizer, by the names of its slots: ``exp_avg``."""
     steps: dict[str, str] = {}

@@ -66,6 +66,7 @@ class Ledger:
             training,
             parameters={**self._parameters(), **{name: digests.of_parameters(o) for name, o in stepped.items()}},
             buffers=self._buffers(),
+            built=self._built(),
             moments={name: digests.of_moments(o) for name, o in {**self._optimizers, **stepped}.items()},
             steps={name: digests.steps_of(o) for name, o in {**self._optimizers, **stepped}.items()},
             rates={name: digests.rates_of(o) for name, o in self._optimizers.items()},
@@ -99,6 +100,7 @@ class Ledger:
             training,
             parameters=self._parameters(),
             buffers=self._buffers(),
+            built=self._built(),
             moments={name: digests.of_moments(o) for name, o in self._optimizers.items()},
             steps={name: digests.steps_of(o) for name, o in self._optimizers.items()},
             states=self._states(of=self._fresh),
@@ -179,7 +181,14 @@ class Ledger:
         return {name: digests.of_tensors(model.named_parameters()) for name, model in self._models.items()}
 
     def _buffers(self) -> dict[str, str]:
-        return {name: digests.of_tensors(_saved_buffers(model)) for name, model in self._models.items()}
+        return {name: digests.of_tensors(_buffers(model, saved=True)) for name, model in self._models.items()}
+
+    def _built(self) -> dict[str, str]:
+        return {
+            f"{model}.{name}": digests.of_tensors([("", buffer)])
+            for model, part in self._models.items()
+            for name, buffer in _buffers(part, saved=False)
+        }
 
     def _states(self, of: Collection[str] | None = None) -> dict[str, str]:
         parts = {name: part for name, part in self._others.items() if of is None or name in of}
@@ -238,7 +247,7 @@ def _trained(index: int) -> str:
     return f"{STEPS} ({index + 1})" if index else STEPS
 
 
-def _saved_buffers(model: torch.nn.Module) -> list[tuple[str, torch.Tensor]]:
-    """Those that a checkpoint keeps."""
+def _buffers(model: torch.nn.Module, *, saved: bool) -> list[tuple[str, torch.Tensor]]:
+    """Those that a checkpoint keeps, or the others."""
     kept = model.state_dict()
-    return [(name, buffer) for name, buffer in model.named_buffers() if name in kept]
+    return [(name, buffer) for name, buffer in model.named_buffers() if (name in kept) is saved]

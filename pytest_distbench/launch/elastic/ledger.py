@@ -74,6 +74,8 @@ def _of_loads(history: History) -> Iterator[Mismatch]:
         writer, own = those[-1][0], those[-1].get(worker.joined.rank)
         older = [lines[0] for (of, at), lines in saves.items() if at < step and of < generation and 0 in lines]
         found = [*_compare(worker.held, writer, own, older), *_reset(worker.held, writer, own)]
+        if own is not None and (former := history.workers.get((own.generation, own.slot))) is not None:
+            found += _built_otherwise(worker, former, own)
         for metric, what, was_older in found:
             behind = f"{what}, behind the checkpoint of step {step}"
             yield Mismatch(metric, generation, worker.joined.slot, behind)
@@ -139,6 +141,19 @@ def _reset(held: Mapping[HeldAt, Held], writer: Held, own: Held | None) -> Itera
         came_back = source is not None and source.states.get(name) == load.states.get(name) != state
         if came_back and load.fresh.get(name) == state:
             yield STATE, f"the state of {name} came back, and at the first batch is as it was before the load", 0
+
+
+def _built_otherwise(worker: Worker, former: Worker, own: Held) -> Iterator[tuple[str, str, int]]:
+    """Buffers that no checkpoint keeps, and that did not change in training, but for this generation.
+
+    Built for another number of nodes, or for another rank, they may well be others.
+    """
+    begin, begun = worker.held.get("begin"), former.held.get("begin")
+    if begin is None or begun is None or worker.joined.world_size != former.joined.world_size:
+        return
+    for name, built in begin.built.items():
+        if own.built.get(name) == begun.built.get(name) not in (None, built):
+            yield PARAMETERS, f"the buffer {name}, which is not saved, is not built as it was before", 0
 
 
 def _of_rates(history: History) -> Iterator[Mismatch]:
