@@ -173,7 +173,7 @@ def _learning_lost(history: History) -> list[Measurement]:
         return found
     relapse = worst_relapse(history)
     facts: dict[str, Scalar] = {TOLD: relapse.told} if relapse.told else {}
-    most = Bound(side="most", value=MOST_LOST, where=_WHERE)
+    most = Bound(side="most", value=MOST_LOST, where=_WHERE, is_default=True)
     share = Measurement(name="learning_lost", unit="", better="info", value=relapse.share, facts=facts, bounds=[most])
     return [*found, share]
 
@@ -295,7 +295,7 @@ def _longest_interval(history: History, claimed: int) -> int | None:
 def _none(name: str, value: int, told: str = "") -> Measurement:
     """A count of what there may be none of; where there is one, what is told of it."""
     facts: dict[str, Scalar] = {TOLD: told} if told else {}
-    none = Bound(side="most", value=0, where=_WHERE)
+    none = Bound(side="most", value=0, where=_WHERE, is_default=True)
     return Measurement(name=name, unit="", better="exact", value=value, facts=facts, bounds=[none])
 
 
