@@ -231,7 +231,7 @@ def _tell_left_out(job: ElasticJob, lines: Sequence[Line]) -> list[str]:
     has_changes = job.plan.changes or job.plan.cycle is not None
     if not parts or not has_changes or job.checkpoint_every is None:
         return []
-    return [f"not handed over, and so not judged across changes: {'; '.join(parts)}"]
+    return [f"not handed over, so that no checkpoint keeps it and no load of it is judged: {'; '.join(parts)}"]
 
 
 def software_of(reports: Iterable[RankReport]) -> dict[str, str]:

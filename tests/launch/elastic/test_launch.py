@@ -146,7 +146,7 @@ def test_what_a_body_did_not_hand_over_is_remarked_once(plan: LaunchPlan) -> Non
 
     assert record(plan, timeline).remarks == []  # nothing is to be compared
     assert record(plan, timeline, job=changed).remarks == [
-        f"not handed over, and so not judged across changes: {schedule}; random streams: ..."
+        f"not handed over, so that no checkpoint keeps it and no load of it is judged: {schedule}; random streams: ..."
     ]
 
 
