@@ -110,10 +110,10 @@ class Training(abc.ABC):
             self._ledger.note_inputs(self.step + 1)
             draws_samples = self._drawn is not None
             self._note_drawn()
+            if self._taken == 0:  # the first step of a generation is none that is timed
+                self._ledger.note_left_out(draws_samples=draws_samples)
             if self._counts():
                 self._take_step(count, told, is_last=self.position + count == samples)
-                if self._taken == 1:
-                    self._ledger.note_left_out(draws_samples=draws_samples)
                 self._keep()
         self._part()
 

@@ -108,7 +108,7 @@ class Ledger:
         )
 
     def note_left_out(self, *, draws_samples: bool) -> None:
-        """Behind the first step: what took part in it, and was not handed over.
+        """At the end of the first step: what took part in it, and was not handed over.
 
         Args:
             draws_samples: the body chooses its samples itself.
