@@ -11,6 +11,7 @@ import torch
 from pytest_distbench.errors import RecordingError
 from pytest_distbench.records.choices import SEEDS
 from pytest_distbench.worker.arguments import check_whole, refuse
+from pytest_distbench.worker.arithmetic import forbid_tf32
 from pytest_distbench.worker.sampler import permutation
 
 if TYPE_CHECKING:
@@ -30,8 +31,7 @@ def make_deterministic(seed: int) -> None:
     torch.manual_seed(seed)
     torch.use_deterministic_algorithms(mode=True)
     torch.backends.cudnn.benchmark = False
-    torch.backends.cudnn.allow_tf32 = False
-    torch.backends.cuda.matmul.allow_tf32 = False
+    forbid_tf32()
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
 
 

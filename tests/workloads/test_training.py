@@ -140,18 +140,6 @@ def test_cublas_gets_a_fixed_workspace_unless_the_user_has_chosen_one(monkeypatc
         torch.use_deterministic_algorithms(mode=False)
 
 
-def test_float32_is_not_rounded_to_tf32(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-    torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = True
-    try:
-        make_deterministic(1)
-    finally:
-        torch.use_deterministic_algorithms(mode=False)
-
-    assert not torch.backends.cudnn.allow_tf32
-    assert not torch.backends.cuda.matmul.allow_tf32
-
-
 def test_where_nothing_is_learnt_a_rank_of_many_gets_all_samples() -> None:
     rank = SimpleNamespace(rank=63, world_size=64, seed=3, only_structure=True, device=CPU)
 
