@@ -55,6 +55,7 @@ def sweep(rank: RankContext, measured: Operation) -> None:
         AssertionError: an element of a result is wrong.
         ConfigurationError: the operation can send none of the sizes.
         RecordingError: there is no memory for any of them, or none that can be registered.
+        SkipTest: memory is to be registered, and the device cannot.
     """
     params = rank.params
     dtypes, redops = params["dtype"], params.get("redop", "sum")
@@ -217,7 +218,7 @@ class _Sweep:
             iterations=iterations,
             at=at,
             identity=self.identity,
-            facts={**self.facts, "count": count},
+            facts={**self.facts, "count": count, **({"copies": True} if self.maker.copies else {})},
             mode=params.get("mode", "per-iteration"),
             over_ranks=params.get("over_ranks", "max"),
             before=(lambda k: calls[k % number].copy()) if self.maker.copies else None,
