@@ -20,6 +20,7 @@ from pytest_distbench.workloads.collectives import OPERATIONS
 
 pytestmark = pytest.mark.spawn
 
+ROOT = Path(__file__).parents[2]
 QUEUED_S = 0.3
 FOR_EVER_S = 1000.0
 LIMIT_S = 20.0
@@ -145,6 +146,19 @@ def test_a_sweep_beyond_1_mib_warms_the_device_up_with_a_message_that_the_operat
     assert record.reason == ""
     wrong = {m.at["operation"]: m.value for m in record.measurements if m.name == "wrong_elements"}
     assert wrong == dict.fromkeys(OPERATIONS.keys() - {"barrier"}, 0)
+
+
+@pytest.mark.parametrize("way", ["ddp", "fsdp"])
+def test_the_shipped_transformer_tells_tokens_per_second_and_memory(on_cuda: Launch, way: str) -> None:
+    on_cuda.file = ROOT / "suites/training/throughput.py"
+    record = on_cuda("train", params={"way": way}, backend="nccl")
+
+    assert record.reason == ""
+    found = {m.key: m.value for m in record.measurements}
+    assert found["parameters"] == 807_488
+    assert (found["tokens_per_second"] or 0) > 0
+    assert {f"memory[of={of}]" for of in ("allocated", "reserved", "device")} <= found.keys()
+    assert record.software["autocast"] == ("bfloat16" if way == "ddp" else "off")
 
 
 def test_ranks_wait_for_one_another_in_time_and_without_the_device(on_cuda: Launch) -> None:
