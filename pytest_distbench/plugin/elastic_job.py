@@ -246,20 +246,17 @@ def _plain(part: AnyRecord) -> AnyRecord:
 def check_room(given: Arguments, settings: Settings, wanted: int, what: str, *, oversubscribed: object) -> int | None:
     """Skip the test where it wants more than this run was given, and does not say that it may be oversubscribed.
 
+    Of GPUs each node has its own, whatever the test says.
+
     Returns:
         The cores of this host, where they are fewer than what is wanted, and the test has asked for that; else None.
-
-    Raises:
-        Misuse: GPUs cannot be shared so.
     """
     if not isinstance(oversubscribed, bool):
         given.refuse(f"oversubscribed={show(oversubscribed)}; wanted True or False")
     if wanted <= settings.largest:
         return None
-    if not oversubscribed:
+    if not oversubscribed or settings.gpu:
         pytest.skip(f"not run: needs {wanted} {what}, {settings.largest} ranks given")
-    if settings.gpu:
-        given.refuse(f"oversubscribed=True: {wanted} {what} need as many GPUs; each is one's alone")
     return hardware.cores() if wanted > hardware.cores() else None
 
 

@@ -58,7 +58,9 @@ class Training(abc.ABC):
         self._samples = 0
         self._end: int | None = None
 
-    def batches(self, *, samples: int, batch: int, epochs: int) -> Iterator[torch.Tensor]:
+    def batches(
+        self, *, samples: int, batch: int, epochs: int, device: torch.device | str | None = None
+    ) -> Iterator[torch.Tensor]:
         """Indices of the samples that this rank trains on, step by step, from where the training is to its end.
 
         Each epoch has every sample once, whatever the ranks are that share it. A batch may have a few samples more
@@ -68,9 +70,10 @@ class Training(abc.ABC):
             samples: in the whole training set, as many as there may be nodes at least.
             batch: per rank.
             epochs: of the whole training.
+            device: where the indices are, which is where the samples are; None: the rank's.
 
         Returns:
-            Batches (n,) of indices, int64, on the CPU.
+            Batches (n,) of indices, int64.
 
         Raises:
             RecordingError: an argument is not what is wanted.
@@ -80,19 +83,21 @@ class Training(abc.ABC):
         batch = check_whole(call, "batch", batch, least=1)
         epochs = check_whole(call, "epochs", epochs, least=1)
         self._want(samples, epochs)
-        return self._batches(samples, batch, epochs)
+        return self._batches(samples, batch, epochs, self._rank.device if device is None else device)
 
-    def _batches(self, samples: int, batch: int, epochs: int) -> Iterator[torch.Tensor]:
+    def _batches(self, samples: int, batch: int, epochs: int, device: torch.device | str) -> Iterator[torch.Tensor]:
         rank = self._rank
-        order, of = torch.empty(0), -1
+        order = sent = torch.empty(0)
+        of = -1
         while self._meet(epochs if self._end is None else self._end):
             if of != self.epoch:
                 order, of = sampler.permutation(samples, seed=rank.seed, epoch=self.epoch), self.epoch
+                sent = order.to(device)  # once an epoch: a step would wait for the device
             count = sampler.next_count(
                 samples - self.position, batch=batch, world_size=rank.world_size, most=self._job.most
             )
-            chosen = order[self.position : self.position + count]
-            mine = sampler.share(chosen, rank=rank.rank, world_size=rank.world_size)
+            step = slice(self.position, self.position + count)
+            mine = sampler.share(order[step], rank=rank.rank, world_size=rank.world_size)
             self._note(
                 Batch(
                     t=time.monotonic(),
@@ -104,7 +109,7 @@ class Training(abc.ABC):
                 )
             )
             self._ledger.watch_inputs(self._taken)
-            yield mine
+            yield sampler.share(sent[step], rank=rank.rank, world_size=rank.world_size)
             rank.synchronize()
             told, self._told = self._told, {}
             self._ledger.note_inputs(self.step + 1)

@@ -131,6 +131,18 @@ def test_more_nodes_than_ranks_are_not_run(project: Project) -> None:
     result.stdout.fnmatch_lines(["*not run: needs 3 nodes, 2 ranks given*"])
 
 
+@pytest.mark.parametrize("given", [{}, {"oversubscribed": True}])
+def test_more_nodes_than_gpus_are_not_run(
+    project: Project, gpus: Callable[[int], None], given: dict[str, bool]
+) -> None:
+    gpus(2)
+    made = project(TEST.replace("{call}", f"body, nodes=(1, 4), **{given}"))
+    result = run(made, "--gpu", "-rs")
+
+    result.stdout.fnmatch_lines(["*not run: needs 4 nodes, 2 ranks given*"])
+    result.assert_outcomes(skipped=1)
+
+
 def test_more_nodes_than_ranks_are_run_where_the_test_asks_for_it_and_no_clock_is_judged(
     made_up: pytest.Pytester,
 ) -> None:

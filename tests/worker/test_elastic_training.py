@@ -66,6 +66,18 @@ def test_each_epoch_has_every_sample_once_and_the_rest_goes_to_the_last_step(mak
     ]  # fmt: skip
 
 
+def test_indices_are_where_the_samples_are_and_the_timeline_has_them(make_rank: MakeRank) -> None:
+    rank = make_rank()
+    rank.device = torch.device("meta")
+    rank.synchronize = lambda: None  # type: ignore[method-assign]
+    first = next(rank.training().batches(samples=10, batch=3, epochs=2))
+    on_cpu = next(make_rank(1).training().batches(samples=10, batch=3, epochs=2, device="cpu"))
+    noted = [line.samples for line in read_timeline(timeline(rank)) if isinstance(line, Batch)]
+
+    assert (first.device.type, first.shape) == ("meta", (3,))
+    assert noted == [on_cpu.tolist()] * 2
+
+
 def timeline(rank: ElasticRank) -> Path:
     return rank._files.timeline
 
