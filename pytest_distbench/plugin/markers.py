@@ -35,7 +35,7 @@ class Requirement:
     """What a test's markers ask for. None: the run's setting applies.
 
     Attributes:
-        timeout_s: for one launch.
+        timeout_s: seconds that one launch may take.
         launches: judged first.
         tolerance: fraction, or one per metric name.
         metrics: names of the metrics that are judged; the others are only shown.
