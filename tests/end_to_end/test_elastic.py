@@ -1,4 +1,4 @@
-"""An elastic job under real torchrun agents: the README's example, and one that is killed in the middle of a change."""
+"""An elastic job under real torchrun agents: the example of docs/writing.md, and one that is killed in a change."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from pytest_distbench.store.run_record import read_run_record
 
 pytestmark = pytest.mark.spawn
 
-README = (Path(__file__).parents[2] / "README.md").read_text()
-[EXAMPLE] = [block for block in re.findall(r"```python\n(.*?)```", README, re.DOTALL) if "def test_lost_node" in block]
+PAGE = (Path(__file__).parents[2] / "docs" / "writing.md").read_text()
+[EXAMPLE] = [block for block in re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL) if "def test_lost_node" in block]
 COMMAND = ("--world-size", "2", "--distbench-launcher=torchrun")
 """A launcher that prepares nothing, for nodes are not started by it."""
 
 
 @pytest.mark.usefixtures("closed_doors")
-def test_the_example_of_the_readme_loses_a_node_and_every_sample_is_trained_on_once(
+def test_the_example_loses_a_node_and_every_sample_is_trained_on_once(
     pytester: pytest.Pytester, capsys: pytest.CaptureFixture[str]
 ) -> None:
     pytester.makepyfile(test_mine=EXAMPLE)
