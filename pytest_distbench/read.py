@@ -41,8 +41,8 @@ from pytest_distbench.records.kinds import METRIC_KINDS, Better
 from pytest_distbench.records.metric import Scalar
 from pytest_distbench.records.reader import Reader
 
-NUMBER = r"([-+]?(?:\d[\d,]*\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)"
-"""A group that takes a whole number, for patterns: ``stdout(r"loss " + NUMBER)``."""
+NUMBER = r"([-+]?(?:\d[\d,]*\.?\d*|\.\d+)(?:[eE][-+]?\d+)?|[-+]?(?i:nan|inf(?:inity)?)\b)"
+"""A group that takes a whole number, nan and inf too, for patterns: ``stdout(r"loss " + NUMBER)``."""
 
 
 class Reading(TypedDict, total=False):

@@ -11,7 +11,7 @@ from pathlib import Path
 from pytest_distbench.commands.contract import Adder, NegativeError
 from pytest_distbench.errors import ConfigurationError, DistbenchError
 from pytest_distbench.judging.runs import compare_runs
-from pytest_distbench.judging.update_policy import FEWEST_LAUNCHES
+from pytest_distbench.judging.update_policy import FEWEST_LAUNCHES, impossible_value
 from pytest_distbench.records.choices import DEFAULT_TOLERANCE, MOST_TOLERANCE, TOLERANCE_WANTED
 from pytest_distbench.records.kinds import VERDICT_KINDS
 from pytest_distbench.records.run import RunRecord
@@ -55,7 +55,8 @@ def add(add_parser: Adder) -> None:
 def _compare(options: argparse.Namespace) -> Iterator[str]:
     if not 0 <= options.tolerance <= MOST_TOLERANCE:
         raise DistbenchError(f"--tolerance {options.tolerance}: wanted {TOLERANCE_WANTED}")
-    comparison = compare_runs(read_run_record(options.old), read_run_record(options.new), tolerance=options.tolerance)
+    old, new = (_read_possible(path) for path in (options.old, options.new))
+    comparison = compare_runs(old, new, tolerance=options.tolerance)
     if not comparison.verdicts and not comparison.lost:
         raise DistbenchError(f"{options.old} and {options.new} hold no judged case")
     counts: Counter[str] = Counter()
@@ -85,6 +86,15 @@ def _compare(options: argparse.Namespace) -> Iterator[str]:
     failing = sum(counts[kind] for kind, row in VERDICT_KINDS.items() if row.fails)
     if options.fail and (failing or comparison.failed or comparison.lost or not judged):
         raise NegativeError
+
+
+def _read_possible(path: Path) -> RunRecord:
+    """A run record, unless it holds what cannot have been measured, and would be judged."""
+    record = read_run_record(path)
+    for result in record.results:
+        if why := impossible_value(result.launches):
+            raise DistbenchError(f"{path}: {result.nodeid}: {why}; it cannot be judged: measure again")
+    return record
 
 
 def _report(options: argparse.Namespace) -> Iterator[str]:

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
+import hashlib
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import BinaryIO
 
+import msgspec
+
 from pytest_distbench.commands import acceptance
 from pytest_distbench.commands.contract import Adder, choose_entries, read_chosen
-from pytest_distbench.errors import ConfigurationError, DistbenchError
+from pytest_distbench.errors import ConfigurationError, DistbenchError, StoredFileError
+from pytest_distbench.records.case import EntryName
 from pytest_distbench.report.escape import escape_cell
 from pytest_distbench.store.baselines import BaselineFile, BaselineStore
 from pytest_distbench.store.exchange import entries_of, write_json
@@ -73,15 +78,39 @@ def _export(options: argparse.Namespace) -> Iterator[str]:
     yield f"{number} {'entry' if number == 1 else 'entries'} written to {options.output}"
 
 
+def _refuse_contradictions(found: Iterable[tuple[str, BaselineFile]]) -> None:
+    """Of two entries of one name that differ nobody knows which is meant.
+
+    Raises:
+        DistbenchError: there are such two.
+    """
+    seen: dict[EntryName, tuple[str, bytes]] = {}
+    for place, file in found:
+        digest = hashlib.blake2b(msgspec.json.encode(file.entry, order="sorted")).digest()
+        first, known = seen.setdefault(file.name, (place, digest))
+        if known != digest:
+            raise DistbenchError(
+                f"{first} and {place} contradict each other: both hold {file.name} of {file.platform}, with other "
+                "values: nothing imported. Remove one of them"
+            )
+
+
 def _import(options: argparse.Namespace) -> Iterator[str]:
     if options.kind:
         yield from acceptance.import_numbers(options)
         return
     choice = selection(options.parts)
     counts = {"new": 0, "replaced": 0, "kept": 0}
-    for file in (file for source in options.source for file in entries_of(source)):
-        if not choice(file.name) or options.platform not in ("", file.platform):
-            continue
+
+    def chosen() -> Iterator[tuple[str, BaselineFile]]:
+        for source in options.source:
+            for place, file in entries_of(source):
+                if choice(file.name) and options.platform in ("", file.platform):
+                    yield place, file
+
+    with contextlib.suppress(StoredFileError):  # told below, when what stands before it is in
+        _refuse_contradictions(chosen())
+    for _, file in chosen():
         store = BaselineStore(options.baselines, file.platform)
         stored = store.entry(file.test, file.key)
         done = "new" if stored is None else "kept" if stored == file.entry or options.existing == "keep" else "replaced"

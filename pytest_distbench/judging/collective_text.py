@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from pytest_distbench.records.fingerprint import Collective
+from pytest_distbench.records.fingerprint import PICKLE, Collective
 from pytest_distbench.records.record import replace
 from pytest_distbench.units import format_bytes
 
@@ -111,11 +111,13 @@ class _Shown(NamedTuple):
 def _tell(counts: Mapping[Collective, int], op: str, shown: _Shown) -> str:
     """``214 all_reduce of 4 KiB to 100 KiB float32 (sum)``."""
     size = format_bytes if shown.is_rounded else "{:,} B".format
-    sizes = sorted({c.message_bytes for c in counts})
+    sizes = sorted({c.message_bytes for c in counts if c.dtype != PICKLE})
     words = [str(sum(counts.values())), *([op] if op else [])]
-    if sizes[-1]:
+    if sizes and sizes[-1]:
         span = size(sizes[0]) if len(sizes) == 1 else f"{size(sizes[0])} to {size(sizes[-1])}"
         words += ["of", span]
+    elif shown.dtype and not sizes:
+        words.append("of")
     if shown.dtype and (kinds := sorted({c.dtype for c in counts} - {""})):
         words.append(" and ".join(kinds))
     if shown.how and (ways := sorted({c.how for c in counts if c.how})):

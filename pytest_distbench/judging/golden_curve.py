@@ -134,7 +134,8 @@ class Disagreement:
 
 
 _SEED_OF_A_SCRIPT = (
-    'seed it: give the script args=["--seed", "{seed}"], and let it call torch.manual_seed before the model is made'
+    'seed it: give the script args=["--seed", "{seed}"], or ["seed={seed}"] where it takes such ones, and let it call '
+    "torch.manual_seed before the model is made"
 )
 _SEED = (
     "seed it: torch.manual_seed(rank.seed) before the model is made; a script gets its seed by "

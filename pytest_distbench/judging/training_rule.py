@@ -207,7 +207,7 @@ def _judge_same(family: Family) -> Verdict:
     if abs(shift) <= accepted:
         return _settle(family, "unchanged", limit=_share(accepted, scale))
     if len(shifts) < 2:
-        return _settle(family, "inconclusive", _one_seed(shift, scale), limit=_share(accepted, scale))
+        return _settle(family, "inconclusive", _one_seed(family, shift, scale), limit=_share(accepted, scale))
     noise = student_t_quantile(1 - ALPHA / 2, len(shifts) - 1) * statistics.stdev(shifts) / math.sqrt(len(shifts))
     limit = max(accepted, noise)
     if abs(shift) > limit:
@@ -249,7 +249,7 @@ def _judge_steps(family: Family) -> Verdict:
     if n_old + n_new < 3:
         if abs(now - before) <= accepted:
             return _settle(family, "unchanged", "within the resolution", limit=_share(accepted, before))
-        return _settle(family, "inconclusive", _one_seed(now - before, before), limit=_share(accepted, before))
+        return _settle(family, "inconclusive", _one_seed(family, now - before, before), limit=_share(accepted, before))
     stdev = math.sqrt((squares_old + squares_new) / (n_old + n_new - 2))
     limit = max(accepted, noise_limit(stdev, n_old, n_new, STEPS_ALPHA))
     if now - before > limit:
@@ -275,7 +275,7 @@ def _judge_floor(family: Family) -> Verdict:
         bounds.append(_noise(old, new, ALPHA))
     limit = max(bounds)
     if len(old) == 1 and samples is None and now < before - limit:
-        return _settle(family, "inconclusive", _one_seed(now - before, before) + ", or evaluation_samples=")
+        return _settle(family, "inconclusive", _one_seed(family, now - before, before, "evaluation_samples="))
     if before - now > limit:
         return _settle(family, "regressed", limit=_share(limit, before))
     if now - before > limit and len(bounds) > 1:
@@ -336,9 +336,13 @@ def _verdict(
     )
 
 
-def _one_seed(change: float, scale: float) -> str:
-    share = f"by {abs(change / scale):.1%}" if scale else f"by {abs(change):.4g}"
-    return f"one seed moved {share}: that may be chance; more seeds tell (seeds=range(5); of a script a run each)"
+def _one_seed(family: Family, change: float, scale: float, *others: str) -> str:
+    """How far one seed moved, and what would tell whether that is chance: where the curve is red, it is none."""
+    moved = f"one seed moved by {abs(change / scale):.1%}" if scale else f"one seed moved by {abs(change):.4g}"
+    if family.same_software and not family.same_arithmetic:
+        return f"{moved}, after a curve that departs"
+    ways = ", or ".join(("(seeds=range(5); of a script a run each)", *others))
+    return f"{moved}: that may be chance; more seeds tell {ways}"
 
 
 def _share(limit: float, scale: float) -> float:

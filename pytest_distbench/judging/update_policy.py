@@ -77,8 +77,8 @@ def why_not_storable(launches: Sequence[LaunchRecord], *, fewest: int = 2) -> st
     lacking = [
         m.key for m in judged if m.value is None and not (METRIC_KINDS[m.better].rule == "steps" and m.name in reached)
     ]
-    if impossible := next(((m.key, why) for m in _recorded(launches) if (why := _why_impossible(m))), None):
-        return f"{impossible[0]}: {impossible[1]}"
+    if impossible := impossible_value(launches):
+        return impossible
     if idle := next(((m.key, why) for m in judged if (why := why_nothing_was_timed(m))), None):
         return f"{idle[0]}: {idle[1]}; {_TIME_ALL}"
     if not lacking:
@@ -86,6 +86,11 @@ def why_not_storable(launches: Sequence[LaunchRecord], *, fewest: int = 2) -> st
         return f"{single} has one value, which says nothing about its noise: {_AT_LEAST_TWO}" if single else ""
     missed = f"{lacking.count(lacking[0])} of {len(launches)} launches"
     return f"{lacking[0]} has no value in {missed}: a baseline needs one in each"
+
+
+def impossible_value(launches: Sequence[LaunchRecord]) -> str:
+    """What of these launches nothing can be measured with, and why; empty: there is no such value."""
+    return next((f"{m.key}: {why}" for m in _recorded(launches) if (why := _why_impossible(m))), "")
 
 
 def _recorded(launches: Sequence[LaunchRecord]) -> Iterator[Measurement]:

@@ -33,6 +33,7 @@ from pytest_distbench.launch.membership import check_command, failed_ranks
 from pytest_distbench.launch.readers import add_readings
 from pytest_distbench.launch.reduce import merge, of_largest_process, with_load
 from pytest_distbench.launch.reports import read_reports
+from pytest_distbench.launch.standstill import LOOK_S, Standstill, below_guardian
 from pytest_distbench.launch.workplace import Leftovers, settle, watched_folder
 from pytest_distbench.machine import hardware
 from pytest_distbench.machine.secrets import mask_arguments
@@ -48,7 +49,7 @@ from pytest_distbench.records.torchrun import NOTES_VARIABLE
 COMMAND = "command"
 """Where a baseline's key names the launcher."""
 
-_LOOK_S = 0.1
+_FOLLOW_S = 0.1
 _LONGEST_SHOWN = 60
 _STACKS_S = 2.0
 """How long Python takes to write its stacks when it is told to abort."""
@@ -149,17 +150,25 @@ class _Running:
         self._start = time.perf_counter()
 
     def wait(self, timeout_s: float, follower: Follower | None) -> _Ended:
-        """Wait for its end, or make it end when its time is over."""
+        """Wait for its end, or make it end when its time is over, or where somebody has stopped who waits for it."""
         deadline = time.monotonic() + timeout_s
+        standstill, look_at = Standstill(), 0.0
+        patience_s = _FOLLOW_S if follower else LOOK_S
         handle = os.pidfd_open(self._process.pid)
         try:
             with selectors.DefaultSelector() as selector:
                 selector.register(handle, selectors.EVENT_READ)
-                while not selector.select(max(0.0, min(_LOOK_S if follower else 3600.0, deadline - time.monotonic()))):
+                while not selector.select(max(0.0, min(patience_s, deadline - time.monotonic()))):
                     if follower is not None:
                         follower.poll()
-                    if time.monotonic() >= deadline:
+                    if (now := time.monotonic()) >= deadline:
                         return self._stop()
+                    if now >= look_at:
+                        look_at = now + LOOK_S
+                        if told := standstill.look(below_guardian(self._process.pid)):
+                            self._files.trouble.write_text(told)
+                            self.end()
+                            break
         finally:
             os.close(handle)
         return self._reap(time.perf_counter() - self._start, timed_out=False)
@@ -234,6 +243,11 @@ def running_command(plan: LaunchPlan, session: str) -> Iterator[_Running]:
                 os.close(descriptor)
 
 
+def read_trouble(files: LaunchFiles) -> str:
+    """Why a launch did not come to its end, where that was noted; else empty."""
+    return files.trouble.read_text() if files.trouble.exists() else ""
+
+
 def _read_use(files: LaunchFiles) -> CommandUse:
     """What the guardian noted; nothing where it was ended before it could."""
     try:
@@ -258,7 +272,8 @@ def _is_python(process: psutil.Process) -> bool:
 
 def _make_record(plan: LaunchPlan, ended: _Ended, *, remarks: list[str]) -> LaunchRecord:
     log = error_tail(plan.files.log(0))
-    how = _tell(ended, log)
+    trouble = read_trouble(plan.files)
+    how = "was ended" if trouble else _tell(ended, log)
     if not how and (failed := failed_ranks(plan)):
         advice = "; a pipe hides exit codes: begin with 'set -o pipefail'" if "|" in " ".join(plan.body.command) else ""
         how = f"ended with exit code 0, but {failed}{advice}"
@@ -282,7 +297,7 @@ def _make_record(plan: LaunchPlan, ended: _Ended, *, remarks: list[str]) -> Laun
         peak_memory_bytes=ended.peak_memory_bytes,
     )
     measurements = []
-    reason = f"the command {how}" if how else ""
+    reason = trouble or (f"the command {how}" if how else "")
     if not how:
         try:
             reports = add_readings(replace(plan, world_size=1), _noted(plan, report))

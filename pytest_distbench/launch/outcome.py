@@ -94,6 +94,7 @@ def make_record(
         fates=fates,
         measurements=measurements,
         fingerprints=fingerprints,
+        unseen_collectives=max((r.unseen_collectives for r in told), default=0) if plan.stands_for is None else 0,
         late_s=late_s(told) if has_passed else {},
         peak_memory_bytes=largest(told) if plan.stands_for is None else 0,
         gpus=[reports[rank].gpu for rank in range(plan.processes)] if has_passed and any(r.gpu for r in told) else [],

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Iterable
+
+import psutil
 
 from pytest_distbench.launch import processes
 
@@ -32,7 +35,16 @@ class Standstill:
         if stopped is None:
             return ""
         self.told = (
-            f"the process {stopped}, which starts the ranks and waits for them, has been stopped (SIGSTOP) and did not "
-            f"go on within {STOPPED_S:g} s, and was ended; who stops one on purpose lets it go on with kill -CONT"
+            f"the process {stopped}, which starts the others and waits for them, has been stopped (SIGSTOP) and did "
+            f"not go on within {STOPPED_S:g} s, and was ended; who stops one on purpose lets it go on with kill -CONT"
         )
         return self.told
+
+
+def below_guardian(guardian: int) -> list[int]:
+    """Process ids of a guardian and of what it runs, which is the oldest of its children: the others are orphans."""
+    with contextlib.suppress(psutil.Error):
+        process = psutil.Process(guardian)
+        children = sorted(process.children(), key=psutil.Process.create_time)
+        return [guardian, *(child.pid for child in children[:1])]
+    return []

@@ -17,6 +17,7 @@ import psutil
 from pytest_distbench.launch import processes
 from pytest_distbench.launch.contract import NO_REVERSE_DNS, SESSION_VARIABLE, Exit, RunningLaunch
 from pytest_distbench.launch.logs import tail
+from pytest_distbench.launch.standstill import below_guardian
 from pytest_distbench.machine import hardware
 from pytest_distbench.records.plan import LaunchPlan
 from pytest_distbench.releases import PARTS, release_of
@@ -113,10 +114,7 @@ class _TorchrunLaunch:
         return {}
 
     def drivers(self) -> list[int]:
-        with contextlib.suppress(psutil.Error):
-            guardian = psutil.Process(self._process.pid)
-            return [guardian.pid, *(child.pid for child in guardian.children())]
-        return []
+        return below_guardian(self._process.pid)
 
     def abandon(self) -> None:
         self._open.close()

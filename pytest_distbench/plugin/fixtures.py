@@ -216,10 +216,10 @@ class Distbench:
         samples = self._session.samples(launched)
         with self._lend_terminal():
             result = self._guard(lambda: self._session.run(request, samples, reference))
-        run = self._keep(samples, self._finish(result))
-        measured = {m.name for launch in run.launches for m in launch.measurements}
-        for name, meant in request.terms.misspelt(measured | {v.name for v in run.verdicts.values()}).items():
+        measured = {m.name for launch in result.launches for m in launch.measurements}
+        for name, meant in request.terms.misspelt(measured | {v.name for v in result.verdicts}).items():
             self._node.warn(DistbenchWarning(f"nothing called {name!r} was judged; is {meant!r} meant?"))
+        run = self._keep(samples, self._finish(result))
         self._ask_about_directions(run)
         for name in request.terms.without_effect({v.name: v.better for v in run.verdicts.values()}):
             self._node.warn(DistbenchWarning(f"the tolerance for {name!r} has no effect: the metric is exact"))

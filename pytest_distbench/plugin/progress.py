@@ -62,9 +62,9 @@ class Progress:
     def announce(self, text: str) -> None:
         """Show at once what the run waits for, under -q and in a worker of pytest-xdist too."""
         if self._live:
-            self._draw(self._line(text, time.monotonic()))
+            self._draw(self._words(text))
         else:
-            self._write(f"\ndistbench: {self._line(text, time.monotonic())}\n")
+            self._write(f"\ndistbench: {self._words(text)}\n")
 
     def show_output(self, rank: int, line: str) -> None:
         """Show a line a rank has printed (-s)."""
@@ -78,8 +78,10 @@ class Progress:
 
     def _line(self, text: str, now: float) -> str:
         minutes, seconds = divmod(int(now - self._started), 60)
-        words = escape(f"{self._title}  {text}".replace("\n", " ")).replace("\t", " ")
-        return f"{words}  {minutes:02}:{seconds:02}"
+        return f"{self._words(text)}  {minutes:02}:{seconds:02}"
+
+    def _words(self, text: str) -> str:
+        return escape(f"{self._title}  {text}".replace("\n", " ")).replace("\t", " ")
 
     def _draw(self, line: str) -> None:
         writer = self._reporter._tw

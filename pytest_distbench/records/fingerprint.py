@@ -12,6 +12,9 @@ from pytest_distbench.records.record import Record
 NOT_RECORDED = "collectives are not recorded by"
 """How the reason begins where this torch cannot give a fingerprint: true of a whole run, and told once in it."""
 
+PICKLE = "pickle"
+"""In place of the dtype of a pickled Python object, whose bytes are told as 0: they vary with the object's value."""
+
 ALL = "all"
 """Key of what every rank has."""
 
@@ -24,7 +27,7 @@ class Collective(Record, frozen=True, array_like=True):
 
     op: str
     dtype: str
-    """Empty where nothing is sent, as in a barrier."""
+    """Empty where nothing is sent, as in a barrier; ``pickle`` where it is a Python object."""
     message_bytes: Annotated[int, msgspec.Meta(ge=0)]
     """Bytes one rank puts in."""
     group: str

@@ -32,6 +32,8 @@ class LaunchRecord(Record, frozen=True, kw_only=True):
     measurements: list[Measurement] = []
     fingerprints: dict[str, Fingerprint] = {}
     """By the metric whose iteration it describes; ``training_start`` is what came before a training's first step."""
+    unseen_collectives: int = 0
+    """That a rank of a body without fingerprints entered, the most of any; see :class:`RankReport`."""
     late_s: dict[str, list[float]] = {}
     """By the same keys: how long after the first rank each rank entered the collectives, mean seconds, by rank."""
     peak_memory_bytes: int = 0

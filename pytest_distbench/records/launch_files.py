@@ -123,7 +123,7 @@ class LaunchFiles:
 
     @property
     def trouble(self) -> Path:
-        """Why an elastic job failed; not there where it has not."""
+        """Why what runs below a guardian did not come to its end; not there where it did."""
         return self.directory / "trouble.txt"
 
     @property

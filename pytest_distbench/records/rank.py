@@ -45,6 +45,8 @@ class RankReport(Record, frozen=True, kw_only=True):
     error: ErrorReport | None = None
     observations: list[Observation] = []
     fingerprints: dict[str, RankFingerprint] = {}
+    unseen_collectives: int = 0
+    """That a body entered which has no fingerprint: it has no loop of ``rank.timed`` or ``rank.goal``."""
     peak_memory_bytes: int | None = None
     """Of the device's allocator on CUDA, else what the body needed beyond the process it began in; None: not known."""
     load: Load | None = None

@@ -87,10 +87,16 @@ def limit(verdict: Verdict) -> str:
     return ", ".join(filter(None, [_largest_change(verdict), *bounds]))
 
 
+_LARGEST_SHARE = 2.0
+"""Of little memory a larger one is accepted, since some mebibytes always are: then their number says more."""
+
+
 def _largest_change(verdict: Verdict) -> str:
     if verdict.limit is None or not METRIC_KINDS[verdict.better].is_judged:
         return ""
     kind = METRIC_KINDS[verdict.better]
+    if kind.rule == "memory" and verdict.limit > _LARGEST_SHARE and verdict.baseline is not None:
+        return f"+{quantity(verdict.limit * verdict.baseline, verdict.unit)}"
     return "exact" if kind.repeats_exactly and verdict.limit == 0.0 else kind.limit_text(verdict.limit)
 
 

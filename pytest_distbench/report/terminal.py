@@ -47,6 +47,7 @@ def summary_lines(results: Sequence[CaseResult], *, verbosity: int, record_comma
     lines += _needless(compared)
     lines += _drift(results)
     lines += _unrecorded(results)
+    lines += _unseen(results)
     if updated:
         lines += _updates(updated, folder)
         lines += _told(updated, {"unseeded"})
@@ -102,6 +103,17 @@ def _unrecorded(results: Sequence[CaseResult]) -> list[str]:
     reasons = ({f.missing for run in r.launches for f in run.fingerprints.values()} for r in results)
     counts = Counter(why for found in reasons for why in found if why.startswith(NOT_RECORDED))
     return [f"no fingerprint of {number} {_cases(number)}: {why}" for why, number in counts.items()]
+
+
+def _unseen(results: Sequence[CaseResult]) -> list[str]:
+    """Of bodies that communicate in loops of their own, which no fingerprint describes; once for all cases."""
+    judged = (r for r in results if r.verdicts or r.update)
+    found = [r.case.title for r in judged if any(run.unseen_collectives for run in r.launches)]
+    if not found:
+        return []
+    more = f" and {len(found) - 1} more" if len(found) > 1 else ""
+    how = 'for step in rank.timed("step", iterations=N), or rank.goal'
+    return [f"no fingerprint: {found[0]}{more}: what the body sends is not compared; wrap its loop: {how}"]
 
 
 def _title(result: CaseResult) -> str:

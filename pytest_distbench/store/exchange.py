@@ -23,21 +23,22 @@ def write_json(files: Iterable[BaselineFile], out: BinaryIO) -> None:
     out.writelines(msgspec.json.encode(file, order="sorted") + b"\n" for file in files)
 
 
-def entries_of(source: Path) -> Iterator[BaselineFile]:
-    """The entries of an exported JSON file, or of another store's folder, one at a time.
+def entries_of(source: Path) -> Iterator[tuple[str, BaselineFile]]:
+    """The entries of an exported JSON file, or of another store's folder, one at a time, and where each stands.
 
     Raises:
         StoredFileError: unreadable, or a line or file is no entry; the message says which.
     """
     if source.is_dir():
         for platform in BaselineStore(source, "").platforms():
-            yield from BaselineStore(source, platform).read_all()
+            yield from ((f"{source}, {platform}", file) for file in BaselineStore(source, platform).read_all())
         return
     try:
         with open_regular(source, next_step=_WANTED) as lines:
             number = 0
             while line := lines.readline(MAX_FILE_BYTES + 1):
                 number += 1
-                yield BASELINE_FILES.parse(line, Path(f"{source}:{number}"), next_step=_WANTED)
+                place = f"{source}:{number}"
+                yield place, BASELINE_FILES.parse(line, Path(place), next_step=_WANTED)
     except OSError as error:
         raise StoredFileError(source, f"cannot read: {error.strerror or error}", _WANTED) from error

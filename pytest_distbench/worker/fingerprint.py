@@ -21,7 +21,7 @@ import torch
 import torch.distributed as dist
 from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook
 
-from pytest_distbench.records.fingerprint import NOT_RECORDED, Beyond, Collective, RankFingerprint
+from pytest_distbench.records.fingerprint import NOT_RECORDED, PICKLE, Beyond, Collective, RankFingerprint
 from pytest_distbench.records.flight import FlightEntry, FlightRecording
 from pytest_distbench.records.record import replace
 from pytest_distbench.releases import PARTS, RECORDER_SIZE_VARIABLES, text
@@ -139,6 +139,10 @@ class Watch:
             return 0
         entered = torch_internals.entered_in_all_groups()
         return None if entered is None else entered - self._entered_apart - self._entered_beside
+
+    def unseen(self) -> int:
+        """Collectives of the workload so far where no fingerprint is of any of them, without send and recv."""
+        return 0 if self.found else max(0, self.entered() or 0)
 
     def follow(self, key: str) -> Follower:
         """Whoever follows the steps of the loop that is described under ``key``."""
@@ -271,14 +275,26 @@ def _fingerprint(window: _Window, notes: Sequence[Note]) -> RankFingerprint:
 
 
 def _rows(collectives: Iterable[Collective]) -> list[Collective]:
-    """Equal ones in a row as one."""
+    """Equal ones in a row as one, pickles without their sizes."""
     rows: list[Collective] = []
-    for one in collectives:
+    for one in _without_sizes_of_pickles(collectives):
         if rows and replace(rows[-1], count=1) == one:
             rows[-1] = replace(rows[-1], count=rows[-1].count + 1)
         else:
             rows.append(one)
     return rows
+
+
+_OF_OBJECTS = frozenset({"broadcast", "all_gather", "gather", "scatter", "send", "recv"})
+
+
+def _without_sizes_of_pickles(collectives: Iterable[Collective]) -> Iterator[Collective]:
+    """A pickle is a tensor of bytes behind one of int64, its size: so do broadcast_object_list and its like."""
+    told_in = ""  # the group in which a size was sent just now
+    for one in collectives:
+        is_pickle = one.op in _OF_OBJECTS and one.dtype == "uint8" and one.group == told_in
+        told_in = one.group if one.op in _OF_OBJECTS and one.dtype == "int64" else ""
+        yield replace(one, dtype=PICKLE, message_bytes=0) if is_pickle else one
 
 
 def _own(tensor: torch.Tensor) -> torch.Tensor:

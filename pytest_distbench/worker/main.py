@@ -83,6 +83,7 @@ class _Life:
         self.control = control
         self.current: Phase = "start"
         self.seconds: dict[str, float] = {"begin": time.monotonic()}
+        self.unseen_collectives = 0
         self.context = RankContext(plan, control)
         looks_for = None if rank else oldest_marked(SESSION_VARIABLE)
         self.window = LoadWindow(looks_for, usable_cpus())  # the launch's: before this rank is bound to some of them
@@ -164,6 +165,7 @@ class _Life:
                 with self.context.point(seed=seed) if len(plan.seeds) > 1 else contextlib.nullcontext():
                     bodies.call(body, self.context)
                     self.context.wait_for_queued()
+                    self.unseen_collectives += self.context.watch.unseen()
         self.context.check_complete()
         if self.context.only_structure and not self.context.watch.found:
             self.context.watch.since_mark(BODY)
@@ -219,6 +221,7 @@ class _Life:
             error=error,
             observations=self.context.notebook.observations,
             fingerprints=self.context.watch.found,
+            unseen_collectives=self.unseen_collectives,
             peak_memory_bytes=self.memory.num_bytes(),
             load=self.window.load,
             software=usage.software(self.plan) if self.rank == 0 else {},

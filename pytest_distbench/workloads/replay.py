@@ -15,7 +15,7 @@ import torch
 import torch.distributed as dist
 
 from pytest_distbench.errors import RecordingError
-from pytest_distbench.records.fingerprint import Collective, Group, of_rank
+from pytest_distbench.records.fingerprint import PICKLE, Collective, Group, of_rank
 
 if TYPE_CHECKING:
     from pytest_distbench.worker.context import RankContext
@@ -40,9 +40,10 @@ class Place:
     device: torch.device
 
     def tensor(self, row: Collective, *, share: int = 1) -> torch.Tensor:
-        """A buffer of a row's bytes, rounded up to equal shares for so many ranks."""
-        dtype = getattr(torch, row.dtype.partition("+")[0] or "uint8")
-        items = -(-row.message_bytes // dtype.itemsize)
+        """A buffer of a row's bytes, rounded up to equal shares for so many ranks; of a pickle one byte."""
+        is_pickle = row.dtype == PICKLE
+        dtype = torch.uint8 if is_pickle else getattr(torch, row.dtype.partition("+")[0] or "uint8")
+        items = 1 if is_pickle else -(-row.message_bytes // dtype.itemsize)
         return torch.zeros(-(-items // share) * share, dtype=dtype, device=self.device)
 
     def root(self, row: Collective) -> int:

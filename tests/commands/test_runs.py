@@ -31,6 +31,12 @@ class TestCompare:
         assert "!  step       15 ms     10 ms  +50.0 %" in capsys.readouterr().out
         assert self.compare(tmp_path, [new], [new]) == 0
 
+    def test_a_time_below_zero_is_an_error(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        good = result(*[0.01, 0.0101] * 3)
+
+        assert self.compare(tmp_path, [good], [result(*[0.01, -0.01] * 3)]) == 2
+        assert "step: -10 ms is no time that anything takes; it cannot be judged" in capsys.readouterr().err
+
     def test_a_changed_fingerprint_fails(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         def sends(count: int) -> CaseResult:
             rows = {"all": [Collective("all_reduce", "float32", 8, "default", count)]}

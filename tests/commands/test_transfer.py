@@ -39,6 +39,21 @@ class TestExchange:
             code, text = run("import", *arguments)
             assert (code, "nothing imported" in text) == (2, True)
 
+    def test_lines_that_contradict_each_other_are_named_and_nothing_is_imported(
+        self, run: Run, store: BaselineStore, tmp_path: Path
+    ) -> None:
+        exported = tmp_path / "all.json"
+        run("export", "-o", str(exported))
+        store.write(TEST, KEY, entry(7.0))
+        run("export", "-o", str(tmp_path / "other.json"))
+        store.delete(TEST, KEY)
+        with exported.open("a") as file:
+            file.write(exported.read_text() + (tmp_path / "other.json").read_text())
+        code, text = run("import", str(exported))
+
+        assert (code, f"{exported}:1 and {exported}:3 contradict each other" in text) == (2, True)
+        assert store.entry(TEST, KEY) is None
+
     def test_a_broken_line_is_named_and_those_before_it_are_in(
         self, run: Run, store: BaselineStore, tmp_path: Path
     ) -> None:

@@ -14,7 +14,7 @@ from support.releases import needs_recorder
 
 from pytest_distbench.judging.fingerprint_rule import differences
 from pytest_distbench.launch.contract import Launcher
-from pytest_distbench.records.fingerprint import NOT_RECORDED, Beyond, Collective, Course, Fingerprint, Kind
+from pytest_distbench.records.fingerprint import NOT_RECORDED, PICKLE, Beyond, Collective, Course, Fingerprint, Kind
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.plan import BodyReference
 
@@ -103,6 +103,26 @@ BODIES = """
         for _ in goal.steps(samples_per_step=1):
             dist.all_reduce(x)
             goal.check(lambda: [dist.all_gather([torch.ones(1)] * 2, torch.ones(1)), rank.agree(0.5)][1])
+
+    def own_loop(rank):
+        rank.barrier()
+        rank.agree(1.0)
+        for _ in range(rank.params["steps"]):
+            dist.all_reduce(torch.ones(1))
+        rank.record("sum", 1.0, better="exact")
+
+    def objects(rank):
+        for length in (10, 1000):
+            text, found = "x" * length, [None, None]
+            with rank.point(length=length):
+                for i in rank.timed("exchange", warmup=1, iterations=6):
+                    dist.broadcast_object_list([text, text], src=0)
+                    dist.all_gather_object(found, text * rank.rank)
+                    dist.gather_object(text, found if rank.rank == 0 else None, dst=0)
+                    dist.scatter_object_list([None], [text, text] if rank.rank == 0 else None, src=0)
+                    (dist.recv_object_list if rank.rank else dist.send_object_list)([text], 1 - rank.rank)
+                    if i % 3 == 2:
+                        dist.broadcast_object_list([text], src=0)
 
     def starts(rank):
         for _ in range(2001):
@@ -248,6 +268,29 @@ def test_an_all_reduce_in_every_fifth_iteration_is_counted(looped: LaunchRecord)
     assert looped.fingerprints["fifth"].beyond == {"all": Beyond(6, 30)}
     kind = Kind(collectives=[reduce(64, 2)], entered=2, steps=6, first=3, last=28, every=5)
     assert looped.fingerprints["fifth"].course == {"all": Course(steps=30, others=[kind])}
+
+
+@pytest.mark.spawn
+@needs_recorder
+def test_what_a_loop_of_the_bodys_own_sends_is_counted_and_has_no_fingerprint(launch: Launch) -> None:
+    sends, silent = launch("own_loop", params={"steps": 3}), launch("own_loop", params={"steps": 0})
+
+    assert (sends.fingerprints, sends.unseen_collectives) == ({}, 3)
+    assert (silent.fingerprints, silent.unseen_collectives) == ({}, 0)
+
+
+@pytest.mark.spawn
+@needs_recorder
+def test_pickled_objects_are_counted_without_their_sizes(launch: Launch) -> None:
+    record = launch("objects")
+    assert record.outcome == "passed", record.reason
+    short, long = record.fingerprints.values()
+
+    assert differences(short, long) == []
+    sent = [(c.op, c.message_bytes) for c in short.collectives["0"] if c.dtype == PICKLE]
+    assert sent == [("broadcast", 0), ("all_gather", 0), ("gather", 0), ("scatter", 0), ("send", 0)]
+    [every_third] = short.course["0"].others
+    assert (every_third.every, [c.dtype for c in every_third.collectives or ()].count(PICKLE)) == (3, 6)
 
 
 @pytest.mark.spawn

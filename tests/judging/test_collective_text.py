@@ -5,7 +5,7 @@ from __future__ import annotations
 from support.fingerprints import BARRIER, reduce
 
 from pytest_distbench.judging.collective_text import changes, payload_bytes, told
-from pytest_distbench.records.fingerprint import Collective
+from pytest_distbench.records.fingerprint import PICKLE, Collective
 
 
 def test_a_sequence_is_told_by_operations_and_groups() -> None:
@@ -13,6 +13,14 @@ def test_a_sequence_is_told_by_operations_and_groups() -> None:
 
     assert told(rows) == "3 all_reduce of 4 B to 4 KiB float32 and 1 barrier and 1 all_reduce of 8 B float32 in mesh_tp"
     assert told([]) == "nothing"
+
+
+def test_a_pickle_is_told_without_a_size() -> None:
+    pickle = Collective("broadcast", PICKLE, 0, "default", 1, "root 0")
+    size = Collective("broadcast", "int64", 8, "default", 1, "root 0")
+
+    assert changes([], [pickle]) == ["1 broadcast of pickle was added"]
+    assert changes([size], [size, size, pickle])[0] == "2 broadcast of 8 B int64 and pickle were added"
 
 
 def test_what_only_one_of_two_sequences_holds_is_not_compared() -> None:

@@ -210,7 +210,10 @@ def test_launches_that_differ_at_the_first_value_are_told_with_the_line_that_men
 def test_a_script_is_told_how_it_gets_its_seed() -> None:
     verdict = judged_launches(GOLDEN, OTHER, baseline=[], beside=["iter"] * 5)
 
-    assert 'the first value on: seed it: give the script args=["--seed", "{seed}"], and let it call' in verdict.reason
+    assert (
+        'the first value on: seed it: give the script args=["--seed", "{seed}"], or ["seed={seed}"] where it'
+        in verdict.reason
+    )
 
 
 def test_what_is_not_seeded_after_the_weights_is_told_by_the_value_it_starts_at() -> None:
@@ -335,6 +338,12 @@ def test_one_seed_that_moved_proves_nothing() -> None:
 
     assert verdict.kind == "inconclusive"
     assert "one seed moved by 25.0%" in verdict.reason
+
+
+def test_one_seed_that_moved_after_a_red_curve_is_not_called_chance() -> None:
+    verdict = judged("same", [0.25], [0.2], same_software=True, same_arithmetic=False)
+
+    assert verdict.reason == "one seed moved by 25.0%, after a curve that departs"
 
 
 # Steps to a goal

@@ -14,6 +14,7 @@ import pytest
 from support.plans import make_plan
 from support.processes import wait_for, working_in
 
+from pytest_distbench.launch import standstill
 from pytest_distbench.launch.command import launch_command
 from pytest_distbench.read import jsonl, stdout
 from pytest_distbench.records.launch import LaunchRecord
@@ -123,6 +124,21 @@ def test_what_it_has_started_is_its_own_and_its_largest_process_is_measured(run:
     assert used.load is not None
     assert used.load.own_s >= 0.55
     assert (few.foreign_cores, few.crowding) == (used.load.foreign_cores, used.load.crowding)
+
+
+STOPS = "import os, signal, time; os.kill(os.{}(), signal.SIGSTOP); time.sleep(0.2)"
+
+
+@pytest.mark.parametrize("who", ["getppid", "getpid"], ids=["its guardian", "itself"])
+def test_one_that_waits_for_a_stopped_process_is_ended_and_says_so(
+    run: Run, monkeypatch: pytest.MonkeyPatch, who: str
+) -> None:
+    monkeypatch.setattr(standstill, "STOPPED_S", 1.0)
+    record = run(STOPS.format(who))
+
+    assert (record.outcome, record.timed_out) == ("failed", False)
+    assert re.match(r"the process \d+, which starts the others .* has been stopped \(SIGSTOP\)", record.reason)
+    assert record.fates[0].how == "was ended"
 
 
 def test_its_exit_code_is_told_with_the_end_of_its_output(run: Run) -> None:

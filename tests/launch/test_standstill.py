@@ -35,7 +35,7 @@ def test_one_that_stands_still_for_five_seconds_is_told(stopped: subprocess.Pope
     watched = Standstill()
 
     assert [watched.look([stopped.pid]), watched.look([stopped.pid])] == ["", ""]
-    assert watched.look([stopped.pid]).startswith(f"the process {stopped.pid}, which starts the ranks")
+    assert watched.look([stopped.pid]).startswith(f"the process {stopped.pid}, which starts the others")
 
 
 def test_one_that_goes_on_is_not(stopped: subprocess.Popen[str]) -> None:

@@ -64,7 +64,7 @@ def test_what_a_run_waits_for_is_told_at_once_on_a_pipe_and_under_q_too(quiet: d
     made.begin("test_a")
     made.announce("waiting for another run")
 
-    assert out.getvalue() == "\ndistbench: test_a  waiting for another run  00:00\n"
+    assert out.getvalue() == "\ndistbench: test_a  waiting for another run\n"
 
 
 @pytest.mark.parametrize("off", [{"verbosity": -1}, {"kind": type("Sugar", (pytest.TerminalReporter,), {})}])

@@ -32,6 +32,8 @@ def test_a_point_is_named_as_people_say_it() -> None:
         ({"better": "higher"}, "limit", "-9%"),
         ({"better": "exact", "limit": 0.0}, "limit", "exact"),
         ({"limit": None}, "limit", ""),
+        ({"better": "memory", "unit": "B", "limit": 2.0, "baseline": 1024.0}, "limit", "+200%"),
+        ({"better": "memory", "unit": "B", "limit": 16384.0, "baseline": 1024.0}, "limit", "+16 MiB"),
         ({"detectable": 1.5}, "finds", "> +100%"),
         ({"launches": 0}, "launches", ""),
         ({"kind": "changed"}, "change", "changed"),

@@ -40,6 +40,15 @@ def test_a_torch_that_gives_no_fingerprints_is_told_once() -> None:
     assert [line for line in lines if NOT_RECORDED in line] == [f"no fingerprint of 2 cases: {why}"]
 
 
+def test_bodies_that_send_and_have_no_fingerprint_are_told_once_with_what_to_do() -> None:
+    seen = result(verdict())
+    unseen = replace(seen, launches=[replace(seen.launches[0], unseen_collectives=3)])
+    lines = summary_lines([seen, unseen, unseen], verbosity=0, record_command="", folder=Path("b"))
+
+    [line] = [line for line in lines if "no fingerprint" in line]
+    assert line.startswith("no fingerprint: test_a[ws2] and 1 more: what the body sends is not compared; wrap its loop")
+
+
 def test_cases_of_both_kinds_have_a_table_each() -> None:
     lines = overview([result(verdict()), result(verdict(), reference=PAIRED)])
 

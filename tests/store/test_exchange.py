@@ -19,14 +19,14 @@ def test_json_lines_are_read_back_whole(tmp_path: Path) -> None:
         write_json([FILE, FILE], out)
 
     assert len((tmp_path / "all.json").read_text().splitlines()) == 2
-    assert list(entries_of(tmp_path / "all.json")) == [FILE, FILE]
+    assert list(entries_of(tmp_path / "all.json")) == [(f"{tmp_path / 'all.json'}:{n}", FILE) for n in (1, 2)]
 
 
 def test_a_folder_is_read_platform_by_platform(tmp_path: Path) -> None:
     for platform in ("b", "a"):
         BaselineStore(tmp_path, platform).write(TEST, KEY, FILE.entry)
 
-    assert [file.platform for file in entries_of(tmp_path)] == ["a", "b"]
+    assert [file.platform for _, file in entries_of(tmp_path)] == ["a", "b"]
 
 
 def test_a_line_that_is_no_entry_is_named_after_those_before_it(tmp_path: Path) -> None:
@@ -35,7 +35,7 @@ def test_a_line_that_is_no_entry_is_named_after_those_before_it(tmp_path: Path) 
         out.write(b"{}\n")
     entries = entries_of(tmp_path / "all.json")
 
-    assert next(entries) == FILE
+    assert next(entries)[1] == FILE
     with pytest.raises(StoredFileError, match=r"all\.json:2.*Give what 'distbench baseline export"):
         next(entries)
 

@@ -12,7 +12,7 @@ import msgspec
 
 from pytest_distbench.errors import ReadingError, RecordingError
 from pytest_distbench.launch import processes
-from pytest_distbench.launch.command import OBSERVED, SITE, running_command
+from pytest_distbench.launch.command import OBSERVED, SITE, read_trouble, running_command
 from pytest_distbench.launch.contract import SESSION_VARIABLE
 from pytest_distbench.launch.diagnosis.blame import is_follower
 from pytest_distbench.launch.elastic.diagnosis import tell_slow, tell_standstill
@@ -215,7 +215,7 @@ def tell_end(plan: LaunchPlan, what: str, *, code: int, timed_out: bool, wall_s:
         return f"the {what} had not ended after {wall_s:.1f} s, and was ended"
     if not code:
         return ""
-    told = plan.files.trouble.read_text() if plan.files.trouble.exists() else ""
+    told = read_trouble(plan.files)
     return told or f"the controller of the {what} {processes.ending(code)}; its log:\n{error_tail(plan.files.log(0))}"
 
 

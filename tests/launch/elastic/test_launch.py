@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 from pathlib import Path
 
 import msgspec
@@ -10,7 +12,8 @@ from support.plans import make_plan
 from support.timelines import ERROR, JOB, LOST, Timeline, killed
 
 from pytest_distbench.elastic import kill
-from pytest_distbench.launch.elastic.launch import make_record
+from pytest_distbench.launch import standstill
+from pytest_distbench.launch.elastic.launch import launch_elastic, make_record
 from pytest_distbench.read import stdout
 from pytest_distbench.records.elastic import ElasticJob, MembershipPlan
 from pytest_distbench.records.launch import LaunchRecord
@@ -102,6 +105,20 @@ def test_a_controller_that_died_is_told_with_its_log(plan: LaunchPlan) -> None:
     assert record(plan, Timeline(), code=1).reason == (
         "the controller of the elastic job ended with exit code 1; its log:\nTraceback: no store"
     )
+
+
+@pytest.mark.spawn
+def test_a_job_whose_guardian_is_stopped_is_ended_and_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(standstill, "STOPPED_S", 1.0)
+    controller = tmp_path / "controller.sh"
+    controller.write_text("#!/bin/sh\nkill -STOP $PPID\n")
+    controller.chmod(0o700)
+    (tmp_path / "launch").mkdir()
+    plan = replace(make_plan(tmp_path / "launch"), elastic=JOB, timeout_s=60.0, variables=dict(os.environ))
+    made = launch_elastic(plan, python=str(controller))
+
+    assert not made.timed_out
+    assert re.match(r"the process \d+, which starts the others .* has been stopped \(SIGSTOP\)", made.reason)
 
 
 def test_a_job_that_did_not_end_in_time_is_told_as_that(plan: LaunchPlan) -> None:

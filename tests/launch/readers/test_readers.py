@@ -295,6 +295,13 @@ def test_a_pattern_that_cuts_numbers_in_two_is_told(line: str, taken: str, whole
     assert read(tmp_path, stdout("loss " + NUMBER), line).values == [float(whole.replace(",", ""))]
 
 
+@pytest.mark.parametrize("value", ["nan", "-inf", "Infinity"])
+def test_what_is_no_finite_number_is_told_and_not_passed_over(value: str, tmp_path: Path) -> None:
+    with pytest.raises(ReadingError, match=f"the value is {value}"):
+        read(tmp_path, stdout("loss " + NUMBER), f"loss 0.5\nloss {value}")
+    assert read(tmp_path, stdout("loss " + NUMBER), "loss information\nloss 0.5").values == [0.5]
+
+
 @pytest.mark.parametrize(("line", "value"), [("loss 0.5, 3 steps", 0.5), ("loss 5.", 5.0), ("loss 12ms", 12.0)])
 def test_what_follows_a_number_is_not_of_it(line: str, value: float, tmp_path: Path) -> None:
     assert read(tmp_path, stdout(r"loss ([\d.]+)"), line).values == [value]
