@@ -191,6 +191,7 @@ def environment_section(results: Sequence[CaseResult]) -> Section:
             "platform": environment.platform,
             "device": environment.device,
             "cores": str(environment.cores),
+            **({"host": "shared with other runs"} if environment.shares_host else {}),
             **environment.software,
             **environment.variables,
             **(_gpu_facts(environment.gpu_host) if environment.gpu_host is not None else {}),
