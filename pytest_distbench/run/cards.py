@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
+from pytest_distbench.errors import LauncherError
 from pytest_distbench.machine.cards import CardWatch
 from pytest_distbench.machine.gpu_memory import PATIENCE_S, await_memory, held_remark
 from pytest_distbench.machine.gpus import Gpus, misplaced
@@ -54,12 +55,18 @@ class Cards:
 
     @contextlib.contextmanager
     def during(self, plan: LaunchPlan) -> Iterator[Watched]:
-        """Look at the GPUs of a launch while it runs; those of other hosts are out of sight."""
+        """Look at the GPUs of a launch while it runs; those of other hosts are out of sight.
+
+        Raises:
+            LauncherError: one of them is gone.
+        """
         if plan.device != "cuda" or not self._gpus.visible or not self._are_here:
             yield Watched()
             return
         if self._watch is None:
             self._watch = CardWatch(self._gpus.visible)
+        if vanished := self._watch.vanished(plan.world_size):
+            raise LauncherError(vanished)
         memory = self._watch.memory_in_use(plan.world_size)
         with self._watch.during(plan.world_size) as witnesses:
             yield Watched(witnesses, memory)
@@ -75,7 +82,9 @@ class Cards:
         software = {**record.software, "driver": driver} if record.software and driver else record.software
         leased = [self._gpus.visible[device] for device in self.devices(len(record.gpus))]
         remarks = [*record.remarks, *filter(None, [misplaced(leased, record.gpus)])]
-        if record.outcome == "failed" and watched.memory:
+        if record.outcome == "failed" and self._watch is not None and (gone := self._watch.vanished(plan.world_size)):
+            remarks.append(gone)
+        elif record.outcome == "failed" and watched.memory:
             on_progress("waiting for the memory of GPUs")
             remarks += self._await_memory(watched.memory, plan)
         return replace(record, cards=watched.witnesses, software=software, remarks=remarks)
