@@ -154,7 +154,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """Count what will be compared, and let the launcher load torch while the first tests begin."""
+    """Count what will be compared, let the launcher load torch, and make sure that ranks can compute on a GPU."""
     config = session.config
     running = [item for item in session.items if _is_measured(item)]
     if not running or config.option.collectonly:
@@ -168,6 +168,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
                 made = session_for(items[0])
                 made.count_comparisons((*test_and_id(item), _backend_of(item)) for item in items)
                 made.launching.prepare()
+                made.check_device()
     except DistbenchError as error:
         raise pytest.UsageError(str(error)) from None
 

@@ -113,6 +113,17 @@ class Session:
                 count += sum(m.is_noisy for m in entry.metrics.values())
         self.comparisons = max(1, count)
 
+    def check_device(self) -> None:
+        """Make sure that ranks can compute on a GPU, where the run is to and they are of this host.
+
+        Raises:
+            ConfigurationError: the GPU, its driver and torch do not fit each other.
+            LauncherError: no rank could be started.
+        """
+        if self.settings.gpu and self.launching.kind.hosts == "one" and self.settings.attach is None:
+            with self._alone(1):
+                self.launching.check_device()
+
     def samples(self, request: LaunchRequest) -> Samples:
         """The launches of a case, none made yet: in pairs where this tree is compared with another."""
         is_alone = self.settings.against is None or self.settings.attach is not None

@@ -138,6 +138,16 @@ TEXTS: dict[str, tuple[str, str, str]] = {
         "cause",
         "the driver does not fit this torch",
     ),
+    "no CUDA": (
+        "AssertionError: Torch not compiled with CUDA enabled",
+        "cause",
+        "this torch is built without CUDA",
+    ),
+    "no GPU": (
+        "RuntimeError: No CUDA GPUs are available",
+        "cause",
+        "CUDA shows no GPU, though the driver may",
+    ),
     "fork": (
         (
             "RuntimeError: Cannot re-initialize CUDA in forked subprocess. To use CUDA with multiprocessing, you must "

@@ -41,6 +41,9 @@ _SEE_XID = (
     "sudo dmesg | grep -i xid names the fault; nvidia-smi -q -d ECC,ROW_REMAPPER,PAGE_RETIREMENT shows the memory"
 )
 _NCCL_DEBUG = "run it again with NCCL_DEBUG=WARN: the rank's log then says what failed"
+_TORCH_FOR_DRIVER = (
+    "uv pip install --reinstall-package torch --torch-backend=auto torch installs the one that fits the driver"
+)
 _BLOCKING = "CUDA tells it late: run it again with CUDA_LAUNCH_BLOCKING=1, or under compute-sanitizer"
 
 SIGNS: Sequence[Sign] = (
@@ -103,7 +106,15 @@ SIGNS: Sequence[Sign] = (
         "cause",
         r"driver version is insufficient|driver combination|found no NVIDIA driver|driver on your system is too old",
         "the driver does not fit this torch",
-        "nvidia-smi shows which CUDA the driver knows; install a torch for that one, or a newer driver",
+        f"{_TORCH_FOR_DRIVER}; or install a newer driver",
+    ),
+    Sign("cause", r"not compiled with CUDA|_cuda_setDevice", "this torch is built without CUDA", _TORCH_FOR_DRIVER),
+    Sign(
+        "cause",
+        r"no CUDA GPUs are available|no CUDA-capable device",
+        "CUDA shows no GPU, though the driver may",
+        "in a container: docker run --gpus all, with the driver capability compute; else CUDA_VISIBLE_DEVICES, and the "
+        "rights of /dev/nvidia-uvm",
     ),
     Sign(
         "cause",
