@@ -11,10 +11,13 @@ from pytest_distbench.errors import LauncherError
 from pytest_distbench.machine.cards import CardWatch
 from pytest_distbench.machine.gpu_memory import PATIENCE_S, await_memory, held_remark
 from pytest_distbench.machine.gpus import Gpus, misplaced
+from pytest_distbench.machine.links import peak_bytes_per_s
 from pytest_distbench.records.card import CardWitness
 from pytest_distbench.records.launch import LaunchRecord
+from pytest_distbench.records.metric import LINK_PEAK, Measurement
 from pytest_distbench.records.plan import LaunchPlan
 from pytest_distbench.records.record import replace
+from pytest_distbench.units import GIGABYTE
 
 _MARGIN_S = 1.0
 """To tell of a launch before somebody else ends its test."""
@@ -87,7 +90,20 @@ class Cards:
         elif record.outcome == "failed" and watched.memory:
             on_progress("waiting for the memory of GPUs")
             remarks += self._await_memory(watched.memory, plan)
-        return replace(record, cards=watched.witnesses, software=software, remarks=remarks)
+        measurements = self._with_link_peak(record.measurements, plan)
+        return replace(record, cards=watched.witnesses, software=software, remarks=remarks, measurements=measurements)
+
+    def _with_link_peak(self, measurements: list[Measurement], plan: LaunchPlan) -> list[Measurement]:
+        """What was measured; the times of collectives with the peak of the links that they went over, where known."""
+        ranks = self._gpus.visible[: plan.world_size]
+        is_joined = plan.device == "cuda" and self._are_here and len(ranks) == plan.world_size
+        peak = peak_bytes_per_s(ranks, self._gpus.links) if is_joined and not plan.shares_gpu else None
+        if peak is None:
+            return measurements
+        return [
+            replace(m, facts={**m.facts, LINK_PEAK: peak / GIGABYTE}) if "busbw_factor" in m.facts else m
+            for m in measurements
+        ]
 
     def _await_memory(self, before: Mapping[str, int], plan: LaunchPlan) -> list[str]:
         """Wait until what the ranks held is free again. Returns a remark for each GPU where it is not."""

@@ -93,6 +93,7 @@ class Card:
         mig: MIG is on, and these are its slices; None: it is off.
         nvlinks: other ends of its NVLinks: :data:`SWITCH`, or the UUID of a GPU.
         nvlink: NVML's number of their version.
+        nvlink_mbps: the speed of one that it tells, in MB/s; None: not told.
         reads: UUIDs of the GPUs whose memory it can read over PCIe.
         routes: UUID of another GPU -> NVML's number of what lies between them; 40 for those not named.
         pcie: generation and lanes.
@@ -114,6 +115,7 @@ class Card:
     mig: tuple[Slice, ...] | None = None
     nvlinks: tuple[str, ...] = ()
     nvlink: int = 6
+    nvlink_mbps: int | None = None
     reads: tuple[str, ...] = ()
     routes: Mapping[str, int] = field(default_factory=dict)
     pcie: tuple[int, int] = (5, 16)
@@ -426,10 +428,13 @@ def _at_work(state: State) -> list[Any]:
     return [SimpleNamespace(pid=pid, smUtil=round(100 * share)) for pid, share in state.processes.items()]
 
 
-def _field(state: State, number: int) -> Any:
-    counters = {getattr(pynvml, f"NVML_FI_DEV_NVLINK_{name}"): count for name, count in state.link_errors.items()}
-    code = pynvml.NVML_SUCCESS if number in counters else pynvml.NVML_ERROR_NOT_SUPPORTED
-    return SimpleNamespace(fieldId=number, nvmlReturn=code, value=SimpleNamespace(ullVal=counters.get(number, 0)))
+def _field(state: State, card: Card, number: int) -> Any:
+    values = {getattr(pynvml, f"NVML_FI_DEV_NVLINK_{name}"): count for name, count in state.link_errors.items()}
+    if card.nvlink_mbps is not None:
+        values[pynvml.NVML_FI_DEV_NVLINK_SPEED_MBPS_COMMON] = card.nvlink_mbps
+    code = pynvml.NVML_SUCCESS if number in values else pynvml.NVML_ERROR_NOT_SUPPORTED
+    value = values.get(number, 0)
+    return SimpleNamespace(fieldId=number, nvmlReturn=code, value=SimpleNamespace(ullVal=value, uiVal=value))
 
 
 def _milliwatts(watts: float | None) -> int | None:
@@ -479,7 +484,7 @@ _OF_CARDS: dict[str, Callable[..., Any]] = {
     "GetViolationStatus": lambda nvml, card, policy: SimpleNamespace(
         violationTime=nvml.held_ns(card, _HELD_BY.get(policy, ()))
     ),
-    "GetFieldValues": lambda nvml, card, fields: [_field(nvml.state(card), number) for number in fields],
+    "GetFieldValues": lambda nvml, card, fields: [_field(nvml.state(card), card, number) for number in fields],
     "RegisterEvents": lambda nvml, card, kinds, events: nvml.register(card, events),
     "GetComputeRunningProcesses": lambda nvml, card: [SimpleNamespace(pid=pid) for pid in nvml.state(card).processes],
     "GetProcessUtilization": lambda nvml, card, since: _at_work(nvml.state(card)),

@@ -13,6 +13,7 @@ from support.plans import make_plan
 from pytest_distbench.errors import LauncherError
 from pytest_distbench.machine.gpus import read_gpus
 from pytest_distbench.records.launch import LaunchRecord
+from pytest_distbench.records.metric import LINK_PEAK, Measurement
 from pytest_distbench.records.plan import LaunchPlan
 from pytest_distbench.records.record import replace
 from pytest_distbench.run.cards import Cards
@@ -109,6 +110,22 @@ def test_a_gpu_that_vanished_under_a_launch_is_told_beside_its_failure(nvml: Nvm
     cards.close()
 
     assert remark.startswith("GPU 1 (GPU-0001aaaa) has vanished")
+
+
+@pytest.mark.parametrize(
+    ("changes", "facts"),
+    [({}, {"busbw_factor": 1.0, LINK_PEAK: 450.0}), ({"shares_gpu": True, "devices": [0, 0]}, {"busbw_factor": 1.0})],
+)
+def test_the_time_of_a_collective_has_the_peak_of_its_links(
+    nvml: Nvml, plan: LaunchPlan, changes: dict[str, object], facts: dict[str, float]
+) -> None:
+    made = [
+        Measurement(name="latency", unit="s", better="lower", value=1.0, facts={"busbw_factor": 1.0}),
+        Measurement(name="loss", unit="", better="lower", value=1.0),
+    ]
+    found = describe(nvml, replace(PASSED, measurements=made), replace(plan, **changes), []).measurements
+
+    assert [m.facts for m in found] == [facts, {}]
 
 
 def test_ranks_share_gpus_evenly() -> None:

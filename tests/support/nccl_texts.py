@@ -138,16 +138,12 @@ TEXTS: dict[str, tuple[str, str, str]] = {
         "cause",
         "the driver does not fit this torch",
     ),
-    "no CUDA": (
+    "a torch for the CPU": (
         "AssertionError: Torch not compiled with CUDA enabled",
         "cause",
-        "this torch is built without CUDA",
+        "this torch is built for the CPU alone",
     ),
-    "no GPU": (
-        "RuntimeError: No CUDA GPUs are available",
-        "cause",
-        "CUDA shows no GPU, though the driver may",
-    ),
+    "no GPU": ("RuntimeError: No CUDA GPUs are available", "cause", "the rank sees no GPU"),
     "fork": (
         (
             "RuntimeError: Cannot re-initialize CUDA in forked subprocess. To use CUDA with multiprocessing, you must "

@@ -108,13 +108,18 @@ SIGNS: Sequence[Sign] = (
         "the driver does not fit this torch",
         f"{_TORCH_FOR_DRIVER}; or install a newer driver",
     ),
-    Sign("cause", r"not compiled with CUDA|_cuda_setDevice", "this torch is built without CUDA", _TORCH_FOR_DRIVER),
     Sign(
         "cause",
-        r"no CUDA GPUs are available|no CUDA-capable device",
-        "CUDA shows no GPU, though the driver may",
-        "in a container: docker run --gpus all, with the driver capability compute; else CUDA_VISIBLE_DEVICES, and the "
-        "rights of /dev/nvidia-uvm",
+        r"torch not compiled with CUDA enabled|has no attribute '_cuda_",
+        "this torch is built for the CPU alone",
+        _TORCH_FOR_DRIVER,
+    ),
+    Sign(
+        "cause",
+        r"no CUDA GPUs are available|no CUDA-capable device is detected",
+        "the rank sees no GPU",
+        "CUDA_VISIBLE_DEVICES in the rank's environment names one that is not there, or the container has none "
+        "(docker run --gpus all)",
     ),
     Sign(
         "cause",
