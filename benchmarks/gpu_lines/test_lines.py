@@ -68,7 +68,7 @@ def hiccup(rank):
 
     cycles = int(HICCUP_US * 1e-6 * cycles_per_s())
     for interrupted in (False, True):
-        for i in rank.timed("kernel", warmup=3, iterations=50, at={"interrupted": int(interrupted)}):
+        for i in rank.timed("kernel", warmup=1, iterations=50, at={"interrupted": int(interrupted)}):
             spin(HICCUP_HOST_US * 1e-6)
             if interrupted and i == -1:
                 spin(HICCUP_S)
