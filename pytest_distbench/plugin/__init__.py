@@ -16,6 +16,7 @@ from pytest_distbench.plugin.names import BACKEND_ARGUMENT, RANKS, test_and_id
 from pytest_distbench.plugin.state import (
     STATE,
     State,
+    check_device_for_workers,
     is_mentioned,
     session_for,
     session_of,
@@ -83,6 +84,12 @@ def pytest_configure(config: pytest.Config) -> None:
         config.pluginmanager.register(ViewersPlugin(in_allure=in_allure), "distbench-viewers")
     if is_mentioned(config):
         settings_of(config)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """With pytest-xdist look at the GPUs before there are workers."""
+    check_device_for_workers(session.config)
 
 
 @pytest.hookimpl(trylast=True)
@@ -168,7 +175,8 @@ def pytest_collection_finish(session: pytest.Session) -> None:
                 made = session_for(items[0])
                 made.count_comparisons((*test_and_id(item), _backend_of(item)) for item in items)
                 made.launching.prepare()
-                made.check_device()
+                if not hasattr(config, "workerinput"):
+                    made.check_device()
     except DistbenchError as error:
         raise pytest.UsageError(str(error)) from None
 

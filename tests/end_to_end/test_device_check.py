@@ -75,15 +75,21 @@ def test_a_gpu_that_computes_is_not_mentioned(made: pytest.Pytester) -> None:
 
 
 @pytest.mark.spawn
+@pytest.mark.parametrize("options", [[], ["-n", "1"]], ids=" ".join)
 @pytest.mark.skipif(bool(read_gpus(os.environ).visible), reason="the real one computes")
-def test_a_torch_that_cannot_compute_on_gpus_is_told_once(pytester: pytest.Pytester) -> None:
+def test_a_torch_that_cannot_compute_on_gpus_is_told_once(pytester: pytest.Pytester, options: list[str]) -> None:
     """This torch, as it is: without CUDA, or with CUDA and no driver."""
     pytester.makepyfile(
         "def body(rank):\n    pass\n\n\ndef test_a(distbench):\n    distbench.check(body)\n\n\ntest_b = test_a\n"
     )
     command = [sys.executable, "-m", "pytest", "-p", "pytest_distbench.testing.nvml", "--gpu", "--world-size=1"]
     done = subprocess.run(
-        command, cwd=pytester.path, env={**os.environ, VARIABLE: "8xH100"}, capture_output=True, text=True, check=False
+        [*command, *options],
+        cwd=pytester.path,
+        env={**os.environ, VARIABLE: "8xH100"},
+        capture_output=True,
+        text=True,
+        check=False,
     )
 
     assert done.returncode == EXIT_USAGE, done.stdout
