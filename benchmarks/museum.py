@@ -226,6 +226,13 @@ EXHIBITS = (
         "run trained on from the average.",
         row=PARAMETERS,
     ),
+    Exhibit(
+        name="buffers not built",
+        thread=GITHUB + "hiyouga/LlamaFactory/pull/10820",
+        published="A model that was made without memory got its parameters from the checkpoint, and its frequencies of "
+        "rotary embeddings, which are in none, from nowhere: it trained on with whatever lay there.",
+        row=PARAMETERS,
+    ),
 )
 
 

@@ -27,7 +27,12 @@ PARTS = {
     "rank": ("tests/worker", "tests/workloads"),
     "fingerprint": ("tests/end_to_end/test_fingerprints.py",),
     "A/B": ("tests/end_to_end/test_against.py", "-k=blocks_alternate or its_own_tree or another_python"),
-    "suites": ("suites", "--world-size=2", "--distbench-missing=warn", "--override-ini=pythonpath=suites/training"),
+    "suites": (
+        "suites",
+        "--world-size=2",
+        "--distbench-missing=warn",
+        "--override-ini=pythonpath=suites/training suites/structure",
+    ),
 }
 """Column of the table -> arguments of pytest."""
 

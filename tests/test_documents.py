@@ -8,17 +8,17 @@ import shlex
 from pathlib import Path
 
 import pytest
+from support import reference
 
 from pytest_distbench.commands.cli import main
 from pytest_distbench.plugin.markers import KEYWORDS
 from pytest_distbench.records.options import OPTIONS
-from pytest_distbench.report.sections import SECTIONS
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "pytest_distbench"
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 FOLDERS = "pytest_distbench|suites|tests|benchmarks|docs|\\.github"
-EXAMPLES = {"suites/test_mine.py", "suites/test_scaling.py"}
+EXAMPLES = {"suites/test_mine.py", "suites/test_scaling.py", "suites/a.py"}
 """Files of the reader's own."""
 ROOMS = sorted(path.parent.name for path in PACKAGE.glob("*/__init__.py"))
 
@@ -67,22 +67,22 @@ def test_every_option_exists(page: Path) -> None:
     assert named - set(OPTIONS) == set()
 
 
-def test_the_readme_has_every_option_and_every_table() -> None:
-    readme = (ROOT / "README.md").read_text()
-
-    assert [name for name in OPTIONS if f"--distbench-{name}" not in readme] == []
-    assert [name for name in SECTIONS if f"`{name}`" not in readme] == []
+def test_the_reference_says_what_the_tables_of_the_code_say() -> None:
+    assert reference.PAGE.read_text() == reference.page(), "run: python tests/support/reference.py"
 
 
-def test_the_readme_has_every_keyword_of_every_marker() -> None:
-    readme = (ROOT / "README.md").read_text()
-    described = dict(re.findall(r"`(\w+)\(([^`]*)\)`", readme.partition("**Markers**")[2]))
+def test_the_reference_has_every_keyword_of_every_marker() -> None:
+    """They are declared to pytest as text, and read by another table."""
+    part = reference.page().partition("## Markers")[2].partition("## Fixtures")[0]
+    declared = dict(re.findall(r"^\| `(\w+)(?:\((.*)\))?` \|", part, re.MULTILINE))
 
-    assert {
-        name: [keyword for keyword in keywords if f"{keyword}=" not in described[name]]
-        for name, keywords in KEYWORDS.items()
-        if keywords
-    } == {"world_size": [], "gpu": [], "distbench": []}
+    assert {name: [k for k in keywords if f"{k}=" not in declared[name]] for name, keywords in KEYWORDS.items()} == {
+        name: [] for name in KEYWORDS
+    }
+
+
+def test_the_readme_fits_on_a_few_screens() -> None:
+    assert len((ROOT / "README.md").read_text().splitlines()) <= 150
 
 
 @of_every_page

@@ -62,6 +62,19 @@ class Loader:
         self.epoch, self.position = state["epoch"], state["position"]
 
 
+class Scale(torch.nn.Module):
+    """Weighs the inputs by a table that no checkpoint keeps, as models keep the frequencies of rotary embeddings."""
+
+    table: torch.Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("table", torch.linspace(0.5, 1.5, 16), persistent=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * self.table
+
+
 @dataclass
 class Parts:
     """What an exhibit can reach.
@@ -104,6 +117,7 @@ def train(rank: ElasticRank, exhibit: str, epochs: int, lr_per_node: bool) -> No
     labels = (x @ torch.randn(16, 4, generator=made)).argmax(1)
     torch.manual_seed(rank.seed)
     model = torch.nn.Sequential(
+        Scale(),
         torch.nn.Linear(16, 32),
         torch.nn.BatchNorm1d(32),
         torch.nn.ReLU(),
@@ -343,3 +357,11 @@ def average_in_place_of_weights(parts: Parts) -> Iterator[None]:
     yield
     if parts.has_resumed:
         parts.model.load_state_dict(parts.average.module.state_dict())
+
+
+@planted("buffers not built")
+def buffers_not_built(parts: Parts) -> Iterator[None]:
+    """The model is given memory behind its making, and what no checkpoint holds stays as that memory was."""
+    yield
+    if parts.has_resumed:
+        parts.model.get_buffer("0.table").zero_()

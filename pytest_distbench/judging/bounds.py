@@ -74,6 +74,7 @@ def judge_bounds(
     bounds = {key: list(found[0].bounds) for key, found in measured.items()}
     for one in asked:
         for key, bound in _resolve(one, measured):
+            bounds[key] = [b for b in bounds[key] if not (b.is_default and b.side == bound.side)]
             bounds[key].append(bound)
     told = {j.verdict.metric for j in judgements}
     of_verdict: dict[str, dict[str, list[Bound]]] = {}

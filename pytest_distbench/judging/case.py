@@ -21,7 +21,7 @@ from pytest_distbench.judging.neighbours import (
     stored_together,
     support,
 )
-from pytest_distbench.judging.software import software_changes
+from pytest_distbench.judging.software import version_changes
 from pytest_distbench.judging.staleness import Staleness, staleness
 from pytest_distbench.judging.stored_rule import typical_noise
 from pytest_distbench.judging.terms import Terms
@@ -55,7 +55,7 @@ def judge_launches(
     """
     stale = staleness(entry, case) if entry is not None else None
     stored = _stored_metrics(entry, case) if entry is not None and not stale else {}
-    changed = ", ".join(software_changes(entry.software, launches[0].software)) if entry is not None else ""
+    changed = ", ".join(version_changes(entry.software, launches[0].software)) if entry is not None else ""
     same = entry is not None and not changed
     found = by_metric(launches)
     lost = lost_parts(terms, found, stored)

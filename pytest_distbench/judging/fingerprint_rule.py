@@ -178,7 +178,9 @@ def _changes_of_rank(stored: Fingerprint, current: Fingerprint, rank: int) -> It
             yield f"{number} process group{plural} {group.name} of {group.size} ranks {verb} {word}"
     for what, field in (("parameters", "parameter_bytes"), ("optimizer state", "optimizer_bytes")):
         held, holds = (of_rank(getattr(f, field), rank) or 0 for f in (stored, current))
-        if held != holds:
+        if what == "parameters" and held and not holds:
+            yield f"{_size(held, holds)} of parameters are trained by no optimizer any more"
+        elif held != holds:
             yield f"{_size(held, holds)} of {what} per rank became {_size(holds, held)}"
     if any(f.course_missing for f in (stored, current)) or (stored.course and current.course):
         return  # told by the course

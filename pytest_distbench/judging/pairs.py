@@ -24,7 +24,7 @@ from pytest_distbench.judging.neighbours import (
     support,
 )
 from pytest_distbench.judging.pair_rule import PairRule, judge_pairs
-from pytest_distbench.judging.software import software_changes
+from pytest_distbench.judging.software import version_changes
 from pytest_distbench.judging.terms import Terms
 from pytest_distbench.records.case import Case
 from pytest_distbench.records.kinds import METRIC_KINDS
@@ -58,7 +58,7 @@ def judge_paired(
     Returns:
         One judgement per metric; an open one could still be decided by more pairs.
     """
-    changed = ", ".join(software_changes(references[0].software, launches[0].software))
+    changed = ", ".join(version_changes(references[0].software, launches[0].software))
     found = _by_metric(terms, references, launches)
     pairs = {key: sides for key, sides in found.items() if not METRIC_KINDS[_first(sides).better].is_of_training}
     noisy = sum(_first(found).is_noisy for found in pairs.values())

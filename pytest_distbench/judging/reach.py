@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pytest_distbench.judging.software import software_changes
+from pytest_distbench.judging.software import version_changes
 from pytest_distbench.judging.stats import BLIND_LIMIT
 from pytest_distbench.records.kinds import METRIC_KINDS
 from pytest_distbench.records.run import CaseResult
@@ -18,7 +18,7 @@ def out_of_reach(result: CaseResult) -> list[tuple[Verdict, str]]:
     Of a noisy one that is so where its rule sees no doubling; of one that is equal or not, where the software is
     another one; of one that is judged over seeds, where besides there is one seed. A bound can fail all the same.
     """
-    changed = result.reference.software and software_changes(result.reference.software, result.environment.software)
+    changed = result.reference.software and version_changes(result.reference.software, result.environment.software)
     found = []
     for verdict in result.verdicts:
         if verdict.kind not in _PASSING or not METRIC_KINDS[verdict.better].is_judged or verdict.bounds:

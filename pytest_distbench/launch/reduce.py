@@ -102,12 +102,13 @@ def _merge_prints(prints: Mapping[int, RankFingerprint], world_size: int, stands
             return {str(stands_for): mine for mine, _ in same}
         return {rank_ranges(who, world_size): mine for mine, who in same}
 
+    has_stepped = any(p.parameter_bytes for p in prints.values())  # then a rank without an optimizer is named, with 0
     return Fingerprint(
         collectives=by_ranks(lambda p: p.collectives),
         parameters=sum(p.parameters for p in prints.values()),
         optimizer_steps=sum(p.optimizer_steps for p in prints.values()),
         groups=by_ranks(lambda p: p.groups or None),
-        parameter_bytes=by_ranks(lambda p: p.parameter_bytes or None),
+        parameter_bytes=by_ranks(lambda p: p.parameter_bytes if has_stepped else None),
         optimizer_bytes=by_ranks(lambda p: p.optimizer_bytes or None),
         beyond=by_ranks(lambda p: p.beyond),
         course=by_ranks(lambda p: p.course),

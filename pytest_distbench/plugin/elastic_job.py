@@ -52,6 +52,7 @@ class Elastic:
         plan: Cycle | Change | Sequence[Change] = (),
         start: int | None = None,
         checkpoint_every: int | None = None,
+        hold: bool = False,
         steps: Reader | None = None,
         args: Sequence[str | os.PathLike[str]] = (),
         module: str = "",
@@ -80,6 +81,8 @@ class Elastic:
                 others with.
             start: nodes at the beginning. Default: the fewest where some join first, else the most.
             checkpoint_every: steps between two checkpoints. Default: 20; ``torchft`` writes none, a script its own.
+            hold: the nodes wait behind the step of each change, which is that of a checkpoint, until the membership has
+                changed. So each launch goes on at the same step, and the losses of all epochs are a golden curve.
             steps: of a script: which of the lines that it prints are steps, ``stdout(r"step (\d+)")``. Groups of the
                 pattern named ``epoch``, ``loss``, ``accuracy``, ``top5`` and ``lr`` are read besides.
             args: command line of a script, as of ``distbench.run``; so are ``module``, ``cwd``, ``env`` and ``read``.
@@ -109,7 +112,7 @@ class Elastic:
         """
         given = self._distbench.arguments("elastic")
         self._distbench.skip_without_clocks("an elastic job is measured by the clock")
-        job = self._job(given, nodes, plan, start, checkpoint_every, engine, timers)
+        job = self._job(given, nodes, plan, start, checkpoint_every, hold, engine, timers)
         job = replace(job, cores=check_room(given, self._settings, job.most, "nodes", oversubscribed=oversubscribed))
         if self._settings.attach is not None:
             given.refuse("--distbench-attach needs ranks of one group, and those of an elastic job come and go")
@@ -155,10 +158,13 @@ class Elastic:
         plan: object,
         start: object,
         checkpoint_every: object,
+        hold: object,
         engine: object,
         timers: object,
     ) -> ElasticJob:
         least, most = given.nodes("nodes", nodes, most=MOST_NODES)
+        if not isinstance(hold, bool):
+            given.refuse(f"hold={show(hold)}; wanted True or False")
         made = _plan(given, plan)
         used = usable_engine(given, engine, timers)
         try:
@@ -170,6 +176,7 @@ class Elastic:
                 start=given.whole("start", usual, least=least, most=most),
                 plan=made,
                 checkpoint_every=_checkpoint_every(given, used["engine"], checkpoint_every),
+                hold=hold,
                 **used,
             )
             check_job(job)
@@ -200,6 +207,8 @@ def _steps(given: Arguments, steps: object, launched: LaunchRequest, job: Elasti
     if not ENGINES[job.engine].runs_scripts:
         able = ", ".join(name for name, kind in ENGINES.items() if kind.runs_scripts)
         given.refuse(f"engine={job.engine!r} runs functions alone; a script needs one of {able}")
+    if job.hold:
+        given.refuse("hold=True is for functions: a script writes checkpoints of its own, and nobody can make it wait")
     if not isinstance(steps, Reader):
         given.refuse(
             f"steps={show(steps)}; wanted stdout(r'step (\\d+)') of pytest_distbench.read, which says what the script "
@@ -237,20 +246,17 @@ def _plain(part: AnyRecord) -> AnyRecord:
 def check_room(given: Arguments, settings: Settings, wanted: int, what: str, *, oversubscribed: object) -> int | None:
     """Skip the test where it wants more than this run was given, and does not say that it may be oversubscribed.
 
+    Of GPUs each node has its own, whatever the test says.
+
     Returns:
         The cores of this host, where they are fewer than what is wanted, and the test has asked for that; else None.
-
-    Raises:
-        Misuse: GPUs cannot be shared so.
     """
     if not isinstance(oversubscribed, bool):
         given.refuse(f"oversubscribed={show(oversubscribed)}; wanted True or False")
     if wanted <= settings.largest:
         return None
-    if not oversubscribed:
+    if not oversubscribed or settings.gpu:
         pytest.skip(f"not run: needs {wanted} {what}, {settings.largest} ranks given")
-    if settings.gpu:
-        given.refuse(f"oversubscribed=True: {wanted} {what} need as many GPUs; each is one's alone")
     return hardware.cores() if wanted > hardware.cores() else None
 
 
@@ -328,4 +334,5 @@ def _identity(job: ElasticJob) -> dict[str, Any]:
         "version": job.version,
         "timers": job.timers,
         **({"steps": job.steps.source} if job.steps is not None else {}),
+        **({"hold": True} if job.hold else {}),
     }

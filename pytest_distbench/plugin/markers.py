@@ -35,11 +35,11 @@ class Requirement:
     """What a test's markers ask for. None: the run's setting applies.
 
     Attributes:
-        timeout_s: for one launch.
-        launches: judged first.
-        tolerance: fraction, or one per metric name.
+        timeout_s: seconds that one launch may take.
+        launches: process groups that are judged first.
+        tolerance: accepted change towards worse, as a fraction, or one per metric name.
         metrics: names of the metrics that are judged; the others are only shown.
-        bounds: by a metric's key, or its name.
+        bounds: limits that need no baseline, by a metric's key or its name: docs/bounds.md.
         xfail_perf: reason why a regression is expected.
         fake_rank: the rank that one process stands for on the backend ``fake``; negative: from the end.
     """

@@ -88,8 +88,8 @@ class CollectiveSweep:
             root: of a rooted operation; ``"shift"``: each iteration has the next rank as its root.
             group: ``all``; ``half`` of the ranks, the others idle; ``halves``, two groups at once; or the first ranks,
                 so many.
-            parts: the message is cut into so many tensors,
-            together: which are sent in ``turns``, ``coalesced`` into one call, or ``async``, all at once.
+            parts: into how many tensors the message is cut.
+            together: how these are sent: in ``turns``, ``coalesced`` into one call, or ``async``, all at once.
             cache: ``rotate`` moves through a large buffer so that small messages leave the cache; ``hot`` does not.
             buffers: ``registered`` takes NCCL's own memory, registered with the group (zero copy where the links can);
                 it needs a GPU.

@@ -19,6 +19,8 @@ class Bound(Record, frozen=True, kw_only=True):
     """Where it was set: ``rank.record at test_a.py:12``."""
     rate: str = ""
     """As it was written, where that is the rate of a sweep: ``busbw >= 10 GB/s``."""
+    is_default: bool = False
+    """The plugin's own: one of the test or of a baseline's file, of the same side, replaces it."""
 
     def holds(self, value: float | None) -> bool:
         """Whether a value keeps to it. None, which says that there is no value, never does."""

@@ -111,6 +111,8 @@ class ElasticJob(Record, frozen=True, kw_only=True):
     """Which lines of a script are steps; None: a body says so itself."""
     cores: int | None = None
     """Of this host, where there are fewer of them than nodes and the test asked for it: no clock means anything."""
+    hold: bool = False
+    """At the step of each change, which is that of a checkpoint, the nodes wait until the membership has changed."""
 
     @property
     def launcher(self) -> str:
@@ -136,8 +138,9 @@ class ElasticJob(Record, frozen=True, kw_only=True):
         engine = f"{self.engine} (in place of {self.in_place_of})" if self.in_place_of else self.engine
         timers = ", ".join(f"{name}={value:g}" for name, value in self.timers.items())
         return (
-            f"{self.nodes} nodes, {self.start} at the start, {self.plan}; {self._checkpoints}; engine {engine}, "
-            f"{timers}" + (f"; oversubscribed: {self.cores} cores" if self.cores is not None else "")
+            f"{self.nodes} nodes, {self.start} at the start, {self.plan}{', held' if self.hold else ''}; "
+            f"{self._checkpoints}; engine {engine}, {timers}"
+            + (f"; oversubscribed: {self.cores} cores" if self.cores is not None else "")
         )
 
     @property

@@ -5,6 +5,20 @@ from __future__ import annotations
 from pytest_distbench.records.gpu import GpuHost
 from pytest_distbench.records.record import Record
 
+SETTINGS = frozenset(
+    {
+        "autocast",
+        "conv_precision",
+        "cudnn_benchmark",
+        "cudnn_deterministic",
+        "deterministic",
+        "matmul_precision",
+        "rnn_precision",
+    }
+)
+"""Parts of ``software`` that the code under test chooses. Another choice is told, and is no excuse: what it moves is
+judged as ever, where a number under other versions is compared with none."""
+
 
 class Environment(Record, frozen=True, kw_only=True):
     """What hardware and software a launch ran on. Holds no host name and no secret."""
@@ -16,7 +30,8 @@ class Environment(Record, frozen=True, kw_only=True):
     cores: int
     """CPU cores this process may use."""
     software: dict[str, str]
-    """Versions that can change a result: python, torch, numpy, and for GPUs cuda, nccl, cudnn and the driver."""
+    """Versions that can change a result: python, torch, numpy, and for GPUs cuda, nccl, cudnn and the driver; and
+    :data:`SETTINGS`."""
     variables: dict[str, str] = {}
     """Environment variables on the allow-list."""
     shares_gpu: bool = False

@@ -192,12 +192,16 @@ HeldAt = Literal["save", "load", "begin", "step"]
 first step."""
 
 
+STEPS = "that steps"
+"""Name of the first optimizer that stepped; of the second: ``that steps (2)``."""
+
+
 class Held(_Line, frozen=True, kw_only=True, tag="held"):
     """What a worker held of the training's state: digests of it, by the name of the part that it belongs to.
 
     At a checkpoint all of it; at the other times what nothing may have changed since the checkpoint, see
-    :data:`HeldAt`. What has no name of its own, as the body did not hand it over, is ``trained 0``: the first optimizer
-    that stepped, and its parameters.
+    :data:`HeldAt`. The first optimizer that stepped, and its parameters, are :data:`STEPS` too, whether or not the body
+    handed it over.
     """
 
     slot: int
@@ -210,6 +214,8 @@ class Held(_Line, frozen=True, kw_only=True, tag="held"):
     position: int
     parameters: dict[str, str] = {}
     buffers: dict[str, str] = {}
+    built: dict[str, str] = {}
+    """Of each buffer that no checkpoint keeps, as it is not persistent: each generation builds it anew."""
     moments: dict[str, dict[str, str]] = {}
     """Of each optimizer, by the names of its slots: ``exp_avg``."""
     steps: dict[str, str] = {}
@@ -224,6 +230,15 @@ class Held(_Line, frozen=True, kw_only=True, tag="held"):
     """Of those, the ones that each rank has of its own."""
     random: dict[str, str] = {}
     """Random streams of this process. Behind a load those that it has set."""
+
+
+class LeftOut(_Line, frozen=True, kw_only=True, tag="left_out"):
+    """What takes part in a worker's first step of a generation, and its body did not hand over."""
+
+    slot: int
+    generation: int
+    parts: list[str]
+    """In words, each with the call that hands it over."""
 
 
 class Saved(_Line, frozen=True, kw_only=True, tag="saved"):
@@ -277,6 +292,7 @@ Line = (
     | Remembered
     | Discarded
     | Held
+    | LeftOut
     | Saved
     | Raised
     | Progress

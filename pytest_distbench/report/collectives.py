@@ -18,6 +18,9 @@ _HOW = ("cache", "group", "together", "parts", "over_ranks", "buffers")
 _USUAL = {"cache": "rotate"}
 """Not worth a word; of the others nothing is noted where they are as usual."""
 
+_ON_A_COPY = "out of place: in place on a copy, made outside the clock"
+"""torch has some collectives in place only."""
+
 NO_ROOT = "-1"
 """As nccl-tests writes it."""
 
@@ -52,7 +55,7 @@ class CollectiveRow:
         count: elements, as nccl-tests counts them.
         sides: in_place -> what was measured.
         verdict: the gravest, or ``unsupported``, or ``failed``.
-        note: why there are no numbers.
+        note: why there are no numbers, or what they are not.
     """
 
     kind: Kind
@@ -74,6 +77,7 @@ def collective_rows(results: Sequence[CaseResult]) -> list[CollectiveRow]:
                 known.append(row)
                 continue
             other.sides |= row.sides
+            other.note = other.note or row.note
             other.verdict = min(other.verdict, row.verdict, key=list(VERDICT_KINDS).index)
     return [row for found in rows.values() for row in found]
 
@@ -90,6 +94,7 @@ def _rows_of(result: CaseResult) -> Iterator[CollectiveRow]:
             count=int(count) if count is not None else None,
             sides={bool(facts.get("in_place", True)): point},
             verdict=point.gravest,
+            note=_ON_A_COPY if facts.get("copies") else "",
         )
     for refused in refusals(result):
         yield _refused(result, refused)

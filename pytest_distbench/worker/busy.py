@@ -13,6 +13,10 @@ SHORTEST_S, FIRST_S, LONGEST_S = 50e-6, 1e-3, 20e-3
 """A longer one than this costs more time than it tells: what takes so long to enqueue keeps the device busy itself. The
 first is not yet chosen by what the host needs."""
 
+TRIES = 3
+"""Warm-up iterations that decide: the first length, and where that is not enough the longest one twice. A host that was
+interrupted in one of them decides nothing."""
+
 _MARGIN = 3.0
 """The host is not equally fast each time."""
 _SHRINK = 0.5
@@ -27,8 +31,8 @@ class BusyStream:
     Without it the first event of an iteration lands on an idle stream, and a kernel of 10 us that takes the host 40 us
     to enqueue reads 50 us. How long it has to be is learned from iteration to iteration. Where the iteration itself
     waits for the device, or takes the host longer than is worth waiting for, no length is enough: then there is none,
-    and the host's time is part of what is measured. That is decided once, at the end of the warm-up: a series of
-    which some values have the host in them and others have not would be no series.
+    and the host's time is part of what is measured. That is decided once, at the end of a warm-up of at least
+    :data:`TRIES` iterations: values with the host in them, and others without, would be no series.
 
     Args:
         occupy: enqueues the kernel, for so many seconds.
@@ -56,8 +60,12 @@ class BusyStream:
             self._least_s = min(self._least_s, host_s)
         if not self._hold_s:
             return
-        wanted_s = _MARGIN * host_s
-        wanted_s = max(SHORTEST_S, _SHRINK * self._hold_s, wanted_s) if was_enough else max(2 * self._hold_s, wanted_s)
+        if was_enough:
+            wanted_s = max(SHORTEST_S, _SHRINK * self._hold_s, _MARGIN * host_s)
+        elif self._least_s < math.inf:
+            wanted_s = max(2 * self._hold_s, _MARGIN * host_s)
+        else:  # the longest tells whether any length is enough
+            wanted_s = LONGEST_S
         self._hold_s = min(self._most_s, wanted_s)
 
     def settle(self, iterations: int = 1) -> None:

@@ -104,7 +104,7 @@ class RankContext:
         Each iteration begins with an untimed barrier. On a CPU the clock is read before and after the loop body;
         on CUDA, events are recorded around it on the current stream, which is kept busy while the host enqueues: the
         time is the device's, not Python's, unless the loop body itself waits for the device or takes the host more
-        than 20 ms. The warm-up decides which; without one the host's time counts, so give two iterations or more. The
+        than 20 ms. The warm-up decides which, in at least three iterations; without one the host's time counts. The
         iteration's time is the maximum over ranks, the launch's value the 25th percentile of these. The last warm-up
         iteration gives the fingerprint; without warm-up the first timed one.
 
@@ -114,7 +114,7 @@ class RankContext:
 
         Args:
             name: of the metric, in seconds, lower is better.
-            warmup: untimed iterations before the first timed one.
+            warmup: untimed iterations before the first timed one; 1 and 2 are 3 on CUDA.
             iterations: timed iterations, at least 1.
             at: the point measured, for example ``{"message_bytes": 4096}``; tells metrics of one name apart.
             identity: what else defines the number, for example ``{"in_place": True}``: it is not compared with one

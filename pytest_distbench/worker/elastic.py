@@ -24,6 +24,7 @@ from pytest_distbench.records.plan import LaunchPlan
 from pytest_distbench.records.rank import RankReport
 from pytest_distbench.records.timeline import Finished, Joined, Raised, Started, append
 from pytest_distbench.worker import bodies, usage
+from pytest_distbench.worker.arithmetic import note_autocast
 from pytest_distbench.worker.elastic_rank import ElasticRank
 from pytest_distbench.worker.failure import classify
 from pytest_distbench.worker.leaving import flush_output, leave
@@ -62,6 +63,7 @@ def main(plan_path: str, join: Callable[[LaunchPlan, int], ElasticRank]) -> NoRe
     try:
         if plan.device == "cuda":
             check_fork()
+        note_autocast()
         memory = usage.MemoryPeak(plan)
         context = join(plan, slot)
         bodies.call(bodies.load(plan.body), context)

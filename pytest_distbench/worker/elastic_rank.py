@@ -11,7 +11,7 @@ import torch
 
 from pytest_distbench.errors import RecordingError
 from pytest_distbench.records.plan import LaunchPlan
-from pytest_distbench.records.timeline import Line, Progress, append
+from pytest_distbench.records.timeline import Changed, Line, Progress, append, read_timeline
 from pytest_distbench.worker.arguments import check_whole
 from pytest_distbench.worker.context import RankContext
 from pytest_distbench.worker.elastic_training import CheckpointTraining, Training
@@ -85,6 +85,10 @@ class ElasticRank(RankContext):
             generators: further ones to keep, by name.
         """
         return RandomStreams(generators)
+
+    def changes_made(self) -> int:
+        """Changes of membership that the controller has made so far."""
+        return sum(isinstance(line, Changed) for line in read_timeline(self._files.timeline))
 
     def note(self, line: Line) -> None:
         """Append a line to the timeline."""

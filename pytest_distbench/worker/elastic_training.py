@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 _COUNTERS = "distbench"
 """Part of what survives: step, epoch and place in it."""
 
+_HOLD_S = 0.01
+"""Between two collectives of nodes that hold: one of them fails where a node is lost, as the next step's would."""
+
 
 class Training(abc.ABC):
     """A training that survives changes of membership: it goes on where it was, and trains on each sample once.
@@ -55,7 +58,9 @@ class Training(abc.ABC):
         self._samples = 0
         self._end: int | None = None
 
-    def batches(self, *, samples: int, batch: int, epochs: int) -> Iterator[torch.Tensor]:
+    def batches(
+        self, *, samples: int, batch: int, epochs: int, device: torch.device | str | None = None
+    ) -> Iterator[torch.Tensor]:
         """Indices of the samples that this rank trains on, step by step, from where the training is to its end.
 
         Each epoch has every sample once, whatever the ranks are that share it. A batch may have a few samples more
@@ -65,9 +70,10 @@ class Training(abc.ABC):
             samples: in the whole training set, as many as there may be nodes at least.
             batch: per rank.
             epochs: of the whole training.
+            device: where the indices are, which is where the samples are; None: the rank's.
 
         Returns:
-            Batches (n,) of indices, int64, on the CPU.
+            Batches (n,) of indices, int64.
 
         Raises:
             RecordingError: an argument is not what is wanted.
@@ -77,19 +83,21 @@ class Training(abc.ABC):
         batch = check_whole(call, "batch", batch, least=1)
         epochs = check_whole(call, "epochs", epochs, least=1)
         self._want(samples, epochs)
-        return self._batches(samples, batch, epochs)
+        return self._batches(samples, batch, epochs, self._rank.device if device is None else device)
 
-    def _batches(self, samples: int, batch: int, epochs: int) -> Iterator[torch.Tensor]:
+    def _batches(self, samples: int, batch: int, epochs: int, device: torch.device | str) -> Iterator[torch.Tensor]:
         rank = self._rank
-        order, of = torch.empty(0), -1
+        order = sent = torch.empty(0)
+        of = -1
         while self._meet(epochs if self._end is None else self._end):
             if of != self.epoch:
                 order, of = sampler.permutation(samples, seed=rank.seed, epoch=self.epoch), self.epoch
+                sent = order.to(device)  # once an epoch: a step would wait for the device
             count = sampler.next_count(
                 samples - self.position, batch=batch, world_size=rank.world_size, most=self._job.most
             )
-            chosen = order[self.position : self.position + count]
-            mine = sampler.share(chosen, rank=rank.rank, world_size=rank.world_size)
+            step = slice(self.position, self.position + count)
+            mine = sampler.share(order[step], rank=rank.rank, world_size=rank.world_size)
             self._note(
                 Batch(
                     t=time.monotonic(),
@@ -101,11 +109,14 @@ class Training(abc.ABC):
                 )
             )
             self._ledger.watch_inputs(self._taken)
-            yield mine
+            yield sampler.share(sent[step], rank=rank.rank, world_size=rank.world_size)
             rank.synchronize()
             told, self._told = self._told, {}
             self._ledger.note_inputs(self.step + 1)
+            draws_samples = self._drawn is not None
             self._note_drawn()
+            if self._taken == 0:  # the first step of a generation is none that is timed
+                self._ledger.note_left_out(draws_samples=draws_samples)
             if self._counts():
                 self._take_step(count, told, is_last=self.position + count == samples)
                 self._keep()
@@ -299,6 +310,12 @@ class CheckpointTraining(Training):
         self._folder = folder
         self._every = every
         self._has_begun = False
+        self._holds = [change.at_step for change in job.plan.changes] if job.hold else []
+        if odd := [step for step in self._holds if step is None or step % every]:
+            raise RecordingError(
+                f"training(...): hold=True holds behind the checkpoint of step {odd[0]}, and with checkpoint_every="
+                f"{every} there is none: wanted a number that all steps of changes are multiples of"
+            )
         self._restore()
 
     def _meet(self, epochs: int) -> bool:
@@ -316,14 +333,22 @@ class CheckpointTraining(Training):
         self._ledger.at_save(self)  # before it is on the disk: of what can be loaded there are always digests
         own = {name: _pack(part.state_dict()) for name, part in self._parts.items() if is_per_rank(part)}
         everybody = {name: self._rank.gather(packed) for name, packed in own.items()}
-        if self._rank.rank != 0:
-            return
-        start = time.monotonic()
-        checkpoints.save(self._folder, self.step, {**self._state(), **everybody})
-        now = time.monotonic()
-        self._note(
-            Saved(t=now, slot=self._rank.slot, generation=self._rank.generation, step=self.step, seconds=now - start)
-        )
+        is_held = self._is_held()  # settled before the checkpoint is noted, which the controller waits for
+        if self._rank.rank == 0:
+            start = time.monotonic()
+            checkpoints.save(self._folder, self.step, {**self._state(), **everybody})
+            now = time.monotonic()
+            slot, generation = self._rank.slot, self._rank.generation
+            self._note(Saved(t=now, slot=slot, generation=generation, step=self.step, seconds=now - start))
+        while is_held:  # until the change ends this process, or another one's and with it the collective
+            self._rank.barrier()
+            time.sleep(_HOLD_S)
+
+    def _is_held(self) -> bool:
+        """Whether a change is due behind this step, and not made yet: a job that went back further comes here again."""
+        if self.step not in self._holds:
+            return False
+        return self._rank.agree(self._rank.changes_made()) <= self._holds.index(self.step)
 
     def _of_rank(self, name: str, state: Mapping[str, Any]) -> Any:
         if not is_per_rank(self._parts[name]):

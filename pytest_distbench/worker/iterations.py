@@ -9,7 +9,7 @@ import torch
 
 from pytest_distbench.records.choices import Mode
 from pytest_distbench.worker.blocks import block_length
-from pytest_distbench.worker.busy import BusyStream, stream_occupier
+from pytest_distbench.worker.busy import TRIES, BusyStream, stream_occupier
 from pytest_distbench.worker.course import Follower
 from pytest_distbench.worker.meter import Meter
 from pytest_distbench.worker.phases import Loop
@@ -49,7 +49,7 @@ def time_iterations(
         loop: is told which iterations are timed.
         label: key of the fingerprint.
         mode: of the clock. With ``graph`` one iteration is captured, index 0, and replayed without the host's code.
-        warmup: untimed iterations before the first timed one.
+        warmup: untimed iterations before the first timed one; on CUDA :data:`TRIES` where there is one at all.
         iterations: timed ones.
         before: is called with the index before the barrier of each iteration; with ``batch`` in the warm-up only, and
             with ``graph`` too.
@@ -59,6 +59,8 @@ def time_iterations(
     """
     meter = Meter()
     watch = _stopwatch(rank, meter)
+    if warmup and rank.device.type == "cuda":
+        warmup = max(TRIES, warmup)
     for i in range(-warmup, 0):
         if before is not None:
             before(i)

@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.optim.optimizer import Optimizer
 
-from pytest_distbench.records.timeline import Fed, Held, HeldAt, Line
+from pytest_distbench.records.timeline import STEPS, Fed, Held, HeldAt, LeftOut, Line
 from pytest_distbench.worker import digests
+from pytest_distbench.worker.left_out import left_out
 from pytest_distbench.worker.memory import OptimizerMemory
 
 if TYPE_CHECKING:
@@ -45,6 +46,7 @@ class Ledger:
         self, rank: ElasticRank, parts: Mapping[str, Any], memory: OptimizerMemory, note: Callable[[Line], None]
     ) -> None:
         self._rank = rank
+        self._parts = parts
         self._models = {name: part for name, part in parts.items() if isinstance(part, torch.nn.Module)}
         self._optimizers = {name: part for name, part in parts.items() if isinstance(part, Optimizer)}
         known = {*self._models, *self._optimizers}
@@ -53,6 +55,7 @@ class Ledger:
         self._note = note
         self._random = digests.of_random() if RANDOM in parts else {}
         self._fresh: dict[str, str] = {}
+        self._begun: dict[str, str] = {}
         self._inputs = Inputs(self._models)
 
     def at_save(self, training: Training) -> None:
@@ -63,6 +66,7 @@ class Ledger:
             training,
             parameters={**self._parameters(), **{name: digests.of_parameters(o) for name, o in stepped.items()}},
             buffers=self._buffers(),
+            built=self._built(),
             moments={name: digests.of_moments(o) for name, o in {**self._optimizers, **stepped}.items()},
             steps={name: digests.steps_of(o) for name, o in {**self._optimizers, **stepped}.items()},
             rates={name: digests.rates_of(o) for name, o in self._optimizers.items()},
@@ -90,16 +94,31 @@ class Ledger:
 
     def at_begin(self, training: Training) -> None:
         """Before the first batch: what nobody may have touched since the load."""
+        self._begun = digests.of_random()
         self._write(
             "begin",
             training,
             parameters=self._parameters(),
             buffers=self._buffers(),
+            built=self._built(),
             moments={name: digests.of_moments(o) for name, o in self._optimizers.items()},
             steps={name: digests.steps_of(o) for name, o in self._optimizers.items()},
             states=self._states(of=self._fresh),
-            random=digests.of_random() if RANDOM in self._others else {},
+            random=self._begun if RANDOM in self._others else {},
         )
+
+    def note_left_out(self, *, draws_samples: bool) -> None:
+        """At the end of the first step: what took part in it, and was not handed over.
+
+        Args:
+            draws_samples: the body chooses its samples itself.
+        """
+        now = digests.of_random() if RANDOM not in self._others else {}
+        drawn = [stream for stream, found in self._begun.items() if now.get(stream, found) != found]
+        parts = left_out(self._parts, self._memory.optimizers, drawn_from=drawn, draws_samples=draws_samples)
+        if parts:
+            slot, generation = self._rank.slot, self._rank.generation
+            self._note(LeftOut(t=time.monotonic(), slot=slot, generation=generation, parts=parts))
 
     def at_first_step(self, training: Training) -> None:
         """When optimizers have stepped for the first time: what they were about to train, and what with."""
@@ -162,7 +181,14 @@ class Ledger:
         return {name: digests.of_tensors(model.named_parameters()) for name, model in self._models.items()}
 
     def _buffers(self) -> dict[str, str]:
-        return {name: digests.of_tensors(_saved_buffers(model)) for name, model in self._models.items()}
+        return {name: digests.of_tensors(_buffers(model, saved=True)) for name, model in self._models.items()}
+
+    def _built(self) -> dict[str, str]:
+        return {
+            f"{model}.{name}": digests.of_tensors([("", buffer)])
+            for model, part in self._models.items()
+            for name, buffer in _buffers(part, saved=False)
+        }
 
     def _states(self, of: Collection[str] | None = None) -> dict[str, str]:
         parts = {name: part for name, part in self._others.items() if of is None or name in of}
@@ -218,10 +244,10 @@ def is_per_rank(part: object) -> bool:
 
 
 def _trained(index: int) -> str:
-    return f"trained {index}"
+    return f"{STEPS} ({index + 1})" if index else STEPS
 
 
-def _saved_buffers(model: torch.nn.Module) -> list[tuple[str, torch.Tensor]]:
-    """Those that a checkpoint keeps."""
+def _buffers(model: torch.nn.Module, *, saved: bool) -> list[tuple[str, torch.Tensor]]:
+    """Those that a checkpoint keeps, or the others."""
     kept = model.state_dict()
-    return [(name, buffer) for name, buffer in model.named_buffers() if name in kept]
+    return [(name, buffer) for name, buffer in model.named_buffers() if (name in kept) is saved]

@@ -21,6 +21,7 @@ from pytest_distbench.records.plan import LaunchPlan
 from pytest_distbench.records.rank import ErrorReport, Outcome, Phase, RankReport
 from pytest_distbench.records.wire import SESSION_VARIABLE
 from pytest_distbench.worker import bodies, script_notes, usage
+from pytest_distbench.worker.arithmetic import note_autocast
 from pytest_distbench.worker.context import RankContext
 from pytest_distbench.worker.control import ControlLine
 from pytest_distbench.worker.failure import classify, describe, user_frames, without_values
@@ -118,6 +119,7 @@ class _Life:
 
     def _measure(self) -> None:
         plan = self.plan
+        note_autocast()
         if plan.device == "cuda":
             check_fork()
             torch.cuda.set_device(self.context.device)

@@ -11,6 +11,7 @@ import numpy
 import torch
 
 from pytest_distbench.records.plan import LaunchPlan
+from pytest_distbench.worker import arithmetic
 
 
 def own_cpu_s() -> float:
@@ -68,13 +69,14 @@ def gpu() -> str:
 
 
 def software(plan: LaunchPlan) -> dict[str, str]:
-    """Versions, and what decides which arithmetic runs and where."""
+    """Versions and settings: what decides which arithmetic runs and where."""
     found = {
         "python": platform.python_version(),
         "torch": str(torch.__version__),
         "numpy": numpy.__version__,
         "cpu_capability": torch.backends.cpu.get_cpu_capability(),
         "threads": str(torch.get_num_threads()),
+        **arithmetic.settings(),
     }
     if plan.numa_binding:
         found["numa_binding"] = plan.numa_binding

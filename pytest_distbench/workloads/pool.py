@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import unittest
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
@@ -87,6 +88,7 @@ class Pool:
 
     Raises:
         RecordingError: memory is to be registered where that cannot be done.
+        SkipTest: the device cannot; the message is the reason.
     """
 
     def __init__(
@@ -158,6 +160,10 @@ def _registered_memory(device: torch.device, kept: list[object]) -> Iterator[Non
     """What is allocated inside comes from NCCL's allocator, and is registered with the default group at the end.
 
     As torch's documentation of memory pools does it. ``kept`` is given the pool, which has to outlive its memory.
+
+    Raises:
+        RecordingError: here is no NCCL, or a torch that registers no pools.
+        SkipTest: torch has no such allocator for this device.
     """
     group = dist.group.WORLD
     backend = group._get_backend(device) if group is not None else None
@@ -167,7 +173,14 @@ def _registered_memory(device: torch.device, kept: list[object]) -> Iterator[Non
             f"buffers='registered' needs NCCL on a GPU, and a torch that registers memory pools; here are {name} on "
             f"{device.type}, torch {torch.__version__}"
         )
-    pool = torch.cuda.MemPool(backend.mem_allocator)
+    try:
+        allocator = backend.mem_allocator
+    except RuntimeError as error:
+        raise unittest.SkipTest(
+            "buffers='registered' needs a GPU with NVLink multicast (H100 or later behind NVSwitches) and NCCL 2.19 or "
+            f"later: {torch.cuda.get_device_name(device)}: {str(error).splitlines()[0]}"
+        ) from None
+    pool = torch.cuda.MemPool(allocator)
     kept.append(pool)
     with torch.cuda.use_mem_pool(pool):
         yield

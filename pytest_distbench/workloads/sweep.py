@@ -34,7 +34,7 @@ BUDGET_S = 0.12
 """Time per size when the number of iterations is left open. The noise between launches is not reduced by more."""
 FEWEST, MOST = 5, 100
 LARGE_BYTES = 2**20
-"""From here on a call lasts so long that one warm-up iteration is enough."""
+"""From here on a call lasts so long that one warm-up iteration is enough; on CUDA the clock makes more."""
 _TRIALS = 3
 _MOST_CALLS = 4096
 """So many calls are made ready before the clock runs; then they begin again."""
@@ -55,6 +55,7 @@ def sweep(rank: RankContext, measured: Operation) -> None:
         AssertionError: an element of a result is wrong.
         ConfigurationError: the operation can send none of the sizes.
         RecordingError: there is no memory for any of them, or none that can be registered.
+        SkipTest: memory is to be registered, and the device cannot.
     """
     params = rank.params
     dtypes, redops = params["dtype"], params.get("redop", "sum")
@@ -126,7 +127,8 @@ class _Sweep:
         for size in self.sizes:
             self._call(size, 0).run()
         if self.rank.device.type == "cuda":
-            warm_up(self.rank, self._call(min(max(self.sizes), LARGE_BYTES), 0).run)
+            usual = max((size for size in self.sizes if size <= LARGE_BYTES), default=min(self.sizes))
+            warm_up(self.rank, self._call(usual, 0).run)
         for i, size in enumerate(self.sizes):
             pair = " ".join(map(str, self.at.values())) or self.dtype
             self.rank.progress(f"{self.measured.name} {pair}  size {i + 1}/{len(self.sizes)}")
@@ -216,7 +218,7 @@ class _Sweep:
             iterations=iterations,
             at=at,
             identity=self.identity,
-            facts={**self.facts, "count": count},
+            facts={**self.facts, "count": count, **({"copies": True} if self.maker.copies else {})},
             mode=params.get("mode", "per-iteration"),
             over_ranks=params.get("over_ranks", "max"),
             before=(lambda k: calls[k % number].copy()) if self.maker.copies else None,

@@ -14,11 +14,13 @@ if TYPE_CHECKING:
     from pytest_distbench.worker.context import RankContext
 
 PEAKS: tuple[tuple[str, float], ...] = (
-    (r"B200", 2250e12),
+    (r"GB200|GB300", 2500e12),
+    (r"B200|B300( SXM6 AC)?", 2250e12),
     (r"(H100|H200|H800) NVL", 835e12),
     (r"(H100|H800) PCIe", 756e12),
     (r"H100 80GB HBM3|H200|H800|GH200 \d+GB?( HBM3e)?", 989e12),
-    (r"(A100|A800)(-SXM4-[48]0GB|-PCIE-40GB| 80GB PCIe)", 312e12),
+    (r"H20(-3e)?", 148e12),
+    (r"(A100|A800)(-SXM4-[48]0GB|-PCIE-[48]0GB| 80GB PCIe)", 312e12),
     (r"A30", 165e12),
     (r"A40", 149.7e12),
     (r"A10G", 70e12),
@@ -26,7 +28,10 @@ PEAKS: tuple[tuple[str, float], ...] = (
     (r"L40S", 362e12),
     (r"L40", 181e12),
     (r"L4", 121e12),
+    (r"RTX PRO 6000 Blackwell Workstation Edition", 503.8e12),
+    (r"RTX PRO 6000 Blackwell Max-Q Workstation Edition", 438.9e12),
     (r"RTX 6000 Ada Generation", 364.2e12),
+    (r"GeForce RTX 5090", 209.5e12),
     (r"GeForce RTX 4090", 165.2e12),
     (r"GeForce RTX 3090", 71e12),
     (r"V100S-PCIE-32GB", 130e12),
@@ -35,8 +40,9 @@ PEAKS: tuple[tuple[str, float], ...] = (
     (r"T4", 65e12),
 )
 """Pattern of a product's whole name -> dense BF16 FLOP/s of its tensor cores with FP32 accumulation (V100 and T4:
-FP16), from NVIDIA's data sheets, which print twice as much where they count sparsity. A name that goes on is another
-product: a laptop's, a ``Ti``, a MIG slice."""
+FP16), from NVIDIA's data sheets, which print twice as much where they count sparsity; of GB200 and GB300 those of the
+NVL72 divided by 72, of B200 and B300 those of the HGX divided by 8, of RTX cards the tables at the end of their
+architectures' white papers. A name that goes on is another product: a laptop's, a ``Ti``, a MIG slice."""
 
 _MAKER = r"(NVIDIA )?(Tesla )?"
 

@@ -11,6 +11,7 @@ import torch
 from pytest_distbench.errors import RecordingError
 from pytest_distbench.records.choices import SEEDS
 from pytest_distbench.worker.arguments import check_whole, refuse
+from pytest_distbench.worker.arithmetic import forbid_tf32
 from pytest_distbench.worker.sampler import permutation
 
 if TYPE_CHECKING:
@@ -30,12 +31,13 @@ def make_deterministic(seed: int) -> None:
     torch.manual_seed(seed)
     torch.use_deterministic_algorithms(mode=True)
     torch.backends.cudnn.benchmark = False
-    torch.backends.cudnn.allow_tf32 = False
-    torch.backends.cuda.matmul.allow_tf32 = False
+    forbid_tf32()
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
 
 
-def sharded_batches(rank: RankContext, *, samples: int, batch: int) -> Iterator[torch.Tensor]:
+def sharded_batches(
+    rank: RankContext, *, samples: int, batch: int, device: torch.device | str | None = None
+) -> Iterator[torch.Tensor]:
     """Give index batches for ever: each epoch one permutation, cut into disjoint shards, one per rank.
 
     Every rank gets ``samples // world_size`` samples of each epoch, in batches of ``batch``; what does not fill a
@@ -43,12 +45,14 @@ def sharded_batches(rank: RankContext, *, samples: int, batch: int) -> Iterator[
     where a few samples may have to do for many ranks, a rank gets them all.
 
     Args:
-        rank: gives seed, rank and world size.
+        rank: gives seed, rank, world size and device.
         samples: in the whole training set.
         batch: per rank.
+        device: where the indices are, which is where the samples are; None: the rank's. There they are sent once an
+            epoch: samples on a GPU that are indexed by the CPU wait for the GPU at every step.
 
     Returns:
-        Batches (batch,) of indices, int64, on the CPU.
+        Batches (batch,) of indices, int64.
 
     Raises:
         RecordingError: no rank, no whole numbers of at least 1, or a shard holds less than one batch.
@@ -62,15 +66,17 @@ def sharded_batches(rank: RankContext, *, samples: int, batch: int) -> Iterator[
         raise RecordingError(
             f"{call}: {samples} samples over {rank.world_size} ranks leave {shard} each, less than a batch of {batch}"
         )
-    return _batches(rank, samples, shard, batch)
+    return _batches(rank, samples, shard, batch, rank.device if device is None else device)
 
 
-def _batches(rank: RankContext, samples: int, shard: int, batch: int) -> Iterator[torch.Tensor]:
+def _batches(
+    rank: RankContext, samples: int, shard: int, batch: int, device: torch.device | str
+) -> Iterator[torch.Tensor]:
     epoch = 0
     while True:
         order = permutation(samples, seed=rank.seed, epoch=epoch)
         mine = order if rank.only_structure else order[rank.rank * shard : (rank.rank + 1) * shard]
-        yield from mine[: shard - shard % batch].split(batch)
+        yield from mine[: shard - shard % batch].to(device).split(batch)
         epoch += 1
 
 

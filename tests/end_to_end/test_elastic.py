@@ -1,4 +1,4 @@
-"""An elastic job under real torchrun agents: the README's example, and one that is killed in the middle of a change."""
+"""An elastic job under real torchrun agents: the example of docs/writing.md, and one that is killed in a change."""
 
 from __future__ import annotations
 
@@ -12,18 +12,19 @@ from support.processes import wait_for
 
 from pytest_distbench.commands.cli import main
 from pytest_distbench.launch.elastic.torchrun import tells_events
+from pytest_distbench.records.kinds import VERDICT_KINDS
 from pytest_distbench.store.run_record import read_run_record
 
 pytestmark = pytest.mark.spawn
 
-README = (Path(__file__).parents[2] / "README.md").read_text()
-[EXAMPLE] = [block for block in re.findall(r"```python\n(.*?)```", README, re.DOTALL) if "def test_lost_node" in block]
+PAGE = (Path(__file__).parents[2] / "docs" / "writing.md").read_text()
+[EXAMPLE] = [block for block in re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL) if "def test_lost_node" in block]
 COMMAND = ("--world-size", "2", "--distbench-launcher=torchrun")
 """A launcher that prepares nothing, for nodes are not started by it."""
 
 
 @pytest.mark.usefixtures("closed_doors")
-def test_the_example_of_the_readme_loses_a_node_and_every_sample_is_trained_on_once(
+def test_the_example_loses_a_node_and_every_sample_is_trained_on_once(
     pytester: pytest.Pytester, capsys: pytest.CaptureFixture[str]
 ) -> None:
     pytester.makepyfile(test_mine=EXAMPLE)
@@ -144,6 +145,67 @@ def test_nothing_is_left_of_a_run_that_is_killed_in_the_middle_of_a_change(
 
     wait_for(lambda: not list(pytester.path.rglob("plan.json")))
     assert '"stable","t":' not in timeline(pytester.path).partition('"changed"')[2]
+
+
+HELD = """
+import os
+
+import pytest
+from pytest_distbench.elastic import crash, join, kill
+
+
+def train(rank):
+    import torch
+    from torch.nn.parallel import DistributedDataParallel
+
+    torch.manual_seed(rank.seed)
+    x = torch.randn(512, 16)
+    labels = (x @ torch.randn(16, 4)).argmax(1)
+    model = torch.nn.Linear(16, 4)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+    training = rank.training(model=model, optimizer=optimizer)
+    parallel = DistributedDataParallel(model)
+    skips = "PLANTED" in os.environ and rank.world_size == 1
+    for batch in training.batches(samples=len(x), batch=16, epochs=5):
+        output = parallel(x[batch])
+        loss = torch.nn.functional.cross_entropy(output, labels[batch])
+        optimizer.zero_grad()
+        loss.backward()
+        if training.step % 2 or not skips:
+            optimizer.step()
+        training.note(loss=loss, accuracy=(output.argmax(1) == labels[batch]).float().mean())
+
+
+BOUNDS = {"learning_lost": "<= 0.5", "accuracy_lost": os.environ.get("PLANTED", "<= 0.9")}
+
+
+@pytest.mark.distbench(metrics=["losses"], bounds=BOUNDS)
+def test_held(elastic):
+    changes = [crash(at_step=20, slot=1), kill(at_step=40), join(at_step=60)]
+    elastic(train, nodes=(1, 2), plan=changes, start=2, engine="fast", hold=True)
+"""
+
+
+def test_behind_changes_that_are_held_losses_repeat_bit_for_bit_and_are_judged(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytester.makepyfile(test_mine=HELD)
+    run = ("--distbench-json=run.json", "-p", "no:cacheprovider")
+    stored = pytester.runpytest_subprocess(*COMMAND, "--distbench-update", "--distbench-launches=2", *run)
+    stored.assert_outcomes(passed=1)
+    [case] = read_run_record(pytester.path / "run.json").results
+    one, other = ({m.key: m for m in launch.measurements}["losses"].series for launch in case.launches)
+
+    assert len(one) == 5
+    assert one == other  # which of the steps any launch was at when it was changed would be chance
+
+    monkeypatch.setenv("PLANTED", "<= -1")
+    planted = pytester.runpytest_subprocess(*COMMAND, *run)
+    planted.assert_outcomes(failed=1)
+    [case] = read_run_record(pytester.path / "run.json").results
+    failed = {v.metric: v.kind for v in case.verdicts if VERDICT_KINDS[v.kind].fails}
+    assert failed == {"losses": "regressed", "accuracy_lost": "beyond"}
+    planted.stdout.fnmatch_lines(["losses: departs at value 3 (epoch 2), *"])
 
 
 def timeline(folder: Path) -> str:

@@ -1,4 +1,4 @@
-"""The README is true: its examples run as it says. What holds for every page is in ``tests/test_documents.py``."""
+"""The examples of the README and of docs/writing.md run as they say. For every page: ``tests/test_documents.py``."""
 
 from __future__ import annotations
 
@@ -9,25 +9,29 @@ from pathlib import Path
 import pytest
 from support.launching import RunInside
 
-README = (Path(__file__).parents[2] / "README.md").read_text()
+ROOT = Path(__file__).parents[2]
+PAGES = (ROOT / "README.md").read_text() + (ROOT / "docs" / "writing.md").read_text()
 COMMAND = ("--world-size", "2")
 
 
 def example(part: str) -> str:
     """The Python example with this in it."""
-    [found] = [block for block in re.findall(r"```python\n(.*?)```", README, re.DOTALL) if part in block]
+    [found] = [block for block in re.findall(r"```python\n(.*?)```", PAGES, re.DOTALL) if part in block]
     return str(found)
 
 
 @pytest.mark.spawn
 def test_the_example_runs_as_described(pytester: pytest.Pytester) -> None:
-    pytester.makepyfile(test_mine=example("def body(rank)"), test_sweep=example("collective_sweep("))
+    pytester.makepyfile(
+        test_step=example("range(20)"), test_mine=example("def body(rank)"), test_sweep=example("collective_sweep(")
+    )
     result = pytester.runpytest_subprocess(*COMMAND, "-v", "-rs")
 
     result.stdout.fnmatch_lines(
         [
             "*test_mine?ws2? NEW*",
             "*test_mine?ws4? SKIPPED*",
+            "*test_step?ws2? NEW*",
             "*test_all_reduce?ws2? NEW*",
             "*not run: needs 4 ranks, 2 given*",
         ]

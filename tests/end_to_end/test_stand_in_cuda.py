@@ -16,9 +16,11 @@ from support.launching import Launch
 
 from pytest_distbench.records.metric import PEAK_MEMORY
 from pytest_distbench.worker.context import RankContext
+from pytest_distbench.workloads.collectives import OPERATIONS
 
 pytestmark = pytest.mark.spawn
 
+ROOT = Path(__file__).parents[2]
 QUEUED_S = 0.3
 FOR_EVER_S = 1000.0
 LIMIT_S = 20.0
@@ -80,6 +82,12 @@ def waits_for_the_others(rank: RankContext) -> None:
     assert [options["timeout"].total_seconds() for options in made] == [48.0]  # of 60
 
 
+def sweeps_every_operation(rank: RankContext) -> None:
+    for row in OPERATIONS.values():
+        with rank.point(operation=row.name):
+            row.sweep(rank)
+
+
 def counts_warnings(rank: RankContext) -> None:
     dist.all_reduce(torch.ones(8, device=rank.device))
     log = Path("/proc/self/fd/2").resolve().read_text()
@@ -123,6 +131,34 @@ def test_a_loss_that_is_read_at_each_step_is_a_regression_of_the_step(on_cuda: L
         quickest.append(step.minimum)
 
     assert quickest[1] / quickest[0] > 1.3
+
+
+@pytest.mark.parametrize(
+    "world_size", [3, *(pytest.param(count, marks=pytest.mark.thorough) for count in (2, 4, 5, 6, 7))]
+)
+def test_a_sweep_beyond_1_mib_warms_the_device_up_with_a_message_that_the_operation_can_send(
+    on_cuda: Launch, world_size: int
+) -> None:
+    """Whole shares for every rank: a message of 1 MiB is none of all_to_all_v, nor on 3 ranks one of all_gather."""
+    params = {"dtype": "float32", "sizes": [1024, 2**21], "iterations": 2, "warmup": 1, "cache": "hot"}
+    record = on_cuda("sweeps_every_operation", world_size=world_size, params=params)
+
+    assert record.reason == ""
+    wrong = {m.at["operation"]: m.value for m in record.measurements if m.name == "wrong_elements"}
+    assert wrong == dict.fromkeys(OPERATIONS.keys() - {"barrier"}, 0)
+
+
+@pytest.mark.parametrize("way", ["ddp", "fsdp"])
+def test_the_shipped_transformer_tells_tokens_per_second_and_memory(on_cuda: Launch, way: str) -> None:
+    on_cuda.file = ROOT / "suites/training/throughput.py"
+    record = on_cuda("train", params={"way": way}, backend="nccl")
+
+    assert record.reason == ""
+    found = {m.key: m.value for m in record.measurements}
+    assert found["parameters"] == 807_488
+    assert (found["tokens_per_second"] or 0) > 0
+    assert {f"memory[of={of}]" for of in ("allocated", "reserved", "device")} <= found.keys()
+    assert record.software["autocast"] == ("bfloat16" if way == "ddp" else "off")
 
 
 def test_ranks_wait_for_one_another_in_time_and_without_the_device(on_cuda: Launch) -> None:

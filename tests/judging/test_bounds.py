@@ -55,6 +55,20 @@ def test_a_bound_that_holds_judges_where_nothing_else_does(reference: str, kind:
     assert found.verdict.bounds == [Bound(side="most", value=0.02, where=WHERE)]
 
 
+@pytest.mark.parametrize(
+    ("asked", "kind"), [([], "beyond"), ([("step", "<= 20ms")], "within"), ([("step", ">= 1ms")], "beyond")]
+)
+def test_a_bound_of_the_test_replaces_the_plugin_s_own_of_the_same_side(
+    asked: list[tuple[str, Any]], kind: str
+) -> None:
+    own = Bound(side="most", value=0.0, where="elastic(...)", is_default=True)
+
+    found = judge(launches(0.01, better="exact", bounds=[own]), *asked).verdict
+
+    assert found.kind == kind
+    assert (own in found.bounds) == (kind == "beyond")
+
+
 def test_a_metric_without_a_bound_is_left_alone() -> None:
     given = [Judgement(verdict("missing"), is_open=True)]
 

@@ -84,6 +84,16 @@ def test_a_rank_that_alone_does_something_else_is_named() -> None:
     assert differences(of(reduce(8)), current) == ["rank 1: 1 barrier was added"]
 
 
+def test_a_rank_whose_optimizer_steps_no_more_is_named() -> None:
+    stored = of(is_full=True, parameters=42, parameter_bytes={"all": 84})
+    current = of(is_full=True, parameters=21, parameter_bytes={"0": 84, "1": 0})
+
+    assert differences(stored, current) == [
+        "rank 1: 84 B of parameters are trained by no optimizer any more",
+        "42 parameters in the optimizers of all ranks became 21",
+    ]
+
+
 def test_the_same_per_rank_told_otherwise_is_no_difference() -> None:
     assert differences(Fingerprint(collectives={"0": [reduce(8)], "1": [reduce(8)]}), of(reduce(8))) == []
 

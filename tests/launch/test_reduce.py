@@ -12,6 +12,7 @@ from pytest_distbench.records.fingerprint import Collective, Fingerprint, RankFi
 from pytest_distbench.records.kinds import Better, Reduce
 from pytest_distbench.records.metric import Observation
 from pytest_distbench.records.rank import RankReport
+from pytest_distbench.records.record import replace
 
 
 def report(
@@ -115,3 +116,13 @@ def test_ranks_that_disagree_about_a_bound_are_an_error() -> None:
     assert merge([report(1)])[0].bounds == [Bound(side="most", value=1.0, where="rank.record at a.py:1")]
     with pytest.raises(RecordingError, match=r"ranks disagree about .* or bounds"):
         merge([report(0), report(1)])
+
+
+def test_a_rank_none_of_whose_optimizers_has_stepped_is_named_beside_those_that_did() -> None:
+    reports = [
+        replace(fingerprinted(rank), fingerprints={"m": RankFingerprint(parameter_bytes=held)})
+        for rank, held in ((0, 84), (1, 0))
+    ]
+
+    assert merge_fingerprints(reports)["m"].parameter_bytes == {"0": 84, "1": 0}
+    assert merge_fingerprints([fingerprinted(0), fingerprinted(1)])["m"].parameter_bytes == {}

@@ -63,6 +63,11 @@ TEST = """
             "body, nodes=2, checkpoint_every=10**30",
             "*checkpoint_every=1000*000; wanted a whole number of at least 1 and at most 9007199254740992*",
         ),
+        ("body, nodes=2, hold='yes'", "*hold='yes'; wanted True or False*"),
+        (
+            "body, nodes=(1, 2), plan=kill(at_step=30), hold=True",
+            "*wanted at_step=, a multiple of 20 (checkpoint_every=)*",
+        ),
         ("len, nodes=2", "*body <built-in function len> is a *"),
     ],
 )
@@ -126,6 +131,18 @@ def test_more_nodes_than_ranks_are_not_run(project: Project) -> None:
     result.stdout.fnmatch_lines(["*not run: needs 3 nodes, 2 ranks given*"])
 
 
+@pytest.mark.parametrize("given", [{}, {"oversubscribed": True}])
+def test_more_nodes_than_gpus_are_not_run(
+    project: Project, gpus: Callable[[int], None], given: dict[str, bool]
+) -> None:
+    gpus(2)
+    made = project(TEST.replace("{call}", f"body, nodes=(1, 4), **{given}"))
+    result = run(made, "--gpu", "-rs")
+
+    result.stdout.fnmatch_lines(["*not run: needs 4 nodes, 2 ranks given*"])
+    result.assert_outcomes(skipped=1)
+
+
 def test_more_nodes_than_ranks_are_run_where_the_test_asks_for_it_and_no_clock_is_judged(
     made_up: pytest.Pytester,
 ) -> None:
@@ -144,6 +161,7 @@ def test_more_nodes_than_ranks_are_run_where_the_test_asks_for_it_and_no_clock_i
     ("call", "message"),
     [
         ("'train.py', nodes=2", "*elastic: steps=None; wanted stdout(r'step (?d+)') of pytest_distbench.read, which*"),
+        ("'train.py', nodes=2, hold=True", "*hold=True is for functions: a script writes*"),
         ("'train.py', nodes=2, steps='step'", "*elastic: steps='step'; wanted stdout(*"),
         ("'train.py', nodes=2, steps=stdout('step')", "*steps: *'step'*group*"),
         ("'train.py', nodes=2, steps=stdout('(.)', rank='all')", "*steps: rank='all': the workers of a generation*"),

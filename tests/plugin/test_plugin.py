@@ -249,6 +249,18 @@ def test_other_software_makes_a_changed_exact_number_incomparable(
     assert result.ret == 0
 
 
+def test_another_precision_of_the_codes_choice_excuses_no_exact_number(
+    recorded: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DISTBENCH_STAND_IN_SOFTWARE", "matmul_precision=tf32")
+    path = stored(recorded)[0]
+    path.write_text(path.read_text().replace("[7, 7, 7, 7, 7, 7, 7, 7, 7, 7]", "[8, 8, 8, 8, 8, 8, 8, 8, 8, 8]"))
+    result = run(recorded)
+
+    result.stdout.fnmatch_lines(["*differs   matmul_precision - -> tf32"])
+    assert result.ret == 1
+
+
 def test_a_regression_names_the_software_that_differs_as_the_summary_does(
     recorded: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -41,6 +41,17 @@ def test_out_of_place_and_in_place_of_one_message_are_one_row() -> None:
     assert rows[0].count == 8
 
 
+def test_a_call_out_of_place_that_was_one_in_place_on_a_copy_says_so() -> None:
+    """nccl-tests' all_reduce has two buffers; torch's has one."""
+    copied, in_place = result(told(64, copies=True)), result(told(64, in_place=True))
+    [row] = collective_rows([copied, in_place])
+    [turned] = collective_rows([in_place, copied])
+    [plain] = collective_rows([result(told(64)), in_place])
+
+    assert row.note == turned.note == "out of place: in place on a copy, made outside the clock"
+    assert plain.note == ""
+
+
 def test_what_was_called_in_another_way_is_a_row_of_its_own() -> None:
     rows = collective_rows([result(told(64)), result(told(64, in_place=True, group="half", parts=4, together="async"))])
 

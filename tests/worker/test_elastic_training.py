@@ -11,7 +11,9 @@ from support.plans import make_plan
 from support.ranks import ENVIRONMENT
 from support.timelines import JOB
 
+from pytest_distbench.elastic import kill
 from pytest_distbench.errors import RecordingError
+from pytest_distbench.records.elastic import MembershipPlan
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.timeline import Batch, Loaded, Progress, Saved, Stepped, read_timeline
 from pytest_distbench.worker.elastic_rank import ElasticRank
@@ -64,6 +66,18 @@ def test_each_epoch_has_every_sample_once_and_the_rest_goes_to_the_last_step(mak
     ]  # fmt: skip
 
 
+def test_indices_are_where_the_samples_are_and_the_timeline_has_them(make_rank: MakeRank) -> None:
+    rank = make_rank()
+    rank.device = torch.device("meta")
+    rank.synchronize = lambda: None  # type: ignore[method-assign]
+    first = next(rank.training().batches(samples=10, batch=3, epochs=2))
+    on_cpu = next(make_rank(1).training().batches(samples=10, batch=3, epochs=2, device="cpu"))
+    noted = [line.samples for line in read_timeline(timeline(rank)) if isinstance(line, Batch)]
+
+    assert (first.device.type, first.shape) == ("meta", (3,))
+    assert noted == [on_cpu.tolist()] * 2
+
+
 def timeline(rank: ElasticRank) -> Path:
     return rank._files.timeline
 
@@ -107,6 +121,15 @@ def test_a_torn_checkpoint_is_passed_over_and_told(make_rank: MakeRank) -> None:
     [_, loaded] = [line for line in read_timeline(timeline(rank)) if isinstance(line, Loaded)]
 
     assert (loaded.step, loaded.torn) == (4, ["step5.pt"])
+
+
+def test_who_holds_must_write_a_checkpoint_there(tmp_path: Path, make_rank: MakeRank) -> None:
+    make_rank()  # for its surroundings
+    job = replace(JOB, hold=True, plan=MembershipPlan(changes=[kill(at_step=20)]))
+    rank = ElasticRank(replace(make_plan(tmp_path), backend="fake", elastic=job), 0, 0)
+
+    with pytest.raises(RecordingError, match=r"behind the checkpoint of step 20, and with checkpoint_every=8 there is"):
+        rank.training(checkpoint_every=8)
 
 
 def test_a_body_that_keeps_other_parts_than_before_is_told(make_rank: MakeRank) -> None:

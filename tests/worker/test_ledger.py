@@ -18,7 +18,7 @@ from pytest_distbench.launch.elastic.measure import measure
 from pytest_distbench.records.elastic import Change, MembershipPlan
 from pytest_distbench.records.metric import TOLD, Measurement
 from pytest_distbench.records.record import replace
-from pytest_distbench.records.timeline import Fed, Joined, read_timeline
+from pytest_distbench.records.timeline import Fed, Joined, LeftOut, read_timeline
 from pytest_distbench.worker.elastic_rank import ElasticRank
 from pytest_distbench.worker.elastic_training import Training
 
@@ -63,7 +63,9 @@ def plant(fault: str, model: torch.nn.Module, optimizer: torch.optim.Optimizer, 
     if fault == "weights anew":
         torch.nn.init.ones_(first)
     elif fault == "running mean anew":
-        next(iter(model.buffers())).zero_()
+        model.get_buffer("1.running_mean").zero_()
+    elif fault == "table built anew":
+        model.get_buffer("table").mul_(2)
     elif fault == "moments zeroed":
         optimizer.state[first]["exp_avg"].zero_()
     elif fault == "a step forgotten":
@@ -98,8 +100,16 @@ def make_rank(folder: Path, generation: int) -> ElasticRank:
     return rank
 
 
-def train(rank: ElasticRank, fault: str, steps: int) -> None:
+def make_model() -> torch.nn.Module:
+    """With two buffers that no checkpoint keeps: a table, and calls, which are counted from the load on."""
     model = torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.BatchNorm1d(3), torch.nn.Dropout(0.5))
+    model.register_buffer("table", torch.ones(3), persistent=False)
+    model.register_buffer("calls", torch.zeros(1), persistent=False)
+    return model
+
+
+def train(rank: ElasticRank, fault: str, steps: int) -> None:
+    model = make_model()
     optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
     parts: dict[str, Any] = {"model": model, "optimizer": optimizer, "sampler": OtherState(fault)}
     parts["random"] = OwnStreams(fault) if "random state" in fault else rank.random_streams()
@@ -110,7 +120,7 @@ def train(rank: ElasticRank, fault: str, steps: int) -> None:
     if fault == "another optimizer":
         optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
     if fault == "another model":
-        model = torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.BatchNorm1d(3), torch.nn.Dropout(0.5))
+        model = make_model()
         kept = optimizer.state_dict()
         optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
         optimizer.load_state_dict(kept)
@@ -122,6 +132,7 @@ def train(rank: ElasticRank, fault: str, steps: int) -> None:
             optimizer.param_groups[0]["lr"] = 0.02
         optimizer.zero_grad()
         model(x[batch]).square().mean().backward()
+        model.get_buffer("calls").add_(1)
         optimizer.step()
         parts["sampler"].value = training.step + 1
         training.note(loss=1.0)
@@ -154,14 +165,19 @@ def test_a_training_that_goes_on_with_what_was_saved_is_within_every_bound(
         (
             "another model",
             {"parameters_changed_by_load", "random_state_changed_by_load"},
-            "the parameters of trained 0 are not those",
+            "the parameters of the optimizer that steps are not those",
         ),
         ("running mean anew", {"parameters_changed_by_load"}, "the buffers of model are not those"),
+        (
+            "table built anew",
+            {"parameters_changed_by_load"},
+            "the buffer model.table, which is not saved, is not built",
+        ),
         ("moments zeroed", {"optimizer_moments_changed_by_load"}, "what the optimizer optimizer remembers is not"),
         (
             "another optimizer",
             {"optimizer_moments_changed_by_load", "optimizer_state_lost", "optimizer_step_changed_by_load"},
-            "what the optimizer trained 0 remembers is not what was saved",
+            "what the optimizer that steps remembers is not what was saved",
         ),
         ("a step forgotten", {"optimizer_step_changed_by_load"}, r"counted as many steps as when .* \(7, 8, 8\)"),
         ("another rate", {"learning_rate_changed_by_load"}, "step 9 had the learning rate 0.01, and has 0.02 now"),
@@ -213,3 +229,23 @@ def test_a_body_that_leaves_its_loop_early_has_skipped_what_was_to_come(
 
     assert skipped.value == 8 + 20
     assert str(skipped.facts[TOLD]).startswith("1 of 2 epochs that training.batches was asked for were never begun; ")
+
+
+def test_what_takes_part_in_the_first_step_and_was_not_handed_over_is_noted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in ENVIRONMENT.items():
+        monkeypatch.setenv(name, value)
+    (tmp_path / "checkpoints").mkdir()
+    rank = make_rank(tmp_path, 0)
+    model = torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.Dropout(0.5))
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+    for batch in rank.training(model=model).batches(samples=4, batch=2, epochs=1):
+        model(torch.ones(len(batch), 2)).square().mean().backward()
+        optimizer.step()
+    [line] = [line for line in read_timeline(tmp_path / "timeline.jsonl") if isinstance(line, LeftOut)]
+
+    assert line.parts == [
+        "the optimizer Adam, which steps: rank.training(optimizer=...)",
+        "random streams (torch): rank.training(random=rank.random_streams())",
+    ]

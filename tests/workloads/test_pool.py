@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import unittest
+from types import SimpleNamespace
 from typing import Any
 
 import psutil
@@ -62,6 +64,27 @@ def test_ranks_that_share_a_gpu_share_its_memory(monkeypatch: pytest.MonkeyPatch
 
 def test_memory_that_cannot_be_registered_is_told() -> None:
     with pytest.raises(RecordingError, match=r"buffers='registered' needs NCCL on a GPU, .* no process group on cpu"):
+        pool(ALL_REDUCE, largest=4, is_registered=True)
+
+
+def test_a_device_without_registered_memory_skips_with_torchs_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An A100, say: torch 2.7 and later refuse NCCL's allocator where the device has no multicast."""
+
+    class Backend:
+        def register_mem_pool(self, pool: object) -> None:
+            """It is never come to."""
+
+        @property
+        def mem_allocator(self) -> object:
+            raise RuntimeError("NCCL mem allocator is not supported in this NCCL version\nException raised from ...")
+
+    group = SimpleNamespace(_get_backend=lambda device: Backend())
+    monkeypatch.setattr(torch.distributed, "group", SimpleNamespace(WORLD=group))
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "NVIDIA A100-SXM4-80GB")
+
+    with pytest.raises(
+        unittest.SkipTest, match=r"multicast .*NVIDIA A100-SXM4-80GB: NCCL mem allocator is not .* NCCL version$"
+    ):
         pool(ALL_REDUCE, largest=4, is_registered=True)
 
 

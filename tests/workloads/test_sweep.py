@@ -278,6 +278,8 @@ def test_every_operation_in_every_form_delivers_each_element(
     assert {operation for operation, _ in measured | refused} == set(OPERATIONS)
     assert {"all_reduce", "all_gather", "broadcast", "send_recv"} <= {operation for operation, _ in measured}
     assert (("reduce", "in halves") in measured) is (world_size == 4)
+    copied = {(m.at["operation"], m.at["form"]) for m in record.measurements if m.facts.get("copies")}
+    assert copied == {(name, "in the other place") for name in ("all_reduce", "reduce")}
     checked = [m for m in record.measurements if m.name == "wrong_elements"]
     assert len(checked) > 100
     assert all(m.value == 0 for m in checked)

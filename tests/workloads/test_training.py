@@ -20,9 +20,11 @@ from pytest_distbench.workloads.training import (
     sharded_batches,
 )
 
+CPU = torch.device("cpu")
+
 
 def rank_of(rank: int, world_size: int) -> Any:
-    return SimpleNamespace(rank=rank, world_size=world_size, seed=3, only_structure=False)
+    return SimpleNamespace(rank=rank, world_size=world_size, seed=3, only_structure=False, device=CPU)
 
 
 def test_shards_of_an_epoch_are_disjoint_and_equally_long() -> None:
@@ -38,6 +40,21 @@ def test_the_next_epoch_has_another_order() -> None:
 
     assert sorted(first.tolist()) == sorted(second.tolist()) == list(range(50))
     assert first.tolist() != second.tolist()
+
+
+def test_an_epochs_indices_are_sent_once_to_where_the_samples_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sent at every step, they let the host wait for the GPU there, and a planted ``item()`` costs nothing more."""
+    rank = rank_of(0, 1)
+    rank.device = torch.device("meta")
+    sent = []
+    to = torch.Tensor.to
+    monkeypatch.setattr(torch.Tensor, "to", lambda tensor, device: sent.append(device) or to(tensor, device))
+    batches = list(islice(sharded_batches(rank, samples=40, batch=4), 20))
+    [on_cpu] = islice(sharded_batches(rank, samples=4, batch=4, device="cpu"), 1)
+
+    assert [batch.device.type for batch in batches] == ["meta"] * 20
+    assert sent == [rank.device, rank.device, "cpu"]
+    assert sorted(on_cpu.tolist()) == [0, 1, 2, 3]
 
 
 def test_the_learning_rate_grows_to_the_number_of_ranks() -> None:
@@ -123,19 +140,7 @@ def test_cublas_gets_a_fixed_workspace_unless_the_user_has_chosen_one(monkeypatc
         torch.use_deterministic_algorithms(mode=False)
 
 
-def test_float32_is_not_rounded_to_tf32(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-    torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = True
-    try:
-        make_deterministic(1)
-    finally:
-        torch.use_deterministic_algorithms(mode=False)
-
-    assert not torch.backends.cudnn.allow_tf32
-    assert not torch.backends.cuda.matmul.allow_tf32
-
-
 def test_where_nothing_is_learnt_a_rank_of_many_gets_all_samples() -> None:
-    rank = SimpleNamespace(rank=63, world_size=64, seed=3, only_structure=True)
+    rank = SimpleNamespace(rank=63, world_size=64, seed=3, only_structure=True, device=CPU)
 
     assert sorted(next(sharded_batches(rank, samples=7, batch=7)).tolist()) == list(range(7))

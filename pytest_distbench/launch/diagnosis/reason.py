@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from typing import Literal
 
 from pytest_distbench.launch.diagnosis import texts
 from pytest_distbench.launch.diagnosis.blame import find_missing, is_deadlock, waits_in_a_circle
@@ -64,7 +65,7 @@ def _tell_hang(failed: Sequence[RankFate], after_s: float) -> str:
     told = "; ".join(_where(f) for f in sorted(shown, key=lambda f: f.rank)[:4])
     more = f" and {len(shown) - 4} more" if len(shown) > 4 else ""
     waiting = [f for f in failed if f not in shown]  # some have given up by now: their collective timed out
-    what = f"; {_ranks(waiting)} in {_place(waiting[0])}" if waiting else ""
+    what = f"; {_numbers(waiting)} wait{'s' * (len(waiting) == 1)} in {_place(waiting[0])}" if waiting else ""
     advice = _SPAWNS if any(f.waits_at.endswith(", in spawn") for f in hung) else ""
     return f"hung in {'/'.join(phases)}, ended after {after_s:.1f} s: {told}{more}{what}{advice}"
 
@@ -74,12 +75,23 @@ def _tell_deadlock(waiting: Sequence[RankFate], passed: Sequence[RankFate]) -> s
     places = _waiting(waiting, "waited")
     if not passed:
         return f"deadlock: {places}"
-    gone = ", ".join(str(f.rank) for f in sorted(passed, key=lambda f: f.rank)[:8])
-    return f"rank {gone} ended without the collective that others waited for: {places}"
+    if len(waiting) == 1 < len(passed):
+        return f"rank {waiting[0].rank} alone waited in {_place(waiting[0])}: {_numbers(passed)} ended without it"
+    return f"{_numbers(passed)} ended without the collective that others waited for: {places}"
 
 
-def _waiting(fates: Sequence[RankFate], verb: str) -> str:
-    return "; ".join(f"rank {f.rank} {verb} in {_place(f)}" for f in sorted(fates, key=lambda f: f.rank)[:4])
+def _waiting(fates: Sequence[RankFate], verb: Literal["waits", "waited"]) -> str:
+    """Who waits where; one that is alone there, while all others are together elsewhere, is told first."""
+    places: dict[str, list[RankFate]] = {}
+    for fate in sorted(fates, key=lambda f: f.rank):
+        places.setdefault(_place(fate), []).append(fate)
+    found = sorted(places.items(), key=lambda place: len(place[1]))  # of equally many those of lower ranks first
+    odd = len(found) == 2 and len(found[0][1]) == 1 < len(found[1][1])
+    told: list[str] = []
+    for place, those in found[:4]:
+        wait = verb if len(those) == 1 else verb.replace("waits", "wait")
+        told.append(f"{_numbers(those)}{' alone' if odd and not told else ''} {wait} in {place}")
+    return "; ".join(told)
 
 
 def _place(fate: RankFate) -> str:
@@ -103,7 +115,6 @@ def _where(fate: RankFate) -> str:
     return f"rank {fate.rank} {place}"
 
 
-def _ranks(fates: Sequence[RankFate]) -> str:
+def _numbers(fates: Sequence[RankFate]) -> str:
     numbers = sorted(f.rank for f in fates)
-    listed = ", ".join(map(str, numbers[:8])) + (", ..." if len(numbers) > 8 else "")
-    return f"rank{'s' * (len(numbers) > 1)} {listed} wait{'s' * (len(numbers) == 1)}"
+    return f"rank{'s' * (len(numbers) > 1)} " + ", ".join(map(str, numbers[:8])) + (", ..." if len(numbers) > 8 else "")

@@ -146,7 +146,8 @@ class Controller:
     def _wait_until(self, change: Change, *, settles: bool) -> bool:
         """Wait for the moment of a change; False: the training was over before. Seconds count while the job trains."""
         while not self._progress.has_finished:
-            if change.at_step is not None and self._progress.step >= change.at_step:
+            reached = self._progress.saved if self._job.hold else self._progress.step  # who holds has saved before
+            if change.at_step is not None and reached >= change.at_step:
                 return True
             if change.at_s is not None and (self._trained_s >= change.at_s or not settles):
                 return True

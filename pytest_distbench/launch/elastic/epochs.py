@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import fsum
 from typing import Literal
 
 from pytest_distbench.launch.elastic.history import History
@@ -53,5 +54,5 @@ def mean_of(name: Literal["loss", "accuracy", "top5"], lines: Sequence[Stepped])
     """
     told = [(getattr(line, name), (line.samples or 1) / line.world_size) for line in lines]
     told = [(value, share) for value, share in told if value is not None]
-    weight = sum(share for _, share in told)
-    return sum(value * share for value, share in told) / weight if weight else None
+    weight = sum(share for _, share in told)  # fsum: the order is that of slots, and a rank may have another one now
+    return fsum(value * share for value, share in told) / weight if weight else None

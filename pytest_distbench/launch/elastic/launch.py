@@ -38,6 +38,7 @@ from pytest_distbench.records.timeline import (
     Changed,
     Finished,
     Joined,
+    LeftOut,
     Line,
     Loaded,
     Progress,
@@ -224,6 +225,15 @@ def tell_torn(lines: Sequence[Line]) -> list[str]:
     return [f"checkpoint {name} was torn, and the last good one was used" for name in torn]
 
 
+def _tell_left_out(job: ElasticJob, lines: Sequence[Line]) -> list[str]:
+    """Of what a body with changes trains with, and does not keep: its state is not compared across them."""
+    parts = dict.fromkeys(part for line in lines if isinstance(line, LeftOut) for part in line.parts)
+    has_changes = job.plan.changes or job.plan.cycle is not None
+    if not parts or not has_changes or job.checkpoint_every is None:
+        return []
+    return [f"not handed over, so that no checkpoint keeps it and no load of it is judged: {'; '.join(parts)}"]
+
+
 def software_of(reports: Iterable[RankReport]) -> dict[str, str]:
     """What ran, as a worker that finished says; else as far as it can be told without torch."""
     told = [r.software for r in reports if r.software]
@@ -256,6 +266,7 @@ def _remarks(job: ElasticJob, lines: Sequence[Line], result: ElasticResult | Non
     """What the user should know of a job that passed."""
     remarks = [f"engine {job.engine} in place of {job.in_place_of}"] if job.in_place_of else []
     remarks += tell_torn(lines)
+    remarks += _tell_left_out(job, lines)
     remarks += map(str, unplanned(History(lines)))
     remarks += _exit_hang(lines)
     remarks += [told for change in (result.changes if result is not None else []) if (told := tell_slow(change, job))]

@@ -1,4 +1,4 @@
-"""Was what a training had learned still there behind a load? Its loss there, against that at the checkpoint. Pure.
+"""Was what a training had learned still there behind a load? Loss and accuracy there, against the checkpoint's. Pure.
 
 A backstop behind the digests of ``ledger.py``: it sees what is lost on a way that has no digest.
 """
@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from math import sqrt
 from statistics import fmean, stdev
+from typing import Literal
 
 from pytest_distbench.launch.elastic.epochs import mean_of
 from pytest_distbench.launch.elastic.history import History
@@ -47,13 +48,13 @@ class Relapse:
 def worst_relapse(history: History) -> Relapse:
     """That of the load behind which most of what had been learned was gone."""
     found = [Relapse()]
-    kept = {(number, generation): _loss(lines) for number, generation, lines in history.passes()}
+    kept = {(number, generation): mean_of("loss", lines) for number, generation, lines in history.passes()}
     losses = {number: loss for (number, _), loss in kept.items() if loss is not None}
     begin = _mean([losses.get(step) for step in range(1, 1 + _STEPS)])
     for generation in history.generations:
         step = history.resumed_at(generation)
         before = [losses.get(number) for number in range(step - _STEPS + 1, step + 1)]
-        after = _mean(_first_losses(history, generation))
+        after = _mean(_first_of(history, generation, "loss"))
         at_checkpoint = _mean(before)
         if step <= _STEPS or begin is None or at_checkpoint is None or after is None:
             continue
@@ -78,6 +79,21 @@ def worst_relapse(history: History) -> Relapse:
     return max(found, key=lambda relapse: relapse.share)
 
 
+def accuracy_lost(history: History) -> float | None:
+    """The most that the accuracy fell by at a load: means of five steps before and behind it.
+
+    None: steps do not tell of it, or too few.
+    """
+    told = {number: mean_of("accuracy", lines) for number, _, lines in history.passes()}
+    found = []
+    for generation in history.generations:
+        step = history.resumed_at(generation)
+        before = _mean([told.get(number) for number in range(step - _STEPS + 1, step + 1)])
+        after = _mean(_first_of(history, generation, "accuracy"))
+        found += [before - after] if before is not None and after is not None else []
+    return max(found, default=None)
+
+
 def _highest_mean(losses: Sequence[float | None]) -> float:
     """Of so many steps in a row, as far as all of them are known."""
     means = (_mean(losses[i : i + _STEPS]) for i in range(len(losses) - _STEPS + 1))
@@ -90,17 +106,13 @@ def _noise(losses: Sequence[float | None]) -> float:
     return sqrt(fmean(squares) / 2)
 
 
-def _first_losses(history: History, generation: int) -> list[float | None]:
-    """Of a generation's first steps."""
+def _first_of(history: History, generation: int, name: Literal["loss", "accuracy"]) -> list[float | None]:
+    """What a generation's first steps tell."""
     steps: dict[int, list[Stepped]] = {}
     for worker in history.members(generation).values():
         for line in worker.steps[:_STEPS]:
             steps.setdefault(line.step, []).append(line)
-    return [_loss(lines) for _, lines in sorted(steps.items())][:_STEPS]
-
-
-def _loss(lines: Sequence[Stepped]) -> float | None:
-    return mean_of("loss", lines)
+    return [mean_of(name, lines) for _, lines in sorted(steps.items())][:_STEPS]
 
 
 def _mean(losses: Sequence[float | None]) -> float | None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from math import isclose
 
 from pytest_distbench.launch.elastic.history import History, Worker
-from pytest_distbench.records.timeline import Fed, Held, HeldAt
+from pytest_distbench.records.timeline import STEPS, Fed, Held, HeldAt
 
 PARAMETERS = "parameters_changed_by_load"
 MOMENTS = "optimizer_moments_changed_by_load"
@@ -74,6 +74,8 @@ def _of_loads(history: History) -> Iterator[Mismatch]:
         writer, own = those[-1][0], those[-1].get(worker.joined.rank)
         older = [lines[0] for (of, at), lines in saves.items() if at < step and of < generation and 0 in lines]
         found = [*_compare(worker.held, writer, own, older), *_reset(worker.held, writer, own)]
+        if own is not None and (former := history.workers.get((own.generation, own.slot))) is not None:
+            found += _built_otherwise(worker, former, own)
         for metric, what, was_older in found:
             behind = f"{what}, behind the checkpoint of step {step}"
             yield Mismatch(metric, generation, worker.joined.slot, behind)
@@ -103,7 +105,8 @@ def _compare(
             saved = getattr(writer, field)
             for name, value in getattr(line, field).items():
                 if name in saved and saved[name] != value:
-                    told = words.format(name) + (f" ({value or 'none'}, {saved[name]})" if metric == STEP else "")
+                    called = f"the optimizer {name}" if metric == PARAMETERS and name.startswith(STEPS) else name
+                    told = words.format(called) + (f" ({value or 'none'}, {saved[name]})" if metric == STEP else "")
                     is_telling = metric in (PARAMETERS, MOMENTS)  # a count of steps says nothing that they do not
                     yield metric, told, older_with(field, name, value) if is_telling else 0
     if (line := held.get("load")) is not None:
@@ -138,6 +141,19 @@ def _reset(held: Mapping[HeldAt, Held], writer: Held, own: Held | None) -> Itera
         came_back = source is not None and source.states.get(name) == load.states.get(name) != state
         if came_back and load.fresh.get(name) == state:
             yield STATE, f"the state of {name} came back, and at the first batch is as it was before the load", 0
+
+
+def _built_otherwise(worker: Worker, former: Worker, own: Held) -> Iterator[tuple[str, str, int]]:
+    """Buffers that no checkpoint keeps, and that did not change in training, but for this generation.
+
+    Built for another number of nodes, or for another rank, they may well be others.
+    """
+    begin, begun = worker.held.get("begin"), former.held.get("begin")
+    if begin is None or begun is None or worker.joined.world_size != former.joined.world_size:
+        return
+    for name, built in begin.built.items():
+        if own.built.get(name) == begun.built.get(name) not in (None, built):
+            yield PARAMETERS, f"the buffer {name}, which is not saved, is not built as it was before", 0
 
 
 def _of_rates(history: History) -> Iterator[Mismatch]:

@@ -11,7 +11,7 @@ from pytest_distbench.launch.elastic.changes import change_results
 from pytest_distbench.launch.elastic.engines import ENGINES
 from pytest_distbench.launch.elastic.epochs import epoch_results
 from pytest_distbench.launch.elastic.history import History
-from pytest_distbench.launch.elastic.learning import MOST_LOST, worst_relapse
+from pytest_distbench.launch.elastic.learning import MOST_LOST, accuracy_lost, worst_relapse
 from pytest_distbench.launch.elastic.ledger import (
     CUT,
     LOADS,
@@ -112,18 +112,19 @@ def _of_run(job: ElasticJob, history: History, result: ElasticResult) -> list[Me
 
 
 def _losses(job: ElasticJob, history: History, result: ElasticResult) -> list[Measurement]:
-    """The losses of the epochs as a golden curve: of a fixed run all, else those that no change can have touched.
+    """The losses of the epochs as a golden curve: of a fixed run all, and of one whose nodes hold at each change.
 
-    Of a change at a step the newest checkpoint before that step is what the job goes back to at the furthest. A change
-    at a moment comes at another step in each run.
+    Of others those that no change can have touched: of a change at a step the newest checkpoint before that step is
+    what the job goes back to at the furthest. A change at a moment comes at another step in each run.
     """
     changes = job.plan.changes
-    first = changes[0].at_step if changes else None
+    is_whole = job.hold or not changes
+    first = changes[0].at_step if not is_whole else None
     every = job.checkpoint_every
-    if job.steps is not None or job.plan.cycle is not None or (changes and (first is None or every is None)):
+    if job.steps is not None or job.plan.cycle is not None or not (is_whole or (first and every)):
         return []
-    if not changes and len(history.generations) > 1:
-        return []  # a worker died of itself
+    if is_whole and len(history.generations) != len(changes) + 1:
+        return []  # a worker died of itself, or a node came later than others
     until = math.inf if first is None or every is None else (first - 1) // every * every
     last_steps: dict[int, int] = {}
     for number, generation, lines in history.passes():
@@ -131,7 +132,7 @@ def _losses(job: ElasticJob, history: History, result: ElasticResult) -> list[Me
         if epoch is not None:
             last_steps[epoch] = number
     done = [epoch for epoch in result.epochs if last_steps[epoch.epoch] <= until and epoch.epoch + 1 in last_steps]
-    done += [epoch for epoch in result.epochs[-1:] if not changes]
+    done += [epoch for epoch in result.epochs[-1:] if is_whole]
     losses = [epoch.loss for epoch in done if epoch.loss is not None]
     if not losses or len(losses) < len(done):
         return []
@@ -139,7 +140,7 @@ def _losses(job: ElasticJob, history: History, result: ElasticResult) -> list[Me
     weights = "" if begun is None else ", ".join(f"{name} {digest[:8]}" for name, digest in begun.parameters.items())
     return [
         Measurement(
-            name="losses" if not changes else "losses_before_change",
+            name="losses" if is_whole else "losses_before_change",
             unit="",
             better="curve",
             value=losses[-1],
@@ -165,13 +166,16 @@ def _of_loads(job: ElasticJob, history: History) -> list[Measurement]:
 
 
 def _learning_lost(history: History) -> list[Measurement]:
-    """Of a body that tells of its loss; which steps lie about a load is chance, so that no digit of it repeats."""
+    """Of a body that tells of them; which steps lie about a load is chance, so that no digit of it repeats."""
+    lost = accuracy_lost(history)
+    found = [] if lost is None else [_number("accuracy_lost", lost)]
     if all(step.loss is None for worker in history.workers.values() for step in worker.steps):
-        return []
+        return found
     relapse = worst_relapse(history)
     facts: dict[str, Scalar] = {TOLD: relapse.told} if relapse.told else {}
-    most = Bound(side="most", value=MOST_LOST, where=_WHERE)
-    return [Measurement(name="learning_lost", unit="", better="info", value=relapse.share, facts=facts, bounds=[most])]
+    most = Bound(side="most", value=MOST_LOST, where=_WHERE, is_default=True)
+    share = Measurement(name="learning_lost", unit="", better="info", value=relapse.share, facts=facts, bounds=[most])
+    return [*found, share]
 
 
 def _of_changes(job: ElasticJob, changes: Sequence[ChangeResult], *, torn: int) -> list[Measurement]:
@@ -291,7 +295,7 @@ def _longest_interval(history: History, claimed: int) -> int | None:
 def _none(name: str, value: int, told: str = "") -> Measurement:
     """A count of what there may be none of; where there is one, what is told of it."""
     facts: dict[str, Scalar] = {TOLD: told} if told else {}
-    none = Bound(side="most", value=0, where=_WHERE)
+    none = Bound(side="most", value=0, where=_WHERE, is_default=True)
     return Measurement(name=name, unit="", better="exact", value=value, facts=facts, bounds=[none])
 
 

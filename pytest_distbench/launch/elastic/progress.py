@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pytest_distbench.launch.diagnosis.blame import is_follower
-from pytest_distbench.records.timeline import Finished, Joined, Line, Raised, Started, Stepped, WorkerEnded
+from pytest_distbench.records.timeline import Finished, Joined, Line, Raised, Saved, Started, Stepped, WorkerEnded
 
 STABLE_STEPS = 3
 """So many steps of every node in one generation make a job stable."""
@@ -36,13 +36,14 @@ class Progress:
         taken: slots whose nodes should train.
         lines: that were heeded.
         step: the highest that anybody has finished.
+        saved: the highest that a checkpoint was written of.
         split: a step of a generation that goes on beside a later one, and that one; None: there was none.
     """
 
     def __init__(self, most: int, *, stable_steps: int = STABLE_STEPS) -> None:
         self.taken: set[int] = set()
         self.lines: list[Line] = []
-        self.step = 0
+        self.step = self.saved = 0
         self.split: tuple[Stepped, int] | None = None
         self._first: dict[int, float] = {}
         """Generation -> when its first step was over."""
@@ -80,6 +81,8 @@ class Progress:
             if line.t >= self._forgotten_at:
                 counts = self._steps.setdefault(line.generation, {})
                 counts[line.slot] = counts.get(line.slot, 0) + 1
+        elif isinstance(line, Saved):
+            self.saved = max(self.saved, line.step)
         elif isinstance(line, Finished):
             self._finished.setdefault(line.generation, set()).add(line.slot)
         elif isinstance(line, Raised) and line.generation is None and not is_follower(line.error):

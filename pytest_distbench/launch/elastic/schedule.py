@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterator
 from typing import get_args
 
 from pytest_distbench.errors import ConfigurationError, show
+from pytest_distbench.launch.elastic.progress import STABLE_STEPS
 from pytest_distbench.records.choices import LONGEST_TIMEOUT_S
 from pytest_distbench.records.elastic import Change, ChangeKind, ElasticJob, MembershipPlan
 from pytest_distbench.records.metric import LARGEST_WHOLE
@@ -105,11 +106,30 @@ def check_job(job: ElasticJob) -> None:
     latest: dict[str, Change] = {}
     for change in itertools.islice(changes_of(job.plan), _LOOKED_AT):
         _check_order(latest, change)
+        if job.hold:
+            _check_hold(job, change)
         try:
             slots = choose_slots(change, taken, least=job.least, most=job.most)
         except ConfigurationError as error:
             raise ConfigurationError(f"{cycle}: {error}" if cycle is not None else str(error)) from None
         taken = taken_after(change, slots, taken)
+    held = [0, *(change.at_step or 0 for change in job.plan.changes)] if job.hold else []
+    for before, step in itertools.pairwise(held):
+        if step - before < STABLE_STEPS:
+            raise ConfigurationError(
+                f"hold=True: {step - before} steps lie between at_step={before} and at_step={step}; wanted at least "
+                f"{STABLE_STEPS}, which make a job stable"
+            )
+
+
+def _check_hold(job: ElasticJob, change: Change) -> None:
+    if change.at_step is None or job.checkpoint_every is None or change.at_step % job.checkpoint_every:
+        every = "" if job.checkpoint_every is None else f", a multiple of {job.checkpoint_every} (checkpoint_every=)"
+        raise ConfigurationError(
+            f"{change}: the nodes hold at a step behind which they have written a checkpoint; wanted at_step={every}"
+        )
+    if change.kind == "stop" or change.overlaps:
+        raise ConfigurationError(f"{change}: the nodes hold until the membership has changed, and it would not")
 
 
 def _check_change(change: Change) -> None:

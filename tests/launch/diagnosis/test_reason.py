@@ -79,6 +79,19 @@ def waits(rank: int, **fields: object) -> RankFate:
             "failed",
             "rank 1 ended without the collective that others waited for: rank 0 waited in all_reduce, number 2",
         ),
+        (
+            [fate(0), waits(1, collective="all_reduce", collective_number=2), fate(2)],
+            "failed",
+            "rank 1 alone waited in all_reduce, number 2: ranks 0, 2 ended without it",
+        ),
+        (
+            [
+                fate(rank, HUNG, collective=name, collective_number=2, waits_at=f"a.py:{rank} in f, in {name}")
+                for rank, name in enumerate(["gather", "gather", "send"])
+            ],
+            "failed",
+            "deadlock: rank 2 alone waits in send, number 2; ranks 0, 1 wait in gather, number 2; ended after 4.0 s",
+        ),
     ],
 )
 def test_the_line_names_the_rank_and_the_place(fates: list[RankFate], outcome: str, reason: str) -> None:

@@ -26,6 +26,7 @@ from pytest_distbench.records.timeline import (
     Line,
     Raised,
     Rendezvous,
+    Saved,
     Stable,
     Started,
     Stepped,
@@ -50,6 +51,8 @@ class MadeUp:
         self.step = 0
         self.events: list[Rendezvous | AgentEnded] = []
         self.raises: ErrorReport | None = None
+        self.saves: dict[int, int] = {}
+        """Step -> that of the checkpoint which is written with it."""
         self.calls: list[str] = []
         self.is_closed = False
 
@@ -73,6 +76,9 @@ class MadeUp:
             self.step += 1
             for slot in self.nodes:
                 self._step(slot)
+            if self.step in self.saves:
+                saved = Saved(t=self.now, slot=0, generation=self.generation, step=self.saves[self.step], seconds=0.0)
+                append(self.timeline, saved)
 
     def _step(self, slot: int) -> None:
         t, g = self.now, self.generation
@@ -127,10 +133,17 @@ class MadeUp:
 def run(tmp_path: Path) -> Callable[..., MadeUp]:
     """Run a plan with made-up nodes, from one to three."""
 
-    def make(plan: Cycle | list[Change], engine: MadeUp | None = None, *, steps: int = 100, start: int = 1) -> MadeUp:
+    def make(
+        plan: Cycle | list[Change],
+        engine: MadeUp | None = None,
+        *,
+        steps: int = 100,
+        start: int = 1,
+        hold: bool = False,
+    ) -> MadeUp:
         engine = engine or MadeUp(tmp_path / "timeline", steps=steps)
         made = MembershipPlan(cycle=plan) if isinstance(plan, Cycle) else MembershipPlan(changes=plan)
-        job: ElasticJob = replace(JOB, most=3, start=start, plan=made)
+        job: ElasticJob = replace(JOB, most=3, start=start, plan=made, hold=hold)
         try:
             Controller(job, engine, engine.timeline, clock=engine.clock, sleep=engine.sleep).run()
         finally:
@@ -164,6 +177,15 @@ def test_a_change_may_wait_for_a_step(run: Callable[..., MadeUp]) -> None:
     [at] = [line.t for line in lines if isinstance(line, Changed)]
 
     assert max(line.step for line in lines if isinstance(line, Stepped) and line.t <= at) in (40, 41)
+
+
+def test_a_change_waits_for_the_checkpoint_behind_which_nodes_hold(run: Callable[..., MadeUp], tmp_path: Path) -> None:
+    engine = MadeUp(tmp_path / "timeline", steps=100)
+    engine.saves = {33: 30, 46: 40}
+    lines = read_timeline(run([join(at_step=40)], engine, hold=True).timeline)
+    [at] = [line.t for line in lines if isinstance(line, Changed)]
+
+    assert max(line.step for line in lines if isinstance(line, Stepped) and line.t <= at) in (46, 47)
 
 
 def test_a_change_that_overlaps_does_not_wait(run: Callable[..., MadeUp]) -> None:

@@ -9,15 +9,16 @@ import pytest
 from support.plans import make_plan
 from support.timelines import ERROR, JOB, LOST, Timeline, killed
 
+from pytest_distbench.elastic import kill
 from pytest_distbench.launch.elastic.launch import make_record
 from pytest_distbench.read import stdout
-from pytest_distbench.records.elastic import ElasticJob
+from pytest_distbench.records.elastic import ElasticJob, MembershipPlan
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import Observation
 from pytest_distbench.records.plan import LaunchPlan
 from pytest_distbench.records.rank import RankReport
 from pytest_distbench.records.record import replace
-from pytest_distbench.records.timeline import AgentEnded, Finished, Loaded, Raised, Saved, append
+from pytest_distbench.records.timeline import AgentEnded, Finished, LeftOut, Loaded, Raised, Saved, append
 
 
 @pytest.fixture
@@ -133,6 +134,20 @@ def test_torn_checkpoints_a_recovery_of_minutes_and_too_few_cores_are_remarked(p
     assert torn == "checkpoint step9.pt was torn, and the last good one was used"
     assert slow.startswith("recovery of 64 s after the kill at 9.5 s, of which detect took 63 s: nobody noticed")
     assert cores.startswith("10000 nodes compute on")
+
+
+def test_what_a_body_did_not_hand_over_is_remarked_once(plan: LaunchPlan) -> None:
+    timeline = killed()
+    schedule = "the schedule: rank.training(schedule=...)"
+    for slot, parts in ((0, [schedule]), (1, ["random streams: ...", schedule])):
+        timeline.lines.append(LeftOut(t=11.1, slot=slot, generation=0, parts=parts))
+
+    changed = replace(JOB, plan=MembershipPlan(changes=[kill(at_s=9.5)]))
+
+    assert record(plan, timeline).remarks == []  # nothing is to be compared
+    assert record(plan, timeline, job=changed).remarks == [
+        f"not handed over, so that no checkpoint keeps it and no load of it is judged: {schedule}; random streams: ..."
+    ]
 
 
 def test_a_training_that_went_on_at_the_wrong_place_has_failed(plan: LaunchPlan) -> None:

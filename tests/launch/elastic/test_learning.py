@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from support.timelines import Timeline
 
-from pytest_distbench.launch.elastic.learning import worst_relapse
+from pytest_distbench.launch.elastic.learning import accuracy_lost, worst_relapse
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.timeline import Stepped
 
@@ -60,3 +60,14 @@ def test_a_training_that_tells_no_loss_or_begins_anew_says_nothing() -> None:
     timeline.generation(1, [0], first=50.0, steps=8, resumed=0)
 
     assert worst_relapse(silent.history).share == worst_relapse(timeline.history).share == 0.0
+
+
+@pytest.mark.parametrize(("after", "lost"), [(0.5, 0.25), (0.75, 0.0), (None, None)])
+def test_the_accuracy_that_a_load_lost_is_a_difference_of_means(after: float | None, lost: float | None) -> None:
+    timeline = trained(after=1.0)
+    timeline.lines = [
+        replace(line, accuracy=after if line.generation else 0.75) if isinstance(line, Stepped) else line
+        for line in timeline.lines
+    ]
+
+    assert accuracy_lost(timeline.history) == lost

@@ -120,10 +120,10 @@ def test_a_rate_that_only_one_rank_has_or_that_a_redone_step_has_anew_is_wrong(
 
 
 def test_a_rate_that_a_schedule_has_set_right_behind_the_first_step_was_wrong_in_it() -> None:
-    lines = [replace(held("step", rank, 1, "a"), rates={"trained 0": [rate]}) for rank, rate in ((0, 0.2), (1, 0.3))]
+    lines = [replace(held("step", rank, 1, "a"), rates={"that steps": [rate]}) for rank, rate in ((0, 0.2), (1, 0.3))]
 
     assert changed(lines) == {RATE: 1}
-    assert changed([lines[0], replace(lines[1], rates={"trained 0": [0.2]})]) == {}
+    assert changed([lines[0], replace(lines[1], rates={"that steps": [0.2]})]) == {}
 
 
 def test_a_rule_for_another_number_of_nodes_is_no_wrong_rate() -> None:

@@ -210,3 +210,14 @@ def test_of_a_run_with_changes_the_epochs_count_that_none_of_them_can_have_touch
     curve = {m.name: m for m in found}.get("losses_before_change")
 
     assert (None if curve is None else curve.beside) == epochs
+
+
+def test_where_nodes_hold_at_each_change_the_losses_behind_it_are_part_of_the_curve() -> None:
+    held = replace(JOB, checkpoint_every=3, plan=MembershipPlan(changes=[Change(kind="kill", at_step=6)]), hold=True)
+    lines = killed().history.lines
+    curve = {m.name: m for m in measure(held, lines)[1]}["losses"]
+    again = killed()
+    again.generation(2, [0], first=40.0, steps=3, resumed=12)
+
+    assert curve.beside == ["epoch 0", "epoch 1", "epoch 2"]
+    assert "losses" not in {m.name for m in measure(held, again.history.lines)[1]}  # a worker died of itself

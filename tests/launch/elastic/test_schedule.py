@@ -102,6 +102,30 @@ def test_a_plan_that_can_be_is_taken() -> None:
 
 
 @pytest.mark.parametrize(
+    ("plan", "message"),
+    [
+        (
+            [join(at_s=5)],
+            r"join\(at_s=5\): the nodes hold at a step behind which .*; wanted at_step=, a multiple of 10",
+        ),
+        (cycle(period_s=5), r"wanted at_step=, a multiple of 10 \(checkpoint_every=\)"),
+        ([join(at_step=12)], r"join\(at_step=12\): .* wanted at_step=, a multiple of 10 \(checkpoint_every=\)"),
+        ([stop(at_step=10, for_s=1, slot=0)], r"stop\(.*\): the nodes hold until the membership has changed, and"),
+        ([join(at_step=10), kill(at_step=20, overlaps=True)], r"overlaps=True\): the nodes hold until the membership"),
+        ([join(at_step=10), kill(at_step=10)], r"0 steps lie between at_step=10 and at_step=10; wanted at least 3"),
+    ],
+)
+def test_nodes_can_hold_at_steps_of_checkpoints_alone(plan: Cycle | list[Change], message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        check_job(replace(job(plan), hold=True))
+
+
+def test_nodes_hold_at_each_change_of_a_plan() -> None:
+    check_job(replace(job([join(at_step=10), kill(at_step=20)]), hold=True))
+    check_job(replace(job([]), hold=True))
+
+
+@pytest.mark.parametrize(
     ("plan", "told"),
     [
         (MembershipPlan(cycle=Cycle(period_s=None, on=1, off=1)), "period_s=None"),  # type: ignore[arg-type] # refused

@@ -1,0 +1,266 @@
+"""Writes docs/reference.md out of the package's tables and docstrings: ``python tests/support/reference.py``."""
+
+from __future__ import annotations
+
+import argparse
+import inspect
+import re
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from pytest_distbench import elastic, instruments, read
+from pytest_distbench.commands.cli import _parser
+from pytest_distbench.plugin.elastic_job import Elastic
+from pytest_distbench.plugin.fixtures import Distbench
+from pytest_distbench.plugin.markers import Requirement
+from pytest_distbench.plugin.options import MARKERS, SHORT
+from pytest_distbench.plugin.pool import ElasticPool
+from pytest_distbench.plugin.runs import Run
+from pytest_distbench.plugin.shapes import CollectiveSweep, TimeToAccuracy
+from pytest_distbench.plugin.traffic import Communication
+from pytest_distbench.records.kinds import METRIC_KINDS, VERDICT_KINDS
+from pytest_distbench.records.options import OPTIONS
+from pytest_distbench.report.sections import SECTIONS
+from pytest_distbench.worker.context import RankContext
+from pytest_distbench.worker.elastic_rank import ElasticRank
+from pytest_distbench.worker.elastic_training import Training
+from pytest_distbench.worker.goal import Goal
+
+PAGE = Path(__file__).parents[2] / "docs" / "reference.md"
+
+CALLS: dict[str, dict[str, Callable[..., Any]]] = {
+    "Fixtures": {
+        "distbench.run": Distbench.run,
+        "distbench.measure": Distbench.measure,
+        "distbench.check": Distbench.check,
+        "distbench.judge": Distbench.judge,
+        "distbench.replay": Distbench.replay,
+        "collective_sweep": CollectiveSweep.__call__,
+        "time_to_accuracy": TimeToAccuracy.__call__,
+        "communication.buckets": Communication.buckets,
+        "communication.overlap": Communication.overlap,
+        "communication.compression": Communication.compression,
+        "communication.links": Communication.links,
+        "elastic": Elastic.__call__,
+        "elastic_pool": ElasticPool.__call__,
+    },
+    "The rank that a body is given": {
+        "rank.timed": RankContext.timed,
+        "rank.record": RankContext.record,
+        "rank.phase": RankContext.phase,
+        "rank.goal": Goal.__init__,
+        "goal.steps": Goal.steps,
+        "goal.check": Goal.check,
+        "rank.point": RankContext.point,
+        "rank.wants": RankContext.wants,
+        "rank.progress": RankContext.progress,
+        "rank.barrier": RankContext.barrier,
+        "rank.agree": RankContext.agree,
+        "rank.sum_over_ranks": RankContext.sum_over_ranks,
+        "rank.max_over_ranks": RankContext.max_over_ranks,
+    },
+    "The rank of an elastic job": {
+        "rank.training": ElasticRank.training,
+        "rank.random_streams": ElasticRank.random_streams,
+        "training.batches": Training.batches,
+        "training.note": Training.note,
+        "training.drew": Training.drew,
+        "training.end_after_epoch": Training.end_after_epoch,
+    },
+    "Readers": {name: getattr(read, name) for name in ("stdout", "jsonl", "csv", "mllog", "tensorboard")},
+    "In a script": {name: getattr(instruments, name) for name in ("record", "timed", "phase")},
+    "Changes of membership, jobs and serving": {name: getattr(elastic, name) for name in elastic.__all__},
+}
+"""What users call, by the heading it stands under."""
+
+HEAD = """\
+Every option, marker, call, table and command. Written by `python tests/support/reference.py` from the tables and
+docstrings of the code, and compared with them by a test. The other pages say what things mean, and why."""
+
+OF_OPTIONS = """\
+`pytest --help` lists them under *distributed performance and accuracy regressions*. Each is also an ini key,
+`distbench_<name>` with underscores, unless it is marked *command line only*."""
+
+OF_INI_KEYS = """\
+Two ini keys have no option. `distbench_preload` names modules that every rank imports: they are imported once, in the
+process that ranks are forked from. `distbench_short_options = false` leaves `--world-size` and `--gpu` to a conftest of
+yours that has options of these names; write `--distbench-world-size` and `--distbench-gpu` then."""
+
+OF_THE_PLUGIN = {"watch", "only_structure"}
+"""Attributes of a rank that are not for bodies."""
+
+
+def page() -> str:
+    """The whole page."""
+    return "\n".join(_lines()) + "\n"
+
+
+def _lines() -> Iterator[str]:
+    yield from ["# Reference", "", HEAD, "", "## Options of pytest", "", OF_OPTIONS, ""]
+    yield from _table(["option", "meaning"], _options())
+    yield from ["", OF_INI_KEYS]
+    yield from ["", "## Markers", ""]
+    yield from _table(["`@pytest.mark.`", "meaning"], ([f"`{name}`", text] for name, text in _split(MARKERS)))
+    yield from ["", "What [a test needs of its GPUs](gpus.md#what-a-test-needs); and the keywords of `distbench`:", ""]
+    yield from _table(
+        ["keyword", "meaning"], ([f"`{n.removesuffix('_s')}`", t] for n, t in _section(Requirement, "Attributes"))
+    )
+    for heading, calls in CALLS.items():
+        yield from ["", f"## {heading}"]
+        for name, call in calls.items():
+            yield from _call(name, call)
+        if heading == "Readers":
+            yield from ["", "All readers take:", ""]
+            yield from _table(["argument", "meaning"], _definitions(read))
+        elif heading == "Fixtures":
+            yield from ["", "All of them return a `Run`:", ""]
+            yield from _table(["", "meaning"], _properties(Run))
+        elif heading == "The rank that a body is given":
+            yield from ["", "Attributes:", ""]
+            rows = (row for row in _section(RankContext, "Attributes") if row[0] not in OF_THE_PLUGIN)
+            yield from _table(["`rank.`", "meaning"], rows)
+    yield from [
+        "",
+        "## Kinds of metrics",
+        "",
+        "What `better=` takes. *reduce*: over the ranks, unless `reduce=` says it.",
+        "",
+    ]
+    kinds = METRIC_KINDS.items()
+    yield from _table(["`better=`", "meaning", "reduce"], ([f"`{name}`", k.summary, k.reduce] for name, k in kinds))
+    yield from ["", "## Verdicts", "", "The gravest first; [verdicts.md](verdicts.md) says when each is given.", ""]
+    rows = ([k.mark.strip() and f"`{k.mark}`", name, k.words, _outcome(k)] for name, k in VERDICT_KINDS.items())
+    yield from _table(["", "verdict", "in the counts", "the test"], rows)
+    yield from [
+        "",
+        "## Tables",
+        "",
+        "`distbench report RUN.json --table NAME`; without a name those that the run has.",
+        "",
+    ]
+    yield from _table(["table", "shows"], ([f"`{name}`", _first(make)] for name, make in SECTIONS.items()))
+    yield from ["", "## Commands", ""]
+    yield "Exit codes: 0; 1 where the answer is no (regressed, refused, unfit); 2 for an error; 130 after Ctrl-C."
+    yield from _commands("distbench", _parser())
+
+
+def _options() -> Iterator[list[str]]:
+    for name, option in OPTIONS.items():
+        spelt = f"--{name}" if name in SHORT else f"--distbench-{name}"
+        value = f"[={option.metavar}]" if option.const else f" {option.metavar}" if option.metavar else ""
+        only = "" if option.has_ini_key else " (command line only)"
+        also = f"; also `--distbench-{name}`" if name in SHORT else ""
+        yield [f"`{spelt}{value}`", option.summary + only + also]
+
+
+def _split(declarations: Iterable[str]) -> Iterator[list[str]]:
+    return (declaration.split(": ", 1) for declaration in declarations)
+
+
+def _call(name: str, call: Callable[..., Any]) -> Iterator[str]:
+    arguments = [p for p in inspect.signature(call).parameters.values() if p.name != "self"]
+    if name == "rank.goal":
+        arguments = arguments[1:]  # the rank itself
+        first = _first(RankContext.goal)
+    else:
+        first = _text(inspect.getdoc(call) or "", until=("Args:", "Raises:", "Returns:"))
+    defaults = {("**" if p.kind is p.VAR_KEYWORD else "") + p.name: _default(p) for p in arguments}
+    meanings = dict(_section(call, "Args"))
+    yield from ["", f"### {name}", "", f"`{name}({', '.join(_spelt(p) for p in arguments)})`", "", first]
+    rows = [[f"`{p}`", value, meanings.get(p.strip("*"), "")] for p, value in defaults.items()]
+    if any(row[2] for row in rows):
+        yield ""
+        yield from _table(["argument", "default", "meaning"], rows)
+
+
+def _spelt(parameter: inspect.Parameter) -> str:
+    if parameter.kind is parameter.VAR_KEYWORD:
+        return f"**{parameter.name}"
+    return f"{parameter.name}{'=' if parameter.kind is parameter.KEYWORD_ONLY else ''}"
+
+
+def _default(parameter: inspect.Parameter) -> str:
+    return "" if parameter.default is parameter.empty else f"`{parameter.default!r}`"
+
+
+def _section(documented: object, heading: str) -> Iterator[list[str]]:
+    """The rows of a section of a docstring: a name, and what it is."""
+    found = re.search(rf"^{heading}:\n((?:[ ].*\n?|\n)+)", inspect.getdoc(documented) or "", re.MULTILINE)
+    for entry in re.findall(r"^ {4}(\w+): (.*(?:\n {8}.*)*)", found[1] if found else "", re.MULTILINE):
+        yield [entry[0], _text(entry[1])]
+
+
+def _definitions(module: object) -> Iterator[list[str]]:
+    for names, meaning in re.findall(r"^(``.*``)\n    (.*(?:\n    .*)*)", inspect.getdoc(module) or "", re.MULTILINE):
+        yield [_text(names), _text(meaning)]
+
+
+def _properties(of: type) -> Iterator[list[str]]:
+    for name, member in vars(of).items():
+        if not name.startswith("_"):
+            is_call = not isinstance(member, property)
+            yield [f"`{name}{'(metric)' if is_call else ''}`", _first(member)]
+
+
+def _outcome(kind: Any) -> str:
+    if kind is VERDICT_KINDS["missing"]:
+        return "as `--distbench-missing` says"
+    return "fails" if kind.fails else f"passes; fails with `--{kind.fails_under}`" if kind.fails_under else "passes"
+
+
+def _commands(name: str, parser: argparse.ArgumentParser) -> Iterator[str]:
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            helps = {choice.dest: choice.help or "" for choice in action._choices_actions}
+            for command, inner in action.choices.items():
+                if any(isinstance(a, argparse._SubParsersAction) for a in inner._actions):
+                    yield from _commands(f"{name} {command}", inner)
+                    continue
+                yield from ["", f"### {name} {command}", "", f"{_sentence(helps.get(command, ''))}"]
+                rows = [[_spelt_option(a), _text(_help(a))] for a in inner._actions if a.dest != "help"]
+                if rows:
+                    yield ""
+                    yield from _table(["argument", "meaning"], rows)
+
+
+def _help(action: argparse.Action) -> str:
+    return (action.help or "") % {**vars(action), "prog": "distbench"}
+
+
+def _spelt_option(action: argparse.Action) -> str:
+    value = action.metavar or ("" if action.nargs == 0 else ",".join(map(str, action.choices or [action.dest])))
+    return f"`{' '.join(filter(None, [', '.join(action.option_strings), str(value)]))}`"
+
+
+def _first(documented: object) -> str:
+    return _text((inspect.getdoc(documented) or "").split("\n\n")[0])
+
+
+def _sentence(text: str) -> str:
+    return f"{text[:1].upper()}{text[1:]}."
+
+
+def _text(text: str, until: tuple[str, ...] = ()) -> str:
+    """A docstring as Markdown: paragraphs on a line each, up to the first of the headings."""
+    for heading in until:
+        text = re.split(rf"^{heading}\n", text, maxsplit=1, flags=re.MULTILINE)[0]
+    text = re.sub(r":mod:`([^`]+)`", r"`\1`", text).replace("``", "`")
+    text = re.sub(r":\w+:`~?([^`]+)`", lambda found: f"`{found[1].rpartition('.')[2]}`", text)
+    text = re.sub(r"\bdocs/(\w+\.md)\b", r"[\1](\1)", text)
+    return "\n\n".join(" ".join(paragraph.split()) for paragraph in text.strip().split("\n\n"))
+
+
+def _table(headings: list[str], rows: Iterable[list[str]]) -> Iterator[str]:
+    yield f"| {' | '.join(headings)} |"
+    yield f"|{'---|' * len(headings)}"
+    for row in rows:
+        yield f"| {' | '.join(_cell(cell) for cell in row)} |"
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|")
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page())
