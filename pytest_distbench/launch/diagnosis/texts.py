@@ -123,20 +123,6 @@ SIGNS: Sequence[Sign] = (
     ),
     Sign(
         "cause",
-        r"torch not compiled with CUDA enabled",
-        "this torch is built for the CPU alone",
-        "python -c 'import torch; print(torch.__version__, torch.version.cuda)' shows it; install a build for the "
-        "driver's CUDA, which nvidia-smi shows (https://pytorch.org/get-started/locally has the command)",
-    ),
-    Sign(
-        "cause",
-        r"no CUDA GPUs are available|no CUDA-capable device is detected",
-        "the rank sees no GPU",
-        "CUDA_VISIBLE_DEVICES in the rank's environment names one that is not there, or the container has none "
-        "(docker run --gpus all)",
-    ),
-    Sign(
-        "cause",
         r"re-initialize CUDA in forked subprocess",
         "CUDA was in use before the rank was forked",
         "a module of distbench_preload, or the body before it forks, uses CUDA: --distbench-launcher=torchrun, or take "
