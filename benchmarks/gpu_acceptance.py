@@ -1,4 +1,4 @@
-"""Does the plugin do on these GPUs what it promises? The acceptance script: about half an hour on one GPU.
+"""Does the plugin do on these GPUs what it promises? The acceptance script: about an hour.
 
     make gpu
     python benchmarks/gpu_acceptance.py [--only clock,hang] [--json FILE] [--stand-in]
@@ -56,9 +56,13 @@ SMALL = ["--distbench-max-message=64KiB", "--distbench-launches=3", "--distbench
 SOME = ["-k", "float32 and not mlbench or test_operation or links or training"]
 """Of the suites, where a CPU computes for the GPU: one of each kind, and not an hour of them."""
 
+FEW = ["-k", "float32 and not mlbench or logistic"]
+"""Of the suites: a sweep and a training."""
+
 DISTBENCH = [str(Path(sys.executable).with_name("distbench"))]
 
-LIMIT_S = 900.0
+LIMIT_S = 3600.0
+"""For one run of pytest: with large messages, and contexts to be made, a launch takes seconds."""
 GIVEN_BACK_S = 5.0
 """How long the memory of a killed rank may take to be free again."""
 
@@ -183,7 +187,7 @@ def conformance(bench: Bench) -> Seen:
         capture_output=True,
         text=True,
         check=False,
-        timeout=2 * LIMIT_S,
+        timeout=LIMIT_S,
     )
     ran = Ran(done.returncode, done.stdout + done.stderr, Path())
     return Seen(ran.totals, ran.code == 0 and "skipped" not in ran.totals)
@@ -193,7 +197,7 @@ def suites(bench: Bench) -> Seen:
     """The suites record baselines on up to two GPUs, are green twice after it, and trainings repeat in every digit."""
     common = ["suites", f"--world-size={min(2, bench.count)}", f"--distbench-baselines={bench.baselines}"]
     common += [*SMALL, *SOME, "--distbench-tolerance=5"] if bench.stand_in else []
-    first = bench.pytest(*common, "--distbench-update", name="update")
+    first = bench.pytest(*common, "--distbench-update", "--distbench-launches=3", name="update")
     again = [bench.pytest(*common, name=f"again{i}") for i in range(2)]
     curves = [v for ran in again for case in ran.cases for v in case.verdicts if v.better == "curve"]
     equal = sum(v.kind == "unchanged" and "every digit" in v.reason for v in curves)
@@ -207,7 +211,7 @@ def against(bench: Bench) -> Seen:
         raise NotRun("needs a git checkout: the other side is the last commit")
     ran = bench.pytest(
         "suites",
-        *("-k", "float32 and not mlbench or logistic"),
+        *FEW,
         f"--world-size={min(2, bench.count)}",
         "--distbench-against=HEAD",
         *(["--distbench-against-tolerance=5", *SMALL] if bench.stand_in else []),
@@ -229,12 +233,14 @@ def against(bench: Bench) -> Seen:
 
 
 def sharing(bench: Bench) -> Seen:
-    """Two ranks on one GPU run the suites: nothing is judged, and the fingerprints have the all_reduce."""
+    """Two ranks on one GPU sweep and train: nothing is judged, and the fingerprints have the all_reduce."""
     ran = bench.pytest(
         "suites",
+        *FEW,
         "--world-size=2",
         "--distbench-share-gpu",
         "--distbench-max-message=64KiB",
+        "--distbench-launches=1",
         f"--distbench-baselines={bench.baselines}",
         name="sharing",
     )
@@ -255,13 +261,13 @@ def sharing(bench: Bench) -> Seen:
 
 
 def clock(bench: Bench) -> Seen:
-    """Kernels of 10 us to 10 ms within 2 us or 2 %, behind 100 us of host too; no kernel reads less than 10 us."""
+    """Kernels of 10 us to 10 ms within 2 us or 2 %, behind 100 us of host too, less what none reads: below 10 us."""
     ran = bench.pytest(f"{LINES}::test_line", "-k", "clock", "--world-size", "1", name="clock")
     values = {m.key: m.value or 0.0 for case in ran.cases[:1] for m in case.launches[0].measurements}
     if not values:
         return Seen(ran.totals, is_expected=False)
     off = [
-        (abs(values[f"{name}[us={us}]"] - us * 1e-6), us * 1e-6)
+        (abs(values[f"{name}[us={us}]"] - values["nothing"] - us * 1e-6), us * 1e-6)
         for us in (10, 100, 1000, 10_000)
         for name in ("kernel", "behind_host")
     ]
@@ -273,15 +279,24 @@ def clock(bench: Bench) -> Seen:
     return Seen(f"{text}; nothing {values['nothing'] * 1e6:.1f} us", worst <= 1 and values["nothing"] < 10e-6)
 
 
+def hiccup(bench: Bench) -> Seen:
+    """A kernel of 50 us behind 60 us of host reads within 10 us of it, whether the warm-up was interrupted or not."""
+    ran = bench.pytest(f"{LINES}::test_line", "-k", "hiccup", "--world-size", "1", name="hiccup")
+    values = [m.value or 0.0 for case in ran.cases[:1] for m in case.launches[0].measurements if m.name == "kernel"]
+    text = " and ".join(f"{value * 1e6:.1f} us" for value in values) or ran.totals
+    return Seen(text, len(values) == 2 and all(abs(value - 50e-6) <= 10e-6 for value in values))
+
+
 def planted_item(bench: Bench) -> Seen:
-    """A training that waits for the device at every step is a regression of step_time."""
+    """A training that waits for the device at every step, and so for its host too, regresses by more than 25 %."""
     common = [f"{LINES}::test_line", "-k", "train and not trains", "--world-size", "1"]
     common += [f"--distbench-baselines={bench.folder / 'planted'}"]
-    bench.pytest(*common, "--distbench-update", name="plain")
+    bench.pytest(*common, "--distbench-update", "--distbench-launches=5", name="plain")
     ran = bench.pytest(*common, name="planted", PLANTED="item")
     found = [v for case in ran.cases for v in case.verdicts if v.name == "step_time"]
     text = ", ".join(f"{v.kind} {v.ratio - 1:+.0%}" if v.ratio is not None else v.kind for v in found) or ran.totals
-    return Seen(text, ran.code == 1 and [v.kind for v in found] == ["regressed"])
+    is_told = [v.kind for v in found] == ["regressed"] and (found[0].ratio or 0.0) > 1.25
+    return Seen(text, ran.code == 1 and is_told)
 
 
 def hang(bench: Bench) -> Seen:
@@ -325,7 +340,10 @@ def ended_pytest(bench: Bench) -> Seen:
 
 
 def nccl_tests(bench: Bench) -> Seen:
-    """Bus bandwidth of the sweep and of nccl-tests agree within 5 % from 64 MiB on."""
+    """Bus bandwidth of the sweep and of nccl-tests agree within 8 % from 64 MiB on.
+
+    Theirs is one process for all GPUs, ours one for each: what is not NVLink costs the two differently.
+    """
     bench.needs_hardware()
     bench.needs(2)
     program = shutil.which("all_reduce_perf")
@@ -340,7 +358,8 @@ def nccl_tests(bench: Bench) -> Seen:
         words = row.split()
         if len(words) > 12 and words[0].isdecimal() and not row.startswith("#"):
             theirs[int(words[0])] = float(words[11])  # in-place busbw, GB/s
-    ran = bench.pytest("suites/collectives", "-k", "test_all_reduce and float32", "--world-size", world, name="sweep")
+    sweep = "suites/collectives/test_all_reduce.py::test_all_reduce"
+    ran = bench.pytest(sweep, "-k", "float32", "--world-size", world, name="sweep")
     factor = 2 * (bench.count - 1) / bench.count
     ours = {
         int(m.at["message_bytes"]): factor * int(m.at["message_bytes"]) / (m.value or 1.0) / 1e9
@@ -350,7 +369,7 @@ def nccl_tests(bench: Bench) -> Seen:
     }
     ratios = [ours[size] / theirs[size] for size in theirs if size in ours]
     text = ", ".join(f"{ratio:.2f}" for ratio in ratios) or f"{ran.totals}; {done.stdout[-200:]}"
-    return Seen(f"ours / theirs: {text}", bool(ratios) and all(abs(ratio - 1) <= 0.05 for ratio in ratios))
+    return Seen(f"ours / theirs: {text}", bool(ratios) and all(abs(ratio - 1) <= 0.08 for ratio in ratios))
 
 
 def leases(bench: Bench) -> Seen:
@@ -382,6 +401,7 @@ LINES_IN_ORDER: dict[str, Callable[[Bench], Seen]] = {
         against,
         sharing,
         clock,
+        hiccup,
         planted_item,
         hang,
         killed,
@@ -427,7 +447,7 @@ def run_lines(bench: Bench, names: Sequence[str]) -> Iterator[dict[str, Any]]:
     """Run and print; yields what becomes of each."""
     for number, name in enumerate(names, 1):
         line = LINES_IN_ORDER[name]
-        expected = str(line.__doc__)
+        expected = str(line.__doc__).partition("\n")[0]
         start = time.monotonic()
         print(f"{number:2} {name}\n   expected  {expected}", flush=True)
         try:

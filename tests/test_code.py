@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 from collections import Counter
@@ -36,19 +37,25 @@ def test_a_check_finds_nothing(command: list[str]) -> None:
 
 
 def test_the_job_on_gpus_looks_at_the_machine_before_it_measures_and_keeps_what_it_proposes() -> None:
-    """The driver, a torch that fits it, what the doctor finds, the suites; their record and baselines go with it."""
+    """The base of a pull request, the driver, a pinned torch, the doctor, the suites; what they leave is kept."""
     job = (ROOT / ".github" / "workflows" / "perf.yml").read_text()
     steps = [
+        "fetch-depth: 0",
         "nvidia-smi\n",
-        "--torch-backend=auto",
+        '--torch-backend=auto "$TORCH"',
         "distbench doctor",
         "--distbench-update",
+        '--distbench-against="$(git merge-base origin/main HEAD)"',
         "pytest suites/",
+        "--distbench-logs=out/",
+        "out/\n",
         "baselines/",
     ]
     places = [job.index(step) for step in steps]
 
     assert places == sorted(places)
+    [pin] = re.findall(r"TORCH: (torch==.*)", job)
+    assert f"    {pin}\n" in (ROOT / "tox.ini").read_text()
 
 
 def test_a_number_of_the_rules_is_defined_once() -> None:

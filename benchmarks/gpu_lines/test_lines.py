@@ -9,6 +9,9 @@ import pytest
 
 SLEEPS_US = (10, 100, 1000, 10_000)
 HOST_US = 100
+HICCUP_US, HICCUP_HOST_US, HICCUP_S = 50, 60, 2e-3
+STEP_S, HOST_PART = 20e-3, 0.6
+"""Of a training: what a step takes on the device, and the part of it in which the host makes the next batch."""
 
 
 def matter(rank):
@@ -21,8 +24,15 @@ def matter(rank):
     assert x.sum().item() == 1000 * rank.world_size
 
 
-def clock(rank):
-    """Kernels of known length: plain, behind a host that is slow, and none at all."""
+def spin(seconds):
+    """The host computes for so long."""
+    until = time.perf_counter() + seconds
+    while time.perf_counter() < until:
+        pass
+
+
+def cycles_per_s():
+    """How fast the device counts in ``torch.cuda._sleep``."""
     import torch
 
     begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
@@ -33,38 +43,59 @@ def clock(rank):
         end.record()
         end.synchronize()
         rates.append(20_000_000 / (begin.elapsed_time(end) * 1e-3))
-    rate = statistics.median(rates[10:])
+    return statistics.median(rates[10:])
+
+
+def clock(rank):
+    """Kernels of known length: plain, behind a host that is slow, and none at all."""
+    import torch
+
+    rate = cycles_per_s()
     for us in SLEEPS_US:
         cycles = int(us * 1e-6 * rate)
         for _ in rank.timed("kernel", warmup=5, iterations=50, at={"us": us}):
             torch.cuda._sleep(cycles)
         for _ in rank.timed("behind_host", warmup=5, iterations=50, at={"us": us}):
-            until = time.perf_counter() + HOST_US * 1e-6
-            while time.perf_counter() < until:
-                pass
+            spin(HOST_US * 1e-6)
             torch.cuda._sleep(cycles)
     for _ in rank.timed("nothing", warmup=5, iterations=50):
         pass
 
 
+def hiccup(rank):
+    """A kernel behind a host that takes longer to enqueue it, and is interrupted once while it warms up."""
+    import torch
+
+    cycles = int(HICCUP_US * 1e-6 * cycles_per_s())
+    for interrupted in (False, True):
+        for i in rank.timed("kernel", warmup=1, iterations=50, at={"interrupted": int(interrupted)}):
+            spin(HICCUP_HOST_US * 1e-6)
+            if interrupted and i == -1:
+                spin(HICCUP_S)
+            torch.cuda._sleep(cycles)
+
+
 def train(rank):
-    """A small training, which waits for the device at every step if PLANTED says so."""
+    """A training that makes a batch on the host while the device computes; with PLANTED it waits for the device."""
     import torch
     from torch.nn.parallel import DistributedDataParallel
 
     torch.manual_seed(0)
-    layers = torch.nn.Sequential(*[torch.nn.Linear(256, 256) for _ in range(12)]).to(rank.device)
+    layers = torch.nn.Sequential(*[torch.nn.Linear(64, 64) for _ in range(2)]).to(rank.device)
     model = DistributedDataParallel(layers)
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
-    x = torch.randn(64, 256, device=rank.device)
-    goal = rank.goal("steps_done", target=300, every=300, max_steps=300)
+    x = torch.randn(64, 64, device=rank.device)
+    cycles = int(STEP_S * cycles_per_s())
+    goal = rank.goal("steps_done", target=100, every=100, max_steps=100)
     for step in goal.steps(samples_per_step=64 * rank.world_size):
+        spin(HOST_PART * STEP_S)
         loss = model(x).square().mean()
-        if "item" in os.environ.get("PLANTED", ""):
-            loss.item()
+        torch.cuda._sleep(cycles)
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
+        if "item" in os.environ.get("PLANTED", ""):
+            loss.item()
         goal.check(lambda step=step: step, loss=loss)
 
 
@@ -115,10 +146,10 @@ def trains_long(rank):
         rank.progress("training")
 
 
-BODIES = (matter, clock, train, hang, killed_with_memory, assertion_on_the_device, trains_long)
+BODIES = (matter, clock, hiccup, train, hang, killed_with_memory, assertion_on_the_device, trains_long)
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("body", BODIES, ids=lambda body: body.__name__)
 def test_line(distbench, body):
-    (distbench.run if body in (clock, train) else distbench.check)(body)
+    (distbench.run if body in (clock, hiccup, train) else distbench.check)(body)

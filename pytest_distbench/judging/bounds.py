@@ -11,6 +11,7 @@ import math
 import re
 import statistics
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 from pytest_distbench.errors import ConfigurationError
 from pytest_distbench.judging.case import by_metric
@@ -19,7 +20,7 @@ from pytest_distbench.records.bound import Bound
 from pytest_distbench.records.bound_text import AskedBound, Side, terms_of
 from pytest_distbench.records.kinds import METRIC_KINDS
 from pytest_distbench.records.launch import LaunchRecord
-from pytest_distbench.records.metric import TOLD, Measurement, metric_key, metric_name
+from pytest_distbench.records.metric import LINK_PEAK, TOLD, Measurement, metric_key, metric_name
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.verdict import Verdict
 from pytest_distbench.units import GIGABYTE, convert, format_quantity, why_impossible
@@ -28,6 +29,8 @@ FEWEST = 3
 """Of a noisy metric that was seen beyond its bound: the median of fewer is no better than one of them."""
 
 _RATE_UNIT = "GB/s"
+_SHARE = "busbw_share"
+"""Bus bandwidth over the peak of the link; known where that is."""
 _SIDES: dict[int, Side] = {1: "most", -1: "least"}
 """By the sign of a kind: what is worse, is bounded."""
 _SIGNS: dict[Side, str] = {"most": "<=", "least": ">="}
@@ -37,6 +40,18 @@ _MESSAGE = re.compile(r"message_bytes=(\d+)")
 
 Measured = Mapping[str, Sequence[Measurement]]
 """Metric key -> its measurement in each launch."""
+
+
+class _Rate(NamedTuple):
+    """A rate that is made of a time.
+
+    Attributes:
+        seconds: in which it would be 1.
+        unit: of the rate.
+    """
+
+    seconds: float
+    unit: str
 
 
 def judge_bounds(
@@ -92,6 +107,14 @@ def check_measured(asked: Sequence[AskedBound], launches: Sequence[LaunchRecord]
             continue
         if _matches(one.metric, measured) or _missed_goals(one.metric, measured):
             continue
+        if metric_name(one.metric) == _SHARE and any(
+            "busbw" in map(metric_name, _rates(m[0])) for m in measured.values()
+        ):
+            raise ConfigurationError(
+                f"the bound of {one.metric!r} ({one.where}): nothing is known of the peak of the links between these "
+                "ranks. It is known of GPUs of this host that are all joined by NVLink, or all by PCIe: mark the test "
+                "@pytest.mark.gpu, or bound busbw"
+            )
         names = [*measured, *(rate for key in measured for rate in _rates(measured[key][0]))]
         more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
         raise ConfigurationError(
@@ -174,10 +197,10 @@ def _reason(value: float | None, bound: Bound, launches: Sequence[Measurement], 
 def _resolve(asked: AskedBound, measured: Measured) -> list[tuple[str, Bound]]:
     """The bounds that one of a marker or a file is, by the key of the metric."""
     found = []
-    for key, rate_amount in _matches(asked.metric, measured):
+    for key, rate in _matches(asked.metric, measured):
         first = measured[key][0]
         for term in terms_of(asked.value):
-            side = term.side or ("least" if rate_amount else _SIDES.get(METRIC_KINDS[first.better].sign))
+            side = term.side or ("least" if rate else _SIDES.get(METRIC_KINDS[first.better].sign))
             name = f"the bound of {asked.metric!r} ({asked.where})"
             if side is None:
                 raise ConfigurationError(
@@ -185,38 +208,40 @@ def _resolve(asked: AskedBound, measured: Measured) -> list[tuple[str, Bound]]:
                     f"'>= {asked.value}'"
                 )
             try:
-                value = convert(term.value, term.unit, _RATE_UNIT if rate_amount else first.unit)
+                value = convert(term.value, term.unit, rate.unit if rate else first.unit)
             except ConfigurationError as error:
                 raise ConfigurationError(f"{name}: {error}") from None
             bound = Bound(side=side, value=value, where=asked.where)
-            found.append((key, _as_time(bound, asked, rate_amount) if rate_amount else bound))
+            found.append((key, _as_time(bound, asked, rate) if rate else bound))
     return found
 
 
-def _as_time(bound: Bound, asked: AskedBound, amount: float) -> Bound:
+def _as_time(bound: Bound, asked: AskedBound, rate: _Rate) -> Bound:
     """The bound of a rate as that of the time it is made of."""
     if not bound.value > 0:
         raise ConfigurationError(
             f"the bound of {asked.metric!r} ({asked.where}): a rate is above 0, found {asked.value!r}"
         )
     side: Side = "most" if bound.side == "least" else "least"
-    written = f"{metric_name(asked.metric)} {_SIGNS[bound.side]} {format_quantity(bound.value, _RATE_UNIT)}"
-    return Bound(side=side, value=amount / (bound.value * GIGABYTE), where=bound.where, rate=written)
+    written = f"{metric_name(asked.metric)} {_SIGNS[bound.side]} {format_quantity(bound.value, rate.unit)}"
+    return Bound(side=side, value=rate.seconds / bound.value, where=bound.where, rate=written)
 
 
-def _matches(metric: str, measured: Measured) -> list[tuple[str, float]]:
-    """Keys of what a bound's metric names; beside them the bytes to be divided by the time, where it names a rate.
+def _matches(metric: str, measured: Measured) -> list[tuple[str, _Rate | None]]:
+    """Keys of what a bound's metric names; beside them the rate, where it names one.
 
     Metrics go before the rates of a sweep.
     """
-    named = [(key, 0.0) for key, found in measured.items() if metric in (key, found[0].name)]
-    rates = [
-        (key, amount)
-        for key, found in measured.items()
-        for rate, amount in _rates(found[0]).items()
-        if metric in (rate, metric_name(rate))
+    named: list[tuple[str, _Rate | None]] = [
+        (key, None) for key, found in measured.items() if metric in (key, found[0].name)
     ]
-    return named or rates
+    rates = [
+        (key, rate)
+        for key, found in measured.items()
+        for name, rate in _rates(found[0]).items()
+        if metric in (name, metric_name(name))
+    ]
+    return named or [*rates]
 
 
 def _missed_goals(metric: str, measured: Measured) -> set[str]:
@@ -230,13 +255,19 @@ def _missed_goals(metric: str, measured: Measured) -> set[str]:
     }
 
 
-def _rates(measurement: Measurement) -> dict[str, float]:
-    """Of the time of a collective: its rates' keys, and the bytes that each is made of."""
+def _rates(measurement: Measurement) -> dict[str, _Rate]:
+    """The rates of the time of a collective, by key."""
     factor, size = measurement.facts.get("busbw_factor"), measurement.at.get("message_bytes")
     if measurement.unit != "s" or not isinstance(factor, int | float) or not isinstance(size, int | float):
         return {}
-    amounts = {"algbw": float(size), "busbw": size * factor}
-    return {metric_key(name, measurement.at): amount for name, amount in amounts.items() if amount}
+    rates = {
+        "algbw": _Rate(size / GIGABYTE, _RATE_UNIT),
+        "busbw": _Rate(size * factor / GIGABYTE, _RATE_UNIT),
+    }
+    peak = measurement.facts.get(LINK_PEAK)
+    if isinstance(peak, int | float) and peak > 0:
+        rates[_SHARE] = _Rate(size * factor / GIGABYTE / peak, "")
+    return {metric_key(name, measurement.at): rate for name, rate in rates.items() if rate.seconds}
 
 
 def _is_left_out(metric: str, largest_message: int | None) -> bool:

@@ -19,6 +19,7 @@ from pytest_distbench.judging.sizes import which
 from pytest_distbench.records.bound import tightest
 from pytest_distbench.records.card import CardNorm
 from pytest_distbench.records.kinds import METRIC_KINDS
+from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.link_terms import FEWEST_SIZES, LinkTerms, fit_link_terms
 from pytest_distbench.records.run import CaseResult
 from pytest_distbench.records.verdict import Verdict
@@ -155,6 +156,21 @@ class Clocks:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CardTrouble:
+    """What the driver counted and reported of one GPU while ranks ran on it.
+
+    Attributes:
+        label: of the GPU.
+        link_errors: errors of its NVLinks, by kind.
+        xids: numbers of the driver's reports.
+    """
+
+    label: str
+    link_errors: dict[str, int]
+    xids: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class FreeAlgorithm:
     """A curve departed on several GPUs, and NCCL was free to choose how it sums."""
 
@@ -171,6 +187,7 @@ Cause = (
     | LateRank
     | SlowestRank
     | Clocks
+    | CardTrouble
     | FreeAlgorithm
 )
 
@@ -185,8 +202,20 @@ def find_causes(result: CaseResult) -> list[Cause]:
         *(_host_time(result) if result.case.device == "cuda" else _cpu_time(result)),
         *_stragglers(result),
         *_clocks(result),
+        *find_card_troubles(result.launches),
         *_algorithm(result),
     ]
+
+
+def find_card_troubles(launches: Sequence[LaunchRecord]) -> Iterator[CardTrouble]:
+    """Of each GPU that had any, over all launches."""
+    link_errors: dict[str, Counter[str]] = {}
+    xids: dict[str, list[int]] = {}
+    for card in (card for launch in launches for card in launch.cards if card.link_errors or card.xids):
+        link_errors.setdefault(card.label, Counter()).update(card.link_errors)
+        xids.setdefault(card.label, []).extend(card.xids)
+    for label, found in link_errors.items():
+        yield CardTrouble(label=label, link_errors=dict(found), xids=tuple(dict.fromkeys(xids[label])))
 
 
 def _regressions(result: CaseResult) -> list[Verdict]:

@@ -18,9 +18,11 @@ from typing import Any
 
 import psutil
 
+from pytest_distbench.machine.card_errors import CardErrors
 from pytest_distbench.machine.nvml import Driver, DriverError, connect
 from pytest_distbench.records.card import CardWitness
 from pytest_distbench.records.gpu import Gpu
+from pytest_distbench.records.record import replace
 
 TEMPERATURE, POWER_CAP, POWER_BRAKE, HARDWARE = "temperature", "power cap", "power brake", "hardware slowdown"
 _REASONS = {
@@ -85,9 +87,11 @@ class CardWatch:
         self._stack = contextlib.ExitStack()
         self._driver: Driver | None = None
         self._handles: dict[str, tuple[Any, Any]] = {}
+        self._errors: dict[str, CardErrors] = {}
         with contextlib.suppress(DriverError):
             self._driver = self._stack.enter_context(connect())
             self._handles = {gpu.uuid: found for gpu in gpus if (found := _handles(self._driver, gpu))[0] is not None}
+            self._errors = {uuid: CardErrors(self._driver, card) for uuid, (card, _) in self._handles.items()}
 
     @contextlib.contextmanager
     def during(self, count: int) -> Iterator[list[CardWitness]]:
@@ -98,9 +102,12 @@ class CardWatch:
             yield witnesses
             return
         looks: dict[str, list[Look]] = {gpu.uuid: [] for gpu in gpus}
+        errors: dict[str, tuple[dict[str, int], list[int]]] = {}
         has_begun, is_over = threading.Event(), threading.Event()
 
         def watch() -> None:
+            for gpu in gpus:
+                self._errors[gpu.uuid].begin()
             self.look(looks)
             has_begun.set()
             pause_s = _FIRST_PAUSE_S
@@ -108,6 +115,8 @@ class CardWatch:
                 self.look(looks)
                 pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
             self.look(looks)
+            for gpu in gpus:
+                errors[gpu.uuid] = self._errors[gpu.uuid].link_errors(), self._errors[gpu.uuid].xids()
 
         thread = threading.Thread(target=watch, name="distbench-cards", daemon=True)
         thread.start()
@@ -117,7 +126,10 @@ class CardWatch:
         finally:
             is_over.set()
             thread.join(_PATIENCE_S)
-            witnesses += [summarise(gpu, list(looks[gpu.uuid])) for gpu in gpus]
+            for gpu in gpus:
+                link_errors, xids = errors.get(gpu.uuid, ({}, []))
+                witness = summarise(gpu, list(looks[gpu.uuid]))
+                witnesses.append(replace(witness, link_errors=link_errors, xids=xids))
 
     def look(self, looks: dict[str, list[Look]]) -> None:
         """Add one look at each of these GPUs, by UUID."""
@@ -125,6 +137,24 @@ class CardWatch:
         for uuid, seen in looks.items():
             card, device = self._handles[uuid]
             seen.append(_look(self._driver, card, device, self._is_foreign, since=seen[-1].at if seen else None))
+
+    def vanished(self, count: int) -> str:
+        """Which of the first so many GPUs the driver has lost since the run began, and why; empty: none."""
+        if self._driver is None:
+            return ""
+        nvml = self._driver.binding
+        for gpu in self._gpus[:count]:
+            try:
+                device = self._driver.demand("GetHandleByUUID", gpu.uuid)
+                self._driver.demand("GetMemoryInfo", device)
+            except nvml.NVMLError as error:
+                if error.value in (
+                    nvml.NVML_ERROR_GPU_IS_LOST,
+                    nvml.NVML_ERROR_RESET_REQUIRED,
+                    nvml.NVML_ERROR_NOT_FOUND,
+                ):
+                    return f"{gpu.label} ({gpu.uuid}) has vanished since the run began: {self._driver.explain(error)}"
+        return ""
 
     def memory_in_use(self, count: int) -> dict[str, int]:
         """Bytes in use, by label, of the first so many GPUs; without those that do not tell."""
@@ -147,7 +177,9 @@ class CardWatch:
 
     def close(self) -> None:
         """Let go of the driver."""
-        self._handles = {}
+        for errors in self._errors.values():
+            errors.close()
+        self._handles, self._errors = {}, {}
         self._stack.close()
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from pytest_distbench.machine.links import kinds, pci_address, read_links
+from pytest_distbench.machine.links import Port, kinds, pci_address, read_links
 from pytest_distbench.machine.nvml import Driver, DriverError, connect
 from pytest_distbench.machine.visible import ORDER, PCI_ORDER, VARIABLE, Card, choose, in_order, is_by_number
 from pytest_distbench.records.gpu import Gpu
@@ -151,6 +151,7 @@ def _describe(driver: Driver, handle: Any, index: int, *, pci: str) -> Gpu:
     memory = driver.ask("GetMemoryInfo", handle)
     capability = driver.ask("GetCudaComputeCapability", handle)
     generation, lanes = driver.ask("GetMaxPcieLinkGeneration", handle), driver.ask("GetMaxPcieLinkWidth", handle)
+    port = Port(driver, handle)
     ecc, persistence = driver.ask("GetCurrentEccMode", handle), driver.ask("GetPersistenceMode", handle)
     return Gpu(
         name=str(driver.demand("GetName", handle)),
@@ -160,6 +161,8 @@ def _describe(driver: Driver, handle: Any, index: int, *, pci: str) -> Gpu:
         memory_bytes=int(memory.total) if memory is not None else None,
         capability=".".join(map(str, capability)) if capability else "",
         pcie=f"{generation}x{lanes}" if generation and lanes else "",
+        nvlinks=port.count,
+        nvlink_bytes_per_s=port.bytes_per_s,
         ecc=None if ecc is None else bool(ecc),
         persistence=None if persistence is None else bool(persistence),
         power_limit_w=_watts(driver.ask("GetPowerManagementLimit", handle)),

@@ -89,6 +89,7 @@ def describe(
     software: dict[str, str],
     variables: Mapping[str, str],
     shares_gpu: bool = False,
+    shares_host: bool = False,
 ) -> Environment:
     """The environment record of this machine; of a run on the CPU where no GPU is visible to it."""
     visible = gpus.visible
@@ -103,6 +104,7 @@ def describe(
     return Environment(
         platform=platform_name or (gpus.platform if visible else cpu_class()),
         shares_gpu=shares_gpu,
+        shares_host=shares_host,
         device=", ".join(dict.fromkeys(gpu.name for gpu in visible)) or cpu_name(),
         cores=cores(),
         software=software,

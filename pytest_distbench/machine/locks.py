@@ -1,12 +1,13 @@
 """What of this host a measurement holds while it runs: the host itself, and its GPUs. Locks, released with the process.
 
-Both are file locks: they work over pytest-xdist workers, separate runs and containers that share the lock folder, and
-the kernel frees them when their process ends, however it ends.
+Both are file locks (flock(2)): they work over pytest-xdist workers, separate runs and containers that share the lock
+folder, and the kernel frees them when their process ends, however it ends.
 """
 
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import re
 import shlex
@@ -17,7 +18,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
-from filelock import FileLock, Timeout
 
 from pytest_distbench.errors import LauncherError
 from pytest_distbench.machine.secrets import mask_arguments
@@ -28,6 +28,8 @@ TELL_S = 60.0
 """How often it says so."""
 _LOOK_S = 2.0
 """How often it looks who holds the lock."""
+_PAUSE_S = 0.05
+"""Between two tries to take it."""
 _LONGEST_COMMAND = 150
 _OF_XDIST = "exec(eval(sys.stdin.readline()))"
 """In the command line of a process that pytest-xdist has started: who knows what was typed is its parent."""
@@ -45,7 +47,18 @@ def alone_on_this_host(*, on_wait: Callable[[str], None]) -> Iterator[None]:
     Raises:
         LauncherError: the other one did not end in time.
     """
-    with _held(f"distbench-{os.getuid()}.lock", "another measurement on this host", on_wait, mode=_OWN):
+    with _held(_of_host(), "another measurement on this host", on_wait, mode=_OWN):
+        yield
+
+
+@contextlib.contextmanager
+def beside_others_on_this_host(*, on_wait: Callable[[str], None]) -> Iterator[None]:
+    """Measure beside those who say this too, and beside none that is :func:`alone_on_this_host`.
+
+    Raises:
+        LauncherError: the one that is alone did not end in time.
+    """
+    with _held(_of_host(), "a measurement that is alone on this host", on_wait, mode=_OWN, how=fcntl.LOCK_SH):
         yield
 
 
@@ -110,7 +123,7 @@ def _described(process: psutil.Process) -> _Holder:
     )
 
 
-def _wait(lock: FileLock, path: Path, whose: str, on_wait: Callable[[str], None]) -> None:
+def _wait(path: Path, whose: str, on_wait: Callable[[str], None], take: Callable[[], int | None]) -> int:
     """Wait until the lock is free, and take it.
 
     Raises:
@@ -124,9 +137,11 @@ def _wait(lock: FileLock, path: Path, whose: str, on_wait: Callable[[str], None]
             since = f" since {waited / 60:.0f} min" if told is not None else ""
             on_wait(f"waiting{since} for {whose}: {holder.who}")
             told = waited
-        with contextlib.suppress(Timeout):
-            lock.acquire(timeout=min(_LOOK_S, TELL_S, WAIT_S - waited))
-            return
+        look_again = began + min(waited + min(_LOOK_S, TELL_S), WAIT_S)
+        while time.monotonic() < look_again:
+            if (descriptor := take()) is not None:
+                return descriptor
+            time.sleep(_PAUSE_S)
     holder = _holder(path)
     end = "" if holder.pid is None else f" (kill {holder.pid})"
     raise LauncherError(
@@ -136,14 +151,14 @@ def _wait(lock: FileLock, path: Path, whose: str, on_wait: Callable[[str], None]
 
 
 @contextlib.contextmanager
-def _held(name: str, whose: str, on_wait: Callable[[str], None], *, mode: int) -> Iterator[None]:
+def _held(
+    name: str, whose: str, on_wait: Callable[[str], None], *, mode: int, how: int = fcntl.LOCK_EX
+) -> Iterator[None]:
     path = Path(tempfile.gettempdir()) / name
-    lock = FileLock(path, mode=mode)
     try:
-        try:
-            lock.acquire(timeout=0)
-        except Timeout:
-            _wait(lock, path, whose, on_wait)
+        descriptor = _take(path, mode, how)
+        if descriptor is None:
+            descriptor = _wait(path, whose, on_wait, lambda: _take(path, mode, how))
     except OSError as error:
         raise LauncherError(
             f"cannot lock {path}: {error.strerror or error}; TMPDIR must be a folder this user may write to"
@@ -151,4 +166,39 @@ def _held(name: str, whose: str, on_wait: Callable[[str], None], *, mode: int) -
     try:
         yield
     finally:
-        lock.release()
+        fcntl.flock(descriptor, fcntl.LOCK_UN)  # a process that was forked meanwhile has the descriptor too
+        os.close(descriptor)
+
+
+def _take(path: Path, mode: int, how: int) -> int | None:
+    """The descriptor by which the lock is held; None where others hold it."""
+    descriptor = _open(path, mode)
+    try:
+        fcntl.flock(descriptor, how | fcntl.LOCK_NB)
+        if os.fstat(descriptor).st_nlink:  # else somebody has removed the file, and others lock a new one
+            return descriptor
+    except BlockingIOError:
+        pass
+    except BaseException:
+        os.close(descriptor)
+        raise
+    os.close(descriptor)
+    return None
+
+
+def _open(path: Path, mode: int) -> int:
+    """The lock file, made if it is not there.
+
+    One that another user has made is opened without O_CREAT, which Linux refuses in folders such as /tmp.
+    """
+    flags = os.O_RDWR | os.O_NOFOLLOW
+    try:
+        descriptor = os.open(path, flags | os.O_CREAT | os.O_EXCL, mode)
+    except FileExistsError:
+        return os.open(path, flags)
+    os.fchmod(descriptor, mode)  # whatever the umask
+    return descriptor
+
+
+def _of_host() -> str:
+    return f"distbench-{os.getuid()}.lock"

@@ -19,6 +19,7 @@ _WHY_NO_DRIVER = {
 _WHY_NO_GPU = {
     "NO_PERMISSION": "this process may not use it (a container or a job scheduler has given it to others)",
     "GPU_IS_LOST": "lost: it has fallen off the bus; dmesg has its Xid, and it needs a reset or a reboot",
+    "NOT_FOUND": "the driver knows it no more; dmesg has its Xid, and it needs a reset or a reboot",
     "RESET_REQUIRED": "it needs a reset: nvidia-smi --gpu-reset",
     "IN_USE": "it is in use, or in an exclusive mode",
 }

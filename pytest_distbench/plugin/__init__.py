@@ -16,6 +16,7 @@ from pytest_distbench.plugin.names import BACKEND_ARGUMENT, RANKS, test_and_id
 from pytest_distbench.plugin.state import (
     STATE,
     State,
+    check_device_for_workers,
     is_mentioned,
     session_for,
     session_of,
@@ -83,6 +84,12 @@ def pytest_configure(config: pytest.Config) -> None:
         config.pluginmanager.register(ViewersPlugin(in_allure=in_allure), "distbench-viewers")
     if is_mentioned(config):
         settings_of(config)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """With pytest-xdist look at the GPUs before there are workers."""
+    check_device_for_workers(session.config)
 
 
 @pytest.hookimpl(trylast=True)
@@ -154,7 +161,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """Count what will be compared, and let the launcher load torch while the first tests begin."""
+    """Count what will be compared, let the launcher load torch, and make sure that ranks can compute on a GPU."""
     config = session.config
     running = [item for item in session.items if _is_measured(item)]
     if not running or config.option.collectonly:
@@ -168,6 +175,8 @@ def pytest_collection_finish(session: pytest.Session) -> None:
                 made = session_for(items[0])
                 made.count_comparisons((*test_and_id(item), _backend_of(item)) for item in items)
                 made.launching.prepare()
+                if not hasattr(config, "workerinput"):
+                    made.check_device()
     except DistbenchError as error:
         raise pytest.UsageError(str(error)) from None
 

@@ -64,6 +64,12 @@ def read_settings(config: pytest.Config) -> Settings:
     shares_gpu = bool(_option(config, "share_gpu"))
     if shares_gpu and not gpu:
         raise ConfigurationError("--distbench-share-gpu puts several ranks on one GPU: give --gpu too")
+    shares_host = _is_on(config, "share_host")
+    if shares_host and not gpu:
+        raise ConfigurationError(
+            f"{_spell('share_host')}: each run is alone on its GPUs, and there are none without --gpu: give it too, or "
+            "let the runs wait for each other"
+        )
     sizes_text = _option(config, "short_world_size") or _text(config, "world_size")
     hosts = LAUNCHERS[_launcher(config)].hosts
     if hosts != "none":
@@ -95,6 +101,7 @@ def read_settings(config: pytest.Config) -> Settings:
         gpu=gpu,
         gpus=found,
         shares_gpu=shares_gpu,
+        shares_host=shares_host,
         numa_binding=_numa_binding(config, gpu=gpu),
         attach=_attach(config, sizes[-1], is_update=bool(update)),
         backends=backends,

@@ -133,6 +133,27 @@ def _make_session(config: pytest.Config, settings: Settings) -> Session:
     return Session(launching)
 
 
+def check_device_for_workers(config: pytest.Config) -> None:
+    """Make sure, before pytest-xdist starts its workers, that ranks can compute on a GPU where the run is to.
+
+    A worker that told it would be taken for one that has crashed.
+
+    Raises:
+        pytest.UsageError: they cannot.
+    """
+    if not getattr(config.option, "numprocesses", None) or not is_mentioned(config) or not settings_of(config).gpu:
+        return
+    from pytest_distbench.errors import DistbenchError
+
+    session = _make_session(config, settings_of(config))
+    try:
+        session.check_device()
+    except DistbenchError as error:
+        raise pytest.UsageError(str(error)) from None
+    finally:
+        session.launching.close()
+
+
 def _end_orderly_at_sigterm() -> None:
     """As at Ctrl-C: cancelled CI jobs get SIGTERM, and nobody else removes a worktree. A handler of others stays."""
     if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:

@@ -30,6 +30,10 @@ class CardWitness(Record, frozen=True, kw_only=True):
     """The clock it is set to; None: it is not set, or the driver does not tell."""
     others: list[str] = []
     """Processes of others that computed on it, or may have: ``python (pid 4711)``."""
+    link_errors: dict[str, int] = {}
+    """Errors of its NVLinks meanwhile, by kind: ``CRC``, ``replay``, ``recovery``, ``ECC``."""
+    xids: list[int] = []
+    """Numbers of the driver's error reports about it meanwhile."""
 
 
 class CardNorm(Record, frozen=True, kw_only=True, omit_defaults=True):

@@ -36,5 +36,7 @@ class Environment(Record, frozen=True, kw_only=True):
     """Environment variables on the allow-list."""
     shares_gpu: bool = False
     """Several ranks ran on one GPU: the numbers say nothing about the hardware, and are compared with none."""
+    shares_host: bool = False
+    """Other runs may have measured at the same time on this host, on other GPUs: clocks of its CPUs are theirs too."""
     gpu_host: GpuHost | None = None
     """The GPUs, what joins them, and what they sit in; None: it ran on the CPU."""

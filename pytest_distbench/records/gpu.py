@@ -22,6 +22,10 @@ class Gpu(Record, frozen=True, kw_only=True):
     """Compute capability: ``9.0``."""
     pcie: str = ""
     """The fastest link to the host that card and slot allow, generation and lanes: ``5x16``."""
+    nvlinks: int = 0
+    """Its NVLinks that are up."""
+    nvlink_bytes_per_s: float | None = None
+    """What one of them carries in each direction, by the data sheet."""
     ecc: bool | None = None
     persistence: bool | None = None
     """Whether the driver keeps it initialised while nobody uses it."""

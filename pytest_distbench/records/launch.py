@@ -54,7 +54,7 @@ class LaunchRecord(Record, frozen=True, kw_only=True):
     pool: PoolResult | None = None
     """Of jobs that share slots: who had which, and what became of each."""
     remarks: list[str] = []
-    """What the user should know of a launch that passed: that a thread of his kept a rank from ending, for example."""
+    """What the user should know of it besides: that a thread of his kept a rank from ending, for example."""
     logs: str = ""
     """Folder of what the ranks printed."""
 

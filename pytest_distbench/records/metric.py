@@ -15,6 +15,9 @@ UNCERTAINTY = "uncertainty"
 TOLD = "told"
 """Fact of a number: what is told of it where it is beyond a bound."""
 
+LINK_PEAK = "link_peak_gb_per_s"
+"""Fact of the time of a collective, and its unit: what the links of a rank's GPU can carry in one direction."""
+
 PHASE = "phase/"
 """What the names of phases begin with among the metrics."""
 

@@ -66,6 +66,10 @@ OPTIONS: dict[str, Option] = {
         has_ini_key=False,
         calibration="refused",
     ),
+    "share-host": Option(
+        summary="with --gpu: measure beside other runs that say so too, each alone on its GPUs: for jobs that share a "
+        "node",
+    ),
     "full": Option(summary="run the tests with the marker full too: the long forms of others"),
     "numa-binding": Option(
         metavar="MODE",

@@ -6,6 +6,7 @@ import functools
 from collections.abc import Callable, Iterator
 
 from pytest_distbench.judging.causes import (
+    CardTrouble,
     Cause,
     Clocks,
     CostlierSizes,
@@ -30,6 +31,23 @@ _ADDED = {
     "both": "the host waits for the device, or the device for the host: a profile tells",
 }
 _SPENT = {"computing": "computing", "waiting": "waiting", "both": "partly computing, partly waiting"}
+_BY_KERNEL = "a kernel's fault"
+_XIDS = {
+    13: _BY_KERNEL,
+    31: f"{_BY_KERNEL}: an address that is not there",
+    43: _BY_KERNEL,
+    45: "a process was ended",
+    48: "memory is damaged",
+    63: "memory was replaced by spare memory",
+    64: "memory could not be replaced",
+    74: "NVLink",
+    79: "it has fallen off the bus",
+    94: "memory is damaged, for one process",
+    95: "memory is damaged",
+    119: "its firmware does not answer",
+    120: "its firmware failed",
+}
+"""What the driver's more frequent reports mean, by NVIDIA's catalogue (docs.nvidia.com/deploy/xid-errors)."""
 
 
 def cause_lines(result: CaseResult) -> list[str]:
@@ -113,6 +131,14 @@ def _(cause: Clocks) -> Iterator[str]:
     if cause.then.memory_mhz and cause.now.memory_mhz:
         moved.append(f"memory {_movement(cause.then.memory_mhz, cause.now.memory_mhz, _megahertz)}")
     yield f"median clocks of the slowest GPU: {', '.join(moved)}"
+
+
+@describe.register
+def _(cause: CardTrouble) -> Iterator[str]:
+    told = [f"{count} NVLink {kind} error{'s' * (count != 1)}" for kind, count in cause.link_errors.items()]
+    told += [f"Xid {xid}{f' ({_XIDS[xid]})' if xid in _XIDS else ''}" for xid in cause.xids]
+    yield f"{cause.label} while ranks ran on it: {', '.join(told)}"
+    yield "  sudo dmesg | grep -i -e xid -e nvlink has more"
 
 
 @describe.register

@@ -47,7 +47,7 @@ def header_lines(
     against: str,
     duration: str = "",
 ) -> list[str]:
-    """Two lines; one more in an update, and where GPUs are missing that the machine has.
+    """Two lines; one more in an update, where GPUs are missing that the machine has, and where the host is shared.
 
     No GPU is visible to a CPU run; ``update``, ``against`` and ``duration`` may be empty.
     """
@@ -60,6 +60,8 @@ def header_lines(
     first = f"distbench {__version__}: world size {sizes}, {where}"
     missing = [f"distbench: not used: {reason}" for reason in gpus.unreadable]
     missing += [f"distbench: note: {remark}" for remark in gpus.remarks]
+    if environment.shares_host:
+        missing.append("distbench: note: the host is shared (--distbench-share-host): CPU clocks are others' too")
     if against:
         return [first, *missing, f"distbench: against {against}, in turns; stored baselines are not read"]
     lines = [

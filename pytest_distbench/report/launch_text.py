@@ -6,11 +6,13 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
+from pytest_distbench.judging.causes import find_card_troubles
 from pytest_distbench.records.elastic import is_elastic
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.launch_files import LaunchFiles
 from pytest_distbench.records.rank import RankFate
 from pytest_distbench.records.run import CaseResult
+from pytest_distbench.report.causes import describe
 from pytest_distbench.report.escape import escape
 
 _FEW_LINES = 30
@@ -21,9 +23,11 @@ _LONGEST_TEXT = 8000
 
 
 def launch_text(result: CaseResult, *, rerun_command: str) -> str:
-    """Explain a failed launch: the culprit first, equal fates merged, then the logs and the command to run it again."""
+    """Explain a failed launch: the culprit first, what GPUs and launcher say, equal fates merged, logs, the command."""
     launch = result.launches[-1]
-    parts = [escape(launch_headline(launch)), *_further_lines(launch), ""]
+    troubles = [line for trouble in find_card_troubles([launch]) for line in describe(trouble)]
+    remarks = [escape(remark) for remark in launch.remarks]
+    parts = [escape(launch_headline(launch)), *_further_lines(launch), *troubles, *remarks, ""]
     groups: dict[tuple[str, str], list[RankFate]] = {}
     for fate in launch.fates:
         groups.setdefault((_title_of(fate), _body_of(fate)), []).append(fate)

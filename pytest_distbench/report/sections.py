@@ -72,10 +72,12 @@ def collective_section(results: Sequence[CaseResult]) -> Section:
     for side, in_place in (("out_of_place", False), ("in_place", True)):
         columns |= {
             f"{side}_time_s": float, f"{side}_algbw_gb_per_s": float, f"{side}_busbw_gb_per_s": float,
-            f"{side}_wrong_elements": float,
+            f"{side}_busbw_share": float, f"{side}_wrong_elements": float,
         }  # fmt: skip
-        shown = [f"{side.replace('_', '-')} time(us)", "algbw(GB/s)", "busbw(GB/s)", "#wrong"]
-        headings += shown if any(in_place in row.sides for row in rows) else [None] * len(shown)
+        points = [point for row in rows if (point := row.sides.get(in_place)) is not None]
+        share = "of peak" if any(point.busbw_share is not None for point in points) else None
+        shown = [f"{side.replace('_', '-')} time(us)", "algbw(GB/s)", "busbw(GB/s)", share, "#wrong"]
+        headings += shown if points else [None] * len(shown)
     columns |= {"verdict": str, "note": str}
     return Section(
         columns=columns,
@@ -101,12 +103,13 @@ def _collective_cells(row: CollectiveRow) -> list[Cell]:
     for in_place in (False, True):
         point = row.sides.get(in_place)
         if point is None:
-            cells += [Cell(None, "")] * 4
+            cells += [Cell(None, "")] * 5
             continue
         cells += [
             Cell(point.time_s, f"{point.time_s * 1e6:.2f}"),
             Cell(point.algbw, f"{point.algbw:.3f}"),
             Cell(point.busbw, "-" if point.busbw is None else f"{point.busbw:.3f}"),
+            Cell(point.busbw_share, "-" if point.busbw_share is None else f"{point.busbw_share:.1%}"),
             Cell(point.wrong_elements, "N/A" if point.wrong_elements is None else f"{point.wrong_elements:.0f}"),
         ]
     return [*cells, plain(row.verdict), plain(row.note)]
@@ -191,6 +194,7 @@ def environment_section(results: Sequence[CaseResult]) -> Section:
             "platform": environment.platform,
             "device": environment.device,
             "cores": str(environment.cores),
+            **({"host": "shared with other runs"} if environment.shares_host else {}),
             **environment.software,
             **environment.variables,
             **(_gpu_facts(environment.gpu_host) if environment.gpu_host is not None else {}),

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from pytest_distbench.records.kinds import VERDICT_KINDS
 from pytest_distbench.records.link_terms import BANDWIDTH, HALF_SIZE, LATENCY
-from pytest_distbench.records.metric import Scalar
+from pytest_distbench.records.metric import LINK_PEAK, Scalar
 from pytest_distbench.records.run import CaseResult
 from pytest_distbench.records.verdict import Verdict
 from pytest_distbench.units import GIGABYTE, format_bytes
@@ -29,6 +29,7 @@ class SweepPoint:
         time_s: of one call.
         algbw: GB/s (1e9 bytes).
         busbw: GB/s; None where the collective has no factor.
+        busbw_share: of the peak of the links; None where that is not known.
         wrong_elements: found by the check; None where nothing was checked.
     """
 
@@ -38,6 +39,7 @@ class SweepPoint:
     time_s: float
     algbw: float
     busbw: float | None
+    busbw_share: float | None
     wrong_elements: float | None
 
     @property
@@ -73,6 +75,7 @@ def refusals(result: CaseResult) -> list[Verdict]:
 
 def _point(size: int, time: Verdict, time_s: float, found: dict[str, Verdict]) -> SweepPoint:
     factor = float(time.facts.get("busbw_factor", 0.0))
+    peak = float(time.facts.get(LINK_PEAK, 0.0))
     algbw = size / time_s / GIGABYTE if time_s else 0.0
     wrong = found.get("wrong_elements")
     return SweepPoint(
@@ -82,5 +85,6 @@ def _point(size: int, time: Verdict, time_s: float, found: dict[str, Verdict]) -
         time_s=time_s,
         algbw=algbw,
         busbw=algbw * factor if factor else None,
+        busbw_share=algbw * factor / peak if factor and peak else None,
         wrong_elements=wrong.current if wrong else None,
     )

@@ -7,13 +7,17 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
+from pytest_distbench.errors import LauncherError
 from pytest_distbench.machine.cards import CardWatch
 from pytest_distbench.machine.gpu_memory import PATIENCE_S, await_memory, held_remark
 from pytest_distbench.machine.gpus import Gpus, misplaced
+from pytest_distbench.machine.links import peak_bytes_per_s
 from pytest_distbench.records.card import CardWitness
 from pytest_distbench.records.launch import LaunchRecord
+from pytest_distbench.records.metric import LINK_PEAK, Measurement
 from pytest_distbench.records.plan import LaunchPlan
 from pytest_distbench.records.record import replace
+from pytest_distbench.units import GIGABYTE
 
 _MARGIN_S = 1.0
 """To tell of a launch before somebody else ends its test."""
@@ -54,12 +58,18 @@ class Cards:
 
     @contextlib.contextmanager
     def during(self, plan: LaunchPlan) -> Iterator[Watched]:
-        """Look at the GPUs of a launch while it runs; those of other hosts are out of sight."""
+        """Look at the GPUs of a launch while it runs; those of other hosts are out of sight.
+
+        Raises:
+            LauncherError: one of them is gone.
+        """
         if plan.device != "cuda" or not self._gpus.visible or not self._are_here:
             yield Watched()
             return
         if self._watch is None:
             self._watch = CardWatch(self._gpus.visible)
+        if vanished := self._watch.vanished(plan.world_size):
+            raise LauncherError(vanished)
         memory = self._watch.memory_in_use(plan.world_size)
         with self._watch.during(plan.world_size) as witnesses:
             yield Watched(witnesses, memory)
@@ -75,10 +85,25 @@ class Cards:
         software = {**record.software, "driver": driver} if record.software and driver else record.software
         leased = [self._gpus.visible[device] for device in self.devices(len(record.gpus))]
         remarks = [*record.remarks, *filter(None, [misplaced(leased, record.gpus)])]
-        if record.outcome == "failed" and watched.memory:
+        if record.outcome == "failed" and self._watch is not None and (gone := self._watch.vanished(plan.world_size)):
+            remarks.append(gone)
+        elif record.outcome == "failed" and watched.memory:
             on_progress("waiting for the memory of GPUs")
             remarks += self._await_memory(watched.memory, plan)
-        return replace(record, cards=watched.witnesses, software=software, remarks=remarks)
+        measurements = self._with_link_peak(record.measurements, plan)
+        return replace(record, cards=watched.witnesses, software=software, remarks=remarks, measurements=measurements)
+
+    def _with_link_peak(self, measurements: list[Measurement], plan: LaunchPlan) -> list[Measurement]:
+        """What was measured; the times of collectives with the peak of the links that they went over, where known."""
+        ranks = self._gpus.visible[: plan.world_size]
+        is_joined = plan.device == "cuda" and self._are_here and len(ranks) == plan.world_size
+        peak = peak_bytes_per_s(ranks, self._gpus.links) if is_joined and not plan.shares_gpu else None
+        if peak is None:
+            return measurements
+        return [
+            replace(m, facts={**m.facts, LINK_PEAK: peak / GIGABYTE}) if "busbw_factor" in m.facts else m
+            for m in measurements
+        ]
 
     def _await_memory(self, before: Mapping[str, int], plan: LaunchPlan) -> list[str]:
         """Wait until what the ranks held is free again. Returns a remark for each GPU where it is not."""

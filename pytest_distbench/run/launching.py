@@ -12,9 +12,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from pytest_distbench.errors import LauncherError
+from pytest_distbench.errors import ConfigurationError, LauncherError
 from pytest_distbench.launch.command import launch_command
 from pytest_distbench.launch.contract import Launcher
+from pytest_distbench.launch.diagnosis import texts
 from pytest_distbench.launch.elastic.launch import launch_elastic
 from pytest_distbench.launch.elastic.pool_launch import launch_pool
 from pytest_distbench.launch.launchers import LAUNCHERS, LauncherKind, LauncherSetup
@@ -24,7 +25,7 @@ from pytest_distbench.machine import hardware
 from pytest_distbench.machine.secrets import mask_values, secret_values
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import PEAK_MEMORY
-from pytest_distbench.records.plan import LaunchPlan
+from pytest_distbench.records.plan import BodyReference, LaunchPlan
 from pytest_distbench.records.torchrun import is_of_a_group
 from pytest_distbench.run.against import ReferenceSide, Variant, make_setup, outside
 from pytest_distbench.run.cards import Cards
@@ -35,6 +36,8 @@ from pytest_distbench.run.settings import Settings
 
 ATTACHED_TIMEOUT_S = 7 * 86400.0
 """For a rank in a debugger: nobody waits for it but its user."""
+_DEVICE_CHECK = Path(__file__).parents[1] / "worker" / "device_check.py"
+"""Its ``compute`` is a body."""
 
 
 @dataclass
@@ -130,6 +133,32 @@ class Launching:
         """Modules to import once for all ranks, whatever tree they measure."""
         against = self.compared_with
         return self.settings.preload if against is None else outside(self.settings.preload, against)
+
+    def check_device(self) -> None:
+        """Compute a number on the first GPU, in a rank: what would stop every test is told once, before the first.
+
+        Raises:
+            ConfigurationError: the GPU, its driver and torch do not fit each other.
+            LauncherError: no rank could be started.
+        """
+        request = LaunchRequest(
+            title="device",
+            body=BodyReference(file=str(_DEVICE_CHECK), function="compute", makes_group=False),
+            params={},
+            seeds=(0,),
+            world_size=1,
+            backend="gloo",  # it joins nothing; a torch that has no NCCL is to say why
+            device="cuda",
+            timeout_s=self.settings.timeout_s,
+        )
+        plan = self._plan(self.directory.next_launch(), request, 0, only=())
+        record = supervise(self.launcher, plan, on_progress=self.on_progress)
+        shutil.rmtree(plan.directory, ignore_errors=True)
+        if record.outcome == "failed":
+            gpus, torch = self.settings.gpus, hardware.installed_version("torch")
+            first = gpus.visible[0]
+            where = f"{first.label} ({first.name}; driver {gpus.driver} runs CUDA {gpus.cuda} at most)"
+            raise ConfigurationError(f"--gpu: torch {torch} cannot compute on {where}: {_why_it_cannot(record)}")
 
     def launch(self, request: LaunchRequest, index: int, *, only: Sequence[str] = ()) -> LaunchRecord:
         """Launch a case once.
@@ -276,6 +305,15 @@ class Launching:
         if self._directory is not None:
             self._directory.close(keep=self._failed_launches > 0)
             self._directory = None
+
+
+def _why_it_cannot(record: LaunchRecord) -> str:
+    """Why one rank could not compute, and the next step; in one line."""
+    error = record.fates[0].error if record.fates else None
+    sign = texts.read(error.message) if error is not None else None
+    if error is None or sign is None or not sign.advice:
+        return f"{record.reason.splitlines()[0]}. Next: python -c 'import torch; torch.ones(1, device=\"cuda\")'"
+    return f"{sign.meaning} ({error.kind}: {error.message.strip().splitlines()[0]}). Next: {sign.advice}"
 
 
 def _secrets(plan: LaunchPlan) -> list[str]:

@@ -19,7 +19,7 @@ from pytest_distbench.judging.draft import Judgement
 from pytest_distbench.judging.fingerprint_rule import METRIC as FINGERPRINT
 from pytest_distbench.launch.command import COMMAND
 from pytest_distbench.machine import hardware
-from pytest_distbench.machine.locks import alone_on_this_host, lease
+from pytest_distbench.machine.locks import alone_on_this_host, beside_others_on_this_host, lease
 from pytest_distbench.records.baseline import BaselineEntry
 from pytest_distbench.records.case import CaseKey, EntryName
 from pytest_distbench.records.elastic import is_elastic
@@ -71,6 +71,7 @@ class Session:
             platform_name=self.settings.platform,
             gpus=self.settings.gpus,
             shares_gpu=self.settings.shares_gpu,
+            shares_host=self.settings.shares_host,
             software={"python": sys.version.split()[0], "torch": hardware.installed_version("torch")},
             variables=os.environ,
         )
@@ -111,6 +112,17 @@ class Session:
             for entry in self.store.entries(test, wanted=functools.partial(is_one_of, wanted)).values():
                 count += sum(m.is_noisy for m in entry.metrics.values())
         self.comparisons = max(1, count)
+
+    def check_device(self) -> None:
+        """Make sure that ranks can compute on a GPU, where the run is to and they are of this host.
+
+        Raises:
+            ConfigurationError: the GPU, its driver and torch do not fit each other.
+            LauncherError: no rank could be started.
+        """
+        if self.settings.gpu and self.launching.kind.hosts == "one" and self.settings.attach is None:
+            with self._alone(1):
+                self.launching.check_device()
 
     def samples(self, request: LaunchRequest) -> Samples:
         """The launches of a case, none made yet: in pairs where this tree is compared with another."""
@@ -263,11 +275,12 @@ class Session:
 
     @contextlib.contextmanager
     def _alone(self, world_size: int) -> Iterator[None]:
-        """One measurement at a time on this host, and nobody else on these GPUs."""
+        """One measurement at a time on this host, unless it is shared; and nobody else on these GPUs."""
         gpus = [gpu.uuid for gpu in self.settings.gpus.visible[:world_size]]
         tell = self.launching.on_wait
         with contextlib.ExitStack() as held:
             if self.launching.kind.local_lock and self.settings.fake_rank is None:
-                held.enter_context(alone_on_this_host(on_wait=tell))
+                of_host = beside_others_on_this_host if self.settings.shares_host else alone_on_this_host
+                held.enter_context(of_host(on_wait=tell))
                 held.enter_context(lease(gpus, on_wait=tell))
             yield

@@ -15,7 +15,6 @@ from pytest_distbench.judging.cards import norm_of
 from pytest_distbench.judging.case import judge_launches
 from pytest_distbench.judging.draft import Judgement
 from pytest_distbench.judging.entry import make_entry, phases_of
-from pytest_distbench.judging.metric import Rule, judge
 from pytest_distbench.judging.pairs import judge_paired, not_there
 from pytest_distbench.judging.update_policy import is_wanted, judged_by_bounds_alone, only_judges, why_not_stored
 from pytest_distbench.records.baseline import BaselineEntry
@@ -208,11 +207,11 @@ class Nothing:
     def judge(self, samples: Samples) -> list[Judgement]:
         if not self.reason:
             return []
-        rule = Rule(tolerance=0.0, comparisons=1, max_launches=1)
-        verdicts = [judge([m], None, rule).verdict for m in samples.launches[0].measurements]
+        request = self.request
+        unknown = judge_launches(request.terms, samples.launches, None, case=request.case, comparisons=1)
         return [
             Judgement(replace(v, kind="incomparable", reason=self.reason) if v.is_judged else v, is_open=False)
-            for v in verdicts
+            for v in (judgement.verdict for judgement in unknown)
         ]
 
     def bounds(self) -> list[AskedBound]:

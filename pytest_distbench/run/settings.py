@@ -42,6 +42,7 @@ class Settings:
         gpu: CUDA is required.
         gpus: what the driver shows; nothing without ``gpu``.
         shares_gpu: several ranks may run on one GPU; nothing is judged or stored then.
+        shares_host: other runs that say so too may measure at the same time on this host, on other GPUs.
         numa_binding: which CPUs near its GPU a rank is bound to, a mode of torchrun's; empty: to none.
         attach: the rank that gets the terminal, or None.
         backends: of the process groups; every test runs with each of them.
@@ -72,6 +73,7 @@ class Settings:
     gpu: bool
     gpus: Gpus
     shares_gpu: bool
+    shares_host: bool = False
     numa_binding: str
     attach: int | None
     backends: tuple[str, ...]

@@ -45,6 +45,8 @@ class State:
         held: what holds its clocks down, as NVML calls it: ``SwPowerCap``, ``HwThermalSlowdown``.
         used_bytes: memory that is in use.
         processes: that have a context on it -> share of the time for which their kernels run.
+        link_errors: what the counters of its NVLinks read, as NVML calls them: ``CRC_FLIT_ERROR_COUNT_TOTAL``.
+        xids: what the driver has reported of it until then.
     """
 
     sm_mhz: int = 1980
@@ -55,6 +57,8 @@ class State:
     held: tuple[str, ...] = ()
     used_bytes: int = 2**30
     processes: Mapping[int, float] = field(default_factory=dict)
+    link_errors: Mapping[str, int] = field(default_factory=dict)
+    xids: tuple[int, ...] = ()
 
 
 IDLE = State(sm_mhz=345, temperature_c=30, power_w=70.0, utilisation=0.0)
@@ -89,6 +93,7 @@ class Card:
         mig: MIG is on, and these are its slices; None: it is off.
         nvlinks: other ends of its NVLinks: :data:`SWITCH`, or the UUID of a GPU.
         nvlink: NVML's number of their version.
+        nvlink_mbps: the speed of one that it tells, in MB/s; None: not told.
         reads: UUIDs of the GPUs whose memory it can read over PCIe.
         routes: UUID of another GPU -> NVML's number of what lies between them; 40 for those not named.
         pcie: generation and lanes.
@@ -110,6 +115,7 @@ class Card:
     mig: tuple[Slice, ...] | None = None
     nvlinks: tuple[str, ...] = ()
     nvlink: int = 6
+    nvlink_mbps: int | None = None
     reads: tuple[str, ...] = ()
     routes: Mapping[str, int] = field(default_factory=dict)
     pcie: tuple[int, int] = (5, 16)
@@ -304,6 +310,24 @@ class Nvml:
         """How a GPU fares now."""
         return card.states[max((moment for moment in card.states if moment <= self.seconds()), default=0.0)]
 
+    def register(self, card: Card, events: list[Any]) -> list[Any]:
+        """What comes from now on is put among the events: the card, and how many of its reports are old."""
+        events[:] = [card.uuid, len(self.state(card).xids)]
+        return events
+
+    def next_event(self, events: list[Any]) -> Any:
+        """The next report.
+
+        Raises:
+            NVMLError: there is no more.
+        """
+        uuid, told = events
+        xids = next((self.state(card).xids for card in self.host.cards if card.uuid == uuid), ())
+        if told >= len(xids):
+            raise _error("TIMEOUT")
+        events[1] += 1
+        return SimpleNamespace(eventData=xids[told])
+
     def held_ns(self, card: Card, reasons: Sequence[str]) -> int:
         """For how long it has been held down by one of these."""
         now, moments = self.seconds(), sorted(card.states)
@@ -344,6 +368,9 @@ def made_up(host: Host) -> Iterator[Nvml]:
         "nvmlShutdown": lambda: None,
         "nvmlSystemGetDriverVersion": lambda: nvml.host.driver,
         "nvmlSystemGetCudaDriverVersion": lambda: nvml.host.cuda,
+        "nvmlEventSetCreate": list,
+        "nvmlEventSetWait_v2": lambda events, timeout_ms: nvml.next_event(events),
+        "nvmlEventSetFree": lambda events: events.clear(),
     }
     prefix = "nvmlDevice"
     for name in (name for name in vars(pynvml) if name.startswith(prefix)):
@@ -401,6 +428,15 @@ def _at_work(state: State) -> list[Any]:
     return [SimpleNamespace(pid=pid, smUtil=round(100 * share)) for pid, share in state.processes.items()]
 
 
+def _field(state: State, card: Card, number: int) -> Any:
+    values = {getattr(pynvml, f"NVML_FI_DEV_NVLINK_{name}"): count for name, count in state.link_errors.items()}
+    if card.nvlink_mbps is not None:
+        values[pynvml.NVML_FI_DEV_NVLINK_SPEED_MBPS_COMMON] = card.nvlink_mbps
+    code = pynvml.NVML_SUCCESS if number in values else pynvml.NVML_ERROR_NOT_SUPPORTED
+    value = values.get(number, 0)
+    return SimpleNamespace(fieldId=number, nvmlReturn=code, value=SimpleNamespace(ullVal=value, uiVal=value))
+
+
 def _milliwatts(watts: float | None) -> int | None:
     return None if watts is None else round(1000 * watts)
 
@@ -448,6 +484,8 @@ _OF_CARDS: dict[str, Callable[..., Any]] = {
     "GetViolationStatus": lambda nvml, card, policy: SimpleNamespace(
         violationTime=nvml.held_ns(card, _HELD_BY.get(policy, ()))
     ),
+    "GetFieldValues": lambda nvml, card, fields: [_field(nvml.state(card), card, number) for number in fields],
+    "RegisterEvents": lambda nvml, card, kinds, events: nvml.register(card, events),
     "GetComputeRunningProcesses": lambda nvml, card: [SimpleNamespace(pid=pid) for pid in nvml.state(card).processes],
     "GetProcessUtilization": lambda nvml, card, since: _at_work(nvml.state(card)),
 }

@@ -13,7 +13,7 @@ from pytest_distbench.judging.draft import Judgement
 from pytest_distbench.records.bound import Bound
 from pytest_distbench.records.bound_text import AskedBound
 from pytest_distbench.records.launch import LaunchRecord
-from pytest_distbench.records.metric import Measurement, metric_key
+from pytest_distbench.records.metric import LINK_PEAK, Measurement, metric_key
 
 WHERE = "marker of test_x"
 AT_4K = {"message_bytes": 4096}
@@ -158,6 +158,23 @@ def test_the_rate_of_a_sweep_bounds_its_time() -> None:
     assert judge(made, ("algbw", 2)).verdict.bounds[0].value == pytest.approx(0.5e-3)
     with pytest.raises(ConfigurationError, match="a rate is above 0"):
         judge(made, ("algbw", 0))
+
+
+def test_the_share_of_the_links_peak_bounds_its_time() -> None:
+    facts = {"busbw_factor": 1.5, LINK_PEAK: 3.0}  # 1.5 GB/s of 3
+    made = launches(1e-3, 1e-3, 1e-3, name="latency", at={"message_bytes": 10**6}, facts=facts)
+
+    assert judge(made, ("busbw_share", ">= 45 %")).verdict.kind == "within"
+    found = judge(made, ("busbw_share", ">= 0.8")).verdict
+    assert found.reason == "1 ms, bound: at most 625 us, that is busbw_share >= 0.8 (marker of test_x)"
+    check_measured([AskedBound("busbw_share", 0.5, WHERE)], made, None)
+
+
+def test_a_share_of_a_peak_that_is_not_known_is_an_error_with_the_next_step() -> None:
+    made = launches(1e-3, name="latency", at=AT_4K, facts={"busbw_factor": 1.5})
+
+    with pytest.raises(ConfigurationError, match=r"'busbw_share' \(marker.* nothing is known of the peak.*bound busbw"):
+        check_measured([AskedBound("busbw_share", 0.5, WHERE)], made, None)
 
 
 def test_one_seed_beyond_is_the_verdict_over_seeds() -> None:

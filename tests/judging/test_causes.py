@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pytest_distbench.judging.causes import (
+    CardTrouble,
     Cause,
     Clocks,
     CostlierSizes,
@@ -190,6 +191,18 @@ def test_the_clocks_of_the_gpus_stand_beside_a_regression_whether_they_moved_or_
     assert found(known, Clocks) == [Clocks(then=then, now=then)]
     assert found(case(SLOWER, launches=[launch]), Clocks) == []
     assert found(slower(), Clocks) == []
+
+
+def test_errors_of_links_and_reports_of_the_driver_are_added_up_over_launches_for_each_gpu() -> None:
+    seen = [
+        [CardWitness(label="GPU 0", uuid="u", looks=1), CardWitness(label="GPU 3", uuid="v", looks=1, **errors)]
+        for errors in ({"link_errors": {"CRC": 10}, "xids": [74]}, {"link_errors": {"CRC": 2}, "xids": [74, 79]})
+    ]
+    launches = [LaunchRecord(index=i, outcome="passed", wall_s=1.0, cards=cards) for i, cards in enumerate(seen)]
+
+    told = CardTrouble(label="GPU 3", link_errors={"CRC": 12}, xids=(74, 79))
+    assert found(case(SLOWER, launches=launches), CardTrouble) == [told]
+    assert found(slower(), CardTrouble) == []
 
 
 @pytest.mark.parametrize(("kind", "is_advised"), [("regressed", True), ("drifted", True), ("unchanged", False)])

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
 
 from pytest_distbench.machine.gpus import read_gpus
-from pytest_distbench.machine.links import kinds
-from pytest_distbench.testing.nvml import Card, Host, h100s, made_up
+from pytest_distbench.machine.links import kinds, peak_bytes_per_s
+from pytest_distbench.testing.nvml import HOSTS, Card, Host, h100s, made_up
 
 
 def matrix(*cards: Card) -> list[list[str]]:
@@ -46,3 +47,45 @@ def test_what_the_driver_does_not_tell_is_left_out() -> None:
     silent = frozenset({"GetP2PStatus", "GetTopologyCommonAncestor", "GetMaxPcieLinkGeneration", "GetNvLinkState"})
 
     assert matrix(*(replace(card, lacks=silent) for card in h100s(2))) == [["", "pcie"], ["pcie", ""]]
+
+
+def peak(cards: Sequence[Card], ranks: int) -> float | None:
+    """GB/s that each of the first so many can send."""
+    with made_up(Host(cards=cards)):
+        found = read_gpus({})
+    known = peak_bytes_per_s(found.visible[:ranks], found.links)
+    return None if known is None else known / 1e9
+
+
+def meshed(count: int, each: int) -> list[Card]:
+    """GPUs of NVLink 3 that lead to each other directly, without switches."""
+    uuids = [card.uuid for card in h100s(count)]
+    return [
+        replace(card, nvlink=5, nvlinks=tuple(u for u in uuids if u != card.uuid for _ in range(each)))
+        for card in h100s(count)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("cards", "ranks", "gb_per_s"),
+    [
+        (h100s(8), 8, 450.0),
+        (h100s(8), 2, 450.0),
+        (h100s(8), 1, None),
+        ([replace(card, nvlinks=card.nvlinks[:8]) for card in h100s(4)], 3, 200.0),  # as H800: fewer links
+        ([replace(card, nvlink=7) for card in h100s(2)], 2, 900.0),
+        ([replace(card, nvlink_mbps=26562) for card in h100s(2)], 2, 450.0),  # the wire, of which 25 GB/s are data
+        (meshed(4, 4), 4, 300.0),
+        (meshed(4, 4), 2, 100.0),  # the links to the others are of no use
+        ([replace(card, nvlink_mbps=14062) for card in HOSTS["2xRTX 3090, bridged"].cards], 2, 56.248),
+        (HOSTS["2xRTX 3090"].cards, 2, 15.752),
+        (HOSTS["4xL40S"].cards, 4, 31.504),
+        ([*h100s(2), replace(h100s(3)[2], nvlinks=())], 3, None),  # some by NVLink, some by PCIe
+        ([replace(card, nvlink=0) for card in h100s(2)], 2, None),
+        ([replace(card, nvlinks=(), lacks=frozenset({"GetMaxPcieLinkGeneration"})) for card in h100s(2)], 2, None),
+    ],
+)
+def test_the_peak_of_the_links_is_what_a_gpu_can_send_to_the_others(
+    cards: Sequence[Card], ranks: int, gb_per_s: float | None
+) -> None:
+    assert peak(cards, ranks) == (None if gb_per_s is None else pytest.approx(gb_per_s))

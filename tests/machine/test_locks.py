@@ -14,7 +14,7 @@ import pytest
 
 from pytest_distbench.errors import LauncherError
 from pytest_distbench.machine import locks
-from pytest_distbench.machine.locks import alone_on_this_host, lease
+from pytest_distbench.machine.locks import alone_on_this_host, beside_others_on_this_host, lease
 
 
 @pytest.fixture(autouse=True)
@@ -43,6 +43,58 @@ def test_one_measurement_at_a_time(tmp_path: Path) -> None:
     assert said.startswith(f"waiting for another measurement on this host: pid {os.getpid()} (")
     assert re.search(r"\), which has run for \d+ min$", said)
     with alone_on_this_host(on_wait=pytest.fail):
+        pass
+
+
+def test_those_who_share_the_host_measure_beside_each_other_and_beside_nobody_else() -> None:
+    with beside_others_on_this_host(on_wait=ignore):
+        with beside_others_on_this_host(on_wait=pytest.fail):
+            pass
+        with (
+            pytest.raises(LauncherError, match=r"for another measurement on this host, .* held by pid"),
+            alone_on_this_host(on_wait=ignore),
+        ):
+            pytest.fail("one of them believes to be alone")
+    with (
+        alone_on_this_host(on_wait=pytest.fail),
+        pytest.raises(LauncherError, match=r"for a measurement that is alone on this host, .* held by pid"),
+        beside_others_on_this_host(on_wait=ignore),
+    ):
+        pytest.fail("one of them believes to be alone")
+
+
+def test_a_lock_file_that_was_removed_holds_nobody(tmp_path: Path) -> None:
+    """Somebody who cleans /tmp: who opened the old file in that moment must not hold what nobody else looks at."""
+    with alone_on_this_host(on_wait=ignore):
+        [path] = tmp_path.iterdir()
+        path.unlink()
+        with alone_on_this_host(on_wait=pytest.fail):
+            assert path.exists()
+
+
+def test_a_process_forked_meanwhile_does_not_keep_the_lock() -> None:
+    ready, begin = os.pipe()
+    with alone_on_this_host(on_wait=ignore):
+        child = os.fork()
+        if child == 0:
+            os.close(begin)
+            os.read(ready, 1)
+            os._exit(0)
+    with alone_on_this_host(on_wait=pytest.fail):
+        pass
+    os.close(begin)
+    os.waitpid(child, 0)
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can make the file of another user")
+def test_the_lock_of_a_gpu_that_another_user_has_made_is_taken(tmp_path: Path) -> None:
+    """In a folder such as /tmp: sticky, and for all to write to."""
+    tmp_path.chmod(0o1777)
+    with lease(["GPU-a"], on_wait=pytest.fail):
+        [path] = tmp_path.iterdir()
+    os.chown(path, 12345, 12345)
+
+    with lease(["GPU-a"], on_wait=pytest.fail):
         pass
 
 

@@ -106,6 +106,7 @@ def test_the_world_size_is_the_number_of_gpus(project: Project, gpus: Callable[[
     ("options", "text"),
     [
         (["--distbench-share-gpu"], "*several ranks on one GPU: give --gpu too*"),
+        (["--distbench-share-host"], "*--distbench-share-host (ini: *there are none without --gpu: give it too*"),
         (["--gpu", "--distbench-share-gpu", "--distbench-update"], "*measures nothing that could be a baseline*"),
         (["--distbench-numa-binding=node"], "*near their GPUs: give --gpu too*"),
         (["--distbench-numa-binding="], "*--distbench-numa-binding (ini: *) is empty: is the variable*"),

@@ -11,14 +11,16 @@ from support.stores import KEY, TEST, entry
 
 from pytest_distbench.machine.gpus import Gpus
 from pytest_distbench.records.gpu import Gpu
+from pytest_distbench.records.record import replace
 from pytest_distbench.report.header import duration_text, header_lines
 from pytest_distbench.store.baselines import BaselineStore
 from pytest_distbench.store.estimate import Estimate
 
 
-def lines(folder: Path, **changes: Any) -> list[str]:
+def lines(folder: Path, *, shares_host: bool = False, **changes: Any) -> list[str]:
     given = {"world_sizes": (2, 4), "gpus": Gpus(), "backend": "gloo", "launcher": "warm", "update": "", "against": ""}
-    return header_lines(result().environment, BaselineStore(folder, "cpu-x"), **(given | changes))
+    environment = replace(result().environment, shares_host=shares_host)
+    return header_lines(environment, BaselineStore(folder, "cpu-x"), **(given | changes))
 
 
 def test_what_is_measured_on_what_and_against_which_baselines(tmp_path: Path) -> None:
@@ -41,6 +43,12 @@ def test_what_the_driver_does_not_describe_is_named(tmp_path: Path) -> None:
 
     assert "nccl, 1 GPU (X)" in first
     assert second == "distbench: not used: GPU 0: lost"
+
+
+@pytest.mark.parametrize("against", ["", "main"])
+def test_clocks_on_a_shared_host_are_told_to_be_others_too(tmp_path: Path, against: str) -> None:
+    assert "(--distbench-share-host): CPU clocks" in lines(tmp_path, shares_host=True, against=against)[1]
+    assert not any("share-host" in line for line in lines(tmp_path, against=against))
 
 
 def test_an_update_is_announced(tmp_path: Path) -> None:

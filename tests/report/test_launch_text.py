@@ -6,6 +6,7 @@ from typing import Any
 
 from support.results import result
 
+from pytest_distbench.records.card import CardWitness
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.rank import ErrorReport, RankFate
 from pytest_distbench.report.launch_text import launch_headline, launch_text, remark_lines
@@ -52,6 +53,18 @@ def test_the_end_of_a_log_and_the_commands_stand_last() -> None:
     assert "    | said" in lines
     assert "    | the launcher's own words" in lines
     assert lines[-2:] == ["re-run:  pytest x", "debug:   pytest x --distbench-attach 3"]
+
+
+def test_what_gpus_and_launcher_have_to_say_stands_below_the_headline() -> None:
+    lines = text(
+        fate(0),
+        reason="died",
+        cards=[CardWitness(label="GPU 3", uuid="u", looks=1, xids=[79])],
+        remarks=["GPU 1 holds 3 GiB more than before"],
+    )
+
+    assert lines[1].startswith("GPU 3 while ranks ran on it: Xid 79 (it has fallen off the bus)")
+    assert lines[3] == "GPU 1 holds 3 GiB more than before"
 
 
 def test_what_launches_that_passed_have_to_say_is_said_once() -> None:

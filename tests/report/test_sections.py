@@ -9,7 +9,7 @@ from support.results import PAIRED, point, result, verdict
 
 from pytest_distbench.judging.links import Link
 from pytest_distbench.records.gpu import Gpu, GpuHost
-from pytest_distbench.records.metric import metric_key
+from pytest_distbench.records.metric import LINK_PEAK, metric_key
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import RunRecord
 from pytest_distbench.report.formats import FORMATS
@@ -49,6 +49,14 @@ def test_beside_another_revision_the_other_side_has_its_name() -> None:
     assert "reference" in verdict_section([result(verdict(), reference=PAIRED)]).header
 
 
+def test_where_the_peak_of_the_links_is_known_its_share_has_a_column() -> None:
+    facts = {"collective": "all_reduce", "busbw_factor": 1.5, LINK_PEAK: 3.0}
+    section = collective_section([result(replace(point(1_000_000, current=0.001), facts=facts))])
+
+    assert section.header[section.header.index("busbw(GB/s)") + 1] == "of peak"
+    assert "50.0%" in section.texts[0]
+
+
 def test_collectives_have_the_columns_of_nccl_tests() -> None:
     facts = {"collective": "all_reduce", "dtype": "float32", "busbw_factor": 1.5, "count": 250_000, "redop": "sum"}
     measured = replace(point(1_000_000, current=0.001), facts=facts)
@@ -70,7 +78,7 @@ def test_collectives_have_the_columns_of_nccl_tests() -> None:
         "# Out of bounds values : 0 OK",
         "# Avg bus bandwidth    : 1.5",
     ]
-    assert len(section.table.rows[0]) == len(section.columns) == 21
+    assert len(section.table.rows[0]) == len(section.columns) == 23
 
 
 def test_both_placements_have_columns_where_both_ran() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from support.results import point, result, verdict
 
-from pytest_distbench.records.metric import metric_key
+from pytest_distbench.records.metric import LINK_PEAK, metric_key
 from pytest_distbench.records.record import replace
 from pytest_distbench.report.sweep import is_sweep, sweep_points
 
@@ -23,6 +23,15 @@ def test_a_megabyte_in_a_millisecond_is_one_gigabyte_a_second() -> None:
     [found] = sweep_points(result(point(1_000_000, current=0.001)))
 
     assert (found.algbw, found.busbw) == (pytest.approx(1.0), pytest.approx(1.5))
+
+
+def test_the_share_of_the_links_peak_is_told_where_that_is_known() -> None:
+    measured = point(1_000_000, current=0.001)
+    [unknown], [known] = (
+        sweep_points(result(replace(measured, facts={**measured.facts, **more}))) for more in ({}, {LINK_PEAK: 3.0})
+    )
+
+    assert (unknown.busbw_share, known.busbw_share) == (None, pytest.approx(0.5))
 
 
 def test_a_collective_without_factor_has_no_bus_bandwidth() -> None:

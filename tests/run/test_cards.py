@@ -10,8 +10,10 @@ from pathlib import Path
 import pytest
 from support.plans import make_plan
 
+from pytest_distbench.errors import LauncherError
 from pytest_distbench.machine.gpus import read_gpus
 from pytest_distbench.records.launch import LaunchRecord
+from pytest_distbench.records.metric import LINK_PEAK, Measurement
 from pytest_distbench.records.plan import LaunchPlan
 from pytest_distbench.records.record import replace
 from pytest_distbench.run.cards import Cards
@@ -79,6 +81,51 @@ def test_the_wait_ends_before_somebody_else_ends_the_test(nvml: Nvml, plan: Laun
     [remark] = describe(nvml, FAILED, plan, [], patience_s=1000.0).remarks
 
     assert "more than before the launch, 0" in remark
+
+
+@pytest.mark.parametrize(
+    ("trouble", "why"),
+    [("GPU_IS_LOST", "lost: it has fallen off the bus"), ("NOT_FOUND", "the driver knows it no more")],
+)
+def test_a_gpu_that_vanished_is_told_before_a_launch_in_one_line(
+    nvml: Nvml, plan: LaunchPlan, trouble: str, why: str
+) -> None:
+    cards = Cards(read_gpus({}), are_here=True)
+    with cards.during(plan):
+        pass
+    nvml.host = Host(cards=[nvml.host.cards[0], replaced(nvml.host.cards[1], trouble=trouble)])
+    with pytest.raises(LauncherError) as told, cards.during(plan):
+        pytest.fail("launched on it")
+    cards.close()
+
+    assert str(told.value).startswith(f"GPU 1 (GPU-0001aaaa) has vanished since the run began: {why}")
+    assert "\n" not in str(told.value)
+
+
+def test_a_gpu_that_vanished_under_a_launch_is_told_beside_its_failure(nvml: Nvml, plan: LaunchPlan) -> None:
+    cards = Cards(read_gpus({}), are_here=True)
+    with cards.during(plan) as watched:
+        nvml.host = Host(cards=[nvml.host.cards[0], replaced(nvml.host.cards[1], trouble="GPU_IS_LOST")])
+    [remark] = cards.describe(FAILED, watched, plan, pytest.fail).remarks
+    cards.close()
+
+    assert remark.startswith("GPU 1 (GPU-0001aaaa) has vanished")
+
+
+@pytest.mark.parametrize(
+    ("changes", "facts"),
+    [({}, {"busbw_factor": 1.0, LINK_PEAK: 450.0}), ({"shares_gpu": True, "devices": [0, 0]}, {"busbw_factor": 1.0})],
+)
+def test_the_time_of_a_collective_has_the_peak_of_its_links(
+    nvml: Nvml, plan: LaunchPlan, changes: dict[str, object], facts: dict[str, float]
+) -> None:
+    made = [
+        Measurement(name="latency", unit="s", better="lower", value=1.0, facts={"busbw_factor": 1.0}),
+        Measurement(name="loss", unit="", better="lower", value=1.0),
+    ]
+    found = describe(nvml, replace(PASSED, measurements=made), replace(plan, **changes), []).measurements
+
+    assert [m.facts for m in found] == [facts, {}]
 
 
 def test_ranks_share_gpus_evenly() -> None:

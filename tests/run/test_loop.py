@@ -126,7 +126,9 @@ def test_the_gpu_is_leased_that_ranks_will_use(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(loop, "alone_on_this_host", lambda on_wait: contextlib.nullcontext())
     monkeypatch.setattr(loop, "lease", lambda uuids, on_wait: contextlib.nullcontext(leased.extend(uuids)))
     kind = SimpleNamespace(local_lock=True, is_spaced=False)
-    launching: Any = SimpleNamespace(settings=SimpleNamespace(gpus=found, fake_rank=None), on_wait=None, kind=kind)
+    launching: Any = SimpleNamespace(
+        settings=SimpleNamespace(gpus=found, fake_rank=None, shares_host=False), on_wait=None, kind=kind
+    )
     Session(launching).measure([], 0, world_size=1)
 
     assert leased == ["GPU-4090"]

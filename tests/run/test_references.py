@@ -10,6 +10,7 @@ from support.stores import CASE, KEY, PLATFORM, TEST, entry, result
 
 from pytest_distbench.judging.terms import Terms
 from pytest_distbench.records.baseline import BaselineEntry
+from pytest_distbench.records.metric import Measurement
 from pytest_distbench.records.record import replace
 from pytest_distbench.run.references import Nothing, Paired, Stored
 from pytest_distbench.run.request import CaseRequest
@@ -109,6 +110,18 @@ def test_nothing_is_judged_where_nobody_asked_and_incomparable_where_there_is_a_
     [judgement] = Nothing(REQUEST, "ranks share a GPU").judge(Made(1.0))
 
     assert (judgement.verdict.kind, judgement.verdict.reason) == ("incomparable", "ranks share a GPU")
+
+
+def test_a_training_that_nobody_compares_is_incomparable_like_the_rest() -> None:
+    made = Made(1.0)
+    steps = [
+        Measurement(name="steps_to_accuracy", unit="steps", better="steps", value=40.0, at={"seed": seed})
+        for seed in (0, 1)
+    ]
+    made.launches = [replace(launch, measurements=steps) for launch in made.launches]
+    found = Nothing(REQUEST, "ranks share a GPU").judge(made)
+
+    assert {(judgement.verdict.kind, judgement.is_open) for judgement in found} == {("incomparable", False)}
 
 
 def test_an_entry_of_bounds_alone_is_no_baseline() -> None:

@@ -41,6 +41,9 @@ _SEE_XID = (
     "sudo dmesg | grep -i xid names the fault; nvidia-smi -q -d ECC,ROW_REMAPPER,PAGE_RETIREMENT shows the memory"
 )
 _NCCL_DEBUG = "run it again with NCCL_DEBUG=WARN: the rank's log then says what failed"
+_TORCH_FOR_DRIVER = (
+    "uv pip install --reinstall-package torch --torch-backend=auto torch installs the one that fits the driver"
+)
 _BLOCKING = "CUDA tells it late: run it again with CUDA_LAUNCH_BLOCKING=1, or under compute-sanitizer"
 
 SIGNS: Sequence[Sign] = (
@@ -103,14 +106,13 @@ SIGNS: Sequence[Sign] = (
         "cause",
         r"driver version is insufficient|driver combination|found no NVIDIA driver|driver on your system is too old",
         "the driver does not fit this torch",
-        "nvidia-smi shows which CUDA the driver knows; install a torch for that one, or a newer driver",
+        f"{_TORCH_FOR_DRIVER}; or install a newer driver",
     ),
     Sign(
         "cause",
-        r"torch not compiled with CUDA enabled",
+        r"torch not compiled with CUDA enabled|has no attribute '_cuda_",
         "this torch is built for the CPU alone",
-        "python -c 'import torch; print(torch.__version__, torch.version.cuda)' shows it; install a build for the "
-        "driver's CUDA, which nvidia-smi shows (https://pytorch.org/get-started/locally has the command)",
+        _TORCH_FOR_DRIVER,
     ),
     Sign(
         "cause",

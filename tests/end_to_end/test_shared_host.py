@@ -1,0 +1,75 @@
+"""Jobs that share a node: under --distbench-share-host runs measure at once, each alone on its GPUs."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import gpu_acceptance
+import pytest
+
+from pytest_distbench.machine.locks import lease
+from pytest_distbench.store.run_record import read_run_record
+from pytest_distbench.testing.nvml import HOSTS, VARIABLE
+
+HOST = "8xH100"
+LIMIT_S = 120
+MEETS = """
+    import time
+    from pathlib import Path
+
+
+    def meets(rank):
+        me, other = rank.params["me"], rank.params["other"]
+        Path(me).touch()
+        until = time.monotonic() + 60
+        while not Path(other).exists():
+            assert time.monotonic() < until, f"{other} does not run at the same time"
+            time.sleep(0.05)
+
+
+    def test_meets(distbench):
+        import os
+
+        distbench.check(meets, params={"me": os.environ["ME"], "other": os.environ["OTHER"]})
+"""
+
+pytestmark = [pytest.mark.spawn, pytest.mark.timeout(4 * LIMIT_S)]
+
+
+def start(folder: Path, devices: str, me: str, other: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "pytest", "--gpu", "--world-size=1", "--distbench-share-host"]
+    return subprocess.Popen(
+        [*command, *gpu_acceptance.STAND_IN, f"--distbench-json={me}.json"],
+        cwd=folder,
+        env={**os.environ, VARIABLE: HOST, "CUDA_VISIBLE_DEVICES": devices, "ME": me, "OTHER": other},
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+
+
+def test_runs_on_different_gpus_measure_at_once(pytester: pytest.Pytester) -> None:
+    """Each waits in its rank until the other's rank is there too."""
+    pytester.makepyfile(test_meets=MEETS)
+    runs = [start(pytester.path, "0,1", "a", "b"), start(pytester.path, "2,3", "b", "a")]
+    told = [run.communicate(timeout=LIMIT_S)[0] for run in runs]
+
+    assert [run.returncode for run in runs] == [0, 0], "".join(told)
+    assert all("the host is shared (--distbench-share-host)" in text for text in told)
+    records = [read_run_record(pytester.path / f"{name}.json") for name in ("a", "b")]
+    assert all(case.environment.shares_host for record in records for case in record.results)
+
+
+def test_a_run_on_a_gpu_of_another_waits_for_it_and_names_it(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(test_meets=MEETS)
+    uuid = HOSTS[HOST].cards[1].uuid
+    with lease([uuid], on_wait=pytest.fail):
+        run = start(pytester.path, "1,2", "a", "a")
+        line = next((line for line in run.stdout or () if "waiting for" in line), "")
+    output, _ = run.communicate(timeout=LIMIT_S)
+
+    assert re.search(rf"waiting for the run that uses {uuid}: pid {os.getpid()} ", line)
+    assert run.returncode == 0, output
