@@ -27,6 +27,13 @@ PARTS = {
     "rank": ("tests/worker", "tests/workloads"),
     "fingerprint": ("tests/end_to_end/test_fingerprints.py",),
     "A/B": ("tests/end_to_end/test_against.py", "-k=blocks_alternate or its_own_tree or another_python"),
+    "fast": (
+        "tests/launch/elastic",
+        "tests/end_to_end/test_elastic_engines.py",
+        "tests/end_to_end/test_museum.py",
+        "tests/end_to_end/test_pool.py",
+        "-k=not stock",
+    ),
     "suites": ("suites", "--world-size=2", "--distbench-missing=warn", "--override-ini=pythonpath=suites/training"),
 }
 """Column of the table -> arguments of pytest."""

@@ -35,9 +35,6 @@ TESTED: Mapping[Release, tuple[str, ...]] = MappingProxyType(
 )
 """Release of torch -> the Pythons under which all of its row in docs/versions.md passed."""
 
-FAST_ENGINE: Mapping[Release, tuple[Release, ...]] = MappingProxyType({(2, 13): ((3, 11),)})
-"""Release of torch -> the Pythons under which the fast engine of elastic jobs has passed its tests."""
-
 OLDEST_TORCH, NEWEST_TORCH = min(TESTED), max(TESTED)
 
 

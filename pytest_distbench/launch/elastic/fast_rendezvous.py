@@ -1,7 +1,7 @@
 """torch's rendezvous with timers below a second, and a leave, which it lacks.
 
-All that the fast engine uses of torch's private parts is here and in ``worker/torch_internals.py``; the releases it was
-tested with are ``FAST_ENGINE`` in ``releases.py``. Under another the engine does not run.
+All that the fast engine uses of torch's private parts is here and in ``worker/torch_internals.py``. What this module
+uses is listed as ``FAST_PARTS`` in ``engines.py``: where torch lacks one of them the engine does not run.
 """
 
 from __future__ import annotations
