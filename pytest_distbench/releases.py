@@ -60,6 +60,11 @@ PARTS: Mapping[str, Part] = MappingProxyType(
             (2, 8),
             "no fingerprint of a training's start on gloo, and a hang is told by its stacks, without the collective",
         ),
+        "keep_alive": Part(
+            "settings of torchrun's rendezvous for signs of life",
+            (2, 7),
+            "keep_alive_s and keep_alive_attempts of the stock engine do nothing: a lost node is noticed after 15 s",
+        ),
         "numa": Part("NUMA binding", (2, 9), "no --distbench-numa-binding"),
         "handlers": Part("entry points for torchrun's rendezvous", (2, 6)),
     }

@@ -27,10 +27,17 @@ STAND_IN = PACKAGE / "testing" / "cuda.py"
 @pytest.mark.spawn
 def test_this_torch_has_what_the_table_says() -> None:
     """In a process of its own: torch has no place in this one. Under `tox run -e oldest` it is another torch."""
-    code = "from pytest_distbench.worker import torch_internals; print(torch_internals.has_recorder())"
+    code = """
+import inspect
+from torch.distributed.elastic.rendezvous.dynamic_rendezvous import DynamicRendezvousHandler
+from pytest_distbench.worker import torch_internals
+print(torch_internals.has_recorder())
+print("keep_alive_interval" in inspect.signature(DynamicRendezvousHandler.from_backend).parameters)
+"""
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    release = release_of(metadata.version("torch"))
 
-    assert done.stdout.strip() == str(release_of(metadata.version("torch")) >= PARTS["recorder"].since)
+    assert done.stdout.split() == [str(release >= PARTS[part].since) for part in ("recorder", "keep_alive")]
 
 
 def private_names(path: Path) -> Iterator[str]:

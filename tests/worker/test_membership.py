@@ -1,0 +1,34 @@
+"""How a rank meets the others; the rest of a group's life is in tests/launch/test_contract.py."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+MEETING = """
+import os, socket, sys, threading, time
+from pytest_distbench.worker import membership
+
+def rendezvous(url, timeout):
+    socket.create_connection(address).close()
+    yield (url,)
+
+free = socket.create_server(("127.0.0.1", 0))
+address = free.getsockname()
+free.close()
+os.environ |= {"MASTER_ADDR": address[0], "MASTER_PORT": str(address[1]), "TORCHELASTIC_USE_AGENT_STORE": "False"}
+membership.rendezvous = rendezvous
+listeners = []
+threading.Timer(0.2, lambda: listeners.append(socket.create_server(address))).start()
+print(membership._meet(1, timeout_s=60))
+"""
+
+
+@pytest.mark.spawn
+def test_a_rank_asks_for_the_store_of_rank_0_when_somebody_listens_there() -> None:
+    """In a process of its own: torch has no place in this one."""
+    done = subprocess.run([sys.executable, "-c", MEETING], capture_output=True, text=True, check=False)
+
+    assert (done.stdout, done.stderr) == ("env://\n", "")
