@@ -50,7 +50,7 @@ def join_group(backend: str, *, rank: int, world_size: int, timeout_s: float, de
     store = _meet(rank, timeout_s=limits.store_s(timeout_s))
     dist.init_process_group(
         backend,
-        store=PrefixStore("distbench", store),  # which torch 2.5 can log; it cannot print a store on a socket of ours
+        store=PrefixStore("distbench", store),  # torch 2.5 logs it, and cannot print the other where names have no DNS
         rank=rank,
         world_size=world_size,
         timeout=timedelta(seconds=limits.collective_s(backend, timeout_s, os.environ)),

@@ -25,10 +25,29 @@ threading.Timer(0.2, lambda: listeners.append(socket.create_server(address))).st
 print(membership._meet(1, timeout_s=60))
 """
 
+JOINING = """
+import torch, torch.distributed as dist
+from pytest_distbench.worker import membership
+
+class Store(dist.HashStore):
+    def __repr__(self):
+        raise RuntimeError("failed to format addr")
+
+def logged(backend, **options):
+    print(backend, bool(f"{options}"))
+
+membership._meet = lambda rank, timeout_s: Store()
+dist.init_process_group = logged
+membership.join_group("gloo", rank=0, world_size=1, timeout_s=60, device=torch.device("cpu"))
+"""
+
 
 @pytest.mark.spawn
-def test_a_rank_asks_for_the_store_of_rank_0_when_somebody_listens_there() -> None:
+@pytest.mark.parametrize(("code", "printed"), [(MEETING, "env://"), (JOINING, "gloo True")], ids=["meeting", "joining"])
+def test_a_rank_asks_for_a_store_when_somebody_listens_there_and_joins_with_one_that_can_be_logged(
+    code: str, printed: str
+) -> None:
     """In a process of its own: torch has no place in this one."""
-    done = subprocess.run([sys.executable, "-c", MEETING], capture_output=True, text=True, check=False)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
 
-    assert (done.stdout, done.stderr) == ("env://\n", "")
+    assert (done.stdout, done.stderr) == (f"{printed}\n", "")
