@@ -44,6 +44,14 @@ class FastRendezvous(private.DynamicRendezvousHandler):
         waiting = super().num_nodes_waiting()
         return waiting if self._this_node in self._state_holder.state.participants else max(1, waiting)
 
+    def shutdown(self) -> bool:
+        """Do nothing: the agent of torch 2.7 and older would close the rendezvous of all nodes when its own leaves."""
+        return True
+
+    def close(self) -> None:
+        """Let no node join any more: the job is at its end."""
+        super().shutdown()
+
     def leave(self) -> None:
         """Take this node off all lists: others need not wait until it counts as lost.
 
