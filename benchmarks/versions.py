@@ -35,6 +35,16 @@ PARTS = {
     ),
 }
 """Column of the table -> arguments of pytest."""
+ELASTIC = {
+    "fast": (
+        "tests/launch/elastic",
+        "tests/end_to_end/test_elastic_engines.py",
+        "tests/end_to_end/test_museum.py",
+        "tests/end_to_end/test_pool.py",
+        "-k=not stock",
+    ),
+}
+"""The same, of the page's table of the fast engine of elastic jobs: asked for with ``--parts fast``."""
 
 
 def run(arguments: Sequence[str], workers: int, folder: Path) -> tuple[int, int, list[str]]:
@@ -70,7 +80,7 @@ def main() -> None:
     cells = []
     with tempfile.TemporaryDirectory(prefix="versions-") as name:
         for part in chosen:
-            passed, total, failed = run(PARTS[part], options.n, Path(name))
+            passed, total, failed = run((PARTS | ELASTIC)[part], options.n, Path(name))
             cells.append(f"{passed} of {total}")
             print(f"{part}: {passed} of {total}", *failed, sep="\n", file=sys.stderr, flush=True)
     print(f"| {metadata.version('torch')} | {platform.python_version()} | " + " | ".join(cells) + " |")

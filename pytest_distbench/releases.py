@@ -35,9 +35,6 @@ TESTED: Mapping[Release, tuple[str, ...]] = MappingProxyType(
 )
 """Release of torch -> the Pythons under which all of its row in docs/versions.md passed."""
 
-FAST_ENGINE: Mapping[Release, tuple[Release, ...]] = MappingProxyType({(2, 13): ((3, 11),)})
-"""Release of torch -> the Pythons under which the fast engine of elastic jobs has passed its tests."""
-
 OLDEST_TORCH, NEWEST_TORCH = min(TESTED), max(TESTED)
 
 
@@ -62,6 +59,11 @@ PARTS: Mapping[str, Part] = MappingProxyType(
             "a flight recorder of every backend",
             (2, 8),
             "no fingerprint of a training's start on gloo, and a hang is told by its stacks, without the collective",
+        ),
+        "keep_alive": Part(
+            "settings of torchrun's rendezvous for signs of life",
+            (2, 7),
+            "keep_alive_s and keep_alive_attempts of the stock engine do nothing: a lost node is noticed after 15 s",
         ),
         "numa": Part("NUMA binding", (2, 9), "no --distbench-numa-binding"),
         "handlers": Part("entry points for torchrun's rendezvous", (2, 6)),

@@ -60,7 +60,6 @@ EXEMPT = {
             "worker/__main__.py",
             "worker/control.py",
             "worker/main.py",
-            "worker/membership.py",
             "worker/recorder.py",
             "worker/side_group.py",
         ),
@@ -70,7 +69,7 @@ EXEMPT = {
     "worker/elastic_rank.py": "hands out a training: tests/worker/test_elastic_training.py",
     "launch/elastic/engine.py": "a protocol, and no rule of its own",
     **dict.fromkeys(
-        ("launch/elastic/fast.py", "launch/elastic/fast_agent.py", "launch/elastic/fast_rendezvous.py"),
+        ("launch/elastic/fast_agent.py", "launch/elastic/fast_rendezvous.py"),
         "live with real forked agents: tests/end_to_end/test_elastic_engines.py",
     ),
     **dict.fromkeys(

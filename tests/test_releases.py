@@ -77,3 +77,16 @@ def test_the_table_of_the_documents_has_a_whole_row_for_every_tested_release_and
         counts = [re.fullmatch(r"(\d+) of (\d+)", cell) for cell in cells.split(" | ")]
         assert len(counts) == len(PARTS), torch
         assert all(count and count[1] == count[2] != "0" for count in counts), torch
+
+
+def test_the_fast_engine_was_seen_to_work_under_every_python_and_its_row_is_whole() -> None:
+    page = (ROOT / "docs" / "versions.md").read_text()
+    rows = re.findall(r"^\| torch (\S+), Python (\d+\.\d+)\S* \| (.*) \|$", page, re.MULTILINE)
+
+    assert {python for _, python, _ in rows} == {python for tested in TESTED.values() for python in tested}
+    for torch, _, cells in rows:
+        assert release_of(torch) in TESTED
+        tests, plans, exhibit = cells.split(" | ")
+        counts = [re.fullmatch(r"(\d+) of (\d+)", cell) for cell in (tests, plans)]
+        assert all(count and count[1] == count[2] != "0" for count in counts), torch
+        assert exhibit == "named", torch

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import gc
 import os
 import socket
+import time
 from collections import deque
 from collections.abc import Callable
 from datetime import timedelta
@@ -13,7 +15,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch.distributed import Store  # type: ignore[attr-defined] # exported at run time only
+from torch.distributed import PrefixStore, Store  # type: ignore[attr-defined] # exported at run time only
 from torch.distributed.rendezvous import rendezvous
 
 from pytest_distbench.worker import limits
@@ -26,6 +28,8 @@ from pytest_distbench.worker.torch_internals import (
 )
 
 _LOOPBACK = "127.0.0.1"
+_LISTENS_S = 5.0
+_LOOK_S = 0.002
 _MOST_KEPT = 16
 """Destroyed groups that are kept: each has threads and sockets, and a body may make hundreds. Those that go are old."""
 
@@ -46,7 +50,7 @@ def join_group(backend: str, *, rank: int, world_size: int, timeout_s: float, de
     store = _meet(rank, timeout_s=limits.store_s(timeout_s))
     dist.init_process_group(
         backend,
-        store=store,
+        store=PrefixStore("distbench", store),  # torch 2.5 logs it, and cannot print the other where names have no DNS
         rank=rank,
         world_size=world_size,
         timeout=timedelta(seconds=limits.collective_s(backend, timeout_s, os.environ)),
@@ -59,12 +63,28 @@ def _meet(rank: int, *, timeout_s: float) -> Store:
 
     torch's own would listen on every interface then. A group that the body makes in its place joins this one.
     """
-    is_maker = rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != str(True)
-    if is_maker and os.environ["MASTER_ADDR"] == _LOOPBACK:
-        listener = socket.create_server((_LOOPBACK, int(os.environ["MASTER_PORT"])))
-        return store_on(listener, timeout_s=timeout_s, multi_tenant=True)
+    if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != str(True) and os.environ["MASTER_ADDR"] == _LOOPBACK:
+        address = _LOOPBACK, int(os.environ["MASTER_PORT"])
+        if rank == 0:
+            return store_on(socket.create_server(address), timeout_s=timeout_s, multi_tenant=True)
+        wait_for_listener(address, at_most_s=min(timeout_s, _LISTENS_S))
     store, *_ = next(rendezvous("env://", timeout=timedelta(seconds=timeout_s)))
     return store
+
+
+def wait_for_listener(address: tuple[str, int], *, at_most_s: float) -> None:
+    """Wait until somebody listens there: torch's store, where it comes too early, sleeps 0.4 to 0.7 s and tries again.
+
+    Args:
+        address: on this host.
+        at_most_s: then torch's store waits on.
+    """
+    deadline = time.monotonic() + at_most_s
+    while time.monotonic() < deadline:
+        with contextlib.suppress(ConnectionRefusedError):
+            socket.create_connection(address).close()
+            return
+        time.sleep(_LOOK_S)
 
 
 def leave_group() -> None:

@@ -9,7 +9,6 @@ import museum
 import pytest
 from support.timelines import JOB, killed
 
-from pytest_distbench.launch.elastic.engines import ENGINES
 from pytest_distbench.launch.elastic.ledger import RANDOM
 from pytest_distbench.launch.elastic.measure import measure
 from pytest_distbench.records.record import replace
@@ -53,8 +52,6 @@ def test_an_exhibit_that_its_row_does_not_name_or_that_another_row_names_too_is_
 
 @pytest.mark.spawn
 def test_an_exhibit_is_named_by_its_row_and_a_clean_change_by_none(tmp_path: Path) -> None:
-    if problem := ENGINES["fast"].problem():
-        pytest.skip(f"engine fast: {problem}")
     named = museum.show(BY_NAME["stale lr of a joiner"], tmp_path)
     quiet = museum.go_through(museum.clean_job(0, 1), tmp_path, seed=0)
 

@@ -12,13 +12,14 @@ from pathlib import Path
 
 import pytest
 
+from pytest_distbench.launch.elastic.engines import FAST_PARTS
 from pytest_distbench.releases import PARTS, release_of
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "pytest_distbench"
 HOME = PACKAGE / "worker" / "torch_internals.py"
 FAST = PACKAGE / "launch" / "elastic" / "fast_rendezvous.py"
-"""Runs under the releases it was tested with alone."""
+"""Does not run where a part that it uses is missing."""
 STAND_IN = PACKAGE / "testing" / "cuda.py"
 """It puts its own in the place of private parts."""
 
@@ -26,10 +27,17 @@ STAND_IN = PACKAGE / "testing" / "cuda.py"
 @pytest.mark.spawn
 def test_this_torch_has_what_the_table_says() -> None:
     """In a process of its own: torch has no place in this one. Under `tox run -e oldest` it is another torch."""
-    code = "from pytest_distbench.worker import torch_internals; print(torch_internals.has_recorder())"
+    code = """
+import inspect
+from torch.distributed.elastic.rendezvous.dynamic_rendezvous import DynamicRendezvousHandler
+from pytest_distbench.worker import torch_internals
+print(torch_internals.has_recorder())
+print("keep_alive_interval" in inspect.signature(DynamicRendezvousHandler.from_backend).parameters)
+"""
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    release = release_of(metadata.version("torch"))
 
-    assert done.stdout.strip() == str(release_of(metadata.version("torch")) >= PARTS["recorder"].since)
+    assert done.stdout.split() == [str(release >= PARTS[part].since) for part in ("recorder", "keep_alive")]
 
 
 def private_names(path: Path) -> Iterator[str]:
@@ -72,6 +80,16 @@ def test_the_documents_name_every_private_part(home: Path) -> None:
 
     assert torchs
     assert torchs - set(re.findall(r"\w+", (ROOT / "docs" / "versions.md").read_text())) == set()
+
+
+def test_the_fast_engine_looks_for_every_part_that_it_uses_of_torchs_rendezvous() -> None:
+    nodes = list(ast.walk(ast.parse(FAST.read_text())))
+    reached = [(ast.unparse(n.value).split(".")[0], n.attr) for n in nodes if isinstance(n, ast.Attribute)]
+    used = {name for of, name in reached if of in ("private", "state")}
+    used |= {name for of, name in reached if of in ("self", "FastRendezvous") and name.startswith("_")}
+    used |= {n.arg for n in nodes if isinstance(n, ast.keyword)} & {"cache_duration"}
+
+    assert used == FAST_PARTS
 
 
 AGENT = """

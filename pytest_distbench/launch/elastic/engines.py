@@ -6,11 +6,14 @@ imports nothing of an engine: a row's ``make`` does, in the controller's process
 
 from __future__ import annotations
 
+import ast
+import functools
+import importlib.util
 import math
 import re
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import get_args
 
 from pytest_distbench.launch.elastic.engine import Engine
@@ -19,7 +22,7 @@ from pytest_distbench.machine import hardware
 from pytest_distbench.records.elastic import ChangeKind, ElasticJob
 from pytest_distbench.records.launch_files import LaunchFiles
 from pytest_distbench.records.record import Number
-from pytest_distbench.releases import FAST_ENGINE, release_of, text
+from pytest_distbench.releases import release_of, text
 
 DEFAULT_ENGINE = "stock"
 
@@ -111,15 +114,34 @@ def torch_release() -> str:
     return f"torch {text(release_of(hardware.installed_version('torch')))}"
 
 
+_RENDEZVOUS = "distributed/elastic/rendezvous/dynamic_rendezvous.py"
+FAST_PARTS = frozenset(
+    {
+        "DynamicRendezvousHandler", "RendezvousSettings", "RendezvousTimeout", "_BackendRendezvousStateHolder",
+        "cache_duration", "_delay", "get_method_name", "_node_desc_generator", "_this_node", "_state_holder",
+        "_op_executor", "_stop_heartbeats", "participants", "wait_list", "redundancy_list", "_Action",
+        "REMOVE_FROM_PARTICIPANTS", "REMOVE_FROM_WAIT_LIST", "REMOVE_FROM_REDUNDANCY_LIST", "ERROR_TIMEOUT", "FINISH",
+    }
+)  # fmt: skip
+"""All that ``launch/elastic/fast_rendezvous.py`` takes from that module of torch, which is no public one."""
+
+
 def _fast_problem() -> str:
-    """Why the fast engine, which uses private parts of torch and Python, cannot be used with these."""
-    torch, python = release_of(hardware.installed_version("torch")), sys.version_info[:2]
-    if python in FAST_ENGINE.get(torch, ()):
-        return ""
-    tested = "; ".join(
-        f"torch {text(release)} with Python {', '.join(map(text, pythons))}" for release, pythons in FAST_ENGINE.items()
-    )
-    return f"it is tested with {tested}, and this is torch {text(torch)} with Python {text(python)}"
+    torch = importlib.util.find_spec("torch")  # found, not imported: pytest's process is without it
+    return fast_problem(Path(torch.origin).parent / _RENDEZVOUS) if torch and torch.origin else "torch is not installed"
+
+
+@functools.cache  # to read 1,500 lines takes some 30 ms
+def fast_problem(rendezvous: Path) -> str:
+    """Why the fast engine cannot be used with the torch that is installed; empty: it can.
+
+    Args:
+        rendezvous: source of the module that it takes private parts from.
+    """
+    nodes = list(ast.walk(ast.parse(rendezvous.read_text()))) if rendezvous.exists() else []
+    known = {getattr(node, field, None) for node in nodes for field in ("name", "id", "attr", "arg")}
+    lacking = ", ".join(sorted(FAST_PARTS - known))
+    return f"{torch_release()} does not have, in torch/{_RENDEZVOUS}, {lacking}" if lacking else ""
 
 
 def _make_fast(setup: EngineSetup) -> Engine:

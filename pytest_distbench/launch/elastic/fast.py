@@ -107,6 +107,8 @@ class FastEngine:
             if not node.is_told and agent.exitcode is not None:
                 node.is_told = True
                 found.append(AgentEnded(t=self._clock(), slot=slot, code=agent.exitcode))
+        if any(agent.exitcode == forkserver.LOST for agent in self._agents.values()):
+            forkserver.has_died()  # waits: it is seen to be dead a moment after its pipes have closed
         self._check()  # where it has died, these codes are made up
         return found
 

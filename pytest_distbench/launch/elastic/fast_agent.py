@@ -88,7 +88,7 @@ def run(setup: AgentSetup) -> NoReturn:
             ),
         )
         _make_agent(setup, files, rendezvous).run()
-        rendezvous.shutdown()
+        rendezvous.close()
     except SignalException:
         with contextlib.suppress(Exception):  # the others will miss it in time
             if rendezvous is not None:

@@ -1,7 +1,7 @@
 """torch's rendezvous with timers below a second, and a leave, which it lacks.
 
-All that the fast engine uses of torch's private parts is here and in ``worker/torch_internals.py``; the releases it was
-tested with are ``FAST_ENGINE`` in ``releases.py``. Under another the engine does not run.
+All that the fast engine uses of torch's private parts is here and in ``worker/torch_internals.py``. What this module
+uses is listed as ``FAST_PARTS`` in ``engines.py``: where torch lacks one of them the engine does not run.
 """
 
 from __future__ import annotations
@@ -43,6 +43,14 @@ class FastRendezvous(private.DynamicRendezvousHandler):
         """
         waiting = super().num_nodes_waiting()
         return waiting if self._this_node in self._state_holder.state.participants else max(1, waiting)
+
+    def shutdown(self) -> bool:
+        """Do nothing: the agent of torch 2.7 and older would close the rendezvous of all nodes when its own leaves."""
+        return True
+
+    def close(self) -> None:
+        """Let no node join any more: the job is at its end."""
+        super().shutdown()
 
     def leave(self) -> None:
         """Take this node off all lists: others need not wait until it counts as lost.

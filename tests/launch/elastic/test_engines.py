@@ -2,9 +2,20 @@
 
 from __future__ import annotations
 
+import importlib.util
+from pathlib import Path
+
 import pytest
 
-from pytest_distbench.launch.elastic.engines import DEFAULT_ENGINE, ENGINES, EngineKind, torch_release, torchft_problem
+from pytest_distbench.launch.elastic.engines import (
+    DEFAULT_ENGINE,
+    ENGINES,
+    FAST_PARTS,
+    EngineKind,
+    fast_problem,
+    torch_release,
+    torchft_problem,
+)
 from pytest_distbench.machine.hardware import installed_version
 
 
@@ -26,29 +37,23 @@ def test_timers_that_were_not_given_are_the_rows_and_those_of_another_engine_are
     assert (found["last_call_s"], found["keep_alive_s"], found["settle_s"]) == (1, 2, 120)
 
 
-@pytest.mark.parametrize(
-    ("torch", "python", "told"),
-    [
-        ("2.13.0+cpu", (3, 11, 7), ""),
-        (
-            "2.14.0",
-            (3, 11, 7),
-            "it is tested with torch 2.13 with Python 3.11, and this is torch 2.14 with Python 3.11",
-        ),
-        (
-            "2.13.1",
-            (3, 13, 0),
-            "it is tested with torch 2.13 with Python 3.11, and this is torch 2.13 with Python 3.13",
-        ),
-    ],
-)
-def test_the_fast_engine_gives_way_to_stock_where_it_was_not_tested(
-    monkeypatch: pytest.MonkeyPatch, torch: str, python: tuple[int, ...], told: str
-) -> None:
-    monkeypatch.setattr("pytest_distbench.machine.hardware.installed_version", lambda package: torch)
-    monkeypatch.setattr("pytest_distbench.launch.elastic.engines.sys.version_info", python)
+def test_the_fast_engine_can_be_used_with_this_torch_and_this_python() -> None:
+    """The tests run under each release that docs/versions.md has a row of."""
+    assert ENGINES["fast"].problem() == ""
 
-    assert (ENGINES["fast"].problem(), ENGINES["fast"].stand_in) == (told, "stock")
+
+def test_what_a_torch_lacks_of_the_private_parts_of_the_fast_engine_is_named_and_stock_stands_in(
+    tmp_path: Path,
+) -> None:
+    torch = importlib.util.find_spec("torch")
+    assert torch is not None
+    source = Path(str(torch.origin)).parent / "distributed/elastic/rendezvous/dynamic_rendezvous.py"
+    (tmp_path / "changed.py").write_text(source.read_text().replace("_op_executor", "_executor"))
+    told = f"{torch_release()} does not have, in torch/distributed/elastic/rendezvous/dynamic_rendezvous.py, "
+
+    assert fast_problem(tmp_path / "changed.py") == f"{told}_op_executor"
+    assert fast_problem(tmp_path / "moved.py") == told + ", ".join(sorted(FAST_PARTS))
+    assert ENGINES["fast"].stand_in == "stock"
 
 
 def test_a_release_of_torch_is_told_without_its_build() -> None:
