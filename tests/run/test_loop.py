@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
@@ -171,6 +172,7 @@ def test_launches_come_in_pairs_beside_another_revision_and_those_of_an_elastic_
     samples.launches = [LaunchRecord(index=0, outcome="passed", wall_s=299.0)]
 
     assert type(samples) is kind
+    assert samples.most_stored == (3 if limited else math.inf)
     assert samples.may_grow
     samples.references = [LaunchRecord(index=0, outcome="passed", wall_s=2.0)]
     assert samples.may_grow is not limited
