@@ -30,7 +30,7 @@ from pytest_distbench.records.metric import UNCERTAINTY, Measurement
 FEWEST_EXACT = 2
 """Launches of what does not scatter: they show whether it repeats."""
 
-NOISE_CONFIDENCE = 0.95
+NOISE_CONFIDENCE = 0.8
 """With which the noise is below what is believed of it."""
 
 

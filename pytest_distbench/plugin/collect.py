@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_distbench.plugin import carry
-from pytest_distbench.plugin.history import write_history
 
 if TYPE_CHECKING:
     from pytest_distbench.plugin.progress import Countdown
@@ -118,6 +117,8 @@ class ResultsPlugin:
             )
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
         if self._results:
+            from pytest_distbench.plugin.history import write_history
+
             write_history(self._config, settings, self._attempts.took())
         self._find_unused(settings, session)
         if settings.json is not None:
