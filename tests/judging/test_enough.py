@@ -86,7 +86,7 @@ def test_values_without_a_ratio_are_enough_where_they_repeat() -> None:
 
 
 def test_stopping_when_the_noise_is_known_does_not_keep_baselines_that_were_quiet_by_luck() -> None:
-    """Of noise that a tolerance of 20 % cannot decide, whoever stopped at its estimate would keep more than a third after five."""
+    """Noise that a tolerance of 20 % cannot decide: whoever stopped at its estimate would keep a third after five."""
     dice, sigma, tolerance = random.Random(5), 0.07, 0.2
     assert explained_by_noise(sigma, 10) > math.log1p(tolerance)
     kept = sum(
