@@ -110,7 +110,7 @@ _Node = tuple[str, str]
 """Node id and name of a test."""
 
 
-class Took(NamedTuple):
+class PassedTest(NamedTuple):
     """A test that passed, what it measured, and how many seconds that took, waiting for others apart."""
 
     cases: list[CaseResult]
@@ -153,9 +153,9 @@ class Attempts:
         elif str(report.outcome) == _RERUN:
             self._ended.setdefault(node, []).append(_first_line(report))
 
-    def took(self) -> list[Took]:
+    def passed(self) -> list[PassedTest]:
         """What each test that passed has measured, and how long that took."""
-        return [Took(decode(t), self._seconds[n]) for n, t in self._texts.items() if n not in self._failed]
+        return [PassedTest(decode(t), self._seconds[n]) for n, t in self._texts.items() if n not in self._failed]
 
     def cases(self) -> list[CaseResult]:
         """The cases of all tests, those of flaky tests marked."""

@@ -119,7 +119,7 @@ class ResultsPlugin:
         if self._results:
             from pytest_distbench.plugin.history import write_history
 
-            write_history(self._config, settings, self._attempts.took())
+            write_history(self._config, settings, self._attempts.passed())
         self._find_unused(settings, session)
         if settings.json is not None:
             self._write_record(settings, session)

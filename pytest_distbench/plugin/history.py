@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
-    from pytest_distbench.plugin.carry import Took as TookInRun
+    from pytest_distbench.plugin.carry import PassedTest
     from pytest_distbench.records.run import CaseResult
     from pytest_distbench.run.settings import Settings
     from pytest_distbench.store.estimate import History, Took
@@ -36,7 +36,7 @@ def read_history(config: pytest.Config) -> History:
         return History()
 
 
-def write_history(config: pytest.Config, settings: Settings, ran: Iterable[TookInRun]) -> None:
+def write_history(config: pytest.Config, settings: Settings, ran: Iterable[PassedTest]) -> None:
     """Add what the tests of this run took, those that passed: one that failed has made other launches."""
     import msgspec
 

@@ -13,7 +13,7 @@ from support.results import verdict
 from support.stores import CASE, result
 from support.timelines import JOB
 
-from pytest_distbench.plugin.carry import Took as TookInRun
+from pytest_distbench.plugin.carry import PassedTest
 from pytest_distbench.plugin.history import name_in_history, read_history, write_history
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import CaseResult
@@ -50,7 +50,7 @@ def ran(*seconds: float, walls: float = 1.0, **changes: Any) -> CaseResult:
     return replace(made, launches=[replace(launch, wall_s=walls) for launch in made.launches])
 
 
-def after(*tests: TookInRun, into: Any = None, **changes: object) -> dict[str, Took]:
+def after(*tests: PassedTest, into: Any = None, **changes: object) -> dict[str, Took]:
     into = into or config()
     write_history(into, settings(**changes), tests)
     return read_history(into).tests
@@ -59,7 +59,7 @@ def after(*tests: TookInRun, into: Any = None, **changes: object) -> dict[str, T
 def test_a_run_is_kept_by_its_launches_and_the_last_three_count() -> None:
     into = config()
     for seconds in range(5):
-        found = after(TookInRun([ran(0.1)], float(seconds)), into=into)
+        found = after(PassedTest([ran(0.1)], float(seconds)), into=into)
 
     assert found[NAME].runs == {"1": [2.0, 3.0, 4.0]}
     assert len(found[NAME].runs["1"]) == KEPT_RUNS
@@ -68,8 +68,8 @@ def test_a_run_is_kept_by_its_launches_and_the_last_three_count() -> None:
 
 def test_an_update_and_a_run_of_the_same_test_are_kept_apart() -> None:
     into = config()
-    after(TookInRun([ran(0.1)], 2.0), into=into)
-    updated = TookInRun([ran(0.1, 0.1, update="new")], 9.0)
+    after(PassedTest([ran(0.1)], 2.0), into=into)
+    updated = PassedTest([ran(0.1, 0.1, update="new")], 9.0)
 
     assert after(updated, into=into)[NAME].runs == {"1": [2.0], "update": [9.0]}
     assert after(updated, into=into, update_launches=4)[NAME].runs["4"] == [9.0]
@@ -78,7 +78,7 @@ def test_an_update_and_a_run_of_the_same_test_are_kept_apart() -> None:
 def test_the_launcher_s_own_start_is_no_test_s() -> None:
     into, case = config(), ran(0.1, walls=6.0)
     case = replace(case, launches=[replace(case.launches[0], phases={"launcher": 5.0})])
-    found = after(TookInRun([case], 7.0), into=into)
+    found = after(PassedTest([case], 7.0), into=into)
 
     assert (found[NAME].launch_s, found[NAME].runs["1"], read_history(into).start_s) == (1.0, [2.0], 5.0)
 
@@ -87,23 +87,23 @@ def test_the_launches_that_an_update_makes_are_those_of_the_noisiest_case() -> N
     exact = replace(ran(0.1), verdicts=[replace(verdict("missing"), better="exact")])
     elastic = replace(ran(0.1), launches=[replace(ran(0.1).launches[0], elastic=JOB)])
 
-    assert [after(TookInRun([c], 1.0))[NAME].fewest for c in (exact, ran(0.1), elastic)] == [2, 6, 3]
+    assert [after(PassedTest([c], 1.0))[NAME].fewest for c in (exact, ran(0.1), elastic)] == [2, 6, 3]
 
 
 @pytest.mark.parametrize("changes", [{"against": object()}, {"attach": 0}], ids=["against", "attach"])
 def test_runs_of_other_sorts_leave_no_trace(changes: dict[str, object]) -> None:
-    assert after(TookInRun([ran(0.1)], 1.0), **changes) == {}
+    assert after(PassedTest([ran(0.1)], 1.0), **changes) == {}
 
 
 @pytest.mark.parametrize("value", [[], {"tests": 1}, {"tests": {"a": {"launch_s": -1, "more_s": 1}}}, {"other": 1}])
 def test_what_we_have_not_written_is_nothing_known(value: object) -> None:
     assert read_history(config(value)).tests == {}
-    assert NAME in after(TookInRun([ran(0.1)], 1.0), into=config(value))
+    assert NAME in after(PassedTest([ran(0.1)], 1.0), into=config(value))
 
 
 def test_without_a_cache_nothing_is_known_and_nothing_kept() -> None:
     without: Any = SimpleNamespace()
-    write_history(without, settings(), [TookInRun([ran(0.1)], 1.0)])
+    write_history(without, settings(), [PassedTest([ran(0.1)], 1.0)])
 
     assert read_history(without).tests == {}
 
