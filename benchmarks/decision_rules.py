@@ -14,9 +14,12 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import ndtr
 
+from pytest_distbench.judging.enough import are_enough
 from pytest_distbench.judging.metric import Rule, judge
 from pytest_distbench.judging.stored_rule import DRIFT
+from pytest_distbench.judging.terms import Terms
 from pytest_distbench.records.baseline import BaselineMetric
+from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import Measurement, Summary
 from pytest_distbench.records.quantiles import nearest_rank
 
@@ -79,14 +82,30 @@ class DecisionRule:
     least: float
 
 
-def distbench(stored: Launches, new: Launches, *, drift: float = DRIFT) -> Answer:
+def as_needed(stored: Launches, tolerance: float) -> Launches:
+    """Of the launches that an update could make, those that it makes: see :mod:`~pytest_distbench.judging.enough`."""
+    terms = Terms(default_tolerance=tolerance, max_launches=len(stored), cores=1)
+    records = [
+        LaunchRecord(index=i, outcome="passed", wall_s=0.0, measurements=[launch.measurement])
+        for i, launch in enumerate(stored)
+    ]
+    count = next((n for n in range(1, len(stored)) if are_enough(terms, records[:n])), len(stored))
+    return stored[:count]
+
+
+def distbench(
+    stored: Launches, new: Launches, *, drift: float = DRIFT, tolerance: float = TOLERANCE, needed: bool = False
+) -> Answer:
     """Ours, in the loop of the plugin: launches are added while the answer is open. An alarm is a change of 1.
 
     Args:
-        stored: of the baseline.
+        stored: of the baseline, or that could be.
         new: of the run.
         drift: the reserve for it, see :mod:`~pytest_distbench.judging.stored_rule`.
+        tolerance: as a fraction.
+        needed: the baseline is made of as many as it needs.
     """
+    stored = as_needed(stored, tolerance) if needed else stored
     summaries = [launch.summary for launch in stored]
     baseline = BaselineMetric(
         better="lower",
@@ -95,7 +114,7 @@ def distbench(stored: Launches, new: Launches, *, drift: float = DRIFT) -> Answe
         minimum=[s.minimum for s in summaries],
         p95=[s.p95 for s in summaries],
     )
-    rule = Rule(tolerance=TOLERANCE, comparisons=COMPARISONS, max_launches=len(new), drift=drift)
+    rule = Rule(tolerance=tolerance, comparisons=COMPARISONS, max_launches=len(new), drift=drift)
     measurements = [launch.measurement for launch in new]
     count = 1
     while (judgement := judge(measurements[:count], baseline, rule)).is_open:

@@ -20,7 +20,8 @@ raise no more false alarms than ours, over all unchanged trials together. Only t
 sweep_trials.py has more about it.
 
 A second table has our rule with less of a reserve for drift: false alarms, and the smallest slowdown that is found nine
-times in ten, per stretch the median over its points.
+times in ten, per stretch the median over its points. A third one has baselines of ten launches beside those of as many
+as an update makes, by tolerance; in a fifth of the trials.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import sweep_trials
-from decision_rules import COMPARISONS, RULES, Answer, DecisionRule, Launch, Launches, distbench
+from decision_rules import COMPARISONS, RULES, Answer, DecisionRule, Launch, Launches, as_needed, distbench
 from measuring import launched
 
 from pytest_distbench.judging.stored_rule import DRIFT
@@ -55,6 +56,7 @@ FEWEST_NEW = 5
 SLOWDOWNS = (1.05, 1.10, 1.20, 1.50, 2.00)
 COLUMNS = ("tag", "launch", "W", "op", "size", "block", "it", "t")
 LIVE_LAUNCHES, LIVE_SLOWED = 30, 12
+TOLERANCES = (0.1, 0.5, 1.0)
 RESERVES = (DRIFT, DRIFT / 2, 0.0)
 STEPS = tuple(round(1 + i / 10, 1) for i in range(1, 21))
 """Slowdowns among which the smallest that is found :data:`POWER` of the times is looked for."""
@@ -219,6 +221,24 @@ def reserves(trials: Trials) -> list[str]:
     return layout(("reserve", "same stretch", "other stretch", "across", *found_in, "launches"), rows)
 
 
+def baselines(trials: Trials) -> list[str]:
+    """Our rule against baselines of all launches, and of as many as an update makes, as lines."""
+    part = Trials(trials.same[::5], trials.other[::5], trials.across[::5])
+    tripled = [[launch.slowed(3.0) for launch in trial.new] for trial in part.same]
+    rows = []
+    for tolerance in TOLERANCES:
+        for needed in (False, True):
+            judge = functools.partial(distbench, tolerance=tolerance, needed=needed)
+            rule = DecisionRule("distbench", judge, RULES["distbench"].least)
+            unchanged = [_alarms([judge(t.stored, t.new) for t in p], rule.least) for p in (part.same, part.other)]
+            doubled = _power(rule, part.same, 2.0)
+            found = _alarms([judge(t.stored, new) for t, new in zip(part.same, tripled, strict=True)], rule.least)
+            stored = [len(as_needed(t.stored, tolerance)) if needed else len(t.stored) for t in part.same]
+            cells = (*("-" if a is None else f"{a:.2%}" for a in unchanged), f"{doubled:.0%}", f"{found:.0%}")
+            rows.append((f"{tolerance:.0%}", "as needed" if needed else "ten", f"{np.mean(stored):.1f}", *cells))
+    return layout(("tolerance", "baseline", "of", "same stretch", "other stretch", "+100%", "+200%"), rows)
+
+
 def table(scores: Mapping[str, Score]) -> list[str]:
     """The scores as lines."""
     factors = list(scores["distbench"].power)
@@ -341,6 +361,7 @@ def main() -> int:
         found.append(evaluate(trials))
         print("\n".join(table(found[-1])))
         print("\n".join(["", "our reserve for drift, and less of it", *reserves(trials)]))
+        print("\n".join(["", "launches of a baseline", *baselines(trials)]))
     if options.live:
         launches, slower = measure(lambda text: print(text, file=sys.stderr))
         found.append(evaluate(Trials.live(launches, slower, options.trials, options.seed)))

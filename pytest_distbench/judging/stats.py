@@ -77,6 +77,11 @@ def normal_quantile(p: float) -> float:
     return statistics.NormalDist().inv_cdf(p)
 
 
+def chi_square_quantile(p: float, df: int) -> float:
+    """Inverse of the chi-square distribution, as Wilson and Hilferty (1931) approximate it: to 3 % from ``df`` 4 on."""
+    return df * (1 - 2 / (9 * df) + normal_quantile(p) * math.sqrt(2 / (9 * df))) ** 3
+
+
 def pooled_stdev(a: Sequence[float], b: Sequence[float]) -> float:
     """Common standard deviation of two samples, of ``len(a) + len(b) - 2`` degrees of freedom (at least 1)."""
     squares = sum((x - statistics.fmean(a)) ** 2 for x in a) + sum((x - statistics.fmean(b)) ** 2 for x in b)

@@ -12,7 +12,7 @@ import pytest
 
 from pytest_distbench.plugin import carry
 from pytest_distbench.plugin.collect import ResultsPlugin
-from pytest_distbench.plugin.names import BACKEND_ARGUMENT, RANKS, test_and_id
+from pytest_distbench.plugin.names import BACKEND_ARGUMENT, RANKS, full_name, test_and_id
 from pytest_distbench.plugin.state import (
     STATE,
     State,
@@ -34,12 +34,15 @@ if TYPE_CHECKING:
     from pytest_distbench.plugin.shapes import CollectiveSweep, TimeToAccuracy
     from pytest_distbench.plugin.traffic import Communication
     from pytest_distbench.records.run import CaseResult
+    from pytest_distbench.run.settings import Settings
+    from pytest_distbench.store.estimate import Awaited
 
 
 _CASES = pytest.StashKey[dict[str, "CaseResult"]]()
 _ATTEMPTS = pytest.StashKey[int]()
 _MADE = pytest.StashKey["Distbench"]()
 _FIXTURE = "distbench"
+_ELASTIC = frozenset({"elastic", "elastic_pool"})
 _BENCHMARK_OPTIONS = tuple(
     f"benchmark_{option}"
     for option in (
@@ -182,12 +185,15 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 
 
 def pytest_report_collectionfinish(config: pytest.Config, items: list[pytest.Item]) -> list[str]:
-    """Say what will be measured on what, unless -q was given or nothing is measured."""
-    if config.get_verbosity() < 0 or not any(_FIXTURE in getattr(item, "fixturenames", ()) for item in items):
+    """Say what will be measured on what, and how long that takes; under -q only the time, and that of an update."""
+    if not any(_FIXTURE in getattr(item, "fixturenames", ()) for item in items):
         return []
     from pytest_distbench.report.header import header_lines
 
     session, settings = session_of(config), settings_of(config)
+    duration = "" if settings.against else _duration(config, items)
+    if config.get_verbosity() < 0:
+        return [f"distbench: {duration}"] if settings.update and duration else []
     return header_lines(
         session.hardware,
         session.store,
@@ -195,27 +201,66 @@ def pytest_report_collectionfinish(config: pytest.Config, items: list[pytest.Ite
         gpus=settings.gpus,
         backend=", ".join(settings.backends),
         launcher=settings.launcher,
-        update=f"{settings.update}, {settings.update_launches} launches a case" if settings.update else "",
+        update=f"{settings.update}, {_launches_of_update(settings)}" if settings.update else "",
         against=str(session.launching.compared_with or ""),
-        duration=_duration(config, items),
+        duration=duration,
     )
 
 
+def _launches_of_update(settings: Settings) -> str:
+    if settings.update_launches is None:
+        return f"up to {settings.max_launches} launches a case, as its noise needs"
+    return f"{settings.update_launches} launch{'es' * (settings.update_launches != 1)} a case"
+
+
 def _duration(config: pytest.Config, items: list[pytest.Item]) -> str:
-    from pytest_distbench.errors import StoredFileError
+    """How long the run will take; the live line counts it down."""
+    from pytest_distbench.errors import DistbenchError
+    from pytest_distbench.plugin.history import read_history
     from pytest_distbench.plugin.markers import LONG_FORM
     from pytest_distbench.report.header import duration_text
     from pytest_distbench.store.estimate import estimate
 
-    settings = settings_of(config)
+    settings, state = settings_of(config), config.stash[STATE]
     marks = [mark for item in items for mark in item.iter_markers("skip")]
-    tests = [(*test_and_id(item), _backend_of(item)) for item in items if _is_measured(item)]
-    launches = settings.update_launches if settings.update else settings.launches
     try:
-        found = estimate(session_of(config).store, tests, launcher=settings.launcher, launches=launches)
-    except StoredFileError:
-        return ""  # told by the test whose baseline it is
+        awaited = [_awaited(item) for item in items if _is_measured(item)]
+        found = estimate(session_of(config).store, awaited, read_history(config), launcher=settings.launcher)
+    except DistbenchError:
+        return ""  # a marker that cannot be used ends the run, and a baseline that cannot be read the test whose it is
+    if state.progress is not None:
+        state.progress.expect(found.tests)
     return duration_text(found, long_forms=sum(mark.kwargs.get("reason") == LONG_FORM for mark in marks))
+
+
+def _awaited(item: pytest.Item) -> Awaited:
+    """A test that will be measured, and with how many launches."""
+    from pytest_distbench.judging.update_policy import only_judges
+    from pytest_distbench.plugin.markers import requirement
+    from pytest_distbench.records.case import CaseKey
+    from pytest_distbench.store.estimate import Awaited
+
+    settings, (test, case_id) = settings_for(item), test_and_id(item)
+    launches: int | None = settings.launches
+    if settings.update is not None:
+        entries = session_for(item).store.entries(test, wanted=lambda key: case_id in CaseKey.parse(key).test_ids)
+        if not only_judges(settings.update, next(iter(entries.values()), None)):
+            launches = settings.update_launches
+    return Awaited(
+        name=_name_of(item),
+        test=test,
+        case_id=case_id,
+        backend=_backend_of(item),
+        launches=launches,
+        is_elastic=not _ELASTIC.isdisjoint(getattr(item, "fixturenames", ())),
+        takes_s=requirement(item.iter_markers()).takes_s,
+    )
+
+
+def _name_of(item: pytest.Item) -> str:
+    from pytest_distbench.plugin.history import name_in_history
+
+    return name_in_history(full_name(item), _backend_of(item), settings_of(item.config).launcher)
 
 
 @pytest.fixture
@@ -255,7 +300,7 @@ def distbench(request: pytest.FixtureRequest, world_size: int, distbench_backend
     session = session_for(node)
     progress = config.stash[STATE].progress
     assert progress is not None
-    progress.begin(node.name)
+    progress.begin(node.name, _name_of(node))
 
     def record(result: CaseResult) -> None:
         cases[str(result.case.key)] = result
@@ -362,6 +407,16 @@ def pytest_runtest_makereport(
         carry.point_to_test(report, item, call.excinfo)
     if _FIXTURE in getattr(item, "fixturenames", ()) or RANKS in item.stash:
         carry.attach_test(report, *test_and_id(item), attempt=f"{os.getpid()}-{item.stash[_ATTEMPTS]}")
+        sessions = item.config.stash[STATE].sessions
+        carry.attach_waited(report, sum(session.waited_s for session in sessions))
+        for session in sessions:
+            session.waited_s = 0.0
+        if (
+            hasattr(item.config, "workerinput")
+            and call.when == "teardown"
+            and (made := item.config.stash[STATE].progress)
+        ):
+            carry.attach_awaited(report, *made.expectation(_name_of(item)))
     cases = item.stash.get(_CASES, {})
     if cases and (call.when != "setup" or not report.passed):  # what fixtures measured before the test is the test's
         from pytest_distbench.records.record import replace

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 import pytest
 
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 CASES_ATTRIBUTE = "distbench_cases"
 TEST_ATTRIBUTE = "distbench_test"
 ATTEMPT_ATTRIBUTE = "distbench_attempt"
+WAITED_ATTRIBUTE = "distbench_waited"
+AWAITED_ATTRIBUTE = "distbench_awaited"
 
 _PACKAGE = str(Path(__file__).resolve().parents[1])
 _RERUN = "rerun"
@@ -29,6 +31,22 @@ def attach_test(report: pytest.TestReport, test: str, case_id: str, attempt: str
     """Say that a report is of a test of ours, and of which attempt at it: no two attempts have the same name."""
     setattr(report, TEST_ATTRIBUTE, [test, case_id])
     setattr(report, ATTEMPT_ATTRIBUTE, attempt)
+
+
+def attach_waited(report: pytest.TestReport, seconds: float) -> None:
+    """Say how long the test has waited for others that measure on this host."""
+    setattr(report, WAITED_ATTRIBUTE, seconds)
+
+
+def attach_awaited(report: pytest.TestReport, seconds: float, total: float, tests: int) -> None:
+    """Say what a test was expected to take, what all of them are, and how many these are."""
+    setattr(report, AWAITED_ATTRIBUTE, [seconds, total, tests])
+
+
+def awaited_of(report: pytest.TestReport) -> tuple[float, float, int] | None:
+    """What :func:`attach_awaited` has said; None where nothing is known."""
+    found = getattr(report, AWAITED_ATTRIBUTE, None)
+    return cast("tuple[float, float, int]", tuple(found)) if found else None
 
 
 def point_to_test(report: pytest.TestReport, item: pytest.Item, raised: pytest.ExceptionInfo[BaseException]) -> None:
@@ -92,6 +110,13 @@ _Node = tuple[str, str]
 """Node id and name of a test."""
 
 
+class PassedTest(NamedTuple):
+    """A test that passed, what it measured, and how many seconds that took, waiting for others apart."""
+
+    cases: list[CaseResult]
+    seconds: float
+
+
 class Attempts:
     """What the tests of a run have carried: of one that a plugin runs again the last attempt counts."""
 
@@ -100,6 +125,7 @@ class Attempts:
         self._ended: dict[_Node, list[str]] = {}
         self._failed: set[_Node] = set()
         self._current: dict[_Node, str] = {}
+        self._seconds: dict[_Node, float] = {}
 
     def __bool__(self) -> bool:
         return bool(self._texts)
@@ -116,13 +142,20 @@ class Attempts:
         if attempt != self._current.get(node):
             self._current[node] = attempt
             self._texts.pop(node, None)
+            self._seconds.pop(node, None)
             self._failed.discard(node)
+        took = report.duration - getattr(report, WAITED_ATTRIBUTE, 0.0)
+        self._seconds[node] = self._seconds.get(node, 0.0) + took
         if texts := texts_of(report):
             self._texts.setdefault(node, []).extend(texts)
         if report.failed:
             self._failed.add(node)
         elif str(report.outcome) == _RERUN:
             self._ended.setdefault(node, []).append(_first_line(report))
+
+    def passed(self) -> list[PassedTest]:
+        """What each test that passed has measured, and how long that took."""
+        return [PassedTest(decode(t), self._seconds[n]) for n, t in self._texts.items() if n not in self._failed]
 
     def cases(self) -> list[CaseResult]:
         """The cases of all tests, those of flaky tests marked."""

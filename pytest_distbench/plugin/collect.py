@@ -18,6 +18,7 @@ import pytest
 from pytest_distbench.plugin import carry
 
 if TYPE_CHECKING:
+    from pytest_distbench.plugin.progress import Countdown
     from pytest_distbench.records.case import EntryName
     from pytest_distbench.records.run import CaseResult
     from pytest_distbench.run.loop import Session
@@ -52,6 +53,7 @@ class ResultsPlugin:
         self._unused: list[EntryName] | None = None
         self._pruned = False
         self._why_not_pruned = ""
+        self._is_interrupted = False
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> Generator[None]:
@@ -74,10 +76,28 @@ class ResultsPlugin:
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         self._attempts.take(report)
+        if awaited := carry.awaited_of(report):
+            self._tell_remaining(*awaited)
         self._reported.add(report.nodeid)
         if name := carry.test_of(report):
             test, case_id = name
             self._seen[test, case_id] = self._seen.get((test, case_id), True) and not report.skipped
+
+    def _tell_remaining(self, seconds: float, total: float, tests: int) -> None:
+        """In the controller of pytest-xdist, whose workers have no line to draw on."""
+        reporter = self._config.pluginmanager.getplugin("terminalreporter")
+        is_worker = hasattr(self._config, "workerinput")
+        if reporter is not None and not is_worker and (line := self._countdown.line(seconds, total, tests)):
+            reporter.write(f"\n{line}\n")
+
+    def pytest_keyboard_interrupt(self) -> None:
+        self._is_interrupted = True
+
+    @functools.cached_property
+    def _countdown(self) -> Countdown:
+        from pytest_distbench.plugin.progress import Countdown
+
+        return Countdown()
 
     @functools.cached_property
     def _results(self) -> list[CaseResult]:
@@ -96,6 +116,10 @@ class ResultsPlugin:
                 "--gpu was given and nothing was measured: every test was skipped, deselected or not ours"
             )
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
+        if self._results:
+            from pytest_distbench.plugin.history import write_history
+
+            write_history(self._config, settings, self._attempts.passed())
         self._find_unused(settings, session)
         if settings.json is not None:
             self._write_record(settings, session)
@@ -104,14 +128,15 @@ class ResultsPlugin:
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         config = self._config
-        if not self._results and not self._trouble:
+        settings = self._settings()
+        is_cut_short = self._is_interrupted and settings is not None and settings.update is not None
+        if not self._results and not self._trouble and not is_cut_short:
             return
-        from pytest_distbench.plugin.rerun import record_command
+        from pytest_distbench.plugin.rerun import record_command, same_command
         from pytest_distbench.report import github
         from pytest_distbench.report.escape import escape
-        from pytest_distbench.report.terminal import summary_lines, unused_lines
+        from pytest_distbench.report.terminal import interrupted_lines, summary_lines, unused_lines
 
-        settings = self._settings()
         assert settings is not None
         verbosity = config.get_verbosity()
         terminalreporter.section("distbench", sep="-")
@@ -138,6 +163,11 @@ class ResultsPlugin:
             )
         for line in self._trouble:
             terminalreporter.write_line(f"distbench: {line}", red=True)
+        if is_cut_short:
+            command = same_command(config) if settings.update == "new" else ""
+            left = len(self._collected - self._reported)
+            for line in interrupted_lines(self._results, left=left, command=command):
+                terminalreporter.write_line(escape(line), yellow=True)
         if github.runs_here(os.environ):
             for line in github.workflow_commands(self._results):
                 terminalreporter.write_line(line)

@@ -521,8 +521,9 @@ class Distbench:
 
     def _measured_result(self, samples: Samples, *, in_update: bool = True) -> CaseResult:
         """The record of a measured run with all the launches that were asked for; the others' are made beside it."""
-        update = self._session.settings.update_launches if in_update and self._session.settings.update else 0
-        wanted = {measured: max(launches, update) for measured, (_, launches) in self._measured.items()}
+        settings = self._session.settings
+        update = (settings.update_launches or settings.max_launches) if in_update and settings.update else 0
+        wanted = {s: max(launches, int(min(update, s.most_stored))) for s, (_, launches) in self._measured.items()}
         if len(samples.whole) < min(wanted[samples], samples.most):
             with self._lend_terminal():
                 for number in range(1, wanted[samples] + 1):

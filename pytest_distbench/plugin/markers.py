@@ -13,7 +13,7 @@ from pytest_distbench.errors import ConfigurationError, show
 from pytest_distbench.plugin.gpu_marker import gpu_need
 from pytest_distbench.records.bound_text import BoundValue, terms_of
 from pytest_distbench.records.choices import LONGEST_TIMEOUT_S, MOST_LAUNCHES, MOST_TOLERANCE, TOLERANCE_WANTED
-from pytest_distbench.units import as_float, as_int
+from pytest_distbench.units import as_float, as_int, convert, parse_quantity
 
 if TYPE_CHECKING:
     from pytest_distbench.run.settings import Settings
@@ -23,7 +23,7 @@ KEYWORDS = {
     "gpu": ("min_memory", "capability", "link"),
     "cpu": (),
     "full": (),
-    "distbench": ("timeout", "launches", "tolerance", "metrics", "bounds", "xfail_perf", "fake_rank"),
+    "distbench": ("timeout", "launches", "tolerance", "metrics", "bounds", "xfail_perf", "fake_rank", "takes"),
 }
 
 
@@ -42,6 +42,7 @@ class Requirement:
         bounds: limits that need no baseline, by a metric's key or its name: docs/bounds.md.
         xfail_perf: reason why a regression is expected.
         fake_rank: the rank that one process stands for on the backend ``fake``; negative: from the end.
+        takes_s: what the test takes with one launch of each case, for the estimate before the first run.
     """
 
     timeout_s: float | None = None
@@ -51,6 +52,7 @@ class Requirement:
     bounds: Mapping[str, BoundValue] | None = None
     xfail_perf: str | None = None
     fake_rank: int | None = None
+    takes_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,6 +151,7 @@ def requirement(markers: Iterable[pytest.Mark]) -> Requirement:
         bounds=_bounds(options.get("bounds")),
         xfail_perf=_reason(options.get("xfail_perf")),
         fake_rank=_rank(options.get("fake_rank")),
+        takes_s=_takes(options.get("takes")),
     )
 
 
@@ -223,6 +226,22 @@ def _rank(value: object) -> int | None:
     raise ConfigurationError(
         f"@pytest.mark.distbench: fake_rank={value!r}; wanted a rank, 0 or more, or -1 for the last"
     )
+
+
+def _takes(value: object) -> float | None:
+    if value is None:
+        return None
+    try:
+        amount, unit = parse_quantity(value) if isinstance(value, str) else (as_float(value), "s")
+        seconds = None if amount is None else convert(amount, unit, "s")
+    except ConfigurationError:
+        seconds = None
+    if seconds is None or not 0 < seconds <= LONGEST_TIMEOUT_S:
+        raise ConfigurationError(
+            f"@pytest.mark.distbench: takes={value!r}; wanted how long the test takes: '2 min', '40 s' or a number of "
+            "seconds, above 0 and at most a week"
+        )
+    return seconds
 
 
 def _tolerance(value: object) -> float | Mapping[str, float] | None:

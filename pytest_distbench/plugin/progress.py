@@ -1,6 +1,6 @@
-"""One live line below pytest's own while ranks run; on a pipe a plain line once a minute; nothing under -q.
+"""One live line below pytest's own while ranks run, with what remains; on a pipe a plain line once a minute.
 
-What keeps a run waiting is told everywhere.
+Nothing under -q, but for an update, which takes its time. What keeps a run waiting is told everywhere.
 """
 
 from __future__ import annotations
@@ -8,14 +8,60 @@ from __future__ import annotations
 import contextlib
 import sys
 import time
+from collections.abc import Mapping
 from typing import TextIO, cast
 
 import pytest
 
 from pytest_distbench.report.escape import escape
+from pytest_distbench.report.header import about
 
 REDRAW_S = 0.1
 PLAIN_INTERVAL_S = 60.0
+
+LEARNING_S = 10.0
+"""What was expected of the tests so far is compared with what they took, from so many seconds on."""
+
+
+def remaining_s(expected: Mapping[str, float], begun: Mapping[str, float], now: float) -> float:
+    """Seconds until all tests have run, if the others differ from what is expected of them as those before did.
+
+    Args:
+        expected: seconds of each test, by name; 0: nothing is known.
+        begun: when each has begun, in order; the last one runs.
+        now: on the same clock.
+    """
+    *done, running = begun
+    elapsed, planned = begun[running] - next(iter(begun.values())), sum(expected[name] for name in done)
+    pace = elapsed / planned if planned > LEARNING_S else 1.0
+    rest = sum(seconds for name, seconds in expected.items() if name not in begun)
+    return pace * rest + max(0.0, pace * expected[running] - (now - begun[running]))
+
+
+class Countdown:
+    """A plain line once a minute, of what remains of a run whose tests report from the workers of pytest-xdist."""
+
+    def __init__(self) -> None:
+        self._began_at = self._told_at = time.monotonic()
+        self._tests = 0
+        self._done_s = 0.0
+
+    def line(self, expected_s: float, total_s: float, tests: int) -> str:
+        """What to tell when another test has ended; empty: nothing yet.
+
+        Args:
+            expected_s: of that test.
+            total_s: of all.
+            tests: all.
+        """
+        now = time.monotonic()
+        self._tests += 1
+        self._done_s += expected_s
+        if now - self._told_at < PLAIN_INTERVAL_S:
+            return ""
+        self._told_at = now
+        left = (total_s - self._done_s) * (now - self._began_at) / self._done_s if self._done_s else 0.0
+        return f"distbench: {self._tests} of {tests} tests" + (f", about {about(left)} left" if left > 0 else "")
 
 
 class Progress:
@@ -30,7 +76,8 @@ class Progress:
         self._capture = config.pluginmanager.getplugin("capturemanager")
         exact = self._reporter is not None and type(self._reporter) is pytest.TerminalReporter
         self._is_worker = hasattr(config, "workerinput")
-        visible = exact and config.get_verbosity() >= 0 and not self._is_worker
+        is_told = config.get_verbosity() >= 0 or bool(config.getoption("distbench_update", None))
+        visible = exact and is_told and not self._is_worker
         is_terminal = visible and bool(self._reporter.isatty)
         is_ours = config.getoption("capture") != "no" and not config.getoption("distbench_attach", None)
         self._live = is_terminal and is_ours
@@ -38,16 +85,35 @@ class Progress:
         self._title = ""
         self._started = self._drawn_at = self._plain_at = time.monotonic()
         self._is_drawn = False
+        self._expected: Mapping[str, float] = {}
+        self._begun: dict[str, float] = {}
+
+    def expect(self, expected: Mapping[str, float]) -> None:
+        """Tests that will be measured, by name, with the seconds they are expected to take."""
+        self._expected = expected
+
+    def expectation(self, name: str) -> tuple[float, float, int]:
+        """What a test is expected to take, what all of them are, and how many these are."""
+        return self._expected.get(name, 0.0), sum(self._expected.values()), len(self._expected)
 
     @property
     def wants_events(self) -> bool:
         """Whether ranks should report progress at all."""
         return self._live or self._plain
 
-    def begin(self, title: str) -> None:
-        """A test begins to measure."""
-        self._title = title
-        self._started = self._plain_at = time.monotonic()
+    def begin(self, title: str, name: str = "") -> None:
+        """A test begins to measure.
+
+        Args:
+            title: shown.
+            name: as in :meth:`expect`.
+        """
+        now = time.monotonic()
+        if not self._begun:
+            self._plain_at = now
+        self._title, self._started = title, now
+        if name in self._expected:
+            self._begun[name] = now
 
     def show(self, text: str) -> None:
         """Show a line of progress of the current test."""
@@ -78,10 +144,18 @@ class Progress:
 
     def _line(self, text: str, now: float) -> str:
         minutes, seconds = divmod(int(now - self._started), 60)
-        return f"{self._words(text)}  {minutes:02}:{seconds:02}"
+        return f"{self._words(text)}  {minutes:02}:{seconds:02}{self._remaining(now)}"
 
     def _words(self, text: str) -> str:
         return escape(f"{self._title}  {text}".replace("\n", " ")).replace("\t", " ")
+
+    def _remaining(self, now: float) -> str:
+        """The place of the running test among all, and how long they will take from now on."""
+        if not self._begun:
+            return ""
+        number = f"  (test {len(self._begun)} of {len(self._expected)}"
+        left = remaining_s(self._expected, self._begun, now)
+        return f"{number}, about {about(left)} left)" if left else f"{number})"
 
     def _draw(self, line: str) -> None:
         writer = self._reporter._tw

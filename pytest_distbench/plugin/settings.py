@@ -15,7 +15,6 @@ from pytest_distbench.errors import ConfigurationError
 from pytest_distbench.launch.launchers import DEFAULT_LAUNCHER, LAUNCHERS, who_hold_two
 from pytest_distbench.records.choices import (
     ANY_PLATFORM,
-    BASELINE_LAUNCHES,
     DEFAULT_TOLERANCE,
     LONGEST_TIMEOUT_S,
     MOST_LAUNCHES,
@@ -84,7 +83,7 @@ def read_settings(config: pytest.Config) -> Settings:
     launches = _integer(config, "launches", 1, least=1, most=MOST_LAUNCHES)
     given_launches, given_most = bool(_text(config, "launches")), bool(_text(config, "max_launches"))
     most = _most(config, launches, RUN_LAUNCHES)
-    baseline = BASELINE_LAUNCHES if fake_rank is None else 1
+    steady = None if fake_rank is None else 1
     update = _update(config)
     if gpu and "xccl" in backends:
         raise ConfigurationError(
@@ -110,7 +109,7 @@ def read_settings(config: pytest.Config) -> Settings:
         launches=launches,
         max_launches=most,
         given_max_launches=given_most,
-        update_launches=launches if given_launches else min(baseline, most) if given_most else baseline,
+        update_launches=launches if given_launches else steady,
         timeout_s=_number(config, "timeout", 300.0, least=0.1, most=LONGEST_TIMEOUT_S),
         baselines=_folder(config),
         platform=hardware.check_platform_name(platform or default_platform) if platform or default_platform else None,

@@ -18,7 +18,10 @@ OverRanks = Literal["max", "mean"]
 """What stands for an iteration of a clock: the slowest rank's time, or the mean of all."""
 
 BASELINE_LAUNCHES = 10
-"""Launches an update measures: with fewer the noise between launches is not known well enough to judge by."""
+"""The most launches of a case in an update: so many where noise decides its verdicts, see ``judging.enough``."""
+
+ELASTIC_BASELINE_LAUNCHES = 3
+"""The most launches of an elastic job or a pool of jobs in an update: each may take a minute."""
 
 RUN_LAUNCHES = 10
 """Launches of a case at most, while its answer is open."""

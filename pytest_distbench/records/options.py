@@ -93,7 +93,8 @@ OPTIONS: dict[str, Option] = {
     ),
     "launches": Option(
         metavar="N",
-        summary="launches of each case judged first (default: 1; of an update 10, of pairs 5)",
+        summary="launches of each case judged first (default: 1; of pairs 5), or made "
+        "of it in an update (default: as many as its noise needs)",
         calibration="refused",
     ),
     "max-launches": Option(

@@ -20,19 +20,24 @@ def duration_text(found: Estimate, *, long_forms: int) -> str:
     """
     left = f"{long_forms} long form{'s are' if long_forms != 1 else ' is'} left out (--distbench-full)"
     told = [left] if long_forms else []
+    count = f"{len(found.tests)} test{'s' * (len(found.tests) != 1)}"
     if found.seconds is not None:
-        told.insert(0, f"{found.tests} test{'s' * (found.tests != 1)}, about {_about(found.seconds)}")
+        told.insert(0, f"{count}, about {about(found.seconds)}")
         if found.elsewhere:
             told[0] += ", as on other machines"
         if found.unknown:
-            told[0] += f"; {found.unknown} of them with no baseline that tells, and taken for as long as the others"
-    elif long_forms:
-        told.insert(0, f"{found.tests} test{'s' * (found.tests != 1)}, and no baseline tells how long that takes")
+            told[0] += f"; {found.unknown} of them new or renamed, and taken for as long as the others"
+    elif found.unknown:
+        told.insert(0, f"{count}; how long they take is known after their first run")
     return "; ".join(told)
 
 
-def _about(seconds: float) -> str:
-    return f"{seconds / 60:.0f} min" if seconds >= 90 else f"{max(1.0, seconds):.0f} s"
+def about(seconds: float) -> str:
+    """A duration nobody knows exactly: ``40 s``, ``2.5 min``, ``12 min``."""
+    if seconds < 90:
+        return f"{max(1.0, seconds):.0f} s"
+    minutes = seconds / 60
+    return f"{minutes:.0f} min" if minutes >= 5 else f"{minutes:.1f} min"
 
 
 def header_lines(

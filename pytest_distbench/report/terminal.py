@@ -11,6 +11,7 @@ from pytest_distbench.judging.fingerprint_rule import METRIC as FINGERPRINT
 from pytest_distbench.judging.software import software_changes
 from pytest_distbench.judging.update_policy import FEWEST_LAUNCHES
 from pytest_distbench.records.case import EntryName
+from pytest_distbench.records.choices import ELASTIC_BASELINE_LAUNCHES
 from pytest_distbench.records.fingerprint import NOT_RECORDED
 from pytest_distbench.records.kinds import METRIC_KINDS, VERDICT_KINDS, VerdictName
 from pytest_distbench.records.metric import PEAK_MEMORY
@@ -82,6 +83,20 @@ def unused_lines(unused: Sequence[EntryName], *, pruned: bool) -> list[str]:
         *(f"  {n}" for n in shown),
         *more,
     ]
+
+
+def interrupted_lines(results: Sequence[CaseResult], *, left: int, command: str) -> list[str]:
+    """What an update that was interrupted has stored, and how it is continued.
+
+    Args:
+        results: of the tests that ended.
+        left: tests that had not begun.
+        command: that continues it; empty: none does.
+    """
+    stored = sum(result.update in ("new", "changed") for result in results)
+    count = f"{stored} {_cases(stored)} {'is' if stored == 1 else 'are'} stored"
+    first = f"interrupted: {count}, and nothing of the test that was running; {left} were to follow"
+    return [first, f"continue with:  {command}" if command else "the same command measures all of them anew"]
 
 
 def _drift(results: Sequence[CaseResult]) -> list[str]:
@@ -210,10 +225,16 @@ def _updates(results: Sequence[CaseResult], folder: Path) -> list[str]:
             name = ""
     if rows:
         lines += ["  " + line for line in layout(("test", "metric", "old", "", "new", "change", ""), rows, left=2)]
-    few = [r for r in stored if len(r.launches) < FEWEST_LAUNCHES and any(v.is_noisy for v in r.verdicts)]
+    few = [r for r in stored if _has_few_launches(r) and any(v.is_noisy for v in r.verdicts)]
     if few:
         lines.append(
             f"? {len(few)} {_cases(len(few))} stored with fewer than {FEWEST_LAUNCHES} launches: "
             "their noise is not known, later runs can hardly judge against them"
         )
     return [*lines, f"review with: distbench baseline diff --baselines {folder}"]
+
+
+def _has_few_launches(result: CaseResult) -> bool:
+    """Whether fewer were made than an update makes where nobody says how many."""
+    is_elastic = any(launch.elastic is not None or launch.pool is not None for launch in result.launches)
+    return len(result.launches) < (ELASTIC_BASELINE_LAUNCHES if is_elastic else FEWEST_LAUNCHES)

@@ -10,6 +10,7 @@ import dataclasses
 import functools
 import os
 import sys
+import time
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -22,6 +23,7 @@ from pytest_distbench.machine import hardware
 from pytest_distbench.machine.locks import alone_on_this_host, beside_others_on_this_host, lease
 from pytest_distbench.records.baseline import BaselineEntry
 from pytest_distbench.records.case import CaseKey, EntryName
+from pytest_distbench.records.choices import ELASTIC_BASELINE_LAUNCHES
 from pytest_distbench.records.elastic import is_elastic
 from pytest_distbench.records.environment import Environment
 from pytest_distbench.records.record import replace
@@ -48,11 +50,13 @@ class Session:
         launching: starts the ranks.
         comparisons: noisy comparisons this run may make; the error rate is shared over them.
         pending: entries of an update (test, key, entry) that wait for their test to pass.
+        waited_s: for others that measure on this host, in the running test.
     """
 
     launching: Launching
     comparisons: int = 1
     pending: list[tuple[str, str, BaselineEntry]] = field(default_factory=list)
+    waited_s: float = 0.0
 
     @functools.cached_property
     def pacer(self) -> Pacer:
@@ -133,7 +137,7 @@ class Session:
             samples = self.launches_of(request)
             samples.alone, samples.most = "a pool of jobs takes the whole machine: it is not compared in turns", 1
         if (request.elastic is not None or request.pool is not None) and not self.settings.given_max_launches:
-            samples.open_s = ELASTIC_OPEN_S
+            samples.open_s, samples.most_stored = ELASTIC_OPEN_S, ELASTIC_BASELINE_LAUNCHES
         return samples
 
     def launches_of(self, request: LaunchRequest) -> Samples:
@@ -212,7 +216,7 @@ class Session:
         verdicts = []
         with self._alone(request.case.world_size):
             for look in reference.looks():
-                while len(samples) < min(look, samples.most):
+                while len(samples) < samples.most and (len(samples) < look or reference.wants_more(samples)):
                     samples.add(only=open_metrics)
                     if samples.failed:
                         return reference.conclude(self.result(request, samples, reference))
@@ -277,10 +281,11 @@ class Session:
     def _alone(self, world_size: int) -> Iterator[None]:
         """One measurement at a time on this host, unless it is shared; and nobody else on these GPUs."""
         gpus = [gpu.uuid for gpu in self.settings.gpus.visible[:world_size]]
-        tell = self.launching.on_wait
+        tell, asked_at = self.launching.on_wait, time.monotonic()
         with contextlib.ExitStack() as held:
             if self.launching.kind.local_lock and self.settings.fake_rank is None:
                 of_host = beside_others_on_this_host if self.settings.shares_host else alone_on_this_host
                 held.enter_context(of_host(on_wait=tell))
                 held.enter_context(lease(gpus, on_wait=tell))
+            self.waited_s += time.monotonic() - asked_at
             yield

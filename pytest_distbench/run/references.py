@@ -14,6 +14,7 @@ from typing import Protocol
 from pytest_distbench.judging.cards import norm_of
 from pytest_distbench.judging.case import judge_launches
 from pytest_distbench.judging.draft import Judgement
+from pytest_distbench.judging.enough import are_enough
 from pytest_distbench.judging.entry import make_entry, phases_of
 from pytest_distbench.judging.pairs import judge_paired, not_there
 from pytest_distbench.judging.update_policy import is_wanted, judged_by_bounds_alone, only_judges, why_not_stored
@@ -33,6 +34,9 @@ class Reference(Protocol):
 
     def looks(self) -> Iterator[int]:
         """Numbers of samples after which is judged, ascending; the last is the most there may be."""
+
+    def wants_more(self, samples: Samples) -> bool:
+        """Whether these are too few to be judged, although there are as many as the look asks for."""
 
     def judge(self, samples: Samples) -> list[Judgement]:
         """Judge what there is; an open judgement asks for more samples."""
@@ -57,7 +61,7 @@ class Stored:
         entry: None where there is none. One without metrics holds what was set by hand, and nothing to compare with.
         comparisons: noisy comparisons of the whole run, which share the error rate.
         update: mode of the update, or None.
-        update_launches: samples of an update.
+        update_launches: samples of an update; None: as many as their noise needs.
         pending: gets the (test, key, entry) that the update wants to write.
     """
 
@@ -66,7 +70,7 @@ class Stored:
     entry: BaselineEntry | None
     comparisons: int
     update: Update | None
-    update_launches: int
+    update_launches: int | None
     pending: list[tuple[str, str, BaselineEntry]]
 
     @property
@@ -81,9 +85,15 @@ class Stored:
     def looks(self) -> Iterator[int]:
         first = self.request.launches
         if self._is_updated:
-            yield max(first, self.update_launches)
+            yield max(first, self.update_launches or 1)
         else:
             yield from range(first, max(first, self.request.terms.max_launches) + 1)
+
+    def wants_more(self, samples: Samples) -> bool:
+        if not self._is_updated or self.update_launches is not None:
+            return False
+        most = min(self.request.terms.max_launches, samples.most_stored)
+        return len(samples) < most and not are_enough(self.request.terms, samples.launches, self.entry)
 
     def judge(self, samples: Samples) -> list[Judgement]:
         terms = self.request.terms
@@ -156,6 +166,10 @@ class Paired:
     def looks(self) -> Iterator[int]:
         yield from self.numbers
 
+    def wants_more(self, samples: Samples) -> bool:
+        del samples
+        return False
+
     def judge(self, samples: Samples) -> list[Judgement]:
         terms = self.request.terms
         if samples.alone:
@@ -203,6 +217,10 @@ class Nothing:
 
     def looks(self) -> Iterator[int]:
         yield self.request.launches
+
+    def wants_more(self, samples: Samples) -> bool:
+        del samples
+        return False
 
     def judge(self, samples: Samples) -> list[Judgement]:
         if not self.reason:

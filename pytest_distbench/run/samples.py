@@ -24,6 +24,7 @@ class Samples(ABC):
         references: of what it is compared with on the spot, as many; empty where that is nothing, or stored.
         alone: why there are no references although there should be; empty: there are.
         most: the most samples there can be.
+        most_stored: of them, the most that a baseline is worth, whatever their noise.
         open_s: an answer that is open gets more launches only while those so far took less.
     """
 
@@ -32,6 +33,7 @@ class Samples(ABC):
         self.references: list[LaunchRecord] = []
         self.alone = ""
         self.most: float = math.inf
+        self.most_stored: float = math.inf
         self.open_s: float = math.inf
 
     @property

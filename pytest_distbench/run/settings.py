@@ -52,7 +52,7 @@ class Settings:
         launches: launches judged first.
         max_launches: the most launches of one case, while its answer is open.
         given_max_launches: the user has said how many that is.
-        update_launches: launches of an update.
+        update_launches: launches of each case in an update; None: as many as its noise needs.
         timeout_s: for one launch.
         baselines: folder of the store.
         platform: hardware class given by the user, or None.
@@ -82,7 +82,7 @@ class Settings:
     launches: int
     max_launches: int
     given_max_launches: bool = False
-    update_launches: int
+    update_launches: int | None
     timeout_s: float
     baselines: Path
     platform: str | None

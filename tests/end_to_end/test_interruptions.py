@@ -63,6 +63,29 @@ STORES = """
         distbench.run(body, params={{"case": case}})
 """
 
+HALTS = """
+    import os, time
+
+    def body(rank):
+        rank.record("answer", 42, better="exact")
+
+    def halts(rank):
+        body(rank)
+        if rank.launch == 1 and not os.path.exists("go"):
+            open(f"up{rank.rank}", "w").close()
+            time.sleep(1000)
+
+    def test_first(distbench):
+        distbench.run(body)
+
+    def test_second(distbench):
+        distbench.run(body, name="whole")
+        distbench.run(halts)
+
+    def test_third(distbench):
+        distbench.run(body)
+"""
+
 Pytest = Callable[..., "subprocess.Popen[str]"]
 
 
@@ -135,6 +158,32 @@ def test_a_run_ended_from_outside_leaves_no_process_socket_or_plan(
     assert process.wait(LIMIT_S) != 0
     wait_for(lambda: not [p for p in pytester.path.rglob("*") if p.is_socket() or p.name == "plan.json"])
     wait_for(lambda: not working_in(pytester.path))
+
+
+def test_an_update_that_was_interrupted_is_continued(pytester: pytest.Pytester, start: Pytest) -> None:
+    """What is stored is whole tests, each as it ends; a case that was half recorded is recorded anew."""
+    pytester.makepyfile(test_halts=HALTS)
+    process = start("--distbench-update=new")
+    wait_for(lambda: both_up(pytester.path), process)
+    process.send_signal(signal.SIGINT)
+    output, _ = process.communicate(timeout=LIMIT_S)
+    after_first = {path.parent.name: path.read_bytes() for path in pytester.path.rglob("baselines/**/*.json")}
+    (pytester.path / "go").touch()
+    again, _ = start("--distbench-update=new").communicate(timeout=LIMIT_S)
+    stored = [read_file(path) for path in pytester.path.rglob("baselines/**/*.json")]
+
+    assert list(after_first) == ["test_first"], output
+    assert "interrupted: 1 case is stored, and nothing of the test that was running; 1 were to follow" in output
+    assert "continue with:  pytest --distbench-update=new" in output
+    assert "3 new, 0 kept" in again, again
+    assert sorted(f"{file.test.partition('::')[2]}[{file.key}]" for file in stored) == [
+        "test_first[ws2.gloo.warm]",
+        "test_second[ws2.gloo.warm]",
+        "test_second[ws2:whole.gloo.warm]",
+        "test_third[ws2.gloo.warm]",
+    ]
+    assert {len(file.entry.metrics["answer"].launches) for file in stored} == {2}
+    assert after_first["test_first"] in [path.read_bytes() for path in pytester.path.rglob("baselines/**/*.json")]
 
 
 def test_a_run_killed_while_torch_is_loaded_leaves_no_socket_or_plan(pytester: pytest.Pytester, start: Pytest) -> None:

@@ -76,7 +76,8 @@ def test_the_rule_finds_what_is_promised_nine_times_in_ten(sigma: float, drift: 
 def test_the_first_budget_is_that_of_a_run_without_options(pytester: pytest.Pytester) -> None:
     settings = read_settings(pytester.parseconfig())
 
-    assert noise.BUDGETS[0] == (settings.update_launches, settings.max_launches)
+    assert noise.BUDGETS[0] == (settings.max_launches, settings.max_launches)
+    assert settings.update_launches is None
 
 
 def test_more_launches_find_less_but_never_less_than_the_rule_keeps_for_drift() -> None:

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from support.calibrations import SEED
 
 from pytest_distbench.judging.stats import (
+    chi_square_quantile,
     detectable_slowdown,
     noise_limit,
     normal_quantile,
@@ -39,6 +40,12 @@ def test_student_t_quantile_is_scipys(p: float, df: int) -> None:
 
 def test_normal_quantile_is_scipys() -> None:
     assert normal_quantile(0.9) == pytest.approx(scipy.stats.norm.ppf(0.9))
+
+
+@pytest.mark.parametrize("df", [4, 9, 30])
+@pytest.mark.parametrize("p", [0.05, 0.2, 0.95])
+def test_chi_square_quantile_is_nearly_scipys(p: float, df: int) -> None:
+    assert chi_square_quantile(p, df) == pytest.approx(scipy.stats.chi2.ppf(p, df), rel=0.035)
 
 
 def test_pooled_stdev_weighs_by_degrees_of_freedom() -> None:

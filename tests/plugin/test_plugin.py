@@ -47,7 +47,7 @@ def test_an_update_writes_and_tells_old_and_new(project: Project) -> None:
     )
     assert len(stored(made)) == 1
     content = json.loads(stored(made)[0].read_text())
-    assert len(content["entry"]["metrics"]["step"]["launches"]) == 10
+    assert len(content["entry"]["metrics"]["step"]["launches"]) == 5, "its launches agree"
 
 
 def test_unchanged_code_passes(recorded: pytest.Pytester) -> None:
@@ -241,7 +241,7 @@ def test_other_software_makes_a_changed_exact_number_incomparable(
 ) -> None:
     monkeypatch.setenv("DISTBENCH_STAND_IN_SOFTWARE", software)
     path = stored(recorded)[0]
-    path.write_text(path.read_text().replace("[7, 7, 7, 7, 7, 7, 7, 7, 7, 7]", "[8, 8, 8, 8, 8, 8, 8, 8, 8, 8]"))
+    path.write_text(path.read_text().replace("[7, 7, 7, 7, 7]", "[8, 8, 8, 8, 8]"))
     result = run(recorded)
 
     result.stdout.fnmatch_lines(["x test_step?ws2? count: the number changed, and so did the software"])

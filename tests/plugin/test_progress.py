@@ -7,12 +7,15 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from support.projects import TEST, Project, run
 
 from pytest_distbench.plugin import progress
-from pytest_distbench.plugin.progress import Progress
+from pytest_distbench.plugin.progress import Countdown, Progress
 
 
-def make(*, terminal: bool = True, verbosity: int = 0, kind: Any = pytest.TerminalReporter) -> tuple[Any, io.StringIO]:
+def make(
+    *, terminal: bool = True, verbosity: int = 0, kind: Any = pytest.TerminalReporter, update: str | None = None
+) -> tuple[Any, io.StringIO]:
     """Progress on a reporter that writes into a text, 80 characters wide, with 10 of them taken."""
     out = io.StringIO()
     reporter = object.__new__(kind)
@@ -22,7 +25,7 @@ def make(*, terminal: bool = True, verbosity: int = 0, kind: Any = pytest.Termin
     config: Any = SimpleNamespace(
         pluginmanager=SimpleNamespace(getplugin=plugins.get),
         get_verbosity=lambda: verbosity,
-        getoption=lambda name, default=None: default,
+        getoption=lambda name, default=None: update if name == "distbench_update" else default,
     )
     return Progress(config), out
 
@@ -80,3 +83,55 @@ def test_what_a_rank_prints_is_made_printable() -> None:
     made.show_output(3, "red \x1b[31m")
 
     assert out.getvalue() == "[rank 3] red \\x1b[31m\n"
+
+
+EXPECTED = {"a": 20.0, "b": 40.0, "c": 60.0}
+
+
+@pytest.mark.parametrize(
+    ("begun", "now", "left"),
+    [
+        ({"a": 0.0}, 5.0, 115.0),
+        ({"a": 0.0, "b": 20.0}, 30.0, 90.0),
+        ({"a": 0.0, "b": 40.0}, 60.0, 60.0 + 120.0),
+        ({"a": 0.0, "b": 20.0}, 500.0, 60.0),
+        ({"c": 0.0, "b": 60.0, "a": 100.0}, 120.0, 0.0),
+    ],
+    ids=["the first", "as expected", "twice as slow", "longer than expected", "the last"],
+)
+def test_what_remains_is_what_is_expected_at_the_pace_so_far(begun: dict[str, float], now: float, left: float) -> None:
+    assert progress.remaining_s(EXPECTED, begun, now) == pytest.approx(left)
+
+
+def test_the_line_tells_what_remains(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(progress, "PLAIN_INTERVAL_S", 0.0)
+    made, out = make(terminal=False)
+    made.expect(EXPECTED)
+    made.begin("test_a", "a")
+    made.show("launch 2")
+
+    assert out.getvalue() == "\ndistbench: test_a  launch 2  00:00  (test 1 of 3, about 2.0 min left)\n"
+
+
+def test_an_update_shows_it_under_q_too() -> None:
+    made, _ = make(verbosity=-1, update="new")
+
+    assert made.wants_events
+
+
+def test_a_countdown_tells_what_remains_once_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = iter([0.0, 30.0, 60.0, 70.0])
+    monkeypatch.setattr(progress.time, "monotonic", lambda: next(clock))
+    countdown = Countdown()
+
+    lines = [countdown.line(seconds, 100.0, 4) for seconds in (20.0, 10.0, 30.0)]
+    assert lines == ["", "distbench: 2 of 4 tests, about 2.3 min left", ""]
+
+
+def test_a_run_on_workers_tells_what_remains(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(progress, "PLAIN_INTERVAL_S", 0.0)
+    made = project(TEST.replace("def test_step", "@pytest.mark.distbench(takes=60)\n    def test_step"))
+    (made.path / "test_it.py").write_text("import pytest\n" + (made.path / "test_it.py").read_text())
+    result = run(made, "-n", "1", "-q")
+
+    result.stdout.fnmatch_lines(["distbench: 1 of 1 tests"])

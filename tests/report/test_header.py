@@ -62,23 +62,21 @@ def test_against_another_revision_no_baselines_are_named(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("found", "long_forms", "text"),
     [
-        (Estimate(tests=3, seconds=170.0), 0, "3 tests, about 3 min"),
-        (Estimate(tests=1, seconds=0.2), 0, "1 test, about 1 s"),
-        (Estimate(tests=3, seconds=60.0), 2, "3 tests, about 60 s; 2 long forms are left out (--distbench-full)"),
+        (Estimate(tests={"a": 100.0, "b": 70.0}), 0, "2 tests, about 2.8 min"),
+        (Estimate(tests={"a": 0.2}), 0, "1 test, about 1 s"),
         (
-            Estimate(tests=3, unknown=1, seconds=60.0, elsewhere=1),
+            Estimate(tests={"a": 55.0}, start_s=5.0),
+            2,
+            "1 test, about 60 s; 2 long forms are left out (--distbench-full)",
+        ),
+        (Estimate(tests={"a": 400.0}), 0, "1 test, about 7 min"),
+        (
+            Estimate(tests={"a": 40.0, "b": 20.0}, unknown=1, elsewhere=1),
             0,
-            (
-                "3 tests, about 60 s, as on other machines; "
-                "1 of them with no baseline that tells, and taken for as long as the others"
-            ),
+            "2 tests, about 60 s, as on other machines; 1 of them new or renamed, and taken for as long as the others",
         ),
-        (Estimate(tests=3, unknown=3), 0, ""),
-        (
-            Estimate(tests=3, unknown=3),
-            1,
-            "3 tests, and no baseline tells how long that takes; 1 long form is left out (--distbench-full)",
-        ),
+        (Estimate(tests={"a": 0.0}, unknown=1), 0, "1 test; how long they take is known after their first run"),
+        (Estimate(), 1, "1 long form is left out (--distbench-full)"),
     ],
 )
 def test_how_long_it_will_take_and_what_is_left_out(found: Estimate, long_forms: int, text: str) -> None:

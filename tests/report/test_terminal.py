@@ -6,12 +6,13 @@ from pathlib import Path
 
 import pytest
 from support.results import PAIRED, STORED, point, result, verdict
+from support.timelines import JOB
 
 from pytest_distbench.records.fingerprint import NOT_RECORDED, Fingerprint
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import ReferenceRecord
 from pytest_distbench.report.tables import FINDS, case_table, overview
-from pytest_distbench.report.terminal import summary_lines
+from pytest_distbench.report.terminal import interrupted_lines, summary_lines
 
 
 @pytest.mark.parametrize(
@@ -83,4 +84,34 @@ def test_a_sweep_has_the_columns_of_nccl_tests_and_shows_the_gravest_verdict_of_
         "   size  time us  algbw GB/s  busbw GB/s  #wrong  baseline us  change  limit  n",
         "!   8 B     10.0       0.001       0.001       3         10.0  +0.0 %   +10%  5",
         "  1 size within their limits not shown (-v shows all)",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("launches", "is_elastic", "is_warned"),
+    [(5, False, False), (4, False, True), (3, True, False), (2, True, True)],
+)
+def test_a_baseline_of_fewer_launches_than_an_update_makes_is_told(
+    launches: int, is_elastic: bool, is_warned: bool
+) -> None:
+    case = result(verdict("missing"), update="new")
+    one = replace(case.launches[0], elastic=JOB if is_elastic else None)
+    lines = summary_lines([replace(case, launches=[one] * launches)], verbosity=0, record_command="", folder=Path("b"))
+
+    assert any("their noise is not known" in line for line in lines) is is_warned
+
+
+@pytest.mark.parametrize(
+    ("command", "last"),
+    [
+        ("pytest --distbench-update=new", "continue with:  pytest --distbench-update=new"),
+        ("", "the same command measures all of them anew"),
+    ],
+)
+def test_an_update_that_was_interrupted_says_what_is_stored_and_what_to_do(command: str, last: str) -> None:
+    cases = [result(verdict(), update=update) for update in ("new", "changed", "kept", "")]
+
+    assert interrupted_lines(cases, left=3, command=command) == [
+        "interrupted: 2 cases are stored, and nothing of the test that was running; 3 were to follow",
+        last,
     ]

@@ -61,6 +61,13 @@ def test_launches_that_are_there_already_are_not_made_again() -> None:
     assert len(source) == 1
 
 
+def test_a_baseline_of_it_is_worth_no_more_launches_than_one_of_its_sources() -> None:
+    dear, cheap = Made(1.0), Made(1.0)
+    dear.most_stored = 3
+
+    assert derived(lambda a, b: 1.0, dear, cheap).most_stored == 3
+
+
 def test_the_busiest_of_its_launches_is_how_busy_the_machine_was() -> None:
     made = derived(lambda a, b: 1.0, Made(1.0, foreign_cores=0.25), Made(1.0, foreign_cores=1.5))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
@@ -47,11 +48,15 @@ class Counted(Samples):
 class Opened:
     """A reference whose answer stays open until there are so many samples."""
 
-    def __init__(self, until: int) -> None:
+    def __init__(self, until: int, fewest: int = 0) -> None:
         self.until = until
+        self.fewest = fewest
 
     def looks(self) -> range:
         return range(2, 6)
+
+    def wants_more(self, samples: Samples) -> bool:
+        return len(samples) < self.fewest
 
     def judge(self, samples: Samples) -> list[Judgement]:
         return [Judgement(verdict("regressed"), is_open=len(samples) < self.until)]
@@ -85,6 +90,13 @@ def test_samples_come_while_an_answer_is_open_and_the_most_are_not_reached(
 
     assert (len(made.launches), made.headline) == (samples, "concluded")
     assert [v.kind for v in made.verdicts] == ["regressed"]
+
+
+def test_samples_come_until_the_reference_can_judge_them(session: Session) -> None:
+    source = Counted()
+    session.run(REQUEST, source, Opened(0, fewest=7))  # type: ignore[arg-type]
+
+    assert source.asked == [[]] * 7, "everything is measured in each"
 
 
 def test_later_samples_are_for_what_is_open_only(session: Session) -> None:
@@ -162,6 +174,7 @@ def test_launches_come_in_pairs_beside_another_revision_and_those_of_an_elastic_
     samples.launches = [LaunchRecord(index=0, outcome="passed", wall_s=299.0)]
 
     assert type(samples) is kind
+    assert samples.most_stored == (3 if limited else math.inf)
     assert samples.may_grow
     samples.references = [LaunchRecord(index=0, outcome="passed", wall_s=2.0)]
     assert samples.may_grow is not limited

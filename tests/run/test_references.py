@@ -74,6 +74,18 @@ def test_an_update_keeps_what_did_not_move_and_refuses_what_has_no_noise() -> No
     assert reference.pending == []
 
 
+def test_an_update_wants_launches_until_they_are_a_baseline_and_no_more_than_there_may_be() -> None:
+    free = stored(update="all", update_launches=None)
+    dear = Made(*QUIET[:3])
+    dear.most_stored = 3
+
+    assert list(free.looks()) == [2]
+    assert [free.wants_more(Made(*values)) for values in (QUIET[:3], QUIET[:4])] == [True, False], "4 are the most"
+    assert not free.wants_more(dear)
+    assert not stored(update="all", update_launches=3).wants_more(Made(1.0)), "as many as the user says"
+    assert not stored(entry(1.0), update="new", update_launches=None).wants_more(Made(1.0))
+
+
 def test_why_a_regression_is_expected_comes_from_the_test_before_the_file() -> None:
     reference = stored(entry(1.0, xfail_perf="of the file"))
 

@@ -83,6 +83,15 @@ def test_few_launches_of_what_did_not_move_keep_what_is_stored_unless_forced() -
     assert take(still, stored, force=True).metrics["step"].launches == [0.004]
 
 
+@pytest.mark.parametrize("update", ["new", "changed"])
+def test_what_an_update_stored_is_taken_with_the_launches_that_it_made(update: str) -> None:
+    made = result(*FIVE[:3], update=update)
+
+    assert take(made).metrics["step"].launches == [0.004] * 3
+    with pytest.raises(NotABaseline, match="has 3 of the 5 launches"):
+        take(replace(made, update=""))
+
+
 def test_few_launches_keep_the_note_that_a_fingerprint_differs_between_launches() -> None:
     unsure = Fingerprint(missing="differs between launches of the same code")
     stored = replace(entry(*FIVE), fingerprints={"step": unsure})

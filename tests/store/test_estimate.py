@@ -1,4 +1,4 @@
-"""How long a run will take, from the baselines of its tests."""
+"""How long a run will take: from the last runs of its tests, their baselines, and what they say themselves."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import pytest
 from support.stores import KEY, TEST, entry
 
 from pytest_distbench.store.baselines import BaselineStore
-from pytest_distbench.store.estimate import Estimate, estimate
+from pytest_distbench.store.estimate import Awaited, Estimate, History, Took, estimate
 
-OTHER = ("suites/test_a.py::test_other", "ws2", "gloo")
+FAST = Took(launch_s=1.0, more_s=1.5, fewest=5, runs={"1": [1.5, 9.0, 1.2]})
 
 
 @pytest.fixture
@@ -18,30 +18,74 @@ def store(tmp_path: Path) -> BaselineStore:
     return BaselineStore(tmp_path, "cpu-x")
 
 
-def found(store: BaselineStore, *more: tuple[str, str, str], launches: int = 1) -> Estimate:
-    return estimate(store, [(TEST, "ws2", "gloo"), *more], launcher="warm", launches=launches)
+def awaited(name: str = "a", **changes: object) -> Awaited:
+    return Awaited(**{"name": name, "test": f"t.py::{name}", "case_id": "ws2", "backend": "gloo"} | changes)  # type: ignore[arg-type]
 
 
-def test_nothing_is_known_without_baselines(store: BaselineStore) -> None:
-    assert found(store) == Estimate(tests=1, unknown=1)
+def found(store: BaselineStore, *tests: Awaited, **history: Took) -> Estimate:
+    return estimate(store, tests, History(start_s=2.0, tests=history), launcher="warm")
 
 
-def test_the_cases_of_a_test_are_added_and_multiplied_by_the_launches(store: BaselineStore) -> None:
-    store.write(TEST, KEY, entry(1.0, launch_s=3.0))
+@pytest.mark.parametrize(
+    ("launches", "seconds"),
+    [(1, 1.5), (5, 0.5 + 1.0 + 4 * 1.5), (None, 0.5 + 1.0 + 4 * 1.5)],
+    ids=["as before, one disturbed run apart", "more launches", "an update"],
+)
+def test_a_test_takes_what_it_took_and_more_launches_take_more(launches: int | None, seconds: float) -> None:
+    assert FAST.seconds(launches) == seconds
+
+
+def test_what_an_update_took_before_is_what_it_takes() -> None:
+    took = Took(launch_s=1.0, more_s=1.5, runs={"1": [1.0], "update": [20.0, 30.0]})
+
+    assert (took.seconds(None), took.seconds(1)) == (25.0, 1.0)
+
+
+def test_what_is_known_of_updates_alone_tells_of_a_run_with_one_launch() -> None:
+    assert Took(launch_s=1.0, more_s=1.5, runs={"update": [20.0]}).seconds(1) == 1.0
+
+
+def test_the_times_of_all_tests_are_added_to_that_of_the_start(store: BaselineStore) -> None:
+    assert found(store, awaited("a"), awaited("b"), a=FAST, b=FAST) == Estimate(tests={"a": 1.5, "b": 1.5}, start_s=2.0)
+    assert found(store, awaited("a"), awaited("b"), a=FAST, b=FAST).seconds == 5.0
+
+
+def test_nothing_is_known_before_the_first_run_of_tests_that_say_nothing(store: BaselineStore) -> None:
+    assert found(store, awaited()).seconds is None
+    assert found(store, awaited()).unknown == 1
+    assert found(store).seconds is None
+
+
+def test_a_renamed_test_is_taken_for_as_long_as_the_others(store: BaselineStore) -> None:
+    slow = Took(launch_s=100.0, more_s=100.0)
+    made = found(store, awaited("renamed"), awaited("a"), awaited("b"), awaited("c"), a=FAST, b=FAST, c=slow, old=FAST)
+
+    assert (made.tests["renamed"], made.unknown) == (1.5, 1)
+    assert list(made.tests) == ["renamed", "a", "b", "c"]
+
+
+def test_a_test_says_itself_what_it_takes_until_it_has_run(store: BaselineStore) -> None:
+    told = awaited(takes_s=120.0)
+
+    assert found(store, told).tests == {"a": 120.0}
+    assert found(store, told, a=FAST).tests == {"a": 1.5}
+    assert found(store, awaited(takes_s=120.0, launches=None, is_elastic=True)).tests == {"a": 360.0}
+
+
+def test_the_cases_of_a_baseline_are_added_and_multiplied_by_the_launches(store: BaselineStore) -> None:
+    store.write(TEST, KEY, entry(1.0, 1.0, 1.0, launch_s=3.0))
     store.write(TEST, f"ws2:one.{KEY.partition('.')[2]}", entry(1.0, launch_s=2.0))
     store.write(TEST, "ws4.gloo.warm", entry(1.0, launch_s=50.0))
 
-    assert found(store, launches=10).seconds == 50.0
+    assert found(store, awaited(test=TEST)).tests == {"a": 5.0}
+    assert found(store, awaited(test=TEST, launches=10)).tests == {"a": 50.0}
+    assert found(store, awaited(test=TEST, launches=None)).tests == {"a": 15.0}, "as many as are stored"
 
 
-def test_a_test_of_which_nothing_is_known_is_taken_for_as_long_as_the_others(store: BaselineStore) -> None:
-    store.write(TEST, KEY, entry(1.0, launch_s=3.0))
-    store.write(OTHER[0], KEY, entry(1.0))
-
-    assert found(store, OTHER) == Estimate(tests=2, unknown=1, seconds=6.0)
-
-
-def test_another_class_of_machines_is_better_than_nothing(store: BaselineStore) -> None:
+def test_another_class_of_machines_is_better_than_nothing_and_worse_than_what_the_test_says(
+    store: BaselineStore,
+) -> None:
     BaselineStore(store.folder, "cpu-y").write(TEST, KEY, entry(1.0, launch_s=3.0))
 
-    assert found(store) == Estimate(tests=1, seconds=3.0, elsewhere=1)
+    assert found(store, awaited(test=TEST)) == Estimate(tests={"a": 3.0}, elsewhere=1, start_s=2.0)
+    assert found(store, awaited(test=TEST, takes_s=1.0)) == Estimate(tests={"a": 1.0}, start_s=2.0)
