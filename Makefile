@@ -1,12 +1,15 @@
-# `make suites` measures, `make structure` judges what needs no clock, `make test` tests the plugin, `make thorough` with more of the same, `make gpu` on GPUs. Torch is installed once.
+# `make suites` measures and takes 90 s, `make suites-full` with all long forms, `make structure` judges what needs no clock, `make test` tests the plugin, `make thorough` with more of the same, `make gpu` on GPUs. Torch is installed once.
 PYTHON ?= python3
 TOX = .venv/bin/tox
 UV = .venv/bin/uv
 
-.PHONY: suites structure test thorough gpu
+.PHONY: suites suites-full structure test thorough gpu
 
 suites: $(TOX)
 	$(TOX) run -q -e py -- suites --world-size 2
+
+suites-full: $(TOX)
+	$(TOX) run -q -e py -- suites --world-size 2 --distbench-full
 
 # What trainings send and hold at 8 and 64 ranks: one process for a rank, on any machine.
 structure: $(TOX)

@@ -14,7 +14,6 @@ from pytest_distbench.launch.launchers import LOOPBACK
 from pytest_distbench.launch.supervise import supervise
 from pytest_distbench.records.elastic import Change, ElasticJob, MembershipPlan
 from pytest_distbench.records.launch import LaunchRecord
-from pytest_distbench.records.launch_files import LaunchFiles
 from pytest_distbench.records.plan import BodyReference, LaunchPlan
 
 BODIES = Path(__file__).resolve().parent / "bodies.py"
@@ -115,6 +114,7 @@ def elastic_plan(
         version=kind.version(),
         timers=kind.all_timers({}),
         checkpoint_every=checkpoint_every,
+        ends_after=1 if body is None else None,
     )
     return LaunchPlan(
         index=0,
@@ -122,7 +122,7 @@ def elastic_plan(
         backend="gloo",
         device="cpu",
         body=body or BodyReference(file=str(BODIES), function="elastic_training"),
-        params=dict(params or {"changes": len(changes), "timeline": str(LaunchFiles(directory).timeline)}),
+        params=dict(params or {}),
         seeds=[seed],
         timeout_s=600.0,
         directory=str(directory),

@@ -145,6 +145,7 @@ def job(
     submit_s: float = 0.0,
     params: Mapping[str, Any] | None = None,
     seed: int = 0,
+    ends_after: int | None = None,
 ) -> WantedJob:
     """One of the jobs that share a pool, for ``elastic_pool``.
 
@@ -155,8 +156,12 @@ def job(
         submit_s: when it asks for them, by the pool's clock, which begins with the first step of the first job.
         params: JSON-able; handed to the body.
         seed: of the training.
+        ends_after: beside a serving: the training ends with the epoch in which it has taken so many steps since it got
+            back the slots of the last demand. Default: when it has trained all epochs that it asks for.
     """
-    return WantedJob(name=name, body=body, nodes=nodes, submit_s=submit_s, params=params, seed=seed)
+    return WantedJob(
+        name=name, body=body, nodes=nodes, submit_s=submit_s, params=params, seed=seed, ends_after=ends_after
+    )
 
 
 def serving(

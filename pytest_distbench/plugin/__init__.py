@@ -161,6 +161,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         )
     if state.usage_errors:
         raise pytest.UsageError("\n".join(dict.fromkeys(state.usage_errors)))
+    if measuring and not settings_of(config).full:
+        from pytest_distbench.plugin.markers import LONG_FORM
+
+        for item in filter(_is_measured, measuring):  # here, where the marks of single parameters are known
+            if item.get_closest_marker("full") is not None:
+                item.add_marker(pytest.mark.skip(reason=LONG_FORM))
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
@@ -217,20 +223,23 @@ def _duration(config: pytest.Config, items: list[pytest.Item]) -> str:
     """How long the run will take; the live line counts it down."""
     from pytest_distbench.errors import DistbenchError
     from pytest_distbench.plugin.history import read_history
-    from pytest_distbench.plugin.markers import LONG_FORM
     from pytest_distbench.report.header import duration_text
     from pytest_distbench.store.estimate import estimate
 
     settings, state = settings_of(config), config.stash[STATE]
-    marks = [mark for item in items for mark in item.iter_markers("skip")]
     try:
         awaited = [_awaited(item) for item in items if _is_measured(item)]
-        found = estimate(session_of(config).store, awaited, read_history(config), launcher=settings.launcher)
+        left_out = [_awaited(item) for item in items if _is_long_form(item)]
+        store, history = session_of(config).store, read_history(config)
+        found = estimate(store, awaited, history, launcher=settings.launcher)
+        more = estimate(store, left_out, history, launcher=settings.launcher)
     except DistbenchError:
         return ""  # a marker that cannot be used ends the run, and a baseline that cannot be read the test whose it is
     if state.progress is not None:
         state.progress.expect(found.tests)
-    return duration_text(found, long_forms=sum(mark.kwargs.get("reason") == LONG_FORM for mark in marks))
+    if state.results is not None and not more.unknown:
+        state.results.long_forms_s = sum(more.tests.values())
+    return duration_text(found, long_forms=len(left_out))
 
 
 def _awaited(item: pytest.Item) -> Awaited:
@@ -453,6 +462,12 @@ def _backend_of(item: pytest.Item) -> str:
 
 def _is_measured(item: pytest.Item) -> bool:
     return _FIXTURE in getattr(item, "fixturenames", ()) and item.get_closest_marker("skip") is None
+
+
+def _is_long_form(item: pytest.Item) -> bool:
+    from pytest_distbench.plugin.markers import LONG_FORM
+
+    return any(mark.kwargs.get("reason") == LONG_FORM for mark in item.iter_markers("skip"))
 
 
 def _store_cases(config: pytest.Config, report: pytest.TestReport, cases: list[CaseResult]) -> list[CaseResult]:

@@ -37,10 +37,12 @@ class ResultsPlugin:
 
     Attributes:
         session: of this process, once it measures something.
+        long_forms_s: what the long forms would take that were left out; None: nobody knows.
     """
 
     def __init__(self, config: pytest.Config, settings_if: Callable[[bool], Settings | None]) -> None:
         self.session: Session | None = None
+        self.long_forms_s: float | None = None
         self._settings_if = settings_if
         self._config = config
         self._started = time.time()
@@ -50,6 +52,7 @@ class ResultsPlugin:
         self._collected: set[str] = set()
         self._reported: set[str] = set()
         self._seen: dict[tuple[str, str], bool] = {}
+        self._long_forms: list[tuple[str, str]] = []
         self._unused: list[EntryName] | None = None
         self._pruned = False
         self._why_not_pruned = ""
@@ -82,6 +85,8 @@ class ResultsPlugin:
         if name := carry.test_of(report):
             test, case_id = name
             self._seen[test, case_id] = self._seen.get((test, case_id), True) and not report.skipped
+            if carry.is_long_form(report):
+                self._long_forms.append(name)
 
     def _tell_remaining(self, seconds: float, total: float, tests: int) -> None:
         """In the controller of pytest-xdist, whose workers have no line to draw on."""
@@ -127,17 +132,22 @@ class ResultsPlugin:
             self._append_summary()
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
-        config = self._config
         settings = self._settings()
         is_cut_short = self._is_interrupted and settings is not None and settings.update is not None
-        if not self._results and not self._trouble and not is_cut_short:
-            return
+        if settings is not None and (self._results or self._trouble or is_cut_short):
+            self._tell_results(terminalreporter, settings, is_cut_short=is_cut_short)
+        if self._long_forms:
+            terminalreporter.write_line(self._left_out())
+
+    def _tell_results(
+        self, terminalreporter: pytest.TerminalReporter, settings: Settings, *, is_cut_short: bool
+    ) -> None:
+        config = self._config
         from pytest_distbench.plugin.rerun import record_command, same_command
         from pytest_distbench.report import github
         from pytest_distbench.report.escape import escape
         from pytest_distbench.report.terminal import interrupted_lines, summary_lines, unused_lines
 
-        assert settings is not None
         verbosity = config.get_verbosity()
         terminalreporter.section("distbench", sep="-")
         for line in summary_lines(
@@ -171,6 +181,14 @@ class ResultsPlugin:
         if github.runs_here(os.environ):
             for line in github.workflow_commands(self._results):
                 terminalreporter.write_line(line)
+
+    def _left_out(self) -> str:
+        """That long forms were left out, and how long a run with them would take."""
+        from pytest_distbench.report.terminal import left_out_line
+
+        more_s = self.long_forms_s
+        seconds = None if more_s is None else time.time() - self._started + more_s
+        return left_out_line(sum(self._seen.values()), len(self._long_forms), seconds=seconds)
 
     def _settings(self) -> Settings | None:
         """The run's settings, as far as anything of ours was asked for."""

@@ -51,6 +51,7 @@ class Elastic:
         nodes: int | tuple[int, int],
         plan: Cycle | Change | Sequence[Change] = (),
         start: int | None = None,
+        ends_after: int | None = None,
         checkpoint_every: int | None = None,
         hold: bool = False,
         steps: Reader | None = None,
@@ -80,6 +81,9 @@ class Elastic:
                 ``crash(...)``, ``stop(...)``, from :mod:`pytest_distbench.elastic`. Nothing: a fixed run, to compare
                 others with.
             start: nodes at the beginning. Default: the fewest where some join first, else the most.
+            ends_after: the training ends with the epoch in which it has taken so many steps since it was stable behind
+                the last change, however long a newcomer needs to start. It asks ``training.batches`` for more epochs
+                than that takes. Default: when it has trained all that it asks for. A script ends by itself.
             checkpoint_every: steps between two checkpoints. Default: 20; ``torchft`` writes none, a script its own.
             hold: the nodes wait behind the step of each change, which is that of a checkpoint, until the membership has
                 changed. So each launch goes on at the same step, and the losses of all epochs are a golden curve.
@@ -112,7 +116,7 @@ class Elastic:
         """
         given = self._distbench.arguments("elastic")
         self._distbench.skip_without_clocks("an elastic job is measured by the clock")
-        job = self._job(given, nodes, plan, start, checkpoint_every, hold, engine, timers)
+        job = self._job(given, nodes, plan, start, ends_after, checkpoint_every, hold, engine, timers)
         job = replace(job, cores=check_room(given, self._settings, job.most, "nodes", oversubscribed=oversubscribed))
         if self._settings.attach is not None:
             given.refuse("--distbench-attach needs ranks of one group, and those of an elastic job come and go")
@@ -157,6 +161,7 @@ class Elastic:
         nodes: object,
         plan: object,
         start: object,
+        ends_after: object,
         checkpoint_every: object,
         hold: object,
         engine: object,
@@ -175,12 +180,15 @@ class Elastic:
                 most=most,
                 start=given.whole("start", usual, least=least, most=most),
                 plan=made,
+                ends_after=ends_after_steps(given, ends_after),
                 checkpoint_every=_checkpoint_every(given, used["engine"], checkpoint_every),
                 hold=hold,
                 **used,
             )
             check_job(job)
             _check_changes(job)
+            if ends_after is not None and made.cycle is not None and made.cycle.times is None:
+                given.refuse(f"ends_after={ends_after}: {made} goes on until the training ends; give it times=")
         except ConfigurationError as error:
             given.refuse(f"plan: {error}")
         return job
@@ -209,6 +217,8 @@ def _steps(given: Arguments, steps: object, launched: LaunchRequest, job: Elasti
         given.refuse(f"engine={job.engine!r} runs functions alone; a script needs one of {able}")
     if job.hold:
         given.refuse("hold=True is for functions: a script writes checkpoints of its own, and nobody can make it wait")
+    if job.ends_after is not None:
+        given.refuse("ends_after= is for functions: a script ends by itself")
     if not isinstance(steps, Reader):
         given.refuse(
             f"steps={show(steps)}; wanted stdout(r'step (\\d+)') of pytest_distbench.read, which says what the script "
@@ -308,6 +318,11 @@ def _checkpoint_every(given: Arguments, engine: str, wanted: object) -> int | No
     return given.whole("checkpoint_every", wanted, least=1)
 
 
+def ends_after_steps(given: Arguments, wanted: object, where: str = "") -> int | None:
+    """How many steps a training takes behind what was planned for it; None: it ends by itself."""
+    return None if wanted is None else given.whole(f"{where}ends_after", wanted, least=1)
+
+
 def _usable(given: Arguments, engine: str) -> tuple[str, str]:
     """The engine itself, or the one that stands in for it, and why."""
     kind = ENGINES[engine]
@@ -330,6 +345,7 @@ def _identity(job: ElasticJob) -> dict[str, Any]:
         "nodes": [job.least, job.most],
         "start": job.start,
         "plan": str(job.plan),
+        **({"ends_after": job.ends_after} if job.ends_after is not None else {}),
         "checkpoint_every": job.checkpoint_every,
         "version": job.version,
         "timers": job.timers,

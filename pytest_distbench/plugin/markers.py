@@ -93,8 +93,6 @@ def sizes(markers: Iterable[pytest.Mark], settings: Settings, owner: type | None
     def size(ranks: int, obstacle: str = "") -> Size:
         if needs_gpu:
             return Size(ranks, "not run: needs a GPU: give --gpu")
-        if "full" in names and not settings.full:
-            return Size(ranks, LONG_FORM)
         return Size(ranks, obstacle or need.obstacle(settings.gpus, ranks))
 
     if wanted:

@@ -8,7 +8,7 @@ from typing import Any, get_args
 
 from pytest_distbench.errors import show
 from pytest_distbench.plugin.arguments import Arguments
-from pytest_distbench.plugin.elastic_job import MOST_NODES, check_room, usable_engine
+from pytest_distbench.plugin.elastic_job import MOST_NODES, check_room, ends_after_steps, usable_engine
 from pytest_distbench.plugin.fixtures import Distbench
 from pytest_distbench.plugin.runs import Run
 from pytest_distbench.plugin.workload import Workload, wanted_function
@@ -78,7 +78,7 @@ class ElasticPool:
         pool = Pool(
             slots=given.whole("slots", slots, least=1, most=MOST_NODES),
             policy=given.choice("policy", policy, get_args(Policy)),  # type: ignore[arg-type] # it is one of them
-            jobs=_pool_jobs(given, wanted, policy, checkpoint_every, engine, timers),
+            jobs=_pool_jobs(given, wanted, policy, checkpoint_every, engine, timers, has_serving=serving is not None),
             serving=None if serving is None else _serving(given, serving, policy),
             compute=given.choice("compute", compute, get_args(Compute)),  # type: ignore[arg-type] # the same
         )
@@ -146,6 +146,8 @@ def _pool_jobs(
     checkpoint_every: object,
     engine: object,
     timers: object,
+    *,
+    has_serving: bool,
 ) -> list[PoolJob]:
     every = given.whole("checkpoint_every", checkpoint_every, least=1)
     used = usable_engine(given, engine, timers)
@@ -160,7 +162,13 @@ def _pool_jobs(
                 f"{where}submit_s={submit_s:g} is before that of job {found[-1].name!r}, listed above it: list jobs "
                 "in the order in which they are submitted"
             )
-        elastic = ElasticJob(least=least, most=most, start=least, checkpoint_every=every, **used)
+        ends_after = ends_after_steps(given, job.ends_after, where)
+        if ends_after is not None and not has_serving:
+            given.refuse(
+                f"{where}ends_after={ends_after}: steps behind the last demand of a serving, and this pool has none: "
+                "leave it out"
+            )
+        elastic = ElasticJob(least=least, most=most, start=least, checkpoint_every=every, ends_after=ends_after, **used)
         found.append(PoolJob(name=job.name, submit_s=submit_s, job=elastic))
     if found[0].submit_s > 0:
         given.refuse(

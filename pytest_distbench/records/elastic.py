@@ -109,6 +109,8 @@ class ElasticJob(Record, frozen=True, kw_only=True):
     what they need from a node that has it."""
     steps: Reader | None = None
     """Which lines of a script are steps; None: a body says so itself."""
+    ends_after: int | None = None
+    """Steps behind the last change: with the epoch of that step the training ends. None: when the body says so."""
     cores: int | None = None
     """Of this host, where there are fewer of them than nodes and the test asked for it: no clock means anything."""
     hold: bool = False
@@ -137,8 +139,9 @@ class ElasticJob(Record, frozen=True, kw_only=True):
     def __str__(self) -> str:
         engine = f"{self.engine} (in place of {self.in_place_of})" if self.in_place_of else self.engine
         timers = ", ".join(f"{name}={value:g}" for name, value in self.timers.items())
+        end = f", to its end {self.ends_after} steps later" if self.ends_after is not None else ""
         return (
-            f"{self.nodes} nodes, {self.start} at the start, {self.plan}{', held' if self.hold else ''}; "
+            f"{self.nodes} nodes, {self.start} at the start, {self.plan}{', held' if self.hold else ''}{end}; "
             f"{self._checkpoints}; engine {engine}, {timers}"
             + (f"; oversubscribed: {self.cores} cores" if self.cores is not None else "")
         )

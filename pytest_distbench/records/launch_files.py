@@ -122,6 +122,11 @@ class LaunchFiles:
         return self.directory / "checkpoints"
 
     @property
+    def last_step(self) -> Path:
+        """After which step of an elastic job its training may end; not there while its plan is not at its end."""
+        return self.directory / "last_step"
+
+    @property
     def trouble(self) -> Path:
         """Why what runs below a guardian did not come to its end; not there where it did."""
         return self.directory / "trouble.txt"

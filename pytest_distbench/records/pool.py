@@ -30,6 +30,11 @@ class PoolJob(Record, frozen=True, kw_only=True):
     submit_s: float
     job: ElasticJob
 
+    def __str__(self) -> str:
+        after = self.job.ends_after
+        end = f" to {after} steps behind the last demand" if after is not None else ""
+        return f"{self.name} on {self.job.nodes} nodes from {self.submit_s:g} s{end}"
+
 
 class Demand(Record, frozen=True, kw_only=True):
     """Requests per second from a moment on."""
@@ -75,7 +80,7 @@ class Pool(Record, frozen=True, kw_only=True):
 
     def __str__(self) -> str:
         words = [f"{self.slots} slots, {self.policy}"]
-        words += [f"{job.name} on {job.job.nodes} nodes from {job.submit_s:g} s" for job in self.jobs]
+        words += map(str, self.jobs)
         first = self.jobs[0].job
         words.append(f"engine {first.engine}" + (f" (in place of {first.in_place_of})" if first.in_place_of else ""))
         words += [str(self.serving)] if self.serving is not None else []

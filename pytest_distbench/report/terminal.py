@@ -19,6 +19,7 @@ from pytest_distbench.records.run import CaseResult
 from pytest_distbench.records.verdict import Verdict
 from pytest_distbench.report.doubts import doubt_lines
 from pytest_distbench.report.flaky import flaky_tests
+from pytest_distbench.report.header import about
 from pytest_distbench.report.layout import layout
 from pytest_distbench.report.rows import metric_text, name_in_file, quantity, words_for
 from pytest_distbench.report.tables import case_table, overview, telling_verdicts
@@ -69,6 +70,19 @@ def _lacks_baseline(result: CaseResult) -> bool:
     """Whether there is nothing stored to compare a case with, and there could be."""
     storable = [v for v in result.verdicts if METRIC_KINDS[v.better].is_judged]
     return bool(storable) and all(v.baseline is None and v.kind in _WITHOUT_BASELINE for v in storable)
+
+
+def left_out_line(ran: int, long_forms: int, *, seconds: float | None) -> str:
+    """What a run without the long forms has shown of the whole, and how to have all of it.
+
+    Args:
+        ran: tests.
+        long_forms: tests that were left out.
+        seconds: a run of all takes; None: nobody knows.
+    """
+    takes = f", about {about(seconds)}" if seconds is not None else ""
+    were = "long forms were" if long_forms != 1 else "long form was"
+    return f"{ran} of {ran + long_forms} tests: {long_forms} {were} left out; all: --distbench-full{takes}"
 
 
 def unused_lines(unused: Sequence[EntryName], *, pruned: bool) -> list[str]:

@@ -17,6 +17,7 @@ class WantedJob:
     submit_s: float
     params: Mapping[str, Any] | None
     seed: int
+    ends_after: int | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -40,7 +40,12 @@ class Training(abc.ABC):
     """
 
     def __init__(
-        self, rank: ElasticRank, job: ElasticJob, parts: Mapping[str, Any], note: Callable[[Line], None]
+        self,
+        rank: ElasticRank,
+        job: ElasticJob,
+        parts: Mapping[str, Any],
+        note: Callable[[Line], None],
+        last_step: Path,
     ) -> None:
         for name, part in parts.items():
             if name == _COUNTERS or not callable(getattr(part, "load_state_dict", None)):
@@ -50,6 +55,7 @@ class Training(abc.ABC):
         self._job = job
         self._parts = parts
         self._note = note
+        self._last_step_file = last_step
         self._told: dict[str, torch.Tensor | float] = {}
         self._memory = OptimizerMemory()
         self._ledger = Ledger(rank, parts, self._memory, note)
@@ -120,6 +126,8 @@ class Training(abc.ABC):
             if self._counts():
                 self._take_step(count, told, is_last=self.position + count == samples)
                 self._keep()
+                if self.position == 0 and self._job.ends_after is not None and self.step >= self._last_step():
+                    self._end_with(self.epoch)
         self._part()
 
     def end_after_epoch(self) -> None:
@@ -128,8 +136,18 @@ class Training(abc.ABC):
         For a body that has come to its goal. All ranks call it in the same step; who just leaves the loop has left out
         the samples that were still to come.
         """
-        self._end = self.epoch + 1
-        self._want(self._samples, self._end, is_end=True)
+        self._end_with(self.epoch + 1)
+
+    def _end_with(self, epochs: int) -> None:
+        self._end = epochs
+        self._want(self._samples, epochs, is_end=True)
+
+    def _last_step(self) -> float:
+        """The step after which the plan of the membership lets the training end; infinite: there is none yet."""
+        try:
+            return int(self._last_step_file.read_text())
+        except FileNotFoundError:
+            return math.inf
 
     def _want(self, samples: int, epochs: int, *, is_end: bool = False) -> None:
         rank = self._rank
@@ -292,6 +310,7 @@ class CheckpointTraining(Training):
         job: that it belongs to.
         parts: what must survive, by name.
         note: appends to the timeline.
+        last_step: file that says after which step it may end, where its plan is to say so.
         folder: of the checkpoints.
         every: steps between two.
     """
@@ -302,11 +321,12 @@ class CheckpointTraining(Training):
         job: ElasticJob,
         parts: Mapping[str, Any],
         note: Callable[[Line], None],
+        last_step: Path,
         *,
         folder: Path,
         every: int,
     ) -> None:
-        super().__init__(rank, job, parts, note)
+        super().__init__(rank, job, parts, note, last_step)
         self._folder = folder
         self._every = every
         self._has_begun = False
@@ -355,6 +375,9 @@ class CheckpointTraining(Training):
             return state[name]
         everybody = state[name]
         return _unpack(everybody[self._rank.rank]) if self._rank.rank < len(everybody) else None
+
+    def _last_step(self) -> float:
+        return self._rank.agree(super()._last_step())
 
     def _part(self) -> None:
         self._rank.barrier()  # rank 0, which hosts the group's store, must not be the first to go

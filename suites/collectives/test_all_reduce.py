@@ -5,14 +5,21 @@
 
 import pytest
 
+LONG = pytest.mark.full
 
-@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+
+@pytest.mark.distbench(takes="5 s")
+@pytest.mark.parametrize(
+    "dtype", ["float32", pytest.param("float16", marks=LONG), pytest.param("bfloat16", marks=LONG)]
+)
 def test_all_reduce(collective_sweep, tolerance, distbench, dtype):
     """By powers of two: 4 B to 64 MiB on CPUs, 1 KiB to 8 GiB on GPUs, as their memory allows."""
     sizes = "gpu" if distbench.device == "cuda" else "powers"
     collective_sweep("all_reduce", dtype=dtype, sizes=sizes, tolerance=tolerance)
 
 
+@LONG
+@pytest.mark.distbench(takes="9 s")
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 def test_mlbench_0a(collective_sweep, tolerance, distbench, dtype):
     """MLBench task 0a: ``numpy.logspace(0, 8, num=80)`` elements, 100 times each, up to 400 MB.

@@ -20,12 +20,16 @@ FORMS: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
+@pytest.mark.full
+@pytest.mark.distbench(takes="1.5 s")
 @pytest.mark.parametrize("form", FORMS)
 def test_form(collective_sweep, tolerance, form):
     collective, choices = FORMS[form]
     collective_sweep(collective, sizes="small", tolerance=tolerance, **choices)
 
 
+@pytest.mark.full
+@pytest.mark.distbench(takes="3 s")
 @pytest.mark.world_size(min=4)
 @pytest.mark.parametrize("group", ["half", "halves"])
 def test_groups(collective_sweep, tolerance, group):

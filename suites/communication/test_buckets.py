@@ -5,7 +5,8 @@ import pytest
 from pytest_distbench.workloads.buckets import RESNET50_BYTES
 
 
-@pytest.mark.parametrize("calls", ["each", "coalesced", "flattened"])
+@pytest.mark.distbench(takes="4 s")
+@pytest.mark.parametrize("calls", ["each", pytest.param("coalesced", marks=pytest.mark.full), "flattened"])
 def test_buckets(communication, tolerance, distbench, calls):
     """4 MiB on CPUs; on GPUs the gradients of a ResNet-50."""
     message_bytes = RESNET50_BYTES if distbench.device == "cuda" else 4 * 2**20

@@ -2,8 +2,13 @@
 
 import pytest
 
+LONG = pytest.mark.full
 
-@pytest.mark.parametrize("hook", ["none", "fp16", "bf16", "powersgd"])
+
+@pytest.mark.distbench(takes="1 s")
+@pytest.mark.parametrize(
+    "hook", ["none", "fp16", pytest.param("bf16", marks=LONG), pytest.param("powersgd", marks=LONG)]
+)
 def test_compression(communication, tolerance, distbench, hook):
     """Four square layers: 248 wide on CPUs, one bucket of DDP, 4096 on GPUs."""
     communication.compression(hook, width=4096 if distbench.device == "cuda" else 248, tolerance=tolerance)

@@ -36,10 +36,7 @@ class Curve:
 
 
 def train(rank: ElasticRank) -> None:
-    """Train ``rank.params["epochs"]`` epochs, over all generations together.
-
-    With ``ends_after={"nodes": 4, "steps": 60}`` it is over with the epoch in which so many nodes took so many steps.
-    """
+    """Train ``rank.params["epochs"]`` epochs, over all generations together."""
     make_deterministic(rank.seed)
     images, labels, test_images, test_labels = digits(rank.device)
     net = ResNet20().to(rank.device)
@@ -49,17 +46,14 @@ def train(rank: ElasticRank) -> None:
     for group in optimizer.param_groups:
         group["lr"] = LR_PER_NODE * rank.world_size
     model = net if rank.world_size == 1 else DistributedDataParallel(net)
-    most, least, steps = rank.params["epochs"], rank.params.get("ends_after", {}), 0
-    while training.epoch < most and not (least and rank.world_size == least["nodes"] and steps >= least["steps"]):
-        for chosen in training.batches(samples=len(images), batch=BATCH, epochs=training.epoch + 1):
-            if training.epoch > len(curve.values):  # the first step after an epoch
-                curve.values.append(accuracy_over_ranks(rank, net, test_images, test_labels))
-            loss = F.cross_entropy(model(images[chosen]), labels[chosen])
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
-            training.note(loss=loss)
-            steps += 1
+    for chosen in training.batches(samples=len(images), batch=BATCH, epochs=rank.params["epochs"]):
+        if training.epoch > len(curve.values):  # the first step after an epoch
+            curve.values.append(accuracy_over_ranks(rank, net, test_images, test_labels))
+        loss = F.cross_entropy(model(images[chosen]), labels[chosen])
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        training.note(loss=loss)
     curve.values.append(accuracy_over_ranks(rank, net, test_images, test_labels))
     for epoch, accuracy in enumerate(curve.values):
         rank.record("accuracy", accuracy, at={"epoch": epoch})

@@ -5,15 +5,21 @@ pool`` (policy, job, submitted, started, ended, workers over time, makespan, idl
 one slot per core: A needs one of the two, and B wants both. Gang scheduling leaves the other one idle while A trains.
 """
 
+import pytest
+
 from pytest_distbench.elastic import job
 
 TRAIN = "resnet20_elastic.py::train"
 
 
+@pytest.mark.full
+@pytest.mark.distbench(takes="45 s")
 def test_pool(elastic_pool, distbench, tolerance):
+    # A has to outlast B's start by far: a few seconds, which are many more steps on a GPU.
+    longer = 8 if distbench.device == "cuda" else 1
     jobs = [
-        job("A", TRAIN, nodes=1, params={"epochs": 20}),
-        job("B", TRAIN, nodes=(1, 2), params={"epochs": 24}, submit_s=1, seed=1),
+        job("A", TRAIN, nodes=1, params={"epochs": 20 * longer}),
+        job("B", TRAIN, nodes=(1, 2), params={"epochs": 24 * longer}, submit_s=1, seed=1),
     ]
     gang = elastic_pool(jobs, slots=2, policy="gang", engine="fast", name="gang", tolerance=tolerance)
     elastic = elastic_pool(jobs, slots=2, policy="elastic", engine="fast", name="elastic", tolerance=tolerance)

@@ -6,15 +6,18 @@ requests over HTTP that come as a seed draws them, whether or not those before h
 is left of the slots. Where the only two are in use, no replica is kept while there are no requests.
 """
 
+import pytest
+
 from pytest_distbench.elastic import job, serving
 
 
+@pytest.mark.distbench(takes="16 s")
 def test_serving(elastic_pool, tolerance):
     elastic_pool(
-        job("train", "resnet20_elastic.py::train", nodes=(1, 2), params={"epochs": 40}),
+        job("train", "resnet20_elastic.py::train", nodes=(1, 2), params={"epochs": 10_000}, ends_after=40),
         slots=2,
         policy="elastic",
         engine="fast",
-        serving=serving("resnet20_serving.py::load", demand=[(2, 20), (8, 40), (12, 0)], per_replica=60),
+        serving=serving("resnet20_serving.py::load", demand=[(1, 20), (4, 40), (7, 0)], per_replica=60),
         tolerance=tolerance,
     )

@@ -59,6 +59,10 @@ def test_a_long_form_is_left_out_unless_asked_for_and_the_header_tells_how_long_
 @pytest.mark.full
 def test_long(distbench):
     distbench.run(body, params={{"stand_in": {{"step": [0.02]}}}})
+
+@pytest.mark.parametrize("size", [1, pytest.param(2, marks=pytest.mark.full)])
+def test_sizes(distbench, size):
+    distbench.run(body, params={{"stand_in": {{"step": [0.02]}}}})
 """
     )
     short, long = run(made, "-rs"), run(made, "--distbench-full", "--distbench-update")
@@ -66,9 +70,23 @@ def test_long(distbench):
 
     short.stdout.fnmatch_lines(
         [
-            "distbench: 1 test; how long they take is known after their first run; 1 long form is left out *",
+            "distbench: 2 tests; how long they take is known after their first run; 2 long forms are left out *",
+            "2 of 4 tests: 2 long forms were left out; all: --distbench-full",
             "SKIPPED*not run: a long form: give --distbench-full",
         ]
     )
-    long.assert_outcomes(passed=2)
-    after.stdout.fnmatch_lines(["distbench: 1 test, about * s; 1 long form is left out (--distbench-full)"])
+    long.assert_outcomes(passed=4)
+    long.stdout.no_fnmatch_line("*long form*")
+    after.stdout.fnmatch_lines(
+        [
+            "distbench: 2 tests, about * s; 2 long forms are left out (--distbench-full)",
+            "2 of 4 tests: 2 long forms were left out; all: --distbench-full, about * s",
+        ]
+    )
+    after.stdout.no_fnmatch_line("*not used*")  # what is stored of long forms
+
+
+def test_a_run_of_long_forms_alone_says_how_to_have_them(project: Project) -> None:
+    made = project(TEST.replace("    def test", "    import pytest\n    @pytest.mark.full\n    def test"))
+
+    run(made).stdout.fnmatch_lines(["0 of 1 tests: 1 long form was left out; all: --distbench-full"])

@@ -58,6 +58,11 @@ TEST = """
         ("body, nodes=2, timers={'last_call_s': 0}", "*timers['last_call_s']=0; wanted a whole number of at least 1*"),
         ("body, nodes=2, timers={'last_call_s': 0.5}", "*timers['last_call_s']=0.5; wanted a whole number*"),
         ("body, nodes=2, timers={'heartbeat': 3}", "*unknown keyword heartbeat; known are last_call_s, *"),
+        ("body, nodes=2, ends_after=0", "*ends_after=0; wanted a whole number of at least 1*"),
+        (
+            "body, nodes=(1, 2), plan=cycle(3), ends_after=5",
+            "*ends_after=5: cycle(period_s=3, on=1, off=1) goes on until the training ends; give it times=*",
+        ),
         ("body, nodes=2, checkpoint_every=0", "*checkpoint_every=0; wanted a whole number of at least 1*"),
         (
             "body, nodes=2, checkpoint_every=10**30",

@@ -66,6 +66,14 @@ SERVES = "[A], **GIVEN, serving=serving(load, per_replica=10, demand={demand})"
             "*job 'C': submit_s=2 is before that of job 'B'*",
         ),
         ("[A, job('B', body, nodes=1, submit_s=-1)], **GIVEN", "*submit_s=-1; wanted a finite number of at least 0*"),
+        (
+            "job('B', body, nodes=1, ends_after=0), **GIVEN",
+            "*job 'B': ends_after=0; wanted a whole number of at least*",
+        ),
+        (
+            "job('B', body, nodes=1, ends_after=5), **GIVEN",
+            "*job 'B': ends_after=5: steps behind the last demand of a serving, and this pool has none: leave it out*",
+        ),
         ("[A], **GIVEN, compute='none'", "*compute='none'; wanted one of real, synthetic*"),
         ("[A], **GIVEN, oversubscribed=1", "*oversubscribed=1; wanted True or False*"),
         ("[A], **GIVEN, engine='slow'", "*engine='slow'; wanted one of stock*"),

@@ -15,7 +15,7 @@ from pytest_distbench.elastic import kill
 from pytest_distbench.errors import RecordingError
 from pytest_distbench.records.elastic import MembershipPlan
 from pytest_distbench.records.record import replace
-from pytest_distbench.records.timeline import Batch, Loaded, Progress, Saved, Stepped, read_timeline
+from pytest_distbench.records.timeline import Batch, Loaded, Progress, Saved, Stepped, Wanted, read_timeline
 from pytest_distbench.worker.elastic_rank import ElasticRank
 from pytest_distbench.worker.elastic_training import Training
 
@@ -29,8 +29,8 @@ def make_rank(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> MakeRank:
         monkeypatch.setenv(name, value)
     (tmp_path / "checkpoints").mkdir()
 
-    def make(generation: int = 0) -> ElasticRank:
-        job = replace(JOB, checkpoint_every=4)
+    def make(generation: int = 0, *, ends_after: int | None = None) -> ElasticRank:
+        job = replace(JOB, checkpoint_every=4, ends_after=ends_after)
         return ElasticRank(replace(make_plan(tmp_path), backend="fake", elastic=job), 1, generation)
 
     return make
@@ -110,6 +110,22 @@ def test_the_timeline_has_steps_losses_and_checkpoints_by_slot_and_generation(ma
         (1, 3, 2, 5, 0.25, 0.5),
     ]
     assert [line.step for line in lines if isinstance(line, Saved)] == [4]
+
+
+@pytest.mark.parametrize(("last", "steps"), [(1, 3), (3, 3), (4, 6), (None, 12)])
+def test_a_training_ends_with_the_epoch_of_the_step_that_the_plan_names(
+    make_rank: MakeRank, last: int | None, steps: int
+) -> None:
+    rank = make_rank(ends_after=10)
+    if last is not None:
+        (timeline(rank).parent / "last_step").write_text(f"{last}")
+    training = rank.training()
+    for _ in training.batches(samples=10, batch=3, epochs=4):
+        pass
+    asked = [line for line in read_timeline(timeline(rank)) if isinstance(line, Wanted)]
+
+    assert training.step == steps
+    assert (asked[-1].epochs, asked[-1].is_end) == (steps // 3, last is not None)
 
 
 def test_a_torn_checkpoint_is_passed_over_and_told(make_rank: MakeRank) -> None:

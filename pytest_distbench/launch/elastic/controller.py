@@ -15,6 +15,7 @@ from pytest_distbench.launch.elastic.progress import EXIT_S, STABLE_LINES, STABL
 from pytest_distbench.launch.elastic.schedule import changes_of, choose_slots, taken_after
 from pytest_distbench.launch.elastic.script import ScriptWatch
 from pytest_distbench.records.elastic import START, Change, ElasticJob
+from pytest_distbench.records.launch_files import LaunchFiles
 from pytest_distbench.records.timeline import (
     AgentEnded,
     Began,
@@ -27,6 +28,19 @@ from pytest_distbench.records.timeline import (
 )
 
 _LOOK_S = 0.02
+
+
+def let_end(timeline: Path, *, after: int) -> None:
+    """Let a training end with the epoch of a step; its workers look at the end of each epoch.
+
+    Args:
+        timeline: of the job.
+        after: number of the step.
+    """
+    path = LaunchFiles(timeline.parent).last_step
+    draft = path.with_suffix(".tmp")
+    draft.write_text(f"{after}")
+    draft.rename(path)
 
 
 class Controller:
@@ -102,6 +116,8 @@ class Controller:
             waiting.append((index, change))
         if waiting:
             self._settle(*waiting[-1])
+        if self._job.ends_after is not None:
+            let_end(self._path, after=self._progress.step + self._job.ends_after)
         while not self._progress.has_finished:
             self._look()
         self._wait_for_exit()

@@ -181,6 +181,16 @@ class PoolController:
                 self._ask(owner, asks)
             if grants := [slot for name, slot in decision.grants if name == owner]:
                 self._grant(owner, grants)
+        if self._is_at_rest and not (coming or decision.asks or decision.grants):
+            for job in here:
+                if job.holder.is_stable:
+                    job.let_end()
+
+    @property
+    def _is_at_rest(self) -> bool:
+        """Whether no demand is to come that would move slots, and nobody waits for an answer to one that was."""
+        serving = self._pool.serving
+        return serving is not None and self._demands == len(serving.demand) and self._replicas_wanted() == self._wanted
 
     def _ask(self, owner: str, slots: Sequence[int]) -> None:
         for slot in slots:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection
 from pathlib import Path
 
 from pytest_distbench.launch.elastic.allocation import Holder
+from pytest_distbench.launch.elastic.controller import let_end
 from pytest_distbench.launch.elastic.diagnosis import tell_split, tell_unstable
 from pytest_distbench.launch.elastic.engine import Engine
 from pytest_distbench.launch.elastic.progress import EXIT_S, CannotGoOn, Progress
@@ -51,6 +52,7 @@ class RunningJob:
         self._changed_t: float | None = None
         """When the change came that is not over; None: the job is stable, or not started."""
         self._finished_t: float | None = None
+        self._may_end = False
 
     @property
     def holder(self) -> Holder:
@@ -119,6 +121,12 @@ class RunningJob:
         for slot in freed:
             self.leaving.pop(slot, None)
         return freed | self._end()
+
+    def let_end(self) -> None:
+        """Let it end as many steps from now as it wants to, if it has not been told before."""
+        if self.wanted.job.ends_after is not None and not self._may_end:
+            self._may_end = True
+            let_end(self._path, after=self._progress.step + self.wanted.job.ends_after)
 
     def close(self) -> None:
         """End all its nodes."""

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from support.timelines import ERROR, JOB, LOST
 
-from pytest_distbench.elastic import crash, cycle, join, kill, stop
+from pytest_distbench.elastic import crash, cycle, join, kill, leave, stop
 from pytest_distbench.errors import ReadingError
 from pytest_distbench.launch.elastic.controller import Controller
 from pytest_distbench.launch.elastic.progress import CannotGoOn
@@ -140,10 +140,11 @@ def run(tmp_path: Path) -> Callable[..., MadeUp]:
         steps: int = 100,
         start: int = 1,
         hold: bool = False,
+        ends_after: int | None = None,
     ) -> MadeUp:
         engine = engine or MadeUp(tmp_path / "timeline", steps=steps)
         made = MembershipPlan(cycle=plan) if isinstance(plan, Cycle) else MembershipPlan(changes=plan)
-        job: ElasticJob = replace(JOB, most=3, start=start, plan=made, hold=hold)
+        job: ElasticJob = replace(JOB, most=3, start=start, plan=made, hold=hold, ends_after=ends_after)
         try:
             Controller(job, engine, engine.timeline, clock=engine.clock, sleep=engine.sleep).run()
         finally:
@@ -216,6 +217,19 @@ def test_a_cycle_goes_on_until_the_training_ends(run: Callable[..., MadeUp]) -> 
 
     assert engine.calls[:4] == ["join 0", "join 1", "leave 1", "join 1"]
     assert isinstance(read_timeline(engine.timeline)[0], Began)
+
+
+def test_a_training_may_end_so_many_steps_behind_the_last_change(run: Callable[..., MadeUp]) -> None:
+    engine = run([join(at_s=1), leave(at_s=1.5)], ends_after=30)
+    lines = read_timeline(engine.timeline)
+    last = [line.t for line in lines if isinstance(line, Stable)][-1]
+    then = max(line.step for line in lines if isinstance(line, Stepped) and line.t <= last)
+
+    assert int((engine.timeline.parent / "last_step").read_text()) == then + 30
+
+
+def test_a_training_that_ends_by_itself_is_not_told_when(run: Callable[..., MadeUp]) -> None:
+    assert not (run([join(at_s=1)]).timeline.parent / "last_step").exists()
 
 
 def test_a_training_that_ends_before_its_plan_has_failed(run: Callable[..., MadeUp]) -> None:

@@ -159,10 +159,19 @@ class World:
         self.at: list[tuple[float, Callable[[], None]]] = []
 
     def job(
-        self, name: str, least: int, most: int, *, steps: int = 100, submit_s: float = 0.0, settle_s: float = 30
+        self,
+        name: str,
+        least: int,
+        most: int,
+        *,
+        steps: int = 100,
+        submit_s: float = 0.0,
+        settle_s: float = 30,
+        ends_after: int | None = None,
     ) -> None:
         nodes = self.nodes[name] = Nodes(self, name, steps)
-        job = replace(JOB, least=least, most=most, start=least, timers={**JOB.timers, "settle_s": settle_s})
+        timers = {**JOB.timers, "settle_s": settle_s}
+        job = replace(JOB, least=least, most=most, start=least, timers=timers, ends_after=ends_after)
         wanted = PoolJob(name=name, submit_s=submit_s, job=job)
         self.jobs.append(RunningJob(wanted, nodes, nodes.timeline, clock=lambda: self.now))
 
@@ -242,6 +251,19 @@ def test_a_serving_takes_slots_when_its_demand_rises_and_gives_them_back(world: 
     assert held(lines, Asked, "train") == [1]
     assert held(lines, Granted, SERVING) == held(lines, Freed, SERVING) == [1]
     assert held(lines, Granted, "train") == [0, 1, 1]
+
+
+def test_a_training_may_end_so_many_steps_after_the_last_demand_has_given_its_slots_back(world: World) -> None:
+    world.job("train", 1, 2, steps=300, ends_after=40)
+    answered = Answered(t=0, number=0, intended_t=0, slot=1, busy_s=0.1)
+    world.at = [(111.0 + 0.1 * i, lambda: append(world.timeline, answered)) for i in range(100)]
+    serving = Serving(demand=[Demand(at_s=5, per_s=10), Demand(at_s=10, per_s=0)], per_replica=10)
+    world.run("elastic", 2, serving=serving)
+    lines = read_timeline(world.nodes["train"].timeline)
+    last = [line.t for line in lines if isinstance(line, Stable) and line.world_size == 2][-1]
+    then = max(line.step for line in lines if isinstance(line, Stepped) and line.t <= last)
+
+    assert int((world.folder / "last_step").read_text()) == then + 40
 
 
 def test_a_replica_stays_until_nobody_waits(world: World) -> None:
