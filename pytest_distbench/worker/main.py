@@ -165,8 +165,8 @@ class _Life:
                 with self.context.point(seed=seed) if len(plan.seeds) > 1 else contextlib.nullcontext():
                     bodies.call(body, self.context)
                     self.context.wait_for_queued()
-                    self.unseen_collectives += self.context.watch.unseen()
         self.context.check_complete()
+        self.unseen_collectives = self.context.watch.unseen()
         if self.context.only_structure and not self.context.watch.found:
             self.context.watch.since_mark(BODY)
 

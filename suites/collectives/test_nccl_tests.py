@@ -9,7 +9,7 @@ OUT = pytest.param(False, id="out-of-place", marks=pytest.mark.full)
 PLACES = pytest.mark.parametrize("in_place", [OUT, pytest.param(True, id="in-place")])
 
 
-@pytest.mark.distbench(takes="2 s")
+@pytest.mark.distbench(takes="1.2 s")
 @PLACES
 def test_all_reduce(collective_sweep, tolerance, in_place):
     collective_sweep("all_reduce", sizes="nccl-tests", in_place=in_place, tolerance=tolerance)

@@ -19,7 +19,7 @@ SENDING = [
 ]
 
 
-@pytest.mark.distbench(takes="1 s")
+@pytest.mark.distbench(takes="0.7 s")
 @pytest.mark.parametrize("collective", [*SENDING, "barrier"])
 def test_operation(collective_sweep, tolerance, distbench, collective):
     sizes = "gpu" if distbench.device == "cuda" else "small"

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.filterwarnings("default:engine stock in place of fast")
 TRAIN = "resnet20_elastic.py::train"
 
 
-@pytest.mark.distbench(takes="22 s")
+@pytest.mark.distbench(takes="18 s")
 def test_cycle(elastic, distbench, tolerance):
     """One of two nodes comes and goes; every sample of every epoch is trained on once, or this fails."""
     options = {"engine": "fast", "tolerance": tolerance}

@@ -9,7 +9,7 @@ import pytest
 STRUCTURE = ["fingerprint", "collectives", "sent_bytes", "parameter_bytes", "optimizer_bytes"]
 
 
-@pytest.mark.distbench(metrics=STRUCTURE, takes="1 s")
+@pytest.mark.distbench(metrics=STRUCTURE, takes="0.7 s")
 @pytest.mark.world_size(min=2)
 @pytest.mark.parametrize("way", ["ddp", "fsdp", "tp"])
 def test_transformer(distbench, way):

@@ -3,13 +3,13 @@
 import pytest
 
 
-@pytest.mark.distbench(takes="4 s")
+@pytest.mark.distbench(takes="2 s")
 def test_resnet20_digits(time_to_accuracy, tolerance):
     """ResNet-20 on the digits images to 97 %."""
     time_to_accuracy("resnet20.py::train", goal=0.97, params={"max_steps": 300}, tolerance=tolerance)
 
 
-@pytest.mark.distbench(takes="3 s")
+@pytest.mark.distbench(takes="1.7 s")
 def test_logistic_regression(time_to_accuracy, tolerance):
     """L2 logistic regression, even against odd digits, to 89 %, with five seeds."""
     params = {"max_steps": 600}

@@ -121,7 +121,7 @@ BODIES = """
                     dist.gather_object(text, found if rank.rank == 0 else None, dst=0)
                     dist.scatter_object_list([None], [text, text] if rank.rank == 0 else None, src=0)
                     (dist.recv_object_list if rank.rank else dist.send_object_list)([text], 1 - rank.rank)
-                    if i % 3 == 2:
+                    if i in (2, 5):
                         dist.broadcast_object_list([text], src=0)
 
     def starts(rank):
@@ -289,8 +289,8 @@ def test_pickled_objects_are_counted_without_their_sizes(launch: Launch) -> None
     assert differences(short, long) == []
     sent = [(c.op, c.message_bytes) for c in short.collectives["0"] if c.dtype == PICKLE]
     assert sent == [("broadcast", 0), ("all_gather", 0), ("gather", 0), ("scatter", 0), ("send", 0)]
-    [every_third] = short.course["0"].others
-    assert (every_third.every, [c.dtype for c in every_third.collectives or ()].count(PICKLE)) == (3, 6)
+    [every_third] = short.course["0"].others  # what is sent and received is not told of these steps
+    assert (every_third.every, [c.dtype for c in every_third.collectives or ()].count(PICKLE)) == (3, 5)
 
 
 @pytest.mark.spawn

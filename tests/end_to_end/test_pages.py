@@ -103,7 +103,7 @@ def test_every_line_of_the_tables_is_in_the_file_that_is_run() -> None:
     code = dict(steps(DOCS / "tests.md"))["test_table.py"]
     found = rows(DOCS / "tests.md")
 
-    assert len(found) == 18
+    assert len(found) == 19
     assert all(found)
     for row in found:
         for part in set(row) - NO_CODE_TO_RUN:
