@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import signal
+import threading
 import time
 from collections.abc import Generator, Iterator
 from pathlib import Path
@@ -450,9 +453,23 @@ def pytest_unconfigure(config: pytest.Config) -> None:
     state = config.stash.get(STATE, None)
     if state is None:
         return
-    for session in state.sessions:
-        session.launching.close()
+    with _without_interrupts():
+        for session in state.sessions:
+            session.launching.close()
     state.session = state.session_on_cpu = None
+
+
+@contextlib.contextmanager
+def _without_interrupts() -> Iterator[None]:
+    """Finish what takes a moment: a Ctrl-C in it would leave processes and files, and save nobody time."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler if before is None else before)
 
 
 def _backend_of(item: pytest.Item) -> str:

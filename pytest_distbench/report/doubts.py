@@ -21,6 +21,20 @@ def doubt_lines(results: Sequence[CaseResult]) -> list[str]:
     return [*_movement(results), *_too_good(results), *_out_of_reach(results)]
 
 
+def still_curves(results: Sequence[CaseResult]) -> list[str]:
+    """Curves of learning that never move: the code computes a constant, and no fault of the training would show."""
+    found = {
+        f"{result.case.title} {measured.key}": measured.series
+        for result in results
+        for measured in result.launches[-1].measurements
+        if measured.better == "curve" and len(measured.series) > 1 and len(set(measured.series)) == 1
+    }
+    return [
+        f"? {name}: all {len(series)} values are {series[0]:g}: a training that learns nothing shows no fault"
+        for name, series in found.items()
+    ]
+
+
 def _too_good(results: Sequence[CaseResult]) -> list[str]:
     """Improvements that are rather another number: a unit, a pattern, or where the clock begins."""
     found = [

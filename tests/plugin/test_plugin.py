@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import signal
 import textwrap
 from collections.abc import Callable
 
@@ -11,6 +12,7 @@ import pytest
 from support.projects import EXIT_USAGE, TEST, Project, run, stored
 
 from pytest_distbench.machine import hardware
+from pytest_distbench.plugin import _without_interrupts
 
 
 def test_without_a_baseline_a_test_passes_as_new_and_says_how_to_record(project: Project) -> None:
@@ -480,3 +482,11 @@ def test_a_store_that_pytest_takes_for_a_test_is_refused_before_names_change(pro
     apart.stderr.fnmatch_lines(["*--distbench-baselines store: pytest takes the folder for one of the tests*"])
     assert apart.ret == EXIT_USAGE
     assert joined.ret == 0
+
+
+def test_an_interrupt_while_a_run_cleans_up_leaves_nothing_undone() -> None:
+    before = signal.getsignal(signal.SIGINT)
+    with _without_interrupts():
+        signal.raise_signal(signal.SIGINT)
+
+    assert signal.getsignal(signal.SIGINT) is before
