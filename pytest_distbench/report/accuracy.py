@@ -4,23 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from statistics import median
+from typing import NamedTuple
 
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.run import CaseResult
-from pytest_distbench.report.section import Cell, Section
-from pytest_distbench.store.rows import Column
+from pytest_distbench.report.section import Cell, Column, TableKind, number
 
 _NAME = "accuracy"
 _AT = "epoch"
 _IN_TRAINING = ", in training"
+"""What ``training.note(accuracy=...)`` told of is of the batches trained on, and its column says so."""
 
 
-def accuracy_section(results: Sequence[CaseResult]) -> Section:
-    """A row per epoch of a test, a column per run that recorded ``accuracy`` at each epoch; medians over launches.
+class AccuracyRow(NamedTuple):
+    """One epoch of a test, with all its runs: name -> epoch -> values of its launches."""
 
-    What ``training.note(accuracy=...)`` told of is of the batches trained on, and its column says so.
-    A test with one such run has nothing to show side by side.
-    """
+    test: str
+    epoch: int
+    runs: dict[str, dict[int, list[float]]]
+
+
+def _rows(results: Sequence[CaseResult]) -> list[AccuracyRow]:
+    """A test with one such run has nothing to show side by side."""
     tests: dict[str, dict[str, dict[int, list[float]]]] = {}
     for result in results:
         for launch, measurement in ((each, m) for each in result.launches for m in each.measurements):
@@ -28,16 +33,34 @@ def accuracy_section(results: Sequence[CaseResult]) -> Section:
                 runs = tests.setdefault(result.case.test, {})
                 epochs = runs.setdefault(_run_of(result) + _IN_TRAINING * _is_noted(launch), {})
                 epochs.setdefault(int(measurement.at[_AT]), []).append(measurement.value)
-    tests = {test: runs for test, runs in tests.items() if len(runs) > 1}
-    names = list(dict.fromkeys(name for runs in tests.values() for name in runs))
-    rows = []
-    for test, runs in tests.items():
-        for epoch in sorted({epoch for epochs in runs.values() for epoch in epochs}):
-            found = [runs.get(name, {}).get(epoch) for name in names]
-            cells = [Cell(None, "-") if each is None else Cell(median(each), f"{median(each):.4f}") for each in found]
-            rows.append([Cell(test, test.rpartition("::")[2]), Cell(epoch, str(epoch)), *cells])
-    columns: dict[str, Column] = {"test": str, "epoch": int, **dict.fromkeys(names, float)}
-    return Section(columns=columns, headings=["test", "epoch", *names], rows=rows)
+    return [
+        AccuracyRow(test, epoch, runs)
+        for test, runs in tests.items()
+        if len(runs) > 1
+        for epoch in sorted({epoch for epochs in runs.values() for epoch in epochs})
+    ]
+
+
+def _column(run: str) -> Column[AccuracyRow]:
+    def cell(row: AccuracyRow) -> Cell:
+        found = row.runs.get(run, {}).get(row.epoch)
+        return number(median(found) if found else None, ".4f")
+
+    return Column(run, float, run, cell)
+
+
+ACCURACY: TableKind[AccuracyRow] = TableKind(
+    summary=(
+        "A row per epoch of a test, a column per run that recorded ``accuracy`` at each epoch; medians over launches."
+    ),
+    rows=_rows,
+    columns=[
+        Column("test", str, "test", lambda row: Cell(row.test, row.test.rpartition("::")[2])),
+        Column("epoch", int, "epoch", lambda row: row.epoch),
+    ],
+    further=lambda rows: list(map(_column, dict.fromkeys(run for row in rows for run in row.runs))),
+    needs="two runs of a test that record accuracy at each epoch",
+)
 
 
 def _is_noted(launch: LaunchRecord) -> bool:

@@ -1,8 +1,8 @@
-"""The sweeps of a run as nccl-tests tells them: a row per message, out of place and in place side by side."""
+"""The table of sweeps as nccl-tests tells them: a row per message, out of place and in place side by side."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean
 
@@ -10,6 +10,7 @@ from pytest_distbench.records.kinds import VERDICT_KINDS
 from pytest_distbench.records.metric import Scalar
 from pytest_distbench.records.run import CaseResult
 from pytest_distbench.records.verdict import Verdict
+from pytest_distbench.report.section import Cell, Column, TableKind, microseconds, number
 from pytest_distbench.report.sweep import SweepPoint, refusals, sweep_points
 
 _HOW = ("cache", "group", "together", "parts", "over_ranks", "buffers")
@@ -162,3 +163,54 @@ def footer(rows: Sequence[CollectiveRow]) -> list[str]:
             whose = f"  {collective}, {backend}, {ranks} ranks" if len(programs) > 1 else ""
             lines.append(f"# Avg bus bandwidth    : {mean:g}{whose}")
     return lines
+
+
+def _placement(name: str, *, in_place: bool) -> list[Column[CollectiveRow]]:
+    """What was measured in one placement: people see no columns of what no row has."""
+
+    def column(
+        what: str, heading: str, cell: Callable[[SweepPoint], Cell], has: Callable[[SweepPoint], bool] = lambda _: True
+    ) -> Column[CollectiveRow]:
+        return Column(
+            f"{name}_{what}",
+            float,
+            lambda rows: heading if any(in_place in row.sides and has(row.sides[in_place]) for row in rows) else None,
+            lambda row: cell(row.sides[in_place]) if in_place in row.sides else Cell(None, ""),
+        )
+
+    return [
+        column("time_s", f"{name.replace('_', '-')} time(us)", lambda point: microseconds(point.time_s, ".2f")),
+        column("algbw_gb_per_s", "algbw(GB/s)", lambda point: number(point.algbw, ".3f")),
+        column("busbw_gb_per_s", "busbw(GB/s)", lambda point: number(point.busbw, ".3f")),
+        column(
+            "busbw_share",
+            "of peak",
+            lambda point: number(point.busbw_share, ".1%"),
+            has=lambda point: point.busbw_share is not None,
+        ),
+        column("wrong_elements", "#wrong", lambda point: number(point.wrong_elements, ".0f", nothing="N/A")),
+    ]
+
+
+COLLECTIVES: TableKind[CollectiveRow] = TableKind(
+    summary="Every message of every sweep as nccl-tests prints it, with its two last lines.",
+    rows=collective_rows,
+    columns=[
+        Column("test", str, None, lambda row: row.kind.test),
+        Column("collective", str, "collective", lambda row: row.kind.collective),
+        Column("backend", str, "backend", lambda row: row.kind.backend),
+        Column("mode", str, "mode", lambda row: Cell(row.kind.mode, f"{row.kind.mode} {row.kind.how}".rstrip())),
+        Column("how", str, None, lambda row: row.kind.how),
+        Column("world_size", int, "ranks", lambda row: row.kind.world_size),
+        Column("message_bytes", int, "size(B)", lambda row: number(row.message_bytes, "", nothing="")),
+        Column("count", int, "count", lambda row: number(row.count, "", nothing="")),
+        Column("type", str, "type", lambda row: row.kind.dtype),
+        Column("redop", str, "redop", lambda row: row.kind.redop),
+        Column("root", str, "root", lambda row: row.kind.root),
+        *_placement("out_of_place", in_place=False),
+        *_placement("in_place", in_place=True),
+        Column("verdict", str, "verdict", lambda row: row.verdict),
+        Column("note", str, lambda rows: "note" if any(row.note for row in rows) else None, lambda row: row.note),
+    ],
+    footer=lambda rows: footer(rows) if rows else (),
+)

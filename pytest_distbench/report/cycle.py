@@ -8,8 +8,7 @@ from typing import NamedTuple
 from pytest_distbench.records.elastic import ChangeResult, ElasticJob, ElasticResult, EpochResult
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.run import CaseResult
-from pytest_distbench.report.section import Cell, Section, plain
-from pytest_distbench.store.rows import Column
+from pytest_distbench.report.section import LAUNCH, TEST, Column, TableKind, number
 
 SETUP_PARTS = ("import", "group_init", "build", "checkpoint_load")
 """Of a recovery: what the processes that began anew did before their first step."""
@@ -33,40 +32,63 @@ def setup_name(job: ElasticJob) -> str:
     return f"{job.least}:{job.most - job.least} ({job.plan})" if job.plan.changes else f"{job.start}:0"
 
 
-def cycle_section(results: Sequence[CaseResult]) -> Section:
-    """Every epoch and every event of an elastic run, beside the fixed run of the same test: who lost how much."""
-    fixed = {result.nodeid: (launch, job) for result, launch, job in _jobs(results) if _is_fixed(job.job)}
-    rows = []
-    sides: set[tuple[str, str]] = set()
+class CycleRow(NamedTuple):
+    """What a launch of an elastic run did, and the same of the fixed run of its test; the names of both runs."""
+
+    result: CaseResult
+    launch: LaunchRecord
+    mine: _Row
+    other: _Row | None
+    sides: tuple[str, str]
+
+    @property
+    def epoch(self) -> str:
+        """Its number; empty where it is none."""
+        return self.mine.epoch if self.mine.compares and self.mine.epoch.isdecimal() else ""
+
+    @property
+    def other_s(self) -> float | None:
+        """What the fixed run took."""
+        return None if self.other is None else self.other.seconds
+
+    @property
+    def difference_s(self) -> float | None:
+        """How much longer it took."""
+        return None if self.other is None else self.mine.seconds - self.other.seconds
+
+
+def _cycle_rows(results: Sequence[CaseResult]) -> Iterator[CycleRow]:
+    fixed = {result.nodeid: job for result, _, job in _jobs(results) if _is_fixed(job.job)}
     for result, launch, job in _jobs(results):
         if _is_fixed(job.job):
             continue
         beside = fixed.get(result.nodeid)
-        theirs = {row.epoch: row for row in _rows(beside[1])} if beside is not None else {}
-        sides.add((f"Ondemand {beside[1].job.start}" if beside is not None else "Ondemand", _elastic_name(job.job)))
+        theirs = {row.epoch: row for row in _rows(beside)} if beside is not None else {}
+        sides = (f"Ondemand {beside.job.start}" if beside is not None else "Ondemand", _elastic_name(job.job))
         for mine in _rows(job):
-            other = theirs.get(mine.epoch) if mine.compares else None
-            difference = None if other is None else mine.seconds - other.seconds
-            number = mine.epoch if mine.compares and mine.epoch.isdecimal() else ""
-            rows.append(
-                [
-                    plain(number),
-                    plain("" if other is None else other.text),
-                    _perf(None if other is None else other.seconds),
-                    plain(mine.text),
-                    _perf(mine.seconds),
-                    Cell(difference, "" if difference is None else f"{difference:+.5f}"),
-                    Cell(result.nodeid, result.case.title),
-                    Cell(launch.index, str(launch.index + 1)),
-                ]
-            )
-    columns: dict[str, Column] = {
-        "epoch": str, "ondemand": str, "ondemand_s": float, "elastic": str, "elastic_s": float, "difference_s": float,
-        "test": str, "launch": int,
-    }  # fmt: skip
-    [(first, second)] = sides if len(sides) == 1 else [("Ondemand", "Elastic")]
-    headings = ["Epoch", first, "Perf", second, "Perf", "Difference (s)", "test", "launch"]
-    return Section(columns=columns, headings=headings, rows=rows)
+            yield CycleRow(result, launch, mine, theirs.get(mine.epoch) if mine.compares else None, sides)
+
+
+def _sides(rows: Sequence[CycleRow]) -> tuple[str, str]:
+    """What stands above them, where all rows are of the same two."""
+    sides = {row.sides for row in rows}
+    return sides.pop() if len(sides) == 1 else ("Ondemand", "Elastic")
+
+
+CYCLE: TableKind[CycleRow] = TableKind(
+    summary="Every epoch and every event of an elastic run, beside the fixed run of the same test: who lost how much.",
+    rows=lambda results: list(_cycle_rows(results)),
+    columns=[
+        Column("epoch", str, "Epoch", lambda row: row.epoch),
+        Column("ondemand", str, lambda rows: _sides(rows)[0], lambda row: "" if row.other is None else row.other.text),
+        Column("ondemand_s", float, "Perf", lambda row: number(row.other_s, ".5f", nothing="")),
+        Column("elastic", str, lambda rows: _sides(rows)[1], lambda row: row.mine.text),
+        Column("elastic_s", float, "Perf", lambda row: number(row.mine.seconds, ".5f")),
+        Column("difference_s", float, "Difference (s)", lambda row: number(row.difference_s, "+.5f", nothing="")),
+        TEST,
+        LAUNCH,
+    ],
+)
 
 
 def _elastic_name(job: ElasticJob) -> str:
@@ -104,10 +126,6 @@ def _epoch_text(epoch: EpochResult) -> str:
     told = [("loss", epoch.loss), ("accuracy", epoch.accuracy), ("top_5_accuracy", epoch.top5)]
     numbers = "".join(f" {name}: {value:.4f}" for name, value in told if value is not None)
     return f"Epoch {epoch.epoch} took {epoch.seconds:.2f}{numbers}"
-
-
-def _perf(seconds: float | None) -> Cell:
-    return Cell(seconds, "" if seconds is None else f"{seconds:.5f}")
 
 
 def _jobs(results: Sequence[CaseResult]) -> Iterator[tuple[CaseResult, LaunchRecord, ElasticResult]]:

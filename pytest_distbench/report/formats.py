@@ -1,8 +1,8 @@
-"""The formats a table of a run can be written in: a new format is one row here."""
+"""The formats a run, or a table of it, can be written in: a new format is one row here."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import BinaryIO
 
@@ -12,31 +12,44 @@ from pytest_distbench.report.layout import layout
 from pytest_distbench.report.markdown import escape_markdown, row_line, table_head
 from pytest_distbench.report.nccl_json import write_nccl_json
 from pytest_distbench.report.section import Section
+from pytest_distbench.report.trace import write_trace
 from pytest_distbench.store.tables import as_text, write_csv, write_parquet
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Format:
-    """A way to write a table.
+    """A way to write a run.
 
     Attributes:
-        write: the table, of a run, into a file.
+        write: a run into a file, with its tables by name: all that have rows, or the one that was asked for.
         is_text: whether it may go to a terminal.
-        table: the only one it is for; empty: any.
+        is_whole: whether it is of the whole run; else of one table, which ``--table`` names.
+        opens_in: what shows the file, for people; empty: they know.
     """
 
-    write: Callable[[Section, RunRecord, BinaryIO], None]
+    write: Callable[[RunRecord, Mapping[str, Section], BinaryIO], None]
     is_text: bool = True
-    table: str = ""
+    is_whole: bool = False
+    opens_in: str = ""
 
 
-def _write_text(section: Section, _record: RunRecord, out: BinaryIO) -> None:
+def _of_table(
+    write: Callable[[Section, BinaryIO], None],
+) -> Callable[[RunRecord, Mapping[str, Section], BinaryIO], None]:
+    def write_tables(_record: RunRecord, sections: Mapping[str, Section], out: BinaryIO) -> None:
+        for section in sections.values():
+            write(section, out)
+
+    return write_tables
+
+
+def _write_text(section: Section, out: BinaryIO) -> None:
     with as_text(out) as text:
         text.writelines(f"{escape(line)}\n" for line in layout(section.header, section.texts, left=3))
         text.writelines(f"{escape(line)}\n" for line in section.footer)
 
 
-def _write_markdown(section: Section, _record: RunRecord, out: BinaryIO) -> None:
+def _write_markdown(section: Section, out: BinaryIO) -> None:
     with as_text(out) as text:
         text.writelines(f"{line}\n" for line in [*table_head(section.header, left=3), *map(row_line, section.texts)])
         if section.footer:
@@ -44,10 +57,15 @@ def _write_markdown(section: Section, _record: RunRecord, out: BinaryIO) -> None
 
 
 FORMATS: dict[str, Format] = {
-    "text": Format(write=_write_text),
-    "markdown": Format(write=_write_markdown),
-    "csv": Format(write=lambda section, _record, out: write_csv(section.table, out, show=escape_cell)),
-    "parquet": Format(write=lambda section, _record, out: write_parquet(section.table, out), is_text=False),
-    "nccl-tests-json": Format(write=lambda _section, record, out: write_nccl_json(record, out), table="collectives"),
+    "text": Format(write=_of_table(_write_text)),
+    "markdown": Format(write=_of_table(_write_markdown)),
+    "csv": Format(write=_of_table(lambda section, out: write_csv(section.table, out, show=escape_cell))),
+    "parquet": Format(write=_of_table(lambda section, out: write_parquet(section.table, out)), is_text=False),
+    "nccl-tests-json": Format(write=lambda record, _sections, out: write_nccl_json(record, out), is_whole=True),
+    "trace": Format(
+        write=lambda record, _sections, out: write_trace(record, out),
+        is_whole=True,
+        opens_in="chrome://tracing or ui.perfetto.dev",
+    ),
 }
 """By the name that ``--format`` takes."""

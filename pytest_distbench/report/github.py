@@ -12,7 +12,7 @@ from pytest_distbench.report.escape import escape_lines
 from pytest_distbench.report.flaky import flaky_tests
 from pytest_distbench.report.markdown import escape_markdown, row_line, table_head
 from pytest_distbench.report.rows import metric_text, name_in_file
-from pytest_distbench.report.sections import verdict_section
+from pytest_distbench.report.verdicts import VERDICTS
 
 MAX_SUMMARY_BYTES = 900 * 1024
 """GitHub drops a step's whole summary above 1024 KiB."""
@@ -42,7 +42,7 @@ def append_summary(path: Path, results: Sequence[CaseResult]) -> None:
 
 def summary(results: Sequence[CaseResult], *, max_bytes: int) -> str:
     """The Markdown table; rows that do not fit are counted in its last line."""
-    table = verdict_section(results)
+    table = VERDICTS.section(results)
     device = f"{results[0].environment.device}, {results[0].environment.platform}" if results else "nothing measured"
     failed = sum(v.is_failure for result in results for v in result.verdicts if v.is_judged)
     counted = [f"{failed} of {len(table.rows)} metrics failed"]

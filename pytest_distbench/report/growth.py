@@ -4,41 +4,68 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from pytest_distbench.judging.structure import UNITS, Structure, structure_of
 from pytest_distbench.records.run import CaseResult
 from pytest_distbench.report.rows import quantity
+from pytest_distbench.report.section import Cell, Column, TableKind
 
 _WORLD_SIZE = re.compile(r"@?\bws\d+\b-?|-ws\d+\b")
 
-Row = tuple[str, str, int, Structure]
-"""Test, loop, ranks, and what one of them sends and holds."""
+
+class GrowthRow(NamedTuple):
+    """What a rank sends and holds in a loop of a test at one world size, and what at the smallest."""
+
+    test: str
+    loop: str
+    ranks: int
+    structure: Structure
+    least: Structure
 
 
-def growth_rows(results: Sequence[CaseResult]) -> list[Row]:
+def growth_rows(results: Sequence[CaseResult]) -> list[GrowthRow]:
     """Of every loop that was looked at with several world sizes, tests together and ascending in their ranks."""
-    rows = [
-        (_test_of(result), loop, result.case.world_size, structure_of(fingerprint))
-        for result in results
-        for launch in result.launches[:1]
-        for loop, fingerprint in launch.fingerprints.items()
-        if not fingerprint.missing
+    found: dict[tuple[str, str], list[tuple[int, Structure]]] = {}
+    for result in results:
+        for launch in result.launches[:1]:
+            for loop, fingerprint in launch.fingerprints.items():
+                if not fingerprint.missing:
+                    sizes = found.setdefault((_test_of(result), loop), [])
+                    sizes.append((result.case.world_size, structure_of(fingerprint)))
+    for sizes in found.values():
+        sizes.sort(key=lambda size: size[0])
+    return [
+        GrowthRow(test, loop, ranks, structure, least=sizes[0][1])
+        for (test, loop), sizes in found.items()
+        for ranks, structure in sizes
+        if sizes[0][0] < sizes[-1][0]
     ]
-    sizes: dict[tuple[str, str], set[int]] = {}
-    for row in rows:
-        sizes.setdefault(row[:2], set()).add(row[2])
-    order = list(sizes)
-    grown = [row for row in rows if len(sizes[row[:2]]) > 1]
-    return sorted(grown, key=lambda row: (order.index(row[:2]), row[2]))
 
 
-def growth_text(name: str, row: Row, rows: Sequence[Row]) -> str:
-    """A number of a row, and how many times that of the fewest ranks it is."""
-    value = getattr(row[3], name)
-    least = next(other for other in rows if other[:2] == row[:2])
-    base = getattr(least[3], name)
-    text = quantity(value, UNITS[name])
-    return text if least is row or not base else f"{text} (x{value / base:.3g})"
+def _column(name: str, heading: str) -> Column[GrowthRow]:
+    def cell(row: GrowthRow) -> Cell:
+        value, base = getattr(row.structure, name), getattr(row.least, name)
+        text = quantity(value, UNITS[name])
+        return Cell(value, text if row.least is row.structure or not base else f"{text} (x{value / base:.3g})")
+
+    return Column(name, int, heading, cell)
+
+
+GROWTH: TableKind[GrowthRow] = TableKind(
+    summary="What an iteration sends and a rank holds, by world size, with the factor to the smallest.",
+    rows=growth_rows,
+    columns=[
+        Column("test", str, "test", lambda row: row.test),
+        Column("of", str, "of", lambda row: row.loop),
+        Column("world_size", int, "ranks", lambda row: row.ranks),
+        _column("collectives", "collectives"),
+        _column("sent_bytes", "sent"),
+        _column("parameter_bytes", "parameters"),
+        _column("optimizer_bytes", "optimizer state"),
+    ],
+    needs="tests that ran at several world sizes",
+)
 
 
 def _test_of(result: CaseResult) -> str:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 from pytest_distbench.records.launch import LaunchRecord
-from pytest_distbench.records.pool import SERVING, PoolResult
+from pytest_distbench.records.pool import SERVING, Moment, PoolJobResult, PoolResult
 from pytest_distbench.records.run import CaseResult
-from pytest_distbench.report.section import Cell, Section, plain
-from pytest_distbench.store.rows import Column
-from pytest_distbench.units import format_seconds
+from pytest_distbench.report.section import LAUNCH, TEST, Cell, Column, TableKind, number, seconds
 
 _WIDTH = 72
 """Characters of a picture."""
@@ -17,79 +16,92 @@ _FREE, _IDLE = ".", "-"
 _LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
 
-def pool_section(results: Sequence[CaseResult]) -> Section:
-    """Every job of every pool: when it came, began and ended, and on how many workers it trained."""
-    rows = []
-    footer: list[str] = []
-    for result, launch, pool in _pools(results):
-        for job in pool.jobs:
-            wait = None if job.started_s is None else job.started_s - job.submitted_s
-            jct = None if job.ended_s is None else job.ended_s - job.submitted_s
-            rows.append(
-                [
-                    Cell(result.nodeid, result.case.title),
-                    Cell(launch.index, str(launch.index + 1)),
-                    plain(_policy(pool)),
-                    plain(job.name),
-                    _moment(job.submitted_s),
-                    _moment(job.started_s),
-                    _moment(job.ended_s),
-                    _seconds(wait),
-                    _seconds(jct),
-                    plain(", ".join(f"{workers} from {since:.1f}" for since, workers in job.workers)),
-                    _seconds(pool.makespan_s),
-                    _seconds(pool.idle_gap_s),
-                    _share(pool.allocated),
-                    _share(pool.productive),
-                ]
+class PoolRow(NamedTuple):
+    """One job of one launch of a pool."""
+
+    result: CaseResult
+    launch: LaunchRecord
+    pool: PoolResult
+    job: PoolJobResult
+
+    def since_submission(self, moment_s: float | None) -> float | None:
+        """Seconds from the submission of the job to a moment."""
+        return None if moment_s is None else moment_s - self.job.submitted_s
+
+
+def _pictures(rows: Sequence[PoolRow]) -> Iterator[str]:
+    for row in rows:
+        if row.job is row.pool.jobs[0]:
+            yield from ("", f"{row.result.case.title}, launch {row.launch.index + 1}:", *picture(row.pool))
+
+
+POOLS: TableKind[PoolRow] = TableKind(
+    summary="Every job of every pool: when it came, began and ended, and on how many workers it trained.",
+    rows=lambda results: [PoolRow(*of, job) for of in _pools(results) for job in of[2].jobs],
+    columns=[
+        TEST,
+        LAUNCH,
+        Column("policy", str, "policy", lambda row: _policy(row.pool)),
+        Column("job", str, "job", lambda row: row.job.name),
+        Column("submitted_s", float, "submitted", lambda row: number(row.job.submitted_s, ".1f")),
+        Column("started_s", float, "started", lambda row: number(row.job.started_s, ".1f")),
+        Column("ended_s", float, "ended", lambda row: number(row.job.ended_s, ".1f")),
+        Column("queue_wait_s", float, "queue wait", lambda row: seconds(row.since_submission(row.job.started_s))),
+        Column("jct_s", float, "jct", lambda row: seconds(row.since_submission(row.job.ended_s))),
+        Column("workers", str, "workers over time", lambda row: _workers(row.job)),
+        Column("makespan_s", float, "makespan", lambda row: seconds(row.pool.makespan_s)),
+        Column("idle_gap_s", float, "idle gap", lambda row: seconds(row.pool.idle_gap_s)),
+        Column("allocated", float, "allocated", lambda row: number(row.pool.allocated, ".3f")),
+        Column("productive", float, "productive", lambda row: number(row.pool.productive, ".3f")),
+    ],
+    footer=lambda rows: list(_pictures(rows)),
+)
+
+
+def _workers(job: PoolJobResult) -> str:
+    return ", ".join(f"{workers} from {since:.1f}" for since, workers in job.workers)
+
+
+class ServingRow(NamedTuple):
+    """A stretch of time of one launch of a pool with a serving."""
+
+    result: CaseResult
+    launch: LaunchRecord
+    pool: PoolResult
+    moment: Moment
+
+
+def _preemptions(rows: Sequence[ServingRow]) -> Iterator[str]:
+    for row in rows:
+        for preemption in row.pool.preemptions if row.moment is row.pool.moments[0] else ():
+            yield (
+                f"at {preemption.at_s:.2f} s {preemption.replicas} more wanted: slots free after "
+                f"{seconds(preemption.free_s).text}, serving ready after {seconds(preemption.ready_s).text}"
             )
-        footer += ["", f"{result.case.title}, launch {launch.index + 1}:", *picture(pool)]
-    columns: dict[str, Column] = {
-        "test": str, "launch": int, "policy": str, "job": str, "submitted_s": float, "started_s": float,
-        "ended_s": float, "queue_wait_s": float, "jct_s": float, "workers": str, "makespan_s": float,
-        "idle_gap_s": float, "allocated": float, "productive": float,
-    }  # fmt: skip
-    headings = [
-        "test", "launch", "policy", "job", "submitted", "started", "ended", "queue wait", "jct", "workers over time",
-        "makespan", "idle gap", "allocated", "productive",
-    ]  # fmt: skip
-    return Section(columns=columns, headings=headings, rows=rows, footer=footer)
 
 
-def serving_section(results: Sequence[CaseResult]) -> Section:
-    """Every stretch of time of a pool with a serving: who had slots, and how soon requests had their answers."""
-    rows = []
-    footer: list[str] = []
-    for result, launch, pool in _pools(results):
-        rows += [
-            [
-                Cell(result.nodeid, result.case.title),
-                Cell(launch.index, str(launch.index + 1)),
-                Cell(moment.begin_s, f"{moment.begin_s:.2f} to {moment.end_s:.2f}"),
-                Cell(moment.end_s, ""),
-                Cell(moment.per_s, f"{moment.per_s:g}"),
-                Cell(moment.serving, str(moment.serving)),
-                Cell(moment.training, str(moment.training)),
-                Cell(moment.serving + moment.training, str(moment.serving + moment.training)),
-                Cell(pool.pool.slots, str(pool.pool.slots)),
-                Cell(moment.requests, str(moment.requests)),
-                _seconds(moment.p95_s),
-            ]
-            for moment in pool.moments
-        ]
-        footer += [
-            f"at {preemption.at_s:.2f} s {preemption.replicas} more wanted: slots free after "
-            f"{_seconds(preemption.free_s).text}, serving ready after {_seconds(preemption.ready_s).text}"
-            for preemption in pool.preemptions
-        ]
-    columns: dict[str, Column] = {
-        "test": str, "launch": int, "begin_s": float, "end_s": float, "asked_per_s": float, "serving": int,
-        "training": int, "total": int, "capacity": int, "requests": int, "p95_s": float,
-    }  # fmt: skip
-    headings = [
-        "test", "launch", "time s", None, "asked/s", "serving", "training", "total", "capacity", "requests", "p95",
-    ]  # fmt: skip
-    return Section(columns=columns, headings=headings, rows=rows, footer=footer)
+SERVINGS: TableKind[ServingRow] = TableKind(
+    summary="Every stretch of time of a pool with a serving: who had slots, and how soon requests had their answers.",
+    rows=lambda results: [ServingRow(*of, moment) for of in _pools(results) for moment in of[2].moments],
+    columns=[
+        TEST,
+        LAUNCH,
+        Column("begin_s", float, "time s", lambda row: _stretch(row.moment)),
+        Column("end_s", float, None, lambda row: row.moment.end_s),
+        Column("asked_per_s", float, "asked/s", lambda row: number(row.moment.per_s, "g")),
+        Column("serving", int, "serving", lambda row: row.moment.serving),
+        Column("training", int, "training", lambda row: row.moment.training),
+        Column("total", int, "total", lambda row: row.moment.serving + row.moment.training),
+        Column("capacity", int, "capacity", lambda row: row.pool.pool.slots),
+        Column("requests", int, "requests", lambda row: row.moment.requests),
+        Column("p95_s", float, "p95", lambda row: seconds(row.moment.p95_s)),
+    ],
+    footer=lambda rows: list(_preemptions(rows)),
+)
+
+
+def _stretch(moment: Moment) -> Cell:
+    return Cell(moment.begin_s, f"{moment.begin_s:.2f} to {moment.end_s:.2f}")
 
 
 def picture(pool: PoolResult) -> list[str]:
@@ -135,15 +147,3 @@ def _pools(results: Sequence[CaseResult]) -> Iterator[tuple[CaseResult, LaunchRe
         for launch in result.launches:
             if launch.pool is not None:
                 yield result, launch, launch.pool
-
-
-def _moment(value: float | None) -> Cell:
-    return Cell(value, "-" if value is None else f"{value:.1f}")
-
-
-def _seconds(value: float | None) -> Cell:
-    return Cell(value, "-" if value is None else format_seconds(value))
-
-
-def _share(value: float) -> Cell:
-    return Cell(value, f"{value:.3f}")

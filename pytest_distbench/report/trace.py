@@ -3,25 +3,32 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, BinaryIO
 
+from pytest_distbench.errors import DistbenchError
 from pytest_distbench.records.elastic import ElasticResult, WorkerResult
 from pytest_distbench.records.launch import LaunchRecord
-from pytest_distbench.records.run import CaseResult
+from pytest_distbench.records.run import RunRecord
 
 
-def chrome_trace(results: Sequence[CaseResult]) -> str:
-    """A trace in the Trace Event Format (JSON object form), with a process per launch; empty of runs without a job."""
+def write_trace(record: RunRecord, out: BinaryIO) -> None:
+    """Write a trace in the Trace Event Format (JSON object form), with a process per launch.
+
+    Raises:
+        DistbenchError: the run has no elastic job.
+    """
     events: list[dict[str, Any]] = []
-    for result in results:
+    for result in record.results:
         for launch in result.launches:
             if launch.elastic is not None or launch.pool is not None:
                 number = 1 + sum(event["ph"] == "M" for event in events)
                 name = f"{result.case.title}, launch {launch.index + 1}"
                 events.append({"ph": "M", "name": "process_name", "pid": number, "args": {"name": name}})
                 events += [{"pid": number, **event} for event in _events_of(launch)]
-    return json.dumps({"traceEvents": events, "displayTimeUnit": "ms"})
+    if not events:
+        raise DistbenchError("the run has no elastic job, and so no timeline: --format trace writes nothing else")
+    out.write(json.dumps({"traceEvents": events, "displayTimeUnit": "ms"}).encode())
 
 
 def _events_of(launch: LaunchRecord) -> Iterator[dict[str, Any]]:

@@ -10,15 +10,15 @@ from pytest_distbench.records.metric import metric_key
 from pytest_distbench.records.run import CaseResult, RunRecord
 from pytest_distbench.store.baselines import BaselineFile
 
-Column = type[str] | type[int] | type[float] | type[bool]
+ColumnType = type[str] | type[int] | type[float] | type[bool]
 
-ENTRY_COLUMNS: Mapping[str, Column] = {
+ENTRY_COLUMNS: Mapping[str, ColumnType] = {
     "platform": str, "test": str, "key": str, "world_size": int, "backend": str, "launcher": str, "workload": str,
     "metric": str, "unit": str, "better": str, "launch": int, "value": float,
 }  # fmt: skip
 """Of stored entries; ``metric`` is the metric's name and point."""
 
-RUN_COLUMNS: Mapping[str, Column] = {
+RUN_COLUMNS: Mapping[str, ColumnType] = {
     "test": str, "case": str, "world_size": int, "backend": str, "launcher": str, "platform": str, "launch": int,
     "metric": str, "unit": str, "better": str, "value": float, "verdict": str, "at_least": float, "at_most": float,
 }  # fmt: skip
@@ -34,7 +34,7 @@ class Table:
         rows: as long as there are columns each. May be an iterator: a large store is never in memory whole.
     """
 
-    columns: Mapping[str, Column]
+    columns: Mapping[str, ColumnType]
     rows: Iterable[Sequence[object]]
 
 
@@ -45,7 +45,7 @@ def entry_rows(files: Iterable[BaselineFile]) -> Table:
 
 def run_rows(record: RunRecord) -> Table:
     """A run's launches as a table, with one column per axis of its metrics: ``message_bytes``, ``seed``."""
-    axes: dict[str, Column] = {}
+    axes: dict[str, ColumnType] = {}
     for result in record.results:
         for launch in result.launches:
             for measurement in launch.measurements:
@@ -63,7 +63,7 @@ def _rows_of_entry(file: BaselineFile) -> Iterator[tuple[object, ...]]:
             yield (*case, key, metric.unit, metric.better, launch, value)
 
 
-def _rows_of_result(result: CaseResult, axes: Mapping[str, Column]) -> Iterator[tuple[object, ...]]:
+def _rows_of_result(result: CaseResult, axes: Mapping[str, ColumnType]) -> Iterator[tuple[object, ...]]:
     case = result.case
     key = case.key
     group = (case.test, key.case_id, case.world_size, key.backend, key.launcher, result.environment.platform)

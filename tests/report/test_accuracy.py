@@ -11,7 +11,7 @@ from pytest_distbench.records.metric import Measurement, Scalar
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import CaseResult
 from pytest_distbench.records.timeline import Stepped
-from pytest_distbench.report.accuracy import accuracy_section
+from pytest_distbench.report.accuracy import ACCURACY
 
 
 def run(name: str, *launches: list[float]) -> CaseResult:
@@ -31,7 +31,7 @@ def run(name: str, *launches: list[float]) -> CaseResult:
 
 
 def test_an_epoch_has_a_row_and_a_run_a_column() -> None:
-    section = accuracy_section([run("gang2", [0.5, 0.75]), run("elastic", [0.25, 0.5, 0.9]), result()])
+    section = ACCURACY.section([run("gang2", [0.5, 0.75]), run("elastic", [0.25, 0.5, 0.9]), result()])
 
     assert [*section.columns] == ["test", "epoch", "gang2", "elastic"]
     assert [row[1:] for row in section.texts] == [
@@ -47,16 +47,16 @@ def test_what_was_noted_in_training_has_a_column_that_says_so() -> None:
     elastic, _ = measure(JOB, timeline.history.lines)
     noted = run("cycle", [0.5, 0.75])
     noted = replace(noted, launches=[replace(noted.launches[0], elastic=elastic)])
-    section = accuracy_section([run("gang2", [0.25, 0.5]), noted])
+    section = ACCURACY.section([run("gang2", [0.25, 0.5]), noted])
 
     assert [*section.columns] == ["test", "epoch", "gang2", "cycle, in training"]
 
 
 def test_of_several_launches_the_median_is_shown() -> None:
-    section = accuracy_section([run("gang2", [0.5], [0.75], [0.5]), run("gang4", [0.25])])
+    section = ACCURACY.section([run("gang2", [0.5], [0.75], [0.5]), run("gang4", [0.25])])
 
     assert section.texts == [["test_a", "0", "0.5000", "0.2500"]]
 
 
 def test_a_run_that_has_none_beside_it_has_no_row() -> None:
-    assert accuracy_section([result(), run("gang2", [0.5])]).rows == []
+    assert ACCURACY.section([result(), run("gang2", [0.5])]).rows == []

@@ -7,11 +7,11 @@ from typing import Any
 from support.results import point, result, verdict
 
 from pytest_distbench.records.launch import LaunchRecord
-from pytest_distbench.records.metric import metric_key
+from pytest_distbench.records.metric import LINK_PEAK, metric_key
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import CaseResult
 from pytest_distbench.records.verdict import Verdict
-from pytest_distbench.report.collectives import collective_rows, footer
+from pytest_distbench.report.collectives import COLLECTIVES, collective_rows, footer
 
 FACTS = {
     "collective": "all_gather", "dtype": "float32", "count": 8, "busbw_factor": 0.5, "mode": "batch", "cache": "hot",
@@ -109,3 +109,46 @@ def test_of_several_collectives_there_is_a_mean_of_each() -> None:
         "# Avg bus bandwidth    : 1.5  all_gather, gloo, 2 ranks",
         "# Avg bus bandwidth    : 1  all_reduce, gloo, 2 ranks",
     ]
+
+
+def test_collectives_have_the_columns_of_nccl_tests() -> None:
+    facts = {"collective": "all_reduce", "dtype": "float32", "busbw_factor": 1.5, "count": 250_000, "redop": "sum"}
+    measured = replace(point(1_000_000, current=0.001), facts=facts)
+    section = COLLECTIVES.section([result(measured, point(64))])
+
+    side = ["algbw(GB/s)", "busbw(GB/s)", "#wrong"]
+    assert section.header == [
+        "collective", "backend", "mode", "ranks", "size(B)", "count", "type", "redop", "root",
+        "in-place time(us)", *side, "verdict",
+    ]  # fmt: skip
+    assert section.texts == [
+        [
+            *("all_reduce", "gloo", "per-iteration", "2", "1000000", "250000", "float32", "sum", "-1"),
+            *("1000.00", "1.000", "1.500", "N/A"),
+            "unchanged",
+        ]
+    ]
+    assert section.footer == ["# Out of bounds values : 0 OK", "# Avg bus bandwidth    : 1.5"]
+    assert len(section.table.rows[0]) == len(section.columns) == 23
+
+
+def test_where_the_peak_of_the_links_is_known_its_share_has_a_column() -> None:
+    facts = {"collective": "all_reduce", "busbw_factor": 1.5, LINK_PEAK: 3.0}
+    section = COLLECTIVES.section([result(replace(point(1_000_000, current=0.001), facts=facts))])
+
+    assert section.header[section.header.index("busbw(GB/s)") + 1] == "of peak"
+    assert "50.0%" in section.texts[0]
+
+
+def test_both_placements_have_columns_where_both_ran() -> None:
+    sides = [
+        replace(point(64, current=0.001), facts={"collective": "all_gather", "in_place": in_place})
+        for in_place in (False, True)
+    ]
+    section = COLLECTIVES.section([result(side) for side in sides])
+
+    assert [heading for heading in section.header if "time" in heading] == [
+        "out-of-place time(us)",
+        "in-place time(us)",
+    ]
+    assert len(section.texts) == 1

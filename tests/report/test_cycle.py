@@ -12,9 +12,9 @@ from pytest_distbench.records.elastic import ElasticJob, MembershipPlan
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import CaseResult
-from pytest_distbench.report.cycle import cycle_section, setup_name
+from pytest_distbench.report.cycle import CYCLE, setup_name
 
-CYCLE = replace(JOB, plan=MembershipPlan(cycle=cycle(period_s=9.5)))
+CYCLED = replace(JOB, plan=MembershipPlan(cycle=cycle(period_s=9.5)))
 
 
 def case(timeline: Timeline, job: ElasticJob) -> CaseResult:
@@ -34,7 +34,7 @@ def fixed() -> CaseResult:
 
 
 def test_rows_are_those_of_the_report_with_events_before_the_epoch_they_cost(fixed: CaseResult) -> None:
-    section = cycle_section([fixed, case(killed(), CYCLE)])
+    section = CYCLE.section([fixed, case(killed(), CYCLED)])
 
     assert section.header[:6] == [
         "Epoch", "Ondemand 2", "Perf", "Elastic Cycle 9.5 s on and off 1 on demand 1 elastic", "Perf", "Difference (s)",
@@ -59,14 +59,14 @@ def test_the_total_holds_no_cold_start(fixed: CaseResult) -> None:
     [launch] = fixed.launches
     assert launch.elastic is not None
     cold = replace(launch, elastic=replace(launch.elastic, start_s=launch.elastic.start_s + 10))
-    section = cycle_section([replace(fixed, launches=[cold]), case(killed(), CYCLE)])
+    section = CYCLE.section([replace(fixed, launches=[cold]), case(killed(), CYCLED)])
 
     assert section.texts[0][5] == "-10.00000"
     assert section.texts[-1][5] == "+8.50000"
 
 
 def test_without_a_fixed_run_the_elastic_side_stands_alone() -> None:
-    section = cycle_section([case(killed(), CYCLE)])
+    section = CYCLE.section([case(killed(), CYCLED)])
 
     assert section.header[1] == "Ondemand"
     assert {row[2] for row in section.texts} == {""}
@@ -75,6 +75,6 @@ def test_without_a_fixed_run_the_elastic_side_stands_alone() -> None:
 def test_a_setup_is_told_by_nodes_that_stay_and_nodes_that_come_and_go() -> None:
     plan = MembershipPlan(changes=[kill(at_s=3)])
 
-    assert [setup_name(job) for job in (replace(JOB, start=2), CYCLE, replace(JOB, plan=plan))] == [
+    assert [setup_name(job) for job in (replace(JOB, start=2), CYCLED, replace(JOB, plan=plan))] == [
         "2:0", "1:1 (9.5 s cycle)", "1:1 (kill(at_s=3))",
     ]  # fmt: skip

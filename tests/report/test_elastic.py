@@ -11,7 +11,7 @@ from pytest_distbench.records.elastic import MembershipPlan
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import CaseResult
-from pytest_distbench.report.elastic import epoch_section, event_section, job_section, worker_section
+from pytest_distbench.report.elastic import EPOCHS, EVENTS, JOBS, WORKERS
 from pytest_distbench.report.section import Section
 
 
@@ -40,14 +40,14 @@ def rows(section: Section) -> list[dict[str, object]]:
 
 
 def test_an_epoch_stands_beside_that_of_the_fixed_run(results: list[CaseResult]) -> None:
-    found = {row["epoch"]: row for row in rows(epoch_section(results)) if row["test"] and row["fixed_s"] is not None}
+    found = {row["epoch"]: row for row in rows(EPOCHS.section(results)) if row["test"] and row["fixed_s"] is not None}
 
     assert (found["2"]["seconds"], found["2"]["fixed_s"], found["2"]["difference_s"]) == (11.5, 3.0, 8.5)
     assert (found["2"]["nodes"], found["2"]["changes"], found["2"]["stall_s"]) == ("1", "kill to 1", 5.0)
 
 
 def test_the_rows_of_a_launch_sum_up_to_its_total(results: list[CaseResult]) -> None:
-    told = [row for row in rows(epoch_section(results)) if row["fixed_s"] is not None]
+    told = [row for row in rows(EPOCHS.section(results)) if row["fixed_s"] is not None]
     *parts, total = [row["seconds"] for row in told]
 
     assert [row["epoch"] for row in told] == ["start", "0", "1", "2", "end", "unaccounted", "total"]
@@ -56,15 +56,15 @@ def test_the_rows_of_a_launch_sum_up_to_its_total(results: list[CaseResult]) -> 
 
 
 def test_a_change_has_its_cost_and_where_it_went(results: list[CaseResult]) -> None:
-    [row] = rows(event_section(results))
+    [row] = rows(EVENTS.section(results))
 
     assert (row["kind"], row["before"], row["after"], row["stall_s"], row["steps_redone"]) == ("kill", 2, 1, 5.0, 4)
     assert row["detect_s"] == pytest.approx(3.0)
-    assert "kill of slot 1" in event_section(results).texts[0]
+    assert "kill of slot 1" in EVENTS.section(results).texts[0]
 
 
 def test_a_launch_has_its_setup_time_and_quality(results: list[CaseResult]) -> None:
-    fixed, cycled = rows(job_section(results))
+    fixed, cycled = rows(JOBS.section(results))
 
     assert (fixed["setup"], cycled["setup"]) == ("1:0", "1:1 (kill(at_s=9.5))")
     assert (cycled["epochs"], cycled["seconds"], cycled["start_s"], cycled["accuracy"]) == (3, 17.0, 3.0, None)
@@ -72,7 +72,7 @@ def test_a_launch_has_its_setup_time_and_quality(results: list[CaseResult]) -> N
 
 
 def test_a_worker_is_a_slot_in_a_generation_with_its_moments(results: list[CaseResult]) -> None:
-    *_, last = rows(worker_section(results))
+    *_, last = rows(WORKERS.section(results))
 
     assert (last["generation"], last["slot"], last["rank"], last["steps"], last["resumed_at"]) == (1, 0, 0, 6, 6)
     assert [last[name] for name in ("process_s", "imported_s", "joined_s", "loaded_s")] == pytest.approx(

@@ -1,22 +1,27 @@
-"""A table of a run in each format."""
+"""A run, or a table of it, in each format."""
 
 from __future__ import annotations
 
 import io
 from dataclasses import replace
 
+import pyarrow.parquet
 import pytest
 from markdown_it import MarkdownIt
-from support.results import result, verdict
+from support.results import result, run, verdict
 
-from pytest_distbench.records.run import RunRecord
 from pytest_distbench.report.formats import FORMATS
-from pytest_distbench.report.sections import verdict_section
+from pytest_distbench.report.launches import LAUNCHES
+from pytest_distbench.report.section import Section
+from pytest_distbench.report.verdicts import VERDICTS
 
-RECORD = RunRecord(
-    schema=2, distbench="0", started="2026-01-01T00:00:00+00:00", duration_s=1.0, world_sizes=[2], gpu=False, results=[]
-)
-SECTION = verdict_section([result(verdict("regressed", metric="a|\x1bb"))])
+SECTION = VERDICTS.section([result(verdict("regressed", metric="a|\x1bb"))])
+
+
+def written(name: str, section: Section) -> bytes:
+    out = io.BytesIO()
+    FORMATS[name].write(run(), {"one": section}, out)
+    return out.getvalue()
 
 
 @pytest.mark.parametrize(
@@ -28,12 +33,26 @@ SECTION = verdict_section([result(verdict("regressed", metric="a|\x1bb"))])
     ],
 )
 def test_a_table_is_written_so_that_its_readers_are_safe(name: str, first: str, cell: str) -> None:
-    out = io.BytesIO()
-    FORMATS[name].write(SECTION, RECORD, out)
-    text = out.getvalue().decode()
+    text = written(name, SECTION).decode()
 
     assert text.startswith(first)
     assert cell in text
+
+
+def test_text_is_aligned_and_markdown_too() -> None:
+    section = LAUNCHES.section([result()])
+
+    assert written("text", section).decode().splitlines() == [
+        "test         launch  outcome   time  memory  cores of others  reason",
+        "test_a[ws2]  1       passed   1.5 s       -                -",
+    ]
+    assert written("markdown", section).decode().splitlines()[1] == "|---|---|---|---:|---:|---:|---:|"
+
+
+def test_parquet_holds_the_values() -> None:
+    table = pyarrow.parquet.read_table(io.BytesIO(written("parquet", LAUNCHES.section([result()]))))
+
+    assert table.to_pylist()[0]["wall_s"] == 1.5
 
 
 def test_only_parquet_is_no_text() -> None:
@@ -42,9 +61,7 @@ def test_only_parquet_is_no_text() -> None:
 
 def test_lines_below_a_table_are_no_markup() -> None:
     section = replace(SECTION, footer=["# <img src=x onerror=a>", "# Avg bus bandwidth: 1"])
-    out = io.BytesIO()
-    FORMATS["markdown"].write(section, RECORD, out)
-    below = out.getvalue().decode().rpartition("\n\n")[2]
+    below = written("markdown", section).decode().rpartition("\n\n")[2]
 
     assert MarkdownIt("gfm-like").render(below) == (
         "<p>#<!-- --> &lt;img src=x onerror=a&gt;<br>\n#<!-- --> Avg bus bandwidth: 1<br></p>\n"

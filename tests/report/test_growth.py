@@ -9,8 +9,7 @@ from pytest_distbench.records.case import CaseKey
 from pytest_distbench.records.fingerprint import Fingerprint
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import CaseResult
-from pytest_distbench.report.growth import growth_rows
-from pytest_distbench.report.sections import growth_section
+from pytest_distbench.report.growth import GROWTH, growth_rows
 
 
 def at(case_id: str, ranks: int, fingerprint: Fingerprint) -> CaseResult:
@@ -28,7 +27,7 @@ def test_sizes_of_one_test_stand_together_with_the_factor_to_the_smallest() -> N
         at("fsdp-ws8", 8, of(reduce(1024), parameter_bytes={"0": 1024})),
     ]
 
-    assert growth_section(results).texts == [
+    assert GROWTH.section(results).texts == [
         ["test_a[fsdp]", "step", "8", "1", "1 KiB", "1 KiB", "0 B"],
         ["test_a[fsdp]", "step", "64", "1 (x1)", "1 KiB (x1)", "128 B (x0.125)", "0 B"],
         ["test_a[ddp]", "step", "8", "1", "4 B", "0 B", "0 B"],

@@ -10,7 +10,7 @@ from pytest_distbench.judging.links import Link
 from pytest_distbench.records.metric import metric_key
 from pytest_distbench.records.run import CaseResult
 from pytest_distbench.records.verdict import Verdict
-from pytest_distbench.report.links import link_points, slowest_links
+from pytest_distbench.report.links import LINK_MATRIX, LINKS, link_points, slowest_links
 
 
 def latency(link: Link, seconds: float) -> Verdict:
@@ -55,3 +55,18 @@ def test_a_slow_link_shows_in_either_metric() -> None:
 def test_the_slowest_link_of_each_metric_is_telling() -> None:
     assert [v.at for v in slowest_links(matrix(4, (1, 3)))] == [{"from": 1, "to": 3}]
     assert slowest_links(result(verdict())) == []
+
+
+def test_links_are_rows_and_a_matrix() -> None:
+    links = [
+        verdict(metric=metric_key("latency", Link(*pair).at), at=Link(*pair).at, current=seconds)
+        for pair, seconds in (((0, 1), 1e-4), ((0, 2), 5e-4), ((1, 2), 1e-4))
+    ]
+
+    assert LINKS.section([result(*links)]).texts[1] == [
+        "test_a[ws2]", "0", "2", "500.0", "-", "5.00", "this link", "unchanged",
+    ]  # fmt: skip
+    matrix = LINK_MATRIX.section([result(*links)])
+    assert matrix.header == ["test", "", "from", "to 0", "to 1", "to 2"]
+    assert [row[2:] for row in matrix.texts] == [["0", "-", "100", "500"], ["1", "-", "-", "100"]]
+    assert list(matrix.table.columns)[2:] == ["from", "to_0", "to_1", "to_2"]

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.results import point, result
+from support.results import point, result, run
 
 from pytest_distbench.errors import DistbenchError
 from pytest_distbench.records.record import replace
-from pytest_distbench.records.run import CaseResult, RunRecord
+from pytest_distbench.records.run import CaseResult
 from pytest_distbench.report.nccl_json import write_nccl_json
 from pytest_distbench.store.perf_json import read_perf_json
 
@@ -24,12 +24,8 @@ def measured(*, in_place: bool) -> CaseResult:
 
 
 def written(*results: CaseResult) -> str:
-    record = RunRecord(
-        schema=2, distbench="0", started="2026-01-02T03:04:05+00:00", duration_s=1.5, world_sizes=[2], gpu=False,
-        command="pytest suites", results=[*results],
-    )  # fmt: skip
     out = io.BytesIO()
-    write_nccl_json(record, out)
+    write_nccl_json(run(*results, command="pytest suites"), out)
     return out.getvalue().decode()
 
 

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import io
 import json
 
 import pytest
 from support.pools import POOL, SERVED, launch_of
-from support.results import result
+from support.results import result, run
 
 from pytest_distbench.records.run import CaseResult
-from pytest_distbench.report.elastic import event_section, job_section
-from pytest_distbench.report.pool import picture, pool_section, serving_section
+from pytest_distbench.report.elastic import EVENTS, JOBS
+from pytest_distbench.report.pool import POOLS, SERVINGS, picture
 from pytest_distbench.report.section import Section
-from pytest_distbench.report.trace import chrome_trace
+from pytest_distbench.report.trace import write_trace
 
 
 @pytest.fixture
@@ -26,7 +27,7 @@ def rows(section: Section) -> list[dict[str, object]]:
 
 
 def test_a_job_has_a_row_with_when_it_came_began_and_ended(results: list[CaseResult]) -> None:
-    _, row, _ = rows(pool_section(results))
+    _, row, _ = rows(POOLS.section(results))
 
     assert (row["policy"], row["job"]) == ("elastic", "B")
     assert (row["submitted_s"], row["started_s"], row["ended_s"]) == (2.0, 5.0, 20.0)
@@ -42,7 +43,7 @@ def test_a_pool_says_what_it_is_not(results: list[CaseResult]) -> None:
     assert launch.pool is not None
     made = replace(launch.pool, pool=replace(POOL, slots=6, compute="synthetic", cores=2))
 
-    assert rows(pool_section([result(launches=[replace(launch, pool=made)])]))[0]["policy"] == (
+    assert rows(POOLS.section([result(launches=[replace(launch, pool=made)])]))[0]["policy"] == (
         "elastic, synthetic, 6 slots on 2 cores"
     )
 
@@ -59,7 +60,7 @@ def test_the_picture_has_a_line_per_slot() -> None:
 
 
 def test_the_serving_has_a_row_per_stretch_and_a_line_per_rise(results: list[CaseResult]) -> None:
-    section = serving_section(results)
+    section = SERVINGS.section(results)
     found = [(row["begin_s"], row["serving"], row["training"], row["total"], row["capacity"]) for row in rows(section)]
 
     assert found[2:4] == [(2.5, 1, 1, 2, 2), (4.0, 1, 1, 2, 2)]
@@ -68,17 +69,19 @@ def test_the_serving_has_a_row_per_stretch_and_a_line_per_rise(results: list[Cas
 
 
 def test_jobs_of_a_pool_are_in_the_tables_of_elastic_jobs_under_their_names(results: list[CaseResult]) -> None:
-    assert [row[-2].text for row in job_section(results).rows] == [
+    assert [row[-2].text for row in JOBS.section(results).rows] == [
         "test_a[ws2 A]",
         "test_a[ws2 B]",
         "test_a[ws2 train]",
     ]
-    [joined, left] = rows(event_section(results))
+    [joined, left] = rows(EVENTS.section(results))
     assert (joined["kind"], joined["stall_s"], left["kind"], left["stall_s"]) == ("join", 4.0, "leave", 3.0)
 
 
 def test_the_trace_of_a_pool_has_who_had_a_slot_and_what_ran_in_it(results: list[CaseResult]) -> None:
-    events = json.loads(chrome_trace(results))["traceEvents"]
+    out = io.BytesIO()
+    write_trace(run(*results), out)
+    events = json.loads(out.getvalue())["traceEvents"]
     spans = [(e["name"], e["tid"], e["ts"] / 1e6, e["dur"] / 1e6) for e in events if e["ph"] == "X" and e["pid"] == 1]
 
     assert ("B", 0, 12.0, 10.0) in spans

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import io
 import json
 from typing import Any
 
 import pytest
-from support.results import result
+from support.results import result, run
 from support.timelines import JOB, killed
 
 from pytest_distbench.launch.elastic.measure import measure
 from pytest_distbench.records.launch import LaunchRecord
-from pytest_distbench.report.trace import chrome_trace
+from pytest_distbench.report.trace import write_trace
 
 
 @pytest.fixture
@@ -19,7 +20,9 @@ def events() -> list[dict[str, Any]]:
     """Of two launches of a job that lost a node."""
     elastic, _ = measure(JOB, killed().history.lines)
     launches = [LaunchRecord(index=i, outcome="passed", wall_s=20.0, elastic=elastic) for i in (0, 1)]
-    found: list[dict[str, Any]] = json.loads(chrome_trace([result(), result(launches=launches)]))["traceEvents"]
+    out = io.BytesIO()
+    write_trace(run(result(), result(launches=launches)), out)
+    found: list[dict[str, Any]] = json.loads(out.getvalue())["traceEvents"]
     return found
 
 
