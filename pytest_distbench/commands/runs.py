@@ -133,9 +133,10 @@ def _chosen(sections: Mapping[str, Section], options: argparse.Namespace) -> dic
 
 def _tell(record: RunRecord) -> Iterator[str]:
     yield f"{record.started}, {record.duration_s:.0f} s, pytest-distbench {record.distbench}"
-    yield from summary_lines(
+    lines = summary_lines(
         record.results, verbosity=1, record_command="pytest --distbench-update=new", folder=Path("baselines")
     )
+    yield from (line.text for line in lines)
     for result in record.results:
         for launch in result.launches:
             if launch.outcome == "failed":

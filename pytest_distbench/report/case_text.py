@@ -44,8 +44,8 @@ def _text(result: CaseResult, headline: str, verdicts: Sequence[Verdict], *, com
         [
             escape(headline),
             "",
-            *case_table(result, show_all=False),
-            *(note_on_change(result.verdicts) if result.reference.kind == "stored" else []),
+            *(line.text for line in case_table(result, show_all=False)),
+            *(line.text for line in note_on_change(result.verdicts) if result.reference.kind == "stored"),
             "",
             *reasons[:_MOST_REASONS],
             *(cause_lines(result) if causes else []),
@@ -105,7 +105,7 @@ def refused_text(result: CaseResult) -> str:
         [
             refused_headline(result),
             "",
-            *case_table(result, show_all=False),
+            *(line.text for line in case_table(result, show_all=False)),
             "",
             "what was stored before is unchanged",
         ]

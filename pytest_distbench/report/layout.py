@@ -1,10 +1,19 @@
-"""Tables of texts, aligned."""
+"""Lines for a terminal, and tables of texts, aligned."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
+from pytest_distbench.records.kinds import Severity
 from pytest_distbench.report.escape import escape
+
+
+class Line(NamedTuple):
+    """One line, and what it says: a colour may show that, and no text depends on the colour."""
+
+    text: str
+    severity: Severity = "plain"
 
 
 def layout(header: Sequence[str], rows: Sequence[Sequence[str]], *, left: int = 1) -> list[str]:

@@ -20,7 +20,7 @@ from pytest_distbench.records.verdict import Verdict
 from pytest_distbench.report.doubts import doubt_lines, still_curves
 from pytest_distbench.report.flaky import flaky_tests
 from pytest_distbench.report.header import about
-from pytest_distbench.report.layout import layout
+from pytest_distbench.report.layout import Line, layout
 from pytest_distbench.report.rows import metric_text, name_in_file, quantity, words_for
 from pytest_distbench.report.tables import case_table, overview, telling_verdicts
 from pytest_distbench.units import format_change
@@ -30,40 +30,37 @@ _SHOWN_NAMES = 10
 _WITHOUT_BASELINE = frozenset({"missing", "unseeded", "within", "beyond"})
 
 
-def summary_lines(results: Sequence[CaseResult], *, verbosity: int, record_command: str, folder: Path) -> list[str]:
+def summary_lines(results: Sequence[CaseResult], *, verbosity: int, record_command: str, folder: Path) -> list[Line]:
     """Everything below the section's title."""
     compared = [r for r in results if not r.update and r.verdicts]
     failed = sum(r.launches[-1].outcome == "failed" for r in results)
     updated = [r for r in results if r.update]
-    lines: list[str] = []
+    lines: list[Line] = []
     if verbosity > 0:
         for result in results:
-            lines += [_title(result), *case_table(result, show_all=True), ""]
+            lines += [Line(_title(result)), *case_table(result, show_all=True), Line("")]
     elif verbosity == 0:
-        lines += [*overview(results), ""]
+        lines += [*overview(results), Line("")]
     if compared:
-        lines += _counts(compared)
+        lines.append(Line(_counts(compared)))
     lines += doubt_lines(compared)
     lines += still_curves(results)
     lines += _told(compared, {name for name, kind in VERDICT_KINDS.items() if kind.is_told})
-    lines += _flaky(results)
-    lines += _needless(compared)
-    lines += _drift(results)
-    lines += _unrecorded(results)
-    lines += _unseen(results)
+    for tell in (_flaky, _needless, _drift, _unrecorded, _unseen):
+        lines += map(Line, tell(results))
     if updated:
         lines += _updates(updated, folder)
         lines += _told(updated, {"unseeded"})
     if failed:
-        lines.append(f"{failed} {_cases(failed)} failed in a rank: nothing judged, nothing stored")
+        lines.append(Line(f"{failed} {_cases(failed)} failed in a rank: nothing judged, nothing stored"))
     missing = [r for r in compared if r.reference.kind == "stored" and _lacks_baseline(r)]
     if missing:
         platform = missing[0].environment.platform
         count = f"{len(missing)} of {len(compared)} {_cases(len(compared))}"
         bounded = sum(any(v.bounds for v in r.verdicts) for r in missing)
         but = f", but for bounds in {bounded} {_cases(bounded)}" if bounded else ""
-        lines.append(f"no baseline for {count} on {platform}: measured, not judged{but}")
-        lines.append(f"record them:  {record_command}")
+        lines.append(Line(f"no baseline for {count} on {platform}: measured, not judged{but}"))
+        lines.append(Line(f"record them:  {record_command}"))
     return lines
 
 
@@ -86,21 +83,18 @@ def left_out_line(ran: int, long_forms: int, *, seconds: float | None) -> str:
     return f"{ran} of {ran + long_forms} tests: {long_forms} {were} left out; all: --distbench-full{takes}"
 
 
-def unused_lines(unused: Sequence[EntryName], *, pruned: bool) -> list[str]:
+def unused_lines(unused: Sequence[EntryName], *, pruned: bool) -> list[Line]:
     """The stored entries that no test used, by name: all of them where they were deleted."""
     if not unused:
         return []
     count = f"{len(unused)} stored {'entry was' if len(unused) == 1 else 'entries were'} not used"
     shown = unused if pruned else unused[:_SHOWN_NAMES]
     more = [f"  and {len(unused) - len(shown)} more"] if len(shown) < len(unused) else []
-    return [
-        f"{count}{', and deleted' if pruned else '; --distbench-prune deletes them'}:",
-        *(f"  {n}" for n in shown),
-        *more,
-    ]
+    first = f"{count}{', and deleted' if pruned else '; --distbench-prune deletes them'}:"
+    return [Line(text, "doubt") for text in (first, *(f"  {n}" for n in shown), *more)]
 
 
-def interrupted_lines(results: Sequence[CaseResult], *, left: int, command: str) -> list[str]:
+def interrupted_lines(results: Sequence[CaseResult], *, left: int, command: str) -> list[Line]:
     """What an update that was interrupted has stored, and how it is continued.
 
     Args:
@@ -111,7 +105,8 @@ def interrupted_lines(results: Sequence[CaseResult], *, left: int, command: str)
     stored = sum(result.update in ("new", "changed") for result in results)
     count = f"{stored} {_cases(stored)} {'is' if stored == 1 else 'are'} stored"
     first = f"interrupted: {count}, and nothing of the test that was running; {left} were to follow"
-    return [first, f"continue with:  {command}" if command else "the same command measures all of them anew"]
+    then = f"continue with:  {command}" if command else "the same command measures all of them anew"
+    return [Line(first, "doubt"), Line(then, "doubt")]
 
 
 def _drift(results: Sequence[CaseResult]) -> list[str]:
@@ -153,7 +148,7 @@ def _title(result: CaseResult) -> str:
     return f"{case.title}  {group}, {number} launch{'es' * (number != 1)}"
 
 
-def _counts(results: Sequence[CaseResult]) -> list[str]:
+def _counts(results: Sequence[CaseResult]) -> str:
     counts = Counter(v.kind for r in results for v in _told_verdicts(r))
     total = sum(counts.values())
     is_paired = any(r.reference.kind == "paired" for r in results)
@@ -164,7 +159,7 @@ def _counts(results: Sequence[CaseResult]) -> list[str]:
     ]
     launches = sum(len(r.launches) + len(r.reference.launches) for r in results)
     counted = f"{total} metric{'s' * (total != 1)} of {len(results)} {_cases(len(results))}"
-    return [f"{counted} in {launches} launch{'es' * (launches != 1)}: {', '.join(parts) or 'nothing judged'}"]
+    return f"{counted} in {launches} launch{'es' * (launches != 1)}: {', '.join(parts) or 'nothing judged'}"
 
 
 def _told_verdicts(result: CaseResult) -> list[Verdict]:
@@ -178,7 +173,7 @@ def _cases(number: int) -> str:
     return "case" if number == 1 else "cases"
 
 
-def _told(results: Sequence[CaseResult], kinds: set[VerdictName]) -> list[str]:
+def _told(results: Sequence[CaseResult], kinds: set[VerdictName]) -> list[Line]:
     """What was not judged and why: a line per case and reason, numbers aside."""
     lines = []
     for result in results:
@@ -190,7 +185,8 @@ def _told(results: Sequence[CaseResult], kinds: set[VerdictName]) -> list[str]:
         name = result.case.title
         for found in groups.values():
             more = f" and {len(found) - 1} more" if len(found) > 1 else ""
-            lines.append(f"{VERDICT_KINDS[found[0].kind].mark} {name} {metric_text(found[0])}{more}: {found[0].reason}")
+            kind = VERDICT_KINDS[found[0].kind]
+            lines.append(Line(f"{kind.mark} {name} {metric_text(found[0])}{more}: {found[0].reason}", kind.severity))
     return lines
 
 
@@ -200,22 +196,25 @@ def _flaky(results: Sequence[CaseResult]) -> list[str]:
     return lines[:_SHOWN_NAMES] + ([f"{more} more tests are flaky"] if more > 0 else [])
 
 
-def _needless(compared: Sequence[CaseResult]) -> list[str]:
+def _needless(results: Sequence[CaseResult]) -> list[str]:
     """Cases whose regression was expected and did not come."""
     return [
         f"xfail_perf of {r.case.title} is no longer needed: nothing regressed ({r.xfail_perf})"
-        for r in compared
-        if r.xfail_perf and all(v.kind in ("unchanged", "within", "improved") for v in r.verdicts if v.is_judged)
+        for r in results
+        if r.verdicts
+        and not r.update
+        and r.xfail_perf
+        and all(v.kind in ("unchanged", "within", "improved") for v in r.verdicts if v.is_judged)
     ][:_SHOWN_NAMES]
 
 
-def _updates(results: Sequence[CaseResult], folder: Path) -> list[str]:
+def _updates(results: Sequence[CaseResult], folder: Path) -> list[Line]:
     counts = Counter(r.update for r in results)
     platform = results[0].environment.platform
     written = f"{counts['changed']} changed, {counts['new']} new, {counts['kept']} kept"
     if refused := counts["refused"]:
         written += f", {refused} not stored"
-    lines = [f"baselines in {folder / platform}: {written}"]
+    lines = [Line(f"baselines in {folder / platform}: {written}")]
     rows = []
     stored = [r for r in results if r.update in ("new", "changed")]
     for result in stored:
@@ -239,14 +238,19 @@ def _updates(results: Sequence[CaseResult], folder: Path) -> list[str]:
             )
             name = ""
     if rows:
-        lines += ["  " + line for line in layout(("test", "metric", "old", "", "new", "change", ""), rows, left=2)]
+        lines += [
+            Line(f"  {line}") for line in layout(("test", "metric", "old", "", "new", "change", ""), rows, left=2)
+        ]
     few = [r for r in stored if _has_few_launches(r) and any(v.is_noisy for v in r.verdicts)]
     if few:
         lines.append(
-            f"? {len(few)} {_cases(len(few))} stored with fewer than {FEWEST_LAUNCHES} launches: "
-            "their noise is not known, later runs can hardly judge against them"
+            Line(
+                f"? {len(few)} {_cases(len(few))} stored with fewer than {FEWEST_LAUNCHES} launches: "
+                "their noise is not known, later runs can hardly judge against them",
+                "doubt",
+            )
         )
-    return [*lines, f"review with: distbench baseline diff --baselines {folder}"]
+    return [*lines, Line(f"review with: distbench baseline diff --baselines {folder}")]
 
 
 def _has_few_launches(result: CaseResult) -> bool:

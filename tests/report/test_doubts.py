@@ -14,14 +14,15 @@ from pytest_distbench.report.doubts import doubt_lines, still_curves
 def test_all_cases_moving_together_is_said_once() -> None:
     [line] = doubt_lines([result(verdict("regressed", ratio=1.2))] * 4)
 
-    assert line.startswith("all 4 cases with clocks are slower than their baselines, by 1.20 to 1.20 times: that")
+    assert line.severity == "plain"
+    assert line.text.startswith("all 4 cases with clocks are slower than their baselines, by 1.20 to 1.20 times: that")
 
 
 def test_metrics_that_could_not_have_failed_are_one_line_for_each_reason() -> None:
     blind = result(verdict("unchanged", ratio=1.0, detectable=2.1), verdict("unchanged", ratio=1.0, detectable=3.0))
 
     [line] = doubt_lines([blind, blind])
-    first, _, why = line.partition(" and 3 more: ")
+    first, _, why = line.text.partition(" and 3 more: ")
 
     assert first == "? 4 metrics could not have turned red: test_a[ws2] step"
     assert why == "no slowdown below +210.0 % would have been red"
@@ -30,7 +31,8 @@ def test_metrics_that_could_not_have_failed_are_one_line_for_each_reason() -> No
 def test_an_improvement_that_is_too_good_is_asked_about() -> None:
     [line] = doubt_lines([result(verdict("improved", ratio=0.001)), result(verdict("improved", ratio=0.5))])
 
-    assert line.startswith("? test_a[ws2] step -99.9 %: better by 5 times or more; is it the same number?")
+    assert line.severity == "doubt"
+    assert line.text.startswith("? test_a[ws2] step -99.9 %: better by 5 times or more; is it the same number?")
 
 
 def test_a_run_without_doubts_says_nothing() -> None:
@@ -45,4 +47,4 @@ def test_a_curve_that_never_moves_is_told() -> None:
 
     [line] = still_curves([case(0.0, 0.0, 0.0), case(0.5, 0.4), case(0.5)])
 
-    assert line == "? test_a[ws2] curve: all 3 values are 0: a training that learns nothing shows no fault"
+    assert line == ("? test_a[ws2] curve: all 3 values are 0: a training that learns nothing shows no fault", "doubt")
