@@ -17,7 +17,7 @@ from pytest_distbench.records.kinds import VERDICT_KINDS
 from pytest_distbench.records.run import RunRecord
 from pytest_distbench.report.formats import FORMATS
 from pytest_distbench.report.layout import layout
-from pytest_distbench.report.rows import REFERENCE_WORDS, cells, make_row
+from pytest_distbench.report.rows import REFERENCE_WORDS, cells
 from pytest_distbench.report.section import Section
 from pytest_distbench.report.sections import TABLES, sections_of
 from pytest_distbench.report.terminal import summary_lines
@@ -68,7 +68,7 @@ def _compare(options: argparse.Namespace) -> Iterator[str]:
         if moved:
             yield str(name)
             columns = REFERENCE_WORDS["stored"].columns
-            yield from layout([*columns], [cells(make_row(v), columns) for v in moved], left=2)
+            yield from layout([*columns], [cells(v, columns) for v in moved], left=2)
             reasons = Counter(v.reason for v in moved if v.reason)
             yield from (f"   {reason} ({number} metric{'s' * (number != 1)})" for reason, number in reasons.items())
             yield ""

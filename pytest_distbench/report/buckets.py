@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 from pytest_distbench.records.run import CaseResult
 from pytest_distbench.records.verdict import Verdict
@@ -13,64 +13,48 @@ from pytest_distbench.units import GIGABYTE
 _AXES = {"tensors", "calls"}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BucketPoint:
-    """One number of tensors, sent in one way.
-
-    Attributes:
-        result: of its case.
-        calls: how they are sent.
-        tensors: how many.
-        message_bytes: of all together.
-        time_s: of all together.
-        share: time over that of the fewest tensors sent in the same way.
-        algbw: GB/s (1e9 bytes).
-        kind: of the verdict.
-    """
+class BucketRow(NamedTuple):
+    """One number of tensors, sent in one way, and how long the fewest tensors take that are sent in the same way."""
 
     result: CaseResult
-    calls: str
-    tensors: int
-    message_bytes: int
+    verdict: Verdict
     time_s: float
-    share: float | None
-    algbw: float
-    kind: str
+    fewest_s: float
+
+    @property
+    def message_bytes(self) -> int:
+        """Of all tensors together."""
+        return int(self.verdict.facts["message_bytes"])
 
 
-def bucket_points(result: CaseResult) -> Iterator[BucketPoint]:
+def _rows(results: Sequence[CaseResult]) -> Iterator[BucketRow]:
     """By the way they are sent, the fewest tensors first."""
-    ways: dict[str, dict[int, Verdict]] = {}
-    for verdict in result.verdicts:
-        if verdict.name == "latency" and verdict.at.keys() == _AXES and verdict.current:
-            ways.setdefault(str(verdict.at["calls"]), {})[int(verdict.at["tensors"])] = verdict
-    for calls, points in ways.items():
-        fewest = points[min(points)].current
-        for tensors, verdict in sorted(points.items()):
-            time_s, message_bytes = verdict.current or 0.0, int(verdict.facts["message_bytes"])
-            yield BucketPoint(
-                result=result,
-                calls=calls,
-                tensors=tensors,
-                message_bytes=message_bytes,
-                time_s=time_s,
-                share=time_s / fewest if fewest else None,
-                algbw=message_bytes / time_s / GIGABYTE,
-                kind=verdict.kind,
-            )
+    for result in results:
+        ways: dict[str, list[tuple[Verdict, float]]] = {}
+        for verdict in result.verdicts:
+            if verdict.name == "latency" and verdict.at.keys() == _AXES and verdict.current:
+                ways.setdefault(str(verdict.at["calls"]), []).append((verdict, verdict.current))
+        for found in ways.values():
+            found.sort(key=lambda pair: int(pair[0].at["tensors"]))
+            yield from (BucketRow(result, verdict, time_s, fewest_s=found[0][1]) for verdict, time_s in found)
 
 
-BUCKETS: TableKind[BucketPoint] = TableKind(
+BUCKETS: TableKind[BucketRow] = TableKind(
     summary="Every bucket sweep: time against the number of tensors.",
-    rows=lambda results: [point for result in results for point in bucket_points(result)],
+    rows=lambda results: list(_rows(results)),
     columns=[
         TEST,
-        Column("calls", str, "calls", lambda point: point.calls),
-        Column("tensors", int, "tensors", lambda point: point.tensors),
-        Column("message_bytes", int, "size", lambda point: num_bytes(point.message_bytes)),
-        Column("time_s", float, "time us", lambda point: microseconds(point.time_s, ".1f")),
-        Column("times_fewest_tensors", float, "x fewest", lambda point: number(point.share, ".2f")),
-        Column("algbw_gb_per_s", float, "algbw GB/s", lambda point: number(point.algbw, ".3f")),
-        Column("verdict", str, "verdict", lambda point: point.kind),
+        Column("calls", str, "calls", lambda row: str(row.verdict.at["calls"])),
+        Column("tensors", int, "tensors", lambda row: int(row.verdict.at["tensors"])),
+        Column("message_bytes", int, "size", lambda row: num_bytes(row.message_bytes)),
+        Column("time_s", float, "time us", lambda row: microseconds(row.time_s, ".1f")),
+        Column("times_fewest_tensors", float, "x fewest", lambda row: number(row.time_s / row.fewest_s, ".2f")),
+        Column(
+            "algbw_gb_per_s",
+            float,
+            "algbw GB/s",
+            lambda row: number(row.message_bytes / row.time_s / GIGABYTE, ".3f"),
+        ),
+        Column("verdict", str, "verdict", lambda row: row.verdict.kind),
     ],
 )

@@ -6,8 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from pytest_distbench.records.kinds import METRIC_KINDS
-from pytest_distbench.report.layout import layout
-from pytest_distbench.report.markdown import escape_markdown, row_line, table_head
+from pytest_distbench.report.layout import escape_markdown, layout, row_line, table_head
 from pytest_distbench.report.rows import quantity
 from pytest_distbench.store.changes import EntryChange, MetricChange
 from pytest_distbench.units import format_change

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from pytest_distbench.records.elastic import ChangeResult, ElasticJob, ElasticResult, EpochResult
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.run import CaseResult
-from pytest_distbench.report.section import LAUNCH, TEST, Column, TableKind, number
+from pytest_distbench.report.section import LAUNCH, TEST, Column, TableKind, number, rows_of_launches
 
 SETUP_PARTS = ("import", "group_init", "build", "checkpoint_load")
 """Of a recovery: what the processes that began anew did before their first step."""
@@ -58,9 +58,10 @@ class CycleRow(NamedTuple):
 
 
 def _cycle_rows(results: Sequence[CaseResult]) -> Iterator[CycleRow]:
-    fixed = {result.nodeid: job for result, _, job in _jobs(results) if _is_fixed(job.job)}
-    for result, launch, job in _jobs(results):
-        if _is_fixed(job.job):
+    jobs = list(rows_of_launches(results, lambda launch: launch.elastic))
+    fixed = {result.nodeid: job for result, _, job in jobs if is_fixed(job.job)}
+    for result, launch, job in jobs:
+        if is_fixed(job.job):
             continue
         beside = fixed.get(result.nodeid)
         theirs = {row.epoch: row for row in _rows(beside)} if beside is not None else {}
@@ -128,12 +129,6 @@ def _epoch_text(epoch: EpochResult) -> str:
     return f"Epoch {epoch.epoch} took {epoch.seconds:.2f}{numbers}"
 
 
-def _jobs(results: Sequence[CaseResult]) -> Iterator[tuple[CaseResult, LaunchRecord, ElasticResult]]:
-    for result in results:
-        for launch in result.launches:
-            if launch.elastic is not None:
-                yield result, launch, launch.elastic
-
-
-def _is_fixed(job: ElasticJob) -> bool:
+def is_fixed(job: ElasticJob) -> bool:
+    """Whether nothing changes its membership."""
     return not job.plan.changes and job.plan.cycle is None

@@ -17,7 +17,7 @@ from pytest_distbench.records.elastic import (
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import CaseResult
-from pytest_distbench.report.cycle import setup_name
+from pytest_distbench.report.cycle import is_fixed, setup_name
 from pytest_distbench.report.section import LAUNCH, TEST, Cell, Column, OfLaunch, TableKind, number, seconds
 
 
@@ -187,7 +187,7 @@ def _epochs(results: Sequence[CaseResult]) -> Iterator[EpochRow]:
 
 def _is_fixed(result: CaseResult) -> bool:
     jobs = [launch.elastic for launch in result.launches if launch.elastic is not None]
-    return bool(jobs) and not any(job.job.plan.changes or job.job.plan.cycle for job in jobs)
+    return bool(jobs) and all(is_fixed(job.job) for job in jobs)
 
 
 def _parts_of_first(result: CaseResult) -> dict[str, _Part]:

@@ -8,8 +8,7 @@ from typing import BinaryIO
 
 from pytest_distbench.records.run import RunRecord
 from pytest_distbench.report.escape import escape, escape_cell
-from pytest_distbench.report.layout import layout
-from pytest_distbench.report.markdown import escape_markdown, row_line, table_head
+from pytest_distbench.report.layout import escape_markdown, layout, row_line, table_head
 from pytest_distbench.report.nccl_json import write_nccl_json
 from pytest_distbench.report.section import Section
 from pytest_distbench.report.trace import write_trace

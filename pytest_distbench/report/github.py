@@ -9,9 +9,9 @@ from pathlib import Path
 from pytest_distbench.records.kinds import VERDICT_KINDS
 from pytest_distbench.records.run import CaseResult
 from pytest_distbench.report.escape import escape_lines
-from pytest_distbench.report.flaky import flaky_tests
-from pytest_distbench.report.markdown import escape_markdown, row_line, table_head
+from pytest_distbench.report.layout import escape_markdown, row_line, table_head
 from pytest_distbench.report.rows import metric_text, name_in_file
+from pytest_distbench.report.terminal import flaky_tests
 from pytest_distbench.report.verdicts import VERDICTS
 
 MAX_SUMMARY_BYTES = 900 * 1024

@@ -90,15 +90,7 @@ LINKS: TableKind[LinkPoint] = TableKind(
 
 
 class MatrixRow(NamedTuple):
-    """The links of one metric that lead from one rank.
-
-    Attributes:
-        result: of its case.
-        metric: its name, and with its unit as people read it.
-        source: the rank.
-        cells: by the rank that a link leads to.
-        ranks: of the largest case of the run.
-    """
+    """The links of one metric that lead from one rank, by the rank they lead to; ``ranks`` of the largest case."""
 
     result: CaseResult
     metric: Cell

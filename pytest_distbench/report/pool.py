@@ -8,12 +8,26 @@ from typing import NamedTuple
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.pool import SERVING, Moment, PoolJobResult, PoolResult
 from pytest_distbench.records.run import CaseResult
-from pytest_distbench.report.section import LAUNCH, TEST, Cell, Column, TableKind, number, seconds
+from pytest_distbench.report.section import (
+    LAUNCH,
+    TEST,
+    Cell,
+    Column,
+    OfLaunch,
+    TableKind,
+    number,
+    rows_of_launches,
+    seconds,
+)
 
 _WIDTH = 72
 """Characters of a picture."""
 _FREE, _IDLE = ".", "-"
 _LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
+
+
+def _pools(results: Sequence[CaseResult]) -> Iterator[OfLaunch[PoolResult]]:
+    return rows_of_launches(results, lambda launch: launch.pool)
 
 
 class PoolRow(NamedTuple):
@@ -37,7 +51,7 @@ def _pictures(rows: Sequence[PoolRow]) -> Iterator[str]:
 
 POOLS: TableKind[PoolRow] = TableKind(
     summary="Every job of every pool: when it came, began and ended, and on how many workers it trained.",
-    rows=lambda results: [PoolRow(*of, job) for of in _pools(results) for job in of[2].jobs],
+    rows=lambda results: [PoolRow(*row, job) for row in _pools(results) for job in row.item.jobs],
     columns=[
         TEST,
         LAUNCH,
@@ -82,7 +96,7 @@ def _preemptions(rows: Sequence[ServingRow]) -> Iterator[str]:
 
 SERVINGS: TableKind[ServingRow] = TableKind(
     summary="Every stretch of time of a pool with a serving: who had slots, and how soon requests had their answers.",
-    rows=lambda results: [ServingRow(*of, moment) for of in _pools(results) for moment in of[2].moments],
+    rows=lambda results: [ServingRow(*row, moment) for row in _pools(results) for moment in row.item.moments],
     columns=[
         TEST,
         LAUNCH,
@@ -140,10 +154,3 @@ def _policy(pool: PoolResult) -> str:
     words += ["synthetic"] if pool.pool.compute == "synthetic" else []
     words += [f"{pool.pool.slots} slots on {pool.pool.cores} cores"] if pool.pool.cores is not None else []
     return ", ".join(words)
-
-
-def _pools(results: Sequence[CaseResult]) -> Iterator[tuple[CaseResult, LaunchRecord, PoolResult]]:
-    for result in results:
-        for launch in result.launches:
-            if launch.pool is not None:
-                yield result, launch, launch.pool

@@ -13,7 +13,7 @@ from pytest_distbench.records.kinds import VERDICT_KINDS
 from pytest_distbench.records.run import CaseResult
 from pytest_distbench.records.verdict import Verdict
 from pytest_distbench.report.escape import escape
-from pytest_distbench.report.rows import make_row, quantity, words_for
+from pytest_distbench.report.rows import change, current, limit, quantity, reference, words_for
 
 PREFIX = "distbench."
 MOST = 60
@@ -56,15 +56,15 @@ def _numbers(case: CaseResult) -> Iterator[tuple[int, str, str]]:
 
 
 def _text(case: CaseResult, verdict: Verdict) -> str:
-    row = make_row(verdict)
-    value = "" if verdict.current is None else row.current
+    value = "" if verdict.current is None else current(verdict)
     if not verdict.is_judged:
         return value or "no value"
     answer = VERDICT_KINDS[verdict.kind].words if verdict.kind == "missing" else verdict.kind
-    moved = row.change if row.change != verdict.kind else ""
-    allowed = {"": "", "exact": "(exact)"}.get(row.limit, f"(limit {row.limit})")
+    moved = change(verdict) if change(verdict) != verdict.kind else ""
+    most = limit(verdict)
+    allowed = {"": "", "exact": "(exact)"}.get(most, f"(limit {most})")
     told = " ".join(filter(None, [moved, allowed])) or verdict.reason
-    compared = f"{words_for(case).name} {row.reference}" if verdict.baseline is not None else ""
+    compared = f"{words_for(case).name} {reference(verdict)}" if verdict.baseline is not None else ""
     stored = f"{case.update} baseline" if case.update in ("new", "changed") else ""
     return ", ".join(filter(None, [value, f"{answer}: {told}" if told else answer, compared, stored]))
 

@@ -1,4 +1,7 @@
-"""One verdict as a row of texts, and the columns that show it beside each kind of reference."""
+"""A verdict in words: its metric, values, change and limit, and the columns that show it beside each kind of reference.
+
+The words for a point of a metric are a table: a new axis is one row.
+"""
 
 from __future__ import annotations
 
@@ -8,53 +11,29 @@ from dataclasses import dataclass
 from pytest_distbench.records.bound import tightest
 from pytest_distbench.records.bound_text import Side
 from pytest_distbench.records.kinds import METRIC_KINDS, VERDICT_KINDS
+from pytest_distbench.records.metric import Scalar, metric_key
 from pytest_distbench.records.run import CaseResult
 from pytest_distbench.records.verdict import Verdict
-from pytest_distbench.report.axes import point_text
-from pytest_distbench.units import format_change, format_quantity
+from pytest_distbench.units import format_bytes, format_change, format_quantity
+
+AXES: dict[str, Callable[[Scalar], str]] = {
+    "message_bytes": lambda size: f"at {format_bytes(float(size))}",
+    "world_size": lambda ranks: f"at {ranks} ranks",
+    "from": lambda rank: f"from rank {rank}",
+    "to": lambda rank: f"to rank {rank}",
+    "calls": lambda calls: "with one call each" if calls == "each" else str(calls),
+    "tensors": lambda count: f"in {count} tensor{'s' * (count != 1)}",
+    "hook": lambda hook: f"with the hook {hook}",
+    "seed": lambda seed: f"of seed {seed}",
+}
+"""Axis -> the words for a point on it, as they follow the name of the metric."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
-    """One verdict, every cell a text; empty where there is nothing to say.
-
-    Attributes:
-        mark: one character: failed, open, ...
-        verdict: its kind.
-        metric: name and point.
-        current: of this run, with unit.
-        reference: of what it was compared with.
-        change: against that, as the metric itself moves.
-        limit: the largest accepted change towards worse, and the bounds.
-        finds: the smallest slowdown that would be called regressed in nine of ten runs.
-        launches: how many there are, or pairs of them.
-    """
-
-    mark: str
-    verdict: str
-    metric: str
-    current: str
-    reference: str
-    change: str
-    limit: str
-    finds: str
-    launches: str
-
-
-def make_row(verdict: Verdict) -> Row:
-    """The texts for one verdict."""
-    seen = verdict.detectable
-    return Row(
-        mark=VERDICT_KINDS[verdict.kind].mark,
-        verdict=verdict.kind,
-        metric=metric_text(verdict),
-        current=quantity(verdict.current, verdict.unit),
-        reference=quantity(verdict.baseline, verdict.unit) if verdict.is_judged else "",
-        change=change(verdict),
-        limit=limit(verdict),
-        finds="" if seen is None else f"+{seen:.1%}" if seen <= 1 else "> +100%",
-        launches=str(verdict.launches) if verdict.launches else "",
-    )
+def point_text(name: str, at: Mapping[str, Scalar]) -> str:
+    """A metric at its point: ``latency at 4 KiB``; axes without words as in files: ``loss[level=2]``."""
+    known = [AXES[axis](point) for axis, point in sorted(at.items()) if axis in AXES]
+    rest = {axis: point for axis, point in at.items() if axis not in AXES}
+    return " ".join([metric_key(name, rest), *known])
 
 
 def metric_text(verdict: Verdict) -> str:
@@ -70,6 +49,16 @@ def name_in_file(nodeid: str) -> str:
 def quantity(value: float | None, unit: str) -> str:
     """A value with its unit, ``-`` where there is none."""
     return "-" if value is None else format_quantity(value, unit)
+
+
+def current(verdict: Verdict) -> str:
+    """The value of this run."""
+    return quantity(verdict.current, verdict.unit)
+
+
+def reference(verdict: Verdict) -> str:
+    """The value of what it was compared with."""
+    return quantity(verdict.baseline, verdict.unit) if verdict.is_judged else ""
 
 
 def change(verdict: Verdict) -> str:
@@ -100,11 +89,22 @@ def _largest_change(verdict: Verdict) -> str:
     return "exact" if kind.repeats_exactly and verdict.limit == 0.0 else kind.limit_text(verdict.limit)
 
 
-Columns = Mapping[str, Callable[[Row], str]]
-"""Heading -> the cell below it."""
+def _finds(verdict: Verdict) -> str:
+    """The smallest slowdown that would be called regressed in nine of ten runs."""
+    seen = verdict.detectable
+    return "" if seen is None else f"+{seen:.1%}" if seen <= 1 else "> +100%"
 
-_MEASURED: Columns = {"": lambda row: row.mark, "metric": lambda row: row.metric}
-_ALLOWED: Columns = {"change": lambda row: row.change, "limit": lambda row: row.limit}
+
+def _launches(verdict: Verdict) -> str:
+    """How many there are, or pairs of them."""
+    return str(verdict.launches) if verdict.launches else ""
+
+
+Columns = Mapping[str, Callable[[Verdict], str]]
+"""Heading -> the text below it."""
+
+_MEASURED: Columns = {"": lambda verdict: VERDICT_KINDS[verdict.kind].mark, "metric": metric_text}
+_ALLOWED: Columns = {"change": change, "limit": limit}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,10 +127,10 @@ class ReferenceWords:
 _STORED = ReferenceWords(
     columns={
         **_MEASURED,
-        "this run": lambda row: row.current,
-        "baseline": lambda row: row.reference,
+        "this run": current,
+        "baseline": reference,
         **_ALLOWED,
-        "n": lambda row: row.launches,
+        "n": _launches,
     },
     name="baseline",
     unchanged="within their limits",
@@ -141,11 +141,11 @@ REFERENCE_WORDS: dict[str, ReferenceWords] = {
     "paired": ReferenceWords(
         columns={
             **_MEASURED,
-            "this tree": lambda row: row.current,
-            "reference": lambda row: row.reference,
+            "this tree": current,
+            "reference": reference,
             **_ALLOWED,
-            "finds": lambda row: row.finds,
-            "pairs": lambda row: row.launches,
+            "finds": _finds,
+            "pairs": _launches,
         },
         name="reference",
         unchanged="unchanged",
@@ -161,6 +161,6 @@ def words_for(result: CaseResult) -> ReferenceWords:
     return REFERENCE_WORDS[result.reference.kind]
 
 
-def cells(row: Row, columns: Columns) -> tuple[str, ...]:
-    """A row under these columns."""
-    return tuple(cell(row) for cell in columns.values())
+def cells(verdict: Verdict, columns: Columns) -> tuple[str, ...]:
+    """A verdict under these columns."""
+    return tuple(text(verdict) for text in columns.values())

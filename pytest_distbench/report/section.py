@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, NamedTuple, TypeVar
 
@@ -139,6 +139,16 @@ class OfLaunch(NamedTuple, Generic[Item]):
     result: CaseResult
     launch: LaunchRecord
     item: Item
+
+
+def rows_of_launches(
+    results: Sequence[CaseResult], item_of: Callable[[LaunchRecord], Item | None]
+) -> Iterator[OfLaunch[Item]]:
+    """One for each launch that has such an item."""
+    for result in results:
+        for launch in result.launches:
+            if (item := item_of(launch)) is not None:
+                yield OfLaunch(result, launch, item)
 
 
 TEST: Column[Any] = Column("test", str, "test", lambda row: Cell(row.result.nodeid, row.result.case.title))

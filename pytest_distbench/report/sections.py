@@ -10,9 +10,8 @@ from pytest_distbench.report.buckets import BUCKETS
 from pytest_distbench.report.collectives import COLLECTIVES
 from pytest_distbench.report.cycle import CYCLE
 from pytest_distbench.report.elastic import EPOCHS, EVENTS, JOBS, RATES, WORKERS
-from pytest_distbench.report.environment import ENVIRONMENT
 from pytest_distbench.report.growth import GROWTH
-from pytest_distbench.report.launches import LAUNCHES
+from pytest_distbench.report.launches import ENVIRONMENT, LAUNCHES
 from pytest_distbench.report.links import LINK_MATRIX, LINKS
 from pytest_distbench.report.pool import POOLS, SERVINGS
 from pytest_distbench.report.section import Section, TableKind

@@ -10,10 +10,9 @@ from pytest_distbench.records.kinds import VERDICT_KINDS, VerdictName
 from pytest_distbench.records.metric import PEAK_MEMORY
 from pytest_distbench.records.run import CaseResult
 from pytest_distbench.records.verdict import Verdict
-from pytest_distbench.report.axes import point_text
 from pytest_distbench.report.layout import Line, layout
 from pytest_distbench.report.links import slowest_links
-from pytest_distbench.report.rows import cells, change, limit, make_row, quantity, words_for
+from pytest_distbench.report.rows import cells, change, limit, point_text, quantity, words_for
 from pytest_distbench.report.sweep import OF_WHOLE_SWEEP, is_sweep, refusals, sweep_points
 
 FAST_SIDE = "change: of the fast side of the launches, which is what is judged"
@@ -49,7 +48,7 @@ def verdict_table(result: CaseResult, verdicts: Sequence[Verdict], *, show_all: 
     """Verdicts of a case under the columns that its reference asks for."""
     words = words_for(result)
     shown = [v for v in verdicts if show_all or not VERDICT_KINDS[v.kind].is_quiet]
-    lines = _layout([*words.columns], [(v.kind, cells(make_row(v), words.columns)) for v in shown], left=2)
+    lines = _layout([*words.columns], [(v.kind, cells(v, words.columns)) for v in shown], left=2)
     hidden = sum(v.is_judged for v in verdicts) - sum(v.is_judged for v in shown)
     return lines + ([Line(f"  {hidden} more {words.unchanged} (-v shows all)")] if hidden else [])
 
@@ -74,7 +73,7 @@ def overview(results: Sequence[CaseResult]) -> list[Line]:
         for result in group:
             name = result.case.title
             for verdict in telling_verdicts(result):
-                mark, *rest = cells(make_row(verdict), words_for(result).columns)
+                mark, *rest = cells(verdict, words_for(result).columns)
                 rows.append((verdict.kind, (mark, name, *rest)))
                 name = ""
         if rows:

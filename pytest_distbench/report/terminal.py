@@ -18,7 +18,6 @@ from pytest_distbench.records.metric import PEAK_MEMORY
 from pytest_distbench.records.run import CaseResult
 from pytest_distbench.records.verdict import Verdict
 from pytest_distbench.report.doubts import doubt_lines, still_curves
-from pytest_distbench.report.flaky import flaky_tests
 from pytest_distbench.report.header import about
 from pytest_distbench.report.layout import Line, layout
 from pytest_distbench.report.rows import metric_text, name_in_file, quantity, words_for
@@ -188,6 +187,12 @@ def _told(results: Sequence[CaseResult], kinds: set[VerdictName]) -> list[Line]:
             kind = VERDICT_KINDS[found[0].kind]
             lines.append(Line(f"{kind.mark} {name} {metric_text(found[0])}{more}: {found[0].reason}", kind.severity))
     return lines
+
+
+def flaky_tests(results: Sequence[CaseResult]) -> dict[str, str]:
+    """Tests that passed only when a plugin ran them again: node id -> at which attempt, and what ended the first."""
+    tests = {result.nodeid: result.flaky for result in results if result.flaky}
+    return {nodeid: f"flaky: passed at attempt {len(ended) + 1}, before: {ended[0]}" for nodeid, ended in tests.items()}
 
 
 def _flaky(results: Sequence[CaseResult]) -> list[str]:

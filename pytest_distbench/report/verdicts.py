@@ -9,7 +9,7 @@ from pytest_distbench.records.bound import tightest
 from pytest_distbench.records.kinds import VERDICT_KINDS
 from pytest_distbench.records.run import CaseResult
 from pytest_distbench.records.verdict import Verdict
-from pytest_distbench.report.rows import change, limit, metric_text, name_in_file, quantity, words_for
+from pytest_distbench.report.rows import change, current, limit, metric_text, name_in_file, reference, words_for
 from pytest_distbench.report.section import Cell, Column, TableKind
 
 
@@ -38,8 +38,8 @@ VERDICTS: TableKind[VerdictRow] = TableKind(
         Column("test", str, "test", lambda row: Cell(row.result.nodeid, name_in_file(row.result.nodeid))),
         Column("metric", str, "metric", lambda row: Cell(row.verdict.metric, metric_text(row.verdict))),
         Column("unit", str, None, lambda row: row.verdict.unit),
-        Column("current", float, "this run", lambda row: _with_unit(row, row.verdict.current)),
-        Column("baseline", float, _other_side, lambda row: _with_unit(row, row.verdict.baseline)),
+        Column("current", float, "this run", lambda row: Cell(row.verdict.current, current(row.verdict))),
+        Column("baseline", float, _other_side, lambda row: Cell(row.verdict.baseline, reference(row.verdict))),
         Column("ratio", float, "change", lambda row: Cell(row.verdict.ratio, change(row.verdict))),
         Column("limit", float, "limit", lambda row: Cell(row.verdict.limit, limit(row.verdict))),
         Column("at_least", float, None, lambda row: tightest(row.verdict.bounds, "least")),
@@ -48,7 +48,3 @@ VERDICTS: TableKind[VerdictRow] = TableKind(
         Column("reason", str, None, lambda row: row.verdict.reason),
     ],
 )
-
-
-def _with_unit(row: VerdictRow, value: float | None) -> Cell:
-    return Cell(value, quantity(value, row.verdict.unit))

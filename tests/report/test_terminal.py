@@ -12,7 +12,7 @@ from pytest_distbench.records.fingerprint import NOT_RECORDED, Fingerprint
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import CaseResult, ReferenceRecord
 from pytest_distbench.report.tables import FINDS, case_table, overview
-from pytest_distbench.report.terminal import interrupted_lines, summary_lines
+from pytest_distbench.report.terminal import flaky_tests, interrupted_lines, summary_lines
 
 
 @pytest.mark.parametrize(
@@ -137,3 +137,11 @@ def test_a_line_has_the_severity_of_what_it_tells_not_of_how_it_begins() -> None
 def case(kind: str, name: str) -> CaseResult:
     made = result(verdict(kind, reason="noisy"))
     return replace(made, case=replace(made.case, test="a.py::!x", key=replace(made.case.key, case_id=name)))
+
+
+def test_a_test_is_told_once_with_its_attempts_and_what_ended_the_first() -> None:
+    flaky = result(verdict(), flaky=["step +50 %", "step +60 %"])
+
+    assert flaky_tests([flaky, flaky, result(verdict(), nodeid="a.py::test_b")]) == {
+        flaky.nodeid: "flaky: passed at attempt 3, before: step +50 %"
+    }
