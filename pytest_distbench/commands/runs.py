@@ -16,11 +16,11 @@ from pytest_distbench.records.choices import DEFAULT_TOLERANCE, MOST_TOLERANCE, 
 from pytest_distbench.records.kinds import VERDICT_KINDS
 from pytest_distbench.records.run import RunRecord
 from pytest_distbench.report.formats import FORMATS
-from pytest_distbench.report.layout import layout
-from pytest_distbench.report.rows import REFERENCE_WORDS, cells
-from pytest_distbench.report.section import Section
-from pytest_distbench.report.sections import TABLES, sections_of
-from pytest_distbench.report.terminal import summary_lines
+from pytest_distbench.report.tables import TABLES, sections_of
+from pytest_distbench.report.tables.table import Section
+from pytest_distbench.report.texts.layout import layout
+from pytest_distbench.report.texts.terminal import summary_lines
+from pytest_distbench.report.texts.words import REFERENCE_WORDS, cells
 from pytest_distbench.store.files import replace_file
 from pytest_distbench.store.run_record import read_run_record
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pytest_distbench.records.case import EntryName
     from pytest_distbench.records.kinds import Severity
     from pytest_distbench.records.run import CaseResult
-    from pytest_distbench.report.layout import Line
+    from pytest_distbench.report.texts.layout import Line
     from pytest_distbench.run.loop import Session
     from pytest_distbench.run.settings import Settings
 
@@ -146,8 +146,8 @@ class ResultsPlugin:
     def _tell_results(
         self, terminalreporter: pytest.TerminalReporter, settings: Settings, *, is_cut_short: bool
     ) -> None:
-        from pytest_distbench.report import github
-        from pytest_distbench.report.escape import escape
+        from pytest_distbench.report.formats import github
+        from pytest_distbench.report.texts.escape import escape
 
         terminalreporter.section("distbench", sep="-")
         for line in self._lines(settings, is_cut_short=is_cut_short):
@@ -159,8 +159,8 @@ class ResultsPlugin:
     def _lines(self, settings: Settings, *, is_cut_short: bool) -> Iterator[Line]:
         """What the run has to say at its end."""
         from pytest_distbench.plugin.rerun import record_command, same_command
-        from pytest_distbench.report.layout import Line
-        from pytest_distbench.report.terminal import interrupted_lines, summary_lines, unused_lines
+        from pytest_distbench.report.texts.layout import Line
+        from pytest_distbench.report.texts.terminal import interrupted_lines, summary_lines, unused_lines
 
         config = self._config
         yield from summary_lines(
@@ -189,7 +189,7 @@ class ResultsPlugin:
 
     def _left_out(self) -> str:
         """That long forms were left out, and how long a run with them would take."""
-        from pytest_distbench.report.terminal import left_out_line
+        from pytest_distbench.report.texts.terminal import left_out_line
 
         more_s = self.long_forms_s
         seconds = None if more_s is None else time.time() - self._started + more_s
@@ -270,7 +270,7 @@ class ResultsPlugin:
                 session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
     def _append_summary(self) -> None:
-        from pytest_distbench.report.github import append_summary
+        from pytest_distbench.report.formats.github import append_summary
 
         try:
             append_summary(Path(os.environ["GITHUB_STEP_SUMMARY"]), self._results)

@@ -14,7 +14,7 @@ from pytest_distbench.commands.cli import main
 from pytest_distbench.frames import read_run
 from pytest_distbench.records.kinds import METRIC_KINDS
 from pytest_distbench.report.formats import FORMATS
-from pytest_distbench.report.sections import TABLES
+from pytest_distbench.report.tables import TABLES
 
 PAGE = (Path(__file__).parents[2] / "docs" / "extending.md").read_text()
 

@@ -21,7 +21,7 @@ from pytest_distbench.plugin.shapes import CollectiveSweep, TimeToAccuracy
 from pytest_distbench.plugin.traffic import Communication
 from pytest_distbench.records.kinds import METRIC_KINDS, VERDICT_KINDS
 from pytest_distbench.records.options import OPTIONS
-from pytest_distbench.report.sections import TABLES
+from pytest_distbench.report.tables import TABLES
 from pytest_distbench.worker.context import RankContext
 from pytest_distbench.worker.elastic_rank import ElasticRank
 from pytest_distbench.worker.elastic_training import Training
