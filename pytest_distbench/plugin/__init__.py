@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-import signal
-import threading
 import time
 from collections.abc import Generator, Iterator
 from pathlib import Path
@@ -77,8 +74,9 @@ def pytest_configure(config: pytest.Config) -> None:
 
     for declaration in MARKERS:
         config.addinivalue_line("markers", declaration)
-    config.stash[STATE].results = ResultsPlugin(config, lambda is_used: settings_if_used(config, is_used=is_used))
-    config.pluginmanager.register(config.stash[STATE].results, "distbench-results")
+    state = config.stash[STATE]
+    state.results = ResultsPlugin(config, state.interrupts, lambda is_used: settings_if_used(config, is_used=is_used))
+    config.pluginmanager.register(state.results, "distbench-results")
     if any(config.getoption(name, None) for name in _BENCHMARK_OPTIONS):
         from pytest_distbench.plugin.pytest_benchmark import PytestBenchmarkPlugin
 
@@ -453,23 +451,11 @@ def pytest_unconfigure(config: pytest.Config) -> None:
     state = config.stash.get(STATE, None)
     if state is None:
         return
-    with _without_interrupts():
+    with state.interrupts.ignored():
         for session in state.sessions:
             session.launching.close()
+    state.interrupts.forget()
     state.session = state.session_on_cpu = None
-
-
-@contextlib.contextmanager
-def _without_interrupts() -> Iterator[None]:
-    """Finish what takes a moment: a Ctrl-C in it would leave processes and files, and save nobody time."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, signal.default_int_handler if before is None else before)
 
 
 def _backend_of(item: pytest.Item) -> str:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import signal
-import threading
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import pytest
+
+from pytest_distbench.plugin.interrupts import Interrupts
 
 if TYPE_CHECKING:
     from pytest_distbench.plugin.collect import ResultsPlugin
@@ -45,6 +45,7 @@ class State:
         self.progress: Progress | None = None
         self.usage_errors: list[str] = []
         self.results: ResultsPlugin | None = None
+        self.interrupts = Interrupts()
 
 
 STATE = pytest.StashKey[State]()
@@ -109,8 +110,6 @@ def session_of(config: pytest.Config) -> Session:
         state.session = _make_session(config, settings_of(config))
         if state.results is not None:
             state.results.session = state.session
-        if state.session.settings.against is not None:
-            _end_orderly_at_sigterm()
     return state.session
 
 
@@ -123,6 +122,7 @@ def _make_session(config: pytest.Config, settings: Settings) -> Session:
     state.progress = state.progress or Progress(config)
     launching = Launching(
         settings,
+        on_start=state.interrupts.listen,
         on_progress=state.progress.show,
         on_wait=state.progress.announce,
         reports_progress=state.progress.wants_events,
@@ -152,12 +152,6 @@ def check_device_for_workers(config: pytest.Config) -> None:
         raise pytest.UsageError(str(error)) from None
     finally:
         session.launching.close()
-
-
-def _end_orderly_at_sigterm() -> None:
-    """As at Ctrl-C: cancelled CI jobs get SIGTERM, and nobody else removes a worktree. A handler of others stays."""
-    if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
-        signal.signal(signal.SIGTERM, signal.default_int_handler)
 
 
 @contextlib.contextmanager
