@@ -446,16 +446,21 @@ def pytest_report_teststatus(report: pytest.TestReport) -> tuple[str, str, str] 
     return carry.status_of(carry.decode(carry.texts_of(report)))
 
 
-def pytest_unconfigure(config: pytest.Config) -> None:
-    """End the launcher; nothing of ours outlives the run."""
-    state = config.stash.get(STATE, None)
-    if state is None:
-        return
-    with state.interrupts.ignored():
-        for session in state.sessions:
-            session.launching.close()
-    state.interrupts.forget()
-    state.session = state.session_on_cpu = None
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_sessionfinish(session: pytest.Session) -> Generator[None]:
+    """End the launcher; nothing of ours outlives the run, whatever the hooks of others raise.
+
+    That of pytest-xdist does in a worker whose controller was killed.
+    """
+    state = session.config.stash[STATE]
+    try:
+        yield
+    finally:
+        with state.interrupts.ignored():
+            for made in state.sessions:
+                made.launching.close()
+        state.interrupts.forget()
+        state.session = state.session_on_cpu = None
 
 
 def _backend_of(item: pytest.Item) -> str:

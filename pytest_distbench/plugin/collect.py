@@ -58,6 +58,7 @@ class ResultsPlugin:
         self._deselected = 0
         self._collected: set[str] = set()
         self._begun: set[str] = set()
+        self._first_began_at = 0.0
         self._ended: set[str] = set()
         self._reported: set[str] = set()
         self._seen: dict[tuple[str, str], bool] = {}
@@ -87,6 +88,7 @@ class ResultsPlugin:
         self._deselected += getattr(node, "workeroutput", {}).get(_DESELECTED, 0)
 
     def pytest_runtest_logstart(self, nodeid: str) -> None:
+        self._first_began_at = self._first_began_at or time.monotonic()
         self._begun.add(nodeid)
 
     def pytest_runtest_logfinish(self, nodeid: str) -> None:
@@ -119,7 +121,7 @@ class ResultsPlugin:
     def _countdown(self) -> Countdown:
         from pytest_distbench.plugin.progress import Countdown
 
-        return Countdown()
+        return Countdown(self._first_began_at)
 
     @functools.cached_property
     def _results(self) -> list[CaseResult]:

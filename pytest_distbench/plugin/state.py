@@ -152,6 +152,7 @@ def check_device_for_workers(config: pytest.Config) -> None:
         raise pytest.UsageError(str(error)) from None
     finally:
         session.launching.close()
+        config.stash[STATE].interrupts.forget()
 
 
 @contextlib.contextmanager
