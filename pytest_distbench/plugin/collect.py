@@ -55,6 +55,7 @@ class ResultsPlugin:
         self._started = time.time()
         self._attempts = carry.Attempts()
         self._trouble: list[str] = []
+        self._lost = ""
         self._deselected = 0
         self._collected: set[str] = set()
         self._begun: set[str] = set()
@@ -143,7 +144,7 @@ class ResultsPlugin:
         if self._results:
             from pytest_distbench.plugin.history import write_history
 
-            write_history(self._config, settings, self._attempts.passed())
+            self._lost = write_history(self._config, settings, self._attempts.passed())
         self._find_unused(settings, session)
         if settings.json is not None:
             self._write_record(settings, session)
@@ -192,6 +193,8 @@ class ResultsPlugin:
                 "and no change could have been found",
                 yellow=True,
             )
+        if self._lost:
+            terminalreporter.write_line(escape(f"distbench: {self._lost}"), yellow=True)
         for line in self._trouble:
             terminalreporter.write_line(f"distbench: {line}", red=True)
         if is_cut_short:
