@@ -76,7 +76,7 @@ def pytest_configure(config: pytest.Config) -> None:
     for declaration in MARKERS:
         config.addinivalue_line("markers", declaration)
     state = config.stash[STATE]
-    state.results = ResultsPlugin(config, state.interrupts, lambda is_used: settings_if_used(config, is_used=is_used))
+    state.results = ResultsPlugin(config, lambda is_used: settings_if_used(config, is_used=is_used))
     config.pluginmanager.register(state.results, "distbench-results")
     if any(config.getoption(name, None) for name in _BENCHMARK_OPTIONS):
         from pytest_distbench.plugin.pytest_benchmark import PytestBenchmarkPlugin
@@ -471,10 +471,11 @@ def pytest_sessionfinish(session: pytest.Session) -> Generator[None]:
     try:
         yield
     finally:
-        with state.interrupts.ignored():
-            for made in state.sessions:
-                made.launching.close()
-        state.interrupts.forget()
+        if state.interrupts is not None:
+            with state.interrupts.ignored():
+                for made in state.sessions:
+                    made.launching.close()
+            state.interrupts.forget()
         state.session = state.session_on_cpu = None
 
 

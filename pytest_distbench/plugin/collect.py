@@ -15,12 +15,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_distbench.errors import Terminated
 from pytest_distbench.plugin import carry
-from pytest_distbench.plugin.interrupts import TERMINATED
+from pytest_distbench.plugin.state import STATE
 
 if TYPE_CHECKING:
-    from pytest_distbench.plugin.interrupts import Interrupts
     from pytest_distbench.plugin.progress import Countdown
     from pytest_distbench.records.case import EntryName
     from pytest_distbench.records.run import CaseResult
@@ -36,7 +34,6 @@ class ResultsPlugin:
 
     Args:
         config: pytest's.
-        interrupts: the handlers of Ctrl-C and SIGTERM in this process.
         settings_if: the run's settings, given whether anything was measured; None if nothing of ours is in use.
 
     Attributes:
@@ -44,12 +41,9 @@ class ResultsPlugin:
         long_forms_s: what the long forms would take that were left out; None: nobody knows.
     """
 
-    def __init__(
-        self, config: pytest.Config, interrupts: Interrupts, settings_if: Callable[[bool], Settings | None]
-    ) -> None:
+    def __init__(self, config: pytest.Config, settings_if: Callable[[bool], Settings | None]) -> None:
         self.session: Session | None = None
         self.long_forms_s: float | None = None
-        self._interrupts = interrupts
         self._settings_if = settings_if
         self._config = config
         self._started = time.time()
@@ -115,7 +109,8 @@ class ResultsPlugin:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_keyboard_interrupt(self, excinfo: pytest.ExceptionInfo[BaseException]) -> None:
-        self._interrupts.hold_on()
+        if (interrupts := self._config.stash[STATE].interrupts) is not None:
+            interrupts.hold_on()
         self._interrupted_by = excinfo.value
 
     @functools.cached_property
@@ -150,8 +145,12 @@ class ResultsPlugin:
             self._write_record(settings, session)
         if "GITHUB_STEP_SUMMARY" in os.environ and self._results:
             self._append_summary()
-        if isinstance(self._interrupted_by, Terminated):
-            session.exitstatus = TERMINATED
+        if self._interrupted_by is not None:
+            from pytest_distbench.errors import Terminated
+            from pytest_distbench.plugin.interrupts import TERMINATED
+
+            if isinstance(self._interrupted_by, Terminated):
+                session.exitstatus = TERMINATED
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         settings = self._settings()

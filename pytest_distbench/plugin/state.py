@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_distbench.plugin.interrupts import Interrupts
-
 if TYPE_CHECKING:
     from pytest_distbench.plugin.collect import ResultsPlugin
+    from pytest_distbench.plugin.interrupts import Interrupts
     from pytest_distbench.plugin.progress import Progress
     from pytest_distbench.run.against import Variant
     from pytest_distbench.run.loop import Session
@@ -29,6 +28,7 @@ class State:
         taken_options: short options that a conftest defined before us.
         session: of this process, once a test of ours is collected.
         session_on_cpu: of its tests that stay on the CPU under ``--gpu``: another class of hardware, so another store.
+        interrupts: the handlers of Ctrl-C and SIGTERM in this process, once it has a session.
     """
 
     @property
@@ -45,7 +45,7 @@ class State:
         self.progress: Progress | None = None
         self.usage_errors: list[str] = []
         self.results: ResultsPlugin | None = None
-        self.interrupts = Interrupts()
+        self.interrupts: Interrupts | None = None
 
 
 STATE = pytest.StashKey[State]()
@@ -114,12 +114,14 @@ def session_of(config: pytest.Config) -> Session:
 
 
 def _make_session(config: pytest.Config, settings: Settings) -> Session:
+    from pytest_distbench.plugin.interrupts import Interrupts
     from pytest_distbench.plugin.progress import Progress
     from pytest_distbench.run.launching import Launching
     from pytest_distbench.run.loop import Session
 
     state = config.stash[STATE]
     state.progress = state.progress or Progress(config)
+    state.interrupts = state.interrupts or Interrupts()
     launching = Launching(
         settings,
         on_start=state.interrupts.listen,
@@ -152,7 +154,8 @@ def check_device_for_workers(config: pytest.Config) -> None:
         raise pytest.UsageError(str(error)) from None
     finally:
         session.launching.close()
-        config.stash[STATE].interrupts.forget()
+        if (interrupts := config.stash[STATE].interrupts) is not None:
+            interrupts.forget()
 
 
 @contextlib.contextmanager
