@@ -16,6 +16,10 @@ class DistbenchWarning(UserWarning):
     """A test passed, and something about it should be mended: pytest lists it in its warnings summary."""
 
 
+class Terminated(KeyboardInterrupt):
+    """SIGTERM has asked the run to end, which it does as at Ctrl-C."""
+
+
 class DistbenchError(Exception):
     """Base of all errors this package raises on purpose."""
 

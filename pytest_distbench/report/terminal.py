@@ -100,18 +100,25 @@ def unused_lines(unused: Sequence[EntryName], *, pruned: bool) -> list[str]:
     ]
 
 
-def interrupted_lines(results: Sequence[CaseResult], *, left: int, command: str) -> list[str]:
+def interrupted_lines(results: Sequence[CaseResult], *, running: int, left: int, command: str) -> list[str]:
     """What an update that was interrupted has stored, and how it is continued.
 
     Args:
         results: of the tests that ended.
-        left: tests that had not begun.
+        running: tests that had begun and not ended; under pytest-xdist there may be several.
+        left: tests that had not begun, as far as they had been collected.
         command: that continues it; empty: none does.
     """
     stored = sum(result.update in ("new", "changed") for result in results)
-    count = f"{stored} {_cases(stored)} {'is' if stored == 1 else 'are'} stored"
-    first = f"interrupted: {count}, and nothing of the test that was running; {left} were to follow"
-    return [first, f"continue with:  {command}" if command else "the same command measures all of them anew"]
+    told = f"interrupted: {stored} {_cases(stored)} {_are(stored)} stored"
+    if running:
+        told += f", and nothing of the test{'s' * (running > 1)} that {_were(running)} running"
+    elif not results:
+        told = "interrupted before the first test: nothing is stored"
+    told += f"; {left} {_were(left)} to follow" if left else ""
+    if command:
+        return [told, f"continue with:  {command}"]
+    return [told, "the same command measures all of them anew"] if running or results else [told]
 
 
 def _drift(results: Sequence[CaseResult]) -> list[str]:
@@ -176,6 +183,14 @@ def _told_verdicts(result: CaseResult) -> list[Verdict]:
 
 def _cases(number: int) -> str:
     return "case" if number == 1 else "cases"
+
+
+def _are(number: int) -> str:
+    return "is" if number == 1 else "are"
+
+
+def _were(number: int) -> str:
+    return "was" if number == 1 else "were"
 
 
 def _told(results: Sequence[CaseResult], kinds: set[VerdictName]) -> list[str]:

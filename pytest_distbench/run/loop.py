@@ -61,7 +61,12 @@ class Session:
     @functools.cached_property
     def pacer(self) -> Pacer:
         """Says when a launch may begin."""
-        return Pacer(SPACING_S if self.launching.kind.is_spaced else 0.0)
+        return Pacer(self.spacing_s)
+
+    @property
+    def spacing_s(self) -> float:
+        """From the begin of one launch of a case to that of the next, on a restless machine."""
+        return SPACING_S if self.launching.kind.is_spaced else 0.0
 
     @property
     def settings(self) -> Settings:

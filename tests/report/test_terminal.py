@@ -111,7 +111,24 @@ def test_a_baseline_of_fewer_launches_than_an_update_makes_is_told(
 def test_an_update_that_was_interrupted_says_what_is_stored_and_what_to_do(command: str, last: str) -> None:
     cases = [result(verdict(), update=update) for update in ("new", "changed", "kept", "")]
 
-    assert interrupted_lines(cases, left=3, command=command) == [
+    assert interrupted_lines(cases, running=1, left=3, command=command) == [
         "interrupted: 2 cases are stored, and nothing of the test that was running; 3 were to follow",
         last,
     ]
+
+
+@pytest.mark.parametrize(
+    ("stored", "running", "left", "line"),
+    [
+        (0, 0, 0, "interrupted before the first test: nothing is stored"),
+        (0, 0, 5, "interrupted before the first test: nothing is stored; 5 were to follow"),
+        (0, 1, 0, "interrupted: 0 cases are stored, and nothing of the test that was running"),
+        (1, 0, 1, "interrupted: 1 case is stored; 1 was to follow"),
+        (2, 2, 0, "interrupted: 2 cases are stored, and nothing of the tests that were running"),
+    ],
+    ids=["in collection", "in preparation", "in the only test", "between two tests", "on two workers"],
+)
+def test_an_interrupted_update_says_when_it_was(stored: int, running: int, left: int, line: str) -> None:
+    cases = [result(verdict(), update="new")] * stored
+
+    assert interrupted_lines(cases, running=running, left=left, command="")[0] == line
