@@ -32,7 +32,7 @@ _WITHOUT_BASELINE = frozenset({"missing", "unseeded", "within", "beyond"})
 
 def summary_lines(results: Sequence[CaseResult], *, verbosity: int, record_command: str, folder: Path) -> list[str]:
     """Everything below the section's title."""
-    compared = [r for r in results if not r.update and r.verdicts]
+    compared = [r for r in results if r.update in ("", "completed") and r.verdicts]
     failed = sum(r.launches[-1].outcome == "failed" for r in results)
     updated = [r for r in results if r.update]
     lines: list[str] = []
@@ -108,7 +108,7 @@ def interrupted_lines(results: Sequence[CaseResult], *, left: int, command: str)
         left: tests that had not begun.
         command: that continues it; empty: none does.
     """
-    stored = sum(result.update in ("new", "changed") for result in results)
+    stored = sum(result.is_written for result in results)
     count = f"{stored} {_cases(stored)} {'is' if stored == 1 else 'are'} stored"
     first = f"interrupted: {count}, and nothing of the test that was running; {left} were to follow"
     return [first, f"continue with:  {command}" if command else "the same command measures all of them anew"]
@@ -213,15 +213,17 @@ def _updates(results: Sequence[CaseResult], folder: Path) -> list[str]:
     counts = Counter(r.update for r in results)
     platform = results[0].environment.platform
     written = f"{counts['changed']} changed, {counts['new']} new, {counts['kept']} kept"
-    if refused := counts["refused"]:
-        written += f", {refused} not stored"
+    rare = (("completed", counts["completed"]), ("rewritten", counts["rewritten"]), ("not stored", counts["refused"]))
+    written += "".join(f", {number} {words}" for words, number in rare if number)
     lines = [f"baselines in {folder / platform}: {written}"]
     rows = []
-    stored = [r for r in results if r.update in ("new", "changed")]
+    stored = [r for r in results if r.is_written]
     for result in stored:
         name = result.case.title
-        for verdict in telling_verdicts(result):
+        for verdict in filter(_written(result).__contains__, telling_verdicts(result)):
             old = result.previous.get(verdict.metric)
+            if old is not None and old == verdict.current:
+                continue
             note = "regression accepted" if verdict.is_failure else ""
             if old is None:
                 note = "changed" if verdict.kind == "changed" else "new"
@@ -240,13 +242,18 @@ def _updates(results: Sequence[CaseResult], folder: Path) -> list[str]:
             name = ""
     if rows:
         lines += ["  " + line for line in layout(("test", "metric", "old", "", "new", "change", ""), rows, left=2)]
-    few = [r for r in stored if _has_few_launches(r) and any(v.is_noisy for v in r.verdicts)]
+    few = [r for r in stored if _has_few_launches(r) and any(v.is_noisy for v in _written(r))]
     if few:
         lines.append(
             f"? {len(few)} {_cases(len(few))} stored with fewer than {FEWEST_LAUNCHES} launches: "
             "their noise is not known, later runs can hardly judge against them"
         )
     return [*lines, f"review with: distbench baseline diff --baselines {folder}"]
+
+
+def _written(result: CaseResult) -> list[Verdict]:
+    """The verdicts on what an update wrote: of an entry that it completed, on what was not there."""
+    return [v for v in result.verdicts if result.update != "completed" or v.metric in result.previous]
 
 
 def _has_few_launches(result: CaseResult) -> bool:
