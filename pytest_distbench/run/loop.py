@@ -35,6 +35,7 @@ from pytest_distbench.run.request import CaseRequest, LaunchRequest
 from pytest_distbench.run.samples import Launches, PairedLaunches, Samples, take_turns
 from pytest_distbench.run.settings import Settings
 from pytest_distbench.store.baselines import BaselineStore
+from pytest_distbench.store.files import read_each
 
 ELASTIC_OPEN_S = 300.0
 """A launch of an elastic job may take a minute: so long its answer is worth more of them, if the user says nothing."""
@@ -97,7 +98,7 @@ class Session:
         """Count the noisy metrics stored for these (test, case id, backend).
 
         Raises:
-            StoredFileError: a baseline file of one of these tests cannot be read.
+            StoredFileError: baseline files of these tests cannot be read; it names all of them.
         """
         if self.settings.against is not None:
             self.comparisons = sum(1 for _ in cases)  # cases: what each compares is known when it has run
@@ -111,11 +112,11 @@ class Session:
             is_ours = key.launcher in (self.settings.launcher, COMMAND) or is_elastic(key.launcher)
             return is_ours and any((test_id, key.backend) in wanted for test_id in key.test_ids)
 
-        count = 0
-        for test, wanted in of_test.items():
-            for entry in self.store.entries(test, wanted=functools.partial(is_one_of, wanted)).values():
-                count += sum(m.is_noisy for m in entry.metrics.values())
-        self.comparisons = max(1, count)
+        def count_of(test: str) -> int:
+            entries = self.store.entries(test, wanted=functools.partial(is_one_of, of_test[test])).values()
+            return sum(metric.is_noisy for entry in entries for metric in entry.metrics.values())
+
+        self.comparisons = max(1, sum(read_each(count_of, of_test)))
 
     def check_device(self) -> None:
         """Make sure that ranks can compute on a GPU, where the run is to and they are of this host.

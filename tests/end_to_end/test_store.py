@@ -255,6 +255,17 @@ def test_a_store_with_a_broken_file_fails_the_run_that_looks_for_unused_entries(
     assert result.ret == 1
 
 
+def test_the_broken_files_of_several_tests_are_named_at_once_before_the_first_test(recorded: pytest.Pytester) -> None:
+    broken = [next(Path(recorded.path / "baselines").rglob(f"{name}/*.json")) for name in ("test_other", "test_step")]
+    for path, text in zip(broken, ("", "{"), strict=True):
+        path.write_text(text)
+    result = run(recorded)
+
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    for path, why in zip(broken, ("is empty", "not a baseline file"), strict=True):
+        result.stderr.fnmatch_lines([f"*{path.name}: {why}*".replace("[", "[[]")])
+
+
 def test_what_has_no_value_is_not_stored_and_the_entry_stays(recorded: pytest.Pytester) -> None:
     before = {path: path.read_bytes() for path in recorded.path.rglob("*.gloo.stand-in.json")}
     edit(recorded, "0.0198]", "None]")
@@ -325,7 +336,7 @@ def test_update_new_records_again_the_metric_that_was_deleted_by_hand_and_says_s
     now = json.loads(path.read_text())["entry"]["metrics"]
 
     assert found.ret == 0
-    found.stdout.fnmatch_lines(["*0 changed, 0 new, 0 kept, 1 completed", "*rate *- -> *new*"])
+    found.stdout.fnmatch_lines(["*0 changed, 0 new, 0 kept, 1 completed", "*rate * -> * s *new"])
     assert now == {**whole["entry"]["metrics"], "step": cut["entry"]["metrics"]["step"]}
 
 
