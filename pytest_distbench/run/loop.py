@@ -23,7 +23,7 @@ from pytest_distbench.machine import hardware
 from pytest_distbench.machine.locks import alone_on_this_host, beside_others_on_this_host, lease
 from pytest_distbench.records.baseline import BaselineEntry
 from pytest_distbench.records.case import CaseKey, EntryName
-from pytest_distbench.records.choices import ELASTIC_BASELINE_LAUNCHES
+from pytest_distbench.records.choices import ELASTIC_BASELINE_LAUNCHES, ELASTIC_RUN_LAUNCHES
 from pytest_distbench.records.elastic import is_elastic
 from pytest_distbench.records.environment import Environment
 from pytest_distbench.records.record import replace
@@ -139,6 +139,8 @@ class Session:
             samples.alone, samples.most = "a pool of jobs takes the whole machine: it is not compared in turns", 1
         if (request.elastic is not None or request.pool is not None) and not self.settings.given_max_launches:
             samples.open_s, samples.most_stored = ELASTIC_OPEN_S, ELASTIC_BASELINE_LAUNCHES
+            if is_alone:
+                samples.most_open = ELASTIC_RUN_LAUNCHES
         return samples
 
     def launches_of(self, request: LaunchRequest) -> Samples:

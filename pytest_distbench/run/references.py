@@ -113,8 +113,10 @@ class Stored:
 
     def judge(self, samples: Samples) -> list[Judgement]:
         terms = self.request.terms
+        most = min(terms.max_launches, max(len(samples), samples.most_open))
         if self._is_updated or len(samples) >= samples.most:  # no launch can be added: no answer stays open
-            terms = dataclasses.replace(terms, max_launches=len(samples))
+            most = len(samples)
+        terms = dataclasses.replace(terms, max_launches=int(most))
         return judge_launches(
             terms,
             samples.launches,

@@ -57,6 +57,14 @@ def test_no_answer_stays_open_where_no_launch_can_be_added() -> None:
     assert (before, [j.is_open for j in stored(entry(*QUIET)).judge(slow)]) == ([True], [False])
 
 
+def test_a_limit_is_that_of_the_most_launches_an_open_answer_is_worth() -> None:
+    dear, cheap = Made(1.0), Made(1.0)
+    dear.most_open = 2
+    limits = [stored(entry(*QUIET)).judge(samples)[0].verdict.detectable or 0.0 for samples in (dear, cheap)]
+
+    assert limits[0] > limits[1]
+
+
 def test_an_update_leaves_what_it_wants_to_write_pending() -> None:
     reference = stored(update="all")
     concluded = reference.conclude(result(*QUIET, kind="missing"))
