@@ -17,7 +17,7 @@ from pytest_distbench.records.kinds import METRIC_KINDS, VERDICT_KINDS, VerdictN
 from pytest_distbench.records.metric import PEAK_MEMORY
 from pytest_distbench.records.run import CaseResult
 from pytest_distbench.records.verdict import Verdict
-from pytest_distbench.report.doubts import doubt_lines, still_curves
+from pytest_distbench.report.doubts import doubt_lines, still_curves, unjudged_learning
 from pytest_distbench.report.flaky import flaky_tests
 from pytest_distbench.report.header import about
 from pytest_distbench.report.layout import layout
@@ -45,6 +45,7 @@ def summary_lines(results: Sequence[CaseResult], *, verbosity: int, record_comma
         lines += _counts(compared)
     lines += doubt_lines(compared)
     lines += still_curves(results)
+    lines += unjudged_learning([r for r in results if verbosity > 0 or r.is_written or _lacks_baseline(r)])
     lines += _told(compared, {name for name, kind in VERDICT_KINDS.items() if kind.is_told})
     lines += _flaky(results)
     lines += _needless(compared)

@@ -8,7 +8,7 @@ import pytest
 from support.results import PAIRED, STORED, point, result, verdict
 from support.timelines import JOB
 
-from pytest_distbench.records.fingerprint import NOT_RECORDED, Fingerprint
+from pytest_distbench.records.fingerprint import NOT_RECORDED, TRAINING_STEP, Fingerprint
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import ReferenceRecord
 from pytest_distbench.report.tables import FINDS, case_table, overview
@@ -115,3 +115,18 @@ def test_an_update_that_was_interrupted_says_what_is_stored_and_what_to_do(comma
         "interrupted: 2 cases are stored, and nothing of the test that was running; 3 were to follow",
         last,
     ]
+
+
+@pytest.mark.parametrize(
+    ("kind", "update", "verbosity", "is_told"),
+    [("missing", "", 0, True), ("missing", "new", 0, True), ("unchanged", "", 0, False), ("unchanged", "", 1, True)],
+)
+def test_that_nothing_judges_the_learning_is_told_until_there_is_a_baseline(
+    kind: str, update: str, verbosity: int, is_told: bool
+) -> None:
+    then = None if kind == "missing" else 0.02
+    found = result(verdict(kind, baseline=then), update=update)
+    launches = [replace(found.launches[0], fingerprints={TRAINING_STEP: Fingerprint(optimizer_steps=2)})]
+    lines = summary_lines([replace(found, launches=launches)], verbosity=verbosity, record_command="", folder=Path("b"))
+
+    assert any("nothing judges whether it learns" in line for line in lines) is is_told
