@@ -55,8 +55,8 @@ def make_entry(
 
 def completed_entry(entry: BaselineEntry, case: Case, lacking: Sequence[LaunchRecord]) -> BaselineEntry:
     """The entry with what it lacked, and nothing of what it has replaced."""
-    more = make_entry(case, lacking, entry.software)
-    return replace(entry, metrics=more.metrics | entry.metrics, fingerprints=more.fingerprints | entry.fingerprints)
+    more = make_entry(case, lacking, entry.software, before=entry)
+    return replace(entry, metrics=entry.metrics | more.metrics, fingerprints=entry.fingerprints | more.fingerprints)
 
 
 def _of_median(values: Iterable[float | None]) -> float | None:

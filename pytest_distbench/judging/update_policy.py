@@ -34,15 +34,16 @@ def only_judges(mode: str | None, entry: BaselineEntry | None) -> bool:
 def what_it_lacks(entry: BaselineEntry, case: Case, launches: Sequence[LaunchRecord]) -> list[LaunchRecord]:
     """The launches with no more than what can be stored of them and is not in the entry; none where it has all.
 
-    What has a value is there, be it of one launch. An entry of another workload, of other software, or of another tool
-    is not added to: its parts would not be of one thing.
+    What can be compared is there: an exact number of one launch can, one that scatters cannot. An entry of another
+    workload, of other software, or of another tool is not added to: its parts would not be of one thing.
     """
     if entry.workload != case.workload or version_changes(entry.software, launches[0].software):
         return []
+    there = {key for key, metric in entry.metrics.items() if len(metric.launches) > 1 or not metric.is_noisy}
     rest = [
         replace(
             launch,
-            measurements=[m for m in launch.measurements if m.is_judged and m.key not in entry.metrics],
+            measurements=[m for m in launch.measurements if m.is_judged and m.key not in there],
             fingerprints={key: f for key, f in launch.fingerprints.items() if key not in entry.fingerprints},
         )
         for launch in launches

@@ -176,7 +176,9 @@ class Stored:
             return replace(result, update="refused")
         case = self.request.case
         self.pending.append((case.test, str(case.key), completed_entry(self._known, case, lacking)))
-        previous = {v.metric: None for v in result.verdicts if v.kind == "missing" and METRIC_KINDS[v.better].is_judged}
+        keys = {measured.key for launch in lacking for measured in launch.measurements}
+        added = [v for v in result.verdicts if v.metric in keys or v.kind == "missing"]
+        previous = {v.metric: v.baseline for v in added if METRIC_KINDS[v.better].is_judged}
         return replace(result, update="completed", previous=previous)
 
 

@@ -202,6 +202,17 @@ def test_an_update_of_what_is_new_leaves_a_number_of_one_launch_and_what_is_of_o
         assert reference.pending == []
 
 
+def test_a_clock_of_one_launch_cannot_be_compared_and_is_measured_anew_with_the_tolerance_that_was_set() -> None:
+    known = entry(1.0)
+    known = replace(known, metrics={"step": replace(known.metrics["step"], tolerance=0.3)})
+    reference = stored(known, update="new", update_launches=5)
+    concluded = reference.conclude(result(*QUIET, kind="incomparable", launches=with_number(*QUIET).launches))
+    [(_, _, made)] = reference.pending
+
+    assert (concluded.update, set(made.metrics)) == ("completed", {"step", "samples"})
+    assert (made.metrics["step"].launches, made.metrics["step"].tolerance) == (list(QUIET), 0.3)
+
+
 def test_an_entry_that_is_written_without_having_moved_is_rewritten() -> None:
     reference = stored(entry(*QUIET), update="all")
 
