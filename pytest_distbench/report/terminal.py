@@ -17,7 +17,7 @@ from pytest_distbench.records.kinds import METRIC_KINDS, VERDICT_KINDS, VerdictN
 from pytest_distbench.records.metric import PEAK_MEMORY
 from pytest_distbench.records.run import CaseResult
 from pytest_distbench.records.verdict import Verdict
-from pytest_distbench.report.doubts import doubt_lines, still_curves
+from pytest_distbench.report.doubts import doubt_lines, still_curves, unjudged_learning
 from pytest_distbench.report.flaky import flaky_tests
 from pytest_distbench.report.header import about
 from pytest_distbench.report.layout import layout
@@ -32,7 +32,7 @@ _WITHOUT_BASELINE = frozenset({"missing", "unseeded", "within", "beyond"})
 
 def summary_lines(results: Sequence[CaseResult], *, verbosity: int, record_command: str, folder: Path) -> list[str]:
     """Everything below the section's title."""
-    compared = [r for r in results if not r.update and r.verdicts]
+    compared = [r for r in results if r.update in ("", "completed") and r.verdicts]
     failed = sum(r.launches[-1].outcome == "failed" for r in results)
     updated = [r for r in results if r.update]
     lines: list[str] = []
@@ -45,6 +45,7 @@ def summary_lines(results: Sequence[CaseResult], *, verbosity: int, record_comma
         lines += _counts(compared)
     lines += doubt_lines(compared)
     lines += still_curves(results)
+    lines += unjudged_learning([r for r in results if verbosity > 0 or r.is_written or _lacks_baseline(r)])
     lines += _told(compared, {name for name, kind in VERDICT_KINDS.items() if kind.is_told})
     lines += _flaky(results)
     lines += _needless(compared)
@@ -109,7 +110,7 @@ def interrupted_lines(results: Sequence[CaseResult], *, running: int, left: int,
         left: tests that had not begun, as far as they had been collected.
         command: that continues it; empty: none does.
     """
-    stored = sum(result.update in ("new", "changed") for result in results)
+    stored = sum(result.is_written for result in results)
     told = f"interrupted: {stored} {_cases(stored)} {_are(stored)} stored"
     if running:
         told += f", and nothing of the test{'s' * (running > 1)} that {_were(running)} running"
@@ -228,15 +229,17 @@ def _updates(results: Sequence[CaseResult], folder: Path) -> list[str]:
     counts = Counter(r.update for r in results)
     platform = results[0].environment.platform
     written = f"{counts['changed']} changed, {counts['new']} new, {counts['kept']} kept"
-    if refused := counts["refused"]:
-        written += f", {refused} not stored"
+    rare = (("completed", counts["completed"]), ("rewritten", counts["rewritten"]), ("not stored", counts["refused"]))
+    written += "".join(f", {number} {words}" for words, number in rare if number)
     lines = [f"baselines in {folder / platform}: {written}"]
     rows = []
-    stored = [r for r in results if r.update in ("new", "changed")]
+    stored = [r for r in results if r.is_written]
     for result in stored:
         name = result.case.title
-        for verdict in telling_verdicts(result):
+        for verdict in filter(_written(result).__contains__, telling_verdicts(result)):
             old = result.previous.get(verdict.metric)
+            if old is not None and old == verdict.current:
+                continue
             note = "regression accepted" if verdict.is_failure else ""
             if old is None:
                 note = "changed" if verdict.kind == "changed" else "new"
@@ -255,13 +258,18 @@ def _updates(results: Sequence[CaseResult], folder: Path) -> list[str]:
             name = ""
     if rows:
         lines += ["  " + line for line in layout(("test", "metric", "old", "", "new", "change", ""), rows, left=2)]
-    few = [r for r in stored if _has_few_launches(r) and any(v.is_noisy for v in r.verdicts)]
+    few = [r for r in stored if _has_few_launches(r) and any(v.is_noisy for v in _written(r))]
     if few:
         lines.append(
             f"? {len(few)} {_cases(len(few))} stored with fewer than {FEWEST_LAUNCHES} launches: "
             "their noise is not known, later runs can hardly judge against them"
         )
     return [*lines, f"review with: distbench baseline diff --baselines {folder}"]
+
+
+def _written(result: CaseResult) -> list[Verdict]:
+    """The verdicts on what an update wrote: of an entry that it completed, on what was not there."""
+    return [v for v in result.verdicts if result.update != "completed" or v.metric in result.previous]
 
 
 def _has_few_launches(result: CaseResult) -> bool:

@@ -8,7 +8,7 @@ import pytest
 from support.results import PAIRED, STORED, point, result, verdict
 from support.timelines import JOB
 
-from pytest_distbench.records.fingerprint import NOT_RECORDED, Fingerprint
+from pytest_distbench.records.fingerprint import NOT_RECORDED, TRAINING_STEP, Fingerprint
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import ReferenceRecord
 from pytest_distbench.report.tables import FINDS, case_table, overview
@@ -132,3 +132,18 @@ def test_an_interrupted_update_says_when_it_was(stored: int, running: int, left:
     cases = [result(verdict(), update="new")] * stored
 
     assert interrupted_lines(cases, running=running, left=left, command="")[0] == line
+
+
+@pytest.mark.parametrize(
+    ("kind", "update", "verbosity", "is_told"),
+    [("missing", "", 0, True), ("missing", "new", 0, True), ("unchanged", "", 0, False), ("unchanged", "", 1, True)],
+)
+def test_that_nothing_judges_the_learning_is_told_until_there_is_a_baseline(
+    kind: str, update: str, verbosity: int, is_told: bool
+) -> None:
+    then = None if kind == "missing" else 0.02
+    found = result(verdict(kind, baseline=then), update=update)
+    launches = [replace(found.launches[0], fingerprints={TRAINING_STEP: Fingerprint(optimizer_steps=2)})]
+    lines = summary_lines([replace(found, launches=launches)], verbosity=verbosity, record_command="", folder=Path("b"))
+
+    assert any("nothing judges whether it learns" in line for line in lines) is is_told
