@@ -6,7 +6,7 @@ Every message says what was wanted, what was found, where, and what to do next.
 from __future__ import annotations
 
 import sys
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 _PACKAGE = str(Path(__file__).resolve().parent)
@@ -14,6 +14,10 @@ _PACKAGE = str(Path(__file__).resolve().parent)
 
 class DistbenchWarning(UserWarning):
     """A test passed, and something about it should be mended: pytest lists it in its warnings summary."""
+
+
+class Terminated(KeyboardInterrupt):
+    """SIGTERM has asked the run to end, which it does as at Ctrl-C."""
 
 
 class DistbenchError(Exception):
@@ -72,6 +76,32 @@ class StoredFileError(DistbenchError):
         self.path = path
         self.problem = problem
         self.next_step = next_step
+
+    @property
+    def each(self) -> Sequence[StoredFileError]:
+        """The error of each file."""
+        return [self]
+
+
+_MOST_FILES = 10
+
+
+class StoredFilesError(StoredFileError):
+    """Several of them cannot be read; each is named with its own reason, and a next step that they share once."""
+
+    def __init__(self, errors: Sequence[StoredFileError]) -> None:
+        shared = errors[0].next_step if len({error.next_step for error in errors}) == 1 else ""
+        lines = [f"{e.path}: {e.problem}" + ("" if shared else f". {e.next_step}") for e in errors[:_MOST_FILES]]
+        if (more := len(errors) - _MOST_FILES) > 0:
+            lines.append(f"and {more} more")
+        problem = "\n  ".join([f"{len(errors)} files cannot be used:", *lines])
+        DistbenchError.__init__(self, "\n".join(filter(None, [problem, shared])))
+        self.path, self.problem, self.next_step = errors[0].path, problem, shared
+        self._each = list(errors)
+
+    @property
+    def each(self) -> Sequence[StoredFileError]:
+        return self._each
 
 
 def show(value: object, *, longest: int = 200) -> str:

@@ -14,6 +14,7 @@ from typing import Literal
 from pytest_distbench.judging.cards import norm_of
 from pytest_distbench.judging.entry import phases_of
 from pytest_distbench.judging.links import Slow, by_link, find_slow, outliers, times_of
+from pytest_distbench.judging.metric import BUSIER_SHARE
 from pytest_distbench.judging.severity import severity
 from pytest_distbench.judging.sizes import which
 from pytest_distbench.records.bound import tightest
@@ -101,17 +102,19 @@ class LongerPhase:
 class CpuTime:
     """What the added time was spent on, told by CPU seconds of all ranks per iteration.
 
+    Ranks that wait for their CPUs, because other processes compute on them, compute no more than before.
+
     Attributes:
         metric: the clock that is slower, name and point.
         then_s: CPU seconds before.
         now_s: CPU seconds now.
-        spent: computing, waiting, or both.
+        spent: computing, waiting, or both; ``unclear`` where it may be waiting for CPUs that others had.
     """
 
     metric: str
     then_s: float
     now_s: float
-    spent: Literal["computing", "waiting", "both"]
+    spent: Literal["computing", "waiting", "both", "unclear"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -288,13 +291,22 @@ def _cpu_time(result: CaseResult) -> Iterator[CpuTime]:
             continue
         then, now = verdict.companions["cpu_s"]
         share = (now - then) / result.case.world_size / added_s
-        yield CpuTime(
-            metric=verdict.metric,
-            then_s=then,
-            now_s=now,
-            spent="computing" if share >= _COMPUTES else "waiting" if share <= _WAITS else "both",
-        )
+        if share >= _COMPUTES:
+            spent: Literal["computing", "waiting", "both", "unclear"] = "computing"
+        elif _others_computed(result):
+            spent = "unclear"
+        else:
+            spent = "waiting" if share <= _WAITS else "both"
+        yield CpuTime(metric=verdict.metric, then_s=then, now_s=now, spent=spent)
         return
+
+
+def _others_computed(result: CaseResult) -> bool:
+    """Whether other processes had a share of the machine in the median launch, or made the ranks' work take longer."""
+    used = [launch.foreign_cores for launch in result.launches if launch.foreign_cores is not None]
+    crowding = [launch.crowding for launch in result.launches if launch.crowding is not None]
+    is_shared = bool(used) and statistics.median(used) > BUSIER_SHARE * result.environment.cores
+    return is_shared or (bool(crowding) and statistics.median(crowding) > 1 / (1 - BUSIER_SHARE))
 
 
 def _host_time(result: CaseResult) -> Iterator[HostTime]:

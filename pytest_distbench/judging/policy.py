@@ -58,7 +58,9 @@ def conclude(result: CaseResult, policy: Policy, *, stood_down: CaseOutcome = "s
     if last.outcome != "passed":
         return Conclusion(outcome="failed" if last.outcome == "failed" else stood_down, reason="launch")
     judged = tuple(v for v in result.verdicts if v.is_judged)
-    if result.update in ("new", "changed", "kept") or (result.reference.kind == "nothing" and not result.verdicts):
+    if result.update in ("new", "changed", "rewritten", "kept") or (
+        result.reference.kind == "nothing" and not result.verdicts
+    ):
         return Conclusion(outcome="passed")
     if not judged:
         return Conclusion(outcome="failed", reason="nothing_judged")

@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from pytest_distbench.judging.order_rule import why_nothing_was_timed
+from pytest_distbench.judging.software import version_changes
 from pytest_distbench.records.baseline import BaselineEntry, BaselineMetric
+from pytest_distbench.records.case import Case
 from pytest_distbench.records.kinds import METRIC_KINDS, VERDICT_KINDS
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import PEAK_MEMORY, UNCERTAINTY, Measurement
+from pytest_distbench.records.record import replace
 from pytest_distbench.records.verdict import Verdict
 from pytest_distbench.units import why_impossible
 
@@ -21,8 +24,31 @@ _AT_LEAST_TWO = "measure at least two launches; of a derived number give judge a
 
 
 def only_judges(mode: str | None, entry: BaselineEntry | None) -> bool:
-    """Whether an update in this mode leaves a case with this stored entry to the ordinary comparison."""
+    """Whether an update in this mode leaves a case with this stored entry to the ordinary comparison.
+
+    Mode ``new`` adds to such an entry what it lacks.
+    """
     return (mode == "new" and entry is not None) or (mode == "failed" and entry is None)
+
+
+def what_it_lacks(entry: BaselineEntry, case: Case, launches: Sequence[LaunchRecord]) -> list[LaunchRecord]:
+    """The launches with no more than what can be stored of them and is not in the entry; none where it has all.
+
+    What can be compared is there: an exact number of one launch can, one that scatters cannot. An entry of another
+    workload, of other software, or of another tool is not added to: its parts would not be of one thing.
+    """
+    if entry.workload != case.workload or version_changes(entry.software, launches[0].software):
+        return []
+    there = {key for key, metric in entry.metrics.items() if len(metric.launches) > 1 or not metric.is_noisy}
+    rest = [
+        replace(
+            launch,
+            measurements=[m for m in launch.measurements if m.is_judged and m.key not in there],
+            fingerprints={key: f for key, f in launch.fingerprints.items() if key not in entry.fingerprints},
+        )
+        for launch in launches
+    ]
+    return rest if any(launch.measurements or launch.fingerprints for launch in rest) else []
 
 
 def is_wanted(mode: str | None, verdicts: Sequence[Verdict], *, is_new: bool) -> bool:

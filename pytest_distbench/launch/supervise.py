@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 
 import msgspec
 
+from pytest_distbench.errors import Terminated
 from pytest_distbench.launch import processes
 from pytest_distbench.launch.channel import ControlChannel
 from pytest_distbench.launch.contract import SESSION_VARIABLE, Exit, Launcher, RunningLaunch
@@ -228,6 +229,8 @@ class Supervised:
         while True:
             try:
                 return self._listen()
+            except Terminated:
+                raise
             except KeyboardInterrupt:
                 now, pid = time.monotonic(), self.channel.pids().get(rank)
                 if pid is None or now - last < TWICE_S:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
+import math
 import os
-import signal
-import threading
 import time
 from collections.abc import Generator, Iterator
 from pathlib import Path
@@ -77,8 +75,9 @@ def pytest_configure(config: pytest.Config) -> None:
 
     for declaration in MARKERS:
         config.addinivalue_line("markers", declaration)
-    config.stash[STATE].results = ResultsPlugin(config, lambda is_used: settings_if_used(config, is_used=is_used))
-    config.pluginmanager.register(config.stash[STATE].results, "distbench-results")
+    state = config.stash[STATE]
+    state.results = ResultsPlugin(config, lambda is_used: settings_if_used(config, is_used=is_used))
+    config.pluginmanager.register(state.results, "distbench-results")
     if any(config.getoption(name, None) for name in _BENCHMARK_OPTIONS):
         from pytest_distbench.plugin.pytest_benchmark import PytestBenchmarkPlugin
 
@@ -200,7 +199,7 @@ def pytest_report_collectionfinish(config: pytest.Config, items: list[pytest.Ite
     from pytest_distbench.report.texts.header import header_lines
 
     session, settings = session_of(config), settings_of(config)
-    duration = "" if settings.against else _duration(config, items)
+    duration = _duration(config, items)
     if config.get_verbosity() < 0:
         return [f"distbench: {duration}"] if settings.update and duration else []
     return header_lines(
@@ -233,15 +232,24 @@ def _duration(config: pytest.Config, items: list[pytest.Item]) -> str:
     try:
         awaited = [_awaited(item) for item in items if _is_measured(item)]
         left_out = [_awaited(item) for item in items if _is_long_form(item)]
-        store, history = session_of(config).store, read_history(config)
-        found = estimate(store, awaited, history, launcher=settings.launcher)
-        more = estimate(store, left_out, history, launcher=settings.launcher)
+        session, history = session_of(config), read_history(config)
+        found, more = (
+            estimate(
+                session.store,
+                tests,
+                history,
+                launcher=settings.launcher,
+                spacing_s=session.spacing_s,
+                max_launches=settings.max_launches,
+            )
+            for tests in (awaited, left_out)
+        )
     except DistbenchError:
         return ""  # a marker that cannot be used ends the run, and a baseline that cannot be read the test whose it is
     if state.progress is not None:
-        state.progress.expect(found.tests)
+        state.progress.expect({name: span.middle for name, span in found.tests.items()})
     if state.results is not None and not more.unknown:
-        state.results.long_forms_s = sum(more.tests.values())
+        state.results.long_forms_s = sum(span.middle for span in more.tests.values())
     return duration_text(found, long_forms=len(left_out))
 
 
@@ -250,10 +258,13 @@ def _awaited(item: pytest.Item) -> Awaited:
     from pytest_distbench.judging.update_policy import only_judges
     from pytest_distbench.plugin.markers import requirement
     from pytest_distbench.records.case import CaseKey
+    from pytest_distbench.run.loop import ELASTIC_OPEN_S
     from pytest_distbench.store.estimate import Awaited
 
     settings, (test, case_id) = settings_for(item), test_and_id(item)
     launches: int | None = settings.launches
+    fixtures = getattr(item, "fixturenames", ())
+    is_elastic, is_alone = not _ELASTIC.isdisjoint(fixtures), settings.against is None or "elastic_pool" in fixtures
     if settings.update is not None:
         entries = session_for(item).store.entries(test, wanted=lambda key: case_id in CaseKey.parse(key).test_ids)
         if not only_judges(settings.update, next(iter(entries.values()), None)):
@@ -264,7 +275,9 @@ def _awaited(item: pytest.Item) -> Awaited:
         case_id=case_id,
         backend=_backend_of(item),
         launches=launches,
-        is_elastic=not _ELASTIC.isdisjoint(getattr(item, "fixturenames", ())),
+        pairs=None if is_alone or settings.against is None else (settings.against.looks[0], settings.against.looks[-1]),
+        open_s=ELASTIC_OPEN_S if is_elastic and not settings.given_max_launches else math.inf,
+        is_elastic=is_elastic,
         takes_s=requirement(item.iter_markers()).takes_s,
     )
 
@@ -448,28 +461,22 @@ def pytest_report_teststatus(report: pytest.TestReport) -> tuple[str, str, str] 
     return carry.status_of(carry.decode(carry.texts_of(report)))
 
 
-def pytest_unconfigure(config: pytest.Config) -> None:
-    """End the launcher; nothing of ours outlives the run."""
-    state = config.stash.get(STATE, None)
-    if state is None:
-        return
-    with _without_interrupts():
-        for session in state.sessions:
-            session.launching.close()
-    state.session = state.session_on_cpu = None
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_sessionfinish(session: pytest.Session) -> Generator[None]:
+    """End the launcher; nothing of ours outlives the run, whatever the hooks of others raise.
 
-
-@contextlib.contextmanager
-def _without_interrupts() -> Iterator[None]:
-    """Finish what takes a moment: a Ctrl-C in it would leave processes and files, and save nobody time."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    That of pytest-xdist does in a worker whose controller was killed.
+    """
+    state = session.config.stash[STATE]
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, signal.default_int_handler if before is None else before)
+        if state.interrupts is not None:
+            with state.interrupts.ignored():
+                for made in state.sessions:
+                    made.launching.close()
+            state.interrupts.forget()
+        state.session = state.session_on_cpu = None
 
 
 def _backend_of(item: pytest.Item) -> str:

@@ -189,7 +189,7 @@ def _first_line(report: pytest.TestReport) -> str:
 
 def status_of(cases: Sequence[CaseResult]) -> tuple[str, str, str] | None:
     """How pytest shows a test that passed: U where a baseline was written, N where there was none to compare with."""
-    if any(case.update in ("new", "changed") for case in cases):
+    if any(case.is_written for case in cases):
         return "passed", "U", "UPDATED"
     judged = [v for case in cases for v in case.verdicts if v.is_judged]
     return ("passed", "N", "NEW") if judged and all(v.kind == "missing" for v in judged) else None

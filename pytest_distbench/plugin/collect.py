@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_distbench.plugin import carry
+from pytest_distbench.plugin.state import STATE
 
 if TYPE_CHECKING:
     from pytest_distbench.plugin.progress import Countdown
@@ -52,15 +53,19 @@ class ResultsPlugin:
         self._started = time.time()
         self._attempts = carry.Attempts()
         self._trouble: list[str] = []
+        self._lost = ""
         self._deselected = 0
         self._collected: set[str] = set()
+        self._begun: set[str] = set()
+        self._first_began_at = 0.0
+        self._ended: set[str] = set()
         self._reported: set[str] = set()
         self._seen: dict[tuple[str, str], bool] = {}
         self._long_forms: list[tuple[str, str]] = []
         self._unused: list[EntryName] | None = None
         self._pruned = False
         self._why_not_pruned = ""
-        self._is_interrupted = False
+        self._interrupted_by: BaseException | None = None
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> Generator[None]:
@@ -81,6 +86,13 @@ class ResultsPlugin:
     def pytest_testnodedown(self, node: Any) -> None:
         self._deselected += getattr(node, "workeroutput", {}).get(_DESELECTED, 0)
 
+    def pytest_runtest_logstart(self, nodeid: str) -> None:
+        self._first_began_at = self._first_began_at or time.monotonic()
+        self._begun.add(nodeid)
+
+    def pytest_runtest_logfinish(self, nodeid: str) -> None:
+        self._ended.add(nodeid)
+
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         self._attempts.take(report)
         if awaited := carry.awaited_of(report):
@@ -99,14 +111,17 @@ class ResultsPlugin:
         if reporter is not None and not is_worker and (line := self._countdown.line(seconds, total, tests)):
             reporter.write(f"\n{line}\n")
 
-    def pytest_keyboard_interrupt(self) -> None:
-        self._is_interrupted = True
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_keyboard_interrupt(self, excinfo: pytest.ExceptionInfo[BaseException]) -> None:
+        if (interrupts := self._config.stash[STATE].interrupts) is not None:
+            interrupts.hold_on()
+        self._interrupted_by = excinfo.value
 
     @functools.cached_property
     def _countdown(self) -> Countdown:
         from pytest_distbench.plugin.progress import Countdown
 
-        return Countdown()
+        return Countdown(self._first_began_at)
 
     @functools.cached_property
     def _results(self) -> list[CaseResult]:
@@ -128,16 +143,22 @@ class ResultsPlugin:
         if self._results:
             from pytest_distbench.plugin.history import write_history
 
-            write_history(self._config, settings, self._attempts.passed())
+            self._lost = write_history(self._config, settings, self._attempts.passed())
         self._find_unused(settings, session)
         if settings.json is not None:
             self._write_record(settings, session)
         if "GITHUB_STEP_SUMMARY" in os.environ and self._results:
             self._append_summary()
+        if self._interrupted_by is not None:
+            from pytest_distbench.errors import Terminated
+            from pytest_distbench.plugin.interrupts import TERMINATED
+
+            if isinstance(self._interrupted_by, Terminated):
+                session.exitstatus = TERMINATED
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         settings = self._settings()
-        is_cut_short = self._is_interrupted and settings is not None and settings.update is not None
+        is_cut_short = self._interrupted_by is not None and settings is not None and settings.update is not None
         if settings is not None and (self._results or self._trouble or is_cut_short):
             self._tell_results(terminalreporter, settings, is_cut_short=is_cut_short)
         if self._long_forms:
@@ -182,10 +203,13 @@ class ResultsPlugin:
                 "and no change could have been found",
                 "doubt",
             )
+        if self._lost:
+            yield Line(f"distbench: {self._lost}", "doubt")
         yield from (Line(f"distbench: {trouble}", "failure") for trouble in self._trouble)
         if is_cut_short:
             command = same_command(config) if settings.update == "new" else ""
-            yield from interrupted_lines(self._results, left=len(self._collected - self._reported), command=command)
+            left, running = self._collected - self._begun, self._begun - self._ended
+            yield from interrupted_lines(self._results, running=len(running), left=len(left), command=command)
 
     def _left_out(self) -> str:
         """That long forms were left out, and how long a run with them would take."""

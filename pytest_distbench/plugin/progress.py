@@ -19,8 +19,19 @@ from pytest_distbench.report.texts.header import about
 REDRAW_S = 0.1
 PLAIN_INTERVAL_S = 60.0
 
-LEARNING_S = 10.0
-"""What was expected of the tests so far is compared with what they took, from so many seconds on."""
+
+def pace(elapsed_s: float, planned_s: float, total_s: float) -> float:
+    """How much longer the rest of a run will take than expected, as a factor.
+
+    The tests so far tell little of the others while they are a small part of all: their share of what is expected is
+    the weight of what they took.
+
+    Args:
+        elapsed_s: that the tests so far took.
+        planned_s: that was expected of them.
+        total_s: that is expected of all.
+    """
+    return 1.0 + (elapsed_s - planned_s) / total_s if total_s > 0 else 1.0
 
 
 def remaining_s(expected: Mapping[str, float], begun: Mapping[str, float], now: float) -> float:
@@ -32,17 +43,21 @@ def remaining_s(expected: Mapping[str, float], begun: Mapping[str, float], now: 
         now: on the same clock.
     """
     *done, running = begun
-    elapsed, planned = begun[running] - next(iter(begun.values())), sum(expected[name] for name in done)
-    pace = elapsed / planned if planned > LEARNING_S else 1.0
+    elapsed = begun[running] - next(iter(begun.values()))
+    factor = pace(elapsed, sum(expected[name] for name in done), sum(expected.values()))
     rest = sum(seconds for name, seconds in expected.items() if name not in begun)
-    return pace * rest + max(0.0, pace * expected[running] - (now - begun[running]))
+    return factor * rest + max(0.0, factor * expected[running] - (now - begun[running]))
 
 
 class Countdown:
-    """A plain line once a minute, of what remains of a run whose tests report from the workers of pytest-xdist."""
+    """A plain line once a minute, of what remains of a run whose tests report from the workers of pytest-xdist.
 
-    def __init__(self) -> None:
-        self._began_at = self._told_at = time.monotonic()
+    Args:
+        began_at: CLOCK_MONOTONIC seconds at which the first of all tests began.
+    """
+
+    def __init__(self, began_at: float) -> None:
+        self._began_at = self._told_at = began_at
         self._tests = 0
         self._done_s = 0.0
 
@@ -60,7 +75,7 @@ class Countdown:
         if now - self._told_at < PLAIN_INTERVAL_S:
             return ""
         self._told_at = now
-        left = (total_s - self._done_s) * (now - self._began_at) / self._done_s if self._done_s else 0.0
+        left = (total_s - self._done_s) * pace(now - self._began_at, self._done_s, total_s)
         return f"distbench: {self._tests} of {tests} tests" + (f", about {about(left)} left" if left > 0 else "")
 
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import signal
-import threading
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -12,6 +10,7 @@ import pytest
 
 if TYPE_CHECKING:
     from pytest_distbench.plugin.collect import ResultsPlugin
+    from pytest_distbench.plugin.interrupts import Interrupts
     from pytest_distbench.plugin.progress import Progress
     from pytest_distbench.run.against import Variant
     from pytest_distbench.run.loop import Session
@@ -29,6 +28,7 @@ class State:
         taken_options: short options that a conftest defined before us.
         session: of this process, once a test of ours is collected.
         session_on_cpu: of its tests that stay on the CPU under ``--gpu``: another class of hardware, so another store.
+        interrupts: the handlers of Ctrl-C and SIGTERM in this process, once it has a session.
     """
 
     @property
@@ -45,6 +45,7 @@ class State:
         self.progress: Progress | None = None
         self.usage_errors: list[str] = []
         self.results: ResultsPlugin | None = None
+        self.interrupts: Interrupts | None = None
 
 
 STATE = pytest.StashKey[State]()
@@ -109,20 +110,21 @@ def session_of(config: pytest.Config) -> Session:
         state.session = _make_session(config, settings_of(config))
         if state.results is not None:
             state.results.session = state.session
-        if state.session.settings.against is not None:
-            _end_orderly_at_sigterm()
     return state.session
 
 
 def _make_session(config: pytest.Config, settings: Settings) -> Session:
+    from pytest_distbench.plugin.interrupts import Interrupts
     from pytest_distbench.plugin.progress import Progress
     from pytest_distbench.run.launching import Launching
     from pytest_distbench.run.loop import Session
 
     state = config.stash[STATE]
     state.progress = state.progress or Progress(config)
+    state.interrupts = state.interrupts or Interrupts()
     launching = Launching(
         settings,
+        on_start=state.interrupts.listen,
         on_progress=state.progress.show,
         on_wait=state.progress.announce,
         reports_progress=state.progress.wants_events,
@@ -152,12 +154,8 @@ def check_device_for_workers(config: pytest.Config) -> None:
         raise pytest.UsageError(str(error)) from None
     finally:
         session.launching.close()
-
-
-def _end_orderly_at_sigterm() -> None:
-    """As at Ctrl-C: cancelled CI jobs get SIGTERM, and nobody else removes a worktree. A handler of others stays."""
-    if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
-        signal.signal(signal.SIGTERM, signal.default_int_handler)
+        if (interrupts := config.stash[STATE].interrupts) is not None:
+            interrupts.forget()
 
 
 @contextlib.contextmanager

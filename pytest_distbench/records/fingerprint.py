@@ -15,6 +15,9 @@ NOT_RECORDED = "collectives are not recorded by"
 PICKLE = "pickle"
 """In place of the dtype of a pickled Python object, whose bytes are told as 0: they vary with the object's value."""
 
+TRAINING_STEP = "optimizer_step"
+"""Key of the fingerprint of one training step of a script: what lies between two steps of an optimizer."""
+
 ALL = "all"
 """Key of what every rank has."""
 

@@ -42,7 +42,8 @@ class CaseResult(Record, frozen=True, kw_only=True):
     launches: list[LaunchRecord]
     verdicts: list[Verdict]
     reference: ReferenceRecord
-    update: Literal["", "new", "changed", "kept", "refused"] = ""
+    update: Literal["", "new", "completed", "changed", "rewritten", "kept", "refused"] = ""
+    """What an update made of its entry. *Completed*: what it lacked was added; *rewritten*: nothing in it had moved."""
     previous: dict[str, float | None] = {}
     """Old baseline values of the metrics an update rewrote; None where there was none."""
     xfail_perf: str = ""
@@ -55,6 +56,11 @@ class CaseResult(Record, frozen=True, kw_only=True):
     """How pytest reports the test that measured it; empty: the record does not say."""
     flaky: list[str] = []
     """Of a test that passed when a plugin ran it again: what ended its earlier attempts, a line each. Else empty."""
+
+    @property
+    def is_written(self) -> bool:
+        """Whether an update wrote its entry."""
+        return self.update not in ("", "kept", "refused")
 
 
 class RunRecord(Record, frozen=True, kw_only=True):

@@ -46,6 +46,7 @@ class Launching:
 
     Attributes:
         settings: what the user asked for.
+        on_start: called before anything is started that has to be ended.
         on_progress: shows one line while ranks run.
         on_wait: shows a line while another run is waited for.
         reports_progress: whether ranks should say what they are doing.
@@ -57,6 +58,7 @@ class Launching:
     """
 
     settings: Settings
+    on_start: Callable[[], None] = lambda: None
     on_progress: Callable[[str], None] = lambda text: None
     on_wait: Callable[[str], None] = lambda text: None
     reports_progress: bool = False
@@ -88,6 +90,7 @@ class Launching:
             LauncherError: there is no place for it.
         """
         if self._directory is None:
+            self.on_start()
             try:
                 self._directory = RunDirectory(self.settings.baselines)
             except OSError as error:

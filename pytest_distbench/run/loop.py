@@ -23,7 +23,7 @@ from pytest_distbench.machine import hardware
 from pytest_distbench.machine.locks import alone_on_this_host, beside_others_on_this_host, lease
 from pytest_distbench.records.baseline import BaselineEntry
 from pytest_distbench.records.case import CaseKey, EntryName
-from pytest_distbench.records.choices import ELASTIC_BASELINE_LAUNCHES
+from pytest_distbench.records.choices import ELASTIC_BASELINE_LAUNCHES, ELASTIC_RUN_LAUNCHES
 from pytest_distbench.records.elastic import is_elastic
 from pytest_distbench.records.environment import Environment
 from pytest_distbench.records.record import replace
@@ -35,6 +35,7 @@ from pytest_distbench.run.request import CaseRequest, LaunchRequest
 from pytest_distbench.run.samples import Launches, PairedLaunches, Samples, take_turns
 from pytest_distbench.run.settings import Settings
 from pytest_distbench.store.baselines import BaselineStore
+from pytest_distbench.store.files import read_each
 
 ELASTIC_OPEN_S = 300.0
 """A launch of an elastic job may take a minute: so long its answer is worth more of them, if the user says nothing."""
@@ -61,7 +62,12 @@ class Session:
     @functools.cached_property
     def pacer(self) -> Pacer:
         """Says when a launch may begin."""
-        return Pacer(SPACING_S if self.launching.kind.is_spaced else 0.0)
+        return Pacer(self.spacing_s)
+
+    @property
+    def spacing_s(self) -> float:
+        """From the begin of one launch of a case to that of the next, on a restless machine."""
+        return SPACING_S if self.launching.kind.is_spaced else 0.0
 
     @property
     def settings(self) -> Settings:
@@ -97,7 +103,7 @@ class Session:
         """Count the noisy metrics stored for these (test, case id, backend).
 
         Raises:
-            StoredFileError: a baseline file of one of these tests cannot be read.
+            StoredFileError: baseline files of these tests cannot be read; it names all of them.
         """
         if self.settings.against is not None:
             self.comparisons = sum(1 for _ in cases)  # cases: what each compares is known when it has run
@@ -111,11 +117,11 @@ class Session:
             is_ours = key.launcher in (self.settings.launcher, COMMAND) or is_elastic(key.launcher)
             return is_ours and any((test_id, key.backend) in wanted for test_id in key.test_ids)
 
-        count = 0
-        for test, wanted in of_test.items():
-            for entry in self.store.entries(test, wanted=functools.partial(is_one_of, wanted)).values():
-                count += sum(m.is_noisy for m in entry.metrics.values())
-        self.comparisons = max(1, count)
+        def count_of(test: str) -> int:
+            entries = self.store.entries(test, wanted=functools.partial(is_one_of, of_test[test])).values()
+            return sum(metric.is_noisy for entry in entries for metric in entry.metrics.values())
+
+        self.comparisons = max(1, sum(read_each(count_of, of_test)))
 
     def check_device(self) -> None:
         """Make sure that ranks can compute on a GPU, where the run is to and they are of this host.
@@ -138,6 +144,8 @@ class Session:
             samples.alone, samples.most = "a pool of jobs takes the whole machine: it is not compared in turns", 1
         if (request.elastic is not None or request.pool is not None) and not self.settings.given_max_launches:
             samples.open_s, samples.most_stored = ELASTIC_OPEN_S, ELASTIC_BASELINE_LAUNCHES
+            if is_alone:
+                samples.most_open = ELASTIC_RUN_LAUNCHES
         return samples
 
     def launches_of(self, request: LaunchRequest) -> Samples:

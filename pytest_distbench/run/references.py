@@ -7,7 +7,7 @@ holds about the other side.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -15,13 +15,20 @@ from pytest_distbench.judging.cards import norm_of
 from pytest_distbench.judging.case import judge_launches
 from pytest_distbench.judging.draft import Judgement
 from pytest_distbench.judging.enough import are_enough
-from pytest_distbench.judging.entry import make_entry, phases_of
+from pytest_distbench.judging.entry import completed_entry, make_entry, phases_of
 from pytest_distbench.judging.pairs import judge_paired, not_there
-from pytest_distbench.judging.update_policy import is_wanted, judged_by_bounds_alone, only_judges, why_not_stored
+from pytest_distbench.judging.update_policy import (
+    is_wanted,
+    judged_by_bounds_alone,
+    only_judges,
+    what_it_lacks,
+    why_not_stored,
+)
 from pytest_distbench.records.baseline import BaselineEntry
 from pytest_distbench.records.bound_text import AskedBound
 from pytest_distbench.records.choices import Update
 from pytest_distbench.records.kinds import METRIC_KINDS
+from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import CaseResult, ReferenceRecord
 from pytest_distbench.run.request import CaseRequest
@@ -82,6 +89,12 @@ class Stored:
     def _is_updated(self) -> bool:
         return self.update is not None and not only_judges(self.update, self._known)
 
+    def _lacking(self, launches: Sequence[LaunchRecord]) -> list[LaunchRecord]:
+        """What an update adds to an entry that it otherwise leaves as it is."""
+        if self.update != "new" or self._known is None:
+            return []
+        return what_it_lacks(self._known, self.request.case, launches)
+
     def looks(self) -> Iterator[int]:
         first = self.request.launches
         if self._is_updated:
@@ -90,15 +103,20 @@ class Stored:
             yield from range(first, max(first, self.request.terms.max_launches) + 1)
 
     def wants_more(self, samples: Samples) -> bool:
-        if not self._is_updated or self.update_launches is not None:
+        stored = samples.launches if self._is_updated else self._lacking(samples.launches)
+        if not stored:
             return False
+        if self.update_launches is not None:
+            return not self._is_updated and len(samples) < self.update_launches  # else a look has asked for them
         most = min(self.request.terms.max_launches, samples.most_stored)
-        return len(samples) < most and not are_enough(self.request.terms, samples.launches, self.entry)
+        return len(samples) < most and not are_enough(self.request.terms, stored, self.entry)
 
     def judge(self, samples: Samples) -> list[Judgement]:
         terms = self.request.terms
+        most = min(terms.max_launches, max(len(samples), samples.most_open))
         if self._is_updated or len(samples) >= samples.most:  # no launch can be added: no answer stays open
-            terms = dataclasses.replace(terms, max_launches=len(samples))
+            most = len(samples)
+        terms = dataclasses.replace(terms, max_launches=int(most))
         return judge_launches(
             terms,
             samples.launches,
@@ -130,8 +148,14 @@ class Stored:
 
     def conclude(self, result: CaseResult) -> CaseResult:
         result = replace(result, xfail_perf=result.xfail_perf or (self.entry.xfail_perf if self.entry else ""))
-        if not self._is_updated or result.launches[-1].outcome != "passed":
+        if result.launches[-1].outcome != "passed":
             return result
+        if self._is_updated:
+            return self._update(result)
+        lacking = self._lacking(result.launches)
+        return self._complete(result, lacking) if lacking else result
+
+    def _update(self, result: CaseResult) -> CaseResult:
         if judged_by_bounds_alone(result.verdicts):
             return result  # there is nothing to store
         if why_not_stored(result.launches, result.verdicts):
@@ -142,7 +166,20 @@ class Stored:
         made = make_entry(case, result.launches, result.launches[0].software, before=self.entry)
         self.pending.append((case.test, str(case.key), made))
         previous = {v.metric: v.baseline for v in result.verdicts if METRIC_KINDS[v.better].is_judged}
-        return replace(result, update="new" if self._known is None else "changed", previous=previous)
+        has_moved = is_wanted("changed", result.verdicts, is_new=False)
+        done = "new" if self._known is None else "changed" if has_moved else "rewritten"
+        return replace(result, update=done, previous=previous)
+
+    def _complete(self, result: CaseResult, lacking: Sequence[LaunchRecord]) -> CaseResult:
+        assert self._known is not None
+        if why_not_stored(result.launches, result.verdicts):
+            return replace(result, update="refused")
+        case = self.request.case
+        self.pending.append((case.test, str(case.key), completed_entry(self._known, case, lacking)))
+        keys = {measured.key for launch in lacking for measured in launch.measurements}
+        added = [v for v in result.verdicts if v.metric in keys or v.kind == "missing"]
+        previous = {v.metric: v.baseline for v in added if METRIC_KINDS[v.better].is_judged}
+        return replace(result, update="completed", previous=previous)
 
 
 @dataclasses.dataclass

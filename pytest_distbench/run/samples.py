@@ -25,6 +25,7 @@ class Samples(ABC):
         alone: why there are no references although there should be; empty: there are.
         most: the most samples there can be.
         most_stored: of them, the most that a baseline is worth, whatever their noise.
+        most_open: of them, the most that an open answer is worth, unless the first look asks for more.
         open_s: an answer that is open gets more launches only while those so far took less.
     """
 
@@ -34,12 +35,14 @@ class Samples(ABC):
         self.alone = ""
         self.most: float = math.inf
         self.most_stored: float = math.inf
+        self.most_open: float = math.inf
         self.open_s: float = math.inf
 
     @property
     def may_grow(self) -> bool:
         """Whether an open answer is worth another sample."""
-        return sum(launch.wall_s for launch in [*self.launches, *self.references]) < self.open_s
+        took_s = sum(launch.wall_s for launch in [*self.launches, *self.references])
+        return len(self) < self.most_open and took_s < self.open_s
 
     def __len__(self) -> int:
         return len(self.launches)

@@ -81,7 +81,7 @@ def propose_entry(
         raise NotABaseline(why)
     made = make_entry(result.case, result.launches, result.environment.software, before=stored)
     kept = stored.metrics if stored is not None and stored.workload == made.workload else {}
-    if force or result.update in ("new", "changed"):  # an update has made as many launches as it takes
+    if force or result.update in ("new", "changed", "rewritten"):  # an update has made as many launches as it takes
         return made
     moved = {v.metric for v in result.verdicts if VERDICT_KINDS[v.kind].moved}
     merged = _merge(made.metrics, {key: metric for key, metric in kept.items() if key not in moved})

@@ -23,7 +23,7 @@ from pytest_distbench.records.baseline import BaselineEntry
 from pytest_distbench.records.case import EntryName
 from pytest_distbench.records.kinds import METRIC_KINDS
 from pytest_distbench.records.record import Record
-from pytest_distbench.store.files import FileKind, lay_out
+from pytest_distbench.store.files import FileKind, lay_out, read_each
 
 SCHEMA = 1
 """Version of the file format. 1: first."""
@@ -102,7 +102,8 @@ class BaselineStore:
             StoredFileError: a file cannot be read, is no baseline, or is of a later schema.
         """
         paths = sorted(self._place(test).glob("*.json"))
-        files = [self._read_of(test, path) for path in paths if _is_cut(path.stem) or wanted(unquote(path.stem))]
+        asked = (path for path in paths if _is_cut(path.stem) or wanted(unquote(path.stem)))
+        files = read_each(functools.partial(self._read_of, test), asked)
         return {file.key: file.entry for file in files if wanted(file.key)}
 
     def write(self, test: str, key: str, entry: BaselineEntry, *, sync: bool = True) -> Path:
@@ -154,10 +155,9 @@ class BaselineStore:
         """Every entry of this platform, one at a time, sorted by path.
 
         Raises:
-            StoredFileError: a file cannot be read, is no baseline, or is of a later schema.
+            StoredFileError: after the others: a file cannot be read, is no baseline, or is of a later schema.
         """
-        for path in self.files():
-            yield self._read(path)
+        return read_each(self._read, self.files())
 
     def platforms(self) -> list[str]:
         """Hardware classes that have baselines in this store."""

@@ -10,14 +10,14 @@ import re
 import secrets
 import stat
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO, Generic, TypeVar
 
 import msgspec
 
-from pytest_distbench.errors import StoredFileError
+from pytest_distbench.errors import StoredFileError, StoredFilesError
 from pytest_distbench.records.record import Record
 
 Migration = Callable[[dict[str, Any]], dict[str, Any]]
@@ -46,6 +46,8 @@ _UNWRITABLE = {
 }
 
 _Content = TypeVar("_Content", bound=Record)
+_Given = TypeVar("_Given")
+_Found = TypeVar("_Found")
 
 
 class _Head(msgspec.Struct):
@@ -140,6 +142,8 @@ class FileKind(Generic[_Content]):
         Raises:
             StoredFileError: not JSON, wrong fields, or of a schema that is not known.
         """
+        if not data.strip():
+            raise StoredFileError(path, f"is empty, and no {self.name}", next_step or self.next_step)
         try:
             schema = msgspec.json.decode(data, type=_Head).schema
             if self.is_edited:
@@ -221,6 +225,24 @@ def _refuse_repeated_keys(data: bytes) -> None:
             raise msgspec.ValidationError(f"the key {twice!r} stands twice in one object")
 
     json.loads(data, object_pairs_hook=check)
+
+
+def read_each(read: Callable[[_Given], _Found], given: Iterable[_Given]) -> Iterator[_Found]:
+    """What can be read, and then one error that names all that cannot.
+
+    Raises:
+        StoredFileError: there is some.
+    """
+    errors: list[StoredFileError] = []
+    for one in given:
+        try:
+            found = read(one)
+        except StoredFileError as error:
+            errors += error.each
+        else:
+            yield found
+    if errors:
+        raise errors[0] if len(errors) == 1 else StoredFilesError(errors)
 
 
 def open_regular(path: Path, *, next_step: str) -> BinaryIO:

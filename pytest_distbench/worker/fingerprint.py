@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -33,10 +34,16 @@ _DEFAULT_CAPACITY = 2000
 _MOST_STAMPS = 300
 _CLOCK_STEP_NS = 5_000_000
 
+_Message = tuple[str, int, str]
+"""Dtype, bytes, group."""
+_Recorded = tuple[str, str, int, str]
+"""The recorder's name, and the message."""
+
 
 @dataclass(slots=True)
 class _Window:
     key: str
+    begin_ns: int
     first_note: int
     entered_before: int | None
     optimizers: dict[int, Optimizer] = field(default_factory=dict)
@@ -64,6 +71,7 @@ class Watch:
         self._per_iteration: dict[str, int | None] = {}
         self._entered_apart = self._entered_beside = 0
         self._apart: list[tuple[int, int]] = []
+        self._names: dict[_Recorded, list[str]] = {}
         self._capacity = _capacity(os.environ)
         self._clock_offset_ns = _clock_offset_ns()
         self._marked_note = 0
@@ -104,7 +112,7 @@ class Watch:
         if not self.is_on:
             return
         self._hook.close()
-        window = self._open = _Window(key, len(self._observer.notes), self.entered())
+        window = self._open = _Window(key, time.time_ns(), len(self._observer.notes), self.entered())
 
         def count(optimizer: Optimizer, *_: object) -> None:
             window.optimizers.setdefault(id(optimizer), optimizer)
@@ -124,6 +132,7 @@ class Watch:
         notes = sorted(self._observer.notes[window.first_note :], key=lambda note: note.at_ns)
         if not self._sees_all:
             self._observer.notes.clear()
+            self._learn_names([note.collective for note in notes], window.begin_ns)
         number = _difference(self.entered(), window.entered_before)
         is_gone = number is not None and number < 0  # a group, with its count
         self._per_iteration[window.key] = sum(note.is_counted for note in notes) if is_gone else number
@@ -215,7 +224,7 @@ class Watch:
         return [
             None
             if is_blind or self._why_not_remembered(rings, begin_ns)
-            else _rows(map(_collective, self._inside(rings, begin_ns, end_ns)))
+            else _rows(self._inside(rings, begin_ns, end_ns))
             for begin_ns, end_ns in stretches
         ]
 
@@ -228,7 +237,7 @@ class Watch:
             return RankFingerprint(missing=_why_not_recorded(self._capacity))
         if why := self._why_not_remembered(rings, begin_ns):
             return RankFingerprint(missing=why)
-        return RankFingerprint(collectives=_rows(map(_collective, self._inside(rings, begin_ns, end_ns))))
+        return RankFingerprint(collectives=_rows(self._inside(rings, begin_ns, end_ns)))
 
     def _why_not_remembered(self, rings: Sequence[Sequence[FlightEntry]], begin_ns: int) -> str:
         if abs(_clock_offset_ns() - self._clock_offset_ns) > _CLOCK_STEP_NS:
@@ -237,8 +246,30 @@ class Watch:
             return f"more than the {self._capacity} collectives torch remembers ({RECORDER_SIZE_VARIABLES[0]})"
         return ""
 
-    def _inside(self, rings: Sequence[Sequence[FlightEntry]], begin_ns: int, end_ns: int) -> list[FlightEntry]:
-        """What is the workload's of a stretch of time, in the order it was entered."""
+    def _learn_names(self, asked: Sequence[Collective], begin_ns: int) -> None:
+        """What the recorder calls by another name, by the step that just ended, of which both have told.
+
+        It writes down what a backend makes of a collective: gloo's all_reduce may be a reduce_scatter_tensor.
+        """
+        rings = [recording.entries for recording in (_read() if asked else ()) if recording.entries]
+        recorded = self._entered_inside(rings, begin_ns, time.time_ns())
+        asked_alike, recorded_alike = _by_message(asked), _by_message(map(_collective, recorded))
+        for message, names in asked_alike.items():
+            ops = recorded_alike.get(message, [])
+            if len(ops) == len(names):
+                for op in set(ops):
+                    self._names[op, *message] = [name for own, name in zip(ops, names, strict=True) if own == op]
+
+    def _inside(self, rings: Sequence[Sequence[FlightEntry]], begin_ns: int, end_ns: int) -> Iterator[Collective]:
+        """What is the workload's of a stretch of time, in the order it was entered, by the names that it used."""
+        seen: Counter[_Recorded] = Counter()
+        for one in map(_collective, self._entered_inside(rings, begin_ns, end_ns)):
+            recorded = (one.op, *_message(one))
+            names = self._names.get(recorded, [one.op])
+            yield replace(one, op=names[seen[recorded] % len(names)])
+            seen[recorded] += 1
+
+    def _entered_inside(self, rings: Sequence[Sequence[FlightEntry]], begin_ns: int, end_ns: int) -> list[FlightEntry]:
         apart = [(a, b) for a, b in self._apart if a <= end_ns and b >= begin_ns]
         inside = [
             entry
@@ -283,6 +314,18 @@ def _rows(collectives: Iterable[Collective]) -> list[Collective]:
         else:
             rows.append(one)
     return rows
+
+
+def _message(one: Collective) -> _Message:
+    return (one.dtype, one.message_bytes, one.group)
+
+
+def _by_message(collectives: Iterable[Collective]) -> dict[_Message, list[str]]:
+    """Names of those with equal messages, in their order."""
+    found: dict[_Message, list[str]] = {}
+    for one in collectives:
+        found.setdefault(_message(one), []).append(one.op)
+    return found
 
 
 _OF_OBJECTS = frozenset({"broadcast", "all_gather", "gather", "scatter", "send", "recv"})

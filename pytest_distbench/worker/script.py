@@ -14,11 +14,9 @@ from types import CodeType, ModuleType
 from torch.optim.optimizer import Optimizer, register_optimizer_step_pre_hook
 
 from pytest_distbench.errors import BodyError
+from pytest_distbench.records.fingerprint import TRAINING_STEP
 from pytest_distbench.records.plan import BodyReference
 from pytest_distbench.worker.fingerprint import Watch
-
-STEP = "optimizer_step"
-"""Key of the fingerprint of one training step of a script."""
 
 WHOLE = "script"
 """Key of the fingerprint of a script that takes no such step."""
@@ -90,7 +88,7 @@ def watched_steps(watch: Watch) -> Iterator[None]:
         return
     first: list[Optimizer] = []
     steps = 0
-    course = watch.follow(STEP)
+    course = watch.follow(TRAINING_STEP)
 
     def look(optimizer: Optimizer, *_: object) -> None:
         nonlocal steps
@@ -98,12 +96,12 @@ def watched_steps(watch: Watch) -> Iterator[None]:
             first.append(optimizer)
         if optimizer is not first[0]:
             return
-        if watch.open_key == STEP:
+        if watch.open_key == TRAINING_STEP:
             watch.end()
         course.end(steps)
         steps += 1
         if steps == _STEADY_STEP and not watch.open_key:  # else it steps inside a loop with a clock
-            watch.begin(STEP)
+            watch.begin(TRAINING_STEP)
 
     watch.mark()
     course.begin()
@@ -112,10 +110,10 @@ def watched_steps(watch: Watch) -> Iterator[None]:
         yield
     finally:
         hook.remove()
-    if watch.open_key == STEP:  # that step was the last
+    if watch.open_key == TRAINING_STEP:  # that step was the last
         watch.end()
-    if STEP in watch.found:
-        course.end_last(steps, watch.found[STEP].collectives)
-        watch.note_course(STEP, course)
+    if TRAINING_STEP in watch.found:
+        course.end_last(steps, watch.found[TRAINING_STEP].collectives)
+        watch.note_course(TRAINING_STEP, course)
     elif steps < _STEADY_STEP:
         watch.since_mark(WHOLE)

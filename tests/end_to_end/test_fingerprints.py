@@ -124,6 +124,28 @@ BODIES = """
                     if i in (2, 5):
                         dist.broadcast_object_list([text], src=0)
 
+    def sharded(rank):
+        from torch.distributed.device_mesh import init_device_mesh
+        from torch.distributed.fsdp import fully_shard
+
+        mesh = init_device_mesh("cpu", (rank.world_size,))
+        for fault in ("", "all_reduce", "all_gather"):
+            model = torch.nn.Sequential(torch.nn.Linear(32, 64), torch.nn.Linear(64, 8))
+            for part in (*model, model):
+                fully_shard(part, mesh=mesh)
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+            with rank.point(fault=fault):
+                for i in rank.timed("step", warmup=1, iterations=8):
+                    loss = model(torch.ones(4, 32)).square().mean()
+                    loss.backward()
+                    optimizer.step()
+                    optimizer.zero_grad()
+                    dist.all_reduce(torch.ones(2112))  # gloo's own of a gradient is as large
+                    if i > 0 and i % 4 == 3 and fault == "all_reduce":
+                        dist.all_reduce(torch.ones(1000))
+                    if i > 0 and i % 4 == 3 and fault == "all_gather":
+                        dist.all_gather([torch.ones(5)] * 2, torch.ones(5))
+
     def starts(rank):
         for _ in range(2001):
             dist.all_reduce(torch.ones(1))
@@ -302,6 +324,35 @@ def test_what_an_evaluation_sends_is_known_and_no_part_of_the_step(looped: Launc
 
     assert (told.collectives["all"], told.beyond) == ([reduce(64, how="sum")], {})
     assert told.course == {"all": Course(steps=9, others=[kind])}
+
+
+@pytest.fixture(scope="module")
+def sharded(launch: Launch) -> dict[str, Fingerprint]:
+    record = launch("sharded")
+    assert record.outcome == "passed", record.reason
+    return record.fingerprints
+
+
+@pytest.mark.spawn
+@needs_recorder
+@pytest.mark.parametrize(
+    ("fault", "told", "size"),
+    [
+        ("all_reduce", "1 all_reduce of 3.906 KiB float32 was added", "32.72 KiB"),
+        ("all_gather", "1 all_gather of 20 B float32 was added", "28.83 KiB"),
+    ],
+)
+def test_of_steps_that_are_not_described_a_change_is_told_alone_whatever_gloo_makes_of_a_sharded_training(
+    sharded: dict[str, Fingerprint], fault: str, told: str, size: str
+) -> None:
+    """Gloo does a reduce_scatter_tensor with an all_reduce, and the recorder says so."""
+    healthy, faulty = sharded["step[fault=]"], sharded[f"step[fault={fault}]"]
+    [kind] = faulty.course["all"].others
+    when = "every 4th step (2 of 8)"
+
+    assert differences(healthy, faulty) == [f"{when}: {told}", f"{when}: 28.81 KiB sent per rank became {size}"]
+    assert kind.collectives is not None
+    assert {"all_gather_into_tensor", "reduce_scatter_tensor"} < {row.op for row in kind.collectives}
 
 
 @pytest.mark.spawn

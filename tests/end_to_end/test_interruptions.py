@@ -20,6 +20,7 @@ from support.launching import RunInside
 from support.processes import LIMIT_S, wait_for, working_in
 
 from pytest_distbench.machine.locks import alone_on_this_host
+from pytest_distbench.plugin.interrupts import TERMINATED
 from pytest_distbench.store.baselines import read_file
 
 pytestmark = pytest.mark.spawn
@@ -136,18 +137,18 @@ def both_up(folder: Path) -> bool:
 
 
 @pytest.mark.parametrize(
-    ("number", "launcher_name"),
+    ("number", "launcher_name", "code"),
     [
-        (signal.SIGKILL, "warm"),
-        (signal.SIGINT, "warm"),
-        (signal.SIGTERM, "warm"),
-        (signal.SIGKILL, "torchrun"),
-        (signal.SIGINT, "torchrun"),
-        pytest.param(signal.SIGTERM, "torchrun", marks=pytest.mark.thorough),
+        (signal.SIGKILL, "warm", -signal.SIGKILL),
+        (signal.SIGINT, "warm", pytest.ExitCode.INTERRUPTED),
+        (signal.SIGTERM, "warm", TERMINATED),
+        (signal.SIGKILL, "torchrun", -signal.SIGKILL),
+        (signal.SIGINT, "torchrun", pytest.ExitCode.INTERRUPTED),
+        pytest.param(signal.SIGTERM, "torchrun", TERMINATED, marks=pytest.mark.thorough),
     ],
 )
 def test_a_run_ended_from_outside_leaves_no_process_socket_or_plan(
-    pytester: pytest.Pytester, start: Pytest, number: signal.Signals, launcher_name: str
+    pytester: pytest.Pytester, start: Pytest, number: signal.Signals, launcher_name: str, code: int
 ) -> None:
     """Not even where ranks are stopped, have closed their files, and have children of other sessions."""
     pytester.makepyfile(test_long=ESCAPES)
@@ -155,9 +156,25 @@ def test_a_run_ended_from_outside_leaves_no_process_socket_or_plan(
     wait_for(lambda: both_up(pytester.path), process)
     process.send_signal(number)
 
-    assert process.wait(LIMIT_S) != 0
+    assert process.wait(LIMIT_S) == code
+    assert number == signal.SIGKILL or not list((pytester.path / "tmp").glob("distbench-*/"))
     wait_for(lambda: not [p for p in pytester.path.rglob("*") if p.is_socket() or p.name == "plan.json"])
     wait_for(lambda: not working_in(pytester.path))
+
+
+@pytest.mark.parametrize("is_of_worker", [False, True], ids=["the controller", "the worker"])
+def test_a_run_on_workers_that_gets_sigterm_leaves_nothing(
+    pytester: pytest.Pytester, start: Pytest, *, is_of_worker: bool
+) -> None:
+    pytester.makepyfile(test_long=LONG)
+    process = start("-n", "1")
+    wait_for(lambda: both_up(pytester.path), process)
+    [worker] = psutil.Process(process.pid).children()
+    (worker if is_of_worker else process).send_signal(signal.SIGTERM)
+
+    assert process.wait(LIMIT_S) != 0
+    wait_for(lambda: not working_in(pytester.path))
+    assert not list((pytester.path / "tmp").glob("distbench-*/"))
 
 
 def test_an_update_that_was_interrupted_is_continued(pytester: pytest.Pytester, start: Pytest) -> None:
@@ -165,7 +182,7 @@ def test_an_update_that_was_interrupted_is_continued(pytester: pytest.Pytester, 
     pytester.makepyfile(test_halts=HALTS)
     process = start("--distbench-update=new")
     wait_for(lambda: both_up(pytester.path), process)
-    process.send_signal(signal.SIGINT)
+    process.send_signal(signal.SIGTERM)
     output, _ = process.communicate(timeout=LIMIT_S)
     after_first = {path.parent.name: path.read_bytes() for path in pytester.path.rglob("baselines/**/*.json")}
     (pytester.path / "go").touch()
@@ -173,7 +190,8 @@ def test_an_update_that_was_interrupted_is_continued(pytester: pytest.Pytester, 
     stored = [read_file(path) for path in pytester.path.rglob("baselines/**/*.json")]
 
     assert list(after_first) == ["test_first"], output
-    assert "interrupted: 1 case is stored, and nothing of the test that was running; 1 were to follow" in output
+    assert "Terminated: SIGTERM interrupted the run" in output
+    assert "interrupted: 1 case is stored, and nothing of the test that was running; 1 was to follow" in output
     assert "continue with:  pytest --distbench-update=new" in output
     assert "3 new, 0 kept" in again, again
     assert sorted(f"{file.test.partition('::')[2]}[{file.key}]" for file in stored) == [

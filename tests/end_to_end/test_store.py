@@ -255,6 +255,17 @@ def test_a_store_with_a_broken_file_fails_the_run_that_looks_for_unused_entries(
     assert result.ret == 1
 
 
+def test_the_broken_files_of_several_tests_are_named_at_once_before_the_first_test(recorded: pytest.Pytester) -> None:
+    broken = [next(Path(recorded.path / "baselines").rglob(f"{name}/*.json")) for name in ("test_other", "test_step")]
+    for path, text in zip(broken, ("", "{"), strict=True):
+        path.write_text(text)
+    result = run(recorded)
+
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    for path, why in zip(broken, ("is empty", "not a baseline file"), strict=True):
+        result.stderr.fnmatch_lines([f"*{path.name}: {why}*".replace("[", "[[]")])
+
+
 def test_what_has_no_value_is_not_stored_and_the_entry_stays(recorded: pytest.Pytester) -> None:
     before = {path: path.read_bytes() for path in recorded.path.rglob("*.gloo.stand-in.json")}
     edit(recorded, "0.0198]", "None]")
@@ -302,3 +313,38 @@ def test_two_packages_of_a_repository_share_no_baseline_and_each_is_told_by_its_
     assert tests == {"../b/tests/test_same.py::test_same", "tests/test_same.py::test_same"}
     assert len(read_run_record(made.path / "run.json").results) == 2
     again.stdout.fnmatch_lines(["2 metrics of 2 cases in 2 launches: 2 within limits"])
+
+
+def test_update_new_records_again_the_metric_that_was_deleted_by_hand_and_says_so(project: Project) -> None:
+    made = project(
+        """
+        def body(rank):
+            pass
+
+        def test_step(distbench):
+            distbench.run(body, params={"stand_in": {"step": [0.02, 0.0201], "rate": [50.0, 50.1]}})
+        """
+    )
+    assert run(made, "--distbench-update", "--distbench-launches=2").ret == 0
+    [path] = (made.path / "baselines").rglob("*.json")
+    whole = json.loads(path.read_text())
+    cut = json.loads(path.read_text())
+    del cut["entry"]["metrics"]["rate"]
+    cut["entry"]["metrics"]["step"]["launches"] = [0.0203, 0.0204]
+    path.write_text(json.dumps(cut))
+    found = run(made, "--distbench-update=new", "--distbench-launches=2")
+    now = json.loads(path.read_text())["entry"]["metrics"]
+
+    assert found.ret == 0
+    found.stdout.fnmatch_lines(["*0 changed, 0 new, 0 kept, 1 completed", "*rate * -> * s *new"])
+    assert now == {**whole["entry"]["metrics"], "step": cut["entry"]["metrics"]["step"]}
+
+
+def test_what_an_update_writes_again_without_a_change_is_not_called_changed(project: Project) -> None:
+    made = project(TEST)
+    first = run(made, "--distbench-update=all", "--distbench-launches=5", "-k", "other")
+    again = run(made, "--distbench-update=all", "--distbench-launches=5", "-k", "other")
+
+    first.stdout.fnmatch_lines(["*0 changed, 1 new, 0 kept"])
+    again.stdout.fnmatch_lines(["*0 changed, 0 new, 0 kept, 1 rewritten"])
+    again.stdout.no_fnmatch_line("* -> *")

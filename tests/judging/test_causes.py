@@ -61,6 +61,24 @@ def test_cpu_time_tells_computing_from_waiting(cpu_s: float, spent: str) -> None
     assert find_causes(slower(cpu_s=cpu_s)) == [CpuTime(metric="m", then_s=0.02, now_s=cpu_s, spent=spent)]
 
 
+@pytest.mark.parametrize(
+    ("cpu_s", "others", "spent"),
+    [
+        (0.021, {"foreign_cores": 1.2}, "unclear"),
+        (0.03, {"foreign_cores": 0.1, "crowding": 1.5}, "unclear"),
+        (0.04, {"foreign_cores": 1.2, "crowding": 1.5}, "computing"),
+        (0.021, {"foreign_cores": 0.1, "crowding": 1.05}, "waiting"),
+    ],
+)
+def test_beside_others_that_compute_little_cpu_time_is_no_evidence_of_waiting(
+    cpu_s: float, others: dict[str, float], spent: str
+) -> None:
+    made = slower(cpu_s=cpu_s)
+    made = replace(made, launches=[replace(launch, **others) for launch in made.launches])
+
+    assert find_causes(made) == [CpuTime(metric="m", then_s=0.02, now_s=cpu_s, spent=spent)]
+
+
 def on_gpu(**companions: tuple[float, float]) -> CaseResult:
     """A step that takes 30 ms in place of 20 on each of 2 GPUs, whose hosts spin for all of it."""
     made = slower()

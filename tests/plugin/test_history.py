@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -24,20 +23,19 @@ NAME = name_in_history(f"{CASE.test}[ws2]", "gloo", "warm")
 
 
 class Cache:
-    """As pytest's, in memory; what is read has been JSON."""
+    """As pytest's, of one folder."""
 
-    def __init__(self, value: object) -> None:
-        self.values = {"distbench/took": json.dumps(value)}
+    def __init__(self, folder: Path) -> None:
+        self.file = folder / "distbench" / "took.json"
 
-    def get(self, key: str, default: object) -> object:
-        return json.loads(self.values[key]) if key in self.values else default
-
-    def set(self, key: str, value: object) -> None:
-        self.values[key] = json.dumps(value)
+    def mkdir(self, name: str) -> Path:
+        (self.file.parent.parent / name).mkdir(exist_ok=True)
+        return self.file.parent
 
 
-def config(value: object = {}) -> Any:
-    return SimpleNamespace(cache=Cache(value))
+@pytest.fixture
+def config(tmp_path: Path) -> Any:
+    return SimpleNamespace(cache=Cache(tmp_path))
 
 
 def settings(**changes: object) -> Any:
@@ -50,61 +48,100 @@ def ran(*seconds: float, walls: float = 1.0, **changes: Any) -> CaseResult:
     return replace(made, launches=[replace(launch, wall_s=walls) for launch in made.launches])
 
 
-def after(*tests: PassedTest, into: Any = None, **changes: object) -> dict[str, Took]:
-    into = into or config()
-    write_history(into, settings(**changes), tests)
-    return read_history(into).tests
+def after(config: Any, *tests: PassedTest, **changes: object) -> dict[str, Took]:
+    assert write_history(config, settings(**changes), tests) == ""
+    return read_history(config).tests
 
 
-def test_a_run_is_kept_by_its_launches_and_the_last_three_count() -> None:
-    into = config()
+def test_a_run_is_kept_by_its_launches_and_the_last_three_count(config: Any) -> None:
     for seconds in range(5):
-        found = after(PassedTest([ran(0.1)], float(seconds)), into=into)
+        found = after(config, PassedTest([ran(0.1)], float(seconds)))
 
     assert found[NAME].runs == {"1": [2.0, 3.0, 4.0]}
     assert len(found[NAME].runs["1"]) == KEPT_RUNS
     assert (found[NAME].launch_s, found[NAME].more_s) == (1.0, SPACING_S)
 
 
-def test_an_update_and_a_run_of_the_same_test_are_kept_apart() -> None:
-    into = config()
-    after(PassedTest([ran(0.1)], 2.0), into=into)
+def test_an_update_and_a_run_of_the_same_test_are_kept_apart(config: Any) -> None:
+    after(config, PassedTest([ran(0.1)], 2.0))
     updated = PassedTest([ran(0.1, 0.1, update="new")], 9.0)
 
-    assert after(updated, into=into)[NAME].runs == {"1": [2.0], "update": [9.0]}
-    assert after(updated, into=into, update_launches=4)[NAME].runs["4"] == [9.0]
+    assert after(config, updated)[NAME].runs == {"1": [2.0], "update": [9.0]}
+    assert after(config, updated, update_launches=4)[NAME].runs["4"] == [9.0]
 
 
-def test_the_launcher_s_own_start_is_no_test_s() -> None:
-    into, case = config(), ran(0.1, walls=6.0)
+def test_the_launcher_s_own_start_is_no_test_s(config: Any) -> None:
+    case = ran(0.1, walls=6.0)
     case = replace(case, launches=[replace(case.launches[0], phases={"launcher": 5.0})])
-    found = after(PassedTest([case], 7.0), into=into)
+    found = after(config, PassedTest([case], 7.0))
 
-    assert (found[NAME].launch_s, found[NAME].runs["1"], read_history(into).start_s) == (1.0, [2.0], 5.0)
+    assert (found[NAME].launch_s, found[NAME].runs["1"], read_history(config).start_s) == (1.0, [2.0], 5.0)
 
 
-def test_the_launches_that_an_update_makes_are_those_of_the_noisiest_case() -> None:
+def test_the_launches_that_an_update_makes_are_those_of_the_noisiest_case(config: Any) -> None:
     exact = replace(ran(0.1), verdicts=[replace(verdict("missing"), better="exact")])
     elastic = replace(ran(0.1), launches=[replace(ran(0.1).launches[0], elastic=JOB)])
+    found = [after(config, PassedTest([case], 1.0))[NAME] for case in (exact, ran(0.1), elastic)]
 
-    assert [after(PassedTest([c], 1.0))[NAME].fewest for c in (exact, ran(0.1), elastic)] == [2, 6, 3]
-
-
-@pytest.mark.parametrize("changes", [{"against": object()}, {"attach": 0}], ids=["against", "attach"])
-def test_runs_of_other_sorts_leave_no_trace(changes: dict[str, object]) -> None:
-    assert after(PassedTest([ran(0.1)], 1.0), **changes) == {}
+    assert [(took.fewest, took.scatters) for took in found] == [(2, False), (5, True), (3, False)]
 
 
-@pytest.mark.parametrize("value", [[], {"tests": 1}, {"tests": {"a": {"launch_s": -1, "more_s": 1}}}, {"other": 1}])
-def test_what_we_have_not_written_is_nothing_known(value: object) -> None:
-    assert read_history(config(value)).tests == {}
-    assert NAME in after(PassedTest([ran(0.1)], 1.0), into=config(value))
+def test_a_run_in_turns_is_a_sort_of_its_own_and_its_launches_count_half(config: Any) -> None:
+    against = SimpleNamespace(looks=(5, 7, 10))
+    first = after(config, PassedTest([ran(0.1, walls=4.0)], 21.0), against=against)[NAME]
+    after(config, PassedTest([ran(0.1)], 2.0))
+    second = after(config, PassedTest([ran(0.1, walls=4.0)], 23.0), against=against)[NAME]
+
+    assert (first.launch_s, first.runs) == (2.0, {"5 to 10 pairs": [21.0]})
+    assert (second.launch_s, second.runs) == (1.0, {"5 to 10 pairs": [21.0, 23.0], "1": [2.0]})
+
+
+def test_an_attached_run_leaves_no_trace(config: Any) -> None:
+    assert after(config, PassedTest([ran(0.1)], 1.0), attach=0) == {}
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("no JSON", "malformed"),
+        ("[]", "Expected `object`"),
+        ('{"schema": 1, "tests": 1}', "Expected `object`"),
+        ('{"schema": 1, "tests": {"a": {"launch_s": -1e300, "more_s": 1}}}', "$.tests[a].launch_s"),
+        ('{"schema": 1, "tests": {"a": {"launch_s": NaN, "more_s": 1}}}', "malformed"),
+        ('{"schema": 1, "other": 1}', "unknown field"),
+    ],
+)
+def test_what_we_have_not_written_is_told_in_one_line_and_replaced(config: Any, text: str, told: str) -> None:
+    config.cache.mkdir("distbench")
+    config.cache.file.write_text(text)
+    known = read_history(config).tests
+    lost = write_history(config, settings(), [PassedTest([ran(0.1)], 1.0)])
+
+    assert known == {}
+    assert lost.startswith(f"what earlier runs took is lost, and written anew: {config.cache.file}: ")
+    assert told in lost
+    assert "\n" not in lost
+    assert after(config, PassedTest([ran(0.1)], 1.0))[NAME].runs == {"1": [1.0, 1.0]}
+
+
+def test_a_cache_that_cannot_be_written_is_told_in_one_line(config: Any) -> None:
+    config.cache.mkdir("distbench")
+    config.cache.file.mkdir()
+    of_folder = write_history(config, settings(), [PassedTest([ran(0.1)], 1.0)])
+    config.cache.file.rmdir()
+    config.cache.file.parent.rmdir()
+    config.cache.file.parent.touch()
+    of_file = write_history(config, settings(), [PassedTest([ran(0.1)], 1.0)])
+
+    assert of_folder.startswith(f"what the tests took is not kept: {config.cache.file}: cannot write: Is a directory. ")
+    assert of_file.startswith(f"what the tests took is not kept: {config.cache.file.parent}: cannot write: File exists")
+    assert read_history(config).tests == {}
 
 
 def test_without_a_cache_nothing_is_known_and_nothing_kept() -> None:
     without: Any = SimpleNamespace()
-    write_history(without, settings(), [PassedTest([ran(0.1)], 1.0)])
 
+    assert write_history(without, settings(), [PassedTest([ran(0.1)], 1.0)]) == ""
     assert read_history(without).tests == {}
 
 
@@ -141,3 +178,20 @@ def test_a_test_says_what_it_takes_and_an_update_its_time_under_q_too(project: P
     run(made, "-q", "--distbench-update", "--distbench-launches=10").stdout.fnmatch_lines(
         ["distbench: 1 test, about 20 min"]
     )
+    run(made, "-q", "--distbench-update=all").stdout.fnmatch_lines(["distbench: 1 test, about * s"])
+
+
+def test_a_lost_cache_is_one_line_and_no_warning(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTEST_ADDOPTS", ALONE["PYTEST_ADDOPTS"].replace("-p no:cacheprovider ", ""))
+    made = project(TEST)
+    took = made.path / ".pytest_cache" / "d" / "distbench" / "took.json"
+    took.mkdir(parents=True)
+    first = run(made, "-W", "error")
+    took.rmdir()
+    took.write_text("nonsense")
+    second, third = run(made, "-W", "error"), run(made, "-W", "error")
+
+    first.stdout.fnmatch_lines([f"distbench: what the tests took is not kept: {took}: *"])
+    second.stdout.fnmatch_lines([f"distbench: what earlier runs took is lost, and written anew: {took}: *"])
+    assert (first.ret, second.ret, third.ret) == (0, 0, 0)
+    assert "took is" not in third.stdout.str() + third.stderr.str()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import signal
 import textwrap
 from collections.abc import Callable
 
@@ -12,7 +11,7 @@ import pytest
 from support.projects import EXIT_USAGE, TEST, Project, run, stored
 
 from pytest_distbench.machine import hardware
-from pytest_distbench.plugin import _without_interrupts
+from pytest_distbench.plugin.interrupts import TERMINATED
 
 
 def test_without_a_baseline_a_test_passes_as_new_and_says_how_to_record(project: Project) -> None:
@@ -484,9 +483,24 @@ def test_a_store_that_pytest_takes_for_a_test_is_refused_before_names_change(pro
     assert joined.ret == 0
 
 
-def test_an_interrupt_while_a_run_cleans_up_leaves_nothing_undone() -> None:
-    before = signal.getsignal(signal.SIGINT)
-    with _without_interrupts():
-        signal.raise_signal(signal.SIGINT)
+@pytest.mark.parametrize(
+    ("hook", "told"),
+    [
+        ("pytest_itemcollected(item)", "interrupted before the first test: nothing is stored"),
+        ("pytest_runtestloop(session)", "interrupted before the first test: nothing is stored; 1 was to follow"),
+        ("pytest_runtest_setup(item)", "interrupted: 0 cases are stored, and nothing of the test that was running"),
+    ],
+)
+def test_an_update_that_sigterm_ends_says_when_it_was(project: Project, hook: str, told: str) -> None:
+    made = project(TEST)
+    made.makeconftest(f"""
+        from pytest_distbench.errors import Terminated
 
-    assert signal.getsignal(signal.SIGINT) is before
+        def {hook}:
+            raise Terminated("SIGTERM")
+    """)
+    result = run(made, "--distbench-update")
+
+    assert result.ret == TERMINATED
+    assert told in result.stdout.lines
+    result.stdout.fnmatch_lines(["!*Terminated: SIGTERM*!"])

@@ -93,14 +93,35 @@ EXPECTED = {"a": 20.0, "b": 40.0, "c": 60.0}
     [
         ({"a": 0.0}, 5.0, 115.0),
         ({"a": 0.0, "b": 20.0}, 30.0, 90.0),
-        ({"a": 0.0, "b": 40.0}, 60.0, 60.0 + 120.0),
+        ({"c": 0.0, "b": 120.0}, 130.0, 1.5 * (40.0 + 20.0) - 10.0),
         ({"a": 0.0, "b": 20.0}, 500.0, 60.0),
         ({"c": 0.0, "b": 60.0, "a": 100.0}, 120.0, 0.0),
     ],
-    ids=["the first", "as expected", "twice as slow", "longer than expected", "the last"],
+    ids=["the first", "as expected", "half of all, twice as slow", "longer than expected", "the last"],
 )
 def test_what_remains_is_what_is_expected_at_the_pace_so_far(begun: dict[str, float], now: float, left: float) -> None:
     assert progress.remaining_s(EXPECTED, begun, now) == pytest.approx(left)
+
+
+@pytest.mark.parametrize("factor", [0.1, 0.5, 1.0, 2.0, 3.0])
+def test_the_pace_of_a_whole_run_is_believed_as_far_as_it_has_been_seen(factor: float) -> None:
+    """Twenty tests, all of which differ from what is expected by one factor: what is told nears what is so."""
+    expected = {str(number): 5.0 for number in range(20)}
+    begins = {name: factor * 5.0 * number for number, name in enumerate(expected)}
+    wrong = []
+    for number in range(20):
+        begun = dict(list(begins.items())[: number + 1])
+        left = factor * 5.0 * (20 - number)
+        wrong.append(abs(progress.remaining_s(expected, begun, begun[str(number)]) - left))
+
+    assert wrong == sorted(wrong, reverse=True)
+    assert wrong[-1] <= abs(factor - 1) * 0.05 * 5.0 + 1e-9
+
+
+def test_a_short_test_at_the_begin_does_not_shrink_the_others() -> None:
+    expected = {"short": 11.0, **{str(number): 11.0 for number in range(8)}}
+
+    assert progress.remaining_s(expected, {"short": 0.0, "0": 1.0}, 1.0) == pytest.approx(88.0 * (1 - 10 / 99))
 
 
 def test_the_line_tells_what_remains(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -122,10 +143,10 @@ def test_an_update_shows_it_under_q_too() -> None:
 def test_a_countdown_tells_what_remains_once_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = iter([0.0, 30.0, 60.0, 70.0])
     monkeypatch.setattr(progress.time, "monotonic", lambda: next(clock))
-    countdown = Countdown()
+    countdown = Countdown(next(clock))
 
     lines = [countdown.line(seconds, 100.0, 4) for seconds in (20.0, 10.0, 30.0)]
-    assert lines == ["", "distbench: 2 of 4 tests, about 2.3 min left", ""]
+    assert lines == ["", "distbench: 2 of 4 tests, about 1.5 min left", ""]
 
 
 def test_a_run_on_workers_tells_what_remains(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -63,9 +63,10 @@ def test_launches_that_are_there_already_are_not_made_again() -> None:
 
 def test_a_baseline_of_it_is_worth_no_more_launches_than_one_of_its_sources() -> None:
     dear, cheap = Made(1.0), Made(1.0)
-    dear.most_stored = 3
+    dear.most_stored, dear.most_open = 3, 5
+    made = derived(lambda a, b: 1.0, dear, cheap)
 
-    assert derived(lambda a, b: 1.0, dear, cheap).most_stored == 3
+    assert (made.most_stored, made.most_open) == (3, 5)
 
 
 def test_the_busiest_of_its_launches_is_how_busy_the_machine_was() -> None:

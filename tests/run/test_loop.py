@@ -147,9 +147,12 @@ def test_the_gpu_is_leased_that_ranks_will_use(monkeypatch: pytest.MonkeyPatch) 
     assert found.platform == "nvidia-geforce-rtx-4090"
 
 
-def test_an_open_answer_that_is_not_worth_another_sample_stays_as_it_is(session: Session) -> None:
+@pytest.mark.parametrize(("limit", "value"), [("open_s", 0.0), ("most_open", 1)])
+def test_an_open_answer_that_is_not_worth_another_sample_stays_as_it_is(
+    session: Session, limit: str, value: float
+) -> None:
     samples = Counted()
-    samples.open_s = 0.0
+    setattr(samples, limit, value)
     found = session.run(REQUEST, samples, Opened(5))
 
     assert (len(samples), len(found.launches)) == (2, 2)
@@ -175,6 +178,7 @@ def test_launches_come_in_pairs_beside_another_revision_and_those_of_an_elastic_
 
     assert type(samples) is kind
     assert samples.most_stored == (3 if limited else math.inf)
+    assert samples.most_open == (5 if limited and against is None else math.inf)
     assert samples.may_grow
     samples.references = [LaunchRecord(index=0, outcome="passed", wall_s=2.0)]
     assert samples.may_grow is not limited

@@ -57,6 +57,14 @@ def test_no_answer_stays_open_where_no_launch_can_be_added() -> None:
     assert (before, [j.is_open for j in stored(entry(*QUIET)).judge(slow)]) == ([True], [False])
 
 
+def test_a_limit_is_that_of_the_most_launches_an_open_answer_is_worth() -> None:
+    dear, cheap = Made(1.0), Made(1.0)
+    dear.most_open = 2
+    limits = [stored(entry(*QUIET)).judge(samples)[0].verdict.detectable or 0.0 for samples in (dear, cheap)]
+
+    assert limits[0] > limits[1]
+
+
 def test_an_update_leaves_what_it_wants_to_write_pending() -> None:
     reference = stored(update="all")
     concluded = reference.conclude(result(*QUIET, kind="missing"))
@@ -151,3 +159,62 @@ def test_an_entry_of_bounds_alone_is_no_baseline() -> None:
 
 def test_an_update_refuses_what_is_beyond_a_bound() -> None:
     assert stored(entry(*QUIET), update="all").conclude(result(*QUIET, kind="beyond")).update == "refused"
+
+
+def with_number(*values: float, **changes: Any) -> Any:
+    """The case, with an exact number beside its clock."""
+    made = result(*values, kind="unchanged", **changes)
+    number = Measurement(name="samples", unit="", better="exact", value=7.0)
+    launches = [
+        replace(launch, measurements=[*launch.measurements, number], software={"torch": "2.13.0"})
+        for launch in made.launches
+    ]
+    missing = replace(made.verdicts[0], metric="samples", better="exact", kind="missing")
+    return replace(made, launches=launches, verdicts=[*made.verdicts, missing])
+
+
+def test_an_update_of_what_is_new_adds_the_metric_that_an_entry_lacks_and_leaves_the_rest() -> None:
+    known = entry(*QUIET, tolerance=0.3)
+    reference = stored(known, update="new", update_launches=None)
+    samples = Made()
+    samples.launches = with_number(2.0).launches
+    was_short = reference.wants_more(samples)
+    samples.launches = with_number(2.0, 2.0).launches
+    concluded = reference.conclude(with_number(2.0, 2.0))
+    [(_, _, made)] = reference.pending
+
+    assert (was_short, reference.wants_more(samples)) == (True, False), "an exact number takes two launches"
+    assert (concluded.update, concluded.previous) == ("completed", {"samples": None})
+    assert made.metrics["samples"].launches == [7, 7]
+    assert replace(made, metrics={"step": made.metrics["step"]}) == known
+
+
+def test_an_update_of_what_is_new_leaves_a_number_of_one_launch_and_what_is_of_other_software_or_another_workload() -> (
+    None
+):
+    whole = entry(*QUIET)
+    whole = replace(whole, metrics=whole.metrics | {"samples": replace(whole.metrics["step"], better="exact")})
+    one = replace(whole, metrics=whole.metrics | {"samples": replace(whole.metrics["samples"], launches=[7])})
+    for known in (one, entry(*QUIET, software={"torch": "2.5.0"}), entry(*QUIET, workload="another")):
+        reference = stored(known, update="new")
+
+        assert reference.conclude(with_number(2.0, 2.0)).update == ""
+        assert reference.pending == []
+
+
+def test_a_clock_of_one_launch_cannot_be_compared_and_is_measured_anew_with_the_tolerance_that_was_set() -> None:
+    known = entry(1.0)
+    known = replace(known, metrics={"step": replace(known.metrics["step"], tolerance=0.3)})
+    reference = stored(known, update="new", update_launches=5)
+    concluded = reference.conclude(result(*QUIET, kind="incomparable", launches=with_number(*QUIET).launches))
+    [(_, _, made)] = reference.pending
+
+    assert (concluded.update, set(made.metrics)) == ("completed", {"step", "samples"})
+    assert (made.metrics["step"].launches, made.metrics["step"].tolerance) == (list(QUIET), 0.3)
+
+
+def test_an_entry_that_is_written_without_having_moved_is_rewritten() -> None:
+    reference = stored(entry(*QUIET), update="all")
+
+    assert reference.conclude(result(*QUIET, kind="unchanged")).update == "rewritten"
+    assert reference.conclude(result(*QUIET, kind="improved")).update == "changed"

@@ -294,12 +294,44 @@ def test_files_of_other_cases_are_not_read(store: BaselineStore) -> None:
     assert set(store.entries(TEST, wanted=lambda key: key == KEY)) == {KEY}
 
 
+def test_all_files_that_cannot_be_read_are_named_each_with_its_reason(store: BaselineStore) -> None:
+    for number, text in enumerate(["", "{", "<<<<<<< ours"]):
+        store.write(TEST, f"{number}-{KEY}", entry(1.0)).write_text(text)
+    store.write(TEST, KEY, entry(1.0))
+    with pytest.raises(StoredFileError) as several:
+        store.entries(TEST)
+    lines = str(several.value).splitlines()
+
+    assert [line.partition("-ws2")[0].rpartition("/")[2] for line in lines[1:]] == ["0", "1", "2"]
+    assert lines[0] == "3 files cannot be used:"
+    assert "is empty" in lines[1]
+    assert "not a baseline file: Input data was truncated. If you edited it" in lines[2]
+    assert "merge conflict" in lines[3]
+
+
+def test_of_many_files_that_cannot_be_read_the_first_are_named_and_the_rest_counted(store: BaselineStore) -> None:
+    for number in range(13):
+        store.write(TEST, f"{number:02}-{KEY}", entry(1.0)).write_text("")
+    store.write(TEST, KEY, entry(1.0))
+    reading = store.read_all()
+
+    assert next(reading).key == KEY, "what can be read comes first"
+
+    with pytest.raises(StoredFileError) as many:
+        next(reading)
+    lines = str(many.value).splitlines()
+
+    assert (len(lines), lines[-2], lines[-1][:18]) == (13, "  and 3 more", "If you edited it, ")
+
+
 def test_truncation_at_any_offset_is_a_clear_error(store: BaselineStore) -> None:
     path = store.write(TEST, KEY, entry(1.0, 2.0))
     data = path.read_bytes()
     for length in range(len(data) - 1):
         path.write_bytes(data[:length])
-        with pytest.raises(StoredFileError, match="not a baseline file"):
+        with pytest.raises(
+            StoredFileError, match="not a baseline file" if length else "is empty, and no baseline file"
+        ):
             read_file(path)
 
 

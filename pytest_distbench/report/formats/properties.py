@@ -65,7 +65,7 @@ def _text(case: CaseResult, verdict: Verdict) -> str:
     allowed = {"": "", "exact": "(exact)"}.get(most, f"(limit {most})")
     told = " ".join(filter(None, [moved, allowed])) or verdict.reason
     compared = f"{words_for(case).name} {reference(verdict)}" if verdict.baseline is not None else ""
-    stored = f"{case.update} baseline" if case.update in ("new", "changed") else ""
+    stored = f"{case.update} baseline" if case.is_written else ""
     return ", ".join(filter(None, [value, f"{answer}: {told}" if told else answer, compared, stored]))
 
 

@@ -19,7 +19,7 @@ from pytest_distbench.records.run import CaseResult
 from pytest_distbench.records.verdict import Verdict
 from pytest_distbench.report.texts.causes import cause_lines
 from pytest_distbench.report.texts.escape import escape
-from pytest_distbench.report.texts.verdict_tables import case_table, note_on_change
+from pytest_distbench.report.texts.verdict_tables import case_table, is_of_fastest_iterations, note_on_change
 from pytest_distbench.report.texts.words import change, limit, metric_text, quantity, words_for
 
 _MOST_REASONS = 8
@@ -182,7 +182,9 @@ def _movement(result: CaseResult, failed: Sequence[Verdict], against: str) -> st
     if kind.rule == "exact":
         now, then = quantity(first.current, first.unit), quantity(first.baseline, first.unit)
         return f"{name}{against}: {now}, {other} {then} (exact){of}"
-    return f"{name} {change(first) or first.reason}{against} (limit {limit(first)}){of}"
+    is_fastest = result.reference.kind == "stored" and is_of_fastest_iterations(first)
+    moved = change(first) + (" in its fastest iterations" if is_fastest else "")
+    return f"{name} {moved or first.reason}{against} (limit {limit(first)}){of}"
 
 
 def _how_many(result: CaseResult, first: Verdict, failed: Sequence[Verdict]) -> str:

@@ -30,7 +30,12 @@ _ADDED = {
     "device": "the added time is the device's",
     "both": "the host waits for the device, or the device for the host: a profile tells",
 }
-_SPENT = {"computing": "computing", "waiting": "waiting", "both": "partly computing, partly waiting"}
+_SPENT = {
+    "computing": "the added time is computing",
+    "waiting": "the added time is waiting",
+    "both": "the added time is partly computing, partly waiting",
+    "unclear": "other processes computed meanwhile, so it does not tell whether the added time is the code's own",
+}
 _BY_KERNEL = "a kernel's fault"
 _XIDS = {
     13: _BY_KERNEL,
@@ -104,7 +109,7 @@ def _per_iteration(metric: str) -> str:
 @describe.register
 def _(cause: CpuTime) -> Iterator[str]:
     moved = _movement(cause.then_s, cause.now_s, format_seconds)
-    yield f"CPU time of all ranks{_per_iteration(cause.metric)}: {moved}: the added time is {_SPENT[cause.spent]}"
+    yield f"CPU time of all ranks{_per_iteration(cause.metric)}: {moved}: {_SPENT[cause.spent]}"
 
 
 @describe.register

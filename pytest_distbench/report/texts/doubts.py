@@ -7,9 +7,11 @@ from collections.abc import Sequence
 
 from pytest_distbench.judging.movement import common_movement
 from pytest_distbench.judging.reach import out_of_reach
+from pytest_distbench.records.fingerprint import TRAINING_STEP
 from pytest_distbench.records.run import CaseResult
 from pytest_distbench.report.texts.layout import Line
 from pytest_distbench.report.texts.words import change, metric_text
+from pytest_distbench.units import is_duration, is_rate, is_size
 
 TOO_GOOD = 5
 """Code rarely becomes so many times as fast by itself."""
@@ -37,6 +39,32 @@ def still_curves(results: Sequence[CaseResult]) -> list[Line]:
         )
         for name, series in found.items()
     ]
+
+
+def unjudged_learning(results: Sequence[CaseResult]) -> list[Line]:
+    """Of scripts whose optimizer steps, and of which nothing but times, rates and sizes is judged; once for all.
+
+    That a script trains is certain of its optimizer alone. A body that times a training step often means the time.
+    """
+    found = [result.case.title for result in results if _trains(result) and not _may_judge_learning(result)]
+    if not found:
+        return []
+    more = f" and {len(found) - 1} more" if len(found) > 1 else ""
+    how = 'print its loss, and give read={"loss_curve": stdout("loss " + NUMBER, better="curve", first=10)}'
+    return [Line(f"{found[0]}{more}: trains, and nothing judges whether it learns; {how}")]
+
+
+def _trains(result: CaseResult) -> bool:
+    """An elastic job's learning is judged otherwise."""
+    last = result.launches[-1]
+    step = last.fingerprints.get(TRAINING_STEP) if last.elastic is None and last.pool is None else None
+    return step is not None and step.optimizer_steps > 0
+
+
+def _may_judge_learning(result: CaseResult) -> bool:
+    """Whether anything is judged that is neither a time, nor a rate, nor a size."""
+    judged = [m for m in result.launches[-1].measurements if m.is_judged or m.bounds]
+    return any(not (is_duration(m.unit) or is_rate(m.unit) or is_size(m.unit)) for m in judged)
 
 
 def _too_good(results: Sequence[CaseResult]) -> list[Line]:

@@ -8,7 +8,7 @@ from pytest_distbench.installation import __version__
 from pytest_distbench.machine.gpus import Gpus
 from pytest_distbench.records.environment import Environment
 from pytest_distbench.store.baselines import BaselineStore
-from pytest_distbench.store.estimate import Estimate
+from pytest_distbench.store.estimate import Estimate, Span
 
 
 def duration_text(found: Estimate, *, long_forms: int) -> str:
@@ -22,7 +22,7 @@ def duration_text(found: Estimate, *, long_forms: int) -> str:
     told = [left] if long_forms else []
     count = f"{len(found.tests)} test{'s' * (len(found.tests) != 1)}"
     if found.seconds is not None:
-        told.insert(0, f"{count}, about {about(found.seconds)}")
+        told.insert(0, f"{count}, about {_from_to(found.seconds)}")
         if found.elsewhere:
             told[0] += ", as on other machines"
         if found.unknown:
@@ -38,6 +38,15 @@ def about(seconds: float) -> str:
         return f"{max(1.0, seconds):.0f} s"
     minutes = seconds / 60
     return f"{minutes:.0f} min" if minutes >= 5 else f"{minutes:.1f} min"
+
+
+def _from_to(span: Span) -> str:
+    """``5 to 8 min``, or one duration where both are written alike."""
+    least, most = about(span.least), about(span.most)
+    if least == most:
+        return least
+    number, unit = least.split()
+    return f"{number} to {most}" if most.endswith(f" {unit}") else f"{least} to {most}"
 
 
 def header_lines(
@@ -67,13 +76,10 @@ def header_lines(
     missing += [f"distbench: note: {remark}" for remark in gpus.remarks]
     if environment.shares_host:
         missing.append("distbench: note: the host is shared (--distbench-share-host): CPU clocks are others' too")
+    compared = f"baselines {store.folder / store.platform} ({entries} {'entry' if entries == 1 else 'entries'})"
     if against:
-        return [first, *missing, f"distbench: against {against}, in turns; stored baselines are not read"]
-    lines = [
-        first,
-        *missing,
-        f"distbench: baselines {store.folder / store.platform} ({entries} {'entry' if entries == 1 else 'entries'})",
-    ]
+        compared = f"against {against}, in turns; nothing is compared with stored baselines"
+    lines = [first, *missing, f"distbench: {compared}"]
     if duration:
         lines.append(f"distbench: {duration}")
     if update:

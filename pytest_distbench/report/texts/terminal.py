@@ -17,7 +17,7 @@ from pytest_distbench.records.kinds import METRIC_KINDS, VERDICT_KINDS, VerdictN
 from pytest_distbench.records.metric import PEAK_MEMORY
 from pytest_distbench.records.run import CaseResult
 from pytest_distbench.records.verdict import Verdict
-from pytest_distbench.report.texts.doubts import doubt_lines, still_curves
+from pytest_distbench.report.texts.doubts import doubt_lines, still_curves, unjudged_learning
 from pytest_distbench.report.texts.header import about
 from pytest_distbench.report.texts.layout import Line, layout
 from pytest_distbench.report.texts.verdict_tables import case_table, overview, telling_verdicts
@@ -31,7 +31,7 @@ _WITHOUT_BASELINE = frozenset({"missing", "unseeded", "within", "beyond"})
 
 def summary_lines(results: Sequence[CaseResult], *, verbosity: int, record_command: str, folder: Path) -> list[Line]:
     """Everything below the section's title."""
-    compared = [r for r in results if not r.update and r.verdicts]
+    compared = [r for r in results if r.update in ("", "completed") and r.verdicts]
     failed = sum(r.launches[-1].outcome == "failed" for r in results)
     updated = [r for r in results if r.update]
     lines: list[Line] = []
@@ -44,9 +44,10 @@ def summary_lines(results: Sequence[CaseResult], *, verbosity: int, record_comma
         lines.append(Line(_counts(compared)))
     lines += doubt_lines(compared)
     lines += still_curves(results)
+    lines += unjudged_learning([r for r in results if verbosity > 0 or r.is_written or _lacks_baseline(r)])
     lines += _told(compared, {name for name, kind in VERDICT_KINDS.items() if kind.is_told})
-    for tell in (_flaky, _needless, _drift, _unrecorded, _unseen):
-        lines += map(Line, tell(results))
+    for texts in (_flaky(results), _needless(compared), _drift(results), _unrecorded(results), _unseen(results)):
+        lines += map(Line, texts)
     if updated:
         lines += _updates(updated, folder)
         lines += _told(updated, {"unseeded"})
@@ -93,19 +94,24 @@ def unused_lines(unused: Sequence[EntryName], *, pruned: bool) -> list[Line]:
     return [Line(text, "doubt") for text in (first, *(f"  {n}" for n in shown), *more)]
 
 
-def interrupted_lines(results: Sequence[CaseResult], *, left: int, command: str) -> list[Line]:
+def interrupted_lines(results: Sequence[CaseResult], *, running: int, left: int, command: str) -> list[Line]:
     """What an update that was interrupted has stored, and how it is continued.
 
     Args:
         results: of the tests that ended.
-        left: tests that had not begun.
+        running: tests that had begun and not ended; under pytest-xdist there may be several.
+        left: tests that had not begun, as far as they had been collected.
         command: that continues it; empty: none does.
     """
-    stored = sum(result.update in ("new", "changed") for result in results)
-    count = f"{stored} {_cases(stored)} {'is' if stored == 1 else 'are'} stored"
-    first = f"interrupted: {count}, and nothing of the test that was running; {left} were to follow"
+    stored = sum(result.is_written for result in results)
+    told = f"interrupted: {stored} {_cases(stored)} {_are(stored)} stored"
+    if running:
+        told += f", and nothing of the test{'s' * (running > 1)} that {_were(running)} running"
+    elif not results:
+        told = "interrupted before the first test: nothing is stored"
+    told += f"; {left} {_were(left)} to follow" if left else ""
     then = f"continue with:  {command}" if command else "the same command measures all of them anew"
-    return [Line(first, "doubt"), Line(then, "doubt")]
+    return [Line(told, "doubt"), Line(then, "doubt")] if command or running or results else [Line(told, "doubt")]
 
 
 def _drift(results: Sequence[CaseResult]) -> list[str]:
@@ -172,6 +178,14 @@ def _cases(number: int) -> str:
     return "case" if number == 1 else "cases"
 
 
+def _are(number: int) -> str:
+    return "is" if number == 1 else "are"
+
+
+def _were(number: int) -> str:
+    return "was" if number == 1 else "were"
+
+
 def _told(results: Sequence[CaseResult], kinds: set[VerdictName]) -> list[Line]:
     """What was not judged and why: a line per case and reason, numbers aside."""
     lines = []
@@ -201,15 +215,12 @@ def _flaky(results: Sequence[CaseResult]) -> list[str]:
     return lines[:_SHOWN_NAMES] + ([f"{more} more tests are flaky"] if more > 0 else [])
 
 
-def _needless(results: Sequence[CaseResult]) -> list[str]:
+def _needless(compared: Sequence[CaseResult]) -> list[str]:
     """Cases whose regression was expected and did not come."""
     return [
         f"xfail_perf of {r.case.title} is no longer needed: nothing regressed ({r.xfail_perf})"
-        for r in results
-        if r.verdicts
-        and not r.update
-        and r.xfail_perf
-        and all(v.kind in ("unchanged", "within", "improved") for v in r.verdicts if v.is_judged)
+        for r in compared
+        if r.xfail_perf and all(v.kind in ("unchanged", "within", "improved") for v in r.verdicts if v.is_judged)
     ][:_SHOWN_NAMES]
 
 
@@ -217,15 +228,17 @@ def _updates(results: Sequence[CaseResult], folder: Path) -> list[Line]:
     counts = Counter(r.update for r in results)
     platform = results[0].environment.platform
     written = f"{counts['changed']} changed, {counts['new']} new, {counts['kept']} kept"
-    if refused := counts["refused"]:
-        written += f", {refused} not stored"
+    rare = (("completed", counts["completed"]), ("rewritten", counts["rewritten"]), ("not stored", counts["refused"]))
+    written += "".join(f", {number} {words}" for words, number in rare if number)
     lines = [Line(f"baselines in {folder / platform}: {written}")]
     rows = []
-    stored = [r for r in results if r.update in ("new", "changed")]
+    stored = [r for r in results if r.is_written]
     for result in stored:
         name = result.case.title
-        for verdict in telling_verdicts(result):
+        for verdict in filter(_written(result).__contains__, telling_verdicts(result)):
             old = result.previous.get(verdict.metric)
+            if old is not None and old == verdict.current:
+                continue
             note = "regression accepted" if verdict.is_failure else ""
             if old is None:
                 note = "changed" if verdict.kind == "changed" else "new"
@@ -246,7 +259,7 @@ def _updates(results: Sequence[CaseResult], folder: Path) -> list[Line]:
         lines += [
             Line(f"  {line}") for line in layout(("test", "metric", "old", "", "new", "change", ""), rows, left=2)
         ]
-    few = [r for r in stored if _has_few_launches(r) and any(v.is_noisy for v in r.verdicts)]
+    few = [r for r in stored if _has_few_launches(r) and any(v.is_noisy for v in _written(r))]
     if few:
         lines.append(
             Line(
@@ -256,6 +269,11 @@ def _updates(results: Sequence[CaseResult], folder: Path) -> list[Line]:
             )
         )
     return [*lines, Line(f"review with: distbench baseline diff --baselines {folder}")]
+
+
+def _written(result: CaseResult) -> list[Verdict]:
+    """The verdicts on what an update wrote: of an entry that it completed, on what was not there."""
+    return [v for v in result.verdicts if result.update != "completed" or v.metric in result.previous]
 
 
 def _has_few_launches(result: CaseResult) -> bool:

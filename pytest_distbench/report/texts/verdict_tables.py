@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from statistics import median
 
 from pytest_distbench.judging.links import link_at
-from pytest_distbench.records.kinds import VERDICT_KINDS, VerdictName
+from pytest_distbench.records.kinds import METRIC_KINDS, VERDICT_KINDS, VerdictName
 from pytest_distbench.records.metric import PEAK_MEMORY
 from pytest_distbench.records.run import CaseResult
 from pytest_distbench.records.verdict import Verdict
@@ -15,7 +15,10 @@ from pytest_distbench.report.tables.sweep import OF_WHOLE_SWEEP, is_sweep, refus
 from pytest_distbench.report.texts.layout import Line, layout
 from pytest_distbench.report.texts.words import cells, change, limit, point_text, quantity, words_for
 
-FAST_SIDE = "change: of the fast side of the launches, which is what is judged"
+FAST_SIDE = (
+    "change: this run's fastest iterations against the baseline's, which is what is judged; the columns beside it show "
+    "the median launch, and may tell less, more, or the opposite"
+)
 MEAN_OVER_PAIRS = "change: mean over pairs, which is what is judged"
 FINDS = "finds: the smallest slowdown called regressed in nine of ten runs, with as many pairs as a run makes at most"
 
@@ -116,12 +119,17 @@ def _is_quiet_company(verdict: Verdict) -> bool:
 
 def note_on_change(verdicts: Iterable[Verdict]) -> list[Line]:
     """A line that explains changes which are not those of the two values beside them; none where all are."""
-    return [Line(FAST_SIDE)] if any(map(_is_of_the_fast_side, verdicts)) else []
+    return [Line(FAST_SIDE)] if any(map(is_of_fastest_iterations, verdicts)) else []
 
 
-def _is_of_the_fast_side(verdict: Verdict) -> bool:
-    """Whether the change shown is clearly not that of the two values beside it."""
-    if verdict.ratio is None or verdict.current is None or not verdict.baseline:
+def is_of_fastest_iterations(verdict: Verdict) -> bool:
+    """Whether the change is of the fastest iterations, and clearly not that of the two values beside it."""
+    if (
+        not METRIC_KINDS[verdict.better].has_fast_side
+        or verdict.ratio is None
+        or verdict.current is None
+        or not verdict.baseline
+    ):
         return False
     return abs(verdict.ratio - verdict.current / verdict.baseline) > _NOTICEABLE
 

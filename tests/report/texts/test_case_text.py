@@ -17,6 +17,12 @@ EXACT = verdict("regressed", metric="steps", unit="", better="exact", current=3,
     ("verdicts", "reference", "line"),
     [
         ([verdict("regressed")], STORED, "step +50.0 % (limit +10%)"),
+        (
+            [verdict("regressed", current=0.019, ratio=1.22)],
+            STORED,
+            "step +22.0 % in its fastest iterations (limit +10%)",
+        ),
+        ([verdict("regressed", current=0.019, ratio=1.22)], PAIRED, "step +22.0 % against main (123) (limit +10%)"),
         ([verdict("regressed")], PAIRED, "step +50.0 % against main (123) (limit +10%)"),
         ([verdict("regressed"), verdict("regressed")], STORED, "step +50.0 % (limit +10%), 2 of 2 metrics"),
         ([point(8), point(4096, "regressed")], STORED, "latency at 4 KiB +50.0 % (limit +10%), 1 of 2 sizes"),

@@ -63,6 +63,15 @@ WORDS: list[tuple[causes.Cause, list[str]]] = [
         ],
     ),
     (
+        causes.CpuTime(metric="m", then_s=0.02, now_s=0.02, spent="unclear"),
+        [
+            (
+                "CPU time of all ranks per iteration of m: 20 ms -> 20 ms (+0.0 %): other processes computed "
+                "meanwhile, so it does not tell whether the added time is the code's own"
+            )
+        ],
+    ),
+    (
         causes.CpuTime(metric="wall_time", then_s=2.0, now_s=3.0, spent="computing"),
         ["CPU time of all ranks in wall_time: 2 s -> 3 s (+50.0 %): the added time is computing"],
     ),

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import pytest
 from support.results import result, verdict
 
+from pytest_distbench.records.fingerprint import TRAINING_STEP, Fingerprint
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import Measurement
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import CaseResult
-from pytest_distbench.report.texts.doubts import doubt_lines, still_curves
+from pytest_distbench.report.texts.doubts import doubt_lines, still_curves, unjudged_learning
 
 
 def test_all_cases_moving_together_is_said_once() -> None:
@@ -48,3 +50,40 @@ def test_a_curve_that_never_moves_is_told() -> None:
     [line] = still_curves([case(0.0, 0.0, 0.0), case(0.5, 0.4), case(0.5)])
 
     assert line == ("? test_a[ws2] curve: all 3 values are 0: a training that learns nothing shows no fault", "doubt")
+
+
+def script(*measurements: Measurement, key: str = TRAINING_STEP, optimizer_steps: int = 2) -> CaseResult:
+    """A script whose optimizer steps."""
+    launch = LaunchRecord(
+        index=0,
+        outcome="passed",
+        wall_s=1.0,
+        measurements=list(measurements),
+        fingerprints={key: Fingerprint(optimizer_steps=optimizer_steps)},
+    )
+    return result(verdict(), launches=[launch])
+
+
+WALL = Measurement(name="wall_time", unit="s", better="lower", value=2.0)
+RATE = Measurement(name="rate", unit="samples/s", better="higher", value=2.0)
+LOSS = Measurement(name="loss", unit="", better="same", value=2.0)
+
+
+def test_a_script_that_trains_and_of_which_nothing_judges_the_learning_is_told() -> None:
+    shown = replace(LOSS, better="info")
+    [line] = unjudged_learning([script(WALL, RATE, shown), script(WALL), script(WALL, LOSS)])
+
+    assert line.text.startswith("test_a[ws2] and 1 more: trains, and nothing judges whether it learns; print its loss")
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        script(WALL, LOSS),
+        script(WALL, replace(LOSS, better="lower")),
+        script(WALL, key="step"),
+        script(WALL, key="script", optimizer_steps=0),
+    ],
+)
+def test_what_judges_a_loss_or_does_not_certainly_train_is_told_nothing(other: CaseResult) -> None:
+    assert unjudged_learning([other]) == []

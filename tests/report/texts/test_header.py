@@ -14,7 +14,7 @@ from pytest_distbench.records.gpu import Gpu
 from pytest_distbench.records.record import replace
 from pytest_distbench.report.texts.header import duration_text, header_lines
 from pytest_distbench.store.baselines import BaselineStore
-from pytest_distbench.store.estimate import Estimate
+from pytest_distbench.store.estimate import Estimate, Span
 
 
 def lines(folder: Path, *, shares_host: bool = False, **changes: Any) -> list[str]:
@@ -56,26 +56,34 @@ def test_an_update_is_announced(tmp_path: Path) -> None:
 
 
 def test_against_another_revision_no_baselines_are_named(tmp_path: Path) -> None:
-    assert lines(tmp_path, against="main")[1:] == ["distbench: against main, in turns; stored baselines are not read"]
+    told = "distbench: against main, in turns; nothing is compared with stored baselines"
+
+    assert lines(tmp_path, against="main")[1:] == [told]
 
 
 @pytest.mark.parametrize(
     ("found", "long_forms", "text"),
     [
-        (Estimate(tests={"a": 100.0, "b": 70.0}), 0, "2 tests, about 2.8 min"),
-        (Estimate(tests={"a": 0.2}), 0, "1 test, about 1 s"),
+        (Estimate(tests={"a": Span(100.0, 100.0), "b": Span(70.0, 70.0)}), 0, "2 tests, about 2.8 min"),
+        (Estimate(tests={"a": Span(100.0, 170.0), "b": Span(200.0, 310.0)}), 0, "2 tests, about 5 to 8 min"),
+        (Estimate(tests={"a": Span(40.0, 150.0)}), 0, "1 test, about 40 s to 2.5 min"),
+        (Estimate(tests={"a": Span(0.2, 0.2)}), 0, "1 test, about 1 s"),
         (
-            Estimate(tests={"a": 55.0}, start_s=5.0),
+            Estimate(tests={"a": Span(55.0, 55.0)}, start_s=5.0),
             2,
             "1 test, about 60 s; 2 long forms are left out (--distbench-full)",
         ),
-        (Estimate(tests={"a": 400.0}), 0, "1 test, about 7 min"),
+        (Estimate(tests={"a": Span(400.0, 400.0)}), 0, "1 test, about 7 min"),
         (
-            Estimate(tests={"a": 40.0, "b": 20.0}, unknown=1, elsewhere=1),
+            Estimate(tests={"a": Span(40.0, 40.0), "b": Span(20.0, 20.0)}, unknown=1, elsewhere=1),
             0,
             "2 tests, about 60 s, as on other machines; 1 of them new or renamed, and taken for as long as the others",
         ),
-        (Estimate(tests={"a": 0.0}, unknown=1), 0, "1 test; how long they take is known after their first run"),
+        (
+            Estimate(tests={"a": Span(0.0, 0.0)}, unknown=1),
+            0,
+            "1 test; how long they take is known after their first run",
+        ),
         (Estimate(), 1, "1 long form is left out (--distbench-full)"),
     ],
 )

@@ -8,7 +8,7 @@ import pytest
 from support.results import PAIRED, STORED, point, result, verdict
 from support.timelines import JOB
 
-from pytest_distbench.records.fingerprint import NOT_RECORDED, Fingerprint
+from pytest_distbench.records.fingerprint import NOT_RECORDED, TRAINING_STEP, Fingerprint
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import CaseResult, ReferenceRecord
 from pytest_distbench.report.texts.terminal import flaky_tests, interrupted_lines, summary_lines
@@ -113,7 +113,7 @@ def test_a_baseline_of_fewer_launches_than_an_update_makes_is_told(
 def test_an_update_that_was_interrupted_says_what_is_stored_and_what_to_do(command: str, last: str) -> None:
     cases = [result(verdict(), update=update) for update in ("new", "changed", "kept", "")]
 
-    assert [line.text for line in interrupted_lines(cases, left=3, command=command)] == [
+    assert [line.text for line in interrupted_lines(cases, running=1, left=3, command=command)] == [
         "interrupted: 2 cases are stored, and nothing of the test that was running; 3 were to follow",
         last,
     ]
@@ -145,3 +145,35 @@ def test_a_test_is_told_once_with_its_attempts_and_what_ended_the_first() -> Non
     assert flaky_tests([flaky, flaky, result(verdict(), nodeid="a.py::test_b")]) == {
         flaky.nodeid: "flaky: passed at attempt 3, before: step +50 %"
     }
+
+
+@pytest.mark.parametrize(
+    ("stored", "running", "left", "line"),
+    [
+        (0, 0, 0, "interrupted before the first test: nothing is stored"),
+        (0, 0, 5, "interrupted before the first test: nothing is stored; 5 were to follow"),
+        (0, 1, 0, "interrupted: 0 cases are stored, and nothing of the test that was running"),
+        (1, 0, 1, "interrupted: 1 case is stored; 1 was to follow"),
+        (2, 2, 0, "interrupted: 2 cases are stored, and nothing of the tests that were running"),
+    ],
+    ids=["in collection", "in preparation", "in the only test", "between two tests", "on two workers"],
+)
+def test_an_interrupted_update_says_when_it_was(stored: int, running: int, left: int, line: str) -> None:
+    cases = [result(verdict(), update="new")] * stored
+
+    assert interrupted_lines(cases, running=running, left=left, command="")[0].text == line
+
+
+@pytest.mark.parametrize(
+    ("kind", "update", "verbosity", "is_told"),
+    [("missing", "", 0, True), ("missing", "new", 0, True), ("unchanged", "", 0, False), ("unchanged", "", 1, True)],
+)
+def test_that_nothing_judges_the_learning_is_told_until_there_is_a_baseline(
+    kind: str, update: str, verbosity: int, is_told: bool
+) -> None:
+    then = None if kind == "missing" else 0.02
+    found = result(verdict(kind, baseline=then), update=update)
+    launches = [replace(found.launches[0], fingerprints={TRAINING_STEP: Fingerprint(optimizer_steps=2)})]
+    lines = summary_lines([replace(found, launches=launches)], verbosity=verbosity, record_command="", folder=Path("b"))
+
+    assert any("nothing judges whether it learns" in line.text for line in lines) is is_told

@@ -46,6 +46,7 @@ def test_the_name_of_a_case_stands_once() -> None:
 def test_a_change_that_is_not_that_of_the_values_beside_it_is_explained() -> None:
     assert Line(FAST_SIDE) not in overview([result(verdict(current=0.03, baseline=0.02, ratio=1.5))])
     assert Line(FAST_SIDE) in overview([result(verdict(current=0.03, baseline=0.02, ratio=1.2))])
+    assert Line(FAST_SIDE) not in overview([result(verdict(better="higher", current=0.03, baseline=0.02, ratio=1.2))])
     assert overview([result(verdict(), reference=PAIRED)])[-1].text == FINDS
 
 
