@@ -41,7 +41,7 @@ from pytest_distbench.records.baseline import BaselineMetric
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import Measurement
 from pytest_distbench.records.record import replace
-from pytest_distbench.report.layout import layout
+from pytest_distbench.report.texts.layout import layout
 
 PLANTED = (5.0, 20.0)
 RUNS = 100

@@ -22,7 +22,7 @@ from pytest_distbench.elastic import crash, join, kill, leave
 from pytest_distbench.launch.elastic.engines import ENGINES
 from pytest_distbench.launch.elastic.launch import launch_elastic
 from pytest_distbench.records.elastic import PARTS, Change, ChangeResult
-from pytest_distbench.report.layout import layout
+from pytest_distbench.report.texts.layout import layout
 from pytest_distbench.units import format_seconds
 
 RESTARTING = [name for name, kind in ENGINES.items() if kind.checkpoint_every is not None]

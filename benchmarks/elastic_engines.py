@@ -21,7 +21,7 @@ from statistics import median
 
 from pytest_distbench.records.elastic import ChangeResult
 from pytest_distbench.records.launch import LaunchRecord
-from pytest_distbench.report.layout import layout
+from pytest_distbench.report.texts.layout import layout
 from pytest_distbench.store.run_record import read_run_record
 from pytest_distbench.units import format_seconds
 

@@ -34,7 +34,7 @@ from pytest_distbench.launch.warm import WarmLauncher
 from pytest_distbench.records.baseline import BaselineMetric
 from pytest_distbench.records.metric import Measurement
 from pytest_distbench.records.record import replace
-from pytest_distbench.report.layout import layout
+from pytest_distbench.report.texts.layout import layout
 
 LAUNCHES = 10
 SPACINGS_S = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0)

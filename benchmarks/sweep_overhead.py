@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 from pytest_distbench.launch.warm import WarmLauncher
 from pytest_distbench.machine.locks import alone_on_this_host
 from pytest_distbench.records.launch import LaunchRecord
-from pytest_distbench.report.layout import layout
+from pytest_distbench.report.texts.layout import layout
 from pytest_distbench.units import format_bytes, format_seconds
 from pytest_distbench.workloads.message_sizes import power_of_two_sizes
 

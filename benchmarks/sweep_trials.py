@@ -30,7 +30,7 @@ from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.link_terms import BANDWIDTH, LATENCY, LinkTerms, fit_link_terms
 from pytest_distbench.records.metric import UNCERTAINTY, Measurement, Summary
 from pytest_distbench.records.record import replace
-from pytest_distbench.report.layout import layout
+from pytest_distbench.report.texts.layout import layout
 
 WINDOW = 10
 TOLERANCE = 0.1

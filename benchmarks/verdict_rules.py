@@ -48,7 +48,7 @@ from measuring import launched
 from pytest_distbench.judging.stored_rule import DRIFT
 from pytest_distbench.launch.warm import WarmLauncher
 from pytest_distbench.machine.locks import alone_on_this_host
-from pytest_distbench.report.layout import layout
+from pytest_distbench.report.texts.layout import layout
 
 STORED = 10
 NEW = 10

@@ -23,7 +23,7 @@ from pytest_distbench.records.calibration import Calibration
 from pytest_distbench.records.choices import DEFAULT_TOLERANCE, MOST_TOLERANCE, TOLERANCE_WANTED
 from pytest_distbench.records.options import OPTIONS
 from pytest_distbench.records.run import CaseResult
-from pytest_distbench.report.calibration import calibration_lines
+from pytest_distbench.report.texts.calibration import calibration_lines
 from pytest_distbench.store.calibration import CALIBRATIONS, SCHEMA
 from pytest_distbench.store.run_record import read_run_record
 

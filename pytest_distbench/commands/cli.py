@@ -14,7 +14,7 @@ from pytest_distbench.commands import calibrate, entries, fitness, review, runs,
 from pytest_distbench.commands.contract import NegativeError
 from pytest_distbench.errors import ConfigurationError, DistbenchError
 from pytest_distbench.installation import __version__
-from pytest_distbench.report.escape import escape
+from pytest_distbench.report.texts.escape import escape
 
 _COMMANDS = frozenset({"doctor", "calibrate", "baseline", "compare", "report"})
 EXIT_NEGATIVE = 1

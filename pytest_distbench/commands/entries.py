@@ -17,8 +17,8 @@ from pytest_distbench.errors import ConfigurationError, DistbenchError
 from pytest_distbench.records.baseline import BaselineEntry
 from pytest_distbench.records.case import EntryName
 from pytest_distbench.records.choices import UPDATES
-from pytest_distbench.report.layout import layout
-from pytest_distbench.report.rows import quantity
+from pytest_distbench.report.texts.layout import layout
+from pytest_distbench.report.texts.words import quantity
 from pytest_distbench.store.baselines import BaselineFile, BaselineStore
 from pytest_distbench.store.run_record import read_run_record
 

@@ -12,7 +12,7 @@ from pytest_distbench.errors import DistbenchError
 from pytest_distbench.judging.update_policy import FEWEST_LAUNCHES
 from pytest_distbench.records.case import EntryName
 from pytest_distbench.records.choices import UPDATES
-from pytest_distbench.report.change_table import change_lines, change_markdown
+from pytest_distbench.report.texts.change_table import change_lines, change_markdown
 from pytest_distbench.store.accept import NotABaseline, propose_entry, why_test_did_not_pass
 from pytest_distbench.store.baselines import BaselineStore
 from pytest_distbench.store.changes import EntryChange, entry_change

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from pytest_distbench.commands.contract import Adder, NegativeError
@@ -16,11 +16,11 @@ from pytest_distbench.records.choices import DEFAULT_TOLERANCE, MOST_TOLERANCE, 
 from pytest_distbench.records.kinds import VERDICT_KINDS
 from pytest_distbench.records.run import RunRecord
 from pytest_distbench.report.formats import FORMATS
-from pytest_distbench.report.layout import layout
-from pytest_distbench.report.rows import REFERENCE_WORDS, cells, make_row
-from pytest_distbench.report.sections import NEEDED, SECTIONS, sections_of
-from pytest_distbench.report.terminal import summary_lines
-from pytest_distbench.report.trace import chrome_trace
+from pytest_distbench.report.tables import TABLES, sections_of
+from pytest_distbench.report.tables.table import Section
+from pytest_distbench.report.texts.layout import layout
+from pytest_distbench.report.texts.terminal import summary_lines
+from pytest_distbench.report.texts.words import REFERENCE_WORDS, cells
 from pytest_distbench.store.files import replace_file
 from pytest_distbench.store.run_record import read_run_record
 
@@ -45,10 +45,12 @@ def add(add_parser: Adder) -> None:
     compare.set_defaults(command=_compare)
     report = add_parser("report", help="what a run measured and said, from its run record")
     report.add_argument("run", metavar="RUN.json", type=Path, help="written by pytest --distbench-json")
-    report.add_argument("--table", metavar="NAME", default="", help=f"one of {', '.join(SECTIONS)}; those the run has")
-    report.add_argument("--format", choices=[*FORMATS], default="text", help="of the table (default: text)")
+    report.add_argument("--table", metavar="NAME", default="", help=f"one of {', '.join(TABLES)}; those the run has")
+    whole = ", ".join(name for name, row in FORMATS.items() if row.is_whole)
+    report.add_argument(
+        "--format", choices=[*FORMATS], default="text", help=f"of the table (default: text); of the whole run: {whole}"
+    )
     report.add_argument("-o", "--output", metavar="FILE", type=Path, help="default: standard output")
-    report.add_argument("--trace", metavar="FILE", type=Path, help="write the timelines of elastic jobs: Chrome trace")
     report.set_defaults(command=_report)
 
 
@@ -66,7 +68,7 @@ def _compare(options: argparse.Namespace) -> Iterator[str]:
         if moved:
             yield str(name)
             columns = REFERENCE_WORDS["stored"].columns
-            yield from layout([*columns], [cells(make_row(v), columns) for v in moved], left=2)
+            yield from layout([*columns], [cells(v, columns) for v in moved], left=2)
             reasons = Counter(v.reason for v in moved if v.reason)
             yield from (f"   {reason} ({number} metric{'s' * (number != 1)})" for reason, number in reasons.items())
             yield ""
@@ -99,43 +101,42 @@ def _read_possible(path: Path) -> RunRecord:
 
 def _report(options: argparse.Namespace) -> Iterator[str]:
     record = read_run_record(options.run)
-    if options.trace is not None:
-        yield from _write_trace(record, options)
-        return
     if not options.table and options.format == "text" and options.output is None:
         yield from _tell(record)
         return
-    chosen = FORMATS[options.format]
-    sections, name = sections_of(record), options.table or chosen.table or "verdicts"
-    if chosen.table and name != chosen.table:
-        raise ConfigurationError(f"report --format {options.format} is for --table {chosen.table}, found {name}")
-    if name not in sections:
-        needed = f", which needs {NEEDED[name]}" if name in NEEDED else ""
-        raise DistbenchError(f"{options.run} has no table {name!r}{needed}; it has {', '.join(sections) or 'none'}")
+    chosen, sections = FORMATS[options.format], sections_of(record)
+    if chosen.is_whole and options.table:
+        raise ConfigurationError(f"report --format {options.format} is of the whole run: leave out --table")
+    if not chosen.is_whole:
+        sections = _chosen(sections, options)
     if options.output is not None:
         with replace_file(options.output, next_step="Give -o a writable place") as out:
-            chosen.write(sections[name], record, out)
-        rows = len(sections[name].rows)
-        yield f"{rows} row{'s' * (rows != 1)} written to {options.output}"
+            chosen.write(record, sections, out)
+        rows = sum(len(section.rows) for section in sections.values())
+        what = options.format if chosen.is_whole else f"{rows} row{'s' * (rows != 1)}"
+        yield f"{what} written to {options.output}{chosen.opens_in and f': open it in {chosen.opens_in}'}"
     elif chosen.is_text:
-        chosen.write(sections[name], record, sys.stdout.buffer)
+        chosen.write(record, sections, sys.stdout.buffer)
     else:
         raise ConfigurationError(f"report --format {options.format} is no text: give -o FILE")
 
 
-def _write_trace(record: RunRecord, options: argparse.Namespace) -> Iterator[str]:
-    if not any(launch.elastic or launch.pool for result in record.results for launch in result.launches):
-        raise DistbenchError(f"{options.run} has no elastic job, and so no timeline to write with --trace")
-    with replace_file(options.trace, next_step="Give --trace a writable place") as out:
-        out.write(chrome_trace(record.results).encode())
-    yield f"trace written to {options.trace}: open it in chrome://tracing or ui.perfetto.dev"
+def _chosen(sections: Mapping[str, Section], options: argparse.Namespace) -> dict[str, Section]:
+    """The table that was asked for."""
+    name = options.table or "verdicts"
+    if name in sections:
+        return {name: sections[name]}
+    needs = TABLES[name].needs if name in TABLES else ""
+    has = ", ".join(sections) or "none"
+    raise DistbenchError(f"{options.run} has no table {name!r}{needs and f', which needs {needs}'}; it has {has}")
 
 
 def _tell(record: RunRecord) -> Iterator[str]:
     yield f"{record.started}, {record.duration_s:.0f} s, pytest-distbench {record.distbench}"
-    yield from summary_lines(
+    lines = summary_lines(
         record.results, verbosity=1, record_command="pytest --distbench-update=new", folder=Path("baselines")
     )
+    yield from (line.text for line in lines)
     for result in record.results:
         for launch in result.launches:
             if launch.outcome == "failed":

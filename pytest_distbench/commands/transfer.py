@@ -16,7 +16,7 @@ from pytest_distbench.commands import acceptance
 from pytest_distbench.commands.contract import Adder, choose_entries, read_chosen
 from pytest_distbench.errors import ConfigurationError, DistbenchError, StoredFileError
 from pytest_distbench.records.case import EntryName
-from pytest_distbench.report.escape import escape_cell
+from pytest_distbench.report.texts.escape import escape_cell
 from pytest_distbench.store.baselines import BaselineFile, BaselineStore
 from pytest_distbench.store.exchange import entries_of, write_json
 from pytest_distbench.store.files import replace_file

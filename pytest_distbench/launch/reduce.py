@@ -14,7 +14,7 @@ from pytest_distbench.records.kinds import FAST_SIDE, METRIC_KINDS
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.load import Load
 from pytest_distbench.records.metric import PEAK_MEMORY, PHASE, Measurement, Observation, Scalar, Summary
-from pytest_distbench.records.quantiles import nearest_rank, quantile
+from pytest_distbench.records.quantiles import distribution, nearest_rank, quantile
 from pytest_distbench.records.rank import RankReport
 from pytest_distbench.records.record import replace
 
@@ -154,6 +154,7 @@ def _reduce(key: str, seen: list[tuple[int, Observation]]) -> Measurement:
         raise RecordingError(f"{key!r}: ranks disagree on a value that must be equal ({found})")
     values = [_combine(column, first) for column in zip(*rows, strict=True)]
     summary = _summarise(values, rows, [rank for rank, _ in seen], first) if first.is_series else None
+    is_kept = METRIC_KINDS[first.better].keeps_series
     return Measurement(
         name=first.name,
         unit=first.unit,
@@ -162,9 +163,10 @@ def _reduce(key: str, seen: list[tuple[int, Observation]]) -> Measurement:
         at=first.at,
         identity=first.identity,
         facts=first.facts,
-        series=values if first.is_series and METRIC_KINDS[first.better].keeps_series else [],
+        series=values if first.is_series and is_kept else [],
         beside=first.beside,
         summary=summary,
+        distribution=distribution(values) if first.is_series and not is_kept else [],
         companions=_companions([o for _, o in seen]),
         ranks=len(recorded),
         reduce=None if first.reduce == METRIC_KINDS[first.better].reduce else first.reduce,

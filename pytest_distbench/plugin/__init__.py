@@ -196,7 +196,7 @@ def pytest_report_collectionfinish(config: pytest.Config, items: list[pytest.Ite
     """Say what will be measured on what, and how long that takes; under -q only the time, and that of an update."""
     if not any(_FIXTURE in getattr(item, "fixturenames", ()) for item in items):
         return []
-    from pytest_distbench.report.header import header_lines
+    from pytest_distbench.report.texts.header import header_lines
 
     session, settings = session_of(config), settings_of(config)
     duration = _duration(config, items)
@@ -225,7 +225,7 @@ def _duration(config: pytest.Config, items: list[pytest.Item]) -> str:
     """How long the run will take; the live line counts it down."""
     from pytest_distbench.errors import DistbenchError
     from pytest_distbench.plugin.history import read_history
-    from pytest_distbench.report.header import duration_text
+    from pytest_distbench.report.texts.header import duration_text
     from pytest_distbench.store.estimate import estimate
 
     settings, state = settings_of(config), config.stash[STATE]

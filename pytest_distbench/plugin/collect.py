@@ -9,7 +9,7 @@ import functools
 import os
 import shlex
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,9 +21,13 @@ from pytest_distbench.plugin.state import STATE
 if TYPE_CHECKING:
     from pytest_distbench.plugin.progress import Countdown
     from pytest_distbench.records.case import EntryName
+    from pytest_distbench.records.kinds import Severity
     from pytest_distbench.records.run import CaseResult
+    from pytest_distbench.report.texts.layout import Line
     from pytest_distbench.run.loop import Session
     from pytest_distbench.run.settings import Settings
+
+_COLOURS: Mapping[Severity, dict[str, bool]] = {"plain": {}, "doubt": {"yellow": True}, "failure": {"red": True}}
 
 _DESELECTED = "distbench_deselected"
 """What a pytest-xdist worker tells its controller: how many collected tests it will not run."""
@@ -163,51 +167,53 @@ class ResultsPlugin:
     def _tell_results(
         self, terminalreporter: pytest.TerminalReporter, settings: Settings, *, is_cut_short: bool
     ) -> None:
-        config = self._config
-        from pytest_distbench.plugin.rerun import record_command, same_command
-        from pytest_distbench.report import github
-        from pytest_distbench.report.escape import escape
-        from pytest_distbench.report.terminal import interrupted_lines, summary_lines, unused_lines
+        from pytest_distbench.report.formats import github
+        from pytest_distbench.report.texts.escape import escape
 
-        verbosity = config.get_verbosity()
         terminalreporter.section("distbench", sep="-")
-        for line in summary_lines(
+        for line in self._lines(settings, is_cut_short=is_cut_short):
+            terminalreporter.write_line(escape(line.text), **_COLOURS[line.severity])
+        if github.runs_here(os.environ):
+            for command in github.workflow_commands(self._results):
+                terminalreporter.write_line(command)
+
+    def _lines(self, settings: Settings, *, is_cut_short: bool) -> Iterator[Line]:
+        """What the run has to say at its end."""
+        from pytest_distbench.plugin.rerun import record_command, same_command
+        from pytest_distbench.report.texts.layout import Line
+        from pytest_distbench.report.texts.terminal import interrupted_lines, summary_lines, unused_lines
+
+        config = self._config
+        yield from summary_lines(
             self._results,
-            verbosity=verbosity,
+            verbosity=config.get_verbosity(),
             record_command=record_command(config),
             folder=_shorten(settings.baselines, config),
-        ):
-            terminalreporter.write_line(escape(line), red=line.startswith("!"), yellow=line.startswith(("?", "x")))
-        for line in unused_lines(self._unused or [], pruned=self._pruned):
-            terminalreporter.write_line(escape(line), yellow=True)
+        )
+        yield from unused_lines(self._unused or [], pruned=self._pruned)
         if settings.prune and self._why_not_pruned:
-            terminalreporter.write_line(f"nothing was pruned: {self._why_not_pruned}", yellow=True)
+            yield Line(f"nothing was pruned: {self._why_not_pruned}", "doubt")
         if settings.json is not None and not self._trouble:
-            terminalreporter.write_line(f"run record: {_shorten(settings.json, config)}")
+            yield Line(f"run record: {_shorten(settings.json, config)}")
         if settings.attach is not None:
-            terminalreporter.write_line(f"rank {settings.attach} had the terminal: nothing was judged or stored")
+            yield Line(f"rank {settings.attach} had the terminal: nothing was judged or stored")
         if self.session is not None and (variant := self.session.launching.compared_with) and variant.is_itself:
-            terminalreporter.write_line(
+            yield Line(
                 f"? {variant} is what is checked out here, and no tracked file differs: it was compared with itself, "
                 "and no change could have been found",
-                yellow=True,
+                "doubt",
             )
         if self._lost:
-            terminalreporter.write_line(escape(f"distbench: {self._lost}"), yellow=True)
-        for line in self._trouble:
-            terminalreporter.write_line(f"distbench: {line}", red=True)
+            yield Line(f"distbench: {self._lost}", "doubt")
+        yield from (Line(f"distbench: {trouble}", "failure") for trouble in self._trouble)
         if is_cut_short:
             command = same_command(config) if settings.update == "new" else ""
             left, running = self._collected - self._begun, self._begun - self._ended
-            for line in interrupted_lines(self._results, running=len(running), left=len(left), command=command):
-                terminalreporter.write_line(escape(line), yellow=True)
-        if github.runs_here(os.environ):
-            for line in github.workflow_commands(self._results):
-                terminalreporter.write_line(line)
+            yield from interrupted_lines(self._results, running=len(running), left=len(left), command=command)
 
     def _left_out(self) -> str:
         """That long forms were left out, and how long a run with them would take."""
-        from pytest_distbench.report.terminal import left_out_line
+        from pytest_distbench.report.texts.terminal import left_out_line
 
         more_s = self.long_forms_s
         seconds = None if more_s is None else time.time() - self._started + more_s
@@ -288,7 +294,7 @@ class ResultsPlugin:
                 session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
     def _append_summary(self) -> None:
-        from pytest_distbench.report.github import append_summary
+        from pytest_distbench.report.formats.github import append_summary
 
         try:
             append_summary(Path(os.environ["GITHUB_STEP_SUMMARY"]), self._results)

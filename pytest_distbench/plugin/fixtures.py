@@ -40,10 +40,10 @@ from pytest_distbench.records.reader import Reader
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import CaseResult
 from pytest_distbench.records.wire import XFAILED
-from pytest_distbench.report.case_text import lost_text
-from pytest_distbench.report.escape import escape
-from pytest_distbench.report.explain import explanation, headline
-from pytest_distbench.report.launch_text import remark_lines
+from pytest_distbench.report.texts.case_text import lost_text
+from pytest_distbench.report.texts.escape import escape
+from pytest_distbench.report.texts.explain import explanation, headline
+from pytest_distbench.report.texts.launch_text import remark_lines
 from pytest_distbench.run.derived import DerivedNumbers, GivenNumbers
 from pytest_distbench.run.loop import Session
 from pytest_distbench.run.references import Nothing

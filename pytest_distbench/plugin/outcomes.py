@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_distbench.report.escape import escape_lines
+from pytest_distbench.report.texts.escape import escape_lines
 
 
 class Failure(pytest.fail.Exception):  # type: ignore[name-defined,misc] # an attribute pytest adds to the function

@@ -13,8 +13,8 @@ from typing import TextIO, cast
 
 import pytest
 
-from pytest_distbench.report.escape import escape
-from pytest_distbench.report.header import about
+from pytest_distbench.report.texts.escape import escape
+from pytest_distbench.report.texts.header import about
 
 REDRAW_S = 0.1
 PLAIN_INTERVAL_S = 60.0

@@ -39,8 +39,8 @@ class ViewersPlugin:
 
 def _lines(report: pytest.TestReport) -> list[str]:
     """The numbers as a table; nothing of a test that is not ours."""
-    from pytest_distbench.report.layout import layout  # late: a run without tests of ours must not pay for it
-    from pytest_distbench.report.properties import PREFIX
+    from pytest_distbench.report.formats.properties import PREFIX
+    from pytest_distbench.report.texts.layout import layout  # late: a run without tests of ours must not pay for it
 
     rows = [(name.removeprefix(PREFIX), str(text)) for name, text in report.user_properties if name.startswith(PREFIX)]
     return layout(("metric", "this run"), rows, left=2) if rows else []

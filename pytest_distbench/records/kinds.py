@@ -23,6 +23,7 @@ VerdictName = str
 Reduce = Literal["max", "min", "mean", "sum", "rank0", "all"]
 Sign = Literal[-1, 0, 1]
 Shape = Literal["any", "series", "number"]
+Severity = Literal["plain", "doubt", "failure"]
 
 TRAINING_RULES = ("curve", "same", "steps", "floor")
 STEADY_RULES = ("exact", "memory", *TRAINING_RULES, "none")
@@ -226,6 +227,13 @@ class VerdictKind:
             raise ValueError(f"mark={self.mark!r} of a kind of verdicts; wanted one character")
         if not self.words.strip():
             raise ValueError(f"words={self.words!r} of a kind of verdicts; wanted what the counts call it")
+
+    @property
+    def severity(self) -> Severity:
+        """Of a line that tells of it: whether something failed, or nobody knows."""
+        if self.fails:
+            return "failure"
+        return "doubt" if self.is_told and not self.is_answer else "plain"
 
 
 VERDICT_KINDS: dict[str, VerdictKind] = {

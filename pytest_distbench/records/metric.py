@@ -98,6 +98,9 @@ class Measurement(OfKind, frozen=True, kw_only=True):
     beside: list[str] = []
     """What a script wrote beside each value of the series, where it was read."""
     summary: Summary | None = None
+    distribution: list[float] = []
+    """Of a series that is not kept, in place of it: at most 41 of its values, ascending, at even steps of its quantiles
+    from the least to the largest, with four digits; see :func:`~pytest_distbench.records.quantiles.distribution`."""
     companions: dict[str, float] = {}
     """Of one iteration, summed over ranks: seconds (``cpu_s``: 25th percentile) and counts (``waits``: mean)."""
     ranks: int = 0

@@ -19,3 +19,15 @@ def nearest_rank(values: Sequence[float], q: float) -> float:
     """Nearest-rank quantile: an observed value. The p99 of fewer than 100 values is their maximum."""
     ordered = sorted(values)
     return ordered[max(0, math.ceil(q * len(ordered)) - 1)]
+
+
+MOST_KEPT = 41
+"""Values of a distribution: one for each 2.5 %."""
+
+
+def distribution(values: Sequence[float]) -> list[float]:
+    """Observed values, ascending, at even steps from the least to the largest; of few values all. Four digits each."""
+    ordered = sorted(values)
+    kept = min(len(ordered), MOST_KEPT)
+    places = (round(i * (len(ordered) - 1) / max(1, kept - 1)) for i in range(kept))
+    return [float(f"{ordered[place]:.4g}") for place in places]

@@ -23,7 +23,7 @@ from pytest_distbench.records.baseline import BaselineEntry
 from pytest_distbench.records.case import EntryName
 from pytest_distbench.records.kinds import METRIC_KINDS
 from pytest_distbench.records.record import Record
-from pytest_distbench.store.files import FileKind, read_each
+from pytest_distbench.store.files import FileKind, lay_out, read_each
 
 SCHEMA = 1
 """Version of the file format. 1: first."""
@@ -41,10 +41,7 @@ _ABOVE = "_above_"
 """Folder of tests beside the root directory: in the place of ``..``, which would lead out of the store."""
 
 _PLATFORM = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
-_ITEM = rb'(?:-?[\d.eE+-]+|null|"(?:[^"\\\n]|\\.)*")'
-_FLAT_LIST = re.compile(rb"\[\n\s+(%b(?:,\n\s+%b)*)\n\s*\]" % (_ITEM, _ITEM))
 _LIST_OF_ONE = re.compile(rb"\[\n\s+(\[[^\n]*\])\n\s*\]")
-_LINE_END = re.compile(rb",\n\s+")
 
 
 class BaselineFile(Record, frozen=True, kw_only=True):
@@ -225,9 +222,7 @@ def read_file(path: Path) -> BaselineFile:
 
 def render(content: BaselineFile) -> bytes:
     """The file's text: sorted keys, two spaces, lists of numbers and texts on one line, a final newline."""
-    text = msgspec.json.format(msgspec.json.encode(content, order="sorted"), indent=2)
-    one_line = _FLAT_LIST.sub(lambda m: b"[" + _LINE_END.sub(b", ", m[1]) + b"]", text)
-    return _LIST_OF_ONE.sub(rb"[\1]", one_line) + b"\n"
+    return _LIST_OF_ONE.sub(rb"[\1]", lay_out(msgspec.json.encode(content, order="sorted"), indent=2)) + b"\n"
 
 
 @functools.lru_cache(maxsize=1024)

@@ -54,8 +54,19 @@ class _Head(msgspec.Struct):
     schema: int
 
 
-def _indent(content: Record) -> bytes:
-    return msgspec.json.format(msgspec.json.encode(content), indent=1)
+_ITEM = rb'(?:-?[\d.eE+-]+|null|"(?:[^"\\\n]|\\.)*")'
+_FLAT_LIST = re.compile(rb"\[\n\s+(%b(?:,\n\s+%b)*)\n\s*\]" % (_ITEM, _ITEM))
+_LINE_END = re.compile(rb",\n\s+")
+
+
+def lay_out(data: bytes, *, indent: int) -> bytes:
+    """JSON for reading: indented, and lists of numbers and texts on one line."""
+    text = msgspec.json.format(data, indent=indent)
+    return _FLAT_LIST.sub(lambda found: b"[" + _LINE_END.sub(b", ", found[1]) + b"]", text)
+
+
+def _render(content: Record) -> bytes:
+    return lay_out(msgspec.json.encode(content), indent=1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,7 +97,7 @@ class FileKind(Generic[_Content]):
     migrations: Mapping[int, Migration] = field(default_factory=dict)
     is_edited: bool = False
     check: Callable[[Any], str] = lambda content: ""
-    render: Callable[[_Content], bytes] = _indent
+    render: Callable[[_Content], bytes] = _render
 
     def write(self, path: Path, content: _Content, *, sync: bool = False) -> None:
         """Put the content in the place of the file, if there is one.

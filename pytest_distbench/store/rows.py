@@ -6,21 +6,26 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from pytest_distbench.records.bound import tightest
-from pytest_distbench.records.metric import metric_key
+from pytest_distbench.records.launch import LaunchRecord
+from pytest_distbench.records.metric import Measurement, metric_key
 from pytest_distbench.records.run import CaseResult, RunRecord
 from pytest_distbench.store.baselines import BaselineFile
 
-Column = type[str] | type[int] | type[float] | type[bool]
+ColumnType = type[str] | type[int] | type[float] | type[bool]
 
-ENTRY_COLUMNS: Mapping[str, Column] = {
+ENTRY_COLUMNS: Mapping[str, ColumnType] = {
     "platform": str, "test": str, "key": str, "world_size": int, "backend": str, "launcher": str, "workload": str,
     "metric": str, "unit": str, "better": str, "launch": int, "value": float,
 }  # fmt: skip
 """Of stored entries; ``metric`` is the metric's name and point."""
 
-RUN_COLUMNS: Mapping[str, Column] = {
+_OF_LAUNCH: Mapping[str, ColumnType] = {
     "test": str, "case": str, "world_size": int, "backend": str, "launcher": str, "platform": str, "launch": int,
-    "metric": str, "unit": str, "better": str, "value": float, "verdict": str, "at_least": float, "at_most": float,
+    "metric": str, "unit": str, "better": str,
+}  # fmt: skip
+
+RUN_COLUMNS: Mapping[str, ColumnType] = {
+    **_OF_LAUNCH, "value": float, "verdict": str, "at_least": float, "at_most": float
 }  # fmt: skip
 """Of a run record; ``metric`` is the name alone, and the point has columns of its own after these."""
 
@@ -34,7 +39,7 @@ class Table:
         rows: as long as there are columns each. May be an iterator: a large store is never in memory whole.
     """
 
-    columns: Mapping[str, Column]
+    columns: Mapping[str, ColumnType]
     rows: Iterable[Sequence[object]]
 
 
@@ -45,14 +50,44 @@ def entry_rows(files: Iterable[BaselineFile]) -> Table:
 
 def run_rows(record: RunRecord) -> Table:
     """A run's launches as a table, with one column per axis of its metrics: ``message_bytes``, ``seed``."""
-    axes: dict[str, Column] = {}
+    axes = _axes_of(record)
+    return Table({**RUN_COLUMNS, **axes}, [row for result in record.results for row in _rows_of_result(result, axes)])
+
+
+def distribution_rows(record: RunRecord) -> Table:
+    """The iterations of its launches as a table, as far as they are kept, with the same columns for axes."""
+    axes = _axes_of(record)
+    rows = [
+        (*_of_launch(result, launch, m), place / max(1, len(m.distribution) - 1), value, *_points(m, axes))
+        for result in record.results
+        for launch in result.launches
+        for m in launch.measurements
+        for place, value in enumerate(m.distribution)
+    ]
+    return Table({**_OF_LAUNCH, "quantile": float, "value": float, **axes}, rows)
+
+
+def _axes_of(record: RunRecord) -> dict[str, ColumnType]:
+    axes: dict[str, ColumnType] = {}
     for result in record.results:
         for launch in result.launches:
             for measurement in launch.measurements:
                 for axis, point in measurement.at.items():
                     axes[axis] = type(point) if axes.get(axis, type(point)) is type(point) else str
-    rows = [row for result in record.results for row in _rows_of_result(result, axes)]
-    return Table({**RUN_COLUMNS, **axes}, rows)
+    return axes
+
+
+def _of_launch(result: CaseResult, launch: LaunchRecord, m: Measurement) -> tuple[object, ...]:
+    case, key = result.case, result.case.key
+    group = (case.test, key.case_id, case.world_size, key.backend, key.launcher, result.environment.platform)
+    return (*group, launch.index, m.name, m.unit, m.better)
+
+
+def _points(m: Measurement, axes: Mapping[str, ColumnType]) -> list[object]:
+    return [
+        None if (point := m.at.get(axis)) is None else kind(point) if kind is str else point
+        for axis, kind in axes.items()
+    ]
 
 
 def _rows_of_entry(file: BaselineFile) -> Iterator[tuple[object, ...]]:
@@ -63,10 +98,7 @@ def _rows_of_entry(file: BaselineFile) -> Iterator[tuple[object, ...]]:
             yield (*case, key, metric.unit, metric.better, launch, value)
 
 
-def _rows_of_result(result: CaseResult, axes: Mapping[str, Column]) -> Iterator[tuple[object, ...]]:
-    case = result.case
-    key = case.key
-    group = (case.test, key.case_id, case.world_size, key.backend, key.launcher, result.environment.platform)
+def _rows_of_result(result: CaseResult, axes: Mapping[str, ColumnType]) -> Iterator[tuple[object, ...]]:
     verdicts = {v.metric: v for v in result.verdicts}
     for launch in result.launches:
         for m in launch.measurements:
@@ -75,8 +107,4 @@ def _rows_of_result(result: CaseResult, axes: Mapping[str, Column]) -> Iterator[
             said = verdict.kind if verdict is not None else ""
             bounds = verdict.bounds if verdict is not None else []
             limits = tightest(bounds, "least"), tightest(bounds, "most")
-            points = [
-                None if (point := m.at.get(axis)) is None else kind(point) if kind is str else point
-                for axis, kind in axes.items()
-            ]
-            yield (*group, launch.index, m.name, m.unit, m.better, m.value, said, *limits, *points)
+            yield (*_of_launch(result, launch, m), m.value, said, *limits, *_points(m, axes))

@@ -9,8 +9,9 @@ from pytest_distbench.records.kinds import VERDICT_KINDS
 from pytest_distbench.records.run import RunRecord
 from pytest_distbench.store.files import FileKind
 
-SCHEMA = 2
-"""Version of the file format. 1: first. 2: key and reference of a case are records of their own; its outcome."""
+SCHEMA = 3
+"""Version of the file format. 1: first. 2: key and reference of a case are records of their own; its outcome.
+3: distributions of series that are not kept."""
 
 
 def _with_references(document: dict[str, Any]) -> dict[str, Any]:
@@ -47,6 +48,11 @@ def _outcome(result: dict[str, Any]) -> str:
     return "failed" if result.get("update", "") == "refused" else str(last)
 
 
+def _without_distributions(document: dict[str, Any]) -> dict[str, Any]:
+    """From schema 2 to 3. Measurements of then have none: what they were made of is gone."""
+    return document
+
+
 RUN_RECORDS = FileKind(
     name="run record",
     record=RunRecord,
@@ -54,7 +60,7 @@ RUN_RECORDS = FileKind(
     max_bytes=512 * 2**20,
     next_step="Write one with pytest --distbench-json FILE",
     where="Give --distbench-json a writable place",
-    migrations={1: _with_references},
+    migrations={1: _with_references, 2: _without_distributions},
 )
 
 

@@ -96,6 +96,8 @@ def test_report_writes_a_table_of_the_run(tmp_path: Path, capsys: pytest.Capture
             "no table 'growth', which needs tests that ran at several world sizes; it has verdicts",
         ),
         (["--format", "parquet"], "is no text: give -o FILE"),
+        (["--format", "trace", "--table", "verdicts"], "--format trace is of the whole run: leave out --table"),
+        (["--format", "nccl-tests-json"], "this run has no sweep with numbers"),
     ],
 )
 def test_report_says_what_there_is(
@@ -111,13 +113,17 @@ class TestTrace:
     ) -> None:
         run = record(tmp_path / "a.json", result(1.0))
 
-        assert main(["report", run, "--trace", str(tmp_path / "trace.json")]) != 0
-        assert "has no elastic job, and so no timeline to write with --trace" in capsys.readouterr().err
+        assert main(["report", run, "--format", "trace", "-o", str(tmp_path / "trace.json")]) != 0
+        assert "has no elastic job, and so no timeline: --format trace writes nothing else" in capsys.readouterr().err
 
-    def test_the_timeline_of_an_elastic_job_is_written(self, tmp_path: Path) -> None:
+    def test_the_timeline_of_an_elastic_job_is_written(
+        self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
         elastic, _ = measure(JOB, killed().history.lines)
         made = result(1.0)
         run = record(tmp_path / "a.json", replace(made, launches=[replace(made.launches[0], elastic=elastic)]))
 
-        assert main(["report", run, "--trace", str(tmp_path / "trace.json")]) == 0
+        assert main(["report", run, "--format", "trace", "-o", str(tmp_path / "trace.json")]) == 0
         assert len(json.loads((tmp_path / "trace.json").read_text())["traceEvents"]) > 10
+        told = f"trace written to {tmp_path / 'trace.json'}: open it in chrome://tracing or ui.perfetto.dev\n"
+        assert capsys.readouterr().out == told

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -13,6 +14,7 @@ from pytest_distbench.commands.cli import main
 from pytest_distbench.frames import read_run
 from pytest_distbench.records.kinds import METRIC_KINDS
 from pytest_distbench.report.formats import FORMATS
+from pytest_distbench.report.tables import TABLES
 
 PAGE = (Path(__file__).parents[2] / "docs" / "extending.md").read_text()
 
@@ -64,17 +66,52 @@ def test_a_metric_kind_is_one_row(
     slower.stdout.re_match_lines([r"pause \+(9\d|10\d)\.\d % .*\(limit <= 1\.\d times\)"])
 
 
+RECORD = str(Path(__file__).parents[1] / "store" / "run_record_1.json")
+
+
 def test_a_report_format_is_one_row(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setitem(FORMATS, "names", FORMATS["text"])  # undone after the test; the example sets its own
+    for name in ("page", "names"):
+        monkeypatch.setitem(FORMATS, name, FORMATS["text"])  # undone after the test; the example sets its own
     exec(example("FORMATS["), {})
-    record = str(Path(__file__).parents[1] / "store" / "run_record_1.json")
+    page = tmp_path / "run.html"
 
-    assert main(["report", record, "--table", "launches", "--format", "names"]) == 0
+    assert main(["report", RECORD, "--table", "launches", "--format", "names"]) == 0
     assert capsys.readouterr().out == "a.py::t[ws2]\n" * 3
-    assert main(["report", record, "--format", "names", "-o", str(tmp_path / "names.txt")]) == 0
+    assert main(["report", RECORD, "--format", "names", "-o", str(tmp_path / "names.txt")]) == 0
     assert (tmp_path / "names.txt").read_text() == "regressed\nregressed\n"
+    capsys.readouterr()
+    assert main(["report", RECORD, "--format", "page", "-o", str(page)]) == 0
+    assert capsys.readouterr().out == f"page written to {page}: open it in a browser\n"
+    assert re.findall(r"<h2>(\w+)", page.read_text()) == ["verdicts", "environment", "launches"]
+
+
+def test_a_column_of_a_table_is_one_row(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    table = dataclasses.replace(TABLES["launches"], columns=[*TABLES["launches"].columns])
+    monkeypatch.setitem(TABLES, "launches", table)  # undone after the test
+    exec(example(".columns.append("), {})
+
+    assert main(["report", RECORD, "--table", "launches"]) == 0
+    assert capsys.readouterr().out.splitlines()[0].endswith("cores of others  reason  crowding")
+    assert main(["report", RECORD, "--table", "launches", "--format", "csv"]) == 0
+    assert capsys.readouterr().out.splitlines()[0].endswith("foreign_cores,reason,crowding")
+
+
+def test_a_table_is_one_row(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setitem(TABLES, "outcomes", TABLES["launches"])  # undone after the test; the example sets its own
+    exec(example('TABLES["outcomes"]'), {})
+
+    assert main(["report", RECORD, "--table", "outcomes"]) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "test    ended",
+        "t[ws2]  passed",
+        "t[ws2]  passed",
+        "t[ws2]  failed",
+        "3 launches",
+    ]
 
 
 def test_a_verdict_kind_and_a_rule_are_one_row_each(

@@ -31,6 +31,15 @@ def test_an_iteration_takes_as_long_as_its_slowest_rank() -> None:
     assert (measurement.summary.slowest_rank, measurement.summary.slowest_share) == (1, 0.75)
 
 
+def test_a_series_is_kept_whole_where_its_kind_asks_for_it_and_as_a_distribution_elsewhere() -> None:
+    for better, series, distribution in (("lower", [], [1.0, 2.0, 5.0]), ("info", [2.0, 5.0, 1.0], [])):
+        [measurement] = merge([report(0, 2.0, 5.0, 1.0, better=better, reduce="max")])
+
+        assert (measurement.series, measurement.distribution) == (series, distribution)
+    [number] = merge([report(0, 2.0, series=False)])
+    assert number.distribution == []
+
+
 @pytest.mark.parametrize(("reduce", "value"), [("max", 3.0), ("min", 1.0), ("mean", 2.0), ("sum", 4.0), ("rank0", 1.0)])
 def test_reductions(reduce: Reduce, value: float) -> None:
     [measurement] = merge([report(0, 1.0, reduce=reduce, series=False), report(1, 3.0, reduce=reduce, series=False)])

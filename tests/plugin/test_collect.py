@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import textwrap
 
+import pytest
 from support.projects import TEST, Project, run, stored
 
 
@@ -90,3 +91,13 @@ def test_a_run_of_long_forms_alone_says_how_to_have_them(project: Project) -> No
     made = project(TEST.replace("    def test", "    import pytest\n    @pytest.mark.full\n    def test"))
 
     run(made).stdout.fnmatch_lines(["0 of 1 tests: 1 long form was left out; all: --distbench-full"])
+
+
+def test_a_line_is_coloured_by_what_it_says(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = project(TEST)
+    run(made, "--distbench-update", "--distbench-launches=5")
+    monkeypatch.setenv("DISTBENCH_STAND_IN_FACTOR", "2")
+    result = run(made, "--color=yes")
+
+    assert [line for line in result.outlines if line.startswith("\x1b[31m!  test_step[ws2]  step")]
+    assert "2 metrics of 1 case in 3 launches: 1 regressed, 1 within limits" in result.outlines

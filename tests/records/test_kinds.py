@@ -97,3 +97,14 @@ def test_a_row_that_would_make_a_metric_that_never_fails_is_refused(row: dict[st
 def test_a_verdict_that_tables_cannot_show_is_refused(mark: str, words: str, said: str) -> None:
     with pytest.raises(ValueError, match=said):
         VerdictKind(mark=mark, words=words)
+
+
+def test_a_verdict_that_fails_is_a_failure_and_one_that_is_no_answer_a_doubt() -> None:
+    found = {name: kind.severity for name, kind in VERDICT_KINDS.items() if kind.severity != "plain"}
+
+    assert {name for name, severity in found.items() if severity == "failure"} == {
+        "beyond", "regressed", "lost", "changed", "volatile",
+    }  # fmt: skip
+    assert {name for name, severity in found.items() if severity == "doubt"} == {
+        "inconclusive", "incomparable", "unseeded",
+    }  # fmt: skip

@@ -12,11 +12,15 @@ from hypothesis import strategies as st
 
 from pytest_distbench.errors import StoredFileError
 from pytest_distbench.records.case import CaseKey
+from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import RunRecord
 from pytest_distbench.store.run_record import SCHEMA, read_run_record, write_run_record
 
 SCHEMA_1 = Path(__file__).with_name("run_record_1.json")
 """Written by the last version of schema 1: a regression, an expected one beside another revision, a failed launch."""
+
+SCHEMA_2 = Path(__file__).with_name("run_record_2.json")
+"""Written by the last version of schema 2: a clock of three iterations."""
 
 documents = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=20),
@@ -49,6 +53,22 @@ def test_a_record_of_schema_1_that_is_written_again_is_of_this_schema(tmp_path: 
 
     assert json.loads((tmp_path / "run.json").read_text())["schema"] == SCHEMA
     assert read_run_record(tmp_path / "run.json") == read_run_record(SCHEMA_1)
+
+
+def test_a_record_of_schema_2_is_read_and_has_no_distributions() -> None:
+    record = read_run_record(SCHEMA_2)
+    [measured] = record.results[0].launches[0].measurements
+
+    assert record.schema == SCHEMA
+    assert measured.summary is not None
+    assert (measured.summary.n, measured.distribution) == (3, [])
+
+
+def test_numbers_of_a_list_stand_on_one_line(tmp_path: Path) -> None:
+    written = read_run_record(SCHEMA_2)
+    write_run_record(tmp_path / "run.json", replace(written, world_sizes=[2, 4, 8]))
+
+    assert '"world_sizes": [2, 4, 8],' in (tmp_path / "run.json").read_text()
 
 
 @given(st.one_of(st.binary(max_size=100), documents.map(msgspec.json.encode)))

@@ -21,7 +21,7 @@ from pytest_distbench.plugin.shapes import CollectiveSweep, TimeToAccuracy
 from pytest_distbench.plugin.traffic import Communication
 from pytest_distbench.records.kinds import METRIC_KINDS, VERDICT_KINDS
 from pytest_distbench.records.options import OPTIONS
-from pytest_distbench.report.sections import SECTIONS
+from pytest_distbench.report.tables import TABLES
 from pytest_distbench.worker.context import RankContext
 from pytest_distbench.worker.elastic_rank import ElasticRank
 from pytest_distbench.worker.elastic_training import Training
@@ -139,7 +139,7 @@ def _lines() -> Iterator[str]:
         "`distbench report RUN.json --table NAME`; without a name those that the run has.",
         "",
     ]
-    yield from _table(["table", "shows"], ([f"`{name}`", _first(make)] for name, make in SECTIONS.items()))
+    yield from _table(["table", "shows"], ([f"`{name}`", _text(kind.summary)] for name, kind in TABLES.items()))
     yield from ["", "## Commands", ""]
     yield "Exit codes: 0; 1 where the answer is no (regressed, refused, unfit); 2 for an error; 130 after Ctrl-C."
     yield from _commands("distbench", _parser())

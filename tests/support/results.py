@@ -9,8 +9,9 @@ from pytest_distbench.records.environment import Environment
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import metric_key
 from pytest_distbench.records.record import replace
-from pytest_distbench.records.run import CaseResult, ReferenceRecord
+from pytest_distbench.records.run import CaseResult, ReferenceRecord, RunRecord
 from pytest_distbench.records.verdict import Verdict
+from pytest_distbench.store.run_record import SCHEMA
 
 STORED = ReferenceRecord(kind="stored", path="baselines/x.json", software={"torch": "2.13.0"})
 PAIRED = ReferenceRecord(kind="paired", name="main (123)", software={"torch": "2.13.0"})
@@ -50,4 +51,12 @@ def result(*verdicts: Verdict, reference: ReferenceRecord = STORED, **changes: A
         verdicts=list(verdicts),
         reference=reference,
     )
+    return replace(made, **changes)
+
+
+def run(*results: CaseResult, **changes: Any) -> RunRecord:
+    made = RunRecord(
+        schema=SCHEMA, distbench="0", started="2026-01-02T03:04:05+00:00", duration_s=1.5, world_sizes=[2], gpu=False,
+        results=list(results),
+    )  # fmt: skip
     return replace(made, **changes)

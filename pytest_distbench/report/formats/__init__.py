@@ -1,0 +1,70 @@
+"""The formats a run, or a table of it, can be written in: a new format is one row here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import BinaryIO
+
+from pytest_distbench.records.run import RunRecord
+from pytest_distbench.report.formats.nccl_json import write_nccl_json
+from pytest_distbench.report.formats.trace import write_trace
+from pytest_distbench.report.tables.table import Section
+from pytest_distbench.report.texts.escape import escape, escape_cell
+from pytest_distbench.report.texts.layout import escape_markdown, layout, row_line, table_head
+from pytest_distbench.store.tables import as_text, write_csv, write_parquet
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Format:
+    """A way to write a run.
+
+    Attributes:
+        write: a run into a file, with its tables by name: all that have rows, or the one that was asked for.
+        is_text: whether it may go to a terminal.
+        is_whole: whether it is of the whole run; else of one table, which ``--table`` names.
+        opens_in: what shows the file, for people; empty: they know.
+    """
+
+    write: Callable[[RunRecord, Mapping[str, Section], BinaryIO], None]
+    is_text: bool = True
+    is_whole: bool = False
+    opens_in: str = ""
+
+
+def _of_table(
+    write: Callable[[Section, BinaryIO], None],
+) -> Callable[[RunRecord, Mapping[str, Section], BinaryIO], None]:
+    def write_tables(_record: RunRecord, sections: Mapping[str, Section], out: BinaryIO) -> None:
+        for section in sections.values():
+            write(section, out)
+
+    return write_tables
+
+
+def _write_text(section: Section, out: BinaryIO) -> None:
+    with as_text(out) as text:
+        text.writelines(f"{escape(line)}\n" for line in layout(section.header, section.texts, left=3))
+        text.writelines(f"{escape(line)}\n" for line in section.footer)
+
+
+def _write_markdown(section: Section, out: BinaryIO) -> None:
+    with as_text(out) as text:
+        text.writelines(f"{line}\n" for line in [*table_head(section.header, left=3), *map(row_line, section.texts)])
+        if section.footer:
+            text.writelines(["\n", *(f"{escape_markdown(line)}<br>\n" for line in section.footer)])
+
+
+FORMATS: dict[str, Format] = {
+    "text": Format(write=_of_table(_write_text)),
+    "markdown": Format(write=_of_table(_write_markdown)),
+    "csv": Format(write=_of_table(lambda section, out: write_csv(section.table, out, show=escape_cell))),
+    "parquet": Format(write=_of_table(lambda section, out: write_parquet(section.table, out)), is_text=False),
+    "nccl-tests-json": Format(write=lambda record, _sections, out: write_nccl_json(record, out), is_whole=True),
+    "trace": Format(
+        write=lambda record, _sections, out: write_trace(record, out),
+        is_whole=True,
+        opens_in="chrome://tracing or ui.perfetto.dev",
+    ),
+}
+"""By the name that ``--format`` takes."""

@@ -1,0 +1,129 @@
+"""GitHub Actions: a table in the job summary, and annotations on the lines of failed tests."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from pytest_distbench.records.kinds import VERDICT_KINDS
+from pytest_distbench.records.run import CaseResult
+from pytest_distbench.report.tables.verdicts import VERDICTS
+from pytest_distbench.report.texts.escape import escape_lines
+from pytest_distbench.report.texts.layout import escape_markdown, row_line, table_head
+from pytest_distbench.report.texts.terminal import flaky_tests
+from pytest_distbench.report.texts.words import metric_text, name_in_file
+
+MAX_SUMMARY_BYTES = 900 * 1024
+"""GitHub drops a step's whole summary above 1024 KiB."""
+
+MAX_ANNOTATIONS = 9
+"""GitHub shows ten of a kind per step; the tenth says how many more there are."""
+
+_NO_BASELINE = frozenset({"missing", "within", "beyond"})
+
+_SHOWN_CASES = 50
+"""Of those that failed, and of flaky ones, above the table."""
+
+
+def runs_here(variables: Mapping[str, str]) -> bool:
+    """Whether this is a GitHub Actions step."""
+    return variables.get("GITHUB_ACTIONS") == "true"
+
+
+def append_summary(path: Path, results: Sequence[CaseResult]) -> None:
+    """Append a Markdown table to the step's summary file, failures first, cut below GitHub's limit.
+
+    In one piece: of two runs that append at once neither cuts into the other's table.
+    """
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NONBLOCK, 0o644), "ab", 0) as file:
+        file.write(summary(results, max_bytes=MAX_SUMMARY_BYTES - os.fstat(file.fileno()).st_size).encode())
+
+
+def summary(results: Sequence[CaseResult], *, max_bytes: int) -> str:
+    """The Markdown table; rows that do not fit are counted in its last line."""
+    table = VERDICTS.section(results)
+    device = f"{results[0].environment.device}, {results[0].environment.platform}" if results else "nothing measured"
+    failed = sum(v.is_failure for result in results for v in result.verdicts if v.is_judged)
+    counted = [f"{failed} of {len(table.rows)} metrics failed"]
+    if _without_baseline(results):
+        none = "there is no baseline for this class of machine yet"
+        counted = [*counted, none] if failed else [f"nothing was judged, {none}"]
+    if fallen := [r for r in results if r.outcome == "failed"]:
+        counted.append(f"{len(fallen)} of {len(results)} {'case' if len(results) == 1 else 'cases'} failed")
+    lines = [f"### distbench: {', '.join(counted)}", "", escape_markdown(device), ""]
+    lines += _list([f"{r.case.title}: {r.headline}" for r in fallen])
+    lines += _list([f"{name_in_file(nodeid)} is {text}" for nodeid, text in flaky_tests(results).items()])
+    lines += table_head(table.header, left=3)
+    size = sum(len(line.encode()) + 1 for line in lines) + 100
+    for done, texts in enumerate(table.texts):
+        line = row_line(texts)
+        size += len(line.encode()) + 1
+        if size > max_bytes:
+            lines += ["", f"{len(table.rows) - done} more rows left out: see the run record"]
+            break
+        lines.append(line)
+    return "\n".join(lines) + "\n\n"
+
+
+def _list(texts: Sequence[str]) -> list[str]:
+    """A Markdown list of the first ones, and an empty line behind it; nothing of nothing."""
+    more = [f"- and {len(texts) - _SHOWN_CASES} more"] if len(texts) > _SHOWN_CASES else []
+    return [*(f"- {escape_markdown(text)}" for text in texts[:_SHOWN_CASES]), *more, ""] if texts else []
+
+
+def workflow_commands(results: Sequence[CaseResult]) -> list[str]:
+    """Workflow commands: an error per case that failed its test, a warning per case without a clear answer."""
+    errors, warnings = [], []
+    unjudged = _without_baseline(results)
+    if unjudged:
+        platform = unjudged[0].environment.platform
+        message = (
+            f"{len(unjudged)} {'case was' if len(unjudged) == 1 else 'cases were'} measured, with nothing to compare "
+            f"with. Make baselines in a run with --distbench-update=new, in CI one that keeps them as an artifact; "
+            f"review them, and commit the folder {platform}"
+        )
+        warnings.append(f"::warning title={_property(f'no baseline for {platform} yet')}::{_data(message)}")
+    for result in results:
+        file = result.nodeid.partition("::")[0]
+        title = name_in_file(result.nodeid)
+        if result.outcome == "failed":
+            errors.append(_command("error", file, title, result.headline))
+        elif result.outcome == "xfailed":
+            warnings.append(_command("warning", file, title, f"expected: {result.headline}"))
+        elif result.outcome == "passed" and not result.update:
+            warns = (v for v in result.verdicts if v.is_judged and VERDICT_KINDS[v.kind].warns)
+            unclear = [v for v in warns if not (unjudged and v.kind == "missing")]
+            for first in unclear[:1]:
+                message = f"{first.kind}: {metric_text(first)} {first.reason}".rstrip()
+                warnings.append(_command("warning", file, title, message))
+    for nodeid, text in flaky_tests(results).items():
+        warnings.append(_command("warning", nodeid.partition("::")[0], name_in_file(nodeid), text))
+    return [*_cap(errors, "error"), *_cap(warnings, "warning")]
+
+
+def _without_baseline(results: Sequence[CaseResult]) -> list[CaseResult]:
+    """The cases that passed unjudged, where this class of machines has no baseline for any of the run's."""
+    judged = [verdict for result in results for verdict in result.verdicts if verdict.is_judged]
+    if any(verdict.kind not in _NO_BASELINE for verdict in judged):
+        return []
+    passed = (result for result in results if result.outcome == "passed" and not result.update)
+    return [r for r in passed if any(v.kind == "missing" for v in r.verdicts if v.is_judged)]
+
+
+def _command(kind: str, file: str, title: str, message: str) -> str:
+    return f"::{kind} file={_property(file)},title={_property(title)}::{_data(message)}"
+
+
+def _cap(commands: list[str], kind: str) -> list[str]:
+    if len(commands) <= MAX_ANNOTATIONS + 1:
+        return commands
+    return [*commands[:MAX_ANNOTATIONS], f"::{kind}::{len(commands) - MAX_ANNOTATIONS} more, see the job summary"]
+
+
+def _data(text: str) -> str:
+    return escape_lines(text).replace("%", "%25").replace("\n", "%0A")
+
+
+def _property(text: str) -> str:
+    return _data(text).replace(":", "%3A").replace(",", "%2C")

@@ -1,0 +1,75 @@
+"""The timelines of elastic jobs as a Chrome trace: for ``chrome://tracing`` and ui.perfetto.dev, a line per slot."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any, BinaryIO
+
+from pytest_distbench.errors import DistbenchError
+from pytest_distbench.records.elastic import ElasticResult, WorkerResult
+from pytest_distbench.records.launch import LaunchRecord
+from pytest_distbench.records.run import RunRecord
+
+
+def write_trace(record: RunRecord, out: BinaryIO) -> None:
+    """Write a trace in the Trace Event Format (JSON object form), with a process per launch.
+
+    Raises:
+        DistbenchError: the run has no elastic job.
+    """
+    events: list[dict[str, Any]] = []
+    for result in record.results:
+        for launch in result.launches:
+            if launch.elastic is not None or launch.pool is not None:
+                number = 1 + sum(event["ph"] == "M" for event in events)
+                name = f"{result.case.title}, launch {launch.index + 1}"
+                events.append({"ph": "M", "name": "process_name", "pid": number, "args": {"name": name}})
+                events += [{"pid": number, **event} for event in _events_of(launch)]
+    if not events:
+        raise DistbenchError("the run has no elastic job, and so no timeline: --format trace writes nothing else")
+    out.write(json.dumps({"traceEvents": events, "displayTimeUnit": "ms"}).encode())
+
+
+def _events_of(launch: LaunchRecord) -> Iterator[dict[str, Any]]:
+    if launch.elastic is not None:
+        yield from _events(launch.elastic, since_s=launch.elastic.start_s)
+    if launch.pool is None:
+        return
+    begin_s = min(hold.begin_s for hold in launch.pool.holds)
+    for hold in launch.pool.holds:
+        span = {"ts": (hold.begin_s - begin_s) * 1e6, "dur": (hold.end_s - hold.begin_s) * 1e6}
+        yield {"ph": "X", "name": hold.owner, "tid": hold.slot, **span, "args": {"asked_s": hold.asked_s}}
+    for job in launch.pool.jobs:
+        if job.elastic is not None and job.started_s is not None:
+            yield from _events(job.elastic, since_s=job.started_s - begin_s, name=f"{job.name}: ")
+
+
+def _events(job: ElasticResult, *, since_s: float, name: str = "") -> Iterator[dict[str, Any]]:
+    """The events of a job whose first step came so many seconds after the trace began."""
+    for worker in job.workers:
+        for part, begin, end in _spans(worker):
+            if begin is not None and end is not None:
+                arguments = {"generation": worker.generation, "rank": worker.rank, "resumed_at": worker.resumed_at}
+                span = {"ts": (begin + since_s) * 1e6, "dur": max(0.0, end - begin) * 1e6}
+                yield {"ph": "X", "name": f"{name}{part}", "tid": worker.slot, **span, "args": arguments}
+    for change in job.changes:
+        for slot in change.slots:
+            yield {
+                "ph": "i",
+                "name": f"{name}{change.kind}",
+                "tid": slot,
+                "ts": (change.at_s + since_s) * 1e6,
+                "s": "p",
+            }
+
+
+def _spans(worker: WorkerResult) -> Iterator[tuple[str, float | None, float | None]]:
+    yield "import", worker.process_s, worker.imported_s
+    yield "group init", worker.imported_s, worker.joined_s
+    if worker.loaded_s is None:  # of a script, or it did not come so far
+        yield "to the first step", worker.joined_s, worker.first_step_s
+    else:
+        yield "build and load", worker.joined_s, worker.loaded_s
+        yield "first step", worker.loaded_s, worker.first_step_s
+    yield f"train on {worker.world_size}", worker.first_step_s, worker.last_step_s

@@ -1,0 +1,131 @@
+"""The tables of links: what each carries, and which of them, or which rank, is slow."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import NamedTuple
+
+from pytest_distbench.judging.links import Link, by_link, find_slow, outliers, times_of, typical_time
+from pytest_distbench.records.kinds import VERDICT_KINDS
+from pytest_distbench.records.run import CaseResult
+from pytest_distbench.records.verdict import Verdict
+from pytest_distbench.report.tables.table import TEST, Cell, Column, TableKind, microseconds, number
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinkPoint:
+    """One link.
+
+    Attributes:
+        result: of its case.
+        link: the two ranks.
+        latency_s: of a small message.
+        bandwidth: GB/s (1e9 bytes), of large ones.
+        share: how many times as long as a typical link of the case it takes, in the metric where that is most.
+        note: who is slow: ``this link``, ``rank 2``; empty: nobody.
+        gravest: the kind of its gravest verdict.
+    """
+
+    result: CaseResult
+    link: Link
+    latency_s: float | None
+    bandwidth: float | None
+    share: float | None
+    note: str
+    gravest: str
+
+
+def link_points(result: CaseResult) -> Iterator[LinkPoint]:
+    """By the ranks."""
+    found = by_link(result.verdicts)
+    shares: dict[Link, float] = {}
+    notes: dict[Link, str] = {}
+    for verdicts in found.values():
+        times = times_of(verdicts)
+        if typical := typical_time(times):
+            shares |= {link: max(shares.get(link, 0.0), seconds / typical) for link, seconds in times.items()}
+        slow = find_slow(outliers(times), list(times))
+        notes |= dict.fromkeys(slow.links, "this link")
+        notes |= {link: f"rank {rank}" for rank in slow.ranks for link in times if rank in link}
+    for link in sorted({link for verdicts in found.values() for link in verdicts}):
+        own = {name: verdicts[link] for name, verdicts in found.items() if link in verdicts}
+        latency, bandwidth = own.get("latency"), own.get("bandwidth")
+        yield LinkPoint(
+            result=result,
+            link=link,
+            latency_s=latency.current if latency else None,
+            bandwidth=bandwidth.current if bandwidth else None,
+            share=shares.get(link),
+            note=notes.get(link, ""),
+            gravest=min((v.kind for v in own.values()), key=list(VERDICT_KINDS).index),
+        )
+
+
+def slowest_links(result: CaseResult) -> list[Verdict]:
+    """Of each metric of links the one that is slowest; empty where the case measured none."""
+    chosen = []
+    for verdicts in by_link(result.verdicts).values():
+        times = times_of(verdicts)
+        if times:
+            chosen.append(verdicts[max(times, key=times.__getitem__)])
+    return chosen
+
+
+LINKS: TableKind[LinkPoint] = TableKind(
+    summary="Every link between two ranks, with who is slow among them.",
+    rows=lambda results: [point for result in results for point in link_points(result)],
+    columns=[
+        TEST,
+        Column("from", int, "from", lambda point: point.link.source),
+        Column("to", int, "to", lambda point: point.link.target),
+        Column("latency_s", float, "latency us", lambda point: microseconds(point.latency_s, ".1f")),
+        Column("bandwidth_gb_per_s", float, "bandwidth GB/s", lambda point: number(point.bandwidth, ".3f")),
+        Column("times_typical", float, "x typical", lambda point: number(point.share, ".2f")),
+        Column("slow", str, "slow", lambda point: point.note),
+        Column("verdict", str, "verdict", lambda point: point.gravest),
+    ],
+)
+
+
+class MatrixRow(NamedTuple):
+    """The links of one metric that lead from one rank, by the rank they lead to; ``ranks`` of the largest case."""
+
+    result: CaseResult
+    metric: Cell
+    source: int
+    cells: Mapping[int, Cell]
+    ranks: int
+
+
+_METRICS: Mapping[Cell, Callable[[LinkPoint], Cell]] = {
+    Cell("latency_s", "latency us"): lambda point: microseconds(point.latency_s, ".4g"),
+    Cell("bandwidth", "bandwidth GB/s"): lambda point: number(point.bandwidth, ".4g"),
+}
+
+
+def _matrix_rows(results: Sequence[CaseResult]) -> Iterator[MatrixRow]:
+    points = [(result, list(link_points(result))) for result in results]
+    ranks = 1 + max((max(point.link) for _, found in points for point in found), default=-1)
+    for result, found in points:
+        for metric, cell_of in _METRICS.items():
+            cells = [(point.link, cell) for point in found if (cell := cell_of(point)).value is not None]
+            for source, own in groupby(cells, key=lambda pair: pair[0].source):  # they are in order
+                yield MatrixRow(result, metric, source, {link.target: cell for link, cell in own}, ranks)
+
+
+def _column_to(rank: int) -> Column[MatrixRow]:
+    return Column(f"to_{rank}", float, f"to {rank}", lambda row: row.cells.get(rank))
+
+
+LINK_MATRIX: TableKind[MatrixRow] = TableKind(
+    summary="The same as matrices: a row for each rank that a link leads from, a column for each that it leads to.",
+    rows=lambda results: list(_matrix_rows(results)),
+    columns=[
+        TEST,
+        Column("metric", str, "", lambda row: row.metric),
+        Column("from", int, "from", lambda row: row.source),
+    ],
+    further=lambda rows: list(map(_column_to, range(rows[0].ranks if rows else 0))),
+)

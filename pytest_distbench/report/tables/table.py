@@ -1,0 +1,155 @@
+"""A table of a run is a list of columns: a new column is one row in the list of its table."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, NamedTuple, TypeVar
+
+from pytest_distbench.records.launch import LaunchRecord
+from pytest_distbench.records.run import CaseResult
+from pytest_distbench.store.rows import ColumnType, Table
+from pytest_distbench.units import format_bytes, format_seconds
+
+Row = TypeVar("Row")
+Item = TypeVar("Item")
+
+
+class Cell(NamedTuple):
+    """One cell: what machines read, and what people do."""
+
+    value: object
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Column(Generic[Row]):
+    """One column of a table.
+
+    Attributes:
+        name: for machines.
+        type: of its values, which are in base units; any may be None.
+        heading: for people, or how the rows decide on it; None where people do not see the column.
+        cell: what it shows of a row: a :class:`Cell`, or a value that is its own text.
+    """
+
+    name: str
+    type: ColumnType
+    heading: str | Callable[[Sequence[Row]], str | None] | None
+    cell: Callable[[Row], object]
+
+    def make_cell(self, row: Row) -> Cell:
+        """The cell of this row."""
+        made = self.cell(row)
+        if isinstance(made, Cell):
+            return made
+        return Cell(made, "-" if made is None else f"{made:.4g}" if self.type is float else str(made))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Section:
+    """One table of a run as it is written.
+
+    Attributes:
+        columns: for machines: name -> what it holds. Values are in base units.
+        headings: for people, one per column; None where the texts of others say it.
+        rows: as many cells as columns.
+        footer: lines for people below the table.
+    """
+
+    columns: Mapping[str, ColumnType]
+    headings: Sequence[str | None]
+    rows: Sequence[Sequence[Cell]]
+    footer: Sequence[str] = ()
+
+    @property
+    def table(self) -> Table:
+        """The values."""
+        return Table(self.columns, [[cell.value for cell in row] for row in self.rows])
+
+    @property
+    def header(self) -> list[str]:
+        """The headings of the columns that people see."""
+        return [heading for heading in self.headings if heading is not None]
+
+    @property
+    def texts(self) -> list[list[str]]:
+        """The texts below them."""
+        return [
+            [cell.text for cell, heading in zip(row, self.headings, strict=True) if heading is not None]
+            for row in self.rows
+        ]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableKind(Generic[Row]):
+    """A table that runs may have.
+
+    Attributes:
+        summary: what it shows.
+        rows: of the cases of a run, each as its columns take it.
+        columns: from left to right.
+        further: columns that depend on the rows, to the right of these.
+        footer: lines for people below the rows.
+        needs: what it is made of, where its name does not say it.
+    """
+
+    summary: str
+    rows: Callable[[Sequence[CaseResult]], Sequence[Row]]
+    columns: list[Column[Row]]
+    further: Callable[[Sequence[Row]], list[Column[Row]]] = lambda rows: []
+    footer: Callable[[Sequence[Row]], Sequence[str]] = lambda rows: ()
+    needs: str = ""
+
+    def section(self, results: Sequence[CaseResult]) -> Section:
+        """The table of these cases."""
+        rows = self.rows(results)
+        columns = [*self.columns, *self.further(rows)]
+        return Section(
+            columns={column.name: column.type for column in columns},
+            headings=[column.heading(rows) if callable(column.heading) else column.heading for column in columns],
+            rows=[[column.make_cell(row) for column in columns] for row in rows],
+            footer=self.footer(rows),
+        )
+
+
+def number(value: float | None, spec: str, *, unit: str = "", nothing: str = "-") -> Cell:
+    """A number in this format, with this behind it."""
+    return Cell(value, nothing if value is None else f"{value:{spec}}{unit}")
+
+
+def seconds(value: float | None) -> Cell:
+    """A duration, with the unit that suits it."""
+    return Cell(value, "-" if value is None else format_seconds(value))
+
+
+def microseconds(value: float | None, spec: str) -> Cell:
+    """A duration, in microseconds."""
+    return Cell(value, "-" if value is None else f"{value * 1e6:{spec}}")
+
+
+def num_bytes(value: int) -> Cell:
+    """A size, with the unit that suits it."""
+    return Cell(value, format_bytes(value))
+
+
+class OfLaunch(NamedTuple, Generic[Item]):
+    """A row for something of a launch: a change, a worker."""
+
+    result: CaseResult
+    launch: LaunchRecord
+    item: Item
+
+
+def rows_of_launches(
+    results: Sequence[CaseResult], item_of: Callable[[LaunchRecord], Item | None]
+) -> Iterator[OfLaunch[Item]]:
+    """One for each launch that has such an item."""
+    for result in results:
+        for launch in result.launches:
+            if (item := item_of(launch)) is not None:
+                yield OfLaunch(result, launch, item)
+
+
+TEST: Column[Any] = Column("test", str, "test", lambda row: Cell(row.result.nodeid, row.result.case.title))
+LAUNCH: Column[Any] = Column("launch", int, "launch", lambda row: Cell(row.launch.index, str(row.launch.index + 1)))

@@ -1,0 +1,112 @@
+"""Doubts: what a run says of its own rules, a line each: which could not have failed, and what moved as a whole."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from pytest_distbench.judging.movement import common_movement
+from pytest_distbench.judging.reach import out_of_reach
+from pytest_distbench.records.fingerprint import TRAINING_STEP
+from pytest_distbench.records.run import CaseResult
+from pytest_distbench.report.texts.layout import Line
+from pytest_distbench.report.texts.words import change, metric_text
+from pytest_distbench.units import is_duration, is_rate, is_size
+
+TOO_GOOD = 5
+"""Code rarely becomes so many times as fast by itself."""
+
+_NUMBER = re.compile(r"[+-]?[\d.,]+ %")
+
+
+def doubt_lines(results: Sequence[CaseResult]) -> list[Line]:
+    """What casts doubt on the answers of a run as a whole; nothing where nothing does."""
+    return [*_movement(results), *_too_good(results), *_out_of_reach(results)]
+
+
+def still_curves(results: Sequence[CaseResult]) -> list[Line]:
+    """Curves of learning that never move: the code computes a constant, and no fault of the training would show."""
+    found = {
+        f"{result.case.title} {measured.key}": measured.series
+        for result in results
+        for measured in result.launches[-1].measurements
+        if measured.better == "curve" and len(measured.series) > 1 and len(set(measured.series)) == 1
+    }
+    return [
+        Line(
+            f"? {name}: all {len(series)} values are {series[0]:g}: a training that learns nothing shows no fault",
+            "doubt",
+        )
+        for name, series in found.items()
+    ]
+
+
+def unjudged_learning(results: Sequence[CaseResult]) -> list[Line]:
+    """Of scripts whose optimizer steps, and of which nothing but times, rates and sizes is judged; once for all.
+
+    That a script trains is certain of its optimizer alone. A body that times a training step often means the time.
+    """
+    found = [result.case.title for result in results if _trains(result) and not _may_judge_learning(result)]
+    if not found:
+        return []
+    more = f" and {len(found) - 1} more" if len(found) > 1 else ""
+    how = 'print its loss, and give read={"loss_curve": stdout("loss " + NUMBER, better="curve", first=10)}'
+    return [Line(f"{found[0]}{more}: trains, and nothing judges whether it learns; {how}")]
+
+
+def _trains(result: CaseResult) -> bool:
+    """An elastic job's learning is judged otherwise."""
+    last = result.launches[-1]
+    step = last.fingerprints.get(TRAINING_STEP) if last.elastic is None and last.pool is None else None
+    return step is not None and step.optimizer_steps > 0
+
+
+def _may_judge_learning(result: CaseResult) -> bool:
+    """Whether anything is judged that is neither a time, nor a rate, nor a size."""
+    judged = [m for m in result.launches[-1].measurements if m.is_judged or m.bounds]
+    return any(not (is_duration(m.unit) or is_rate(m.unit) or is_size(m.unit)) for m in judged)
+
+
+def _too_good(results: Sequence[CaseResult]) -> list[Line]:
+    """Improvements that are rather another number: a unit, a pattern, or where the clock begins."""
+    found = [
+        f"{result.case.title} {metric_text(verdict)} {change(verdict)}"
+        for result in results
+        for verdict in result.verdicts
+        if verdict.kind == "improved" and verdict.ratio and not 1 / TOO_GOOD < verdict.ratio < TOO_GOOD
+    ]
+    if not found:
+        return []
+    more = f" and {len(found) - 1} more" if len(found) > 1 else ""
+    asked = "is it the same number? A unit, a pattern that reads it, or what the clock spans may have changed"
+    return [Line(f"? {found[0]}{more}: better by {TOO_GOOD} times or more; {asked}", "doubt")]
+
+
+def _movement(results: Sequence[CaseResult]) -> list[Line]:
+    found = common_movement(results)
+    if found is None:
+        return []
+    span = f"{found.least:.2f} to {found.most:.2f} times"
+    word = "slower" if found.is_slower else "faster"
+    line = (
+        f"all {found.cases} cases with clocks are {word} than their baselines, by {span}: that speaks of the machine, "
+        "its software or the baselines, not of one change; distbench doctor looks at the machine, --distbench-against "
+        "REF compares on the spot"
+    )
+    return [Line(line)]
+
+
+def _out_of_reach(results: Sequence[CaseResult]) -> list[Line]:
+    """A line for each reason, with the first metric it holds for."""
+    groups: dict[str, list[tuple[str, str]]] = {}
+    for result in results:
+        for verdict, why in out_of_reach(result):
+            groups.setdefault(_NUMBER.sub("", why), []).append((f"{result.case.title} {metric_text(verdict)}", why))
+    return [
+        Line(
+            f"? {len(found)} metric{'s' * (len(found) > 1)} could not have turned red: "
+            f"{found[0][0]}{f' and {len(found) - 1} more' if len(found) > 1 else ''}: {found[0][1]}",
+            "doubt",
+        )
+        for found in groups.values()
+    ]

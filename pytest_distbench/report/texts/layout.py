@@ -1,0 +1,62 @@
+"""Lines for a terminal, and tables of texts: aligned, and as Markdown that GitHub renders."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from pytest_distbench.records.kinds import Severity
+from pytest_distbench.report.texts.escape import escape
+
+
+class Line(NamedTuple):
+    """One line, and what it says: a colour may show that, and no text depends on the colour."""
+
+    text: str
+    severity: Severity = "plain"
+
+
+def layout(header: Sequence[str], rows: Sequence[Sequence[str]], *, left: int = 1) -> list[str]:
+    """Align columns: the first ``left`` to the left, the others to the right. No trailing blanks."""
+    safe = [[escape(text) for text in row] for row in [header, *rows]]
+    widths = [max(len(row[i]) for row in safe) for i in range(len(header))]
+    lines = []
+    for row in safe:
+        texts = [c.ljust(w) if i < left else c.rjust(w) for i, (c, w) in enumerate(zip(row, widths, strict=True))]
+        lines.append("  ".join(texts).rstrip())
+    return lines
+
+
+_NAMED = {"&": "&amp;", "<": "&lt;", ">": "&gt;"}
+
+_MARKUP = re.compile(
+    r"[&<>|\\`*~$]"
+    r"|\](?=\()"  # the text of a link or an image
+    r"|(?<![^\W_])_|_(?![^\W_])"  # emphasis; not within words
+    r"|^#|[@#](?=\w)|:(?=//)|www(?=\.)",  # headings, mentions, issues, bare addresses
+    re.IGNORECASE,
+)
+
+
+def escape_markdown(text: str) -> str:
+    """Text that cannot leave its line or table cell nor become markup, and reads as it is once rendered."""
+    return _MARKUP.sub(_disarm, "".join(c if c.isprintable() else " " for c in text))
+
+
+def _disarm(found: re.Match[str]) -> str:
+    """An entity is never taken for the sign it stands for; an empty comment keeps apart what would become a link."""
+    sign = found[0]
+    if sign[0] in "@#:wW":
+        return f"{sign}<!-- -->"
+    return _NAMED.get(sign, f"&#{ord(sign)};")
+
+
+def table_head(header: Sequence[str], *, left: int) -> list[str]:
+    """The first two lines of a table: the first ``left`` columns to the left, the others to the right."""
+    return [row_line(header), "|" + "|".join("---" if i < left else "---:" for i in range(len(header))) + "|"]
+
+
+def row_line(texts: Sequence[str]) -> str:
+    """One row."""
+    return "| " + " | ".join(escape_markdown(text) for text in texts) + " |"

@@ -1,0 +1,282 @@
+"""The distbench section at the end of a run, as lines: summary table, counts, what was written, what is missing."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+from pytest_distbench.judging.fingerprint_rule import METRIC as FINGERPRINT
+from pytest_distbench.judging.software import software_changes
+from pytest_distbench.judging.update_policy import FEWEST_LAUNCHES
+from pytest_distbench.records.case import EntryName
+from pytest_distbench.records.choices import ELASTIC_BASELINE_LAUNCHES
+from pytest_distbench.records.fingerprint import NOT_RECORDED
+from pytest_distbench.records.kinds import METRIC_KINDS, VERDICT_KINDS, VerdictName
+from pytest_distbench.records.metric import PEAK_MEMORY
+from pytest_distbench.records.run import CaseResult
+from pytest_distbench.records.verdict import Verdict
+from pytest_distbench.report.texts.doubts import doubt_lines, still_curves, unjudged_learning
+from pytest_distbench.report.texts.header import about
+from pytest_distbench.report.texts.layout import Line, layout
+from pytest_distbench.report.texts.verdict_tables import case_table, overview, telling_verdicts
+from pytest_distbench.report.texts.words import metric_text, name_in_file, quantity, words_for
+from pytest_distbench.units import format_change
+
+_NUMBER = re.compile(r"[+-]?[\d.,]+(e[+-]?\d+)?")
+_SHOWN_NAMES = 10
+_WITHOUT_BASELINE = frozenset({"missing", "unseeded", "within", "beyond"})
+
+
+def summary_lines(results: Sequence[CaseResult], *, verbosity: int, record_command: str, folder: Path) -> list[Line]:
+    """Everything below the section's title."""
+    compared = [r for r in results if r.update in ("", "completed") and r.verdicts]
+    failed = sum(r.launches[-1].outcome == "failed" for r in results)
+    updated = [r for r in results if r.update]
+    lines: list[Line] = []
+    if verbosity > 0:
+        for result in results:
+            lines += [Line(_title(result)), *case_table(result, show_all=True), Line("")]
+    elif verbosity == 0:
+        lines += [*overview(results), Line("")]
+    if compared:
+        lines.append(Line(_counts(compared)))
+    lines += doubt_lines(compared)
+    lines += still_curves(results)
+    lines += unjudged_learning([r for r in results if verbosity > 0 or r.is_written or _lacks_baseline(r)])
+    lines += _told(compared, {name for name, kind in VERDICT_KINDS.items() if kind.is_told})
+    for texts in (_flaky(results), _needless(compared), _drift(results), _unrecorded(results), _unseen(results)):
+        lines += map(Line, texts)
+    if updated:
+        lines += _updates(updated, folder)
+        lines += _told(updated, {"unseeded"})
+    if failed:
+        lines.append(Line(f"{failed} {_cases(failed)} failed in a rank: nothing judged, nothing stored"))
+    missing = [r for r in compared if r.reference.kind == "stored" and _lacks_baseline(r)]
+    if missing:
+        platform = missing[0].environment.platform
+        count = f"{len(missing)} of {len(compared)} {_cases(len(compared))}"
+        bounded = sum(any(v.bounds for v in r.verdicts) for r in missing)
+        but = f", but for bounds in {bounded} {_cases(bounded)}" if bounded else ""
+        lines.append(Line(f"no baseline for {count} on {platform}: measured, not judged{but}"))
+        lines.append(Line(f"record them:  {record_command}"))
+    return lines
+
+
+def _lacks_baseline(result: CaseResult) -> bool:
+    """Whether there is nothing stored to compare a case with, and there could be."""
+    storable = [v for v in result.verdicts if METRIC_KINDS[v.better].is_judged]
+    return bool(storable) and all(v.baseline is None and v.kind in _WITHOUT_BASELINE for v in storable)
+
+
+def left_out_line(ran: int, long_forms: int, *, seconds: float | None) -> str:
+    """What a run without the long forms has shown of the whole, and how to have all of it.
+
+    Args:
+        ran: tests.
+        long_forms: tests that were left out.
+        seconds: a run of all takes; None: nobody knows.
+    """
+    takes = f", about {about(seconds)}" if seconds is not None else ""
+    were = "long forms were" if long_forms != 1 else "long form was"
+    return f"{ran} of {ran + long_forms} tests: {long_forms} {were} left out; all: --distbench-full{takes}"
+
+
+def unused_lines(unused: Sequence[EntryName], *, pruned: bool) -> list[Line]:
+    """The stored entries that no test used, by name: all of them where they were deleted."""
+    if not unused:
+        return []
+    count = f"{len(unused)} stored {'entry was' if len(unused) == 1 else 'entries were'} not used"
+    shown = unused if pruned else unused[:_SHOWN_NAMES]
+    more = [f"  and {len(unused) - len(shown)} more"] if len(shown) < len(unused) else []
+    first = f"{count}{', and deleted' if pruned else '; --distbench-prune deletes them'}:"
+    return [Line(text, "doubt") for text in (first, *(f"  {n}" for n in shown), *more)]
+
+
+def interrupted_lines(results: Sequence[CaseResult], *, running: int, left: int, command: str) -> list[Line]:
+    """What an update that was interrupted has stored, and how it is continued.
+
+    Args:
+        results: of the tests that ended.
+        running: tests that had begun and not ended; under pytest-xdist there may be several.
+        left: tests that had not begun, as far as they had been collected.
+        command: that continues it; empty: none does.
+    """
+    stored = sum(result.is_written for result in results)
+    told = f"interrupted: {stored} {_cases(stored)} {_are(stored)} stored"
+    if running:
+        told += f", and nothing of the test{'s' * (running > 1)} that {_were(running)} running"
+    elif not results:
+        told = "interrupted before the first test: nothing is stored"
+    told += f"; {left} {_were(left)} to follow" if left else ""
+    then = f"continue with:  {command}" if command else "the same command measures all of them anew"
+    return [Line(told, "doubt"), Line(then, "doubt")] if command or running or results else [Line(told, "doubt")]
+
+
+def _drift(results: Sequence[CaseResult]) -> list[str]:
+    """What software differs from that of the references; once for all cases."""
+    found: dict[str, Counter[str]] = {}
+    for result in results:
+        if result.reference.software:
+            changes = software_changes(result.reference.software, result.environment.software)
+            found.setdefault(words_for(result).drift, Counter()).update(changes)
+    return [
+        f"{words}: {', '.join(f'{what} ({number} {_cases(number)})' for what, number in counts.items())}"
+        for words, counts in found.items()
+        if counts
+    ]
+
+
+def _unrecorded(results: Sequence[CaseResult]) -> list[str]:
+    """Why there are no fingerprints where this torch cannot give any; once for all cases."""
+    reasons = ({f.missing for run in r.launches for f in run.fingerprints.values()} for r in results)
+    counts = Counter(why for found in reasons for why in found if why.startswith(NOT_RECORDED))
+    return [f"no fingerprint of {number} {_cases(number)}: {why}" for why, number in counts.items()]
+
+
+def _unseen(results: Sequence[CaseResult]) -> list[str]:
+    """Of bodies that communicate in loops of their own, which no fingerprint describes; once for all cases."""
+    judged = (r for r in results if r.verdicts or r.update)
+    found = [r.case.title for r in judged if any(run.unseen_collectives for run in r.launches)]
+    if not found:
+        return []
+    more = f" and {len(found) - 1} more" if len(found) > 1 else ""
+    how = 'for step in rank.timed("step", iterations=N), or rank.goal'
+    return [f"no fingerprint: {found[0]}{more}: what the body sends is not compared; wrap its loop: {how}"]
+
+
+def _title(result: CaseResult) -> str:
+    case = result.case
+    group = f"{case.world_size} rank{'s' * (case.world_size != 1)}, {case.key.backend}, {case.key.launcher} launcher"
+    number = len(result.launches)
+    return f"{case.title}  {group}, {number} launch{'es' * (number != 1)}"
+
+
+def _counts(results: Sequence[CaseResult]) -> str:
+    counts = Counter(v.kind for r in results for v in _told_verdicts(r))
+    total = sum(counts.values())
+    is_paired = any(r.reference.kind == "paired" for r in results)
+    parts = [
+        f"{counts[name]} {(is_paired and kind.paired_words) or kind.words}"
+        for name, kind in sorted(VERDICT_KINDS.items(), key=lambda item: not item[1].is_answer)
+        if counts[name]
+    ]
+    launches = sum(len(r.launches) + len(r.reference.launches) for r in results)
+    counted = f"{total} metric{'s' * (total != 1)} of {len(results)} {_cases(len(results))}"
+    return f"{counted} in {launches} launch{'es' * (launches != 1)}: {', '.join(parts) or 'nothing judged'}"
+
+
+def _told_verdicts(result: CaseResult) -> list[Verdict]:
+    """The verdicts that the tables tell too: of what nobody asked for only what is not as it should be."""
+    judged = [v for v in result.verdicts if v.is_judged]
+    as_it_should = {"unchanged", "missing"} if _lacks_baseline(result) else {"unchanged"}
+    return [v for v in judged if v.name not in (FINGERPRINT, PEAK_MEMORY) or v.kind not in as_it_should]
+
+
+def _cases(number: int) -> str:
+    return "case" if number == 1 else "cases"
+
+
+def _are(number: int) -> str:
+    return "is" if number == 1 else "are"
+
+
+def _were(number: int) -> str:
+    return "was" if number == 1 else "were"
+
+
+def _told(results: Sequence[CaseResult], kinds: set[VerdictName]) -> list[Line]:
+    """What was not judged and why: a line per case and reason, numbers aside."""
+    lines = []
+    for result in results:
+        unclear = kinds | ({"missing"} if result.reference.kind == "paired" else set())
+        groups: dict[tuple[VerdictName, str], list[Verdict]] = {}
+        for verdict in result.verdicts:
+            if verdict.kind in unclear and NOT_RECORDED not in verdict.reason:
+                groups.setdefault((verdict.kind, _NUMBER.sub("", verdict.reason)), []).append(verdict)
+        name = result.case.title
+        for found in groups.values():
+            more = f" and {len(found) - 1} more" if len(found) > 1 else ""
+            kind = VERDICT_KINDS[found[0].kind]
+            lines.append(Line(f"{kind.mark} {name} {metric_text(found[0])}{more}: {found[0].reason}", kind.severity))
+    return lines
+
+
+def flaky_tests(results: Sequence[CaseResult]) -> dict[str, str]:
+    """Tests that passed only when a plugin ran them again: node id -> at which attempt, and what ended the first."""
+    tests = {result.nodeid: result.flaky for result in results if result.flaky}
+    return {nodeid: f"flaky: passed at attempt {len(ended) + 1}, before: {ended[0]}" for nodeid, ended in tests.items()}
+
+
+def _flaky(results: Sequence[CaseResult]) -> list[str]:
+    lines = [f"{name_in_file(nodeid)} is {text}" for nodeid, text in flaky_tests(results).items()]
+    more = len(lines) - _SHOWN_NAMES
+    return lines[:_SHOWN_NAMES] + ([f"{more} more tests are flaky"] if more > 0 else [])
+
+
+def _needless(compared: Sequence[CaseResult]) -> list[str]:
+    """Cases whose regression was expected and did not come."""
+    return [
+        f"xfail_perf of {r.case.title} is no longer needed: nothing regressed ({r.xfail_perf})"
+        for r in compared
+        if r.xfail_perf and all(v.kind in ("unchanged", "within", "improved") for v in r.verdicts if v.is_judged)
+    ][:_SHOWN_NAMES]
+
+
+def _updates(results: Sequence[CaseResult], folder: Path) -> list[Line]:
+    counts = Counter(r.update for r in results)
+    platform = results[0].environment.platform
+    written = f"{counts['changed']} changed, {counts['new']} new, {counts['kept']} kept"
+    rare = (("completed", counts["completed"]), ("rewritten", counts["rewritten"]), ("not stored", counts["refused"]))
+    written += "".join(f", {number} {words}" for words, number in rare if number)
+    lines = [Line(f"baselines in {folder / platform}: {written}")]
+    rows = []
+    stored = [r for r in results if r.is_written]
+    for result in stored:
+        name = result.case.title
+        for verdict in filter(_written(result).__contains__, telling_verdicts(result)):
+            old = result.previous.get(verdict.metric)
+            if old is not None and old == verdict.current:
+                continue
+            note = "regression accepted" if verdict.is_failure else ""
+            if old is None:
+                note = "changed" if verdict.kind == "changed" else "new"
+            metric = metric_text(verdict)
+            rows.append(
+                (
+                    name,
+                    metric,
+                    quantity(old, verdict.unit),
+                    "->",
+                    quantity(verdict.current, verdict.unit),
+                    format_change(verdict.current / old) if old and verdict.current is not None else "",
+                    note,
+                )
+            )
+            name = ""
+    if rows:
+        lines += [
+            Line(f"  {line}") for line in layout(("test", "metric", "old", "", "new", "change", ""), rows, left=2)
+        ]
+    few = [r for r in stored if _has_few_launches(r) and any(v.is_noisy for v in _written(r))]
+    if few:
+        lines.append(
+            Line(
+                f"? {len(few)} {_cases(len(few))} stored with fewer than {FEWEST_LAUNCHES} launches: "
+                "their noise is not known, later runs can hardly judge against them",
+                "doubt",
+            )
+        )
+    return [*lines, Line(f"review with: distbench baseline diff --baselines {folder}")]
+
+
+def _written(result: CaseResult) -> list[Verdict]:
+    """The verdicts on what an update wrote: of an entry that it completed, on what was not there."""
+    return [v for v in result.verdicts if result.update != "completed" or v.metric in result.previous]
+
+
+def _has_few_launches(result: CaseResult) -> bool:
+    """Whether fewer were made than an update makes where nobody says how many."""
+    is_elastic = any(launch.elastic is not None or launch.pool is not None for launch in result.launches)
+    return len(result.launches) < (ELASTIC_BASELINE_LAUNCHES if is_elastic else FEWEST_LAUNCHES)

@@ -1,0 +1,177 @@
+"""The verdicts of cases as tables for a terminal: of one case, and a few telling rows of many."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from statistics import median
+
+from pytest_distbench.judging.links import link_at
+from pytest_distbench.records.kinds import METRIC_KINDS, VERDICT_KINDS, VerdictName
+from pytest_distbench.records.metric import PEAK_MEMORY
+from pytest_distbench.records.run import CaseResult
+from pytest_distbench.records.verdict import Verdict
+from pytest_distbench.report.tables.links import slowest_links
+from pytest_distbench.report.tables.sweep import OF_WHOLE_SWEEP, is_sweep, refusals, sweep_points
+from pytest_distbench.report.texts.layout import Line, layout
+from pytest_distbench.report.texts.words import cells, change, limit, point_text, quantity, words_for
+
+FAST_SIDE = (
+    "change: this run's fastest iterations against the baseline's, which is what is judged; the columns beside it show "
+    "the median launch, and may tell less, more, or the opposite"
+)
+MEAN_OVER_PAIRS = "change: mean over pairs, which is what is judged"
+FINDS = "finds: the smallest slowdown called regressed in nine of ten runs, with as many pairs as a run makes at most"
+
+_NOTICEABLE = 0.01
+_SHOWN_CASES = 20
+_SHOWN_METRICS = 6
+_SWEEP_HEADER = ("", "size", "time us", "algbw GB/s", "busbw GB/s", "#wrong", "baseline us", "change", "limit", "n")
+
+
+def case_table(result: CaseResult, *, show_all: bool) -> list[Line]:
+    """The table of one case. Without ``show_all`` metrics within their limits are counted, not listed."""
+    if not result.verdicts:
+        return _measured_table(result) if show_all else []
+    if is_sweep(result) and result.reference.kind != "paired":
+        return _sweep_table(result, show_all=show_all)
+    return verdict_table(result, result.verdicts, show_all=show_all) + refusal_lines(result)
+
+
+def _measured_table(result: CaseResult) -> list[Line]:
+    """What a case measured that was not judged: medians over its launches."""
+    found: dict[tuple[str, str], list[float]] = {}
+    for measurement in (m for launch in result.launches for m in launch.measurements if m.value is not None):
+        name = point_text(measurement.name, measurement.at)
+        found.setdefault((name, measurement.unit), []).append(measurement.value or 0.0)
+    rows = [("", name, quantity(median(values), unit), str(len(values))) for (name, unit), values in found.items()]
+    return list(map(Line, layout(("", "metric", "this run", "n"), rows, left=2))) if rows else []
+
+
+def verdict_table(result: CaseResult, verdicts: Sequence[Verdict], *, show_all: bool) -> list[Line]:
+    """Verdicts of a case under the columns that its reference asks for."""
+    words = words_for(result)
+    shown = [v for v in verdicts if show_all or not VERDICT_KINDS[v.kind].is_quiet]
+    lines = _layout([*words.columns], [(v.kind, cells(v, words.columns)) for v in shown], left=2)
+    hidden = sum(v.is_judged for v in verdicts) - sum(v.is_judged for v in shown)
+    return lines + ([Line(f"  {hidden} more {words.unchanged} (-v shows all)")] if hidden else [])
+
+
+def _layout(header: Sequence[str], rows: Sequence[tuple[VerdictName, Sequence[str]]], *, left: int = 1) -> list[Line]:
+    """Rows that tell of verdicts of these kinds; nothing of none."""
+    if not rows:
+        return []
+    head, *texts = layout(header, [row for _, row in rows], left=left)
+    kinds = (VERDICT_KINDS[kind] for kind, _ in rows)
+    return [Line(head), *(Line(text, kind.severity) for text, kind in zip(texts, kinds, strict=True))]
+
+
+def overview(results: Sequence[CaseResult]) -> list[Line]:
+    """A few telling rows per case, under the columns of its reference."""
+    lines: list[Line] = []
+    shown = results[:_SHOWN_CASES]
+    paired = [r for r in shown if r.reference.kind == "paired"]
+    others = [r for r in shown if r.reference.kind != "paired"]
+    for group in (others, paired):
+        rows = []
+        for result in group:
+            name = result.case.title
+            for verdict in telling_verdicts(result):
+                mark, *rest = cells(verdict, words_for(result).columns)
+                rows.append((verdict.kind, (mark, name, *rest)))
+                name = ""
+        if rows:
+            mark, *headings = words_for(group[0]).columns
+            lines += _layout((mark, "test", *headings), rows, left=3)
+    if paired:
+        lines += map(Line, (MEAN_OVER_PAIRS, FINDS))
+    lines += note_on_change(v for result in others for v in telling_verdicts(result))
+    if len(results) > _SHOWN_CASES:
+        lines.append(Line(f"  {len(results) - _SHOWN_CASES} more cases (-v shows all)"))
+    return lines
+
+
+def telling_verdicts(result: CaseResult) -> Iterable[Verdict]:
+    """Of a sweep its ends and the one that moved most, of links the slowest, of many pairs the ends and what moved.
+
+    What accompanies every measurement, memory, is told where it moved.
+    """
+    judged = [v for v in result.verdicts if v.is_judged and not _is_quiet_company(v)]
+    if result.reference.kind == "paired":
+        ends = judged if len(judged) <= _SHOWN_METRICS else [judged[0], judged[-1]]
+        return [v for v in judged if not VERDICT_KINDS[v.kind].is_quiet or v in ends]
+    judged = [v for v in judged if v.current is not None or v.is_failure]
+    if slowest := slowest_links(result):
+        return [v for v in judged if v in slowest or v.is_failure or link_at(v.at) is None]
+    if not is_sweep(result):
+        return judged
+    of_sizes = [v for v in judged if v.unit == "s" and "message_bytes" in v.at]
+    times = sorted(of_sizes, key=lambda v: int(v.at["message_bytes"]))
+    if not times:
+        return judged[:3]
+    largest_change = max(times, key=lambda v: abs((v.ratio or 1.0) - 1.0))
+    chosen = {times[0].metric, largest_change.metric, times[-1].metric}
+    return [v for v in judged if v.metric in chosen or v.kind in ("changed", "beyond") or v.name == PEAK_MEMORY]
+
+
+def _is_quiet_company(verdict: Verdict) -> bool:
+    return verdict.name == PEAK_MEMORY and VERDICT_KINDS[verdict.kind].is_quiet
+
+
+def note_on_change(verdicts: Iterable[Verdict]) -> list[Line]:
+    """A line that explains changes which are not those of the two values beside them; none where all are."""
+    return [Line(FAST_SIDE)] if any(map(is_of_fastest_iterations, verdicts)) else []
+
+
+def is_of_fastest_iterations(verdict: Verdict) -> bool:
+    """Whether the change is of the fastest iterations, and clearly not that of the two values beside it."""
+    if (
+        not METRIC_KINDS[verdict.better].has_fast_side
+        or verdict.ratio is None
+        or verdict.current is None
+        or not verdict.baseline
+    ):
+        return False
+    return abs(verdict.ratio - verdict.current / verdict.baseline) > _NOTICEABLE
+
+
+def _sweep_table(result: CaseResult, *, show_all: bool) -> list[Line]:
+    points = list(sweep_points(result))
+    shown = [point for point in points if show_all or not VERDICT_KINDS[point.gravest].is_quiet]
+    rows = [
+        (
+            point.gravest,
+            (
+                VERDICT_KINDS[point.gravest].mark,
+                point.text,
+                f"{point.time_s * 1e6:.1f}",
+                f"{point.algbw:.3f}",
+                "-" if point.busbw is None else f"{point.busbw:.3f}",
+                "" if point.wrong_elements is None else quantity(point.wrong_elements, ""),
+                f"{point.time.baseline * 1e6:.1f}" if point.time.baseline else "-",
+                change(point.time),
+                limit(point.time),
+                str(point.time.launches),
+            ),
+        )
+        for point in shown
+    ]
+    lines = _layout(_SWEEP_HEADER, rows)
+    lines += refusal_lines(result)
+    hidden = len(points) - len(shown)
+    plural = "s" * (hidden != 1)
+    if hidden:
+        lines.append(Line(f"  {hidden} size{plural} {words_for(result).unchanged} not shown (-v shows all)"))
+    whole = [v for v in result.verdicts if v.name in OF_WHOLE_SWEEP]
+    whole = [v for v in whole if show_all or not VERDICT_KINDS[v.kind].is_quiet]
+    return lines + ([Line(""), *verdict_table(result, whole, show_all=True)] if whole else [])
+
+
+def refusal_lines(result: CaseResult) -> list[Line]:
+    """What the backend has not, by its reasons."""
+    reasons: dict[str, list[str]] = {}
+    for refused in refusals(result):
+        facts = refused.facts
+        pair = " ".join(str(facts[name]) for name in ("dtype", "redop") if name in facts)
+        reasons.setdefault(str(facts["reason"]), []).append(pair)
+    backend = result.case.key.backend
+    return [Line(f"  {backend} has not {', '.join(pairs)}: {reason}") for reason, pairs in reasons.items()]

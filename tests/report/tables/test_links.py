@@ -1,0 +1,72 @@
+"""The links that a case measured, and who is slow among them."""
+
+from __future__ import annotations
+
+import itertools
+
+from support.results import result, verdict
+
+from pytest_distbench.judging.links import Link
+from pytest_distbench.records.metric import metric_key
+from pytest_distbench.records.run import CaseResult
+from pytest_distbench.records.verdict import Verdict
+from pytest_distbench.report.tables.links import LINK_MATRIX, LINKS, link_points, slowest_links
+
+
+def latency(link: Link, seconds: float) -> Verdict:
+    return verdict(metric=metric_key("latency", link.at), at=link.at, current=seconds)
+
+
+def matrix(ranks: int, *slow: tuple[int, int]) -> CaseResult:
+    links = [Link(*pair) for pair in itertools.combinations(range(ranks), 2)]
+    return result(*(latency(link, 5e-4 if link in slow else 1e-4) for link in links))
+
+
+def test_a_slow_link_is_noted() -> None:
+    assert {point.link: point.note for point in link_points(matrix(4, (1, 3))) if point.note} == {
+        Link(1, 3): "this link"
+    }
+
+
+def test_a_slow_rank_is_noted_at_each_of_its_links() -> None:
+    points = list(link_points(matrix(4, (0, 2), (1, 2), (2, 3))))
+
+    assert {point.link for point in points if point.note == "rank 2"} == {Link(0, 2), Link(1, 2), Link(2, 3)}
+    assert {point.share for point in points} == {1.0, 5.0}
+
+
+def test_of_two_ranks_nothing_is_noted() -> None:
+    [point] = link_points(matrix(2))
+
+    assert (point.note, point.share, point.latency_s, point.bandwidth) == ("", None, 1e-4, None)
+
+
+def test_a_slow_link_shows_in_either_metric() -> None:
+    links = [Link(0, 1), Link(0, 2), Link(1, 2)]
+    rates = [
+        verdict(metric=metric_key("bandwidth", link.at), at=link.at, better="higher", unit="GB/s", current=rate)
+        for link, rate in zip(links, (10.0, 2.0, 10.0), strict=True)
+    ]
+    [_, slow, _] = link_points(result(*(latency(link, 1e-4) for link in links), *rates))
+
+    assert (slow.note, slow.share, slow.bandwidth) == ("this link", 5.0, 2.0)
+
+
+def test_the_slowest_link_of_each_metric_is_telling() -> None:
+    assert [v.at for v in slowest_links(matrix(4, (1, 3)))] == [{"from": 1, "to": 3}]
+    assert slowest_links(result(verdict())) == []
+
+
+def test_links_are_rows_and_a_matrix() -> None:
+    links = [
+        verdict(metric=metric_key("latency", Link(*pair).at), at=Link(*pair).at, current=seconds)
+        for pair, seconds in (((0, 1), 1e-4), ((0, 2), 5e-4), ((1, 2), 1e-4))
+    ]
+
+    assert LINKS.section([result(*links)]).texts[1] == [
+        "test_a[ws2]", "0", "2", "500.0", "-", "5.00", "this link", "unchanged",
+    ]  # fmt: skip
+    matrix = LINK_MATRIX.section([result(*links)])
+    assert matrix.header == ["test", "", "from", "to 0", "to 1", "to 2"]
+    assert [row[2:] for row in matrix.texts] == [["0", "-", "100", "500"], ["1", "-", "-", "100"]]
+    assert list(matrix.table.columns)[2:] == ["from", "to_0", "to_1", "to_2"]

@@ -1,0 +1,90 @@
+"""The tables of pools, and the picture of their slots."""
+
+from __future__ import annotations
+
+import io
+import json
+
+import pytest
+from support.pools import POOL, SERVED, launch_of
+from support.results import result, run
+
+from pytest_distbench.records.run import CaseResult
+from pytest_distbench.report.formats.trace import write_trace
+from pytest_distbench.report.tables.elastic import EVENTS, JOBS
+from pytest_distbench.report.tables.pool import POOLS, SERVINGS, picture
+from pytest_distbench.report.tables.table import Section
+
+
+@pytest.fixture
+def results() -> list[CaseResult]:
+    """Two jobs that share, a training that yields, and a case without a pool."""
+    return [result(launches=[launch_of(POOL)]), result(launches=[launch_of(SERVED)]), result()]
+
+
+def rows(section: Section) -> list[dict[str, object]]:
+    return [dict(zip(section.columns, (cell.value for cell in row), strict=True)) for row in section.rows]
+
+
+def test_a_job_has_a_row_with_when_it_came_began_and_ended(results: list[CaseResult]) -> None:
+    _, row, _ = rows(POOLS.section(results))
+
+    assert (row["policy"], row["job"]) == ("elastic", "B")
+    assert (row["submitted_s"], row["started_s"], row["ended_s"]) == (2.0, 5.0, 20.0)
+    assert (row["queue_wait_s"], row["jct_s"]) == (3.0, 18.0)
+    assert row["workers"] == "1 from 5.0, 2 from 14.0"
+    assert (row["makespan_s"], row["idle_gap_s"]) == (22.0, 4.0)
+
+
+def test_a_pool_says_what_it_is_not(results: list[CaseResult]) -> None:
+    from pytest_distbench.records.record import replace
+
+    launch = launch_of(POOL)
+    assert launch.pool is not None
+    made = replace(launch.pool, pool=replace(POOL, slots=6, compute="synthetic", cores=2))
+
+    assert rows(POOLS.section([result(launches=[replace(launch, pool=made)])]))[0]["policy"] == (
+        "elastic, synthetic, 6 slots on 2 cores"
+    )
+
+
+def test_the_picture_has_a_line_per_slot() -> None:
+    """22 s in 72 columns: 3.3 a second."""
+    launch = launch_of(POOL)
+    assert launch.pool is not None
+    first, second, _, legend = picture(launch.pool)
+
+    assert first == "slot 0 " + "-" * 7 + "A" * 29 + "-" * 2 + "." * 1 + "-" * 13 + "B" * 17 + "-" * 3
+    assert second.startswith("slot 1 " + "." * 13 + "-" * 10 + "B" * 16)
+    assert legend == "A: A, B: B; -: has it, and takes no step; .: nobody has it"
+
+
+def test_the_serving_has_a_row_per_stretch_and_a_line_per_rise(results: list[CaseResult]) -> None:
+    section = SERVINGS.section(results)
+    found = [(row["begin_s"], row["serving"], row["training"], row["total"], row["capacity"]) for row in rows(section)]
+
+    assert found[2:4] == [(2.5, 1, 1, 2, 2), (4.0, 1, 1, 2, 2)]
+    assert rows(section)[3]["p95_s"] == pytest.approx(0.1)
+    assert section.footer == ["at 2.00 s 1 more wanted: slots free after 500 ms, serving ready after 2 s"]
+
+
+def test_jobs_of_a_pool_are_in_the_tables_of_elastic_jobs_under_their_names(results: list[CaseResult]) -> None:
+    assert [row[-2].text for row in JOBS.section(results).rows] == [
+        "test_a[ws2 A]",
+        "test_a[ws2 B]",
+        "test_a[ws2 train]",
+    ]
+    [joined, left] = rows(EVENTS.section(results))
+    assert (joined["kind"], joined["stall_s"], left["kind"], left["stall_s"]) == ("join", 4.0, "leave", 3.0)
+
+
+def test_the_trace_of_a_pool_has_who_had_a_slot_and_what_ran_in_it(results: list[CaseResult]) -> None:
+    out = io.BytesIO()
+    write_trace(run(*results), out)
+    events = json.loads(out.getvalue())["traceEvents"]
+    spans = [(e["name"], e["tid"], e["ts"] / 1e6, e["dur"] / 1e6) for e in events if e["ph"] == "X" and e["pid"] == 1]
+
+    assert ("B", 0, 12.0, 10.0) in spans
+    assert ("B: train on 2", 0, 16.0, 5.0) in spans
+    assert ("A: train on 1", 0, 2.0, 9.0) in spans
+    assert [e["name"] for e in events if e["ph"] == "i" and e["pid"] == 1] == ["B: join"]

@@ -1,0 +1,89 @@
+"""What a run says of its own rules."""
+
+from __future__ import annotations
+
+import pytest
+from support.results import result, verdict
+
+from pytest_distbench.records.fingerprint import TRAINING_STEP, Fingerprint
+from pytest_distbench.records.launch import LaunchRecord
+from pytest_distbench.records.metric import Measurement
+from pytest_distbench.records.record import replace
+from pytest_distbench.records.run import CaseResult
+from pytest_distbench.report.texts.doubts import doubt_lines, still_curves, unjudged_learning
+
+
+def test_all_cases_moving_together_is_said_once() -> None:
+    [line] = doubt_lines([result(verdict("regressed", ratio=1.2))] * 4)
+
+    assert line.severity == "plain"
+    assert line.text.startswith("all 4 cases with clocks are slower than their baselines, by 1.20 to 1.20 times: that")
+
+
+def test_metrics_that_could_not_have_failed_are_one_line_for_each_reason() -> None:
+    blind = result(verdict("unchanged", ratio=1.0, detectable=2.1), verdict("unchanged", ratio=1.0, detectable=3.0))
+
+    [line] = doubt_lines([blind, blind])
+    first, _, why = line.text.partition(" and 3 more: ")
+
+    assert first == "? 4 metrics could not have turned red: test_a[ws2] step"
+    assert why == "no slowdown below +210.0 % would have been red"
+
+
+def test_an_improvement_that_is_too_good_is_asked_about() -> None:
+    [line] = doubt_lines([result(verdict("improved", ratio=0.001)), result(verdict("improved", ratio=0.5))])
+
+    assert line.severity == "doubt"
+    assert line.text.startswith("? test_a[ws2] step -99.9 %: better by 5 times or more; is it the same number?")
+
+
+def test_a_run_without_doubts_says_nothing() -> None:
+    assert doubt_lines([result(verdict("regressed"))]) == []
+
+
+def test_a_curve_that_never_moves_is_told() -> None:
+    def case(*series: float) -> CaseResult:
+        measured = Measurement(name="curve", unit="", better="curve", value=0.0, series=list(series))
+        launch = LaunchRecord(index=0, outcome="passed", wall_s=1.0, measurements=[measured])
+        return replace(result(verdict("unchanged")), launches=[launch])
+
+    [line] = still_curves([case(0.0, 0.0, 0.0), case(0.5, 0.4), case(0.5)])
+
+    assert line == ("? test_a[ws2] curve: all 3 values are 0: a training that learns nothing shows no fault", "doubt")
+
+
+def script(*measurements: Measurement, key: str = TRAINING_STEP, optimizer_steps: int = 2) -> CaseResult:
+    """A script whose optimizer steps."""
+    launch = LaunchRecord(
+        index=0,
+        outcome="passed",
+        wall_s=1.0,
+        measurements=list(measurements),
+        fingerprints={key: Fingerprint(optimizer_steps=optimizer_steps)},
+    )
+    return result(verdict(), launches=[launch])
+
+
+WALL = Measurement(name="wall_time", unit="s", better="lower", value=2.0)
+RATE = Measurement(name="rate", unit="samples/s", better="higher", value=2.0)
+LOSS = Measurement(name="loss", unit="", better="same", value=2.0)
+
+
+def test_a_script_that_trains_and_of_which_nothing_judges_the_learning_is_told() -> None:
+    shown = replace(LOSS, better="info")
+    [line] = unjudged_learning([script(WALL, RATE, shown), script(WALL), script(WALL, LOSS)])
+
+    assert line.text.startswith("test_a[ws2] and 1 more: trains, and nothing judges whether it learns; print its loss")
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        script(WALL, LOSS),
+        script(WALL, replace(LOSS, better="lower")),
+        script(WALL, key="step"),
+        script(WALL, key="script", optimizer_steps=0),
+    ],
+)
+def test_what_judges_a_loss_or_does_not_certainly_train_is_told_nothing(other: CaseResult) -> None:
+    assert unjudged_learning([other]) == []

@@ -1,0 +1,91 @@
+"""The lines before the first test."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.results import result
+from support.stores import KEY, TEST, entry
+
+from pytest_distbench.machine.gpus import Gpus
+from pytest_distbench.records.gpu import Gpu
+from pytest_distbench.records.record import replace
+from pytest_distbench.report.texts.header import duration_text, header_lines
+from pytest_distbench.store.baselines import BaselineStore
+from pytest_distbench.store.estimate import Estimate, Span
+
+
+def lines(folder: Path, *, shares_host: bool = False, **changes: Any) -> list[str]:
+    given = {"world_sizes": (2, 4), "gpus": Gpus(), "backend": "gloo", "launcher": "warm", "update": "", "against": ""}
+    environment = replace(result().environment, shares_host=shares_host)
+    return header_lines(environment, BaselineStore(folder, "cpu-x"), **(given | changes))
+
+
+def test_what_is_measured_on_what_and_against_which_baselines(tmp_path: Path) -> None:
+    BaselineStore(tmp_path, "cpu-x").write(TEST, KEY, entry(1.0))
+    first, second = lines(tmp_path)
+
+    assert first.endswith(": world size 2, 4, gloo, 2 CPU cores (X), torch 2.14.0, warm launcher")
+    assert second == f"distbench: baselines {tmp_path}/cpu-x (1 entry)"
+
+
+def test_gpus_are_counted(tmp_path: Path) -> None:
+    gpus = Gpus(visible=tuple(Gpu(name="NVIDIA H200", uuid=f"GPU-{i}") for i in range(8)))
+
+    assert "nccl, 8 GPUs (X)" in lines(tmp_path, gpus=gpus, backend="nccl")[0]
+
+
+def test_what_the_driver_does_not_describe_is_named(tmp_path: Path) -> None:
+    gpus = Gpus(visible=(Gpu(name="NVIDIA H200", uuid="GPU-1"),), unreadable=("GPU 0: lost",))
+    first, second, *_ = lines(tmp_path, gpus=gpus, backend="nccl")
+
+    assert "nccl, 1 GPU (X)" in first
+    assert second == "distbench: not used: GPU 0: lost"
+
+
+@pytest.mark.parametrize("against", ["", "main"])
+def test_clocks_on_a_shared_host_are_told_to_be_others_too(tmp_path: Path, against: str) -> None:
+    assert "(--distbench-share-host): CPU clocks" in lines(tmp_path, shares_host=True, against=against)[1]
+    assert not any("share-host" in line for line in lines(tmp_path, against=against))
+
+
+def test_an_update_is_announced(tmp_path: Path) -> None:
+    assert lines(tmp_path, update="new")[-1] == "distbench: update=new; baselines will be written"
+
+
+def test_against_another_revision_no_baselines_are_named(tmp_path: Path) -> None:
+    told = "distbench: against main, in turns; nothing is compared with stored baselines"
+
+    assert lines(tmp_path, against="main")[1:] == [told]
+
+
+@pytest.mark.parametrize(
+    ("found", "long_forms", "text"),
+    [
+        (Estimate(tests={"a": Span(100.0, 100.0), "b": Span(70.0, 70.0)}), 0, "2 tests, about 2.8 min"),
+        (Estimate(tests={"a": Span(100.0, 170.0), "b": Span(200.0, 310.0)}), 0, "2 tests, about 5 to 8 min"),
+        (Estimate(tests={"a": Span(40.0, 150.0)}), 0, "1 test, about 40 s to 2.5 min"),
+        (Estimate(tests={"a": Span(0.2, 0.2)}), 0, "1 test, about 1 s"),
+        (
+            Estimate(tests={"a": Span(55.0, 55.0)}, start_s=5.0),
+            2,
+            "1 test, about 60 s; 2 long forms are left out (--distbench-full)",
+        ),
+        (Estimate(tests={"a": Span(400.0, 400.0)}), 0, "1 test, about 7 min"),
+        (
+            Estimate(tests={"a": Span(40.0, 40.0), "b": Span(20.0, 20.0)}, unknown=1, elsewhere=1),
+            0,
+            "2 tests, about 60 s, as on other machines; 1 of them new or renamed, and taken for as long as the others",
+        ),
+        (
+            Estimate(tests={"a": Span(0.0, 0.0)}, unknown=1),
+            0,
+            "1 test; how long they take is known after their first run",
+        ),
+        (Estimate(), 1, "1 long form is left out (--distbench-full)"),
+    ],
+)
+def test_how_long_it_will_take_and_what_is_left_out(found: Estimate, long_forms: int, text: str) -> None:
+    assert duration_text(found, long_forms=long_forms) == text

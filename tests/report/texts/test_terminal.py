@@ -1,0 +1,179 @@
+"""The section at the end of a run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from support.results import PAIRED, STORED, point, result, verdict
+from support.timelines import JOB
+
+from pytest_distbench.records.fingerprint import NOT_RECORDED, TRAINING_STEP, Fingerprint
+from pytest_distbench.records.record import replace
+from pytest_distbench.records.run import CaseResult, ReferenceRecord
+from pytest_distbench.report.texts.terminal import flaky_tests, interrupted_lines, summary_lines
+from pytest_distbench.report.texts.verdict_tables import FINDS, case_table, overview
+
+
+@pytest.mark.parametrize(
+    ("reference", "line"),
+    [
+        (STORED, "software differs from the baselines': torch 2.13.0 -> 2.14.0 (2 cases)"),
+        (PAIRED, "software differs from the reference's: torch 2.13.0 -> 2.14.0 (2 cases)"),
+    ],
+)
+def test_software_that_differs_is_told_once_in_the_words_of_the_reference(
+    reference: ReferenceRecord, line: str
+) -> None:
+    lines = summary_lines(
+        [result(verdict(), reference=reference)] * 2, verbosity=0, record_command="", folder=Path("b")
+    )
+
+    assert [found.text for found in lines if "software" in found.text] == [line]
+
+
+def test_a_torch_that_gives_no_fingerprints_is_told_once() -> None:
+    why = f"{NOT_RECORDED} torch 2.7.1 on gloo"
+    blind = result(verdict("incomparable", metric="fingerprint", reason=f"step: {why}"))
+    launches = [replace(blind.launches[0], fingerprints={key: Fingerprint(missing=why) for key in ("step", "other")})]
+    lines = summary_lines([replace(blind, launches=launches)] * 2, verbosity=0, record_command="", folder=Path("b"))
+
+    assert [line.text for line in lines if NOT_RECORDED in line.text] == [f"no fingerprint of 2 cases: {why}"]
+
+
+def test_bodies_that_send_and_have_no_fingerprint_are_told_once_with_what_to_do() -> None:
+    seen = result(verdict())
+    unseen = replace(seen, launches=[replace(seen.launches[0], unseen_collectives=3)])
+    lines = summary_lines([seen, unseen, unseen], verbosity=0, record_command="", folder=Path("b"))
+
+    [line] = [line.text for line in lines if "no fingerprint" in line.text]
+    assert line.startswith("no fingerprint: test_a[ws2] and 1 more: what the body sends is not compared; wrap its loop")
+
+
+def test_cases_of_both_kinds_have_a_table_each() -> None:
+    lines = overview([result(verdict()), result(verdict(), reference=PAIRED)])
+
+    assert [line.text.split() for line in lines if " test " in line.text] == [
+        ["test", "metric", "this", "run", "baseline", "change", "limit", "n"],
+        ["test", "metric", "this", "tree", "reference", "change", "limit", "finds", "pairs"],
+    ]
+    assert (FINDS, "plain") in lines
+
+
+def test_flaky_tests_are_named_a_few_of_them() -> None:
+    cases = [result(verdict(), nodeid=f"a.py::test_{i}", flaky=["no luck"]) for i in range(12)]
+    lines = summary_lines(cases, verbosity=0, record_command="", folder=Path("b"))
+
+    assert ("test_0 is flaky: passed at attempt 2, before: no luck", "plain") in lines
+    assert ("2 more tests are flaky", "plain") in lines
+
+
+def test_what_is_unchanged_is_counted_in_the_words_of_the_reference() -> None:
+    verdicts = [verdict("regressed"), verdict(metric="other")]
+
+    assert case_table(result(*verdicts), show_all=False)[-1].text == "  1 more within their limits (-v shows all)"
+    assert (
+        case_table(result(*verdicts, reference=PAIRED), show_all=False)[-1].text == "  1 more unchanged (-v shows all)"
+    )
+
+
+def test_a_sweep_has_the_columns_of_nccl_tests_and_shows_the_gravest_verdict_of_a_size() -> None:
+    at = {"message_bytes": 8}
+    wrong = verdict("regressed", metric="wrong_elements[message_bytes=8]", at=at, unit="", better="exact", current=3.0)
+    time = point(8, current=1e-5, baseline=1e-5, ratio=1.0)
+
+    assert [line.text for line in case_table(result(time, point(16), wrong), show_all=False)] == [
+        "   size  time us  algbw GB/s  busbw GB/s  #wrong  baseline us  change  limit  n",
+        "!   8 B     10.0       0.001       0.001       3         10.0  +0.0 %   +10%  5",
+        "  1 size within their limits not shown (-v shows all)",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("launches", "is_elastic", "is_warned"),
+    [(5, False, False), (4, False, True), (3, True, False), (2, True, True)],
+)
+def test_a_baseline_of_fewer_launches_than_an_update_makes_is_told(
+    launches: int, is_elastic: bool, is_warned: bool
+) -> None:
+    case = result(verdict("missing"), update="new")
+    one = replace(case.launches[0], elastic=JOB if is_elastic else None)
+    lines = summary_lines([replace(case, launches=[one] * launches)], verbosity=0, record_command="", folder=Path("b"))
+
+    assert any("their noise is not known" in line.text for line in lines) is is_warned
+
+
+@pytest.mark.parametrize(
+    ("command", "last"),
+    [
+        ("pytest --distbench-update=new", "continue with:  pytest --distbench-update=new"),
+        ("", "the same command measures all of them anew"),
+    ],
+)
+def test_an_update_that_was_interrupted_says_what_is_stored_and_what_to_do(command: str, last: str) -> None:
+    cases = [result(verdict(), update=update) for update in ("new", "changed", "kept", "")]
+
+    assert [line.text for line in interrupted_lines(cases, running=1, left=3, command=command)] == [
+        "interrupted: 2 cases are stored, and nothing of the test that was running; 3 were to follow",
+        last,
+    ]
+
+
+def test_a_line_has_the_severity_of_what_it_tells_not_of_how_it_begins() -> None:
+    grave = {kind: case(kind, kind) for kind in ("regressed", "inconclusive", "missing", "improved")}
+    lines = overview(list(grave.values()))
+
+    assert {line.text.split()[1]: line.severity for line in lines[1:]} == {
+        "!x[regressed]": "failure",
+        "!x[inconclusive]": "doubt",
+        "!x[missing]": "plain",
+        "!x[improved]": "plain",
+    }
+    told = summary_lines([grave["inconclusive"]], verbosity=1, record_command="", folder=Path("b"))
+    assert (told[0].text.split()[0], told[0].severity) == ("!x[inconclusive]", "plain")
+    assert [line.severity for line in told if "noisy" in line.text] == ["doubt"]
+
+
+def case(kind: str, name: str) -> CaseResult:
+    made = result(verdict(kind, reason="noisy"))
+    return replace(made, case=replace(made.case, test="a.py::!x", key=replace(made.case.key, case_id=name)))
+
+
+def test_a_test_is_told_once_with_its_attempts_and_what_ended_the_first() -> None:
+    flaky = result(verdict(), flaky=["step +50 %", "step +60 %"])
+
+    assert flaky_tests([flaky, flaky, result(verdict(), nodeid="a.py::test_b")]) == {
+        flaky.nodeid: "flaky: passed at attempt 3, before: step +50 %"
+    }
+
+
+@pytest.mark.parametrize(
+    ("stored", "running", "left", "line"),
+    [
+        (0, 0, 0, "interrupted before the first test: nothing is stored"),
+        (0, 0, 5, "interrupted before the first test: nothing is stored; 5 were to follow"),
+        (0, 1, 0, "interrupted: 0 cases are stored, and nothing of the test that was running"),
+        (1, 0, 1, "interrupted: 1 case is stored; 1 was to follow"),
+        (2, 2, 0, "interrupted: 2 cases are stored, and nothing of the tests that were running"),
+    ],
+    ids=["in collection", "in preparation", "in the only test", "between two tests", "on two workers"],
+)
+def test_an_interrupted_update_says_when_it_was(stored: int, running: int, left: int, line: str) -> None:
+    cases = [result(verdict(), update="new")] * stored
+
+    assert interrupted_lines(cases, running=running, left=left, command="")[0].text == line
+
+
+@pytest.mark.parametrize(
+    ("kind", "update", "verbosity", "is_told"),
+    [("missing", "", 0, True), ("missing", "new", 0, True), ("unchanged", "", 0, False), ("unchanged", "", 1, True)],
+)
+def test_that_nothing_judges_the_learning_is_told_until_there_is_a_baseline(
+    kind: str, update: str, verbosity: int, is_told: bool
+) -> None:
+    then = None if kind == "missing" else 0.02
+    found = result(verdict(kind, baseline=then), update=update)
+    launches = [replace(found.launches[0], fingerprints={TRAINING_STEP: Fingerprint(optimizer_steps=2)})]
+    lines = summary_lines([replace(found, launches=launches)], verbosity=verbosity, record_command="", folder=Path("b"))
+
+    assert any("nothing judges whether it learns" in line.text for line in lines) is is_told

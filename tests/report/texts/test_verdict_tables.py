@@ -1,0 +1,70 @@
+"""The verdicts of cases as tables: of one case, and a few telling rows of many."""
+
+from __future__ import annotations
+
+from support.results import PAIRED, point, result, verdict
+
+from pytest_distbench.report.texts.layout import Line
+from pytest_distbench.report.texts.verdict_tables import FAST_SIDE, FINDS, case_table, overview, telling_verdicts
+
+
+def test_what_is_within_its_limits_is_counted_unless_all_is_asked_for() -> None:
+    made = result(verdict("regressed", metric="slow"), verdict("unchanged", metric="fine"))
+
+    assert case_table(made, show_all=False)[-1].text == "  1 more within their limits (-v shows all)"
+    assert len(case_table(made, show_all=False)) == 3
+    assert [line.text.split()[0] for line in case_table(made, show_all=True)[1:]] == ["!", "fine"]
+
+
+def test_a_sweep_has_a_row_for_each_size_with_its_rates() -> None:
+    lines = case_table(result(point(1_000_000, "regressed", current=0.001), point(8)), show_all=False)
+
+    assert lines[0].text.split()[:4] == ["size", "time", "us", "algbw"]
+    assert lines[1].severity == "failure"
+    assert lines[1].text.split()[:6] == ["!", "976.6", "KiB", "1000.0", "1.000", "1.500"]
+    assert lines[2].text == "  1 size within their limits not shown (-v shows all)"
+
+
+def test_of_a_sweep_the_ends_and_the_size_that_moved_most_are_told() -> None:
+    sizes = [point(size, ratio=ratio) for size, ratio in [(8, 1.0), (16, 1.1), (32, 1.3), (64, 1.0)]]
+
+    assert [v.at["message_bytes"] for v in telling_verdicts(result(*sizes))] == [8, 32, 64]
+
+
+def test_of_many_pairs_the_ends_and_what_moved_are_told() -> None:
+    verdicts = [verdict("regressed" if i == 3 else "unchanged", metric=f"m{i}") for i in range(8)]
+
+    assert [v.metric for v in telling_verdicts(result(*verdicts, reference=PAIRED))] == ["m0", "m3", "m7"]
+
+
+def test_the_name_of_a_case_stands_once() -> None:
+    lines = overview([result(verdict(metric="a", ratio=None), verdict(metric="b", ratio=None))])
+
+    assert [line.text.split()[0] for line in lines] == ["test", "test_a[ws2]", "b"]
+
+
+def test_a_change_that_is_not_that_of_the_values_beside_it_is_explained() -> None:
+    assert Line(FAST_SIDE) not in overview([result(verdict(current=0.03, baseline=0.02, ratio=1.5))])
+    assert Line(FAST_SIDE) in overview([result(verdict(current=0.03, baseline=0.02, ratio=1.2))])
+    assert Line(FAST_SIDE) not in overview([result(verdict(better="higher", current=0.03, baseline=0.02, ratio=1.2))])
+    assert overview([result(verdict(), reference=PAIRED)])[-1].text == FINDS
+
+
+def test_more_than_twenty_cases_are_counted() -> None:
+    assert overview([result(verdict())] * 22)[-1].text == "  2 more cases (-v shows all)"
+
+
+def test_what_the_backend_has_not_is_told_by_its_reasons() -> None:
+    pairs = [
+        verdict(
+            metric=f"supported[dtype={dtype}]", better="exact", current=0.0, facts={"dtype": dtype, "reason": reason}
+        )
+        for dtype, reason in [("int16", "Invalid scalar type"), ("uint16", "Invalid scalar type"), ("bool", "no")]
+    ]
+
+    lines = case_table(result(*pairs), show_all=False)
+
+    assert [line.text for line in lines[-2:]] == [
+        "  gloo has not int16, uint16: Invalid scalar type",
+        "  gloo has not bool: no",
+    ]
