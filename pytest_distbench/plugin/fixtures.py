@@ -29,17 +29,19 @@ from pytest_distbench.plugin.replay import BODY as REPLAY_BODY
 from pytest_distbench.plugin.replay import replay_params
 from pytest_distbench.plugin.requests import RequestMaker
 from pytest_distbench.plugin.runs import Run
-from pytest_distbench.plugin.workload import Wanted, wanted_function
+from pytest_distbench.plugin.workload import Options, Wanted, Workload
 from pytest_distbench.records.bound_text import BoundValue
 from pytest_distbench.records.case import CaseKey
 from pytest_distbench.records.fingerprint import Fingerprint
 from pytest_distbench.records.kinds import METRIC_KINDS
 from pytest_distbench.records.metric import Measurement, Scalar
 from pytest_distbench.records.options import FAKE
+from pytest_distbench.records.plan import LaunchRequest
 from pytest_distbench.records.reader import Reader
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import CaseResult
 from pytest_distbench.records.wire import XFAILED
+from pytest_distbench.records.work import Work
 from pytest_distbench.report.case_text import lost_text
 from pytest_distbench.report.escape import escape
 from pytest_distbench.report.explain import explanation, headline
@@ -47,7 +49,7 @@ from pytest_distbench.report.launch_text import remark_lines
 from pytest_distbench.run.derived import DerivedNumbers, GivenNumbers
 from pytest_distbench.run.loop import Session
 from pytest_distbench.run.references import Nothing
-from pytest_distbench.run.request import CaseRequest, LaunchRequest
+from pytest_distbench.run.request import CaseRequest
 from pytest_distbench.run.samples import SampleFailed, Samples
 from pytest_distbench.units import why_impossible
 
@@ -166,49 +168,47 @@ class Distbench:
             MissingBaseline: there is none, and the policy is ``fail``.
             Misuse: an argument cannot be used, or the body or its parameters cannot be handed to the ranks.
         """
-        return self.run_wanted(
-            self.arguments("distbench.run"),
-            Wanted(
-                body=body,
-                module=module,
-                params=params,
-                args=args,
-                cwd=cwd,
-                env=env,
-                read={} if read is None else read,
-                makes_group=makes_group,
-                seeds=seeds,
-                argument="body",
-            ),
-            world_size=world_size,
-            launches=launches,
-            timeout=timeout,
-            tolerance=tolerance,
-            name=name,
+        wanted = Wanted(
+            body=body,
+            module=module,
+            params=params,
+            args=args,
+            cwd=cwd,
+            env=env,
+            read=read,
+            makes_group=makes_group,
+            seeds=seeds,
         )
+        options = Options(world_size=world_size, launches=launches, timeout=timeout, tolerance=tolerance, name=name)
+        return self.run_wanted(self.arguments("distbench.run"), wanted, options)
 
-    def run_wanted(
-        self,
-        given: Arguments,
-        wanted: Wanted,
-        *,
-        world_size: int | None = None,
-        launches: int | None = None,
-        timeout: float | None = None,
-        tolerance: float | Mapping[str, float] | None = None,
-        name: str = "",
-    ) -> Run:
+    def run_wanted(self, given: Arguments, wanted: Wanted, options: Options) -> Run:
         """As :meth:`run`, for what another call of the test wants, whose name errors have."""
-        launched, request = self.ask.run(
-            given,
-            wanted,
-            world_size=world_size,
-            launches=launches,
-            timeout=timeout,
-            tolerance=tolerance,
-            name=name,
-        )
-        return self.run_request(launched, request)
+        return self.run_request(*self.ask.run(given, wanted, options))
+
+    def run_work(
+        self,
+        call: str,
+        work: Work,
+        *,
+        identity: Mapping[str, Any],
+        world_size: int | None = None,
+        **options: Any,
+    ) -> Run:
+        """As :meth:`run`, for a kind of launch that was added to ``LAUNCH_KINDS``.
+
+        Args:
+            call: what errors name.
+            work: what to launch.
+            identity: JSON-able: what defines the case.
+            world_size: ranks, nodes, or whatever it has of the run's. Default: the test's ranks.
+            options: as for :meth:`run`: launches, timeout, tolerance, name.
+        """
+        given = self.arguments(call)
+        given.options(options, [name for name in REPLAY_OPTIONS if name != "world_size"])
+        found = Workload(work=work, identity=self.ask.identity(given, identity))
+        ranks = self.world_size if world_size is None else given.whole("world_size", world_size, least=1)
+        return self.run_request(*self.ask.launch(given, found, Options(**options), world_size=ranks))
 
     def run_request(self, launched: LaunchRequest, request: CaseRequest) -> Run:
         """As :meth:`run`, for what :attr:`ask` has made of its arguments."""
@@ -259,26 +259,20 @@ class Distbench:
         measured runs of the test.
         """
         given = self.arguments("distbench.measure")
-        launched, request = self.ask.run(
-            given,
-            Wanted(
-                body=body,
-                module=module,
-                params=params,
-                args=args,
-                cwd=cwd,
-                env=env,
-                read={} if read is None else read,
-                makes_group=makes_group,
-                seeds=seeds,
-                argument="body",
-            ),
-            world_size=world_size,
-            launches=launches,
-            timeout=timeout,
-            tolerance=None,
-            name="measure" if isinstance(name, str) and not name else name,
+        wanted = Wanted(
+            body=body,
+            module=module,
+            params=params,
+            args=args,
+            cwd=cwd,
+            env=env,
+            read=read,
+            makes_group=makes_group,
+            seeds=seeds,
         )
+        called = "measure" if isinstance(name, str) and not name else name
+        options = Options(world_size=world_size, launches=launches, timeout=timeout, name=called)
+        launched, request = self.ask.run(given, wanted, options)
         samples = self._session.samples(launched)
         self._measured[samples] = request, 1 if self._session.settings.attach is not None else request.launches
         with self._lend_terminal():
@@ -311,26 +305,18 @@ class Distbench:
         self._checks += 1
         self.skip_without_clocks("distbench.check looks at values")
         given = self.arguments("distbench.check")
-        launched, request = self.ask.run(
-            given,
-            Wanted(
-                body=body,
-                module=module,
-                params=params,
-                args=args,
-                cwd=cwd,
-                env=env,
-                read={},
-                makes_group=makes_group,
-                seeds=seeds,
-                argument="body",
-            ),
-            world_size=world_size,
-            launches=1,
-            timeout=timeout,
-            tolerance=None,
-            name=f"check{self._checks}",
+        wanted = Wanted(
+            body=body,
+            module=module,
+            params=params,
+            args=args,
+            cwd=cwd,
+            env=env,
+            makes_group=makes_group,
+            seeds=seeds,
         )
+        options = Options(world_size=world_size, launches=1, timeout=timeout, name=f"check{self._checks}")
+        launched, request = self.ask.run(given, wanted, options)
         samples = self._session.launches_of(launched)
         reference = Nothing(request)
         with self._lend_terminal():
@@ -442,8 +428,8 @@ class Distbench:
             "warmup": given.whole("warmup", warmup, least=1, most=MOST_ITERATIONS),
             "iterations": given.whole("iterations", iterations, least=1, most=MOST_ITERATIONS),
         }
-        wanted = wanted_function(REPLAY_BODY, params=params)
-        return self.run_wanted(given, wanted, **{"name": "replay", **options})
+        wanted = Wanted(body=REPLAY_BODY, params=params)
+        return self.run_wanted(given, wanted, Options(**{"name": "replay", **options}))
 
     def arguments(self, call: str) -> Arguments:
         """What checks the arguments of a call in this test."""

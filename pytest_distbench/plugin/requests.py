@@ -10,7 +10,7 @@ import pytest
 
 from pytest_distbench.errors import BodyError
 from pytest_distbench.judging.terms import Terms
-from pytest_distbench.launch.command import COMMAND
+from pytest_distbench.launch.kinds import LAUNCH_KINDS, kind_of
 from pytest_distbench.machine import hardware
 from pytest_distbench.machine.secrets import mask_secrets
 from pytest_distbench.plugin.arguments import Arguments
@@ -18,13 +18,19 @@ from pytest_distbench.plugin.identity import places_of
 from pytest_distbench.plugin.locate import json_able
 from pytest_distbench.plugin.markers import requirement
 from pytest_distbench.plugin.names import full_name, test_and_id
-from pytest_distbench.plugin.workload import Wanted, Workload, make_workload
+from pytest_distbench.plugin.workload import Options, Wanted, Workload, make_workload
 from pytest_distbench.records.bound_text import AskedBound
 from pytest_distbench.records.case import Case, CaseKey
 from pytest_distbench.records.choices import LONGEST_TIMEOUT_S, MOST_LAUNCHES
 from pytest_distbench.records.options import FAKE
-from pytest_distbench.run.request import CaseRequest, LaunchRequest
+from pytest_distbench.records.plan import LaunchRequest
+from pytest_distbench.records.record import replace
+from pytest_distbench.records.work import Ranks, Work
+from pytest_distbench.run.request import CaseRequest
 from pytest_distbench.run.settings import Settings
+
+ATTACHED_TIMEOUT_S = 7 * 86400.0
+"""For a rank in a debugger: nobody waits for it but its user."""
 
 
 class RequestMaker:
@@ -56,63 +62,79 @@ class RequestMaker:
         self.bounds = tuple(AskedBound(metric, value, f"marker of {node.name}") for metric, value in given.items())
         self._places = places_of(node.config)
 
-    def run(
-        self,
-        given: Arguments,
-        wanted: Wanted,
-        *,
-        world_size: int | None,
-        launches: int | None,
-        timeout: float | None,
-        tolerance: object,
-        name: str,
-    ) -> tuple[LaunchRequest, CaseRequest]:
+    def run(self, given: Arguments, wanted: Wanted, options: Options) -> tuple[LaunchRequest, CaseRequest]:
         """What to launch, and how to judge it.
 
         Raises:
             Misuse: an argument cannot be used.
         """
-        workload = self.workload(given, wanted)
-        if workload.body.command and self.only_structure:
-            pytest.skip(f"not run: a command starts its processes itself, and the {FAKE} backend needs a rank of ours")
-        if workload.body.command and self._settings.attach is not None:
-            given.refuse("--distbench-attach needs ranks of ours, and a command starts its processes itself")
-        label = given.text("name", name, may_be_empty=True, without="@")
+        found = self.workload(given, wanted)
         ranks = self._world_size
-        if world_size is not None:
-            ranks = given.whole("world_size", world_size, least=1)
-            label += f"@ws{ranks}"
+        if options.world_size is not None:
+            ranks = given.whole("world_size", options.world_size, least=1)
             if ranks > self._settings.largest:
                 pytest.skip(f"not run: needs {ranks} ranks, {self._settings.largest} given")
-        outputs = 1 if workload.body.command else ranks
-        for name_read, reader in workload.read.items():
+        if isinstance(found.work, Ranks):
+            work = replace(found.work, stands_for=self._stands_for(ranks), attached=self._settings.attach)
+            found = dataclasses.replace(found, work=work)
+        return self.launch(given, found, options, world_size=ranks)
+
+    def launch(
+        self, given: Arguments, found: Workload, options: Options, *, world_size: int
+    ) -> tuple[LaunchRequest, CaseRequest]:
+        """As :meth:`run`, for what was found and checked already, of whatever kind.
+
+        Args:
+            given: the arguments of the call.
+            found: what to launch.
+            options: of the call.
+            world_size: ranks, or the most nodes or slots.
+        """
+        work, kind = found.work, kind_of(found.work)
+        self.check_kind(given, type(work))
+        label = given.text("name", options.name, may_be_empty=True, without="@")
+        if options.world_size is not None:
+            label += f"@ws{world_size}"
+        outputs = work.outputs(world_size)
+        for name_read, reader in found.read.items():
             if reader.rank != "all" and reader.rank >= outputs:
-                of = "a command has one output, rank=0" if workload.body.command else f"there are {ranks} ranks"
+                of = f"there are {outputs} ranks" if outputs == world_size else f"a {work.kind} has one output, rank=0"
                 given.refuse(f"read[{name_read!r}]: rank={reader.rank}, and {of}")
         request = self.case(
             given,
             label=label,
-            world_size=ranks,
-            identity=workload.identity,
-            launches=launches,
-            tolerance=None if tolerance is None else given.tolerance(tolerance),
-            launcher=COMMAND if workload.body.command else "",
+            world_size=world_size,
+            identity=found.identity,
+            launches=options.launches,
+            tolerance=None if options.tolerance is None else given.tolerance(options.tolerance),
+            launcher=kind.launcher(work, self._settings.launcher),
         )
+        timeout = options.timeout
         seconds = None if timeout is None else given.number("timeout", timeout, above=0.0, most=LONGEST_TIMEOUT_S)
+        seconds = seconds or self._wanted.timeout_s or self._settings.timeout_s
         launched = LaunchRequest(
             title=request.case.folder,
-            body=workload.body,
-            params=workload.params,
-            workplace=workload.workplace,
-            read=workload.read,
-            seeds=workload.seeds,
-            world_size=ranks,
+            work=work,  # type: ignore[arg-type] # or of a kind that was added
+            workplace=found.workplace,
+            read=found.read,
+            world_size=world_size,
             backend=self._backend,
             device=self._device,
-            timeout_s=seconds or self._wanted.timeout_s or self._settings.timeout_s,
-            stands_for=self._stands_for(ranks),
+            timeout_s=seconds if self._settings.attach is None else ATTACHED_TIMEOUT_S,
         )
         return launched, request
+
+    def check_kind(self, given: Arguments, kind: type[Work]) -> None:
+        """Refuse a kind of launch, or skip the test, where what the run wants of its ranks cannot be.
+
+        Raises:
+            Misuse: one of its ranks was to have the terminal, and it has none.
+        """
+        if why := LAUNCH_KINDS[kind].why_no_ranks:
+            if self.only_structure:
+                pytest.skip(f"not run: {why}, and the {FAKE} backend needs a rank of ours")
+            if self._settings.attach is not None:
+                given.refuse(f"--distbench-attach needs ranks of ours, and {why}")
 
     def workload(self, given: Arguments, wanted: Wanted) -> Workload:
         """What is to run, found and checked.

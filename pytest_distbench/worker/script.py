@@ -14,7 +14,7 @@ from types import CodeType, ModuleType
 from torch.optim.optimizer import Optimizer, register_optimizer_step_pre_hook
 
 from pytest_distbench.errors import BodyError
-from pytest_distbench.records.plan import BodyReference
+from pytest_distbench.records.work import BodyReference
 from pytest_distbench.worker.fingerprint import Watch
 
 STEP = "optimizer_step"

@@ -115,7 +115,7 @@ class TestTrace:
         assert "has no elastic job, and so no timeline to write with --trace" in capsys.readouterr().err
 
     def test_the_timeline_of_an_elastic_job_is_written(self, tmp_path: Path) -> None:
-        elastic, _ = measure(JOB, killed().history.lines)
+        elastic, _ = measure(JOB, killed().history)
         made = result(1.0)
         run = record(tmp_path / "a.json", replace(made, launches=[replace(made.launches[0], elastic=elastic)]))
 

@@ -80,7 +80,7 @@ def test_launches_of_several_runs_alternate(project: Project, tmp_path: Path) ->
         def noted(start):
             def wrapper(self, plan):
                 with open({str(log)!r}, "a") as file:
-                    file.write(f"{{plan.params['who']}}{{plan.index}} ")
+                    file.write(f"{{plan.work.params['who']}}{{plan.index}} ")
                 return start(self, plan)
             return wrapper
 

@@ -17,7 +17,7 @@ from pytest_distbench.report.trace import chrome_trace
 @pytest.fixture
 def events() -> list[dict[str, Any]]:
     """Of two launches of a job that lost a node."""
-    elastic, _ = measure(JOB, killed().history.lines)
+    elastic, _ = measure(JOB, killed().history)
     launches = [LaunchRecord(index=i, outcome="passed", wall_s=20.0, elastic=elastic) for i in (0, 1)]
     found: list[dict[str, Any]] = json.loads(chrome_trace([result(), result(launches=launches)]))["traceEvents"]
     return found

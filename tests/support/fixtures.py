@@ -14,9 +14,9 @@ from pytest_distbench.machine.gpus import Gpus
 from pytest_distbench.plugin.fixtures import Distbench
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import Measurement
+from pytest_distbench.records.plan import LaunchRequest
 from pytest_distbench.records.run import CaseResult
 from pytest_distbench.run.loop import Session
-from pytest_distbench.run.request import LaunchRequest
 from pytest_distbench.run.samples import Samples
 from pytest_distbench.run.settings import Settings
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from support.plans import make_plan
+from support.plans import BODY, make_plan
 
 from pytest_distbench.errors import LauncherError
 from pytest_distbench.launch.reports import read_reports
@@ -17,6 +17,7 @@ from pytest_distbench.launch.supervise import supervise
 from pytest_distbench.machine.locks import alone_on_this_host
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.record import replace
+from pytest_distbench.records.work import Ranks
 from pytest_distbench.testing import StandInLauncher
 
 ONE_STEP = """
@@ -32,7 +33,8 @@ DOCUMENT = Path(__file__).parents[2] / "docs" / "testing.md"
 @pytest.fixture
 def launch(tmp_path: Path) -> Callable[..., LaunchRecord]:
     def run(described: object, index: int = 0) -> LaunchRecord:
-        plan = replace(make_plan(tmp_path), params={} if described is None else {"stand_in": described}, index=index)
+        work = Ranks(body=BODY, params={} if described is None else {"stand_in": described})
+        plan = make_plan(tmp_path, work=work, index=index)
         return supervise(StandInLauncher("cookie"), plan)
 
     return run
@@ -171,7 +173,8 @@ def test_made_up_ranks_need_not_be_alone_on_this_host(
 def test_a_conftest_may_import_from_the_plugin_before_it_is_one(project: Callable[[str], pytest.Pytester]) -> None:
     made = project(ONE_STEP)
     made.makeconftest(
-        'from pytest_distbench.testing import StandInLauncher\npytest_plugins = ["pytest_distbench.testing"]\n'
+        'from pytest_distbench.records.work import Ranks
+from pytest_distbench.testing import StandInLauncher\npytest_plugins = ["pytest_distbench.testing"]\n'
     )
 
     made.runpytest_subprocess("-W", "error").assert_outcomes(passed=1)
