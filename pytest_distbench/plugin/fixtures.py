@@ -31,7 +31,7 @@ from pytest_distbench.plugin.requests import RequestMaker
 from pytest_distbench.plugin.runs import Run
 from pytest_distbench.plugin.workload import Options, Wanted, Workload
 from pytest_distbench.records.bound_text import BoundValue
-from pytest_distbench.records.case import CaseKey
+from pytest_distbench.records.case import Case
 from pytest_distbench.records.fingerprint import Fingerprint
 from pytest_distbench.records.kinds import METRIC_KINDS
 from pytest_distbench.records.metric import Measurement, Scalar
@@ -108,10 +108,16 @@ class Distbench:
         self._record = record
         self._command = command
         self._lend_terminal = lend_terminal
-        self.ask = RequestMaker(session.settings, node, world_size=world_size, backend=backend)
+        self.ask = RequestMaker(
+            session.settings,
+            node,
+            world_size=world_size,
+            backend=backend,
+            around=lambda request: session.launching.surroundings.conditions(request),
+        )
         self._runs: list[Run] = []
         self._checks = 0
-        self._used: set[CaseKey] = set()
+        self._used: list[Case] = []
         self._told: Failure | None = None
         self._measured: dict[Samples, tuple[CaseRequest, int]] = {}
 
@@ -374,10 +380,9 @@ class Distbench:
         if tolerance is not None and METRIC_KINDS[metric.better].rule == "exact":
             given.refuse(f"tolerance={show(tolerance)} has no effect with better={better!r}: it is equal or not")
         samples = self._derived_samples(given, metric, values, of)
-        request = self.ask.case(
+        request = self.ask.derived(
             given,
-            label=metric.key,
-            world_size=self.world_size,
+            metric=metric.key,
             identity=self.ask.identity(given, params),
             launches=None if callable(values) else int(samples.most),
             tolerance=None if tolerance is None else given.fraction("tolerance", tolerance),
@@ -555,7 +560,7 @@ class Distbench:
         conclusion = conclude(result, self._session.settings.policy, stood_down="xfailed" if xfailed else "skipped")
         result = replace(result, outcome=conclusion.outcome, headline=headline(result, conclusion))
         self._record(result)
-        self._used.add(result.case.key)
+        self._used.append(result.case)
         self._end_test(result, conclusion)
         for line in remark_lines(result.launches):
             self._node.warn(DistbenchWarning(escape(line)))

@@ -49,7 +49,7 @@ def write_history(config: pytest.Config, settings: Settings, ran: Iterable[Passe
     tests, start_s = dict(known.tests), 0.0
     for test in ran:
         first = test.cases[0]
-        name = name_in_history(first.nodeid, first.case.key.backend, settings.launcher)
+        name = name_in_history(first.nodeid, first.case.conditions.backend, settings.launcher)
         starts = [launch.phases.get("launcher", 0.0) for case in test.cases for launch in case.launches]
         start_s = max([start_s, *starts])
         launches = _launches(settings, test.cases)
@@ -78,8 +78,7 @@ def _took(before: Took | None, cases: Sequence[CaseResult], seconds: float, laun
         wall_s = max(0.0, last.wall_s - last.phases.get("launcher", 0.0))
         once += wall_s
         more += max(wall_s, SPACING_S) if wall_s and is_restless(last) else wall_s
-        is_elastic = last.elastic is not None or last.pool is not None
-        usual = ELASTIC_BASELINE_LAUNCHES if is_elastic else USUAL_LAUNCHES
+        usual = ELASTIC_BASELINE_LAUNCHES if case.case.conditions.engine else USUAL_LAUNCHES
         fewest = max(fewest, usual if any(verdict.is_noisy for verdict in case.verdicts) else FEWEST_EXACT)
     runs = dict(before.runs) if before is not None else {}
     sort = sort_of_run(launches)

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 
 from pytest_distbench.judging.structure import UNITS, Structure, structure_of
+from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import CaseResult
 from pytest_distbench.report.rows import quantity
-
-_WORLD_SIZE = re.compile(r"@?\bws\d+\b-?|-ws\d+\b")
 
 Row = tuple[str, str, int, Structure]
 """Test, loop, ranks, and what one of them sends and holds."""
@@ -42,7 +40,6 @@ def growth_text(name: str, row: Row, rows: Sequence[Row]) -> str:
 
 
 def _test_of(result: CaseResult) -> str:
-    """The test with its parameters, without its world size."""
-    name, bracket, case_id = result.case.title.partition("[")
-    rest = _WORLD_SIZE.sub("", case_id.removesuffix("]")).strip(":-")
-    return f"{name}[{rest}]" if bracket and rest else name
+    """The test with its parameters and the name of its run, without its world size."""
+    case = result.case
+    return replace(case, id=case.family, names_size=False).title

@@ -154,5 +154,5 @@ def refusal_lines(result: CaseResult) -> list[str]:
         facts = refused.facts
         pair = " ".join(str(facts[name]) for name in ("dtype", "redop") if name in facts)
         reasons.setdefault(str(facts["reason"]), []).append(pair)
-    backend = result.case.key.backend
+    backend = result.case.conditions.backend
     return [f"  {backend} has not {', '.join(pairs)}: {reason}" for reason, pairs in reasons.items()]

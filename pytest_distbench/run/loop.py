@@ -22,8 +22,7 @@ from pytest_distbench.launch.kinds import kind_of
 from pytest_distbench.machine import hardware
 from pytest_distbench.machine.locks import alone_on_this_host, beside_others_on_this_host, lease
 from pytest_distbench.records.baseline import BaselineEntry
-from pytest_distbench.records.case import CaseKey, EntryName
-from pytest_distbench.records.elastic import is_elastic
+from pytest_distbench.records.case import RANKS, Case, Conditions, EntryName
 from pytest_distbench.records.environment import Environment
 from pytest_distbench.records.plan import LaunchRequest
 from pytest_distbench.records.record import replace
@@ -103,15 +102,12 @@ class Session:
         for test, case_id, backend in cases:
             of_test.setdefault(test, set()).add((case_id, backend))
 
-        def is_one_of(wanted: set[tuple[str, str]], text: str) -> bool:
-            key = CaseKey.parse(text)
-            is_ours = key.launcher in (self.settings.launcher, "command") or is_elastic(key.launcher)
-            return is_ours and any((test_id, key.backend) in wanted for test_id in key.test_ids)
-
         count = 0
         for test, wanted in of_test.items():
-            for entry in self.store.entries(test, wanted=functools.partial(is_one_of, wanted)).values():
-                count += sum(m.is_noisy for m in entry.metrics.values())
+            for key, entry in self.store.entries(test, test_ids={case_id for case_id, _ in wanted}).items():
+                ids = {case_id for case_id, backend in wanted if backend == entry.conditions.backend}
+                if self._may_measure(entry.conditions) and entry.is_of(ids, key):
+                    count += sum(m.is_noisy for m in entry.metrics.values())
         self.comparisons = max(1, count)
 
     def check_device(self) -> None:
@@ -165,14 +161,18 @@ class Session:
         return Stored(
             request,
             store=self.store,
-            entry=self.store.entry(request.case.test, str(request.case.key)),
+            entry=self.store.entry(request.case.test, request.case.key),
             comparisons=self.comparisons,
             update=self.settings.update,
             update_launches=self.settings.update_launches,
             pending=self.pending,
         )
 
-    def lost_cases(self, test: str, case_id: str, backend: str, *, used: Collection[CaseKey]) -> list[EntryName]:
+    def _may_measure(self, conditions: Conditions) -> bool:
+        """Whether this run measures cases of these conditions: of ranks, those that its launcher starts."""
+        return conditions.kind != RANKS or conditions.launcher == self.settings.launcher
+
+    def lost_cases(self, test: str, case_id: str, backend: str, *, used: Collection[Case]) -> list[EntryName]:
         """The entries of a test, as it ran now, that none of its calls has measured or judged.
 
         None where nothing stored is compared, where the store is being changed, and under the backend ``fake``. An
@@ -182,7 +182,7 @@ class Session:
             test: path and function.
             case_id: of the test, as it ran.
             backend: of its process groups.
-            used: keys of its cases.
+            used: its cases.
 
         Raises:
             StoredFileError: a baseline file cannot be read.
@@ -191,16 +191,14 @@ class Session:
         is_compared = settings.against is None and settings.attach is None and not settings.shares_gpu
         if not is_compared or settings.update is not None or settings.prune or settings.fake_rank is not None:
             return []
-        launchers = {settings.launcher, "command"}
-        has_job = any(is_elastic(key.launcher) for key in used)
-
-        def is_lost(text: str) -> bool:
-            key = CaseKey.parse(text)
-            is_ours = key.backend == backend and key not in used and case_id in key.test_ids
-            return is_ours and (key.launcher in launchers or (is_elastic(key.launcher) and not has_job))
-
-        entries = self.store.entries(test, wanted=is_lost)
-        lost = [key for key, entry in entries.items() if entry.holds_numbers]
+        keys = {case.key for case in used}
+        had_engine = any(case.conditions.engine for case in used)
+        lost = [
+            key
+            for key, entry in self.store.entries(test, test_ids=[case_id]).items()
+            if key not in keys and entry.holds_numbers and entry.conditions.backend == backend
+            if self._may_measure(entry.conditions) and not (entry.conditions.engine and had_engine)
+        ]
         return [EntryName(platform=self.store.platform, test=test, key=key) for key in sorted(lost)]
 
     def run(self, request: CaseRequest, samples: Samples, reference: Reference) -> CaseResult:

@@ -114,7 +114,7 @@ class Stored:
 
     @property
     def _path(self) -> Path:
-        return self.store.path(self.request.case.test, str(self.request.case.key))
+        return self.store.path(self.request.case.test, self.request.case.key)
 
     def record(self, samples: Samples) -> ReferenceRecord:
         del samples
@@ -140,7 +140,7 @@ class Stored:
             return replace(result, update="kept")
         case = self.request.case
         made = make_entry(case, result.launches, result.launches[0].software, before=self.entry)
-        self.pending.append((case.test, str(case.key), made))
+        self.pending.append((case.test, case.key, made))
         previous = {v.metric: v.baseline for v in result.verdicts if METRIC_KINDS[v.better].is_judged}
         return replace(result, update="new" if self._known is None else "changed", previous=previous)
 

@@ -57,16 +57,17 @@ def run_rows(record: RunRecord) -> Table:
 
 def _rows_of_entry(file: BaselineFile) -> Iterator[tuple[object, ...]]:
     entry = file.entry
-    case = (file.platform, file.test, file.key, entry.world_size, entry.backend, entry.launcher, entry.workload)
+    under = entry.conditions
+    case = (file.platform, file.test, file.key, under.world_size, under.backend, under.launcher, entry.workload)
     for key, metric in entry.metrics.items():
         for launch, value in enumerate(metric.launches):
             yield (*case, key, metric.unit, metric.better, launch, value)
 
 
 def _rows_of_result(result: CaseResult, axes: Mapping[str, Column]) -> Iterator[tuple[object, ...]]:
-    case = result.case
-    key = case.key
-    group = (case.test, key.case_id, case.world_size, key.backend, key.launcher, result.environment.platform)
+    case, under = result.case, result.case.conditions
+    platform = result.environment.platform
+    group = (case.test, case.name, under.world_size, under.backend, under.launcher, platform)
     verdicts = {v.metric: v for v in result.verdicts}
     for launch in result.launches:
         for m in launch.measurements:

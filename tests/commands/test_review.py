@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from support.repositories import git
-from support.stores import CASE, KEY, PLATFORM, TEST, Run, entry, environment, keyed, record, result
+from support.stores import CASE, KEY, PLATFORM, TEST, Run, entry, environment, named, record, result
 
 from pytest_distbench.records.environment import Environment
 from pytest_distbench.records.kinds import VerdictName
@@ -198,7 +198,7 @@ class TestAccept:
     def test_a_case_id_that_looks_like_a_path_stays_a_name(
         self, run: Run, store: BaselineStore, tmp_path: Path
     ) -> None:
-        run("accept", record(tmp_path / "run.json", result(*[0.004] * 5, case=keyed(case_id="../../x"))))
+        run("accept", record(tmp_path / "run.json", result(*[0.004] * 5, case=named("../../x"))))
 
         assert [path.name for path in store.files()] == ["%2E.%2F..%2Fx.gloo.warm.json", "ws2.gloo.warm.json"]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from support.cases import ON_TWO
 
 from pytest_distbench.judging.causes import (
     CardTrouble,
@@ -22,7 +23,7 @@ from pytest_distbench.judging.causes import (
 from pytest_distbench.judging.links import Link, Slow
 from pytest_distbench.records.bound import Bound
 from pytest_distbench.records.card import CardNorm, CardWitness
-from pytest_distbench.records.case import Case, CaseKey
+from pytest_distbench.records.case import Case
 from pytest_distbench.records.environment import Environment
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import Measurement, Summary, metric_key
@@ -37,7 +38,7 @@ SLOWER = Verdict(metric="m", kind="regressed", unit="s", better="lower", current
 def case(*verdicts: Verdict, launches: list[LaunchRecord], **reference: object) -> CaseResult:
     return CaseResult(
         nodeid="t",
-        case=Case(test="t", key=CaseKey(case_id="ws2", backend="gloo", launcher="warm"), world_size=2, device="cpu"),
+        case=Case(test="t", id="ws2", conditions=ON_TWO, device="cpu"),
         environment=Environment(platform="p", device="d", cores=2, software={}),
         launches=launches,
         verdicts=list(verdicts),

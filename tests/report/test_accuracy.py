@@ -27,7 +27,7 @@ def run(name: str, *launches: list[float]) -> CaseResult:
         for i, values in enumerate(launches)
     ]
     made = result(launches=records)
-    return replace(made, case=replace(made.case, key=replace(made.case.key, case_id=f"ws2:{name}")))
+    return replace(made, case=replace(made.case, run=name))
 
 
 def test_an_epoch_has_a_row_and_a_run_a_column() -> None:

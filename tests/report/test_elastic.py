@@ -22,7 +22,7 @@ def case(timeline: Timeline, name: str, plan: str) -> CaseResult:
     elastic, measurements = measure(job, timeline.history)
     launch = LaunchRecord(index=0, outcome="passed", wall_s=20.0, elastic=elastic, measurements=measurements)
     made = result(launches=[launch])
-    return replace(made, case=replace(made.case, key=replace(made.case.key, case_id=name)))
+    return replace(made, case=replace(made.case, id=name))
 
 
 @pytest.fixture

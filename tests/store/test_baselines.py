@@ -16,13 +16,14 @@ import msgspec
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from support.cases import ON_TWO
 from support.documents import documents, texts
 from support.repositories import git
 
 from pytest_distbench.errors import DistbenchError, StoredFileError
 from pytest_distbench.judging.entry import make_entry
 from pytest_distbench.records.baseline import BaselineEntry, BaselineMetric
-from pytest_distbench.records.case import Case, CaseKey
+from pytest_distbench.records.case import Case
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import Measurement
 from pytest_distbench.records.record import replace
@@ -36,9 +37,7 @@ KEY = "ws2.gloo.warm"
 def entry(*values: float) -> BaselineEntry:
     return BaselineEntry(
         workload="12345678",
-        world_size=2,
-        backend="gloo",
-        launcher="warm",
+        conditions=ON_TWO,
         software={"torch": "2.13.0"},
         metrics={"latency": BaselineMetric(better="lower", unit="s", launches=list(values))},
     )
@@ -88,7 +87,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def _entry() -> BaselineEntry:
     metric = BaselineMetric(better="lower", unit="s", launches=[1.0, 2.0])
     return BaselineEntry(
-        workload="x", world_size=2, backend="gloo", launcher="warm", software={}, metrics={"m": metric}
+        workload="x",
+        conditions=ON_TWO,
+        software={},
+        metrics={"m": metric},
     )
 
 
@@ -357,7 +359,7 @@ def test_two_writers_lose_nothing(store: BaselineStore) -> None:
 
 
 def test_an_update_keeps_what_was_set_by_hand() -> None:
-    case = Case(test=TEST, key=CaseKey(case_id="ws2", backend="gloo", launcher="warm"), world_size=2, device="cpu")
+    case = Case(test=TEST, id="ws2", conditions=ON_TWO, device="cpu")
     by_hand = BaselineMetric(better="lower", unit="s", launches=[1.0], tolerance=0.3)
     before = replace(entry(1.0), metrics={"latency": by_hand}, tolerance=0.2, xfail_perf="bug 12")
     launch = LaunchRecord(
@@ -380,7 +382,7 @@ def test_a_negative_tolerance_is_refused(store: BaselineStore) -> None:
 
 
 def test_stored_values_have_four_digits_and_exact_ones_all() -> None:
-    case = Case(test=TEST, key=CaseKey(case_id="ws2", backend="gloo", launcher="warm"), world_size=2, device="cpu")
+    case = Case(test=TEST, id="ws2", conditions=ON_TWO, device="cpu")
     measurements = [
         Measurement(name="latency", unit="s", better="lower", value=0.000123456789),
         Measurement(name="steps", unit="", better="exact", value=123456.0),

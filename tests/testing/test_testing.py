@@ -16,7 +16,6 @@ from pytest_distbench.launch.reports import read_reports
 from pytest_distbench.launch.supervise import supervise
 from pytest_distbench.machine.locks import alone_on_this_host
 from pytest_distbench.records.launch import LaunchRecord
-from pytest_distbench.records.record import replace
 from pytest_distbench.records.work import Ranks
 from pytest_distbench.testing import StandInLauncher
 
@@ -173,8 +172,7 @@ def test_made_up_ranks_need_not_be_alone_on_this_host(
 def test_a_conftest_may_import_from_the_plugin_before_it_is_one(project: Callable[[str], pytest.Pytester]) -> None:
     made = project(ONE_STEP)
     made.makeconftest(
-        'from pytest_distbench.records.work import Ranks
-from pytest_distbench.testing import StandInLauncher\npytest_plugins = ["pytest_distbench.testing"]\n'
+        'from pytest_distbench.testing import StandInLauncher\npytest_plugins = ["pytest_distbench.testing"]\n'
     )
 
     made.runpytest_subprocess("-W", "error").assert_outcomes(passed=1)
