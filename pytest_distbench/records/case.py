@@ -71,10 +71,14 @@ class Case(Record, frozen=True, kw_only=True):
         return key_text(self.name, self.conditions.backend, self.conditions.launcher)
 
     @property
+    def function(self) -> str:
+        """Of the test, with its class if it has one: ``test_all_reduce``."""
+        return self.test.partition("::")[2] or self.test
+
+    @property
     def title(self) -> str:
         """The function, with its class if it has one, and the case's name: ``test_all_reduce[float32-ws2]``."""
-        function = self.test.partition("::")[2] or self.test
-        return f"{function}[{self.name}]" if self.name else function
+        return f"{self.function}[{self.name}]" if self.name else self.function
 
     @property
     def folder(self) -> str:

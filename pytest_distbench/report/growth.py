@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from pytest_distbench.judging.structure import UNITS, Structure, structure_of
-from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import CaseResult
 from pytest_distbench.report.rows import quantity
 
@@ -42,4 +41,5 @@ def growth_text(name: str, row: Row, rows: Sequence[Row]) -> str:
 def _test_of(result: CaseResult) -> str:
     """The test with its parameters and the name of its run, without its world size."""
     case = result.case
-    return replace(case, id=case.family, names_size=False).title
+    known = ":".join(filter(None, [case.family, case.run]))
+    return f"{case.function}[{known}]" if known else case.function

@@ -177,10 +177,14 @@ def test_a_late_rank_is_found_beside_a_bound_too() -> None:
     assert found(replace(made, verdicts=beyond), LateRank) == [LateRank(rank=1, metric="m", late_s=0.01)]
 
 
+def on(case: Case, gpus: int) -> Case:
+    return replace(case, device="cuda", conditions=replace(ON_TWO, world_size=gpus))
+
+
 def on_gpus(result: CaseResult, **variables: str) -> CaseResult:
     """The same, on several GPUs."""
     environment = replace(result.environment, variables=variables)
-    return replace(result, case=replace(result.case, device="cuda", world_size=4), environment=environment)
+    return replace(result, case=on(result.case, 4), environment=environment)
 
 
 def test_the_clocks_of_the_gpus_stand_beside_a_regression_whether_they_moved_or_not() -> None:
@@ -215,7 +219,7 @@ def test_a_curve_that_departs_on_several_gpus_asks_for_a_fixed_algorithm(kind: s
     assert found(on_gpus(departed, NCCL_ALGO="Ring"), FreeAlgorithm) == []
     assert found(departed, FreeAlgorithm) == []
     of_two = on_gpus(departed)
-    assert found(replace(of_two, case=replace(of_two.case, world_size=2)), FreeAlgorithm) == []
+    assert found(replace(of_two, case=on(of_two.case, 2)), FreeAlgorithm) == []
     paired = replace(of_two, reference=replace(of_two.reference, kind="paired"))
     assert found(paired, FreeAlgorithm) == []
 

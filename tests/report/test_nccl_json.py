@@ -15,6 +15,7 @@ from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import CaseResult, RunRecord
 from pytest_distbench.report.nccl_json import write_nccl_json
 from pytest_distbench.store.perf_json import read_perf_json
+from pytest_distbench.store.run_record import SCHEMA
 
 FACTS = {"collective": "all_reduce", "dtype": "float32", "redop": "product", "count": 250_000, "busbw_factor": 1.0}
 
@@ -25,7 +26,7 @@ def measured(*, in_place: bool) -> CaseResult:
 
 def written(*results: CaseResult) -> str:
     record = RunRecord(
-        schema=2, distbench="0", started="2026-01-02T03:04:05+00:00", duration_s=1.5, world_sizes=[2], gpu=False,
+        schema=SCHEMA, distbench="0", started="2026-01-02T03:04:05+00:00", duration_s=1.5, world_sizes=[2], gpu=False,
         command="pytest suites", results=[*results],
     )  # fmt: skip
     out = io.BytesIO()
@@ -62,7 +63,7 @@ def test_it_has_the_fields_of_theirs_and_no_environment(monkeypatch: pytest.Monk
 
 def test_a_run_of_several_world_sizes_does_not_fit_and_is_told() -> None:
     other = measured(in_place=True)
-    other = replace(other, case=replace(other.case, world_size=4))
+    other = replace(other, case=replace(other.case, conditions=replace(other.case.conditions, world_size=4)))
 
     with pytest.raises(DistbenchError, match="this run has gloo on 2 ranks, gloo on 4 ranks; measure with one"):
         written(measured(in_place=True), other)

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 from support.results import PAIRED, STORED, point, result, verdict
-from support.timelines import JOB
 
 from pytest_distbench.records.fingerprint import NOT_RECORDED, Fingerprint
 from pytest_distbench.records.record import replace
@@ -95,8 +94,9 @@ def test_a_baseline_of_fewer_launches_than_an_update_makes_is_told(
     launches: int, is_elastic: bool, is_warned: bool
 ) -> None:
     case = result(verdict("missing"), update="new")
-    one = replace(case.launches[0], elastic=JOB if is_elastic else None)
-    lines = summary_lines([replace(case, launches=[one] * launches)], verbosity=0, record_command="", folder=Path("b"))
+    conditions = replace(case.case.conditions, engine="stock" if is_elastic else "")
+    case = replace(case, case=replace(case.case, conditions=conditions), launches=case.launches * launches)
+    lines = summary_lines([case], verbosity=0, record_command="", folder=Path("b"))
 
     assert any("their noise is not known" in line for line in lines) is is_warned
 

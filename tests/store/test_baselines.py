@@ -23,7 +23,7 @@ from support.repositories import git
 from pytest_distbench.errors import DistbenchError, StoredFileError
 from pytest_distbench.judging.entry import make_entry
 from pytest_distbench.records.baseline import BaselineEntry, BaselineMetric
-from pytest_distbench.records.case import Case
+from pytest_distbench.records.case import Case, Conditions
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import Measurement
 from pytest_distbench.records.record import replace
@@ -69,9 +69,8 @@ metrics = st.builds(
 entries = st.builds(
     BaselineEntry,
     workload=texts,
-    world_size=st.integers(1, 4096),
-    backend=texts,
-    launcher=texts,
+    conditions=st.builds(Conditions, world_size=st.integers(1, 4096), backend=texts, launcher=texts),
+    test_id=st.none() | texts,
     software=st.dictionaries(texts, texts, max_size=2),
     metrics=st.dictionaries(texts, metrics, min_size=1, max_size=3),
     tolerance=tolerances,
@@ -188,7 +187,7 @@ def test_a_later_schema_is_refused_and_left_alone(store: BaselineStore) -> None:
     later = json.dumps({"schema": SCHEMA + 1, "what": "ever"})
     path.write_text(later)
 
-    with pytest.raises(StoredFileError, match=r"schema 2, this version reads up to 1.*Upgrade"):
+    with pytest.raises(StoredFileError, match=rf"schema {SCHEMA + 1}, this version reads up to {SCHEMA}.*Upgrade"):
         store.write(TEST, KEY, entry(2.0))
     assert path.read_text() == later
 
@@ -255,7 +254,7 @@ def test_two_tests_with_one_place_do_not_share_a_baseline(store: BaselineStore) 
         ('"better": "lower"', '"better": "exact", "tolerance": 0.5', "an exact metric has no tolerance"),
         ('"launches": [1.0, 2.0]', '"launches": [null, null]', r"metrics\[latency\]\.launches` holds no value"),
         ('"better": "lower"', '"better": "lower", "better": "info"', "the key 'better' stands twice in one object"),
-        ('"world_size": 2', '"world_size": 0', r"\$\.entry\.world_size"),
+        ('"world_size": 2', '"world_size": 0', r"\$\.entry\.conditions\.world_size"),
         ('  "schema"', '<<<<<<< HEAD\n  "schema"', r"marks of a merge conflict.*--ours"),
     ],
 )
@@ -293,7 +292,7 @@ def test_files_of_other_cases_are_not_read(store: BaselineStore) -> None:
     store.write(TEST, KEY, entry(1.0))
     store.write(TEST, "ws4.gloo.warm", entry(1.0)).write_text("{")
 
-    assert set(store.entries(TEST, wanted=lambda key: key == KEY)) == {KEY}
+    assert set(store.entries(TEST, test_ids=["ws2"])) == {KEY}
 
 
 def test_truncation_at_any_offset_is_a_clear_error(store: BaselineStore) -> None:
