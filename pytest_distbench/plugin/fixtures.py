@@ -67,7 +67,7 @@ _CAUGHT = (
 )
 
 REPLAY_OPTIONS = ("world_size", "launches", "timeout", "tolerance", "name")
-"""What :meth:`Distbench.replay` hands on."""
+"""What :meth:`Distbench.replay` and :meth:`Distbench.run_work` hand on."""
 
 _FAILURES = {
     "launch": LaunchFailed,
@@ -192,28 +192,19 @@ class Distbench:
         """As :meth:`run`, for what another call of the test wants, whose name errors have."""
         return self.run_request(*self.ask.run(given, wanted, options))
 
-    def run_work(
-        self,
-        call: str,
-        work: Work,
-        *,
-        identity: Mapping[str, Any],
-        world_size: int | None = None,
-        **options: Any,
-    ) -> Run:
+    def run_work(self, call: str, work: Work, *, identity: Mapping[str, Any], **options: Any) -> Run:
         """As :meth:`run`, for a kind of launch that was added to ``LAUNCH_KINDS``.
 
         Args:
             call: what errors name.
             work: what to launch.
             identity: JSON-able: what defines the case.
-            world_size: ranks, nodes, or whatever it has of the run's. Default: the test's ranks.
-            options: as for :meth:`run`: launches, timeout, tolerance, name.
+            options: as for :meth:`run`: world_size, launches, timeout, tolerance, name.
         """
         given = self.arguments(call)
-        given.options(options, [name for name in REPLAY_OPTIONS if name != "world_size"])
+        given.options(options, REPLAY_OPTIONS)
         found = Workload(work=work, identity=self.ask.identity(given, identity))
-        ranks = self.world_size if world_size is None else given.whole("world_size", world_size, least=1)
+        ranks = given.ranks(options, self.world_size)
         return self.run_request(*self.ask.launch(given, found, Options(**options), world_size=ranks))
 
     def run_request(self, launched: LaunchRequest, request: CaseRequest) -> Run:
