@@ -21,7 +21,9 @@ from measuring import elastic_plan
 from pytest_distbench.elastic import crash, join, kill, leave
 from pytest_distbench.launch.elastic.engines import ENGINES
 from pytest_distbench.launch.elastic.launch import launch_elastic
+from pytest_distbench.launch.side import Side
 from pytest_distbench.records.elastic import PARTS, Change, ChangeResult
+from pytest_distbench.records.work import Job
 from pytest_distbench.report.texts.layout import layout
 from pytest_distbench.units import format_seconds
 
@@ -75,8 +77,11 @@ def main() -> int:
             continue
         with tempfile.TemporaryDirectory(prefix="distbench-engines-", ignore_cleanup_errors=True) as folder:
             plan = elastic_plan(Path(folder), engine, make_plan(times=options.times), nodes=(1, 2))
-            record = launch_elastic(plan)
-        print(f"{plan.elastic}; took {format_seconds(record.wall_s)}: {record.outcome}. {record.reason}", flush=True)
+            record = launch_elastic(plan, Side())
+        print(
+            f"{plan.expect(Job).job}; took {format_seconds(record.wall_s)}: {record.outcome}. {record.reason}",
+            flush=True,
+        )
         has_all &= record.outcome == "passed"
         found += rows(engine, record.elastic.changes if record.elastic is not None else [])
     print(*layout(HEADINGS, found, left=2), sep="\n")

@@ -26,10 +26,12 @@ from pytest_distbench.elastic import draw
 from pytest_distbench.launch import processes
 from pytest_distbench.launch.elastic.engines import ENGINES
 from pytest_distbench.launch.elastic.launch import launch_elastic
+from pytest_distbench.launch.side import Side
 from pytest_distbench.records.elastic import ElasticJob
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.plan import LaunchPlan
 from pytest_distbench.records.record import replace
+from pytest_distbench.records.work import Job
 from pytest_distbench.report.texts.layout import layout
 from pytest_distbench.units import format_seconds
 
@@ -117,8 +119,7 @@ def try_plan(engine: str, seed: int, folder: Path) -> Trial:
     plan = elastic_plan(folder, engine, changes, nodes=nodes, seed=seed)
     word = uuid.uuid4().hex
     plan = replace(plan, variables={**plan.variables, MARK: word})
-    assert plan.elastic is not None
-    return Trial(seed, plan.elastic, launch_elastic(plan), left=_count_left(word, plan))
+    return Trial(seed, plan.expect(Job).job, launch_elastic(plan, Side()), left=_count_left(word, plan))
 
 
 def _count_left(word: str, plan: LaunchPlan) -> int:

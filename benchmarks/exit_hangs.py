@@ -31,7 +31,7 @@ from measuring import tried
 from pytest_distbench.launch.contract import Launcher
 from pytest_distbench.launch.torchrun import TorchrunLauncher
 from pytest_distbench.launch.warm import WarmLauncher
-from pytest_distbench.records.plan import BodyReference
+from pytest_distbench.records.work import BodyReference
 
 SCRIPTS = Path(__file__).resolve().parent / "scripts"
 LIMIT_S = 30.0

@@ -14,7 +14,8 @@ from pytest_distbench.launch.launchers import LOOPBACK
 from pytest_distbench.launch.supervise import supervise
 from pytest_distbench.records.elastic import Change, ElasticJob, MembershipPlan
 from pytest_distbench.records.launch import LaunchRecord
-from pytest_distbench.records.plan import BodyReference, LaunchPlan
+from pytest_distbench.records.plan import LaunchPlan, Workplace
+from pytest_distbench.records.work import BodyReference, Job, Ranks
 
 BODIES = Path(__file__).resolve().parent / "bodies.py"
 
@@ -63,13 +64,11 @@ def tried(
         world_size=world_size,
         backend="gloo",
         device="cpu",
-        body=body,
-        params=dict(params or {}),
-        seeds=[0],
+        work=Ranks(body=body, params=dict(params or {})),
         timeout_s=timeout_s,
+        workplace=Workplace(folder=os.getcwd()),
         directory=str(directory),
         data_dir=str(folder),
-        working_dir=os.getcwd(),
         python_path=sys.path,
         variables={**os.environ, "OMP_NUM_THREADS": "1"},
         set_threads=1 if launcher.name == "warm" else None,
@@ -121,15 +120,17 @@ def elastic_plan(
         world_size=job.most,
         backend="gloo",
         device="cpu",
-        body=body or BodyReference(file=str(BODIES), function="elastic_training"),
-        params=dict(params or {}),
-        seeds=[seed],
+        work=Job(
+            body=body or BodyReference(file=str(BODIES), function="elastic_training"),
+            params=dict(params or {}),
+            seeds=[seed],
+            job=job,
+        ),
         timeout_s=600.0,
+        workplace=Workplace(folder=os.getcwd()),
         directory=str(directory),
         data_dir=str(folder),
-        working_dir=os.getcwd(),
         python_path=sys.path,
         variables={**LOOPBACK, **os.environ, "OMP_NUM_THREADS": "1"},
         set_threads=1,
-        elastic=job,
     )

@@ -29,11 +29,12 @@ from pytest_distbench.launch.elastic.engines import ENGINES
 from pytest_distbench.launch.elastic.launch import launch_elastic
 from pytest_distbench.launch.elastic.ledger import MOMENTS, PARAMETERS, RANDOM, RATE, REPLICAS, STEP
 from pytest_distbench.launch.elastic.order import ORDER
+from pytest_distbench.launch.side import Side
 from pytest_distbench.records.elastic import Change
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import TOLD
-from pytest_distbench.records.plan import BodyReference
 from pytest_distbench.records.record import replace
+from pytest_distbench.records.work import BodyReference
 from pytest_distbench.report.texts.layout import layout
 from pytest_distbench.units import format_seconds
 
@@ -280,7 +281,7 @@ def run(exhibit: Exhibit, folder: Path, *, planted: str, seed: int = 0) -> Launc
         body=BodyReference(file=str(TRAINING), function="train"),
         params={"exhibit": planted, "epochs": exhibit.epochs, "lr_per_node": exhibit.lr_per_node},
     )
-    return launch_elastic(plan)
+    return launch_elastic(plan, Side())
 
 
 def red_rows(record: LaunchRecord) -> list[str]:

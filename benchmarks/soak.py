@@ -168,7 +168,7 @@ def soak(folder: Path, plan: list[str], launcher: str, leftovers: Leftovers) -> 
     memory.start()
     process.wait()
     memory.join(5)
-    found = {result.case.key.case_id: result for result in read_run_record(folder / "run.json").results}
+    found = {result.case.name: result for result in read_run_record(folder / "run.json").results}
     by_name = {fault.name: fault for fault in (*faults.FAULTS, faults.HEALTHY)}
     rows: dict[str, list[int]] = {}
     walls: dict[str, list[float]] = {}

@@ -23,7 +23,7 @@ from pathlib import Path
 
 from pytest_distbench.commands.cli import main as distbench
 from pytest_distbench.records.baseline import BaselineEntry, BaselineMetric
-from pytest_distbench.records.case import Case, CaseKey
+from pytest_distbench.records.case import Case, Conditions
 from pytest_distbench.records.environment import Environment
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import Measurement
@@ -38,6 +38,7 @@ PLATFORM = "cpu-synthetic-2c"
 CASES_PER_TEST = 10
 SIZES = (1024, 16384, 65536, 1 << 20, 1 << 24)
 POINT = "message_bytes"
+ON_TWO = Conditions(world_size=2, backend="gloo", launcher="warm")
 SOFTWARE = {"python": "3.11.7", "torch": "2.13.0", "numpy": "2.4.6", "threads": "1"}
 ACCEPTED = 1000
 UPDATED = 300
@@ -53,7 +54,10 @@ def entry(i: int, factor: float = 1.0) -> BaselineEntry:
         for size in SIZES
     }
     return BaselineEntry(
-        workload=case(i).workload, world_size=2, backend="gloo", launcher="warm", software=SOFTWARE, metrics=metrics
+        workload=case(i).workload,
+        conditions=ON_TWO,
+        software=SOFTWARE,
+        metrics=metrics,
     )
 
 
@@ -64,19 +68,17 @@ def value(typical: float, i: int) -> float:
 def case(i: int) -> Case:
     test = f"suites/group{i // 1000}/test_sweep.py::test_sweep{i // CASES_PER_TEST}"
     case_id = f"case{i % CASES_PER_TEST}-ws2"
-    return Case(test=test, key=CaseKey(case_id=case_id, backend="gloo", launcher="warm"), world_size=2, device="cpu")
+    return Case(test=test, id=case_id, conditions=ON_TWO, device="cpu")
 
 
 def stored(i: int) -> BaselineFile:
-    return BaselineFile(
-        schema=BASELINE_SCHEMA, platform=PLATFORM, test=case(i).test, key=str(case(i).key), entry=entry(i)
-    )
+    return BaselineFile(schema=BASELINE_SCHEMA, platform=PLATFORM, test=case(i).test, key=case(i).key, entry=entry(i))
 
 
 def fill(folder: Path, numbers: range, factor: float = 1.0, *, sync: bool = False) -> None:
     store = BaselineStore(folder, PLATFORM)
     for i in numbers:
-        store.write(case(i).test, str(case(i).key), entry(i, factor), sync=sync)
+        store.write(case(i).test, case(i).key, entry(i, factor), sync=sync)
 
 
 def measurement(size: int, i: int) -> Measurement:
@@ -104,7 +106,7 @@ def run_record(number: int) -> RunRecord:
         verdicts = [Verdict(metric=key, kind="regressed", unit="s", better="lower") for key in entry(i).metrics]
         results.append(
             CaseResult(
-                nodeid=f"{case(i).test}[{case(i).key.case_id}]",
+                nodeid=f"{case(i).test}[{case(i).name}]",
                 case=case(i),
                 environment=environment,
                 launches=launches,

@@ -22,7 +22,7 @@ from measuring import tried
 
 from pytest_distbench.launch.warm import WarmLauncher
 from pytest_distbench.records.launch import LaunchRecord
-from pytest_distbench.records.plan import BodyReference
+from pytest_distbench.records.work import BodyReference
 from pytest_distbench.workloads import sweep
 from pytest_distbench.workloads.message_sizes import power_of_two_sizes
 

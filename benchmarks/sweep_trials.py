@@ -25,7 +25,7 @@ from pytest_distbench.judging.metric import Rule, judge
 from pytest_distbench.judging.stored_rule import typical_noise
 from pytest_distbench.judging.terms import Terms
 from pytest_distbench.records.baseline import BaselineEntry
-from pytest_distbench.records.case import Case, CaseKey
+from pytest_distbench.records.case import Case, Conditions
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.link_terms import BANDWIDTH, LATENCY, LinkTerms, fit_link_terms
 from pytest_distbench.records.metric import UNCERTAINTY, Measurement, Summary
@@ -37,7 +37,7 @@ TOLERANCE = 0.1
 SLOWDOWNS = (1.05, 1.10, 1.20, 1.50, 2.00)
 RANGE_FROM = 2**20
 
-_CASE = Case(test="sweep", key=CaseKey(case_id="ws2", backend="gloo", launcher="warm"), world_size=2, device="cpu")
+_CASE = Case(test="sweep", id="ws2", conditions=Conditions(world_size=2, backend="gloo", launcher="warm"), device="cpu")
 
 Launches = Sequence[LaunchRecord]
 

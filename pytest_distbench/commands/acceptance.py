@@ -9,7 +9,7 @@ from typing import Any
 
 from pytest_distbench.errors import ConfigurationError
 from pytest_distbench.records.baseline import BaselineEntry
-from pytest_distbench.records.case import CaseKey, EntryName
+from pytest_distbench.records.case import Conditions, EntryName, key_text
 from pytest_distbench.records.perf_output import PerfOutput
 from pytest_distbench.records.record import replace
 from pytest_distbench.store.acceptance import Rows, baselines_of, bounds_of
@@ -96,10 +96,13 @@ def _store(options: argparse.Namespace, name: EntryName, ranks: int, made: Mappi
     store = BaselineStore(options.baselines, name.platform)
     stored = store.entry(name.test, name.key)
     entry = stored or BaselineEntry(
-        workload="", world_size=ranks, backend=options.backend, launcher=options.launcher, software={}, metrics={}
+        workload="",
+        conditions=Conditions(world_size=ranks, backend=options.backend, launcher=options.launcher),
+        software={},
+        metrics={},
     )
-    if entry.world_size != ranks:
-        raise ConfigurationError(f"{name} is stored with {entry.world_size} ranks, the numbers are of {ranks}")
+    if (stored_ranks := entry.conditions.world_size) != ranks:
+        raise ConfigurationError(f"{name} is stored with {stored_ranks} ranks, the numbers are of {ranks}")
     field = "bounds" if options.kind == "bounds" else "metrics"
     before: dict[str, Any] = getattr(entry, field)
     both = {**before, **made} if options.existing == "replace" else {**made, **before}
@@ -124,8 +127,8 @@ def _name(options: argparse.Namespace) -> EntryName:
         raise ConfigurationError(
             f"--test {options.test!r}: wanted a node id such as 'suites/a.py::test_b[float32-ws8]'"
         )
-    key = CaseKey(case_id=found["case"] or "", backend=options.backend, launcher=options.launcher)
-    return EntryName(platform=options.platform, test=found["test"], key=str(key))
+    key = key_text(found["case"] or "", options.backend, options.launcher)
+    return EntryName(platform=options.platform, test=found["test"], key=key)
 
 
 def _ranks(outputs: list[PerfOutput], given: int | None) -> int:

@@ -115,7 +115,7 @@ def analyse(rounds: Sequence[Sequence[CaseResult]], *, tolerance: float, duratio
     """
     cases: dict[tuple[str, str], list[CaseResult]] = {}
     for result in (result for results in rounds for result in results if result.verdicts):
-        cases.setdefault((result.case.test, str(result.case.key)), []).append(result)
+        cases.setdefault((result.case.test, result.case.key), []).append(result)
     noisy = {key: results for key, results in cases.items() if noise.noisy_metrics(results)}
     if not noisy:
         measured = ", ".join(test for test, _ in cases) or "nothing"

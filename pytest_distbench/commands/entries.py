@@ -85,7 +85,7 @@ def _show(options: argparse.Namespace) -> Iterator[str]:
 def _describe(file: BaselineFile) -> Iterator[str]:
     entry = file.entry
     yield str(file.name)
-    yield f"  {file.platform}, {entry.world_size} ranks, workload {entry.workload}"
+    yield f"  {file.platform}, {entry.conditions.world_size} ranks, workload {entry.workload}"
     for field in BaselineEntry.__struct_fields__:
         value = getattr(entry, field)
         if field not in _SHOWN_APART and value not in (None, "", {}, []):

@@ -63,7 +63,7 @@ def _accept(options: argparse.Namespace) -> Iterator[str]:
     did_not_pass = why_test_did_not_pass(results)
     for result in results:
         case = result.case
-        name = EntryName(platform=result.environment.platform, test=case.test, key=str(case.key))
+        name = EntryName(platform=result.environment.platform, test=case.test, key=case.key)
         if not choice(name) or options.platform not in ("", name.platform):
             continue
         seen += 1

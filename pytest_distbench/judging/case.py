@@ -86,7 +86,7 @@ def judge_launches(
     judgements = [_unless_of_more(j, found, stored) for j in as_lost(judgements, lost, found, stored)]
     known = entry.fingerprints if entry is not None and not stale else {}
     known = {key: known[key] for key in known.keys() - left_out(list(known), found, terms)}
-    most = terms.max_launches if case.key.backend != "fake" else 1
+    most = terms.max_launches if case.conditions.backend != "fake" else 1
     if (fingerprint := judge_fingerprint(terms, launches, known, changed=changed, most=most)) is not None:
         judgements.append(fingerprint)
     if stale:

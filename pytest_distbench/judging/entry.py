@@ -34,9 +34,8 @@ def make_entry(
             metrics[key] = stored_metric(found, tolerance=kept[key].tolerance if key in kept else None)
     return BaselineEntry(
         workload=case.workload,
-        world_size=case.world_size,
-        backend=case.key.backend,
-        launcher=case.key.launcher,
+        conditions=case.conditions,
+        test_id=case.id,
         params=case.params,
         software=software,
         metrics=metrics,

@@ -135,7 +135,7 @@ def _why_it_could_not(key: str, stored: BaselineMetric, found: Found, launches: 
     steps = key.replace("time_to_", "steps_to_", 1)
     if metric_name(key).startswith("time_to_") and any(m.value is None for m in found.get(steps, ())):
         return "the goal was missed: there is no time to it"
-    of_job = any(launch.elastic is not None or launch.pool is not None for launch in launches)
+    of_job = any(launch.has_jobs for launch in launches)
     if of_job and stored.is_noisy and "[" in key:
         return "what it is a clock of did not come about in this run"
     return ""

@@ -76,7 +76,7 @@ def compare_runs(old: RunRecord, new: RunRecord, *, tolerance: float) -> RunComp
 
 def _cases(record: RunRecord) -> dict[EntryName, CaseResult]:
     return {
-        EntryName(platform=r.environment.platform, test=r.case.test, key=str(r.case.key)): r
+        EntryName(platform=r.environment.platform, test=r.case.test, key=r.case.key): r
         for r in record.results
         if r.reference.kind == "stored" and r.launches
     }

@@ -122,7 +122,7 @@ def impossible_value(launches: Sequence[LaunchRecord]) -> str:
 def _recorded(launches: Sequence[LaunchRecord]) -> Iterator[Measurement]:
     """What bodies and readers recorded: neither a clock of ours, nor what is computed of a timeline, may be 0."""
     for launch in launches:
-        if launch.elastic is None and launch.pool is None:
+        if not launch.has_jobs:
             yield from (m for m in launch.measurements if m.is_judged and (_is_negative(m) or not _is_own_clock(m)))
 
 

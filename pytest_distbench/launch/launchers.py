@@ -42,28 +42,37 @@ class LauncherSetup:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LauncherKind:
+class Hosting:
+    """What this host has to do with the processes of a launch.
+
+    Attributes:
+        hosts: where they run. ``one``: on this host, so that its GPUs are theirs. ``many``: on others too. ``none``:
+            nowhere, they are made up.
+        local_lock: they are measured on this host, so that one measurement at a time may run here.
+        is_spaced: launches in one breath see the same seconds of a machine, and are held apart where it is restless.
+        sets_threads: they come from one that has torch loaded, and have to be told their number of threads.
+    """
+
+    hosts: Literal["none", "one", "many"] = "one"
+    local_lock: bool = True
+    is_spaced: bool = True
+    sets_threads: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LauncherKind(Hosting):
     """One launcher, as the rest of the code sees it.
 
     Attributes:
         help: a few words for the option's help.
         make: makes it; imports what it needs.
-        hosts: where its ranks run. ``one``: on this host, so that their number is limited by its cores. ``many``: on
-            others too. ``none``: nowhere, they are made up.
         holds_two: two groups may be open at once, which a comparison in turns needs, under another Python too.
-        local_lock: ranks are measured on this host, so that one measurement at a time may run here.
-        sets_threads: ranks come from a process that has torch loaded, and have to be told their number of threads.
-        is_spaced: launches in one breath see the same seconds of a machine, and are held apart where it is restless.
-        variables: set in the environment of ranks unless the user has.
+        variables: set in the environment of all launches of the run unless the user has.
     """
 
     help: str
     make: Callable[[LauncherSetup], Launcher]
-    hosts: Literal["none", "one", "many"] = "one"
     holds_two: bool = False
-    local_lock: bool = True
-    sets_threads: bool = False
-    is_spaced: bool = True
     variables: Mapping[str, str] = field(default_factory=dict)
 
 

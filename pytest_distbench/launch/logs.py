@@ -70,38 +70,38 @@ class LogFollower:
 
     Args:
         plan: whose logs.
-        on_line: gets (rank, line), without the line's end.
+        on_line: gets (number, line), the number of what has printed it, without the line's end.
     """
 
     def __init__(self, plan: LaunchPlan, on_line: Callable[[int, str], None]) -> None:
-        self._paths = {rank: plan.files.log(rank) for rank in range(plan.processes)}
-        self._read: dict[int, int] = dict.fromkeys(self._paths, 0)
-        self._rest: dict[int, bytes] = dict.fromkeys(self._paths, b"")
+        self._logs = plan.work.logs(plan.files, plan.world_size)
+        self._read: dict[Path, int] = dict.fromkeys((path for _, path in self._logs), 0)
+        self._rest: dict[Path, bytes] = dict.fromkeys(self._read, b"")
         self._on_line = on_line
 
     def poll(self) -> None:
         """Hand over the lines that have come since the last call."""
-        for rank in self._paths:
-            self._take(rank)
+        for number, path in self._logs:
+            self._take(number, path)
 
     def finish(self) -> None:
         """Hand over all that is left, an unfinished last line included."""
-        for rank in self._paths:
-            while self._take(rank):
+        for number, path in self._logs:
+            while self._take(number, path):
                 pass
-            if self._rest[rank]:
-                self._on_line(rank, self._rest[rank].decode(errors="replace"))
+            if self._rest[path]:
+                self._on_line(number, self._rest[path].decode(errors="replace"))
 
-    def _take(self, rank: int) -> bool:
+    def _take(self, number: int, path: Path) -> bool:
         data = b""
-        with contextlib.suppress(OSError), open_left(self._paths[rank]) as file:
-            file.seek(self._read[rank])
+        with contextlib.suppress(OSError), open_left(path) as file:
+            file.seek(self._read[path])
             data = file.read(_READ_BYTES)
-        self._read[rank] += len(data)
-        *lines, self._rest[rank] = _LINE_END.split(self._rest[rank] + data)
-        if len(self._rest[rank]) > _LONGEST_LINE_BYTES:  # searched again for its end with every read
-            lines.append(self._rest[rank])
-            self._rest[rank] = b""
+        self._read[path] += len(data)
+        *lines, self._rest[path] = _LINE_END.split(self._rest[path] + data)
+        if len(self._rest[path]) > _LONGEST_LINE_BYTES:  # searched again for its end with every read
+            lines.append(self._rest[path])
+            self._rest[path] = b""
         for line in lines:
-            self._on_line(rank, line.decode(errors="replace"))
+            self._on_line(number, line.decode(errors="replace"))
         return bool(data)

@@ -12,6 +12,7 @@ from pytest_distbench.launch.logs import tail
 from pytest_distbench.records.plan import LaunchPlan
 from pytest_distbench.records.rank import RankReport
 from pytest_distbench.records.record import Record
+from pytest_distbench.records.work import Command, Ranks
 
 
 def check_ranks(plan: LaunchPlan, reports: Mapping[int, RankReport]) -> list[str]:
@@ -20,7 +21,8 @@ def check_ranks(plan: LaunchPlan, reports: Mapping[int, RankReport]) -> list[str
     Raises:
         RecordingError: no rank was in a process group with another.
     """
-    if not plan.body.is_script:
+    body = plan.expect(Ranks).body
+    if not (body.is_script and body.makes_group):
         return []
     return _check(plan, max(report.group_size for report in reports.values()), who="rank")
 
@@ -38,7 +40,7 @@ def check_command(plan: LaunchPlan, *, gave_numbers: bool) -> list[str]:
             there is no number either.
     """
     sizes = plan.files.joined()
-    if not sizes and gave_numbers:
+    if not plan.expect(Command).makes_group or (not sizes and gave_numbers):
         return []  # it may not be Python at all: the numbers show that it has done something
     return _check(plan, max(sizes, default=0), who="process of the command")
 
@@ -82,7 +84,7 @@ def failed_ranks(plan: LaunchPlan) -> str:
 
 
 def _check(plan: LaunchPlan, largest: int, *, who: str) -> list[str]:
-    if not plan.body.makes_group or plan.world_size == 1:
+    if plan.world_size == 1:
         return []
     if largest < 2:
         last = tail(plan.files.log(0), lines=5)

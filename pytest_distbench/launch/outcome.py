@@ -71,7 +71,7 @@ def make_record(
     if outcome == "passed":
         try:
             remarks = [*check_ranks(plan, reports), *remarks]
-            if plan.stands_for is None:
+            if plan.work.stands_for is None:
                 reports = add_readings(plan, reports)
                 measurements = merge(list(reports.values()))
                 if not (plan.only or plan.shares_gpu):  # else it is not of all the launch does, or of the rank alone
@@ -80,8 +80,8 @@ def make_record(
             outcome, reason = "failed", str(error)
     has_passed = outcome == "passed"
     told = list(reports.values())
-    fingerprints = merge_fingerprints(told, stands_for=plan.stands_for) if has_passed else {}
-    if plan.stands_for is not None:  # what it computed, and how fast, is nobody's
+    fingerprints = merge_fingerprints(told, stands_for=plan.work.stands_for) if has_passed else {}
+    if plan.work.stands_for is not None:  # what it computed, and how fast, is nobody's
         measurements = structure_metrics(fingerprints)
     record = LaunchRecord(
         index=plan.index,
@@ -94,21 +94,21 @@ def make_record(
         fates=fates,
         measurements=measurements,
         fingerprints=fingerprints,
-        unseen_collectives=max((r.unseen_collectives for r in told), default=0) if plan.stands_for is None else 0,
+        unseen_collectives=max((r.unseen_collectives for r in told), default=0) if plan.work.stands_for is None else 0,
         late_s=late_s(told) if has_passed else {},
-        peak_memory_bytes=largest(told) if plan.stands_for is None else 0,
+        peak_memory_bytes=largest(told) if plan.work.stands_for is None else 0,
         gpus=[reports[rank].gpu for rank in range(plan.processes)] if has_passed and any(r.gpu for r in told) else [],
         software=_software(plan, reports),
         remarks=[*_merge_remarks(channel.remarks()), *filter(None, remarks)],
         logs=plan.directory,
     )
-    return with_load(record, reports[0].load) if 0 in reports and plan.stands_for is None else record
+    return with_load(record, reports[0].load) if 0 in reports and plan.work.stands_for is None else record
 
 
 def _software(plan: LaunchPlan, reports: Mapping[int, RankReport]) -> dict[str, str]:
     """What rank 0 ran; of a process that stands for a rank what decides about structure, and not about arithmetic."""
     told = reports[0].software if 0 in reports else {}
-    return told if plan.stands_for is None else {name: told[name] for name in ("python", "torch") if name in told}
+    return told if plan.work.stands_for is None else {name: told[name] for name in ("python", "torch") if name in told}
 
 
 def _phases(reports: Mapping[int, RankReport], ended: Exit, clock: Clock) -> dict[str, float]:

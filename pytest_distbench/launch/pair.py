@@ -7,30 +7,24 @@ import random
 import selectors
 from collections.abc import Callable, Sequence
 
-from pytest_distbench.launch.contract import Launcher
+from pytest_distbench.launch.side import Half
 from pytest_distbench.launch.supervise import Supervised, open_launch
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.plan import LaunchPlan
+from pytest_distbench.records.record import replace
+from pytest_distbench.records.work import Ranks
 
 
-def supervise_pair(
-    first: tuple[Launcher, LaunchPlan],
-    second: tuple[Launcher, LaunchPlan],
-    *,
-    on_progress: Callable[[str], None] = lambda text: None,
-    on_output: Callable[[int, str], None] | None = None,
-) -> tuple[LaunchRecord | None, LaunchRecord | None]:
-    """Run two launches side by side, whose bodies take turns, block by block. Nothing of either outlives the call.
+def run_in_turns(first: Half, second: Half) -> tuple[LaunchRecord | None, LaunchRecord | None]:
+    """Run two launches of ranks at once, whose bodies take turns, block by block. Nothing of either outlives the call.
 
     A launch that does not pass ends the other at once, which then has no record: what it measured alone is no
     comparison. A launch's limit stands still while it waits for its turn: the other one's limit bounds that wait.
 
     Args:
-        first: launcher and plan of one; each launcher has a session of its own, so that the end of one launch is not
-            the end of the other.
-        second: the same of the other.
-        on_progress: gets lines of progress of both.
-        on_output: gets (rank, line) of what the ranks of the second print.
+        first: one launch; each launcher has a session of its own, so that the end of one launch is not the end of the
+            other.
+        second: the other.
 
     Raises:
         LauncherError: one launcher could not start ranks at all.
@@ -38,8 +32,8 @@ def supervise_pair(
     """
     with contextlib.ExitStack() as stack, selectors.DefaultSelector() as both:
         launches = [
-            stack.enter_context(open_launch(*first, on_progress, None)),
-            stack.enter_context(open_launch(*second, on_progress, on_output)),
+            stack.enter_context(open_launch(side.launcher(), _taking_turns(plan), side.on_progress, side.on_output))
+            for plan, side in (first, second)
         ]
         turnstile = Turnstile(launches, random.SystemRandom().shuffle)
         for launch in launches:
@@ -54,7 +48,17 @@ def supervise_pair(
                 launch.finish()
                 records[launch] = launch.record()
                 turnstile.leave(launch)
-    return records.get(launches[0]), records.get(launches[1])
+    found = [_alone_at_its_turn(records.get(launch)) for launch in launches]
+    return found[0], found[1]
+
+
+def _taking_turns(plan: LaunchPlan) -> LaunchPlan:
+    return replace(plan, work=replace(plan.expect(Ranks), takes_turns=True))
+
+
+def _alone_at_its_turn(record: LaunchRecord | None) -> LaunchRecord | None:
+    """To each group the other one is foreign work, which says nothing about the machine."""
+    return record and replace(record, foreign_cores=None, foreign_wanted=None, crowding=None)
 
 
 class Turnstile:

@@ -27,6 +27,7 @@ from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.plan import LaunchPlan
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.wire import TURN_REQUEST, RankEvent, variables_to_wire
+from pytest_distbench.records.work import Ranks
 
 VICTIM_GRACE_S = 0.5
 """How long the other ranks may still report after one has failed."""
@@ -89,7 +90,7 @@ def open_launch(
     stored = replace(plan, variables=variables_to_wire(plan.variables))
     plan.files.plan.write_bytes(msgspec.json.encode(stored))
     with selectors.DefaultSelector() as selector:
-        channel = ControlChannel(plan.files, selector, processes=plan.processes, attached=plan.attached)
+        channel = ControlChannel(plan.files, selector, processes=plan.processes, attached=plan.expect(Ranks).attached)
         follower = LogFollower(plan, on_output) if on_output is not None else None
         try:
             launch = Supervised(launcher, plan, selector, channel, on_progress, follower)
@@ -154,8 +155,8 @@ class Supervised:
 
     def wait(self) -> None:
         """Listen until all ranks have ended or one must not go on."""
-        if self.plan.attached is not None:
-            self._wait_attached(self.plan.attached)
+        if (attached := self.plan.expect(Ranks).attached) is not None:
+            self._wait_attached(attached)
         else:
             self._listen()
 

@@ -30,26 +30,23 @@ def settle(plan: LaunchPlan) -> LaunchPlan:
     """
     work = plan.files.work
     work.mkdir(exist_ok=True)
-    if plan.mirrored:
-        with os.scandir(plan.mirrored) as entries:
+    place = plan.workplace
+    working_dir = work if place.is_mirrored else Path(plan.fill(place.folder))
+    if place.is_mirrored:
+        with os.scandir(place.folder) as entries:
             for entry in entries:
                 (work / entry.name).symlink_to(entry.path)
     plan.files.began.touch()
-    working_dir = Path(plan.fill(plan.working_dir)) if plan.working_dir else work
-    if working_dir != work and "{" in plan.working_dir:
+    if working_dir != work and "{" in place.folder:
         working_dir = _make(working_dir.resolve(), work.resolve())
-    own = {name: plan.fill(value) for name, value in plan.own_variables.items()}
+    own = {name: plan.fill(value) for name, value in place.variables.items()}
     settled = replace(
         plan,
-        body=replace(
-            plan.body,
-            arguments=[plan.fill(argument) for argument in plan.body.arguments],
-            command=[plan.fill(word) for word in plan.body.command],
-        ),
+        work=plan.work.with_words(plan.fill),
+        workplace=replace(place, variables={}),
         working_dir=str(working_dir),
         variables={**plan.variables, **own},
         python_path=[*filter(None, own.get("PYTHONPATH", "").split(os.pathsep)), *plan.python_path],
-        own_variables={},
     )
     note_before(settled)
     return settled
@@ -136,7 +133,7 @@ def watched_folder(plan: LaunchPlan) -> Path | None:
 
     That is the folder that is linked into its own, or the one in which the test wants it to run.
     """
-    if not plan.body.is_script:
+    if not plan.work.is_program:
         return None
-    folder = Path(plan.mirrored or plan.working_dir)
+    folder = Path(plan.workplace.folder if plan.workplace.is_mirrored else plan.working_dir)
     return None if folder.is_relative_to(plan.directory) else folder

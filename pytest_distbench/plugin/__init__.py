@@ -256,9 +256,8 @@ def _duration(config: pytest.Config, items: list[pytest.Item]) -> str:
 def _awaited(item: pytest.Item) -> Awaited:
     """A test that will be measured, and with how many launches."""
     from pytest_distbench.judging.update_policy import only_judges
+    from pytest_distbench.launch.kinds import ELASTIC_OPEN_S
     from pytest_distbench.plugin.markers import requirement
-    from pytest_distbench.records.case import CaseKey
-    from pytest_distbench.run.loop import ELASTIC_OPEN_S
     from pytest_distbench.store.estimate import Awaited
 
     settings, (test, case_id) = settings_for(item), test_and_id(item)
@@ -266,7 +265,7 @@ def _awaited(item: pytest.Item) -> Awaited:
     fixtures = getattr(item, "fixturenames", ())
     is_elastic, is_alone = not _ELASTIC.isdisjoint(fixtures), settings.against is None or "elastic_pool" in fixtures
     if settings.update is not None:
-        entries = session_for(item).store.entries(test, wanted=lambda key: case_id in CaseKey.parse(key).test_ids)
+        entries = session_for(item).store.entries(test, test_ids=[case_id])
         if not only_judges(settings.update, next(iter(entries.values()), None)):
             launches = settings.update_launches
     return Awaited(
@@ -328,7 +327,7 @@ def distbench(request: pytest.FixtureRequest, world_size: int, distbench_backend
     progress.begin(node.name, _name_of(node))
 
     def record(result: CaseResult) -> None:
-        cases[str(result.case.key)] = result
+        cases[result.case.key] = result
 
     command = rerun_command(config, node)
     made = node.stash[_MADE] = Distbench(
@@ -449,7 +448,7 @@ def pytest_runtest_makereport(
         told = _store_cases(item.config, report, list(cases.values()))
         told = [replace(case, test_outcome=report.outcome) for case in told]
         carry.attach_cases(report, told)
-        carry.attach_numbers(item, report, told, case_id=test_and_id(item)[1])
+        carry.attach_numbers(item, report, told)
         cases.clear()
     return report
 

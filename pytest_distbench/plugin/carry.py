@@ -65,14 +65,14 @@ def attach_cases(report: pytest.TestReport, cases: Sequence[CaseResult]) -> None
     setattr(report, CASES_ATTRIBUTE, [msgspec.json.encode(case).decode() for case in cases])
 
 
-def attach_numbers(item: pytest.Item, report: pytest.TestReport, cases: Sequence[CaseResult], *, case_id: str) -> None:
+def attach_numbers(item: pytest.Item, report: pytest.TestReport, cases: Sequence[CaseResult]) -> None:
     """Put the numbers of a test where reports of other tools look for them.
 
     JUnit and JSON files are written from the report of the teardown, which gets what the item has then.
     """
     from pytest_distbench.report.formats.properties import number_properties
 
-    found = number_properties(cases, case_id)
+    found = number_properties(cases)
     item.user_properties += found
     report.user_properties += found
 

@@ -20,12 +20,12 @@ from pytest_distbench.machine import hardware
 from pytest_distbench.plugin.arguments import Arguments
 from pytest_distbench.plugin.fixtures import Distbench
 from pytest_distbench.plugin.runs import Run
-from pytest_distbench.plugin.workload import Wanted
+from pytest_distbench.plugin.workload import Options, Wanted, Workload
 from pytest_distbench.records.elastic import Change, Cycle, ElasticJob, MembershipPlan
 from pytest_distbench.records.metric import as_scalar
 from pytest_distbench.records.reader import Reader
 from pytest_distbench.records.record import AnyRecord, Number, replace
-from pytest_distbench.run.request import LaunchRequest
+from pytest_distbench.records.work import Job, Task
 from pytest_distbench.run.settings import Settings
 
 if TYPE_CHECKING:
@@ -115,45 +115,36 @@ class Elastic:
             Regression, BeyondBound, Unaccepted, MissingBaseline: as of ``distbench.run``.
         """
         given = self._distbench.arguments("elastic")
-        self._distbench.skip_without_clocks("an elastic job is measured by the clock")
+        self._distbench.ask.check_kind(given, Job)
         job = self._job(given, nodes, plan, start, ends_after, checkpoint_every, hold, engine, timers)
         job = replace(job, cores=check_room(given, self._settings, job.most, "nodes", oversubscribed=oversubscribed))
-        if self._settings.attach is not None:
-            given.refuse("--distbench-attach needs ranks of one group, and those of an elastic job come and go")
-        launched, request = self._distbench.ask.run(
-            given,
-            Wanted(
-                body=body,
-                module=module,
-                params=params,
-                args=args,
-                cwd=cwd,
-                env=env,
-                read=read if read is not None else {},
-                makes_group=True,
-                seeds=(given.seed("seed", seed),),
-                argument="body",
-            ),
-            world_size=None,
-            launches=launches,
-            timeout=timeout,
-            tolerance=tolerance,
-            name=name,
+        wanted = Wanted(
+            body=body,
+            module=module,
+            params=params,
+            args=args,
+            cwd=cwd,
+            env=env,
+            read=read,
+            seeds=(given.seed("seed", seed),),
         )
-        if "elastic" in request.case.params:
-            given.refuse("params holds 'elastic', which is what the job itself is stored under: give it another name")
-        if (lines := _steps(given, steps, launched, job)) is not None:
+        found = self._distbench.ask.workload(given, wanted)
+        if not isinstance(found.work, Task):
+            given.refuse(
+                "a command starts its processes itself; an elastic job is a function or a script below torchrun"
+            )
+        if (lines := _steps(given, steps, found, job)) is not None:
             job = replace(job, steps=lines, checkpoint_every=None if checkpoint_every is None else job.checkpoint_every)
+        if "elastic" in found.identity:
+            given.refuse("params holds 'elastic', which is what the job itself is stored under: give it another name")
         print(f"elastic{name and ' '}{name}: {job}")
-        case = replace(
-            request.case,
-            key=replace(request.case.key, launcher=job.launcher),
-            world_size=job.most,
-            params={**request.case.params, "elastic": _identity(job)},
+        found = dataclasses.replace(
+            found,
+            work=Job(body=found.work.body, params=found.work.params, seeds=found.work.seeds, job=job),
+            identity={**found.identity, "elastic": _identity(job)},
         )
-        return self._distbench.run_request(
-            dataclasses.replace(launched, world_size=job.most, elastic=job), dataclasses.replace(request, case=case)
-        )
+        options = Options(launches=launches, timeout=timeout, tolerance=tolerance, name=name)
+        return self._distbench.run_request(*self._distbench.ask.launch(given, found, options, world_size=job.most))
 
     def _job(
         self,
@@ -194,20 +185,17 @@ class Elastic:
         return job
 
 
-def _steps(given: Arguments, steps: object, launched: LaunchRequest, job: ElasticJob) -> Reader | None:
+def _steps(given: Arguments, steps: object, found: Workload, job: ElasticJob) -> Reader | None:
     """Which lines of a script are steps.
 
     Raises:
         Misuse: it does not say, or says so of what is none.
     """
-    body = launched.body
-    if body.command:
-        given.refuse("a command starts its processes itself; an elastic job is a function or a script below torchrun")
-    if not body.is_script:
+    if not found.work.is_program:
         for name, wanted in (
             ("steps", steps is not None),
-            ("env", launched.workplace.variables),
-            ("read", launched.read),
+            ("env", found.workplace.variables),
+            ("read", found.read),
         ):
             if wanted:
                 given.refuse(f"{name}= is for scripts: a function tells of its steps and numbers itself")

@@ -29,17 +29,19 @@ from pytest_distbench.plugin.replay import BODY as REPLAY_BODY
 from pytest_distbench.plugin.replay import replay_params
 from pytest_distbench.plugin.requests import RequestMaker
 from pytest_distbench.plugin.runs import Run
-from pytest_distbench.plugin.workload import Wanted, wanted_function
+from pytest_distbench.plugin.workload import Options, Wanted, Workload
 from pytest_distbench.records.bound_text import BoundValue
-from pytest_distbench.records.case import CaseKey
+from pytest_distbench.records.case import Case
 from pytest_distbench.records.fingerprint import Fingerprint
 from pytest_distbench.records.kinds import METRIC_KINDS
 from pytest_distbench.records.metric import Measurement, Scalar
 from pytest_distbench.records.options import FAKE
+from pytest_distbench.records.plan import LaunchRequest
 from pytest_distbench.records.reader import Reader
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import CaseResult
 from pytest_distbench.records.wire import XFAILED
+from pytest_distbench.records.work import Work
 from pytest_distbench.report.texts.case_text import lost_text
 from pytest_distbench.report.texts.escape import escape
 from pytest_distbench.report.texts.explain import explanation, headline
@@ -47,7 +49,7 @@ from pytest_distbench.report.texts.launch_text import remark_lines
 from pytest_distbench.run.derived import DerivedNumbers, GivenNumbers
 from pytest_distbench.run.loop import Session
 from pytest_distbench.run.references import Nothing
-from pytest_distbench.run.request import CaseRequest, LaunchRequest
+from pytest_distbench.run.request import CaseRequest
 from pytest_distbench.run.samples import SampleFailed, Samples
 from pytest_distbench.units import why_impossible
 
@@ -65,7 +67,7 @@ _CAUGHT = (
 )
 
 REPLAY_OPTIONS = ("world_size", "launches", "timeout", "tolerance", "name")
-"""What :meth:`Distbench.replay` hands on."""
+"""What :meth:`Distbench.replay` and :meth:`Distbench.run_work` hand on."""
 
 _FAILURES = {
     "launch": LaunchFailed,
@@ -106,10 +108,16 @@ class Distbench:
         self._record = record
         self._command = command
         self._lend_terminal = lend_terminal
-        self.ask = RequestMaker(session.settings, node, world_size=world_size, backend=backend)
+        self.ask = RequestMaker(
+            session.settings,
+            node,
+            world_size=world_size,
+            backend=backend,
+            around=lambda request: session.launching.surroundings.conditions(request),
+        )
         self._runs: list[Run] = []
         self._checks = 0
-        self._used: set[CaseKey] = set()
+        self._used: list[Case] = []
         self._told: Failure | None = None
         self._measured: dict[Samples, tuple[CaseRequest, int]] = {}
 
@@ -166,49 +174,38 @@ class Distbench:
             MissingBaseline: there is none, and the policy is ``fail``.
             Misuse: an argument cannot be used, or the body or its parameters cannot be handed to the ranks.
         """
-        return self.run_wanted(
-            self.arguments("distbench.run"),
-            Wanted(
-                body=body,
-                module=module,
-                params=params,
-                args=args,
-                cwd=cwd,
-                env=env,
-                read={} if read is None else read,
-                makes_group=makes_group,
-                seeds=seeds,
-                argument="body",
-            ),
-            world_size=world_size,
-            launches=launches,
-            timeout=timeout,
-            tolerance=tolerance,
-            name=name,
+        wanted = Wanted(
+            body=body,
+            module=module,
+            params=params,
+            args=args,
+            cwd=cwd,
+            env=env,
+            read=read,
+            makes_group=makes_group,
+            seeds=seeds,
         )
+        options = Options(world_size=world_size, launches=launches, timeout=timeout, tolerance=tolerance, name=name)
+        return self.run_wanted(self.arguments("distbench.run"), wanted, options)
 
-    def run_wanted(
-        self,
-        given: Arguments,
-        wanted: Wanted,
-        *,
-        world_size: int | None = None,
-        launches: int | None = None,
-        timeout: float | None = None,
-        tolerance: float | Mapping[str, float] | None = None,
-        name: str = "",
-    ) -> Run:
+    def run_wanted(self, given: Arguments, wanted: Wanted, options: Options) -> Run:
         """As :meth:`run`, for what another call of the test wants, whose name errors have."""
-        launched, request = self.ask.run(
-            given,
-            wanted,
-            world_size=world_size,
-            launches=launches,
-            timeout=timeout,
-            tolerance=tolerance,
-            name=name,
-        )
-        return self.run_request(launched, request)
+        return self.run_request(*self.ask.run(given, wanted, options))
+
+    def run_work(self, call: str, work: Work, *, identity: Mapping[str, Any], **options: Any) -> Run:
+        """As :meth:`run`, for a kind of launch that was added to ``LAUNCH_KINDS``.
+
+        Args:
+            call: what errors name.
+            work: what to launch.
+            identity: JSON-able: what defines the case.
+            options: as for :meth:`run`: world_size, launches, timeout, tolerance, name.
+        """
+        given = self.arguments(call)
+        given.options(options, REPLAY_OPTIONS)
+        found = Workload(work=work, identity=self.ask.identity(given, identity))
+        ranks = given.ranks(options, self.world_size)
+        return self.run_request(*self.ask.launch(given, found, Options(**options), world_size=ranks))
 
     def run_request(self, launched: LaunchRequest, request: CaseRequest) -> Run:
         """As :meth:`run`, for what :attr:`ask` has made of its arguments."""
@@ -259,26 +256,20 @@ class Distbench:
         measured runs of the test.
         """
         given = self.arguments("distbench.measure")
-        launched, request = self.ask.run(
-            given,
-            Wanted(
-                body=body,
-                module=module,
-                params=params,
-                args=args,
-                cwd=cwd,
-                env=env,
-                read={} if read is None else read,
-                makes_group=makes_group,
-                seeds=seeds,
-                argument="body",
-            ),
-            world_size=world_size,
-            launches=launches,
-            timeout=timeout,
-            tolerance=None,
-            name="measure" if isinstance(name, str) and not name else name,
+        wanted = Wanted(
+            body=body,
+            module=module,
+            params=params,
+            args=args,
+            cwd=cwd,
+            env=env,
+            read=read,
+            makes_group=makes_group,
+            seeds=seeds,
         )
+        called = "measure" if isinstance(name, str) and not name else name
+        options = Options(world_size=world_size, launches=launches, timeout=timeout, name=called)
+        launched, request = self.ask.run(given, wanted, options)
         samples = self._session.samples(launched)
         self._measured[samples] = request, 1 if self._session.settings.attach is not None else request.launches
         with self._lend_terminal():
@@ -311,26 +302,18 @@ class Distbench:
         self._checks += 1
         self.skip_without_clocks("distbench.check looks at values")
         given = self.arguments("distbench.check")
-        launched, request = self.ask.run(
-            given,
-            Wanted(
-                body=body,
-                module=module,
-                params=params,
-                args=args,
-                cwd=cwd,
-                env=env,
-                read={},
-                makes_group=makes_group,
-                seeds=seeds,
-                argument="body",
-            ),
-            world_size=world_size,
-            launches=1,
-            timeout=timeout,
-            tolerance=None,
-            name=f"check{self._checks}",
+        wanted = Wanted(
+            body=body,
+            module=module,
+            params=params,
+            args=args,
+            cwd=cwd,
+            env=env,
+            makes_group=makes_group,
+            seeds=seeds,
         )
+        options = Options(world_size=world_size, launches=1, timeout=timeout, name=f"check{self._checks}")
+        launched, request = self.ask.run(given, wanted, options)
         samples = self._session.launches_of(launched)
         reference = Nothing(request)
         with self._lend_terminal():
@@ -388,10 +371,9 @@ class Distbench:
         if tolerance is not None and METRIC_KINDS[metric.better].rule == "exact":
             given.refuse(f"tolerance={show(tolerance)} has no effect with better={better!r}: it is equal or not")
         samples = self._derived_samples(given, metric, values, of)
-        request = self.ask.case(
+        request = self.ask.derived(
             given,
-            label=metric.key,
-            world_size=self.world_size,
+            metric=metric.key,
             identity=self.ask.identity(given, params),
             launches=None if callable(values) else int(samples.most),
             tolerance=None if tolerance is None else given.fraction("tolerance", tolerance),
@@ -442,8 +424,8 @@ class Distbench:
             "warmup": given.whole("warmup", warmup, least=1, most=MOST_ITERATIONS),
             "iterations": given.whole("iterations", iterations, least=1, most=MOST_ITERATIONS),
         }
-        wanted = wanted_function(REPLAY_BODY, params=params)
-        return self.run_wanted(given, wanted, **{"name": "replay", **options})
+        wanted = Wanted(body=REPLAY_BODY, params=params)
+        return self.run_wanted(given, wanted, Options(**{"name": "replay", **options}))
 
     def arguments(self, call: str) -> Arguments:
         """What checks the arguments of a call in this test."""
@@ -569,7 +551,7 @@ class Distbench:
         conclusion = conclude(result, self._session.settings.policy, stood_down="xfailed" if xfailed else "skipped")
         result = replace(result, outcome=conclusion.outcome, headline=headline(result, conclusion))
         self._record(result)
-        self._used.add(result.case.key)
+        self._used.append(result.case)
         self._end_test(result, conclusion)
         for line in remark_lines(result.launches):
             self._node.warn(DistbenchWarning(escape(line)))

@@ -58,7 +58,7 @@ def write_history(config: pytest.Config, settings: Settings, ran: Iterable[Passe
         tests, start_s = dict(known.tests), 0.0
         for test in ran:
             first = test.cases[0]
-            name = name_in_history(first.nodeid, first.case.key.backend, settings.launcher)
+            name = name_in_history(first.nodeid, first.case.conditions.backend, settings.launcher)
             starts = [launch.phases.get("launcher", 0.0) for case in test.cases for launch in case.launches]
             start_s = max([start_s, *starts])
             tests[name] = _took(settings, tests.pop(name, None), test.cases, test.seconds - sum(starts))
@@ -123,7 +123,7 @@ def _took(settings: Settings, before: Took | None, cases: Sequence[CaseResult], 
         once += wall_s
         more += max(wall_s, SPACING_S) if wall_s and is_restless(last) else wall_s
         if any(verdict.is_noisy for verdict in case.verdicts):
-            is_elastic = last.elastic is not None or last.pool is not None
+            is_elastic = bool(case.case.conditions.engine)
             fewest = max(fewest, ELASTIC_BASELINE_LAUNCHES if is_elastic else FEWEST_LAUNCHES)
             scatters = scatters or not is_elastic
     return Took(launch_s=round(once, 2), more_s=round(more, 2), fewest=fewest, scatters=scatters, runs=runs)

@@ -16,8 +16,8 @@ from types import FunctionType, MethodType
 from typing import Any, cast
 
 from pytest_distbench.errors import BodyError, show
-from pytest_distbench.records.plan import BodyReference
 from pytest_distbench.records.wire import can_be_written
+from pytest_distbench.records.work import BodyReference
 
 
 def locate(body: object, *, beside: Path, argument: str = "body") -> BodyReference:
@@ -53,8 +53,8 @@ def locate(body: object, *, beside: Path, argument: str = "body") -> BodyReferen
     )
 
 
-def locate_command(words: Sequence[object], path: str, *, beside: Path) -> BodyReference:
-    """Check that a command can be started.
+def locate_command(words: Sequence[object], path: str, *, beside: Path) -> list[str]:
+    """The words of a command as text, once it is sure that it can be started.
 
     Args:
         words: of the command line, the program first; texts, numbers and paths.
@@ -75,7 +75,7 @@ def locate_command(words: Sequence[object], path: str, *, beside: Path) -> BodyR
     program = str(Path(beside, command[0])) if os.sep in command[0] else command[0]
     if shutil.which(program, path=path) is None:
         raise BodyError(_why_not_a_program(command[0], Path(program)))
-    return BodyReference(file="", command=command)
+    return command
 
 
 def _why_not_a_program(word: str, path: Path) -> str:

@@ -31,6 +31,16 @@ def full_name(item: pytest.Item) -> str:
     return f"{path.as_posix()}::{item.nodeid.partition('::')[2]}"
 
 
+def family_of(item: pytest.Item, case_id: str) -> str:
+    """The id of a case without its world size: the same for all sizes that its test runs with."""
+    callspec = getattr(item, "callspec", None)
+    size = item.stash.get(RANKS, None) or (callspec.params.get("world_size") if callspec is not None else None)
+    parts = case_id.split("-")
+    if (part := f"ws{size}") in parts:
+        parts.remove(part)
+    return "-".join(parts)
+
+
 def test_and_id(item: pytest.Item) -> tuple[str, str]:
     """A test's name taken apart: ``("suites/test_a.py::test_b", "ws4")``. Brackets in folders and ids do not matter.
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any, get_args
 
@@ -11,11 +10,11 @@ from pytest_distbench.plugin.arguments import Arguments
 from pytest_distbench.plugin.elastic_job import MOST_NODES, check_room, ends_after_steps, usable_engine
 from pytest_distbench.plugin.fixtures import Distbench
 from pytest_distbench.plugin.runs import Run
-from pytest_distbench.plugin.workload import Workload, wanted_function
+from pytest_distbench.plugin.workload import Options, Wanted, Workload
 from pytest_distbench.records.elastic import ElasticJob
-from pytest_distbench.records.plan import Work
-from pytest_distbench.records.pool import SERVING, Compute, Demand, Policy, Pool, PoolJob, Serving
+from pytest_distbench.records.pool import SERVING, Compute, Demand, Policy, PoolJob, Serving, Sharing
 from pytest_distbench.records.record import replace
+from pytest_distbench.records.work import Pool, Task
 from pytest_distbench.run.pool_request import WantedJob, WantedServing
 from pytest_distbench.run.settings import Settings
 from pytest_distbench.units import as_float
@@ -73,9 +72,9 @@ class ElasticPool:
             Regression, BeyondBound, Unaccepted, MissingBaseline: as of ``distbench.run``.
         """
         given = self._distbench.arguments("elastic_pool")
-        self._distbench.skip_without_clocks("a pool is measured by the clock")
+        self._distbench.ask.check_kind(given, Pool)
         wanted = self._check_jobs(given, jobs)
-        pool = Pool(
+        pool = Sharing(
             slots=given.whole("slots", slots, least=1, most=MOST_NODES),
             policy=given.choice("policy", policy, get_args(Policy)),  # type: ignore[arg-type] # it is one of them
             jobs=_pool_jobs(given, wanted, policy, checkpoint_every, engine, timers, has_serving=serving is not None),
@@ -86,36 +85,18 @@ class ElasticPool:
         pool = replace(
             pool, cores=check_room(given, self._settings, pool.slots, "slots", oversubscribed=oversubscribed)
         )
-        if self._settings.attach is not None:
-            given.refuse("--distbench-attach needs ranks of one group, and a pool has many that come and go")
         works = {job.name: self._workload(given, job.body, job.params, _seed(given, job)) for job in wanted}
         if serving is not None:
             works[SERVING] = self._workload(given, serving.body, serving.params, 0)
-        launched, request = self._distbench.ask.run(
-            given,
-            wanted_function(wanted[0].body, params=wanted[0].params, seeds=(wanted[0].seed,)),
-            world_size=None,
-            launches=launches,
-            timeout=timeout,
-            tolerance=tolerance,
-            name=name,
-        )
         print(f"elastic_pool{name and ' '}{name}: {pool}")
-        case = replace(
-            request.case,
-            key=replace(request.case.key, launcher=pool.jobs[0].job.launcher),
-            world_size=pool.slots,
-            params=_identity(pool, works),
-        )
-        return self._distbench.run_request(
-            dataclasses.replace(
-                launched,
-                world_size=pool.slots,
-                pool=pool,
-                works={name: Work(body=w.body, params=w.params, seeds=list(w.seeds)) for name, w in works.items()},
-            ),
-            dataclasses.replace(request, case=case),
-        )
+        tasks = {
+            owner: Task(body=work.body, params=work.params, seeds=work.seeds)
+            for owner, found in works.items()
+            if isinstance(work := found.work, Task)
+        }
+        found = Workload(work=Pool(sharing=pool, tasks=tasks), identity=_identity(pool, works))
+        options = Options(launches=launches, timeout=timeout, tolerance=tolerance, name=name)
+        return self._distbench.run_request(*self._distbench.ask.launch(given, found, options, world_size=pool.slots))
 
     def _check_jobs(self, given: Arguments, jobs: object) -> list[WantedJob]:
         listed = [jobs] if isinstance(jobs, WantedJob) else jobs
@@ -129,8 +110,8 @@ class ElasticPool:
         return list(listed)
 
     def _workload(self, given: Arguments, body: object, params: Mapping[str, Any] | None, seed: int) -> Workload:
-        found = self._distbench.ask.workload(given, wanted_function(body, params=params, seeds=(seed,)))
-        if found.body.is_script or found.body.command:
+        found = self._distbench.ask.workload(given, Wanted(body=body, params=params, seeds=(seed,)))
+        if found.work.is_program:
             given.refuse(f"{show(body)}: wanted a function, or 'file.py::function'")
         return found
 
@@ -206,7 +187,7 @@ def _serving(given: Arguments, wanted: object, policy: Policy) -> Serving:
     return Serving(demand=demand, per_replica=per_replica, seed=given.seed("serving: seed", wanted.seed))
 
 
-def _check_pool(given: Arguments, pool: Pool) -> None:
+def _check_pool(given: Arguments, pool: Sharing) -> None:
     """Refuse what could never be."""
     for job in pool.jobs:
         if job.job.least > pool.slots:
@@ -225,7 +206,7 @@ def _check_pool(given: Arguments, pool: Pool) -> None:
         )
 
 
-def _identity(pool: Pool, works: Mapping[str, Workload]) -> dict[str, Any]:
+def _identity(pool: Sharing, works: Mapping[str, Workload]) -> dict[str, Any]:
     """What defines a run: numbers of two policies, pools, engines or workloads are never compared."""
     first = pool.jobs[0].job
     return {

@@ -164,7 +164,7 @@ def _replay(rounds_s: Sequence[float]) -> Callable[[], float]:
 
 def _benchmark(result: CaseResult, verdict: Verdict, measured: Sequence[Measurement]) -> Benchmark:
     case, environment = result.case, result.environment
-    test = f"{case.test}[{case.key.case_id}]" if case.key.case_id else case.test
+    test = f"{case.test}[{case.name}]" if case.name else case.test
     fullname = f"{test}:{verdict.metric}"
     rounds_s = [m.value for m in measured if m.value is not None]
     scalars = {name: value for name, value in case.params.items() if isinstance(value, bool | int | float | str)}
@@ -172,13 +172,13 @@ def _benchmark(result: CaseResult, verdict: Verdict, measured: Sequence[Measurem
         name=fullname.rpartition("::")[2],
         fullname=fullname,
         group=test,
-        param=f"{case.key.case_id}:{verdict.metric}",
+        param=f"{case.name}:{verdict.metric}",
         params={**scalars, **verdict.at, "world_size": case.world_size, "metric": verdict.name},
         rounds_s=rounds_s,
         extra_info={
             "world_size": case.world_size,
-            "backend": case.key.backend,
-            "launcher": case.key.launcher,
+            "backend": case.conditions.backend,
+            "launcher": case.conditions.launcher,
             "device": environment.device,
             "platform": environment.platform,
             "software": environment.software,

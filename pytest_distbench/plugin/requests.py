@@ -3,28 +3,34 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
 import pytest
 
 from pytest_distbench.errors import BodyError
 from pytest_distbench.judging.terms import Terms
-from pytest_distbench.launch.command import COMMAND
+from pytest_distbench.launch.kinds import LAUNCH_KINDS, kind_of
 from pytest_distbench.machine import hardware
 from pytest_distbench.machine.secrets import mask_secrets
 from pytest_distbench.plugin.arguments import Arguments
 from pytest_distbench.plugin.identity import places_of
 from pytest_distbench.plugin.locate import json_able
 from pytest_distbench.plugin.markers import requirement
-from pytest_distbench.plugin.names import full_name, test_and_id
-from pytest_distbench.plugin.workload import Wanted, Workload, make_workload
+from pytest_distbench.plugin.names import family_of, full_name, test_and_id
+from pytest_distbench.plugin.workload import Options, Wanted, Workload, make_workload
 from pytest_distbench.records.bound_text import AskedBound
-from pytest_distbench.records.case import Case, CaseKey
+from pytest_distbench.records.case import Case, Conditions
 from pytest_distbench.records.choices import LONGEST_TIMEOUT_S, MOST_LAUNCHES
 from pytest_distbench.records.options import FAKE
-from pytest_distbench.run.request import CaseRequest, LaunchRequest
+from pytest_distbench.records.plan import LaunchRequest
+from pytest_distbench.records.record import replace
+from pytest_distbench.records.work import Ranks, Work
+from pytest_distbench.run.request import CaseRequest
 from pytest_distbench.run.settings import Settings
+
+ATTACHED_TIMEOUT_S = 7 * 86400.0
+"""For a rank in a debugger: nobody waits for it but its user."""
 
 
 class RequestMaker:
@@ -37,82 +43,132 @@ class RequestMaker:
         node: the test.
         world_size: ranks of its process groups.
         backend: of its process groups.
+        around: what happens around a launch, as far as it makes another case of it.
 
     Attributes:
         bounds: that its marker sets; each is for whichever of its cases measures the metric.
         only_structure: clocks and values mean nothing: the backend is ``fake``.
     """
 
-    def __init__(self, settings: Settings, node: pytest.Item, *, world_size: int, backend: str) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        node: pytest.Item,
+        *,
+        world_size: int,
+        backend: str,
+        around: Callable[[LaunchRequest], dict[str, str]],
+    ) -> None:
         self._settings = settings
         self._node = node
         self._world_size = world_size
         self._backend = backend
         self._device: Literal["cpu", "cuda"] = "cuda" if settings.gpu else "cpu"
         self._wanted = requirement(node.iter_markers())
-        self._names: set[str] = set()
+        self._labels: set[str] = set()
+        self._around = around
         self.only_structure = settings.fake_rank is not None
         given = {} if self.only_structure else self._wanted.bounds or {}
         self.bounds = tuple(AskedBound(metric, value, f"marker of {node.name}") for metric, value in given.items())
         self._places = places_of(node.config)
 
-    def run(
-        self,
-        given: Arguments,
-        wanted: Wanted,
-        *,
-        world_size: int | None,
-        launches: int | None,
-        timeout: float | None,
-        tolerance: object,
-        name: str,
-    ) -> tuple[LaunchRequest, CaseRequest]:
+    def run(self, given: Arguments, wanted: Wanted, options: Options) -> tuple[LaunchRequest, CaseRequest]:
         """What to launch, and how to judge it.
 
         Raises:
             Misuse: an argument cannot be used.
         """
-        workload = self.workload(given, wanted)
-        if workload.body.command and self.only_structure:
-            pytest.skip(f"not run: a command starts its processes itself, and the {FAKE} backend needs a rank of ours")
-        if workload.body.command and self._settings.attach is not None:
-            given.refuse("--distbench-attach needs ranks of ours, and a command starts its processes itself")
-        label = given.text("name", name, may_be_empty=True, without="@")
+        found = self.workload(given, wanted)
         ranks = self._world_size
-        if world_size is not None:
-            ranks = given.whole("world_size", world_size, least=1)
-            label += f"@ws{ranks}"
+        if options.world_size is not None:
+            ranks = given.whole("world_size", options.world_size, least=1)
             if ranks > self._settings.largest:
                 pytest.skip(f"not run: needs {ranks} ranks, {self._settings.largest} given")
-        outputs = 1 if workload.body.command else ranks
-        for name_read, reader in workload.read.items():
+        if isinstance(found.work, Ranks):
+            work = replace(found.work, stands_for=self._stands_for(ranks), attached=self._settings.attach)
+            found = dataclasses.replace(found, work=work)
+        return self.launch(given, found, options, world_size=ranks)
+
+    def launch(
+        self, given: Arguments, found: Workload, options: Options, *, world_size: int
+    ) -> tuple[LaunchRequest, CaseRequest]:
+        """As :meth:`run`, for what was found and checked already, of whatever kind.
+
+        Args:
+            given: the arguments of the call.
+            found: what to launch.
+            options: of the call.
+            world_size: ranks, or the most nodes or slots.
+        """
+        work, kind = found.work, kind_of(found.work)
+        self.check_kind(given, type(work))
+        outputs = work.outputs(world_size)
+        for name_read, reader in found.read.items():
             if reader.rank != "all" and reader.rank >= outputs:
-                of = "a command has one output, rank=0" if workload.body.command else f"there are {ranks} ranks"
+                of = f"there are {outputs} ranks" if outputs == world_size else f"a {work.kind} has one output, rank=0"
                 given.refuse(f"read[{name_read!r}]: rank={reader.rank}, and {of}")
-        request = self.case(
-            given,
-            label=label,
-            world_size=ranks,
-            identity=workload.identity,
-            launches=launches,
-            tolerance=None if tolerance is None else given.tolerance(tolerance),
-            launcher=COMMAND if workload.body.command else "",
-        )
+        timeout = options.timeout
         seconds = None if timeout is None else given.number("timeout", timeout, above=0.0, most=LONGEST_TIMEOUT_S)
+        seconds = seconds or self._wanted.timeout_s or self._settings.timeout_s
         launched = LaunchRequest(
-            title=request.case.folder,
-            body=workload.body,
-            params=workload.params,
-            workplace=workload.workplace,
-            read=workload.read,
-            seeds=workload.seeds,
-            world_size=ranks,
+            work=work,  # type: ignore[arg-type] # or of a kind that was added
+            workplace=found.workplace,
+            read=found.read,
+            world_size=world_size,
             backend=self._backend,
             device=self._device,
-            timeout_s=seconds or self._wanted.timeout_s or self._settings.timeout_s,
-            stands_for=self._stands_for(ranks),
+            timeout_s=seconds if self._settings.attach is None else ATTACHED_TIMEOUT_S,
         )
-        return launched, request
+        request = self.case(
+            given,
+            run=given.text("name", options.name, may_be_empty=True, without="@"),
+            names_size=options.world_size is not None,
+            conditions=Conditions(
+                kind=work.kind,
+                world_size=world_size,
+                backend=self._backend,
+                launcher=kind.launcher(work, self._settings.launcher),
+                engine=work.engine,
+                fake_rank=work.stands_for,
+                around=self._around(launched),
+            ),
+            identity=found.identity,
+            launches=options.launches,
+            tolerance=None if options.tolerance is None else given.tolerance(options.tolerance),
+        )
+        return replace(launched, title=request.case.folder), request
+
+    def derived(
+        self,
+        given: Arguments,
+        *,
+        metric: str,
+        identity: dict[str, Any],
+        launches: int | None,
+        tolerance: float | None,
+    ) -> CaseRequest:
+        """How to judge a number that is made of other cases, with the test's own ranks."""
+        conditions = Conditions(
+            world_size=self._world_size,
+            backend=self._backend,
+            launcher=self._settings.launcher,
+            fake_rank=self._stands_for(self._world_size),
+        )
+        return self.case(
+            given, run=metric, conditions=conditions, identity=identity, launches=launches, tolerance=tolerance
+        )
+
+    def check_kind(self, given: Arguments, kind: type[Work]) -> None:
+        """Refuse a kind of launch, or skip the test, where what the run wants of its ranks cannot be.
+
+        Raises:
+            Misuse: one of its ranks was to have the terminal, and it has none.
+        """
+        if why := LAUNCH_KINDS[kind].why_no_ranks:
+            if self.only_structure:
+                pytest.skip(f"not run: {why}, and the {FAKE} backend needs a rank of ours")
+            if self._settings.attach is not None:
+                given.refuse(f"--distbench-attach needs ranks of ours, and {why}")
 
     def workload(self, given: Arguments, wanted: Wanted) -> Workload:
         """What is to run, found and checked.
@@ -126,37 +182,45 @@ class RequestMaker:
         self,
         given: Arguments,
         *,
-        label: str,
-        world_size: int,
+        run: str,
+        names_size: bool = False,
+        conditions: Conditions,
         identity: dict[str, Any],
         launches: int | None,
         tolerance: float | Mapping[str, float] | None,
-        launcher: str = "",
     ) -> CaseRequest:
         """How to judge a case.
 
         Args:
             given: the arguments of the call.
-            label: tells the cases of one test apart.
-            world_size: ranks of its process groups.
+            run: tells the cases of one test apart.
+            names_size: its world size does so, too.
+            conditions: under which it is measured.
             identity: what defines the case, without secrets.
             launches: judged first; None: the test does not say.
             tolerance: None: the call does not say.
-            launcher: what starts its processes; empty: the run's launcher.
         """
         settings, wanted = self._settings, self._wanted
-        largest = max(world_size, self._world_size)  # of several runs of a test some may be too small to have that rank
+        largest = max(conditions.world_size, self._world_size)  # some runs of a test may be too small for that rank
         if settings.attach is not None and settings.attach >= largest:
             pytest.skip(f"--distbench-attach {settings.attach}: this test has ranks 0 to {largest - 1}")
         first = wanted.launches or settings.launches
         if launches is not None:
             first = given.whole("launches", launches, least=1, most=MOST_LAUNCHES)
-        if label in self._names:
-            given.refuse(f"this test already has a run named {label!r}: give each its own name=")
-        self._names.add(label)
-        test, bracket = test_and_id(self._node)
-        if rank := self._stands_for(world_size):
-            label += f"@rank{rank}"
+        test, case_id = test_and_id(self._node)
+        case = Case(
+            test=test,
+            id=case_id,
+            family=family_of(self._node, case_id),
+            run=run,
+            names_size=names_size,
+            conditions=conditions,
+            device=self._device,
+            params=identity,
+        )
+        if case.label in self._labels:
+            given.refuse(f"this test already has a run named {case.label!r}: give each its own name=")
+        self._labels.add(case.label)
         terms = Terms(
             tolerance=tolerance if tolerance is not None else wanted.tolerance,
             default_tolerance=settings.tolerance,
@@ -170,17 +234,7 @@ class RequestMaker:
             first, terms = 1, dataclasses.replace(terms, metrics=None, max_launches=1)
         return CaseRequest(
             nodeid=full_name(self._node),
-            case=Case(
-                test=test,
-                key=CaseKey(
-                    case_id=bracket + (f":{label}" if label else ""),
-                    backend=self._backend,
-                    launcher=launcher or settings.launcher,
-                ),
-                world_size=world_size,
-                device=self._device,
-                params=identity,
-            ),
+            case=case,
             terms=terms,
             launches=first,
             xfail_perf=wanted.xfail_perf or "",

@@ -13,7 +13,7 @@ from pytest_distbench.errors import ConfigurationError, show
 from pytest_distbench.plugin.arguments import MOST_ITERATIONS, Arguments, several
 from pytest_distbench.plugin.fixtures import Distbench
 from pytest_distbench.plugin.runs import Run
-from pytest_distbench.plugin.workload import wanted_function
+from pytest_distbench.plugin.workload import Options, Wanted
 from pytest_distbench.records.choices import MODES, OverRanks
 from pytest_distbench.records.metric import as_scalar
 from pytest_distbench.units import as_int, format_bytes
@@ -173,8 +173,8 @@ class CollectiveSweep:
             "cache": cache,
             **{name: value for name, value in choices.items() if value != usually[name]},
         }
-        wanted = wanted_function(body, params=params, argument="collective")
-        return self._distbench.run_wanted(given, wanted, **options)
+        wanted = Wanted(body=body, params=params, argument="collective")
+        return self._distbench.run_wanted(given, wanted, Options(**options))
 
 
 class TimeToAccuracy:
@@ -207,8 +207,8 @@ class TimeToAccuracy:
         parameters = given.mapping("params", params if params is not None else {})
         if "goal" in parameters:
             given.refuse("params holds 'goal', which is an argument of its own")
-        wanted = wanted_function(train, params={**parameters, "goal": target}, seeds=seeds, argument="train")
-        return self._distbench.run_wanted(given, wanted, **options)
+        wanted = Wanted(body=train, params={**parameters, "goal": target}, seeds=seeds, argument="train")
+        return self._distbench.run_wanted(given, wanted, Options(**options))
 
 
 _UNNAMED = Preset(summary="a list", sizes=lambda item: [])

@@ -14,7 +14,7 @@ from pytest_distbench.plugin.arguments import MOST_ITERATIONS, Arguments, severa
 from pytest_distbench.plugin.fixtures import Distbench
 from pytest_distbench.plugin.runs import Run
 from pytest_distbench.plugin.shapes import LARGEST_BYTES, OPTIONS
-from pytest_distbench.plugin.workload import wanted_function
+from pytest_distbench.plugin.workload import Options, Wanted
 from pytest_distbench.units import format_bytes
 from pytest_distbench.workloads import buckets, compression, links, overlap
 
@@ -220,4 +220,4 @@ class Communication:
         if self._max_message_bytes is not None and largest > self._max_message_bytes:
             told = f"its message has {format_bytes(largest)}"
             pytest.skip(f"not run: {told}, --distbench-max-message is {format_bytes(self._max_message_bytes)}")
-        return self._distbench.run_wanted(given, wanted_function(str(_WORKLOADS / body), params=params), **options)
+        return self._distbench.run_wanted(given, Wanted(body=str(_WORKLOADS / body), params=params), Options(**options))

@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any
 
 from pytest_distbench.errors import BodyError, show
 from pytest_distbench.installation import is_installed_here
@@ -15,71 +15,64 @@ from pytest_distbench.machine.secrets import mask_arguments, mask_secrets
 from pytest_distbench.plugin.arguments import Arguments
 from pytest_distbench.plugin.identity import MEETING_VARIABLES, Places, leave_out_meeting
 from pytest_distbench.plugin.locate import json_able, locate, locate_command, locate_module
-from pytest_distbench.records.plan import PLACEHOLDERS, BodyReference
+from pytest_distbench.records.plan import PLACEHOLDERS, Workplace
 from pytest_distbench.records.reader import Reader
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.torchrun import is_of_a_group
 from pytest_distbench.records.wire import can_be_written
-from pytest_distbench.run.request import Workplace
+from pytest_distbench.records.work import BodyReference, Command, Ranks, Work
 
 
-class Wanted(TypedDict):
-    """The arguments of ``distbench.run`` that say what runs."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """The arguments of a call that say what runs, as of ``distbench.run``.
 
-    body: object
-    module: str
-    params: Mapping[str, Any] | None
-    args: Sequence[str | os.PathLike[str]]
-    cwd: str | os.PathLike[str] | None
-    env: Mapping[str, str] | None
-    read: Mapping[str, Reader]
-    makes_group: bool
-    seeds: Sequence[int]
-    argument: str
-    """What the call names the body."""
+    Attributes:
+        argument: what the call names the body.
+    """
+
+    body: object = None
+    module: str = ""
+    params: Mapping[str, Any] | None = None
+    args: Sequence[str | os.PathLike[str]] = ()
+    cwd: str | os.PathLike[str] | None = None
+    env: Mapping[str, str] | None = None
+    read: Mapping[str, Reader] | None = None
+    makes_group: bool = True
+    seeds: Sequence[int] = (0,)
+    argument: str = "body"
 
 
-def wanted_function(
-    body: object, *, params: Mapping[str, Any] | None, seeds: Sequence[int] = (0,), argument: str = "body"
-) -> Wanted:
-    """What a call wants that takes no script."""
-    return Wanted(
-        body=body,
-        module="",
-        params=params,
-        args=(),
-        cwd=None,
-        env=None,
-        read={},
-        makes_group=True,
-        seeds=seeds,
-        argument=argument,
-    )
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """The arguments of a call that say how it is measured and judged, as of ``distbench.run``."""
+
+    world_size: int | None = None
+    launches: int | None = None
+    timeout: float | None = None
+    tolerance: object = None
+    name: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
-    """What runs in the ranks.
+    """What is to be launched, and what tells it apart from other workloads.
 
     Attributes:
-        body: what every rank runs.
-        params: as the ranks get them.
-        seeds: the body runs once for each.
+        work: what runs.
         workplace: where.
         read: metrics to be read afterwards, by name.
         identity: what defines it: parameters, arguments and variables, without secrets and places of this machine.
     """
 
-    body: BodyReference
-    params: dict[str, Any]
-    seeds: tuple[int, ...]
-    workplace: Workplace
-    read: dict[str, Reader]
+    work: Work
+    workplace: Workplace = field(default_factory=Workplace)
+    read: dict[str, Reader] = field(default_factory=dict)
     identity: dict[str, Any]
 
 
 def make_workload(given: Arguments, wanted: Wanted, *, beside: Path, places: Places) -> Workload:
-    """Find what is to run, and check what goes with it.
+    """Find the ranks or the command that are to run, and check what goes with them.
 
     Args:
         given: the arguments of the call.
@@ -91,48 +84,52 @@ def make_workload(given: Arguments, wanted: Wanted, *, beside: Path, places: Pla
         Misuse: an argument cannot be used, or not with the others.
     """
     try:
-        body = _find(given, wanted, beside)
-        params = json_able(given.mapping("params", wanted["params"] if wanted["params"] is not None else {}))
+        found = _find(given, wanted, beside)
+        params = json_able(given.mapping("params", wanted.params if wanted.params is not None else {}))
     except BodyError as error:
         given.refuse(str(error))
-    arguments = given.command_line(wanted["args"])
-    seeds = given.seeds(wanted["seeds"])
-    variables = given.variables(wanted["env"])
-    _check_together(given, body, wanted, params=params, arguments=arguments, seeds=seeds)
-    if set_by_us := [name for name in variables if is_of_a_group(name) and not body.command]:
-        given.refuse(
-            f"env: {set_by_us[0]} is set for each rank as torchrun does, and the group would not come about with "
-            "another value; how many ranks there are is said by world_size="
-        )
-    body = replace(body, arguments=arguments, makes_group=bool(wanted["makes_group"]), given_at=given.line)
-    if body.command:
-        body = replace(body, command=[*body.command, *arguments], arguments=[])
-        variables = {**variables, "PATH": _path_of(wanted["env"])}
+    arguments = given.command_line(wanted.args)
+    seeds = given.seeds(wanted.seeds)
+    variables = given.variables(wanted.env)
+    if not isinstance(wanted.makes_group, bool):
+        given.refuse(f"makes_group={show(wanted.makes_group)}; wanted True or False")
+    work: Work
+    if isinstance(found, BodyReference):
+        if set_by_us := [name for name in variables if is_of_a_group(name)]:
+            given.refuse(
+                f"env: {set_by_us[0]} is set for each rank as torchrun does, and the group would not come about with "
+                "another value; how many ranks there are is said by world_size="
+            )
+        body = replace(found, arguments=arguments, makes_group=wanted.makes_group, given_at=given.line)
+        work = Ranks(body=body, params=params, seeds=list(seeds))
+        words = arguments
+        is_elsewhere = bool(body.module) and is_installed_here(body.file)
+        home = beside if is_elsewhere else _home(body)
+    else:
+        words = [*found, *arguments]
+        work = Command(words=words, params=params, seeds=list(seeds), makes_group=wanted.makes_group)
+        variables = {**variables, "PATH": _path_of(wanted.env)}
+        home = beside
+    _check_together(given, work, wanted, words=words)
     identity = mask_secrets(params)
     if seeds != (0,):
         identity["seeds"] = list(seeds)
-    if words := body.command or arguments:
+    if words:
         identity["args"] = leave_out_meeting(mask_arguments(words))
     if env := {name: value for name, value in variables.items() if name not in ("PATH", *MEETING_VARIABLES)}:
         identity["env"] = mask_secrets(env)
-    folder = _folder(given, wanted["cwd"], body, beside)
-    is_mirrored = body.is_script and wanted["cwd"] is None
-    if is_mirrored and folder is not None:
-        body = replace(
-            body,
-            command=[_from_here(word, folder) for word in body.command],
-            arguments=[_from_here(word, folder) for word in body.arguments],
-        )
+    is_mirrored = work.is_program and wanted.cwd is None
+    if wanted.cwd is not None:
+        folder = _chosen_folder(given, wanted.cwd, beside)
+    elif is_mirrored:
+        folder = str(home)
+        work = work.with_words(lambda word: _from_here(word, folder))
+    else:
+        folder = ""
     return Workload(
-        body=body,
-        params=params,
-        seeds=seeds,
-        workplace=Workplace(
-            folder=folder,
-            is_mirrored=is_mirrored,
-            variables=variables,
-        ),
-        read=given.readers(wanted["read"]),
+        work=work,
+        workplace=Workplace(folder=folder, is_mirrored=is_mirrored, variables=variables),
+        read=given.readers({} if wanted.read is None else wanted.read),
         identity=places.leave_out(identity),
     )
 
@@ -150,19 +147,20 @@ def _from_here(word: str, folder: str) -> str:
     return f"{option}{equals}{path}" if leads_up and os.path.lexists(path) else word
 
 
-def _find(given: Arguments, wanted: Wanted, beside: Path) -> BodyReference:
-    body, module = wanted["body"], wanted["module"]
+def _find(given: Arguments, wanted: Wanted, beside: Path) -> BodyReference | list[str]:
+    """A body, or the words of a command."""
+    body, module = wanted.body, wanted.module
     is_module = not isinstance(module, str) or bool(module)
     if body is None and not is_module:
         given.refuse("nothing to run; wanted a function, 'file.py::function', a script, a command, or module='a.b'")
     if body is not None and is_module:
         given.refuse(f"module={show(module)} is run in place of a body, and {show(body)} is one: give one of them")
-    folder = "" if wanted["cwd"] is None else _chosen_folder(given, wanted["cwd"], beside)
+    folder = "" if wanted.cwd is None else _chosen_folder(given, wanted.cwd, beside)
     if is_module:
         return locate_module(module, folder)
     if isinstance(body, list | tuple):
-        return locate_command(body, _path_of(wanted["env"]), beside=Path(beside, folder))
-    return locate(body, beside=beside, argument=wanted["argument"])
+        return locate_command(body, _path_of(wanted.env), beside=Path(beside, folder))
+    return locate(body, beside=beside, argument=wanted.argument)
 
 
 def _path_of(env: object) -> str:
@@ -171,37 +169,19 @@ def _path_of(env: object) -> str:
     return os.pathsep.join([str(Path(sys.executable).parent), str(own or os.environ.get("PATH", os.defpath))])
 
 
-def _check_together(
-    given: Arguments,
-    body: BodyReference,
-    wanted: Wanted,
-    *,
-    params: Mapping[str, Any],
-    arguments: Sequence[str],
-    seeds: Sequence[int],
-) -> None:
+def _check_together(given: Arguments, work: Work, wanted: Wanted, *, words: Sequence[str]) -> None:
     """Refuse what would be passed over in silence."""
-    if not isinstance(wanted["makes_group"], bool):
-        given.refuse(f"makes_group={show(wanted['makes_group'])}; wanted True or False")
-    if not body.is_script:
-        if arguments:
+    if not work.is_program:
+        if words:
             given.refuse("args are the command line of a script, and a function has none: use params=")
         return
-    if params:
+    if work.params:
         given.refuse("params are handed to a function, and a script has no place for them: use args= or env=")
-    if len(seeds) > 1:
-        given.refuse(f"seeds={show(wanted['seeds'])}: a script runs once in a launch: give each seed a run of its own")
-    texts = [*arguments, *body.command, *map(str, (wanted["env"] or {}).values())]
-    if seeds != (0,) and not any("{seed}" in text for text in texts):
+    if len(work.seeds) > 1:
+        given.refuse(f"seeds={show(wanted.seeds)}: a script runs once in a launch: give each seed a run of its own")
+    texts = [*words, *map(str, (wanted.env or {}).values())]
+    if work.seeds != [0] and not any("{seed}" in text for text in texts):
         given.refuse("the script never hears of seeds=: write {seed} in args= or env= where it wants it")
-
-
-def _folder(given: Arguments, cwd: object, body: BodyReference, beside: Path) -> str | None:
-    """Where the ranks run; None: where pytest does."""
-    if cwd is None:
-        is_elsewhere = body.command or (body.module and is_installed_here(body.file))
-        return str(beside if is_elsewhere else _home(body)) if body.is_script else None
-    return _chosen_folder(given, cwd, beside)
 
 
 def _chosen_folder(given: Arguments, cwd: object, beside: Path) -> str:

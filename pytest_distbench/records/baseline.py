@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Annotated, Any
 
 import msgspec
@@ -9,6 +10,7 @@ import msgspec
 from pytest_distbench.errors import ConfigurationError
 from pytest_distbench.records.bound_text import BoundValue, terms_of
 from pytest_distbench.records.card import CardNorm
+from pytest_distbench.records.case import Conditions, key_text
 from pytest_distbench.records.fingerprint import Fingerprint
 from pytest_distbench.records.kinds import METRIC_KINDS, OfKind, Reduce
 from pytest_distbench.records.metric import Scalar
@@ -64,9 +66,9 @@ class BaselineEntry(Record, frozen=True, kw_only=True, omit_defaults=True):
 
     workload: str
     """Hash of what was measured; empty where another tool made the numbers, or there are none."""
-    world_size: Annotated[int, msgspec.Meta(ge=1)]
-    backend: str
-    launcher: str
+    conditions: Conditions
+    test_id: str | None = None
+    """Of the test that measured it; None: nobody has noted it, as in old files and of numbers of other tools."""
     software: dict[str, str]
     metrics: dict[str, BaselineMetric]
     params: dict[str, Any] = {}
@@ -96,6 +98,19 @@ class BaselineEntry(Record, frozen=True, kw_only=True, omit_defaults=True):
     def holds_numbers(self) -> bool:
         """Whether there is something to compare with: there may be no more than what was set by hand."""
         return bool(self.metrics)
+
+    def is_of(self, test_ids: Collection[str], key: str) -> bool:
+        """Whether a test that has one of these ids measured it.
+
+        Args:
+            test_ids: of tests.
+            key: of the entry. Where nobody has noted the id, it begins with that: the name of a run follows a colon,
+                but an id may hold colons too.
+        """
+        if self.test_id is not None:
+            return self.test_id in test_ids
+        whole = {key_text(test_id, self.conditions.backend, self.conditions.launcher) for test_id in test_ids}
+        return key in whole or key.startswith(tuple(f"{test_id}:" for test_id in test_ids))
 
     def __post_init__(self) -> None:
         for metric, value in self.bounds.items():

@@ -4,58 +4,81 @@ from __future__ import annotations
 
 import hashlib
 import json
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
+
+import msgspec
 
 from pytest_distbench.records.record import Record
 
+RANKS = "ranks"
+"""The kind of launch whose processes a launcher of ranks starts."""
 
-class CaseKey(Record, frozen=True, kw_only=True, order=True):
-    """What tells the entries of one test apart: the case's id, and how its process group is made.
 
-    As text, in files and on the screen: ``float32-ws2.gloo.warm``.
-    """
+class Conditions(Record, frozen=True, kw_only=True, omit_defaults=True):
+    """What a case was measured under: numbers of cases that differ in it are never compared."""
 
-    case_id: str
-    """The bracketed part of the node id, and the name of the run, if it has one: ``float32-ws2``, ``ws4:one``."""
+    world_size: Annotated[int, msgspec.Meta(ge=1)]
     backend: str
     launcher: str
-
-    def __str__(self) -> str:
-        return f"{self.case_id}.{self.backend}.{self.launcher}"
-
-    @classmethod
-    def parse(cls, text: str) -> CaseKey:
-        """Read the text back; an id may hold dots.
-
-        Raises:
-            ValueError: it does not end in a backend and a launcher.
-        """
-        case_id, *group = text.rsplit(".", 2)
-        if len(group) != 2:
-            raise ValueError(f"{text!r} is no key of a case: wanted CASE.BACKEND.LAUNCHER")
-        return cls(case_id=case_id, backend=group[0], launcher=group[1])
-
-    @property
-    def test_ids(self) -> list[str]:
-        """What the test's own id may be: the name of a run follows a colon, but an id may hold colons too."""
-        return [self.case_id[:i] for i, character in enumerate(self.case_id) if character == ":"] + [self.case_id]
+    """What started its processes, as the row of its kind of launch says: ``warm``, ``command``, ``elastic-fast``."""
+    kind: str = RANKS
+    """Of launch."""
+    engine: str = ""
+    """What changed the membership of its jobs; empty: it has none."""
+    fake_rank: int | None = None
+    """The rank that its one process stood for, on the backend ``fake``; None: each rank had one."""
+    around: dict[str, str] = {}
+    """What happened around its launches, by name."""
 
 
 class Case(Record, frozen=True, kw_only=True):
-    """One measured point: a test with its parameters, on one kind of process group."""
+    """One measured point: a test with its parameters, under some conditions."""
 
     test: str
     """Path and function, without parameters: ``suites/collectives/test_all_reduce.py::test_all_reduce``."""
-    key: CaseKey
-    world_size: int
+    id: str = ""
+    """The bracketed part of the node id: ``float32-ws2``."""
+    family: str = ""
+    """The same without its world size: ``float32``."""
+    run: str = ""
+    """Which of the runs of its test: the name that the test gave it, or the metric that was derived."""
+    names_size: bool = False
+    """Its run has a world size of its own, which stands beside the name."""
+    conditions: Conditions
     device: Literal["cpu", "cuda"]
     params: dict[str, Any] = {}
 
     @property
+    def world_size(self) -> int:
+        """Ranks of its process groups."""
+        return self.conditions.world_size
+
+    @property
+    def label(self) -> str:
+        """Its run, for people, with what tells it from runs of that name under other conditions: ``one@ws4``."""
+        size = f"@ws{self.world_size}" if self.names_size else ""
+        rank = f"@rank{self.conditions.fake_rank}" if self.conditions.fake_rank else ""
+        return self.run + size + rank + "".join(f"@{what}" for _, what in sorted(self.conditions.around.items()))
+
+    @property
+    def name(self) -> str:
+        """What tells it from the other cases of its test, for people: ``ws4:one``."""
+        return f"{self.id}:{self.label}" if self.label else self.id
+
+    @property
+    def key(self) -> str:
+        """The name of its entry in the store, for files and people: ``float32-ws2.gloo.warm``."""
+        return key_text(self.name, self.conditions.backend, self.conditions.launcher)
+
+    @property
+    def function(self) -> str:
+        """Of the test, with its class if it has one: ``test_all_reduce``."""
+        return self.test.partition("::")[2] or self.test
+
+    @property
     def title(self) -> str:
-        """The function, with its class if it has one, and the case's id: ``test_all_reduce[float32-ws2]``."""
-        function = self.test.partition("::")[2] or self.test
-        return f"{function}[{self.key.case_id}]" if self.key.case_id else function
+        """The function, with its class if it has one, and the case's name: ``test_all_reduce[float32-ws2]``."""
+        return f"{self.function}[{self.name}]" if self.name else self.function
 
     @property
     def folder(self) -> str:
@@ -69,13 +92,23 @@ class Case(Record, frozen=True, kw_only=True):
         return hashlib.sha256(text.encode()).hexdigest()[:8]
 
 
+def key_text(name: str, backend: str, launcher: str) -> str:
+    """The key of an entry as text. Nothing is read back out of it, except of files that hold nothing else."""
+    return f"{name}.{backend}.{launcher}"
+
+
+def beginnings(test_id: str) -> tuple[str, str]:
+    """How the keys of the cases of a test begin; that of another test, whose id goes on, may begin so too."""
+    return f"{test_id}:", f"{test_id}."
+
+
 class EntryName(Record, frozen=True, kw_only=True, order=True):
     """What a stored entry is known by."""
 
     platform: str
     test: str
     key: str
-    """A :class:`CaseKey` as text."""
+    """As :attr:`Case.key`."""
 
     def __str__(self) -> str:
         return f"{self.test}[{self.key}]"

@@ -12,8 +12,6 @@ from pytest_distbench.records.record import Number, Record
 
 ChangeKind = Literal["join", "leave", "kill", "crash", "stop"]
 
-_LAUNCHER = "elastic-"
-
 SLOT_VARIABLE = "DISTBENCH_SLOT"
 """In the environment of a node's processes: the slot it has."""
 
@@ -117,11 +115,6 @@ class ElasticJob(Record, frozen=True, kw_only=True):
     """At the step of each change, which is that of a checkpoint, the nodes wait until the membership has changed."""
 
     @property
-    def launcher(self) -> str:
-        """Where a baseline's key names the launcher: numbers of two engines never meet."""
-        return f"{_LAUNCHER}{self.engine}"
-
-    @property
     def settle_s(self) -> Number:
         """Within which the job has to be stable after a change."""
         return self.timers["settle_s"]
@@ -151,11 +144,6 @@ class ElasticJob(Record, frozen=True, kw_only=True):
         if self.checkpoint_every is None:
             return "no checkpoint" if self.steps is None else "checkpoints of its own"
         return f"checkpoint every {self.checkpoint_every} steps"
-
-
-def is_elastic(launcher: str) -> bool:
-    """Whether the launcher of a baseline's key is an engine of elastic jobs."""
-    return launcher.startswith(_LAUNCHER)
 
 
 PARTS = (

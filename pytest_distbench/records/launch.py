@@ -58,6 +58,11 @@ class LaunchRecord(Record, frozen=True, kw_only=True):
     logs: str = ""
     """Folder of what the ranks printed."""
 
+    @property
+    def has_jobs(self) -> bool:
+        """Whether it ran elastic jobs: what it measured is computed of their timelines."""
+        return self.elastic is not None or self.pool is not None
+
     def output(self, rank: int = 0) -> str:
         """What a rank printed, on stdout and stderr. Of a launch that passed it is there until its test is over.
 

@@ -66,7 +66,7 @@ class Serving(Record, frozen=True, kw_only=True):
         return f"serving {curve}, {self.per_replica:g}/s per replica"
 
 
-class Pool(Record, frozen=True, kw_only=True):
+class Sharing(Record, frozen=True, kw_only=True):
     """What is shared, by whom, and how."""
 
     slots: int
@@ -147,7 +147,7 @@ class Moment(Record, frozen=True, kw_only=True):
 class PoolResult(Record, frozen=True, kw_only=True):
     """What one launch of a pool showed beside its metrics."""
 
-    pool: Pool
+    pool: Sharing
     makespan_s: float
     """From the first submission to the end of the last job."""
     idle_gap_s: float

@@ -7,21 +7,22 @@ import functools
 import os
 import random
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from dataclasses import replace as replaced
 from pathlib import Path
 
 from pytest_distbench import git
 from pytest_distbench.installation import is_installed_here
-from pytest_distbench.launch.command import launch_command
 from pytest_distbench.launch.contract import Launcher
-from pytest_distbench.launch.elastic.launch import launch_elastic
+from pytest_distbench.launch.kinds import kind_of
 from pytest_distbench.launch.launchers import LauncherSetup
-from pytest_distbench.launch.pair import supervise_pair
+from pytest_distbench.launch.side import Side
 from pytest_distbench.machine.interpreters import Interpreter, find_interpreter
 from pytest_distbench.records.launch import LaunchRecord
-from pytest_distbench.records.plan import BodyReference, LaunchPlan
+from pytest_distbench.records.plan import LaunchPlan
 from pytest_distbench.records.record import replace
+from pytest_distbench.records.work import Work
 from pytest_distbench.run.settings import AgainstSettings
 from pytest_distbench.run.untracked import find_links, hint, link
 from pytest_distbench.run.worktree import Revision, check_out, find_revision
@@ -88,31 +89,23 @@ class ReferenceSide:
         self._stack = contextlib.ExitStack()
         self._is_swapped = random.random() < 0.5
 
-    def has(self, body: BodyReference) -> bool:
-        """Whether the file of a body exists on this side; of a command nobody knows what it needs."""
-        return bool(body.command) or Path(self._there(body.file)).is_file()
+    def has(self, work: Work) -> bool:
+        """Whether the files of what runs exist on this side; of a command nobody knows what it needs."""
+        return all(Path(self._there(file)).is_file() for file in work.files)
 
     def launch(
-        self,
-        launcher: Launcher,
-        ours: LaunchPlan,
-        theirs: LaunchPlan,
-        *,
-        on_progress: Callable[[str], None],
-        on_output: Callable[[int, str], None] | None,
+        self, side: Side, ours: LaunchPlan, theirs: LaunchPlan
     ) -> tuple[LaunchRecord | None, LaunchRecord | None]:
-        """Run a pair of launches in turns.
+        """Run a pair of launches, of a kind that can be compared.
 
         Ranks inherit the memory layout of the process they are forked from, which can make some per cent of
         difference. Where both sides run the same Python, the launchers are exchanged from pair to pair, and this
         difference becomes noise that the statistics see.
 
         Args:
-            launcher: of this tree's ranks.
+            side: this tree's.
             ours: plan for this tree.
             theirs: the same plan in another directory.
-            on_progress: gets lines of progress.
-            on_output: gets (rank, line) of what this tree's ranks print.
 
         Returns:
             The reference's record and this tree's; None for one that was ended because the other did not pass.
@@ -120,18 +113,20 @@ class ReferenceSide:
         Raises:
             LauncherError: ranks could not be started, or git could not make the worktree.
         """
-        if ours.body.command or ours.elastic is not None:
-            return self._launch_one_by_one(ours, self._plan(theirs), on_progress, on_output)
-        here, there = launcher, self.launcher
-        if self.variant.interpreter is None:
-            self._is_swapped = not self._is_swapped
-            here, there = (there, here) if self._is_swapped else (here, there)
-        second, first = replace(ours, takes_turns=True), self._plan(replace(theirs, takes_turns=True))
-        pair = supervise_pair((there, first), (here, second), on_progress=on_progress, on_output=on_output)
-        # To each group the other one is foreign work, which says nothing about the machine.
-        reference, current = (
-            record and replace(record, foreign_cores=None, foreign_wanted=None, crowding=None) for record in pair
+        pair, interpreter = kind_of(ours.work).pair, self.variant.interpreter
+        assert pair is not None
+        there = Side(
+            launcher=lambda: self.launcher,
+            python="" if interpreter is None else str(interpreter.executable),
+            on_progress=side.on_progress,
         )
+        here = side
+        if interpreter is None:
+            self._is_swapped = not self._is_swapped
+            if self._is_swapped:
+                there, here = replaced(there, launcher=here.launcher), replaced(here, launcher=there.launcher)
+        first = self._plan(theirs)
+        reference, current = pair((first, there), (ours, here))
         return self._explain(reference, first), current
 
     def _explain(self, record: LaunchRecord | None, plan: LaunchPlan) -> LaunchRecord | None:
@@ -141,43 +136,10 @@ class ReferenceSide:
         reason = f"in {self.variant}: {record.reason}"
         revision = self.variant.revision
         if revision is not None and self._tree is not None:
-            folder = Path(plan.mirrored or plan.working_dir)
+            folder = Path(plan.workplace.folder)
             if missed := hint(record, root=revision.root, tree=self._tree, folder=folder):
                 reason = f"in {self.variant}: {missed} ({record.reason})"
         return replace(record, reason=reason)
-
-    def _launch_one_by_one(
-        self,
-        ours: LaunchPlan,
-        theirs: LaunchPlan,
-        on_progress: Callable[[str], None],
-        on_output: Callable[[int, str], None] | None,
-    ) -> tuple[LaunchRecord | None, LaunchRecord | None]:
-        """Run a command or an elastic job on both sides, in an order that is drawn anew for each pair.
-
-        An elastic job takes the whole machine, and has no blocks of iterations that two could take turns at.
-        """
-        sides = [("theirs", theirs, None), ("ours", ours, on_output)]
-        random.shuffle(sides)
-        found: dict[str, LaunchRecord] = {}
-        for side, plan, output in sides:
-            if all(record.outcome == "passed" for record in found.values()):
-                found[side] = self._launch_alone(plan, is_theirs=side == "theirs", show=on_progress, output=output)
-        return self._explain(found.get("theirs"), theirs), found.get("ours")
-
-    def _launch_alone(
-        self,
-        plan: LaunchPlan,
-        *,
-        is_theirs: bool,
-        show: Callable[[str], None],
-        output: Callable[[int, str], None] | None,
-    ) -> LaunchRecord:
-        if plan.elastic is None:
-            return launch_command(plan, on_progress=show, on_output=output)
-        interpreter = self.variant.interpreter if is_theirs else None
-        python = "" if interpreter is None else str(interpreter.executable)
-        return launch_elastic(plan, python=python, on_progress=show, on_output=output)
 
     def _plan(self, plan: LaunchPlan) -> LaunchPlan:
         """Every path below the repository leads into the worktree."""
@@ -190,20 +152,15 @@ class ReferenceSide:
             variables["PYTHONPATH"] = os.pathsep.join(map(self._there, variables["PYTHONPATH"].split(os.pathsep)))
         data_dir = self._directory / "reference-data"  # what one revision has prepared is not for the other
         data_dir.mkdir(exist_ok=True)
-        working_dir = self._there(plan.working_dir)
-        if plan.working_dir and not _may_hold(working_dir):  # pytest was started where the reference has no folder
-            working_dir = str(self._tree)
+        place = plan.workplace
+        folder = self._there(place.folder)
+        if not (place.is_mirrored or _may_hold(folder)):  # pytest was started where the reference has no folder
+            folder = str(self._tree)
         return replace(
             plan,
-            body=replace(
-                plan.body,
-                file=self._there(plan.body.file),
-                arguments=[self._there_in(argument) for argument in plan.body.arguments],
-                command=[self._there_in(word) for word in plan.body.command],
-            ),
+            work=plan.work.with_files(self._there),
+            workplace=replace(place, folder=folder),
             data_dir=str(data_dir),
-            working_dir=working_dir,
-            mirrored=self._there(plan.mirrored),
             python_path=path,
             variables=variables,
             tree=str(self._tree or ""),
@@ -225,11 +182,6 @@ class ReferenceSide:
         tree = self._stack.enter_context(check_out(revision, self._directory))
         link(self.variant.links, root=revision.root, tree=tree)
         return tree
-
-    def _there_in(self, word: str) -> str:
-        """A word of a command line whose path, if it is one or ends in one (``--config=/a/b``), leads to this side."""
-        name, separator, value = word.rpartition("=")
-        return f"{name}{separator}{self._there(value)}" if Path(value).is_absolute() else word
 
     def _there(self, path: str) -> str:
         revision = self.variant.revision

@@ -67,6 +67,7 @@ class DerivedNumbers(Samples):
         self.most = min(source.most for source in sources)
         self.most_stored = min(source.most_stored for source in sources)
         self.most_open = min(source.most_open for source in sources)
+        self.takes_host = any(source.takes_host for source in sources)
 
     @property
     def may_grow(self) -> bool:

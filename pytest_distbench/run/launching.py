@@ -8,34 +8,32 @@ import os
 import shutil
 import sys
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from pytest_distbench.errors import ConfigurationError, LauncherError
-from pytest_distbench.launch.command import launch_command
 from pytest_distbench.launch.contract import Launcher
 from pytest_distbench.launch.diagnosis import texts
-from pytest_distbench.launch.elastic.launch import launch_elastic
-from pytest_distbench.launch.elastic.pool_launch import launch_pool
-from pytest_distbench.launch.launchers import LAUNCHERS, LauncherKind, LauncherSetup
+from pytest_distbench.launch.kinds import kind_of
+from pytest_distbench.launch.launchers import LAUNCHERS, Hosting, LauncherKind, LauncherSetup
 from pytest_distbench.launch.masking import mask_record
-from pytest_distbench.launch.supervise import supervise
+from pytest_distbench.launch.side import Side
 from pytest_distbench.machine import hardware
 from pytest_distbench.machine.secrets import mask_values, secret_values
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import PEAK_MEMORY
-from pytest_distbench.records.plan import BodyReference, LaunchPlan
+from pytest_distbench.records.plan import LaunchPlan, LaunchRequest
+from pytest_distbench.records.record import replace
 from pytest_distbench.records.torchrun import is_of_a_group
+from pytest_distbench.records.work import BodyReference, Ranks, Work
 from pytest_distbench.run.against import ReferenceSide, Variant, make_setup, outside
-from pytest_distbench.run.cards import Cards
+from pytest_distbench.run.around import AroundSetup, Surroundings
+from pytest_distbench.run.cards import devices
 from pytest_distbench.run.directory import RunDirectory
 from pytest_distbench.run.outputs import Outputs
-from pytest_distbench.run.request import LaunchRequest
 from pytest_distbench.run.settings import Settings
 
-ATTACHED_TIMEOUT_S = 7 * 86400.0
-"""For a rank in a debugger: nobody waits for it but its user."""
 _DEVICE_CHECK = Path(__file__).parents[1] / "worker" / "device_check.py"
 """Its ``compute`` is a body."""
 
@@ -73,9 +71,9 @@ class Launching:
     _failed_launches: int = 0
 
     @functools.cached_property
-    def cards(self) -> Cards:
-        """The GPUs of the launches."""
-        return Cards(self.settings.gpus, are_here=self.kind.hosts != "many")
+    def surroundings(self) -> Surroundings:
+        """What happens around each launch."""
+        return Surroundings(AroundSetup(settings=self.settings, on_progress=self.on_progress))
 
     @functools.cached_property
     def outputs(self) -> Outputs:
@@ -105,16 +103,20 @@ class Launching:
                 self.reference.launcher.prepare(self._variables())
 
     @property
-    def kind(self) -> LauncherKind:
-        """What the launcher can do."""
+    def launcher_kind(self) -> LauncherKind:
+        """What the launcher of ranks can do."""
         return LAUNCHERS[self.settings.launcher]
+
+    def hosting(self, work: Work) -> Hosting:
+        """What this host has to do with launches that run this."""
+        return kind_of(work).hosted_by(self.launcher_kind)
 
     @property
     def launcher(self) -> Launcher:
         """The launcher the settings ask for."""
         if self._launcher is None:
             setup = LauncherSetup(directory=self.directory.path, session=self.cookie, preload=self.preload)
-            self._launcher = self.kind.make(setup)
+            self._launcher = self.launcher_kind.make(setup)
         return self._launcher
 
     @property
@@ -122,7 +124,7 @@ class Launching:
         """The side that this tree is compared with; only where the settings name one."""
         if self._reference is None:
             setup = make_setup(self.against, self.directory.path, uuid.uuid4().hex, self.preload)
-            self._reference = ReferenceSide(self.against, self.directory.path, self.kind.make(setup))
+            self._reference = ReferenceSide(self.against, self.directory.path, self.launcher_kind.make(setup))
         return self._reference
 
     @property
@@ -146,16 +148,14 @@ class Launching:
         """
         request = LaunchRequest(
             title="device",
-            body=BodyReference(file=str(_DEVICE_CHECK), function="compute", makes_group=False),
-            params={},
-            seeds=(0,),
+            work=Ranks(body=BodyReference(file=str(_DEVICE_CHECK), function="compute", makes_group=False)),
             world_size=1,
             backend="gloo",  # it joins nothing; a torch that has no NCCL is to say why
             device="cuda",
             timeout_s=self.settings.timeout_s,
         )
-        plan = self._plan(self.directory.next_launch(), request, 0, only=())
-        record = supervise(self.launcher, plan, on_progress=self.on_progress)
+        plan = self._plan(request, 0, only=())
+        record = kind_of(plan.work).run(plan, self._side(plan))
         shutil.rmtree(plan.directory, ignore_errors=True)
         if record.outcome == "failed":
             gpus, torch = self.settings.gpus, hardware.installed_version("torch")
@@ -175,27 +175,13 @@ class Launching:
             BackendUnavailable: this torch cannot run the backend.
             LauncherError: no ranks could be started.
         """
-        self._replace_what_is_gone()
-        try:
-            return self._launch_in(self.directory.next_launch(), request, index, only=only)
-        except OSError as error:
-            raise _no_room(error) from error
-
-    def _launch_in(self, directory: Path, request: LaunchRequest, index: int, *, only: Sequence[str]) -> LaunchRecord:
-        plan = self._plan(directory, request, index, only=only)
         self.on_progress(f"launch {index + 1}")
-        with self.cards.during(plan) as watched:
-            if plan.pool is not None:
-                record = launch_pool(plan, on_progress=self.on_progress)
-            elif plan.elastic is not None:
-                record = launch_elastic(plan, on_progress=self.on_progress, on_output=self._shown(plan))
-            elif plan.body.command:
-                record = launch_command(plan, on_progress=self.on_progress, on_output=self._shown(plan))
-            else:
-                record = supervise(self.launcher, plan, on_progress=self.on_progress, on_output=self._shown(plan))
-        record = self.cards.describe(record, watched, plan, self.on_progress)
-        self._tidy(record, request)
-        return mask_record(record, _secrets(plan))
+        with self._room():
+            plan = self._plan(request, index, only=only)
+            [record] = self._surrounded(plan, lambda side: [kind_of(plan.work).run(plan, side)])
+            kept = self._keep(record, plan)
+        assert kept is not None
+        return kept
 
     def launch_pair(
         self, request: LaunchRequest, index: int, *, only: Sequence[str]
@@ -206,62 +192,56 @@ class Launching:
             The reference's record and this tree's; None for the one that was ended because the other failed.
         """
         self.on_progress(f"pair {index + 1}")
+        with self._room():
+            ours, theirs = (self._plan(request, index, only=only) for _ in range(2))
+            there, here = self._surrounded(ours, lambda side: self.reference.launch(side, ours, theirs))
+            return self._keep(there, theirs, "reference"), self._keep(here, ours)
+
+    @contextlib.contextmanager
+    def _room(self) -> Iterator[None]:
+        """A place for launches; what the disk refuses them is told as what it is."""
         self._replace_what_is_gone()
         try:
-            ours, theirs = (self._plan(self.directory.next_launch(), request, index, only=only) for _ in range(2))
-            with self.cards.during(ours) as watched:
-                there, here = self.reference.launch(
-                    self.launcher, ours, theirs, on_progress=self.on_progress, on_output=self._shown(ours)
-                )
-            records = [
-                record and self.cards.describe(record, watched, ours, self.on_progress) for record in (there, here)
-            ]
+            yield
         except OSError as error:
             raise _no_room(error) from error
-        for record, plan, side in zip(records, (theirs, ours), ("reference", ""), strict=True):
-            if record is None:
-                shutil.rmtree(plan.directory, ignore_errors=True)
-            else:
-                self._tidy(record, request, side)
-        first, second = (record and mask_record(record, _secrets(ours)) for record in records)
-        return first, second
 
-    def _plan(self, directory: Path, request: LaunchRequest, index: int, *, only: Sequence[str]) -> LaunchPlan:
+    def _surrounded(
+        self, plan: LaunchPlan, run: Callable[[Side], Sequence[LaunchRecord | None]]
+    ) -> list[LaunchRecord | None]:
+        """The records of a launch, or of a pair of them, with what happened around it: here all launches pass.
+
+        Args:
+            plan: of the launch of this tree.
+            run: makes the records, with this tree's side.
+        """
+        with self.surroundings.during(plan, self.hosting(plan.work)) as describe:
+            records = run(self._side(plan))
+        return [record and describe(record) for record in records]
+
+    def _side(self, plan: LaunchPlan) -> Side:
+        """What launches of this tree are given."""
+        return Side(launcher=lambda: self.launcher, on_progress=self.on_progress, on_output=self._shown(plan))
+
+    def _plan(self, request: LaunchRequest, index: int, *, only: Sequence[str]) -> LaunchPlan:
         variables = self._variables()
-        has_nodes = request.elastic is not None or request.pool is not None
         place, working_dir = request.workplace, _working_dir()
-        folder = working_dir if place.folder is None else place.folder
-        return LaunchPlan(
+        return LaunchPlan.of(
+            replace(request, workplace=replace(place, folder=place.folder or working_dir)),
             index=index,
-            world_size=request.world_size,
-            stands_for=request.stands_for,
-            backend=request.backend,
-            device=request.device,
-            body=request.body,
-            params=request.params,
-            seeds=list(request.seeds),
-            timeout_s=request.timeout_s if self.settings.attach is None else ATTACHED_TIMEOUT_S,
             test_ends_at=self.test_ends_at,
-            directory=str(directory),
+            directory=str(self.directory.next_launch()),
             data_dir=str(self.directory.data),
-            working_dir="" if place.is_mirrored else folder,
-            mirrored=folder if place.is_mirrored else "",
             python_path=[p or working_dir for p in sys.path],
             variables=variables,
-            own_variables=dict(place.variables),
-            read=dict(request.read),
-            devices=self.cards.devices(request.world_size),
+            devices=devices(self.settings.gpus, request.world_size),
             shares_gpu=self.settings.shares_gpu,
             numa_binding=self.settings.numa_binding,
-            attached=self.settings.attach,
             post_mortem=self.post_mortem,
             only=[] if PEAK_MEMORY in only else list(only),  # it is of all that a launch does
-            elastic=request.elastic,
-            preload=list(self.preload) if has_nodes else [],
-            pool=request.pool,
-            works=dict(request.works),
+            preload=list(self.preload),
             reports_progress=self.reports_progress,
-            set_threads=_threads(variables) if self.kind.sets_threads or has_nodes else None,
+            set_threads=_threads(variables) if self.hosting(request.work).sets_threads else None,
         )
 
     def forget(self, record: LaunchRecord) -> None:
@@ -269,10 +249,18 @@ class Launching:
         self._failed_launches -= 1
         shutil.rmtree(record.logs, ignore_errors=True)
 
-    def _tidy(self, record: LaunchRecord, request: LaunchRequest, side: str = "") -> None:
-        """The folder of a launch that failed is kept for reading; what others printed, until their test ends."""
+    def _keep(self, record: LaunchRecord | None, plan: LaunchPlan, side: str = "") -> LaunchRecord | None:
+        """The record of a launch that is over, without secrets.
+
+        The folder of one that failed is kept for reading; what others printed, until their test ends. Nothing is left
+        of one that has no record.
+        """
+        if record is None:
+            shutil.rmtree(plan.directory, ignore_errors=True)
+            return None
         self._failed_launches += record.outcome == "failed"
-        self.outputs.take(record, request.title, side)
+        self.outputs.take(record, plan.title, side)
+        return mask_record(record, _secrets(plan))
 
     def _shown(self, plan: LaunchPlan) -> Callable[[int, str], None] | None:
         """What gets the lines of a launch's ranks, without the secrets in them."""
@@ -285,7 +273,7 @@ class Launching:
         """Pytest's environment as it is, without an outer torchrun's, plus what torchrun and the launcher add."""
         variables = {k: v for k, v in os.environ.items() if not is_of_a_group(k)} | dict(self.settings.gpus.variables)
         variables.setdefault("OMP_NUM_THREADS", "1")  # one rank too: else it is no measure for two
-        for name, value in self.kind.variables.items():
+        for name, value in self.launcher_kind.variables.items():
             variables.setdefault(name, value)
         return variables
 
@@ -296,7 +284,7 @@ class Launching:
 
     def close(self) -> None:
         """End the launchers and remove the worktree; the run directory stays if a launch failed."""
-        self.cards.close()
+        self.surroundings.close()
         reference, self._reference = self._reference, None
         launcher, self._launcher = self._launcher, None
         try:
@@ -321,7 +309,7 @@ def _why_it_cannot(record: LaunchRecord) -> str:
 
 def _secrets(plan: LaunchPlan) -> list[str]:
     """The values of secret variables in the environment of a launch."""
-    return secret_values({**plan.variables, **plan.own_variables})
+    return secret_values({**plan.variables, **plan.workplace.variables})
 
 
 def _working_dir() -> str:

@@ -18,27 +18,23 @@ from pytest_distbench.judging.bounds import check_measured, judge_bounds
 from pytest_distbench.judging.certainty import certain_failure, close
 from pytest_distbench.judging.draft import Judgement
 from pytest_distbench.judging.fingerprint_rule import METRIC as FINGERPRINT
-from pytest_distbench.launch.command import COMMAND
+from pytest_distbench.launch.kinds import kind_of
 from pytest_distbench.machine import hardware
 from pytest_distbench.machine.locks import alone_on_this_host, beside_others_on_this_host, lease
 from pytest_distbench.records.baseline import BaselineEntry
-from pytest_distbench.records.case import CaseKey, EntryName
-from pytest_distbench.records.choices import ELASTIC_BASELINE_LAUNCHES, ELASTIC_RUN_LAUNCHES
-from pytest_distbench.records.elastic import is_elastic
+from pytest_distbench.records.case import RANKS, Case, Conditions, EntryName
 from pytest_distbench.records.environment import Environment
+from pytest_distbench.records.plan import LaunchRequest
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import CaseResult
 from pytest_distbench.run.launching import Launching
 from pytest_distbench.run.pacing import SPACING_S, Pacer
 from pytest_distbench.run.references import Nothing, Paired, Reference, Stored
-from pytest_distbench.run.request import CaseRequest, LaunchRequest
+from pytest_distbench.run.request import CaseRequest
 from pytest_distbench.run.samples import Launches, PairedLaunches, Samples, take_turns
 from pytest_distbench.run.settings import Settings
 from pytest_distbench.store.baselines import BaselineStore
 from pytest_distbench.store.files import read_each
-
-ELASTIC_OPEN_S = 300.0
-"""A launch of an elastic job may take a minute: so long its answer is worth more of them, if the user says nothing."""
 
 _SHARES_GPU = "ranks share a GPU: their numbers measure the time-slicing, not the hardware"
 
@@ -61,13 +57,13 @@ class Session:
 
     @functools.cached_property
     def pacer(self) -> Pacer:
-        """Says when a launch may begin."""
-        return Pacer(self.spacing_s)
+        """Says when a launch may begin that must not see the same seconds as the one before."""
+        return Pacer(SPACING_S)
 
     @property
     def spacing_s(self) -> float:
         """From the begin of one launch of a case to that of the next, on a restless machine."""
-        return SPACING_S if self.launching.kind.is_spaced else 0.0
+        return SPACING_S if self.launching.launcher_kind.is_spaced else 0.0
 
     @property
     def settings(self) -> Settings:
@@ -112,14 +108,13 @@ class Session:
         for test, case_id, backend in cases:
             of_test.setdefault(test, set()).add((case_id, backend))
 
-        def is_one_of(wanted: set[tuple[str, str]], text: str) -> bool:
-            key = CaseKey.parse(text)
-            is_ours = key.launcher in (self.settings.launcher, COMMAND) or is_elastic(key.launcher)
-            return is_ours and any((test_id, key.backend) in wanted for test_id in key.test_ids)
-
         def count_of(test: str) -> int:
-            entries = self.store.entries(test, wanted=functools.partial(is_one_of, of_test[test])).values()
-            return sum(metric.is_noisy for entry in entries for metric in entry.metrics.values())
+            wanted, count = of_test[test], 0
+            for key, entry in self.store.entries(test, test_ids={case_id for case_id, _ in wanted}).items():
+                ids = {case_id for case_id, backend in wanted if backend == entry.conditions.backend}
+                if self._may_measure(entry.conditions) and entry.is_of(ids, key):
+                    count += sum(metric.is_noisy for metric in entry.metrics.values())
+            return count
 
         self.comparisons = max(1, sum(read_each(count_of, of_test)))
 
@@ -130,27 +125,30 @@ class Session:
             ConfigurationError: the GPU, its driver and torch do not fit each other.
             LauncherError: no rank could be started.
         """
-        if self.settings.gpu and self.launching.kind.hosts == "one" and self.settings.attach is None:
-            with self._alone(1):
+        if self.settings.gpu and self.launching.launcher_kind.hosts == "one" and self.settings.attach is None:
+            with self._alone(1, takes_host=self.launching.launcher_kind.local_lock):
                 self.launching.check_device()
 
     def samples(self, request: LaunchRequest) -> Samples:
         """The launches of a case, none made yet: in pairs where this tree is compared with another."""
-        is_alone = self.settings.against is None or self.settings.attach is not None
-        if is_alone or request.pool is None:
-            samples = self.launches_of(request) if is_alone else PairedLaunches(self.launching, request)
+        kind = kind_of(request.work)
+        is_compared = self.settings.against is not None and self.settings.attach is None
+        if is_compared and kind.pair is not None:
+            samples: Samples = PairedLaunches(self.launching, request)
         else:
             samples = self.launches_of(request)
-            samples.alone, samples.most = "a pool of jobs takes the whole machine: it is not compared in turns", 1
-        if (request.elastic is not None or request.pool is not None) and not self.settings.given_max_launches:
-            samples.open_s, samples.most_stored = ELASTIC_OPEN_S, ELASTIC_BASELINE_LAUNCHES
-            if is_alone:
-                samples.most_open = ELASTIC_RUN_LAUNCHES
+        if is_compared and kind.pair is None:
+            samples.alone, samples.most = kind.why_alone, 1
+        if not self.settings.given_max_launches:
+            samples.open_s, samples.most_stored = kind.open_s, kind.most_stored
+            if not is_compared:
+                samples.most_open = kind.most_open
         return samples
 
     def launches_of(self, request: LaunchRequest) -> Samples:
         """The launches of a case, of this tree alone."""
-        return Launches(self.launching, request, self.pacer)
+        is_spaced = self.launching.hosting(request.work).is_spaced
+        return Launches(self.launching, request, self.pacer if is_spaced else Pacer(0.0))
 
     def reference(self, request: CaseRequest) -> Reference:
         """What a case is compared with.
@@ -173,14 +171,18 @@ class Session:
         return Stored(
             request,
             store=self.store,
-            entry=self.store.entry(request.case.test, str(request.case.key)),
+            entry=self.store.entry(request.case.test, request.case.key),
             comparisons=self.comparisons,
             update=self.settings.update,
             update_launches=self.settings.update_launches,
             pending=self.pending,
         )
 
-    def lost_cases(self, test: str, case_id: str, backend: str, *, used: Collection[CaseKey]) -> list[EntryName]:
+    def _may_measure(self, conditions: Conditions) -> bool:
+        """Whether this run measures cases of these conditions: of ranks, those that its launcher starts."""
+        return conditions.kind != RANKS or conditions.launcher == self.settings.launcher
+
+    def lost_cases(self, test: str, case_id: str, backend: str, *, used: Collection[Case]) -> list[EntryName]:
         """The entries of a test, as it ran now, that none of its calls has measured or judged.
 
         None where nothing stored is compared, where the store is being changed, and under the backend ``fake``. An
@@ -190,7 +192,7 @@ class Session:
             test: path and function.
             case_id: of the test, as it ran.
             backend: of its process groups.
-            used: keys of its cases.
+            used: its cases.
 
         Raises:
             StoredFileError: a baseline file cannot be read.
@@ -199,16 +201,14 @@ class Session:
         is_compared = settings.against is None and settings.attach is None and not settings.shares_gpu
         if not is_compared or settings.update is not None or settings.prune or settings.fake_rank is not None:
             return []
-        launchers = {settings.launcher, COMMAND}
-        has_job = any(is_elastic(key.launcher) for key in used)
-
-        def is_lost(text: str) -> bool:
-            key = CaseKey.parse(text)
-            is_ours = key.backend == backend and key not in used and case_id in key.test_ids
-            return is_ours and (key.launcher in launchers or (is_elastic(key.launcher) and not has_job))
-
-        entries = self.store.entries(test, wanted=is_lost)
-        lost = [key for key, entry in entries.items() if entry.holds_numbers]
+        keys = {case.key for case in used}
+        had_engine = any(case.conditions.engine for case in used)
+        lost = [
+            key
+            for key, entry in self.store.entries(test, test_ids=[case_id]).items()
+            if key not in keys and entry.holds_numbers and entry.conditions.backend == backend
+            if self._may_measure(entry.conditions) and not (entry.conditions.engine and had_engine)
+        ]
         return [EntryName(platform=self.store.platform, test=test, key=key) for key in sorted(lost)]
 
     def run(self, request: CaseRequest, samples: Samples, reference: Reference) -> CaseResult:
@@ -222,7 +222,7 @@ class Session:
         """
         open_metrics: list[str] = []
         verdicts = []
-        with self._alone(request.case.world_size):
+        with self._alone(request.case.world_size, takes_host=samples.takes_host):
             for look in reference.looks():
                 while len(samples) < samples.most and (len(samples) < look or reference.wants_more(samples)):
                     samples.add(only=open_metrics)
@@ -260,7 +260,7 @@ class Session:
             LauncherError: no ranks could be started.
             SampleFailed: a launch did not pass.
         """
-        with self._alone(world_size):
+        with self._alone(world_size, takes_host=any(source.takes_host for source in samples)):
             take_turns(samples, wanted)
 
     def result(self, request: CaseRequest, samples: Samples, reference: Reference) -> CaseResult:
@@ -286,12 +286,12 @@ class Session:
             self.store.write(test, key, entry)
 
     @contextlib.contextmanager
-    def _alone(self, world_size: int) -> Iterator[None]:
+    def _alone(self, world_size: int, *, takes_host: bool) -> Iterator[None]:
         """One measurement at a time on this host, unless it is shared; and nobody else on these GPUs."""
         gpus = [gpu.uuid for gpu in self.settings.gpus.visible[:world_size]]
         tell, asked_at = self.launching.on_wait, time.monotonic()
         with contextlib.ExitStack() as held:
-            if self.launching.kind.local_lock and self.settings.fake_rank is None:
+            if takes_host and self.settings.fake_rank is None:
                 of_host = beside_others_on_this_host if self.settings.shares_host else alone_on_this_host
                 held.enter_context(of_host(on_wait=tell))
                 held.enter_context(lease(gpus, on_wait=tell))

@@ -132,7 +132,7 @@ class Stored:
 
     @property
     def _path(self) -> Path:
-        return self.store.path(self.request.case.test, str(self.request.case.key))
+        return self.store.path(self.request.case.test, self.request.case.key)
 
     def record(self, samples: Samples) -> ReferenceRecord:
         del samples
@@ -164,7 +164,7 @@ class Stored:
             return replace(result, update="kept")
         case = self.request.case
         made = make_entry(case, result.launches, result.launches[0].software, before=self.entry)
-        self.pending.append((case.test, str(case.key), made))
+        self.pending.append((case.test, case.key, made))
         previous = {v.metric: v.baseline for v in result.verdicts if METRIC_KINDS[v.better].is_judged}
         has_moved = is_wanted("changed", result.verdicts, is_new=False)
         done = "new" if self._known is None else "changed" if has_moved else "rewritten"

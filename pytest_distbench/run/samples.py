@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from pytest_distbench.errors import BodyError
 from pytest_distbench.records.launch import LaunchRecord
+from pytest_distbench.records.plan import LaunchRequest
 from pytest_distbench.run.pacing import Pacer
-from pytest_distbench.run.request import LaunchRequest
 
 if TYPE_CHECKING:
     from pytest_distbench.run.launching import Launching
@@ -27,6 +27,7 @@ class Samples(ABC):
         most_stored: of them, the most that a baseline is worth, whatever their noise.
         most_open: of them, the most that an open answer is worth, unless the first look asks for more.
         open_s: an answer that is open gets more launches only while those so far took less.
+        takes_host: they are measured on this host, so that one measurement at a time may run here.
     """
 
     def __init__(self) -> None:
@@ -37,6 +38,7 @@ class Samples(ABC):
         self.most_stored: float = math.inf
         self.most_open: float = math.inf
         self.open_s: float = math.inf
+        self.takes_host = False
 
     @property
     def may_grow(self) -> bool:
@@ -87,6 +89,7 @@ class Launches(Samples):
         self._launching = launching
         self._request = request
         self._pacer = pacer
+        self.takes_host = launching.hosting(request.work).local_lock
 
     def add(self, *, only: Sequence[str] = ()) -> None:
         self._pacer.wait_for_next(self.launches[-1] if self.launches else None)
@@ -100,9 +103,10 @@ class PairedLaunches(Samples):
         super().__init__()
         self._launching = launching
         self._request = request
+        self.takes_host = launching.hosting(request.work).local_lock
 
     def add(self, *, only: Sequence[str] = ()) -> None:
-        if not self.alone and not self._launching.reference.has(self._request.body):
+        if not self.alone and not self._launching.reference.has(self._request.work):
             self._stay_alone()
         if self.alone:
             self.launches.append(self._launching.launch(self._request, len(self.launches), only=only))

@@ -12,21 +12,23 @@ import hashlib
 import os
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path, PurePosixPath
+from typing import Any
 from urllib.parse import quote, unquote
 
 import msgspec
 
 from pytest_distbench.errors import StoredFileError
 from pytest_distbench.records.baseline import BaselineEntry
-from pytest_distbench.records.case import EntryName
+from pytest_distbench.records.case import EntryName, beginnings
 from pytest_distbench.records.kinds import METRIC_KINDS
 from pytest_distbench.records.record import Record
 from pytest_distbench.store.files import FileKind, lay_out, read_each
+from pytest_distbench.store.old_conditions import conditions_of_old
 
-SCHEMA = 1
-"""Version of the file format. 1: first."""
+SCHEMA = 2
+"""Version of the file format. 1: first. 2: an entry has the conditions it was measured under, and its test's id."""
 
 MAX_FILE_BYTES = 16 * 2**20
 """A larger file is not a baseline: it is refused before it is read, and never written."""
@@ -51,7 +53,7 @@ class BaselineFile(Record, frozen=True, kw_only=True):
     platform: str
     test: str
     key: str
-    """Case, backend and launcher: ``float32-ws2.gloo.warm``."""
+    """The case, for people and as the name of the file: ``float32-ws2.gloo.warm``."""
     entry: BaselineEntry
 
     @property
@@ -91,20 +93,22 @@ class BaselineStore:
         path = self.path(test, key)
         return self._read_of(test, path).entry if os.path.lexists(path) else None
 
-    def entries(self, test: str, *, wanted: Callable[[str], bool] = lambda key: True) -> dict[str, BaselineEntry]:
+    def entries(self, test: str, *, test_ids: Collection[str] | None = None) -> dict[str, BaselineEntry]:
         """Entries of a test by key; empty where there is none.
 
         Args:
             test: path and function.
-            wanted: whether the entry of a key is; files of others are not read.
+            test_ids: of the test; files of others, as far as their names tell, are not read. None: all of them.
 
         Raises:
             StoredFileError: a file cannot be read, is no baseline, or is of a later schema.
         """
         paths = sorted(self._place(test).glob("*.json"))
-        asked = (path for path in paths if _is_cut(path.stem) or wanted(unquote(path.stem)))
-        files = read_each(functools.partial(self._read_of, test), asked)
-        return {file.key: file.entry for file in files if wanted(file.key)}
+        if test_ids is not None:
+            begin = tuple(text for test_id in test_ids for text in beginnings(test_id))
+            paths = [path for path in paths if _is_cut(path.stem) or unquote(path.stem).startswith(begin)]
+        files = read_each(functools.partial(self._read_of, test), paths)
+        return {file.key: file.entry for file in files if test_ids is None or file.entry.is_of(test_ids, file.key)}
 
     def write(self, test: str, key: str, entry: BaselineEntry, *, sync: bool = True) -> Path:
         """Put ``entry`` in the place of the one stored for this case, if any.
@@ -287,6 +291,18 @@ def _why_edited_wrongly(file: BaselineFile) -> str:
     return ""
 
 
+_FAKE_RANK = re.compile(r"@rank(\d+)\.fake\.")
+
+
+def _with_conditions(document: dict[str, Any]) -> dict[str, Any]:
+    """From schema 1 to 2. What was not noted then is read out of the key, here and nowhere else."""
+    entry, key = dict(document["entry"]), str(document["key"])
+    rank = _FAKE_RANK.search(key)
+    conditions = conditions_of_old(entry, fake_rank=int(rank[1]) if rank else 0)
+    kept = {name: value for name, value in entry.items() if name not in conditions}
+    return document | {"entry": kept | {"conditions": conditions}}
+
+
 BASELINE_FILES = FileKind(
     name="baseline file",
     record=BaselineFile,
@@ -299,6 +315,7 @@ BASELINE_FILES = FileKind(
     where="The stored baseline is unchanged",
     smaller="Record fewer metrics, or shorter parameters",
     render=render,
+    migrations={1: _with_conditions},
     is_edited=True,
     check=_why_edited_wrongly,
 )

@@ -11,7 +11,6 @@ from typing import Annotated, NamedTuple
 import msgspec
 
 from pytest_distbench.judging.update_policy import FEWEST_LAUNCHES
-from pytest_distbench.records.case import CaseKey
 from pytest_distbench.records.choices import ELASTIC_BASELINE_LAUNCHES
 from pytest_distbench.records.record import Record
 from pytest_distbench.store.baselines import BaselineStore
@@ -211,12 +210,11 @@ def _of_itself(test: Awaited, spacing_s: float) -> Took | None:
 
 def _of_baseline(store: BaselineStore, test: Awaited, launcher: str, spacing_s: float) -> Took | None:
     """What the stored cases of a test tell; None where nothing is stored that does."""
-
-    def is_wanted(text: str) -> bool:
-        key = CaseKey.parse(text)
-        return key.backend == test.backend and key.launcher == launcher and test.case_id in key.test_ids
-
-    entries = store.entries(test.test, wanted=is_wanted).values()
+    entries = [
+        entry
+        for entry in store.entries(test.test, test_ids=[test.case_id]).values()
+        if entry.conditions.backend == test.backend and entry.conditions.launcher == launcher
+    ]
     launch_s = paused_s = 0.0
     for entry in entries:
         if entry.launch_s is not None:

@@ -190,7 +190,9 @@ class FileKind(Generic[_Content]):
         """
         unnamed = _UNNAMED_KEY.search(problem)
         with contextlib.suppress(msgspec.DecodeError, ValueError, LookupError, TypeError, RecursionError):
-            document = place = msgspec.json.decode(data)
+            schema = msgspec.json.decode(data, type=_Head).schema
+            document = self._migrate(msgspec.json.decode(data), schema, Path())
+            place: Any = document
             for step in _STEP.finditer(unnamed[1] if unnamed else ""):
                 place = place[step[1] if step[1] is not None else int(step[2])]
             if not unnamed or not isinstance(place, dict):

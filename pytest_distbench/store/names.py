@@ -6,9 +6,11 @@ import re
 from collections.abc import Callable, Iterable
 
 from pytest_distbench.errors import ConfigurationError
-from pytest_distbench.records.case import CaseKey, EntryName
+from pytest_distbench.records.case import EntryName
 
 Choice = Callable[[EntryName], bool]
+
+_BACKEND_AND_LAUNCHER = re.compile(r"\.[^.]+\.[^.]+\]")
 
 _LIKE_AN_EXPRESSION = re.compile(r"(?:^|[\s()])(and|or|not)(?:$|[\s()])")
 
@@ -33,15 +35,14 @@ def selection(texts: Iterable[str]) -> Choice:
 
 
 def _is_named(name: EntryName, text: str) -> bool:
+    whole = str(name)
     if "::" not in text:
-        return text.lower() in str(name).lower()
-    return any(whole == text or whole.startswith((f"{text}::", f"{text}[")) for whole in _names(name))
+        return text.lower() in whole.lower()
+    return whole == text or whole.startswith((f"{text}::", f"{text}[")) or _is_node_id(text, whole)
 
 
-def _names(name: EntryName) -> tuple[str, ...]:
-    """The entry's full name, and what the node id of its test may be."""
-    try:
-        ids = CaseKey.parse(name.key).test_ids
-    except ValueError:  # set by hand in a file
-        ids = []
-    return str(name), *(f"{name.test}[{case_id}]" if case_id else name.test for case_id in ids)
+def _is_node_id(text: str, whole: str) -> bool:
+    """Whether a name goes on behind a node id: with the name of a run, or with backend and launcher alone."""
+    begin = text.removesuffix("]")
+    rest = whole.removeprefix(begin)
+    return begin != text and rest != whole and (rest.startswith(":") or bool(_BACKEND_AND_LAUNCHER.fullmatch(rest)))

@@ -78,8 +78,8 @@ def _axes_of(record: RunRecord) -> dict[str, ColumnType]:
 
 
 def _of_launch(result: CaseResult, launch: LaunchRecord, m: Measurement) -> tuple[object, ...]:
-    case, key = result.case, result.case.key
-    group = (case.test, key.case_id, case.world_size, key.backend, key.launcher, result.environment.platform)
+    case, under = result.case, result.case.conditions
+    group = (case.test, case.name, under.world_size, under.backend, under.launcher, result.environment.platform)
     return (*group, launch.index, m.name, m.unit, m.better)
 
 
@@ -92,7 +92,8 @@ def _points(m: Measurement, axes: Mapping[str, ColumnType]) -> list[object]:
 
 def _rows_of_entry(file: BaselineFile) -> Iterator[tuple[object, ...]]:
     entry = file.entry
-    case = (file.platform, file.test, file.key, entry.world_size, entry.backend, entry.launcher, entry.workload)
+    under = entry.conditions
+    case = (file.platform, file.test, file.key, under.world_size, under.backend, under.launcher, entry.workload)
     for key, metric in entry.metrics.items():
         for launch, value in enumerate(metric.launches):
             yield (*case, key, metric.unit, metric.better, launch, value)

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
 from pytest_distbench.records.kinds import VERDICT_KINDS
 from pytest_distbench.records.run import RunRecord
 from pytest_distbench.store.files import FileKind
+from pytest_distbench.store.old_conditions import conditions_of_old
 
 SCHEMA = 3
-"""Version of the file format. 1: first. 2: key and reference of a case are records of their own; its outcome.
-3: distributions of series that are not kept."""
+"""Version of the file format. 1: first. 2: key and reference of a case are records of their own; its outcome. 3: the
+conditions of a case, the name of its run, and distributions of series that are not kept (earlier ones are gone)."""
+
+_LABEL = re.compile(r"(?P<run>.*?)(?P<size>@ws\d+)?(?:@rank(?P<rank>\d+))?", re.DOTALL)
+_WORLD_SIZE = re.compile(r"\bws\d+\b-?|-ws\d+\b")
 
 
 def _with_references(document: dict[str, Any]) -> dict[str, Any]:
@@ -48,9 +53,29 @@ def _outcome(result: dict[str, Any]) -> str:
     return "failed" if result.get("update", "") == "refused" else str(last)
 
 
-def _without_distributions(document: dict[str, Any]) -> dict[str, Any]:
-    """From schema 2 to 3. Measurements of then have none: what they were made of is gone."""
-    return document
+def _with_conditions(document: dict[str, Any]) -> dict[str, Any]:
+    """From schema 2 to 3. What was not noted then is read out of the key, here and nowhere else."""
+    results = [result | {"case": _of_parts(result["case"], result["nodeid"])} for result in document["results"]]
+    return document | {"results": results}
+
+
+def _of_parts(case: dict[str, Any], nodeid: str) -> dict[str, Any]:
+    kept = {name: value for name, value in case.items() if name not in ("key", "world_size")}
+    key = case["key"]
+    whole, backend = key["case_id"], key["backend"]
+    ids = [whole[:i] for i, character in enumerate(whole) if character == ":"] + [whole]  # an id may hold colons, too
+    ends = tuple(nodeid.endswith((f"[{test_id}]", f"[{test_id}-{backend}]")) for test_id in ids)
+    test_id = ids[ends.index(True)] if True in ends else ids[0]
+    label = _LABEL.fullmatch(whole.removeprefix(test_id).removeprefix(":"))
+    assert label is not None
+    conditions = conditions_of_old(key | {"world_size": case["world_size"]}, fake_rank=int(label["rank"] or 0))
+    return kept | {
+        "id": test_id,
+        "family": _WORLD_SIZE.sub("", test_id).strip("-"),
+        "run": label["run"],
+        "names_size": label["size"] is not None,
+        "conditions": conditions,
+    }
 
 
 RUN_RECORDS = FileKind(
@@ -60,7 +85,7 @@ RUN_RECORDS = FileKind(
     max_bytes=512 * 2**20,
     next_step="Write one with pytest --distbench-json FILE",
     where="Give --distbench-json a writable place",
-    migrations={1: _with_references, 2: _without_distributions},
+    migrations={1: _with_references, 2: _with_conditions},
 )
 
 

@@ -45,8 +45,8 @@ def unused_entries(
     measured = list(results)
     if not measured:
         return []
-    used = {store.path(r.case.test, str(r.case.key)) for r in measured}
-    kind = {(r.case.key.backend, r.case.key.launcher) for r in measured}
+    used = {store.path(r.case.test, r.case.key) for r in measured}
+    kind = {(r.case.conditions.backend, r.case.conditions.launcher) for r in measured}
     sizes: dict[str, set[int]] = {}
     for result in measured:
         sizes.setdefault(result.case.test, set()).add(result.case.world_size)
@@ -59,12 +59,12 @@ def unused_entries(
         file = read_file(path)
         entry, test_file = file.entry, file.test.partition("::")[0]
         whole = (rootpath / PurePosixPath(test_file)).resolve()
-        if (entry.backend, entry.launcher) not in kind or not any(whole.is_relative_to(root) for root in roots):
+        under = entry.conditions
+        if (under.backend, under.launcher) not in kind or not any(whole.is_relative_to(root) for root in roots):
             continue
-        case = file.key.removesuffix(f".{entry.backend}.{entry.launcher}")
         if file.test in tests:
-            was_skipped = any(file.test == t and (case == i or case.startswith(f"{i}:")) for t, i in skipped)
-            is_unused = entry.world_size in sizes.get(file.test, ()) and not was_skipped
+            was_skipped = entry.is_of([test_id for test, test_id in skipped if test == file.test], file.key)
+            is_unused = under.world_size in sizes.get(file.test, ()) and not was_skipped
         else:
             is_unused = test_file in reported or not whole.exists()
         if is_unused:

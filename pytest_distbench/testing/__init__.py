@@ -172,7 +172,7 @@ def _software(text: str) -> dict[str, str]:
 
 def _description(plan: LaunchPlan) -> Mapping[str, Any]:
     """What a rank is to have recorded; nothing where nobody says."""
-    found: object = plan.params.get("stand_in")
+    found: object = plan.work.params.get("stand_in")
     if found is None:
         text = os.environ.get(VARIABLE, "{}")
         try:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import atexit
 import os
-from pathlib import Path
 
 import msgspec
 
@@ -39,7 +38,7 @@ class _NoLine:
 
 def begin(plan_path: str) -> ScriptNotes:
     """Begin to note what this process records; it is written when the process ends."""
-    plan = msgspec.json.decode(Path(plan_path).read_bytes(), type=LaunchPlan)
+    plan = LaunchPlan.read_from(plan_path)
     environment = {
         "RANK": _first(_RANK, "0"),
         "LOCAL_RANK": _first(_LOCAL_RANK, "0"),

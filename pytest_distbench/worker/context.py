@@ -19,6 +19,7 @@ from pytest_distbench.records.choices import MODES, Mode, OverRanks
 from pytest_distbench.records.kinds import Better, Reduce
 from pytest_distbench.records.metric import WALL_TIME, Scalar, metric_key
 from pytest_distbench.records.plan import LaunchPlan
+from pytest_distbench.records.work import Ranks
 from pytest_distbench.worker.arguments import (
     check_bounds,
     check_choice,
@@ -60,7 +61,8 @@ class RankContext:
     """
 
     def __init__(self, plan: LaunchPlan, control: ControlLine, environment: Mapping[str, str] = os.environ) -> None:
-        self.only_structure = plan.stands_for is not None
+        work = plan.work
+        self.only_structure = work.stands_for is not None
         self.rank = int(environment["RANK"])
         self.local_rank = int(environment["LOCAL_RANK"])
         self.world_size = int(environment["WORLD_SIZE"])
@@ -69,8 +71,8 @@ class RankContext:
             torch.device("cuda", plan.devices[self.local_rank]) if plan.device == "cuda" else torch.device("cpu")
         )
         self.backend = plan.backend
-        self.params: Mapping[str, Any] = plan.params
-        self.seed = plan.seeds[0]
+        self.params: Mapping[str, Any] = work.params
+        self.seed = work.seeds[0]
         self.launch = plan.index
         self.data_dir = Path(plan.data_dir)
         self.watch = Watch(is_on=plan.backend != "fake" or self.only_structure, sees_all=self.only_structure)
@@ -80,10 +82,10 @@ class RankContext:
         self._control = control
         self._common_at: dict[str, Scalar] = {}
         self._side_group = SideGroup(
-            plan.backend if plan.body.is_given_a_group else "", self.world_size, plan.timeout_s, self.watch
+            plan.backend if work.is_given_a_group else "", self.world_size, plan.timeout_s, self.watch
         )
         self._unfinished: list[str] = []
-        self._takes_turns = plan.takes_turns
+        self._takes_turns = isinstance(work, Ranks) and work.takes_turns
         self._waited_s = 0.0
 
     def timed(

@@ -23,6 +23,7 @@ from pytest_distbench.records.elastic import IMPORTS_VARIABLE, SLOT_VARIABLE
 from pytest_distbench.records.plan import LaunchPlan
 from pytest_distbench.records.rank import RankReport
 from pytest_distbench.records.timeline import Finished, Joined, Raised, Started, append
+from pytest_distbench.records.work import Job
 from pytest_distbench.worker import bodies, usage
 from pytest_distbench.worker.arithmetic import note_autocast
 from pytest_distbench.worker.elastic_rank import ElasticRank
@@ -43,14 +44,14 @@ def main(plan_path: str, join: Callable[[LaunchPlan, int], ElasticRank]) -> NoRe
         plan_path: of the plan.
         join: makes what the body is given, of the plan and the slot.
     """
-    plan = msgspec.json.decode(Path(plan_path).read_bytes(), type=LaunchPlan)
-    assert plan.elastic is not None
+    plan = LaunchPlan.read_from(plan_path)
+    work = plan.expect(Job)
     slot = int(os.environ[SLOT_VARIABLE])
     context: ElasticRank | None = None
     take_output(plan.files.log(slot))
     take_signals(plan.files.stacks(slot))
     sys.path[:] = plan.python_path
-    take_program(plan.body.file)
+    take_program(work.body.file)
     if plan.set_threads is not None:
         torch.set_num_threads(plan.set_threads)
     for name in filter(None, os.environ.get(IMPORTS_VARIABLE, "").split(",")):
@@ -66,7 +67,7 @@ def main(plan_path: str, join: Callable[[LaunchPlan, int], ElasticRank]) -> NoRe
         note_autocast()
         memory = usage.MemoryPeak(plan)
         context = join(plan, slot)
-        bodies.call(bodies.load(plan.body), context)
+        bodies.call(bodies.load(work.body), context)
         context.wait_for_queued()
         context.check_complete()
     except BaseException as raised:  # noqa: BLE001 whatever ends a body is told
@@ -99,10 +100,10 @@ def count_generation(folder: Path) -> int:
 
 def join_generation(plan: LaunchPlan, slot: int) -> ElasticRank:
     """Join the group of this generation."""
-    assert plan.elastic is not None
+    job = plan.expect(Job).job
     rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     device = torch.device("cuda", plan.devices[slot]) if plan.device == "cuda" else torch.device("cpu")
-    join_group(plan.backend, rank=rank, world_size=world_size, timeout_s=plan.elastic.collective_s, device=device)
+    join_group(plan.backend, rank=rank, world_size=world_size, timeout_s=job.collective_s, device=device)
     number = torch.tensor([count_generation(Path(plan.directory)) if rank == 0 else 0], device=device)
     dist.broadcast(number, src=0)
     generation = int(number.item())

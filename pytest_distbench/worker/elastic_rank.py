@@ -12,6 +12,7 @@ import torch
 from pytest_distbench.errors import RecordingError
 from pytest_distbench.records.plan import LaunchPlan
 from pytest_distbench.records.timeline import Changed, Line, Progress, append, read_timeline
+from pytest_distbench.records.work import Job
 from pytest_distbench.worker.arguments import check_whole
 from pytest_distbench.worker.context import RankContext
 from pytest_distbench.worker.elastic_training import CheckpointTraining, Training
@@ -45,11 +46,10 @@ class ElasticRank(RankContext):
     def __init__(self, plan: LaunchPlan, slot: int, generation: int) -> None:
         line: Any = _Progress(plan.files.timeline, slot)  # all of a line to pytest that is used
         super().__init__(plan, line, {**os.environ, "LOCAL_RANK": str(slot)})  # all nodes share this host's devices
-        assert plan.elastic is not None
         self.slot = slot
         self.generation = generation
         self.watch = Watch(is_on=False)
-        self._job = plan.elastic
+        self._job = plan.expect(Job).job
         self._files = plan.files
         self._training: Training | None = None
 

@@ -11,7 +11,6 @@ import pdb
 import time
 from collections.abc import Callable, Iterator
 from os import getpid  # bodies patch os
-from pathlib import Path
 from typing import NoReturn
 
 import msgspec
@@ -20,6 +19,7 @@ import torch
 from pytest_distbench.records.plan import LaunchPlan
 from pytest_distbench.records.rank import ErrorReport, Outcome, Phase, RankReport
 from pytest_distbench.records.wire import SESSION_VARIABLE
+from pytest_distbench.records.work import Ranks
 from pytest_distbench.worker import bodies, script_notes, usage
 from pytest_distbench.worker.arithmetic import note_autocast
 from pytest_distbench.worker.context import RankContext
@@ -54,20 +54,21 @@ def run_rank(plan_path: str) -> Callable[[], NoReturn]:
 
     Returns what ends the process: to be called when the elastic agent, which waits for a result of each rank, has them.
     """
-    plan = msgspec.json.decode(Path(plan_path).read_bytes(), type=LaunchPlan)
+    plan = LaunchPlan.read_from(plan_path)
+    work = plan.expect(Ranks)
     rank = int(os.environ["RANK"])
-    is_attached = rank == plan.attached
+    is_attached = rank == work.attached
     take_output(plan.files.log(rank))  # first: whatever goes wrong is told there
     take_environment(plan)
-    if not plan.body.is_script:
-        take_program(plan.body.file)
+    if not work.is_program:
+        take_program(work.body.file)
     take_signals(plan.files.stacks(rank))
     control = ControlLine(plan.files, rank, reports_progress=plan.reports_progress, is_attached=is_attached)
     tell_of_threads(lambda what: control.send("remark", what))
     if is_attached:
         take_terminal()
     else:
-        forbid_breakpoints(rank, plan.attached)
+        forbid_breakpoints(rank, work.attached)
     life = _Life(plan, rank, control)
     life.largest_group = keep_destroyed_groups()
     life.run()
@@ -79,6 +80,7 @@ class _Life:
 
     def __init__(self, plan: LaunchPlan, rank: int, control: ControlLine) -> None:
         self.plan = plan
+        self.work = plan.expect(Ranks)
         self.rank = rank
         self.control = control
         self.current: Phase = "start"
@@ -101,7 +103,7 @@ class _Life:
             outcome, reason, error = classify(raised)
             if self.context.only_structure and outcome == "failed":
                 outcome, error = without_values(raised, error)
-            if self.plan.post_mortem and self.rank == self.plan.attached and outcome == "failed":
+            if self.plan.post_mortem and self.rank == self.work.attached and outcome == "failed":
                 pdb.post_mortem(user_frames(raised) or raised.__traceback__)
         if getpid() != pid:
             os._exit(0)  # a child the body forked and let run on: the rank is its parent
@@ -119,7 +121,7 @@ class _Life:
         self.control.phase("exit")
 
     def _measure(self) -> None:
-        plan = self.plan
+        plan, work = self.plan, self.work
         note_autocast()
         if plan.device == "cuda":
             check_fork()
@@ -128,28 +130,28 @@ class _Life:
                 bind_near_gpu(torch.cuda.current_device(), plan.numa_binding)
         if plan.set_threads is not None:
             torch.set_num_threads(plan.set_threads)
-        if plan.stands_for is not None and not plan.body.is_given_a_group:
-            join_fake_groups_only(rank=plan.stands_for, world_size=plan.world_size)
+        if work.stands_for is not None and not work.is_given_a_group:
+            join_fake_groups_only(rank=work.stands_for, world_size=plan.world_size)
             self.context.watch.look()
-        if plan.body.is_script:
+        if work.is_program:
             notes = script_notes.CURRENT = script_notes.ScriptNotes(self.context)
             with self._turn(), self.phase("body"), watched_steps(self.context.watch), self._window():
                 self.memory.begin()
                 self.window.begin()
                 began_s = usage.own_cpu_s()
-                run_script(plan.body)
+                run_script(work.body)
                 self.context.wait_for_queued()
                 computed_s = usage.own_cpu_s() - began_s
             notes.finish()
             self.context.record_wall_time(self.window.wall_s, computed_s)
             return
         with self.phase("import"):
-            body = bodies.load(plan.body)
+            body = bodies.load(work.body)
         with self.phase("rendezvous"):
             self.control.wait_for_the_others()
             self.memory.begin()
             self.window.begin()
-            if plan.body.is_given_a_group:
+            if work.is_given_a_group:
                 join_group(
                     plan.backend,
                     rank=self.context.rank,
@@ -159,10 +161,10 @@ class _Life:
                 )
                 self.context.watch.look()
         with self._turn(), self.phase("body"), self._window():
-            for seed in plan.seeds:
+            for seed in work.seeds:
                 self.context.seed = seed
-                self.context.watch.is_on &= seed == plan.seeds[0]  # the others run the same code
-                with self.context.point(seed=seed) if len(plan.seeds) > 1 else contextlib.nullcontext():
+                self.context.watch.is_on &= seed == work.seeds[0]  # the others run the same code
+                with self.context.point(seed=seed) if len(work.seeds) > 1 else contextlib.nullcontext():
                     bodies.call(body, self.context)
                     self.context.wait_for_queued()
         self.context.check_complete()

@@ -64,8 +64,8 @@ def take_environment(plan: LaunchPlan) -> None:
     os.environ.clear()
     os.environ.update(variables_from_wire(plan.variables))
     os.environ.update(contract)
-    if plan.stands_for is not None:
-        os.environ.update(RANK=str(plan.stands_for), WORLD_SIZE=str(plan.world_size))  # alone on its host
+    if (rank := plan.work.stands_for) is not None:
+        os.environ.update(RANK=str(rank), WORLD_SIZE=str(plan.world_size))  # alone on its host
     if not any(name in os.environ for name in RECORDER_SIZE_VARIABLES):
         os.environ[_name(RECORDER_SIZE_VARIABLES)] = (
             _RECORDED  # in torch 2.8 the recorder is off unless it is asked for

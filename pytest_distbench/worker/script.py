@@ -15,7 +15,7 @@ from torch.optim.optimizer import Optimizer, register_optimizer_step_pre_hook
 
 from pytest_distbench.errors import BodyError
 from pytest_distbench.records.fingerprint import TRAINING_STEP
-from pytest_distbench.records.plan import BodyReference
+from pytest_distbench.records.work import BodyReference
 from pytest_distbench.worker.fingerprint import Watch
 
 WHOLE = "script"

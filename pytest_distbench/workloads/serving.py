@@ -14,10 +14,8 @@ import time
 import traceback
 from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, HTTPServer
-from pathlib import Path
 from typing import Any
 
-import msgspec
 import torch
 
 from pytest_distbench.errors import BodyError
@@ -25,6 +23,7 @@ from pytest_distbench.records.plan import LaunchPlan
 from pytest_distbench.records.pool import SERVING
 from pytest_distbench.records.pool_timeline import ReplicaFailed, ReplicaReady
 from pytest_distbench.records.timeline import append
+from pytest_distbench.records.work import Pool
 from pytest_distbench.worker import bodies
 
 Answer = Callable[[int], object]
@@ -36,13 +35,13 @@ FAILED = 13
 
 def main(path: str, slot: int) -> None:
     """Answer until SIGTERM comes."""
-    plan = msgspec.json.decode(Path(path).read_bytes(), type=LaunchPlan)
-    work, timeline = plan.works[SERVING], plan.files.pool_timeline
+    plan = LaunchPlan.read_from(path)
+    task, timeline = plan.expect(Pool).tasks[SERVING], plan.files.pool_timeline
     sys.path[:] = plan.python_path
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1").partition(",")[0] or 1))
     try:
         with torch.inference_mode():
-            answer = _load(bodies.load(work.body), work.params)
+            answer = _load(bodies.load(task.body), task.params)
             answer(0)  # what a first call costs is part of its start
             with _Server(answer) as server:
                 append(timeline, ReplicaReady(t=time.monotonic(), slot=slot, pid=os.getpid(), port=server.server_port))

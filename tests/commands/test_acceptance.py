@@ -30,7 +30,7 @@ def test_numbers_become_bounds_with_a_margin(run: Run, store: BaselineStore) -> 
     )
     entry = store.entry(TEST, KEY)
     assert entry is not None
-    assert (entry.world_size, entry.workload, entry.metrics) == (8, "", {})
+    assert (entry.conditions.world_size, entry.workload, entry.metrics) == (8, "", {})
     assert entry.bounds["latency[message_bytes=67108864]"] == "<= 442.1 us"
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from support.repositories import git
-from support.stores import CASE, KEY, PLATFORM, TEST, Run, entry, environment, keyed, record, result
+from support.stores import CASE, KEY, PLATFORM, TEST, Run, entry, environment, named, record, result
 
 from pytest_distbench.records.environment import Environment
 from pytest_distbench.records.kinds import VerdictName
@@ -79,7 +79,9 @@ class TestAccept:
         assert code == 0
         assert "step    2 ms  4 ms  +100.0 %    3 -> 5" in text
         assert "software.torch 2.13.0 -> 2.14.0" in text
-        assert store.entry(TEST, KEY) == entry(*[0.004] * 5, tolerance=0.25, software={"torch": "2.14.0"}, launch_s=1.0)
+        assert store.entry(TEST, KEY) == entry(
+            *[0.004] * 5, tolerance=0.25, software={"torch": "2.14.0"}, launch_s=1.0, test_id="ws2"
+        )
 
     def test_a_regression_that_was_obvious_after_three_launches_is_refused_and_not_passed_over(
         self, run: Run, store: BaselineStore, tmp_path: Path
@@ -158,7 +160,7 @@ class TestAccept:
 
     def test_force_takes_few_launches(self, run: Run, store: BaselineStore, tmp_path: Path) -> None:
         assert run("accept", record(tmp_path / "run.json", result(0.004)), "--force")[0] == 0
-        assert store.entry(TEST, KEY) == entry(0.004, software={"torch": "2.14.0"}, launch_s=1.0)
+        assert store.entry(TEST, KEY) == entry(0.004, software={"torch": "2.14.0"}, launch_s=1.0, test_id="ws2")
 
     def test_metrics_that_were_closed_after_one_launch_keep_their_values(
         self, run: Run, store: BaselineStore, tmp_path: Path
@@ -198,7 +200,7 @@ class TestAccept:
     def test_a_case_id_that_looks_like_a_path_stays_a_name(
         self, run: Run, store: BaselineStore, tmp_path: Path
     ) -> None:
-        run("accept", record(tmp_path / "run.json", result(*[0.004] * 5, case=keyed(case_id="../../x"))))
+        run("accept", record(tmp_path / "run.json", result(*[0.004] * 5, case=named("../../x"))))
 
         assert [path.name for path in store.files()] == ["%2E.%2F..%2Fx.gloo.warm.json", "ws2.gloo.warm.json"]
 

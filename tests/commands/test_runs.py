@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from support.stores import HUNG, keyed, record, result
+from support.stores import HUNG, named, record, result
 from support.timelines import JOB, killed
 
 from pytest_distbench.commands.cli import main
@@ -50,7 +50,7 @@ class TestCompare:
 
     def test_a_case_that_is_gone_or_failed_fails(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         good = result(*[0.01, 0.0101] * 3)
-        other = result(*[0.01, 0.0101] * 3, case=keyed(case_id="ws4"))
+        other = result(*[0.01, 0.0101] * 3, case=named("ws4"))
         broken = replace(good, launches=[HUNG])
 
         assert self.compare(tmp_path, [good, other], [good]) == 1
@@ -119,7 +119,7 @@ class TestTrace:
     def test_the_timeline_of_an_elastic_job_is_written(
         self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
-        elastic, _ = measure(JOB, killed().history.lines)
+        elastic, _ = measure(JOB, killed().history)
         made = result(1.0)
         run = record(tmp_path / "a.json", replace(made, launches=[replace(made.launches[0], elastic=elastic)]))
 

@@ -18,9 +18,11 @@ from support.launching import MadeLauncher, RunInside
 from support.processes import LIMIT_S, wait_for
 
 from pytest_distbench.launch.contract import Launcher
-from pytest_distbench.launch.pair import supervise_pair
+from pytest_distbench.launch.pair import run_in_turns
+from pytest_distbench.launch.side import Side
 from pytest_distbench.records.launch import LaunchRecord
-from pytest_distbench.records.plan import BodyReference, LaunchPlan
+from pytest_distbench.records.plan import LaunchPlan, Workplace
+from pytest_distbench.records.work import BodyReference, Ranks
 
 pytestmark = pytest.mark.spawn
 
@@ -95,8 +97,9 @@ def pair(launchers: tuple[Launcher, Launcher], tmp_path: Path) -> Pair:
     (tmp_path / "turn_bodies.py").write_text(BODIES)
 
     def run(first: str, second: str, *, timeout_s: float = 30.0) -> tuple[LaunchRecord | None, LaunchRecord | None]:
-        plans = [plan(tmp_path, function, timeout_s) for function in (first, second)]
-        records = supervise_pair((launchers[0], plans[0]), (launchers[1], plans[1]))
+        one, other = (plan(tmp_path, function, timeout_s) for function in (first, second))
+        sides = [Side(launcher=lambda launcher=launcher: launcher) for launcher in launchers]
+        records = run_in_turns((one, sides[0]), (other, sides[1]))
         assert [launcher.leftovers() for launcher in launchers] == [[], []]
         return records
 
@@ -115,17 +118,14 @@ def plan(folder: Path, function: str, timeout_s: float) -> LaunchPlan:
         world_size=2,
         backend="gloo",
         device="cpu",
-        body=BodyReference(file=str(folder / "turn_bodies.py"), function=function, module="turn_bodies"),
-        params={},
-        seeds=[0],
+        work=Ranks(body=BodyReference(file=str(folder / "turn_bodies.py"), function=function, module="turn_bodies")),
         timeout_s=timeout_s,
         directory=str(directory),
         data_dir=str(folder),
-        working_dir=str(folder),
+        workplace=Workplace(folder=str(folder)),
         python_path=sys.path,
         variables=variables(),
         set_threads=1,
-        takes_turns=True,
     )
 
 

@@ -12,7 +12,7 @@ from support.releases import RECORDS
 
 from pytest_distbench.launch.contract import Launcher
 from pytest_distbench.records.metric import PEAK_MEMORY
-from pytest_distbench.records.plan import BodyReference
+from pytest_distbench.records.work import BodyReference
 
 pytestmark = pytest.mark.spawn
 

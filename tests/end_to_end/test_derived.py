@@ -25,10 +25,10 @@ def make(project: Project, *, one: object = STEADY, two: object = STEADY, test: 
 
 
 def record(project: pytest.Pytester, *arguments: str) -> dict[str, dict[str, object]]:
-    """The cases of a run by their id."""
+    """The cases of a run by the name of their run."""
     run(project, "--distbench-json=run.json", *arguments)
     results = json.loads((project.path / "run.json").read_text())["results"]
-    return {result["case"]["key"]["case_id"]: result for result in results}
+    return {result["case"]["run"]: result for result in results}
 
 
 def entry(project: pytest.Pytester) -> dict[str, object]:
@@ -64,8 +64,8 @@ def test_launches_are_made_in_turns_and_more_only_while_the_answer_is_open(proje
     slower = make(project, two=[2 * v for v in STEADY])
     moved = {case: len(result["launches"]) for case, result in record(slower).items()}  # type: ignore[arg-type]
 
-    assert quiet == {"ws2:one@ws1": 1, "ws2:two@ws2": 1, "ws2:efficiency": 1}
-    assert moved == {"ws2:one@ws1": 3, "ws2:two@ws2": 3, "ws2:efficiency": 3}
+    assert quiet == {"one": 1, "two": 1, "efficiency": 1}
+    assert moved == {"one": 3, "two": 3, "efficiency": 3}
 
 
 def test_launches_of_several_runs_alternate(project: Project, tmp_path: Path) -> None:
@@ -80,7 +80,7 @@ def test_launches_of_several_runs_alternate(project: Project, tmp_path: Path) ->
         def noted(start):
             def wrapper(self, plan):
                 with open({str(log)!r}, "a") as file:
-                    file.write(f"{{plan.params['who']}}{{plan.index}} ")
+                    file.write(f"{{plan.work.params['who']}}{{plan.index}} ")
                 return start(self, plan)
             return wrapper
 
@@ -119,7 +119,7 @@ def test_against_another_revision_the_function_is_called_for_both_sides(project:
     make(project, two=[2 * v for v in STEADY])
     slower = run(made, "--distbench-against=HEAD", "--distbench-json=run.json")
     results = json.loads((made.path / "run.json").read_text())["results"]
-    derived = next(r for r in results if r["case"]["key"]["case_id"] == "ws2:efficiency")
+    derived = next(r for r in results if r["case"]["run"] == "efficiency")
 
     assert same.ret == 0
     assert slower.ret == 0  # both sides ran the same made-up body: params come from this tree

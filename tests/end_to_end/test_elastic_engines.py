@@ -17,6 +17,7 @@ from support.processes import wait_for
 from pytest_distbench.elastic import crash, join, kill, leave, stop
 from pytest_distbench.launch.elastic.engines import ENGINES
 from pytest_distbench.launch.elastic.launch import launch_elastic
+from pytest_distbench.launch.side import Side
 from pytest_distbench.records.elastic import SLOT_VARIABLE
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.plan import LaunchPlan
@@ -34,7 +35,7 @@ RESTARTING = [name for name, kind in ENGINES.items() if kind.checkpoint_every is
 @pytest.mark.usefixtures("closed_doors")
 def test_an_engine_carries_out_every_kind_of_change_and_each_is_measured(engine: str, tmp_path: Path) -> None:
     changes = [change for change in ALL_KINDS if change.kind in ENGINES[engine].changes]
-    record = launch_elastic(elastic_plan(tmp_path, engine, changes, nodes=(1, 2)))
+    record = launch_elastic(elastic_plan(tmp_path, engine, changes, nodes=(1, 2)), Side())
 
     assert (record.outcome, record.reason) == ("passed", "")
     assert record.elastic is not None
@@ -99,7 +100,7 @@ def run_until_stable(plan: LaunchPlan, act: Callable[[LaunchPlan], None]) -> Lau
 
     thread = threading.Thread(target=wait_and_act, daemon=True)
     thread.start()
-    record = launch_elastic(plan)
+    record = launch_elastic(plan, Side())
     thread.join()
     return record
 

@@ -49,7 +49,7 @@ def test_the_example_gains_and_loses_a_node_and_every_sample_is_trained_on_once(
     assert values["lr[nodes=2]"] == 2 * (values["lr[nodes=1]"] or 0)
     [newcomer] = [worker for worker in launch.elastic.workers if worker.slot == 1 and worker.loaded_s is not None]
     assert newcomer.resumed_at
-    assert str(case.case.key) == "ws2.gloo.elastic-torchft"
+    assert case.case.key == "ws2.gloo.elastic-torchft"
 
 
 def test_nothing_is_left_of_a_run_that_is_killed_in_the_middle_of_a_change(

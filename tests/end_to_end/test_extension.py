@@ -15,6 +15,7 @@ from pytest_distbench.frames import read_run
 from pytest_distbench.records.kinds import METRIC_KINDS
 from pytest_distbench.report.formats import FORMATS
 from pytest_distbench.report.tables import TABLES
+from pytest_distbench.store.run_record import read_run_record
 
 PAGE = (Path(__file__).parents[2] / "docs" / "extending.md").read_text()
 
@@ -36,6 +37,69 @@ def test_a_launcher_is_one_row(pytester: pytest.Pytester) -> None:
     compared = pytester.runpytest_subprocess(*command)
     compared.stdout.fnmatch_lines(["distbench *mine launcher*", "*step*20 ms*20 ms*"])
     assert compared.ret == 0
+
+
+NAPS = """
+def test_it(nap):
+    nap(0.01)
+"""
+
+
+def test_a_kind_of_launch_is_one_row(pytester: pytest.Pytester) -> None:
+    pytester.makeconftest(example("LAUNCH_KINDS["))
+    pytester.makepyfile(test_it=NAPS)
+    recorded = pytester.runpytest_subprocess("--distbench-update", "--distbench-launches=3")
+    compared = pytester.runpytest_subprocess("-v")
+    pytester.makepyfile(test_it=NAPS.replace("0.01", "0.02"))
+    other = pytester.runpytest_subprocess()
+
+    assert (recorded.ret, compared.ret) == (0, 0)
+    assert [path.name for path in pytester.path.rglob("*.nap.json")] == ["ws2.gloo.nap.json"]
+    compared.stdout.fnmatch_lines(["*nap*10 ms*10 ms*exact*"])
+    other.stdout.fnmatch_lines(["x test_it* the workload's definition changed*; seconds was 0.01 and is 0.02"])
+
+
+@pytest.mark.parametrize(
+    ("option", "told"),
+    [
+        ("--distbench-attach=0", "*--distbench-attach needs ranks of ours, and a nap has no ranks*"),
+        ("--distbench-backend=fake", "*a nap has no ranks, and the fake backend needs a rank of ours*"),
+    ],
+)
+def test_a_kind_of_launch_without_ranks_says_so(pytester: pytest.Pytester, option: str, told: str) -> None:
+    pytester.makeconftest(example("LAUNCH_KINDS["))
+    pytester.makepyfile(test_it=NAPS)
+
+    pytester.runpytest_subprocess(option, "-rs").stdout.fnmatch_lines([told])
+
+
+def test_what_happens_around_every_launch_is_one_row(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of ranks, which are made up, and of a kind that was added."""
+    pytester.makeconftest(example("LAUNCH_KINDS[") + example("AROUND["))
+    pytester.makepyfile(
+        test_it="""
+        def body(rank):
+            pass
+
+        def test_nap(nap):
+            nap(0.01)
+
+        def test_ranks(distbench):
+            distbench.run(body, params={"stand_in": {"step": 0.02}})
+        """
+    )
+    command = ("-p", "pytest_distbench.testing", "--distbench-launcher=stand-in")
+    plain = pytester.runpytest_subprocess(*command, "--distbench-update", "--distbench-launches=3")
+    monkeypatch.setenv("COOLING", "low")
+    cooled = pytester.runpytest_subprocess(*command, "--distbench-missing=fail", "--distbench-json=run.json")
+
+    assert (plain.ret, cooled.ret) == (0, 1)
+    cooled.assert_outcomes(failed=2)  # what was measured under other conditions is no baseline
+    results = read_run_record(pytester.path / "run.json").results
+    assert [(r.case.name, r.case.conditions.around) for r in results] == [("ws2:@low", {"cooling": "low"})] * 2
+    assert all(launch.remarks == ["the fans were set"] for r in results for launch in r.launches)
 
 
 @pytest.mark.spawn

@@ -16,7 +16,7 @@ from pytest_distbench.judging.fingerprint_rule import differences
 from pytest_distbench.launch.contract import Launcher
 from pytest_distbench.records.fingerprint import NOT_RECORDED, PICKLE, Beyond, Collective, Course, Fingerprint, Kind
 from pytest_distbench.records.launch import LaunchRecord
-from pytest_distbench.records.plan import BodyReference
+from pytest_distbench.records.work import BodyReference
 
 BARRIER_OF_ONE = Collective("barrier", "", 0, "group 2", 1, "")
 

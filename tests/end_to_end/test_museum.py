@@ -27,7 +27,7 @@ def test_each_exhibit_is_planted_once_and_has_a_thread_of_its_own() -> None:
 
 
 def test_each_row_that_is_to_name_an_exhibit_is_a_metric_with_a_bound() -> None:
-    _, found = measure(replace(JOB, checkpoint_every=10), killed().lines)
+    _, found = measure(replace(JOB, checkpoint_every=10), killed().history)
     bounded = {m.name for m in found if m.bounds} | {RANDOM}  # where the body keeps its random state
     rows = {row for exhibit in museum.EXHIBITS for row in (exhibit.row, *exhibit.follows)}
 

@@ -5,16 +5,17 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from support.cases import ON_TWO
 from support.launching import Launch, MadeLauncher
 
 from pytest_distbench.judging.case import judge_launches
 from pytest_distbench.judging.entry import make_entry
 from pytest_distbench.judging.terms import Terms
-from pytest_distbench.records.case import Case, CaseKey
+from pytest_distbench.records.case import Case
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.verdict import Verdict
 
-CASE = Case(test="t.py::t", key=CaseKey(case_id="ws2", backend="gloo", launcher="warm"), world_size=2, device="cpu")
+CASE = Case(test="t.py::t", id="ws2", conditions=ON_TWO, device="cpu")
 TERMS = Terms(default_tolerance=1.0, max_launches=1, cores=2)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from support.cases import ON_TWO
 
 from pytest_distbench.judging.causes import (
     CardTrouble,
@@ -22,7 +23,7 @@ from pytest_distbench.judging.causes import (
 from pytest_distbench.judging.links import Link, Slow
 from pytest_distbench.records.bound import Bound
 from pytest_distbench.records.card import CardNorm, CardWitness
-from pytest_distbench.records.case import Case, CaseKey
+from pytest_distbench.records.case import Case
 from pytest_distbench.records.environment import Environment
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import Measurement, Summary, metric_key
@@ -37,7 +38,7 @@ SLOWER = Verdict(metric="m", kind="regressed", unit="s", better="lower", current
 def case(*verdicts: Verdict, launches: list[LaunchRecord], **reference: object) -> CaseResult:
     return CaseResult(
         nodeid="t",
-        case=Case(test="t", key=CaseKey(case_id="ws2", backend="gloo", launcher="warm"), world_size=2, device="cpu"),
+        case=Case(test="t", id="ws2", conditions=ON_TWO, device="cpu"),
         environment=Environment(platform="p", device="d", cores=2, software={}),
         launches=launches,
         verdicts=list(verdicts),
@@ -194,10 +195,14 @@ def test_a_late_rank_is_found_beside_a_bound_too() -> None:
     assert found(replace(made, verdicts=beyond), LateRank) == [LateRank(rank=1, metric="m", late_s=0.01)]
 
 
+def on(case: Case, gpus: int) -> Case:
+    return replace(case, device="cuda", conditions=replace(ON_TWO, world_size=gpus))
+
+
 def on_gpus(result: CaseResult, **variables: str) -> CaseResult:
     """The same, on several GPUs."""
     environment = replace(result.environment, variables=variables)
-    return replace(result, case=replace(result.case, device="cuda", world_size=4), environment=environment)
+    return replace(result, case=on(result.case, 4), environment=environment)
 
 
 def test_the_clocks_of_the_gpus_stand_beside_a_regression_whether_they_moved_or_not() -> None:
@@ -232,7 +237,7 @@ def test_a_curve_that_departs_on_several_gpus_asks_for_a_fixed_algorithm(kind: s
     assert found(on_gpus(departed, NCCL_ALGO="Ring"), FreeAlgorithm) == []
     assert found(departed, FreeAlgorithm) == []
     of_two = on_gpus(departed)
-    assert found(replace(of_two, case=replace(of_two.case, world_size=2)), FreeAlgorithm) == []
+    assert found(replace(of_two, case=on(of_two.case, 2)), FreeAlgorithm) == []
     paired = replace(of_two, reference=replace(of_two.reference, kind="paired"))
     assert found(paired, FreeAlgorithm) == []
 

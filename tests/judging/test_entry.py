@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import pytest
+from support.cases import ON_TWO
 from support.fingerprints import BARRIER, of, reduce
 from support.metrics import metric, timed
 
 from pytest_distbench.judging.entry import make_entry, stored_metric
 from pytest_distbench.records.baseline import BaselineMetric
-from pytest_distbench.records.case import Case, CaseKey
+from pytest_distbench.records.case import Case
 from pytest_distbench.records.fingerprint import Fingerprint
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import Measurement
@@ -28,7 +29,7 @@ def test_a_baseline_keeps_the_ends_of_a_series_and_nothing_of_a_number() -> None
             ],
         )
     ]
-    case = Case(test="t.py::t", key=CaseKey(case_id="", backend="gloo", launcher="warm"), world_size=2, device="cpu")
+    case = Case(test="t.py::t", id="", conditions=ON_TWO, device="cpu")
     stored = make_entry(case, launches, {}).metrics
 
     assert (stored["latency"].minimum, stored["latency"].p95) == ([0.9], [1.2])
@@ -48,7 +49,7 @@ def test_a_training_that_is_not_seeded_has_no_golden_curve() -> None:
 
 
 def test_a_baseline_keeps_what_launches_agree_on_and_says_where_they_do_not() -> None:
-    case = Case(test="t", key=CaseKey(case_id="ws2", backend="gloo", launcher="warm"), world_size=2, device="cpu")
+    case = Case(test="t", id="ws2", conditions=ON_TWO, device="cpu")
     measured = Measurement(name="m", unit="s", better="lower", value=1.0)
     launches = [
         LaunchRecord(

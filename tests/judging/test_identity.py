@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import pytest
+from support.cases import ON_TWO
 
 from pytest_distbench.judging.entry import make_entry
 from pytest_distbench.judging.family import Family
@@ -13,7 +14,7 @@ from pytest_distbench.judging.metric import Rule, judge
 from pytest_distbench.judging.pair_rule import PairRule, judge_pairs
 from pytest_distbench.judging.training_rule import judge_family
 from pytest_distbench.records.baseline import BaselineMetric
-from pytest_distbench.records.case import Case, CaseKey
+from pytest_distbench.records.case import Case
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import Measurement, Scalar
 
@@ -81,7 +82,7 @@ def test_so_it_is_with_numbers_of_trainings(better: str) -> None:
 
 
 def test_an_entry_stores_the_identity_and_leaves_out_what_only_describes() -> None:
-    case = Case(test="t.py::t", key=CaseKey(case_id="ws2", backend="gloo", launcher="warm"), world_size=2, device="cpu")
+    case = Case(test="t.py::t", id="ws2", conditions=ON_TWO, device="cpu")
     measurement = Measurement(name="m", unit="s", better="lower", value=1.0, identity=LOOP, facts={"busbw_factor": 1})
     launch = LaunchRecord(index=0, outcome="passed", wall_s=1.0, measurements=[measurement])
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from support.cases import ON_TWO
 
 from pytest_distbench.judging.pairs import judge_paired, not_there
 from pytest_distbench.judging.terms import Terms
-from pytest_distbench.records.case import Case, CaseKey
+from pytest_distbench.records.case import Case
 from pytest_distbench.records.fingerprint import Collective, Fingerprint
 from pytest_distbench.records.kinds import METRIC_KINDS, Better
 from pytest_distbench.records.launch import LaunchRecord
@@ -16,8 +17,8 @@ from pytest_distbench.records.verdict import Verdict
 SOFTWARE = {"python": "3.11", "torch": "2.13.0"}
 CASE = Case(
     test="test_a.py::test_b",
-    key=CaseKey(case_id="ws2", backend="gloo", launcher="warm"),
-    world_size=2,
+    id="ws2",
+    conditions=ON_TWO,
     device="cpu",
 )
 TERMS = Terms(default_tolerance=0.1, max_launches=10, cores=2)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from support.stores import HUNG, KEY, PLATFORM, TEST, keyed, result
+from support.stores import HUNG, KEY, PLATFORM, TEST, named, result
 
 from pytest_distbench.judging.runs import compare_runs
 from pytest_distbench.records.case import EntryName
@@ -33,7 +33,7 @@ def test_the_older_run_takes_the_baselines_place() -> None:
 
 
 def test_cases_of_one_run_only_are_named() -> None:
-    found = compare_runs(run(result(*QUIET)), run(result(*QUIET, case=keyed(case_id="ws4"))), tolerance=0.1)
+    found = compare_runs(run(result(*QUIET)), run(result(*QUIET, case=named("ws4"))), tolerance=0.1)
 
     assert (found.lost, [name.key for name in found.added]) == ([NAME], ["ws4.gloo.warm"])
     assert found.verdicts == {}

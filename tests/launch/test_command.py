@@ -16,13 +16,15 @@ from support.processes import wait_for, working_in
 
 from pytest_distbench.launch import standstill
 from pytest_distbench.launch.command import launch_command
+from pytest_distbench.launch.side import Side
 from pytest_distbench.read import jsonl, stdout
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.launch_files import LaunchFiles
 from pytest_distbench.records.load import CommandUse
-from pytest_distbench.records.plan import BodyReference
+from pytest_distbench.records.plan import Workplace
 from pytest_distbench.records.reader import Reader
 from pytest_distbench.records.record import replace
+from pytest_distbench.records.work import Command
 
 pytestmark = pytest.mark.spawn
 
@@ -73,17 +75,13 @@ def run(tmp_path: Path) -> Run:
         directory.mkdir()
         plan = replace(
             make_plan(directory),
-            body=BodyReference(
-                file="", command=[str(program or sys.executable), "-c", code, *words], makes_group=makes_group
-            ),
-            working_dir="",
-            mirrored=str(tmp_path),
+            work=Command(words=[str(program or sys.executable), "-c", code, *words], makes_group=makes_group),
+            workplace=Workplace(folder=str(tmp_path), is_mirrored=True, variables=env),
             timeout_s=timeout_s,
             read=read or {},
             variables=dict(os.environ),
-            own_variables=env,
         )
-        record = launch_command(plan)
+        record = launch_command(plan, Side())
         wait_for(lambda: not working_in(directory))
         return record
 

@@ -15,14 +15,17 @@ from pytest_distbench.launch.diagnosis.fates import Ending
 from pytest_distbench.launch.outcome import Clock, make_record
 from pytest_distbench.read import stdout
 from pytest_distbench.records.launch import LaunchRecord
-from pytest_distbench.records.plan import BodyReference, LaunchPlan
+from pytest_distbench.records.plan import LaunchPlan
 from pytest_distbench.records.rank import RankReport
 from pytest_distbench.records.record import replace
+from pytest_distbench.records.work import BodyReference, Ranks
+
+SCRIPT = Ranks(body=BodyReference(file="train.py"))
 
 
 @pytest.fixture
 def plan(tmp_path: Path) -> LaunchPlan:
-    return replace(make_plan(tmp_path), body=BodyReference(file="train.py"))
+    return make_plan(tmp_path, work=SCRIPT)
 
 
 @pytest.fixture
@@ -60,7 +63,7 @@ def test_ranks_that_met_have_done_something(plan: LaunchPlan, channel: ControlCh
 
 
 def test_a_script_may_say_that_it_needs_no_group(plan: LaunchPlan, channel: ControlChannel) -> None:
-    meant = replace(plan, body=replace(plan.body, makes_group=False))
+    meant = replace(plan, work=replace(SCRIPT, body=replace(SCRIPT.body, makes_group=False)))
 
     assert record(meant, channel, 0, 0).outcome == "passed"
 

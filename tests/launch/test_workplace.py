@@ -10,8 +10,9 @@ from support.plans import make_plan
 
 from pytest_distbench.errors import LauncherError
 from pytest_distbench.launch.workplace import Leftovers, settle, watched_folder
-from pytest_distbench.records.plan import BodyReference, LaunchPlan
+from pytest_distbench.records.plan import LaunchPlan, Workplace
 from pytest_distbench.records.record import replace
+from pytest_distbench.records.work import BodyReference, Ranks
 
 
 @pytest.fixture
@@ -27,11 +28,15 @@ def project(tmp_path: Path) -> Path:
 def plan(tmp_path: Path) -> LaunchPlan:
     directory = tmp_path / "launch"
     directory.mkdir()
-    return replace(make_plan(directory), body=BodyReference(file="train.py"), working_dir="")
+    return make_plan(directory, work=Ranks(body=BodyReference(file="train.py")))
+
+
+def at(plan: LaunchPlan, folder: Path | str, **place: object) -> LaunchPlan:
+    return replace(plan, workplace=Workplace(folder=str(folder), **place))  # type: ignore[arg-type]
 
 
 def test_a_folder_of_the_launch_s_own_has_all_that_lies_beside_the_script(plan: LaunchPlan, project: Path) -> None:
-    settled = settle(replace(plan, mirrored=str(project)))
+    settled = settle(at(plan, project, is_mirrored=True))
     work = Path(settled.working_dir)
 
     assert work == plan.files.work
@@ -45,16 +50,16 @@ def test_placeholders_have_this_launch_s_values(plan: LaunchPlan) -> None:
     settled = settle(
         replace(
             plan,
-            body=replace(plan.body, arguments=arguments),
-            seeds=[7],
+            work=Ranks(body=BodyReference(file="train.py", arguments=arguments), seeds=[7]),
             data_dir="/data",
             variables={"KEPT": "{seed}"},
-            own_variables={"OUT": "{launch_dir}", "KEPT_TOO": "{nothing}"},
-            working_dir="{launch_dir}/inner",
+            workplace=Workplace(
+                folder="{launch_dir}/inner", variables={"OUT": "{launch_dir}", "KEPT_TOO": "{nothing}"}
+            ),
         )
     )
 
-    assert settled.body.arguments == [f"--out={plan.files.work}/x", "--data", "/data", "7/2", '{"a": 1}']
+    assert settled.expect(Ranks).body.arguments == [f"--out={plan.files.work}/x", "--data", "/data", "7/2", '{"a": 1}']
     assert settled.variables == {"KEPT": "{seed}", "OUT": str(plan.files.work), "KEPT_TOO": "{nothing}"}
     assert settled.working_dir == f"{plan.files.work}/inner"
     assert Path(settled.working_dir).is_dir()
@@ -112,16 +117,16 @@ def test_an_environment_of_python_beside_a_script_is_passed_over(
 
 
 def test_only_a_folder_that_outlives_the_launch_is_watched(plan: LaunchPlan, project: Path) -> None:
-    function = replace(plan, body=BodyReference(file="train.py", function="body"), working_dir=str(project))
+    function = at(replace(plan, work=Ranks(body=BodyReference(file="train.py", function="body"))), project)
 
-    assert watched_folder(function) is None
-    assert watched_folder(settle(replace(plan, mirrored=str(project)))) == project
+    assert watched_folder(settle(function)) is None
+    assert watched_folder(settle(at(plan, project, is_mirrored=True))) == project
     assert watched_folder(replace(plan, working_dir=str(project))) == project
     assert watched_folder(replace(plan, working_dir=str(plan.files.work))) is None
 
 
 def test_a_path_for_modules_goes_before_pytest_s(plan: LaunchPlan) -> None:
-    settled = settle(replace(plan, python_path=["/a"], own_variables={"PYTHONPATH": "{launch_dir}:/b"}))
+    settled = settle(at(replace(plan, python_path=["/a"]), "/", variables={"PYTHONPATH": "{launch_dir}:/b"}))
 
     assert settled.python_path == [str(plan.files.work), "/b", "/a"]
 
@@ -129,4 +134,4 @@ def test_a_path_for_modules_goes_before_pytest_s(plan: LaunchPlan) -> None:
 @pytest.mark.parametrize("folder", ["{data_dir}/nowhere", "{launch_dir}/../nowhere"])
 def test_a_folder_outside_of_the_launch_s_own_is_not_made(folder: str, plan: LaunchPlan) -> None:
     with pytest.raises(LauncherError, match="cwd=: there is no folder"):
-        settle(replace(plan, working_dir=folder))
+        settle(at(plan, folder))

@@ -47,7 +47,7 @@ def test_the_name_and_the_cases_of_a_test_arrive_as_they_were(pytestconfig: pyte
 
 def test_numbers_go_to_the_item_too_whose_teardown_writers_of_junit_files_read() -> None:
     item, report = SimpleNamespace(user_properties=[("mine", 1)]), make_report()
-    carry.attach_numbers(item, report, [result(verdict("regressed", metric="slow"))], case_id="ws2")  # type: ignore[arg-type]
+    carry.attach_numbers(item, report, [result(verdict("regressed", metric="slow"))])  # type: ignore[arg-type]
     names = [name for name, _ in item.user_properties]
     carry.forget_numbers(item)  # type: ignore[arg-type]
 

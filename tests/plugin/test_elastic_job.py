@@ -9,14 +9,18 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from support.plans import ended
 from support.projects import Project, run, stored
 from support.timelines import killed
 
 from pytest_distbench.launch.elastic.engines import ENGINES, Timer
 from pytest_distbench.launch.elastic.launch import make_record
+from pytest_distbench.launch.kinds import LAUNCH_KINDS
+from pytest_distbench.launch.side import Side
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.plan import LaunchPlan
 from pytest_distbench.records.timeline import append
+from pytest_distbench.records.work import Job
 
 CYCLE_AND_STDOUT = "cycle\n    from pytest_distbench.read import stdout\n    from pytest_distbench.elastic import cycle"
 
@@ -204,14 +208,13 @@ def made_up(project: Project, monkeypatch: pytest.MonkeyPatch) -> pytest.Pyteste
     """A job that lost a node: what its agents and workers would have noted, a little different each time."""
     count = itertools.count()
 
-    def launch(plan: LaunchPlan, **_: object) -> LaunchRecord:
-        assert plan.elastic is not None
+    def launch(plan: LaunchPlan, side: Side) -> LaunchRecord:
         stalled_s = float(os.environ.get("STALLED_S", "0"))
         for line in killed(later_s=stalled_s + 0.01 * (next(count) % 3)).lines:
             append(plan.files.timeline, line)
-        return make_record(plan, plan.elastic, code=0, timed_out=False, wall_s=20.0)
+        return make_record(plan, ended())
 
-    monkeypatch.setattr("pytest_distbench.run.launching.launch_elastic", launch)
+    monkeypatch.setitem(LAUNCH_KINDS, Job, dataclasses.replace(LAUNCH_KINDS[Job], run=launch))
     return project(MADE_UP)
 
 

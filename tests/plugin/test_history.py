@@ -10,7 +10,6 @@ import pytest
 from support.projects import ALONE, TEST, Project, run
 from support.results import verdict
 from support.stores import CASE, result
-from support.timelines import JOB
 
 from pytest_distbench.plugin.carry import PassedTest
 from pytest_distbench.plugin.history import name_in_history, read_history, write_history
@@ -80,7 +79,8 @@ def test_the_launcher_s_own_start_is_no_test_s(config: Any) -> None:
 
 def test_the_launches_that_an_update_makes_are_those_of_the_noisiest_case(config: Any) -> None:
     exact = replace(ran(0.1), verdicts=[replace(verdict("missing"), better="exact")])
-    elastic = replace(ran(0.1), launches=[replace(ran(0.1).launches[0], elastic=JOB)])
+    case = ran(0.1).case
+    elastic = replace(ran(0.1), case=replace(case, conditions=replace(case.conditions, engine="stock")))
     found = [after(config, PassedTest([case], 1.0))[NAME] for case in (exact, ran(0.1), elastic)]
 
     assert [(took.fewest, took.scatters) for took in found] == [(2, False), (5, True), (3, False)]

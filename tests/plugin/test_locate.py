@@ -9,7 +9,7 @@ import pytest
 
 from pytest_distbench.errors import BodyError
 from pytest_distbench.plugin.locate import json_able, locate, locate_module
-from pytest_distbench.records.plan import BodyReference
+from pytest_distbench.records.work import BodyReference
 
 
 def body(rank: object) -> None:

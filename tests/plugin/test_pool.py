@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import dataclasses
 
 import pytest
 from support.pools import launch_of
 from support.projects import Project, run
 
+from pytest_distbench.launch.kinds import LAUNCH_KINDS
+from pytest_distbench.launch.side import Side
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.plan import LaunchPlan
-from pytest_distbench.records.pool import SERVING, Pool
+from pytest_distbench.records.pool import SERVING, Sharing
 from pytest_distbench.records.record import replace
-from pytest_distbench.run import launching
+from pytest_distbench.records.work import Pool, Task
 
 TEST = """
     from pytest_distbench.elastic import job, serving
@@ -114,20 +116,23 @@ def plans(monkeypatch: pytest.MonkeyPatch) -> list[LaunchPlan]:
     """Of pools that were to be launched; none is, and each has the record of one that never ran."""
     found: list[LaunchPlan] = []
 
-    def launch(plan: LaunchPlan, *, on_progress: Callable[[str], None]) -> LaunchRecord:
+    def launch(plan: LaunchPlan, side: Side) -> LaunchRecord:
         found.append(plan)
-        assert plan.pool is not None
-        record = launch_of(replace(plan.pool, cores=None))
+        sharing = plan.expect(Pool).sharing
+        record = launch_of(replace(sharing, cores=None))
         assert record.pool is not None
-        return replace(record, pool=replace(record.pool, pool=plan.pool), logs=plan.directory)
+        return replace(record, pool=replace(record.pool, pool=sharing), logs=plan.directory)
 
-    monkeypatch.setattr(launching, "launch_pool", launch)
+    monkeypatch.setitem(LAUNCH_KINDS, Pool, dataclasses.replace(LAUNCH_KINDS[Pool], run=launch))
     return found
 
 
-def pool_of(plans: list[LaunchPlan]) -> Pool:
-    assert plans[0].pool is not None
-    return plans[0].pool
+def pool_of(plans: list[LaunchPlan]) -> Sharing:
+    return plans[0].expect(Pool).sharing
+
+
+def tasks_of(plans: list[LaunchPlan]) -> dict[str, Task]:
+    return plans[0].expect(Pool).tasks
 
 
 def test_more_slots_than_ranks_are_not_run_unless_the_test_says_so(project: Project, plans: list[LaunchPlan]) -> None:
@@ -144,7 +149,7 @@ def test_a_plan_has_what_each_job_runs(project: Project, plans: list[LaunchPlan]
     call = "[A, job('B', body, nodes=1, params={'n': 3}, seed=5)], **GIVEN, compute='synthetic'"
     run(project(TEST.replace("{call}", call)))
 
-    assert {name: (work.params, work.seeds) for name, work in plans[0].works.items()} == {
+    assert {name: (work.params, work.seeds) for name, work in tasks_of(plans).items()} == {
         "A": ({}, [0]),
         "B": ({"n": 3}, [5]),
     }
@@ -169,5 +174,5 @@ def test_a_serving_is_part_of_the_pool(project: Project, plans: list[LaunchPlan]
     call = SERVES.replace("[A]", "job('train', body, nodes=(1, 2))").replace("{demand}", "[(2, 1), (6, 0)]")
     run(project(TEST.replace("{call}", call)))
 
-    assert plans[0].works[SERVING].body.function == "load"
+    assert tasks_of(plans)[SERVING].body.function == "load"
     assert str(pool_of(plans).serving) == "serving 1/s from 2 s, 0/s from 6 s, 10/s per replica"

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from pytest_distbench.plugin.pytest_benchmark import benchmarks
-from pytest_distbench.records.case import Case, CaseKey
+from pytest_distbench.records.case import Case, Conditions
 from pytest_distbench.records.environment import Environment
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import Measurement, Summary
@@ -80,8 +80,8 @@ def result_of(values: list[float | None], *, unit: str = "s", better: str = "low
         nodeid="a/test_a.py::test_a[ws4]",
         case=Case(
             test="a/test_a.py::test_a",
-            key=CaseKey(case_id="ws4", backend="gloo", launcher="warm"),
-            world_size=4,
+            id="ws4",
+            conditions=Conditions(world_size=4, backend="gloo", launcher="warm"),
             device="cpu",
         ),
         environment=Environment(platform="cpu-x-2c", device="x", cores=2, software={"torch": "2.13.0"}),

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from support.cases import ON_TWO
 from support.fingerprints import of, reduce
 
 from pytest_distbench.plugin.arguments import Arguments
@@ -38,9 +39,7 @@ def partner(op: str, how: str) -> Collective:
 def test_a_run_a_fingerprint_and_a_file_are_taken(tmp_path: Path) -> None:
     entry = BaselineEntry(
         workload="",
-        world_size=2,
-        backend="gloo",
-        launcher="warm",
+        conditions=ON_TWO,
         software={},
         metrics={},
         fingerprints={"step": STEP},

@@ -1,44 +1,49 @@
-"""The key of a case, as a record and as text."""
+"""What a case is called: made of its parts, and never taken apart again."""
 
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from support.cases import ON_TWO
 
-from pytest_distbench.records.case import Case, CaseKey
+from pytest_distbench.records.case import Case
+from pytest_distbench.records.record import replace
 
-names = st.text(st.characters(exclude_characters=".", exclude_categories=("Cs",)), min_size=1)
-
-
-@given(st.text(), names, names)
-def test_a_key_is_read_back_from_its_text_whatever_the_id_holds(case_id: str, backend: str, launcher: str) -> None:
-    key = CaseKey(case_id=case_id, backend=backend, launcher=launcher)
-
-    assert CaseKey.parse(str(key)) == key
+FAKE = replace(ON_TWO, backend="fake", fake_rank=1)
 
 
-def test_text_without_a_backend_and_a_launcher_is_no_key() -> None:
-    with pytest.raises(ValueError, match=r"'ws2\.gloo' is no key of a case: wanted CASE\.BACKEND\.LAUNCHER"):
-        CaseKey.parse("ws2.gloo")
+@pytest.mark.parametrize(
+    ("parts", "key"),
+    [
+        ({}, "gloo.warm"),
+        ({"id": "x-ws2"}, "x-ws2.gloo.warm"),
+        ({"id": "ws2", "run": "one"}, "ws2:one.gloo.warm"),
+        ({"id": "ws4", "run": "one", "names_size": True}, "ws4:one@ws2.gloo.warm"),
+        ({"id": "ws4", "names_size": True}, "ws4:@ws2.gloo.warm"),
+        ({"id": "ws2", "conditions": FAKE}, "ws2:@rank1.fake.warm"),
+        ({"id": "ws2", "conditions": replace(FAKE, fake_rank=0)}, "ws2.fake.warm"),
+        ({"id": "ws2", "run": "one", "names_size": True, "conditions": FAKE}, "ws2:one@ws2@rank1.fake.warm"),
+        (
+            {"id": "ws2", "conditions": replace(ON_TWO, around={"network": "wan", "load": "busy"})},
+            "ws2:@busy@wan.gloo.warm",
+        ),
+    ],
+)
+def test_a_key_is_made_of_the_id_the_run_and_the_conditions(parts: dict[str, object], key: str) -> None:
+    made = Case(**{"test": "t.py::t", "conditions": ON_TWO, "device": "cpu"} | parts)  # type: ignore[arg-type]
 
-
-def test_the_tests_id_ends_before_a_colon_or_is_all() -> None:
-    key = CaseKey(case_id="a:b-ws2:one", backend="gloo", launcher="warm")
-
-    assert key.test_ids == ["a", "a:b-ws2", "a:b-ws2:one"]
+    assert made.key.removeprefix(".") == key
 
 
 @pytest.mark.parametrize(("case_id", "title"), [("a::b-ws2", "TestC::test_b[a::b-ws2]"), ("", "TestC::test_b")])
 def test_a_title_is_the_function_with_its_class_and_the_id(case_id: str, title: str) -> None:
-    key = CaseKey(case_id=case_id, backend="gloo", launcher="warm")
+    case = Case(test="a/test_a.py::TestC::test_b", id=case_id, conditions=ON_TWO, device="cpu")
 
-    assert Case(test="a/test_a.py::TestC::test_b", key=key, world_size=2, device="cpu").title == title
+    assert case.title == title
 
 
 def test_the_workload_does_not_depend_on_backend_or_launcher() -> None:
     """Stored entries carry it: what it is made of must not change."""
-    key = CaseKey(case_id="x-ws2", backend="gloo", launcher="warm")
-    case = Case(test="t", key=key, world_size=2, device="cpu", params={"b": [1, 2.5], "a": "x"})
+    case = Case(test="t", id="x-ws2", conditions=ON_TWO, device="cpu", params={"b": [1, 2.5], "a": "x"})
+    other = replace(case, conditions=replace(ON_TWO, backend="nccl", launcher="torchrun"))
 
-    assert case.workload == "c6b2b44a"
+    assert case.workload == "c6b2b44a" == other.workload

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pytest_distbench.elastic import cycle, join, kill, stop
-from pytest_distbench.records.elastic import ChangeResult, ElasticJob, MembershipPlan, is_elastic
+from pytest_distbench.records.elastic import ChangeResult, ElasticJob, MembershipPlan
 from pytest_distbench.records.record import replace
 
 
@@ -35,9 +35,6 @@ def test_a_job_is_told_with_all_that_decides_about_its_numbers() -> None:
     )
     assert "engine stock (in place of fast: why), last" in str(replace(job, in_place_of="fast: why"))
     assert "; no checkpoint; engine" in str(replace(job, checkpoint_every=None))
-    assert job.launcher == "elastic-stock"
-    assert is_elastic(job.launcher)
-    assert not is_elastic("warm")
 
 
 def test_what_no_part_of_a_recovery_explains_is_unaccounted() -> None:

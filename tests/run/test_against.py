@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import pytest
+from support.plans import ended
 from support.projects import EXIT_USAGE, TEST, Project, run
 from support.repositories import git
 from support.timelines import killed
 
 from pytest_distbench.launch.elastic.launch import make_record
+from pytest_distbench.launch.kinds import LAUNCH_KINDS
+from pytest_distbench.launch.side import Side
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.plan import LaunchPlan
 from pytest_distbench.records.timeline import append
+from pytest_distbench.records.work import Job
 from pytest_distbench.run.against import Variant, outside
 from pytest_distbench.run.worktree import Revision
 
@@ -85,15 +90,14 @@ def test_an_elastic_job_runs_on_both_sides_one_after_the_other(
     git(committed.path, "commit", "-q", "-m", "second")
     sides = []
 
-    def launch(plan: LaunchPlan, **_: object) -> LaunchRecord:
-        assert plan.elastic is not None
+    def launch(plan: LaunchPlan, side: Side) -> LaunchRecord:
         sides.append(bool(plan.tree))
-        assert ("/reference/" in plan.body.file) is bool(plan.tree)
+        assert ("/reference/" in plan.expect(Job).body.file) is bool(plan.tree)
         for line in killed(later_s=(0.0 if plan.tree else stalled_s) + 0.01 * (len(sides) % 3)).lines:
             append(plan.files.timeline, line)
-        return make_record(plan, plan.elastic, code=0, timed_out=False, wall_s=20.0)
+        return make_record(plan, ended())
 
-    monkeypatch.setattr("pytest_distbench.run.against.launch_elastic", launch)
+    monkeypatch.setitem(LAUNCH_KINDS, Job, dataclasses.replace(LAUNCH_KINDS[Job], run=launch))
     result = run(committed, "--distbench-against", "HEAD", "test_elastic.py", "-v")
 
     assert result.ret == bool(stalled_s)

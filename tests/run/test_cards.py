@@ -11,12 +11,13 @@ import pytest
 from support.plans import make_plan
 
 from pytest_distbench.errors import LauncherError
+from pytest_distbench.launch.kinds import HERE
 from pytest_distbench.machine.gpus import read_gpus
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import LINK_PEAK, Measurement
 from pytest_distbench.records.plan import LaunchPlan
 from pytest_distbench.records.record import replace
-from pytest_distbench.run.cards import Cards
+from pytest_distbench.run.cards import Cards, devices
 from pytest_distbench.testing.nvml import Host, Nvml, State, h100s, made_up
 
 GIB = 2**30
@@ -37,17 +38,16 @@ def nvml() -> Iterator[Nvml]:
 def describe(
     nvml: Nvml, record: LaunchRecord, plan: LaunchPlan, said: list[str], *, goes: bool = False, patience_s: float = 0.5
 ) -> LaunchRecord:
-    cards = Cards(read_gpus({}), are_here=True, patience_s=patience_s)
-    with cards.during(plan) as watched:
-        pass
-
     def say(text: str) -> None:
         said.append(text)
         nvml.seconds = lambda: 2.0 if goes else 1.0  # type: ignore[method-assign]
 
+    cards = Cards(read_gpus({}), on_progress=say, patience_s=patience_s)
+    with cards.during(plan, HERE) as watched:
+        pass
     nvml.seconds = lambda: 1.0  # type: ignore[method-assign]
     try:
-        return cards.describe(record, watched, plan, say)
+        return watched.describe(record)
     finally:
         cards.close()
 
@@ -90,11 +90,11 @@ def test_the_wait_ends_before_somebody_else_ends_the_test(nvml: Nvml, plan: Laun
 def test_a_gpu_that_vanished_is_told_before_a_launch_in_one_line(
     nvml: Nvml, plan: LaunchPlan, trouble: str, why: str
 ) -> None:
-    cards = Cards(read_gpus({}), are_here=True)
-    with cards.during(plan):
+    cards = Cards(read_gpus({}), on_progress=pytest.fail)
+    with cards.during(plan, HERE):
         pass
     nvml.host = Host(cards=[nvml.host.cards[0], replaced(nvml.host.cards[1], trouble=trouble)])
-    with pytest.raises(LauncherError) as told, cards.during(plan):
+    with pytest.raises(LauncherError) as told, cards.during(plan, HERE):
         pytest.fail("launched on it")
     cards.close()
 
@@ -103,10 +103,10 @@ def test_a_gpu_that_vanished_is_told_before_a_launch_in_one_line(
 
 
 def test_a_gpu_that_vanished_under_a_launch_is_told_beside_its_failure(nvml: Nvml, plan: LaunchPlan) -> None:
-    cards = Cards(read_gpus({}), are_here=True)
-    with cards.during(plan) as watched:
+    cards = Cards(read_gpus({}), on_progress=pytest.fail)
+    with cards.during(plan, HERE) as watched:
         nvml.host = Host(cards=[nvml.host.cards[0], replaced(nvml.host.cards[1], trouble="GPU_IS_LOST")])
-    [remark] = cards.describe(FAILED, watched, plan, pytest.fail).remarks
+    [remark] = watched.describe(FAILED).remarks
     cards.close()
 
     assert remark.startswith("GPU 1 (GPU-0001aaaa) has vanished")
@@ -130,4 +130,4 @@ def test_the_time_of_a_collective_has_the_peak_of_its_links(
 
 def test_ranks_share_gpus_evenly() -> None:
     with made_up(Host(cards=h100s(2))):
-        assert Cards(read_gpus({}), are_here=True).devices(4) == [0, 1, 0, 1]
+        assert devices(read_gpus({}), 4) == [0, 1, 0, 1]

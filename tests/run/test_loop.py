@@ -9,18 +9,20 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from support.plans import BODY
 from support.results import verdict
 from support.stores import CASE, entry, environment, result
 from support.timelines import JOB
 
 from pytest_distbench.judging.draft import Judgement
 from pytest_distbench.judging.terms import Terms
+from pytest_distbench.launch.launchers import Hosting
 from pytest_distbench.machine.gpus import Gpus, read_gpus
 from pytest_distbench.records.bound_text import AskedBound
-from pytest_distbench.records.elastic import ElasticJob
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import CaseResult, ReferenceRecord
+from pytest_distbench.records.work import Job, Ranks, Work
 from pytest_distbench.run import loop
 from pytest_distbench.run.loop import Session
 from pytest_distbench.run.request import CaseRequest
@@ -28,6 +30,8 @@ from pytest_distbench.run.samples import Launches, PairedLaunches, Samples
 from pytest_distbench.testing.nvml import HOSTS, made_up
 
 REQUEST = CaseRequest(nodeid="n", case=CASE, terms=Terms(default_tolerance=0.1, max_launches=9, cores=2), launches=1)
+
+ELASTIC = Job(body=BODY, job=JOB)
 
 
 class Counted(Samples):
@@ -75,7 +79,7 @@ class Opened:
 def session() -> Session:
     settings = SimpleNamespace(gpus=Gpus(), max_message_bytes=None)
     launching: Any = SimpleNamespace(
-        settings=settings, on_progress=None, on_wait=None, kind=SimpleNamespace(local_lock=False, is_spaced=False)
+        settings=settings, on_progress=None, on_wait=None, hosting=lambda work: Hosting(local_lock=False)
     )
     made = Session(launching)
     made.__dict__["hardware"] = environment("cpu-x")
@@ -137,11 +141,12 @@ def test_the_gpu_is_leased_that_ranks_will_use(monkeypatch: pytest.MonkeyPatch) 
     leased: list[str] = []
     monkeypatch.setattr(loop, "alone_on_this_host", lambda on_wait: contextlib.nullcontext())
     monkeypatch.setattr(loop, "lease", lambda uuids, on_wait: contextlib.nullcontext(leased.extend(uuids)))
-    kind = SimpleNamespace(local_lock=True, is_spaced=False)
+    samples = Counted()
+    samples.takes_host = True
     launching: Any = SimpleNamespace(
-        settings=SimpleNamespace(gpus=found, fake_rank=None, shares_host=False), on_wait=None, kind=kind
+        settings=SimpleNamespace(gpus=found, fake_rank=None, shares_host=False), on_wait=None
     )
-    Session(launching).measure([], 0, world_size=1)
+    Session(launching).measure([samples], 0, world_size=1)
 
     assert leased == ["GPU-4090"]
     assert found.platform == "nvidia-geforce-rtx-4090"
@@ -160,19 +165,19 @@ def test_an_open_answer_that_is_not_worth_another_sample_stays_as_it_is(
 
 @pytest.mark.parametrize(("against", "kind"), [("main", PairedLaunches), (None, Launches)])
 @pytest.mark.parametrize(
-    ("elastic", "given", "limited"), [(None, False, False), (JOB, False, True), (JOB, True, False)]
+    ("work", "given", "limited"), [(Ranks(body=BODY), False, False), (ELASTIC, False, True), (ELASTIC, True, False)]
 )
 def test_launches_come_in_pairs_beside_another_revision_and_those_of_an_elastic_job_for_five_minutes(
     session: Session,
     against: str | None,
     kind: type[Samples],
-    elastic: ElasticJob | None,
+    work: Work,
     given: bool,
     limited: bool,
 ) -> None:
     settings = SimpleNamespace(against=against, attach=None, given_max_launches=given)
     session.launching.settings = settings  # type: ignore[assignment]
-    request: Any = SimpleNamespace(elastic=elastic, pool=None)
+    request: Any = SimpleNamespace(work=work)
     samples = session.samples(request)
     samples.launches = [LaunchRecord(index=0, outcome="passed", wall_s=299.0)]
 

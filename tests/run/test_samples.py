@@ -7,18 +7,17 @@ from dataclasses import dataclass, field
 
 import pytest
 
+from pytest_distbench.launch.launchers import Hosting
 from pytest_distbench.records.launch import LaunchRecord
-from pytest_distbench.records.plan import BodyReference
+from pytest_distbench.records.plan import LaunchRequest
 from pytest_distbench.records.rank import ErrorReport, Outcome, RankFate
+from pytest_distbench.records.work import BodyReference, Ranks, Work
 from pytest_distbench.run.pacing import Pacer
-from pytest_distbench.run.request import LaunchRequest
 from pytest_distbench.run.samples import Launches, PairedLaunches, SampleFailed, Samples, take_turns
 
 REQUEST = LaunchRequest(
     title="test_a.py/test_b/ws2.gloo.warm",
-    body=BodyReference(file="x.py", function="body"),
-    params={},
-    seeds=(0,),
+    work=Ranks(body=BodyReference(file="x.py", function="body")),
     world_size=2,
     backend="gloo",
     device="cpu",
@@ -67,7 +66,10 @@ class Sides:
     def reference(self) -> Sides:
         return self
 
-    def has(self, body: BodyReference) -> bool:
+    def hosting(self, work: Work) -> Hosting:
+        return Hosting()
+
+    def has(self, work: Work) -> bool:
         return self.has_body
 
     def launch(self, request: LaunchRequest, index: int, *, only: Sequence[str]) -> LaunchRecord:

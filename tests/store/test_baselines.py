@@ -16,13 +16,14 @@ import msgspec
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from support.cases import ON_TWO
 from support.documents import documents, texts
 from support.repositories import git
 
 from pytest_distbench.errors import DistbenchError, StoredFileError
 from pytest_distbench.judging.entry import make_entry
 from pytest_distbench.records.baseline import BaselineEntry, BaselineMetric
-from pytest_distbench.records.case import Case, CaseKey
+from pytest_distbench.records.case import Case, Conditions
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import Measurement
 from pytest_distbench.records.record import replace
@@ -36,9 +37,7 @@ KEY = "ws2.gloo.warm"
 def entry(*values: float) -> BaselineEntry:
     return BaselineEntry(
         workload="12345678",
-        world_size=2,
-        backend="gloo",
-        launcher="warm",
+        conditions=ON_TWO,
         software={"torch": "2.13.0"},
         metrics={"latency": BaselineMetric(better="lower", unit="s", launches=list(values))},
     )
@@ -70,9 +69,8 @@ metrics = st.builds(
 entries = st.builds(
     BaselineEntry,
     workload=texts,
-    world_size=st.integers(1, 4096),
-    backend=texts,
-    launcher=texts,
+    conditions=st.builds(Conditions, world_size=st.integers(1, 4096), backend=texts, launcher=texts),
+    test_id=st.none() | texts,
     software=st.dictionaries(texts, texts, max_size=2),
     metrics=st.dictionaries(texts, metrics, min_size=1, max_size=3),
     tolerance=tolerances,
@@ -88,7 +86,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def _entry() -> BaselineEntry:
     metric = BaselineMetric(better="lower", unit="s", launches=[1.0, 2.0])
     return BaselineEntry(
-        workload="x", world_size=2, backend="gloo", launcher="warm", software={}, metrics={"m": metric}
+        workload="x",
+        conditions=ON_TWO,
+        software={},
+        metrics={"m": metric},
     )
 
 
@@ -186,7 +187,7 @@ def test_a_later_schema_is_refused_and_left_alone(store: BaselineStore) -> None:
     later = json.dumps({"schema": SCHEMA + 1, "what": "ever"})
     path.write_text(later)
 
-    with pytest.raises(StoredFileError, match=r"schema 2, this version reads up to 1.*Upgrade"):
+    with pytest.raises(StoredFileError, match=rf"schema {SCHEMA + 1}, this version reads up to {SCHEMA}.*Upgrade"):
         store.write(TEST, KEY, entry(2.0))
     assert path.read_text() == later
 
@@ -253,7 +254,7 @@ def test_two_tests_with_one_place_do_not_share_a_baseline(store: BaselineStore) 
         ('"better": "lower"', '"better": "exact", "tolerance": 0.5', "an exact metric has no tolerance"),
         ('"launches": [1.0, 2.0]', '"launches": [null, null]', r"metrics\[latency\]\.launches` holds no value"),
         ('"better": "lower"', '"better": "lower", "better": "info"', "the key 'better' stands twice in one object"),
-        ('"world_size": 2', '"world_size": 0', r"\$\.entry\.world_size"),
+        ('"world_size": 2', '"world_size": 0', r"\$\.entry\.conditions\.world_size"),
         ('  "schema"', '<<<<<<< HEAD\n  "schema"', r"marks of a merge conflict.*--ours"),
     ],
 )
@@ -291,7 +292,7 @@ def test_files_of_other_cases_are_not_read(store: BaselineStore) -> None:
     store.write(TEST, KEY, entry(1.0))
     store.write(TEST, "ws4.gloo.warm", entry(1.0)).write_text("{")
 
-    assert set(store.entries(TEST, wanted=lambda key: key == KEY)) == {KEY}
+    assert set(store.entries(TEST, test_ids=["ws2"])) == {KEY}
 
 
 def test_all_files_that_cannot_be_read_are_named_each_with_its_reason(store: BaselineStore) -> None:
@@ -389,7 +390,7 @@ def test_two_writers_lose_nothing(store: BaselineStore) -> None:
 
 
 def test_an_update_keeps_what_was_set_by_hand() -> None:
-    case = Case(test=TEST, key=CaseKey(case_id="ws2", backend="gloo", launcher="warm"), world_size=2, device="cpu")
+    case = Case(test=TEST, id="ws2", conditions=ON_TWO, device="cpu")
     by_hand = BaselineMetric(better="lower", unit="s", launches=[1.0], tolerance=0.3)
     before = replace(entry(1.0), metrics={"latency": by_hand}, tolerance=0.2, xfail_perf="bug 12")
     launch = LaunchRecord(
@@ -412,7 +413,7 @@ def test_a_negative_tolerance_is_refused(store: BaselineStore) -> None:
 
 
 def test_stored_values_have_four_digits_and_exact_ones_all() -> None:
-    case = Case(test=TEST, key=CaseKey(case_id="ws2", backend="gloo", launcher="warm"), world_size=2, device="cpu")
+    case = Case(test=TEST, id="ws2", conditions=ON_TWO, device="cpu")
     measurements = [
         Measurement(name="latency", unit="s", better="lower", value=0.000123456789),
         Measurement(name="steps", unit="", better="exact", value=123456.0),

@@ -8,10 +8,10 @@ import pytest
 from support.stores import KEY, PLATFORM, TEST, entry
 
 from pytest_distbench.errors import StoredFileError
-from pytest_distbench.store.baselines import BaselineFile, BaselineStore
+from pytest_distbench.store.baselines import SCHEMA, BaselineFile, BaselineStore
 from pytest_distbench.store.exchange import entries_of, write_json
 
-FILE = BaselineFile(schema=1, test=TEST, platform=PLATFORM, key=KEY, entry=entry(1.0, 2.0, tolerance=0.5))
+FILE = BaselineFile(schema=SCHEMA, test=TEST, platform=PLATFORM, key=KEY, entry=entry(1.0, 2.0, tolerance=0.5))
 
 
 def test_json_lines_are_read_back_whole(tmp_path: Path) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from support.cases import ON_TWO
+
 from pytest_distbench.records.baseline import BaselineEntry, BaselineMetric
 from pytest_distbench.records.bound import Bound
-from pytest_distbench.records.case import Case, CaseKey
+from pytest_distbench.records.case import Case
 from pytest_distbench.records.environment import Environment
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import Measurement
@@ -20,7 +22,11 @@ def test_an_entry_has_a_row_per_metric_and_launch() -> None:
         "steps": BaselineMetric(better="steps", unit="", launches=[None]),
     }
     entry = BaselineEntry(
-        workload="x", world_size=2, backend="gloo", launcher="warm", software={}, metrics=metrics, params={}
+        workload="x",
+        conditions=ON_TWO,
+        software={},
+        metrics=metrics,
+        params={},
     )
     table = entry_rows([BaselineFile(schema=1, platform="p", test="a.py::t", key="ws2.gloo.warm", entry=entry)])
 
@@ -45,9 +51,7 @@ def test_a_run_has_a_column_per_axis_and_a_verdict_over_seeds_stands_beside_each
     ]
     result = CaseResult(
         nodeid="a.py::t[ws2]",
-        case=Case(
-            test="a.py::t", key=CaseKey(case_id="ws2", backend="gloo", launcher="warm"), world_size=2, device="cpu"
-        ),
+        case=Case(test="a.py::t", id="ws2", conditions=ON_TWO, device="cpu"),
         environment=Environment(platform="p", device="X", cores=2, software={}),
         launches=[LaunchRecord(index=4, outcome="passed", wall_s=1.0, measurements=measurements)],
         verdicts=verdicts,

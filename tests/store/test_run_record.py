@@ -9,9 +9,9 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.cases import ON_TWO
 
 from pytest_distbench.errors import StoredFileError
-from pytest_distbench.records.case import CaseKey
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import RunRecord
 from pytest_distbench.store.run_record import SCHEMA, read_run_record, write_run_record
@@ -38,7 +38,8 @@ def test_a_record_of_schema_1_is_read() -> None:
     stored, paired, failed = record.results
 
     assert record.schema == SCHEMA
-    assert stored.case.key == CaseKey(case_id="ws2", backend="gloo", launcher="warm")
+    assert (stored.case.id, stored.case.run, stored.case.key) == ("ws2", "", "ws2.gloo.warm")
+    assert stored.case.conditions == ON_TWO
     assert (stored.reference.kind, stored.reference.path) == ("stored", "b/x.json")
     assert (stored.reference.software, stored.reference.phases) == ({"torch": "1"}, {"f": 1.0})
     assert stored.reference.peak_memory_bytes == 7

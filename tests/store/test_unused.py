@@ -5,9 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from support.cases import ON_TWO
 
 from pytest_distbench.records.baseline import BaselineEntry
-from pytest_distbench.records.case import Case, CaseKey
+from pytest_distbench.records.case import Case, Conditions
 from pytest_distbench.records.environment import Environment
 from pytest_distbench.records.run import CaseResult, ReferenceRecord
 from pytest_distbench.store.baselines import BaselineStore
@@ -17,15 +18,15 @@ TEST = "suites/test_a.py::test_a"
 
 
 def stored(store: BaselineStore, test: str, key: str, *, world_size: int = 2, backend: str = "gloo") -> None:
-    entry = BaselineEntry(workload="", world_size=world_size, backend=backend, launcher="warm", software={}, metrics={})
+    conditions = Conditions(world_size=world_size, backend=backend, launcher="warm")
+    entry = BaselineEntry(workload="", conditions=conditions, software={}, metrics={})
     store.write(test, f"{key}.{backend}.warm", entry)
 
 
 def result(test: str, case_id: str) -> CaseResult:
-    key = CaseKey(case_id=case_id, backend="gloo", launcher="warm")
     return CaseResult(
         nodeid=f"{test}[{case_id}]",
-        case=Case(test=test, key=key, world_size=2, device="cpu"),
+        case=Case(test=test, id=case_id, conditions=ON_TWO, device="cpu"),
         environment=Environment(platform="p", device="X", cores=2, software={}),
         launches=[],
         verdicts=[],

@@ -8,13 +8,14 @@ from collections.abc import Sequence
 
 from pytest_distbench.commands.calibrate import analyse
 from pytest_distbench.records.calibration import Calibration
-from pytest_distbench.records.case import Case, CaseKey
+from pytest_distbench.records.case import Case
 from pytest_distbench.records.environment import Environment
 from pytest_distbench.records.kinds import Better
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import Measurement
 from pytest_distbench.records.run import CaseResult, ReferenceRecord
 from pytest_distbench.records.verdict import Verdict
+from support.cases import ON_TWO
 
 SEED = 7
 
@@ -37,8 +38,8 @@ def case_result(values: dict[str, Sequence[float]], *, test: str = "test_a", bet
         nodeid=f"{test}.py::{test}",
         case=Case(
             test=f"{test}.py::{test}",
-            key=CaseKey(case_id="", backend="gloo", launcher="warm"),
-            world_size=2,
+            id="",
+            conditions=ON_TWO,
             device="cpu",
         ),
         environment=Environment(platform="cpu-x-2c", device="x", cores=2, software={"torch": "2.13.0"}),

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 from pytest_distbench.launch.elastic.engines import ENGINES
 from pytest_distbench.launch.launchers import LOOPBACK
 from pytest_distbench.records.elastic import Change, ElasticJob, MembershipPlan
-from pytest_distbench.records.plan import BodyReference, LaunchPlan
+from pytest_distbench.records.plan import LaunchPlan, Workplace
+from pytest_distbench.records.work import BodyReference, Job
 
 if TYPE_CHECKING:
     from pytest_distbench import ElasticRank
@@ -37,17 +38,14 @@ def elastic_plan(folder: Path, engine: str, changes: Sequence[Change], *, nodes:
         world_size=job.most,
         backend="gloo",
         device="cpu",
-        body=BodyReference(file=__file__, function="train"),
-        params={},
-        seeds=[0],
+        work=Job(body=BodyReference(file=__file__, function="train"), job=job),
         timeout_s=300.0,
         directory=str(folder),
         data_dir=str(folder),
-        working_dir=str(folder),
+        workplace=Workplace(folder=str(folder)),
         python_path=sys.path,
         variables={**LOOPBACK, **os.environ, "OMP_NUM_THREADS": "1"},
         set_threads=1,
-        elastic=job,
     )
 
 

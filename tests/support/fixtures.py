@@ -14,9 +14,9 @@ from pytest_distbench.machine.gpus import Gpus
 from pytest_distbench.plugin.fixtures import Distbench
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import Measurement
+from pytest_distbench.records.plan import LaunchRequest
 from pytest_distbench.records.run import CaseResult
 from pytest_distbench.run.loop import Session
-from pytest_distbench.run.request import LaunchRequest
 from pytest_distbench.run.samples import Samples
 from pytest_distbench.run.settings import Settings
 
@@ -33,6 +33,9 @@ class MadeUp(Samples):
         self.launches.append(LaunchRecord(index=len(self), outcome="passed", wall_s=1.0, measurements=[step]))
 
 
+SURROUNDINGS = SimpleNamespace(conditions=lambda request: {})
+
+
 class MadeUpSession(Session):
     """Starts nothing."""
 
@@ -42,7 +45,7 @@ class MadeUpSession(Session):
     launches_of = samples
 
     @contextlib.contextmanager
-    def _alone(self, world_size: int) -> Iterator[None]:
+    def _alone(self, world_size: int, *, takes_host: bool) -> Iterator[None]:
         yield
 
 
@@ -73,7 +76,9 @@ def made_up_distbench(test: Path, folder: Path, **changes: object) -> Distbench:
         max_message_bytes=None,
         preload=(),
     )
-    launching: Any = SimpleNamespace(settings=dataclasses.replace(settings, **changes), on_progress=lambda text: None)  # type: ignore[arg-type]
+    launching: Any = SimpleNamespace(
+        settings=dataclasses.replace(settings, **changes), on_progress=lambda text: None, surroundings=SURROUNDINGS
+    )  # type: ignore[arg-type]
     node: Any = SimpleNamespace(
         path=test,
         nodeid="t.py::t",

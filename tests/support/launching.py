@@ -17,7 +17,8 @@ from pytest_distbench.launch.launchers import LAUNCHERS, LOOPBACK
 from pytest_distbench.launch.supervise import supervise
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.launch_files import LaunchFiles
-from pytest_distbench.records.plan import BodyReference, LaunchPlan
+from pytest_distbench.records.plan import LaunchPlan, Workplace
+from pytest_distbench.records.work import BodyReference, Ranks
 from support.processes import SETTLE_S, wait_for, working_in
 
 MadeLauncher = Callable[..., Launcher]
@@ -54,6 +55,7 @@ class Launch:
         params: dict[str, object] | None = None,
         body: BodyReference | None = None,
         working_dir: Path | None = None,
+        stands_for: int | None = None,
         **plan: object,
     ) -> LaunchRecord:
         device = device or self.device
@@ -69,14 +71,16 @@ class Launch:
                 world_size=world_size,
                 backend=backend,
                 device=device,  # type: ignore[arg-type]
-                body=body
-                or BodyReference(file=str(self.file), function=function, module=self.file.stem, is_rewritten=True),
-                params={"a": [1, 2.5, "x"]} if params is None else params,
-                seeds=[0],
+                work=Ranks(
+                    body=body
+                    or BodyReference(file=str(self.file), function=function, module=self.file.stem, is_rewritten=True),
+                    params={"a": [1, 2.5, "x"]} if params is None else params,
+                    stands_for=stands_for,
+                ),
                 timeout_s=timeout_s,
                 directory=str(directory),
                 data_dir=str(self.directory),
-                working_dir=str(working_dir or self.directory),
+                workplace=Workplace(folder=str(working_dir or self.directory)),
                 python_path=sys.path,
                 variables={**environment, **(variables or {})},
                 set_threads=1 if LAUNCHERS[self.launcher.name].sets_threads else None,

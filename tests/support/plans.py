@@ -1,25 +1,41 @@
-"""Plans of launches that are never started."""
+"""Plans of launches that are never started, and how they might have ended."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
-from pytest_distbench.records.plan import BodyReference, LaunchPlan
+from pytest_distbench.launch.controlled import End
+from pytest_distbench.records.elastic import ElasticJob
+from pytest_distbench.records.plan import LaunchPlan, Workplace
+from pytest_distbench.records.work import BodyReference, Job, Ranks, Work
+
+BODY = BodyReference(file="x.py", function="body")
 
 
-def make_plan(directory: Path, *, world_size: int = 2) -> LaunchPlan:
-    return LaunchPlan(
-        index=0,
-        world_size=world_size,
-        backend="gloo",
-        device="cpu",
-        body=BodyReference(file="x.py", function="body"),
-        params={},
-        seeds=[0],
-        timeout_s=1.0,
-        directory=str(directory),
-        data_dir=str(directory),
-        working_dir=str(directory),
-        python_path=[],
-        variables={},
-    )
+def make_plan(directory: Path, *, world_size: int = 2, work: Work | None = None, **plan: Any) -> LaunchPlan:
+    made: dict[str, Any] = {
+        "index": 0,
+        "world_size": world_size,
+        "backend": "gloo",
+        "device": "cpu",
+        "work": work or Ranks(body=BODY),
+        "timeout_s": 1.0,
+        "directory": str(directory),
+        "data_dir": str(directory),
+        "workplace": Workplace(folder=str(directory)),
+        "working_dir": str(directory),
+        "python_path": [],
+        "variables": {},
+    }
+    return LaunchPlan(**{**made, **plan})
+
+
+def job_plan(directory: Path, job: ElasticJob, *, body: BodyReference = BODY, **plan: Any) -> LaunchPlan:
+    """Of an elastic job."""
+    return make_plan(directory, world_size=job.most, work=Job(body=body, job=job), **plan)
+
+
+def ended(*, code: int = 0, timed_out: bool = False, wall_s: float = 20.0) -> End:
+    """How a launch below a guardian ended, of which nothing else is known."""
+    return End(code=code, timed_out=timed_out, wall_s=wall_s, cpu_s=0.0, peak_memory_bytes=0, load=None)

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from pytest_distbench.launch.elastic.pool_measure import measure_pool
 from pytest_distbench.records.launch import LaunchRecord
-from pytest_distbench.records.pool import SERVING, Demand, Pool, PoolJob, Serving
+from pytest_distbench.records.pool import SERVING, Demand, PoolJob, Serving, Sharing
 from pytest_distbench.records.pool_timeline import (
     Answered,
     Asked,
@@ -24,12 +24,12 @@ from pytest_distbench.records.timeline import Line
 from support.timelines import JOB, Timeline
 
 ONE = replace(JOB, least=1, most=1)
-POOL = Pool(
+POOL = Sharing(
     slots=2,
     policy="elastic",
     jobs=[PoolJob(name="A", submit_s=0, job=ONE), PoolJob(name="B", submit_s=2, job=JOB)],
 )
-SERVED = Pool(
+SERVED = Sharing(
     slots=2,
     policy="elastic",
     jobs=[PoolJob(name="train", submit_s=0, job=JOB)],
@@ -95,7 +95,7 @@ def served() -> tuple[list[PoolLine], Mapping[str, Sequence[Line]]]:
     return lines, {"train": sorted(train.lines, key=lambda x: x.t)}
 
 
-def launch_of(pool: Pool) -> LaunchRecord:
+def launch_of(pool: Sharing) -> LaunchRecord:
     """A launch of :data:`POOL` or :data:`SERVED`."""
     result, measurements = measure_pool(pool, *(served() if pool.serving is not None else shared()))
     return LaunchRecord(index=0, outcome="passed", wall_s=25.0, pool=result, measurements=measurements)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from pytest_distbench.records.plan import BodyReference, LaunchPlan
+from pytest_distbench.records.plan import LaunchPlan
+from pytest_distbench.records.work import BodyReference, Ranks
 from pytest_distbench.worker.context import RankContext
 
 ENVIRONMENT = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "GROUP_RANK": "0"}
@@ -21,20 +22,19 @@ class Line:
         """It is always this group's."""
 
 
-def make_rank(line: Line | None = None, *, device: str = "cpu", **plan: object) -> RankContext:
+def make_rank(
+    line: Line | None = None, *, device: str = "cpu", stands_for: int | None = None, **plan: object
+) -> RankContext:
     made = LaunchPlan(
         index=0,
         world_size=1,
         backend="fake",
         device=device,  # type: ignore[arg-type]
         devices=[0],
-        body=BodyReference(file="", function="body"),
-        params={},
-        seeds=[0],
+        work=Ranks(body=BodyReference(file="", function="body"), stands_for=stands_for),
         timeout_s=60.0,
         directory="",
         data_dir="",
-        working_dir="",
         python_path=[],
         variables={},
         **plan,  # type: ignore[arg-type]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from pytest_distbench.records.case import Case, CaseKey
+from pytest_distbench.records.case import Case
 from pytest_distbench.records.environment import Environment
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import metric_key
@@ -12,6 +12,7 @@ from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import CaseResult, ReferenceRecord, RunRecord
 from pytest_distbench.records.verdict import Verdict
 from pytest_distbench.store.run_record import SCHEMA
+from support.cases import ON_TWO
 
 STORED = ReferenceRecord(kind="stored", path="baselines/x.json", software={"torch": "2.13.0"})
 PAIRED = ReferenceRecord(kind="paired", name="main (123)", software={"torch": "2.13.0"})
@@ -42,8 +43,8 @@ def result(*verdicts: Verdict, reference: ReferenceRecord = STORED, **changes: A
         nodeid="suites/test_a.py::test_a[ws2]",
         case=Case(
             test="suites/test_a.py::test_a",
-            key=CaseKey(case_id="ws2", backend="gloo", launcher="warm"),
-            world_size=2,
+            id="ws2",
+            conditions=ON_TWO,
             device="cpu",
         ),
         environment=Environment(platform="cpu-x", device="X", cores=2, software={"torch": "2.14.0"}),

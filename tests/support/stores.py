@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from pytest_distbench.records.baseline import BaselineEntry, BaselineMetric
-from pytest_distbench.records.case import Case, CaseKey
+from pytest_distbench.records.case import Case
 from pytest_distbench.records.environment import Environment
 from pytest_distbench.records.kinds import VerdictName
 from pytest_distbench.records.launch import LaunchRecord
@@ -15,6 +15,7 @@ from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import CaseResult, ReferenceRecord, RunRecord
 from pytest_distbench.records.verdict import Verdict
 from pytest_distbench.store.run_record import SCHEMA, write_run_record
+from support.cases import ON_TWO
 
 TEST = "suites/test_a.py::test_a"
 
@@ -24,15 +25,15 @@ PLATFORM = "cpu-x-2c"
 
 SOFTWARE = {"torch": "2.13.0"}
 
-CASE = Case(test=TEST, key=CaseKey(case_id="ws2", backend="gloo", launcher="warm"), world_size=2, device="cpu")
+CASE = Case(test=TEST, id="ws2", conditions=ON_TWO, device="cpu")
 
 HUNG = LaunchRecord(index=0, outcome="failed", wall_s=1.0, reason="hung in body")
 
 Run = Callable[..., tuple[int, str]]
 
 
-def keyed(**changes: str) -> Case:
-    return replace(CASE, key=replace(CASE.key, **changes))
+def named(case_id: str) -> Case:
+    return replace(CASE, id=case_id)
 
 
 def environment(platform: str, *, shares_gpu: bool = False) -> Environment:
@@ -43,9 +44,7 @@ def entry(*values: float, **changes: object) -> BaselineEntry:
     metric = BaselineMetric(better="lower", unit="s", launches=list(values))
     made = BaselineEntry(
         workload=CASE.workload,
-        world_size=2,
-        backend="gloo",
-        launcher="warm",
+        conditions=ON_TWO,
         software=SOFTWARE,
         metrics={"step": metric},
     )
@@ -63,7 +62,7 @@ def result(*values: float | None, kind: VerdictName = "regressed", case: Case = 
         for i, value in enumerate(values)
     ]
     made = CaseResult(
-        nodeid=f"{case.test}[{case.key.case_id}]",
+        nodeid=f"{case.test}[{case.name}]",
         case=case,
         environment=environment(PLATFORM),
         launches=launches,

@@ -9,14 +9,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from support.plans import make_plan
+from support.plans import BODY, make_plan
 
 from pytest_distbench.errors import LauncherError
 from pytest_distbench.launch.reports import read_reports
 from pytest_distbench.launch.supervise import supervise
 from pytest_distbench.machine.locks import alone_on_this_host
 from pytest_distbench.records.launch import LaunchRecord
-from pytest_distbench.records.record import replace
+from pytest_distbench.records.work import Ranks
 from pytest_distbench.testing import StandInLauncher
 
 ONE_STEP = """
@@ -32,7 +32,8 @@ DOCUMENT = Path(__file__).parents[2] / "docs" / "testing.md"
 @pytest.fixture
 def launch(tmp_path: Path) -> Callable[..., LaunchRecord]:
     def run(described: object, index: int = 0) -> LaunchRecord:
-        plan = replace(make_plan(tmp_path), params={} if described is None else {"stand_in": described}, index=index)
+        work = Ranks(body=BODY, params={} if described is None else {"stand_in": described})
+        plan = make_plan(tmp_path, work=work, index=index)
         return supervise(StandInLauncher("cookie"), plan)
 
     return run

@@ -14,12 +14,13 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.cases import ON_TWO
 from support.ranks import Line, make_rank
 
 from pytest_distbench.errors import RecordingError
 from pytest_distbench.judging.entry import make_entry
 from pytest_distbench.launch.reduce import merge
-from pytest_distbench.records.case import Case, CaseKey
+from pytest_distbench.records.case import Case
 from pytest_distbench.records.kinds import METRIC_KINDS
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.rank import RankReport
@@ -79,7 +80,7 @@ def check_stored(rank: RankContext) -> None:
     ]
     launch = LaunchRecord(index=0, outcome="passed", wall_s=1.0, measurements=merge(reports))
     assert msgspec.json.decode(msgspec.json.encode(launch), type=LaunchRecord) == launch
-    case = Case(test="t.py::t", key=CaseKey(case_id="ws2", backend="gloo", launcher="warm"), world_size=2, device="cpu")
+    case = Case(test="t.py::t", id="ws2", conditions=ON_TWO, device="cpu")
     file = BaselineFile(schema=SCHEMA, platform="p", test="t", key="k", entry=make_entry(case, [launch] * 2, {}))
     assert msgspec.json.decode(render(file), type=BaselineFile) == file
 

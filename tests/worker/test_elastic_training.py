@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from support.plans import make_plan
+from support.plans import job_plan
 from support.ranks import ENVIRONMENT
 from support.timelines import JOB
 
@@ -31,7 +31,7 @@ def make_rank(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> MakeRank:
 
     def make(generation: int = 0, *, ends_after: int | None = None) -> ElasticRank:
         job = replace(JOB, checkpoint_every=4, ends_after=ends_after)
-        return ElasticRank(replace(make_plan(tmp_path), backend="fake", elastic=job), 1, generation)
+        return ElasticRank(job_plan(tmp_path, job, backend="fake"), 1, generation)
 
     return make
 
@@ -142,7 +142,7 @@ def test_a_torn_checkpoint_is_passed_over_and_told(make_rank: MakeRank) -> None:
 def test_who_holds_must_write_a_checkpoint_there(tmp_path: Path, make_rank: MakeRank) -> None:
     make_rank()  # for its surroundings
     job = replace(JOB, hold=True, plan=MembershipPlan(changes=[kill(at_step=20)]))
-    rank = ElasticRank(replace(make_plan(tmp_path), backend="fake", elastic=job), 0, 0)
+    rank = ElasticRank(job_plan(tmp_path, job, backend="fake"), 0, 0)
 
     with pytest.raises(RecordingError, match=r"behind the checkpoint of step 20, and with checkpoint_every=8 there is"):
         rank.training(checkpoint_every=8)

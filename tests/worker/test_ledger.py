@@ -10,10 +10,11 @@ from typing import Any
 
 import pytest
 import torch
-from support.plans import make_plan
+from support.plans import job_plan
 from support.ranks import ENVIRONMENT
 from support.timelines import JOB
 
+from pytest_distbench.launch.elastic.history import History
 from pytest_distbench.launch.elastic.measure import measure
 from pytest_distbench.records.elastic import Change, MembershipPlan
 from pytest_distbench.records.metric import TOLD, Measurement
@@ -88,14 +89,14 @@ def trained_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[
             torch.manual_seed(0)
             random.seed(generation)
             train(make_rank(tmp_path, generation), fault if generation else "", steps)
-        _, found = measure(CHANGED, read_timeline(tmp_path / "timeline.jsonl"))
+        _, found = measure(CHANGED, History(read_timeline(tmp_path / "timeline.jsonl")))
         return {m.key: m for m in found}
 
     return run
 
 
 def make_rank(folder: Path, generation: int) -> ElasticRank:
-    rank = ElasticRank(replace(make_plan(folder), backend="fake", elastic=CHANGED), 0, generation)
+    rank = ElasticRank(job_plan(folder, CHANGED, backend="fake"), 0, generation)
     rank.note(Joined(t=0.0, slot=0, pid=1, generation=generation, rank=0, world_size=1))
     return rank
 
@@ -224,7 +225,7 @@ def test_a_body_that_leaves_its_loop_early_has_skipped_what_was_to_come(
         monkeypatch.setenv(name, value)
     (tmp_path / "checkpoints").mkdir()
     train(make_rank(tmp_path, 0), "", 6)
-    _, found = measure(CHANGED, read_timeline(tmp_path / "timeline.jsonl"))
+    _, found = measure(CHANGED, History(read_timeline(tmp_path / "timeline.jsonl")))
     skipped = next(m for m in found if m.name == "samples_skipped")
 
     assert skipped.value == 8 + 20

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from support.plans import make_plan
+from support.plans import job_plan
 from support.ranks import ENVIRONMENT
 from support.timelines import JOB
 from torch.distributed import TCPStore
@@ -53,7 +53,7 @@ def make_rank(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Calla
         stores.append(TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False))
         for name, value in {**ENVIRONMENT, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": stores[-1].port}.items():
             monkeypatch.setenv(name, str(value))
-        return TorchftRank(replace(make_plan(tmp_path), elastic=job, **plan), slot)
+        return TorchftRank(job_plan(tmp_path, job, **plan), slot)
 
     yield make
     lighthouse.shutdown()

@@ -5,9 +5,6 @@ from __future__ import annotations
 import os
 import sys
 from dataclasses import replace
-from pathlib import Path
-
-import msgspec
 
 from pytest_distbench.launch import forkserver
 from pytest_distbench.launch.elastic.controller import Controller
@@ -15,21 +12,22 @@ from pytest_distbench.launch.elastic.engines import ENGINES, EngineSetup
 from pytest_distbench.launch.elastic.outputs import NodeOutputs
 from pytest_distbench.launch.elastic.progress import CannotGoOn
 from pytest_distbench.launch.elastic.script import ScriptWatch
-from pytest_distbench.records.plan import BodyReference, LaunchPlan
+from pytest_distbench.records.plan import LaunchPlan
+from pytest_distbench.records.work import BodyReference, Job
 
 
 def main(path: str) -> int:
     """Run the job of a plan. Returns the exit code; why it is not 0 is in a file of the launch."""
-    plan = msgspec.json.decode(Path(path).read_bytes(), type=LaunchPlan)
-    job = plan.elastic
-    assert job is not None
+    plan = LaunchPlan.read_from(path)
+    work = plan.expect(Job)
+    job = work.job
     plan.files.checkpoints.mkdir(exist_ok=True)
     setup = EngineSetup(job=job, files=plan.files, variables=dict(os.environ), projects=plan.preload)
     watch = None
     if job.steps is not None:
         outputs = NodeOutputs(plan.files)
         watch = ScriptWatch(plan.files, outputs, job.steps)
-        setup = replace(setup, outputs=outputs, script=_script(plan.body), devices=plan.devices)
+        setup = replace(setup, outputs=outputs, script=_script(work.body), devices=plan.devices)
     try:
         Controller(job, ENGINES[job.engine].make(setup), plan.files.timeline, script=watch).run()
     except CannotGoOn as error:

@@ -14,7 +14,7 @@ from pytest_distbench.launch.elastic.engine import Engine
 from pytest_distbench.launch.elastic.progress import EXIT_S, STABLE_LINES, STABLE_STEPS, CannotGoOn, Progress
 from pytest_distbench.launch.elastic.schedule import changes_of, choose_slots, taken_after
 from pytest_distbench.launch.elastic.script import ScriptWatch
-from pytest_distbench.records.elastic import START, Change, ElasticJob
+from pytest_distbench.records.elastic import START, Change, ChangeKind, ElasticJob
 from pytest_distbench.records.launch_files import LaunchFiles
 from pytest_distbench.records.timeline import (
     AgentEnded,
@@ -69,6 +69,13 @@ class Controller:
         self._script = script
         self._ends = WorkerEnds(clock)
         self._engine = engine
+        self._acts: dict[ChangeKind, Callable[[int], None]] = {
+            "join": engine.join,
+            "leave": engine.leave,
+            "kill": engine.kill,
+            "crash": engine.crash,
+            "stop": engine.stop,
+        }
         self._path = timeline
         self._reader = TimelineReader(timeline)
         self._clock = clock
@@ -137,8 +144,9 @@ class Controller:
                 overlaps=change.overlaps,
             )
         )
+        act = self._acts[change.kind]
         for slot in slots:
-            getattr(self._engine, change.kind)(slot)  # the contract names its methods as plans name changes
+            act(slot)
             self._ended.discard(slot)
         self._progress.forget_steps(self._clock(), ends_generation=change.kind == "crash")  # until now workers went on
         if change.for_s is not None:

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import get_args
 
+from pytest_distbench.launch.elastic.advice import AGENTS, TORCHFT, TORCHRUN, Advice
 from pytest_distbench.launch.elastic.engine import Engine
 from pytest_distbench.launch.elastic.outputs import NodeOutputs
 from pytest_distbench.machine import hardware
@@ -74,6 +75,7 @@ class EngineKind:
         help: a few words on what it is.
         make: makes it, in the controller's process; imports what it needs, and hosts the store its nodes meet at.
         version: of what it runs, as far as that decides about its numbers: part of what a baseline is known by.
+        advice: what its failures mean.
         timers: by name. All engines have ``collective_s``, which workers take, and ``settle_s``, which the controller
             takes.
         changes: the kinds it can carry out.
@@ -87,6 +89,7 @@ class EngineKind:
     help: str
     make: Callable[[EngineSetup], Engine]
     version: Callable[[], str]
+    advice: Advice
     timers: Mapping[str, Timer]
     changes: frozenset[ChangeKind] = CHANGES
     checkpoint_every: int | None = 20
@@ -204,6 +207,7 @@ ENGINES: dict[str, EngineKind] = {
         help="each node is the command line tool torchrun",
         make=_make_stock,
         version=torch_release,
+        advice=TORCHRUN,
         runs_scripts=True,
         timers={
             "last_call_s": Timer(default=1),  # torch: 30
@@ -218,6 +222,7 @@ ENGINES: dict[str, EngineKind] = {
         help="agents and workers from one process that has torch loaded, and timers below a second",
         make=_make_fast,
         version=torch_release,
+        advice=AGENTS,
         timers={
             "last_call_s": Timer(default=0.3, is_whole=False),
             "keep_alive_s": Timer(default=0.15, is_whole=False),
@@ -233,6 +238,7 @@ ENGINES: dict[str, EngineKind] = {
         help="each node is a replica group of torchft, and a quorum meets before each step",
         make=_make_torchft,
         version=_torchft_release,
+        advice=TORCHFT,
         timers={
             "join_timeout_s": Timer(default=0.2, is_whole=False),  # torchft: 0.1
             "quorum_tick_s": Timer(default=0.02, is_whole=False),  # torchft: 0.1

@@ -1,19 +1,12 @@
-"""One launch of an elastic job: from plan to record. Its controller is a process below a guardian, as a command is."""
+"""One launch of an elastic job: from plan to record."""
 
 from __future__ import annotations
 
-import os
 import platform
-import sys
-import uuid
-from collections.abc import Callable, Iterable, Mapping, Sequence
-
-import msgspec
+from collections.abc import Iterable, Mapping, Sequence
 
 from pytest_distbench.errors import ReadingError, RecordingError
-from pytest_distbench.launch import processes
-from pytest_distbench.launch.command import OBSERVED, SITE, read_trouble, running_command
-from pytest_distbench.launch.contract import SESSION_VARIABLE
+from pytest_distbench.launch.controlled import Controlled, End, TimelineFollower, tell_end
 from pytest_distbench.launch.diagnosis.blame import is_follower
 from pytest_distbench.launch.elastic.diagnosis import tell_slow, tell_standstill
 from pytest_distbench.launch.elastic.history import History
@@ -21,18 +14,16 @@ from pytest_distbench.launch.elastic.measure import measure
 from pytest_distbench.launch.elastic.progress import EXIT_S
 from pytest_distbench.launch.elastic.resume import tell_wrong_resume
 from pytest_distbench.launch.elastic.unplanned import unplanned
-from pytest_distbench.launch.guardian import remove_traces
-from pytest_distbench.launch.logs import LogFollower, error_tail
+from pytest_distbench.launch.logs import error_tail
 from pytest_distbench.launch.readers import add_readings
-from pytest_distbench.launch.reduce import largest, merge, of_largest_process, peak_memory, with_load
+from pytest_distbench.launch.reduce import largest, merge, of_largest_process, peak_memory
 from pytest_distbench.launch.reports import read_reports
-from pytest_distbench.launch.workplace import Leftovers, settle, watched_folder
+from pytest_distbench.launch.side import Side
 from pytest_distbench.machine import hardware
 from pytest_distbench.records.elastic import ElasticJob, ElasticResult
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.plan import LaunchPlan
 from pytest_distbench.records.rank import RankFate, RankReport
-from pytest_distbench.records.record import replace
 from pytest_distbench.records.timeline import (
     AgentEnded,
     Changed,
@@ -47,85 +38,32 @@ from pytest_distbench.records.timeline import (
     TimelineReader,
     read_timeline,
 )
-from pytest_distbench.records.torchrun import NOTES_VARIABLE
+from pytest_distbench.records.work import Job
 
 
-def launch_elastic(
-    plan: LaunchPlan,
-    *,
-    python: str = "",
-    on_progress: Callable[[str], None] = lambda text: None,
-    on_output: Callable[[int, str], None] | None = None,
-) -> LaunchRecord:
+def launch_elastic(plan: LaunchPlan, side: Side) -> LaunchRecord:
     """Run an elastic job once. Whatever becomes of it is in the record; nothing of it outlives the call.
 
     Args:
         plan: with the job; its directory exists and is empty.
-        python: that runs it; empty: this one.
-        on_progress: gets lines of progress.
-        on_output: gets (slot, line) of what workers print, while they run.
+        side: of the launch.
 
     Raises:
         LauncherError: the controller could not be started.
         KeyboardInterrupt: as it came; all processes are gone by then.
     """
-    job = plan.elastic
-    assert job is not None
-    session = uuid.uuid4().hex
-    ours = {SESSION_VARIABLE: session}
-    if job.steps is not None:
-        ours |= {**OBSERVED, NOTES_VARIABLE: str(plan.files.plan)}
-    plan = settle(replace(plan, variables={**plan.variables, **ours}))
-    path = os.pathsep.join(filter(None, [SITE if job.steps is not None else "", *plan.python_path]))
-    plan = replace(plan, variables={**plan.variables, "PYTHONPATH": path})
-    folder = watched_folder(plan)
-    leftovers = Leftovers(folder) if folder is not None else None
-    plan.files.plan.touch(mode=0o600)
-    plan.files.plan.write_bytes(msgspec.json.encode(replace(plan, variables={}, read={})))
-    command = [python or sys.executable, "-m", "pytest_distbench.launch.elastic", str(plan.files.plan)]
-    on_progress(str(job))
-    follower = _Follower(plan, on_progress, on_output)
-    try:
-        with running_command(replace(plan, body=replace(plan.body, command=command)), session) as running:
-            ended = running.wait(plan.timeout_s, follower)
-    finally:
-        remove_traces(plan.files)
-        follower.finish()
-    record = make_record(plan, job, code=ended.code, timed_out=ended.timed_out, wall_s=ended.wall_s)
-    record = with_load(record, ended.load)
-    if job.steps is not None and record.outcome == "passed":  # its workers are processes of its own
-        record = replace(record, measurements=[*record.measurements, *of_largest_process(ended.peak_memory_bytes)])
-    remark = leftovers.remark() if leftovers is not None else ""
-    return replace(record, remarks=[*record.remarks, remark]) if remark else record
+    job = plan.expect(Job).job
+    launch = Controlled(plan, side, observes=job.steps is not None, is_ours=True)
+    side.on_progress(str(job))
+    shown = TimelineFollower(TimelineReader(plan.files.timeline).read, _text_of, side.on_progress)
+    ended = launch.run_module("pytest_distbench.launch.elastic", shown)
+    return launch.complete(make_record(launch.plan, ended), ended)
 
 
 _NO_STEP = (
     "the body took no step: there is nothing to measure of an elastic job whose body does not loop over "
     "rank.training(...).batches(...), or whose script prints no line that steps= matches"
 )
-
-
-class _Follower:
-    """Shows what happens to a job while it runs."""
-
-    def __init__(
-        self, plan: LaunchPlan, on_progress: Callable[[str], None], on_output: Callable[[int, str], None] | None
-    ) -> None:
-        self._reader = TimelineReader(plan.files.timeline)
-        self._show = on_progress
-        self._logs = LogFollower(plan, on_output) if on_output is not None else None
-
-    def finish(self) -> None:
-        """Show what is left of what workers have printed."""
-        if self._logs is not None:
-            self._logs.finish()
-
-    def poll(self) -> None:
-        if self._logs is not None:
-            self._logs.poll()
-        for line in self._reader.read():
-            if text := _text_of(line):
-                self._show(text)
 
 
 def _text_of(line: Line) -> str:
@@ -139,43 +77,38 @@ def _text_of(line: Line) -> str:
     return ""
 
 
-def make_record(plan: LaunchPlan, job: ElasticJob, *, code: int, timed_out: bool, wall_s: float) -> LaunchRecord:
-    """What became of a job that is over, from the files it left.
-
-    Args:
-        plan: that ran.
-        job: of the plan.
-        code: exit code of its controller.
-        timed_out: it was ended because its time was over.
-        wall_s: seconds from start to end.
-    """
-    lines = read_timeline(plan.files.timeline)
-    reason = tell_end(plan, "elastic job", code=code, timed_out=timed_out, wall_s=wall_s)
-    reason += tell_standstill(lines) if timed_out else ""
-    result, measurements = measure(job, lines)
+def make_record(plan: LaunchPlan, ended: End) -> LaunchRecord:
+    """What became of a job that is over, from the files it left."""
+    job = plan.expect(Job).job
+    history = History(read_timeline(plan.files.timeline))
+    reason = tell_end(plan, "elastic job", ended)
+    reason += tell_standstill(history.lines) if ended.timed_out else ""
+    result, measurements = measure(job, history)
     if not reason:
-        reason = _NO_STEP if result is None else tell_wrong_resume(History(lines), job)
-    reports = read_reports(replace(plan, world_size=job.most))
+        reason = _NO_STEP if result is None else tell_wrong_resume(history, job)
+    reports = read_reports(plan)
     if not reason:
         try:
             if job.steps is not None:
-                reports = add_readings(plan, last_reports(reports, lines, ranks=job.most))
+                reports = add_readings(plan, last_reports(reports, history.lines, ranks=job.most))
             measurements += merge(list(reports.values()))
             measurements += peak_memory({rank: report.peak_memory_bytes for rank, report in reports.items()})
+            if job.steps is not None:  # its workers are processes of its own
+                measurements += of_largest_process(ended.peak_memory_bytes)
         except (RecordingError, ReadingError) as error:
             reason = str(error)
     return LaunchRecord(
         index=plan.index,
         outcome="failed" if reason else "passed",
-        wall_s=wall_s,
+        wall_s=ended.wall_s,
         reason=reason,
-        timed_out=timed_out,
-        fates=_fates(plan, job, lines) if reason else [],
+        timed_out=ended.timed_out,
+        fates=_fates(plan, job, history.lines) if reason else [],
         measurements=[] if reason else measurements,
         peak_memory_bytes=largest(reports.values()),
         software=software_of(reports.values()),
         elastic=result,
-        remarks=_remarks(job, lines, result),
+        remarks=_remarks(job, history, result),
         logs=plan.directory,
     )
 
@@ -199,24 +132,6 @@ def last_reports(reports: Mapping[int, RankReport], lines: Sequence[Line], *, ra
             raise RecordingError(f"rank {rank}: {report.reason}")
         found |= {rank: report} if rank < size else {}
     return found
-
-
-def tell_end(plan: LaunchPlan, what: str, *, code: int, timed_out: bool, wall_s: float) -> str:
-    """Why a controller did not come to its end; empty: it did.
-
-    Args:
-        plan: that ran.
-        what: it controlled, in words.
-        code: its exit code.
-        timed_out: it was ended because its time was over.
-        wall_s: seconds from start to end.
-    """
-    if timed_out:
-        return f"the {what} had not ended after {wall_s:.1f} s, and was ended"
-    if not code:
-        return ""
-    told = read_trouble(plan.files)
-    return told or f"the controller of the {what} {processes.ending(code)}; its log:\n{error_tail(plan.files.log(0))}"
 
 
 def tell_torn(lines: Sequence[Line]) -> list[str]:
@@ -262,12 +177,13 @@ def _fates(plan: LaunchPlan, job: ElasticJob, lines: Sequence[Line]) -> list[Ran
     ]
 
 
-def _remarks(job: ElasticJob, lines: Sequence[Line], result: ElasticResult | None) -> list[str]:
+def _remarks(job: ElasticJob, history: History, result: ElasticResult | None) -> list[str]:
     """What the user should know of a job that passed."""
+    lines = history.lines
     remarks = [f"engine {job.engine} in place of {job.in_place_of}"] if job.in_place_of else []
     remarks += tell_torn(lines)
     remarks += _tell_left_out(job, lines)
-    remarks += map(str, unplanned(History(lines)))
+    remarks += map(str, unplanned(history))
     remarks += _exit_hang(lines)
     remarks += [told for change in (result.changes if result is not None else []) if (told := tell_slow(change, job))]
     if job.most > hardware.cores() and job.cores is None:

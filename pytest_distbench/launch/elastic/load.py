@@ -16,13 +16,12 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-import msgspec
-
 from pytest_distbench.launch.elastic.arrivals import arrivals
 from pytest_distbench.records.plan import LaunchPlan
 from pytest_distbench.records.pool import SERVING
 from pytest_distbench.records.pool_timeline import POOL_LINES, Answered, Asked, ClockBegan, PoolLine, ReplicaReady
 from pytest_distbench.records.timeline import LineReader, append
+from pytest_distbench.records.work import Pool
 
 _LOOK_S = 0.01
 _ANSWER_S = 30.0
@@ -82,14 +81,14 @@ class Load:
 
 def main(path: str) -> None:
     """Send all requests of a plan; it ends when it is ended."""
-    plan = msgspec.json.decode(Path(path).read_bytes(), type=LaunchPlan)
-    assert plan.pool is not None
-    assert plan.pool.serving is not None
+    plan = LaunchPlan.read_from(path)
+    serving = plan.expect(Pool).sharing.serving
+    assert serving is not None
     load = Load(plan.files.pool_timeline)
     lines = load.follow()
     began = next(line.t for line in lines if isinstance(line, ClockBegan))
     threading.Thread(target=lambda: [None for _ in lines], daemon=True).start()
-    for number, at_s in enumerate(arrivals(plan.pool.serving)):
+    for number, at_s in enumerate(arrivals(serving)):
         time.sleep(max(0.0, began + at_s - time.monotonic()))
         load.put(began + at_s, number)
     threading.Event().wait()

@@ -32,22 +32,21 @@ from pytest_distbench.records.bound import Bound
 from pytest_distbench.records.elastic import PARTS, ChangeResult, ElasticJob, ElasticResult
 from pytest_distbench.records.metric import TOLD, Measurement, Scalar
 from pytest_distbench.records.record import Number, replace
-from pytest_distbench.records.timeline import AgentEnded, Began, Changed, Held, Line, Loaded
+from pytest_distbench.records.timeline import AgentEnded, Began, Changed, Held, Loaded
 
 _WHERE = "elastic(...)"
 
 
-def measure(job: ElasticJob, lines: Sequence[Line]) -> tuple[ElasticResult | None, list[Measurement]]:
+def measure(job: ElasticJob, history: History) -> tuple[ElasticResult | None, list[Measurement]]:
     """What a run showed.
 
     Args:
         job: what ran.
-        lines: of its timeline, by time.
+        history: of its timeline.
 
     Returns:
         The tables, and the metrics; no table and no metric where nobody took a step.
     """
-    history = History(lines)
     first = history.first_step_t
     if first is None:
         return None, []

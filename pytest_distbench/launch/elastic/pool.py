@@ -21,7 +21,7 @@ from pytest_distbench.launch.elastic.pool_job import RunningJob
 from pytest_distbench.launch.elastic.progress import CannotGoOn
 from pytest_distbench.launch.elastic.replicas import LOAD, ReplicaProcesses, Replicas
 from pytest_distbench.records.plan import LaunchPlan
-from pytest_distbench.records.pool import SERVING, Pool
+from pytest_distbench.records.pool import SERVING, Sharing
 from pytest_distbench.records.pool_timeline import (
     POOL_LINES,
     Answered,
@@ -35,8 +35,8 @@ from pytest_distbench.records.pool_timeline import (
     ReplicaFailed,
     Submitted,
 )
-from pytest_distbench.records.record import replace
 from pytest_distbench.records.timeline import LineReader, append
+from pytest_distbench.records.work import Pool
 
 _LOOK_S = 0.02
 
@@ -55,7 +55,7 @@ class PoolController:
 
     def __init__(
         self,
-        pool: Pool,
+        pool: Sharing,
         jobs: Sequence[RunningJob],
         timeline: Path,
         *,
@@ -233,45 +233,27 @@ class PoolController:
 
 def main(path: str) -> int:
     """Run the pool of a plan. Returns the exit code; why it is not 0 is in a file of the launch."""
-    plan = msgspec.json.decode(Path(path).read_bytes(), type=LaunchPlan)
-    assert plan.pool is not None
+    plan = LaunchPlan.read_from(path)
+    pool = plan.expect(Pool).sharing
     variables = dict(os.environ)
     jobs = []
-    for index, wanted in enumerate(plan.pool.jobs):
-        part = _plan_of(plan, index)
+    for index, wanted in enumerate(pool.jobs):
+        part = plan.of_job(index)
+        part.files.checkpoints.mkdir(parents=True, exist_ok=True)
+        part.files.plan.touch(mode=0o600)
+        part.files.plan.write_bytes(msgspec.json.encode(part))
         setup = EngineSetup(job=wanted.job, files=part.files, variables=variables, projects=plan.preload)
         engine = ENGINES[wanted.job.engine].make(setup)
         jobs.append(RunningJob(wanted, engine, part.files.timeline))
-    replicas = None if plan.pool.serving is None else ReplicaProcesses(plan.files, variables=variables)
+    replicas = None if pool.serving is None else ReplicaProcesses(plan.files, variables=variables)
     try:
-        PoolController(plan.pool, jobs, plan.files.pool_timeline, replicas=replicas).run()
+        PoolController(pool, jobs, plan.files.pool_timeline, replicas=replicas).run()
     except CannotGoOn as error:
         plan.files.trouble.write_text(str(error))
         return 1
     finally:
         forkserver.let_helpers_end()
     return 0
-
-
-def _plan_of(plan: LaunchPlan, index: int) -> LaunchPlan:
-    """The plan of one job, stored in a folder of its own."""
-    assert plan.pool is not None
-    wanted = plan.pool.jobs[index]
-    work, files = plan.works[wanted.name], plan.files.job(index)
-    files.checkpoints.mkdir(parents=True, exist_ok=True)
-    part = replace(
-        plan,
-        body=work.body,
-        params=work.params,
-        seeds=work.seeds,
-        directory=str(files.directory),
-        elastic=wanted.job,
-        pool=None,
-        works={},
-    )
-    files.plan.touch(mode=0o600)
-    files.plan.write_bytes(msgspec.json.encode(part))
-    return part
 
 
 if __name__ == "__main__":

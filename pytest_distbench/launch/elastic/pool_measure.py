@@ -10,7 +10,7 @@ from pytest_distbench.launch.elastic.history import History
 from pytest_distbench.launch.elastic.measure import measure, useful_s
 from pytest_distbench.launch.elastic.serving_measure import measure_serving, moments_of, preemptions_of
 from pytest_distbench.records.metric import Measurement
-from pytest_distbench.records.pool import Hold, Pool, PoolJob, PoolJobResult, PoolResult
+from pytest_distbench.records.pool import Hold, PoolJob, PoolJobResult, PoolResult, Sharing
 from pytest_distbench.records.pool_timeline import (
     Answered,
     Asked,
@@ -29,7 +29,7 @@ _Kind = TypeVar("_Kind", bound=PoolLine)
 
 
 def measure_pool(
-    pool: Pool, lines: Sequence[PoolLine], jobs: Mapping[str, Sequence[Line]]
+    pool: Sharing, lines: Sequence[PoolLine], jobs: Mapping[str, Sequence[Line]]
 ) -> tuple[PoolResult | None, list[Measurement]]:
     """What a run showed.
 
@@ -47,7 +47,7 @@ def measure_pool(
     histories = {name: History(told) for name, told in jobs.items()}
     results, measurements = [], []
     for job in pool.jobs:
-        result, found = _job(job, lines, jobs[job.name], histories[job.name], began)
+        result, found = _job(job, lines, histories[job.name], began)
         results.append(result)
         measurements += found
     first = min((line.t for line in _of(lines, Submitted)), default=began)
@@ -97,9 +97,9 @@ def holds_of(lines: Sequence[PoolLine], began: float, last: float) -> list[Hold]
 
 
 def _job(
-    wanted: PoolJob, lines: Sequence[PoolLine], told: Sequence[Line], history: History, began: float
+    wanted: PoolJob, lines: Sequence[PoolLine], history: History, began: float
 ) -> tuple[PoolJobResult, list[Measurement]]:
-    elastic, measurements = measure(wanted.job, told)
+    elastic, measurements = measure(wanted.job, history)
     submitted = next((line.t for line in _of(lines, Submitted) if line.job == wanted.name), began)
     ended = next((line.t for line in _of(lines, Ended) if line.job == wanted.name), None)
     firsts = {g: min(w.steps[0].t for w in history.members(g).values() if w.steps) for g in history.generations}

@@ -23,18 +23,9 @@ _LONGEST_NAME = 150
 _LONGEST_TEXT = 250
 
 
-def number_properties(cases: Sequence[CaseResult], case_id: str) -> list[tuple[str, str]]:
-    """Name and text of every number of a test, as many as fit, without secrets.
-
-    Args:
-        cases: of the test.
-        case_id: of the test, as its cases have it; what follows it in theirs is the name of a run.
-    """
-    found = [
-        (rank, _property(_name_of(case, case_id, metric), text))
-        for case in cases
-        for rank, metric, text in _numbers(case)
-    ]
+def number_properties(cases: Sequence[CaseResult]) -> list[tuple[str, str]]:
+    """Name and text of every number of the cases of a test, as many as fit, without secrets."""
+    found = [(rank, _property(_name_of(case, metric), text)) for case in cases for rank, metric, text in _numbers(case)]
     if len(found) <= MOST:
         return [text for _, text in found]
     kept = sorted(sorted(range(len(found)), key=lambda i: found[i][0])[: MOST - 1])
@@ -69,9 +60,9 @@ def _text(case: CaseResult, verdict: Verdict) -> str:
     return ", ".join(filter(None, [value, f"{answer}: {told}" if told else answer, compared, stored]))
 
 
-def _name_of(case: CaseResult, case_id: str, metric: str) -> str:
+def _name_of(case: CaseResult, metric: str) -> str:
     """The metric, after the name of its run if that has one that says more."""
-    run = case.case.key.case_id.removeprefix(case_id).removeprefix(":")
+    run = case.case.label
     return metric if run in ("", metric) else f"{run}.{metric}"
 
 

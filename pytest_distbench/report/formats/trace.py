@@ -21,7 +21,7 @@ def write_trace(record: RunRecord, out: BinaryIO) -> None:
     events: list[dict[str, Any]] = []
     for result in record.results:
         for launch in result.launches:
-            if launch.elastic is not None or launch.pool is not None:
+            if launch.has_jobs:
                 number = 1 + sum(event["ph"] == "M" for event in events)
                 name = f"{result.case.title}, launch {launch.index + 1}"
                 events.append({"ph": "M", "name": "process_name", "pid": number, "args": {"name": name}})

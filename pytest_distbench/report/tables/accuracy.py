@@ -69,5 +69,4 @@ def _is_noted(launch: LaunchRecord) -> bool:
 
 def _run_of(result: CaseResult) -> str:
     """What tells a run from the others of its test."""
-    case_id = result.case.key.case_id
-    return case_id.rpartition(":")[2] or case_id
+    return result.case.label or result.case.id

@@ -107,7 +107,7 @@ def _rows_of(result: CaseResult) -> Iterator[CollectiveRow]:
 
 
 def _refused(result: CaseResult, verdict: Verdict) -> CollectiveRow:
-    reason = f"{result.case.key.backend}: {verdict.facts['reason']}"
+    reason = f"{result.case.conditions.backend}: {verdict.facts['reason']}"
     had_it = verdict.baseline == 1 or any(
         v.name == "latency" and v.current is None and v.baseline is not None for v in result.verdicts
     )
@@ -127,7 +127,7 @@ def _kind(result: CaseResult, facts: dict[str, Scalar]) -> Kind:
     return Kind(
         test=case.test,
         collective=str(told.get("collective", "?")),
-        backend=case.key.backend,
+        backend=case.conditions.backend,
         world_size=case.world_size,
         mode=str(told.get("mode", "per-iteration")),
         how=" ".join(str(told[name]) if name in ("cache", "together") else f"{name}={told[name]}" for name in how),

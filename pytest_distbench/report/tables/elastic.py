@@ -29,9 +29,10 @@ def _jobs(results: Sequence[CaseResult]) -> Iterator[OfLaunch[ElasticResult]]:
                 yield OfLaunch(result, launch, launch.elastic)
             for job in launch.pool.jobs if launch.pool is not None else []:
                 if job.elastic is not None:
-                    key = replace(result.case.key, case_id=f"{result.case.key.case_id} {job.name}")
+                    part = "run" if result.case.run else "id"
+                    case = replace(result.case, **{part: f"{getattr(result.case, part)} {job.name}"})
                     mine = [m for m in launch.measurements if m.at.get("job") == job.name]
-                    named = replace(result, case=replace(result.case, key=key))
+                    named = replace(result, case=case)
                     yield OfLaunch(named, replace(launch, measurements=mine), job.elastic)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -10,8 +9,6 @@ from pytest_distbench.judging.structure import UNITS, Structure, structure_of
 from pytest_distbench.records.run import CaseResult
 from pytest_distbench.report.tables.table import Cell, Column, TableKind
 from pytest_distbench.report.texts.words import quantity
-
-_WORLD_SIZE = re.compile(r"@?\bws\d+\b-?|-ws\d+\b")
 
 
 class GrowthRow(NamedTuple):
@@ -69,7 +66,7 @@ GROWTH: TableKind[GrowthRow] = TableKind(
 
 
 def _test_of(result: CaseResult) -> str:
-    """The test with its parameters, without its world size."""
-    name, bracket, case_id = result.case.title.partition("[")
-    rest = _WORLD_SIZE.sub("", case_id.removesuffix("]")).strip(":-")
-    return f"{name}[{rest}]" if bracket and rest else name
+    """The test with its parameters and the name of its run, without its world size."""
+    case = result.case
+    known = ":".join(filter(None, [case.family, case.run]))
+    return f"{case.function}[{known}]" if known else case.function

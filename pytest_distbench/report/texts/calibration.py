@@ -58,7 +58,7 @@ def _case_lines(case: CaseNoise, tolerance: float, *, first: str, show_all: bool
 
 
 def _name(case: CaseNoise) -> str:
-    return f"{case.case.test}[{case.case.key.case_id}]" if case.case.key.case_id else case.case.test
+    return f"{case.case.test}[{case.case.name}]" if case.case.name else case.case.test
 
 
 def _slowdown(size: float) -> str:

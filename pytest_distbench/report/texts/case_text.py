@@ -119,7 +119,7 @@ def missing_text(result: CaseResult, *, platforms: Sequence[str], command: str) 
     have = ", ".join(platforms) or "none"
     return (
         f"{missing_headline(result)} (have: {have})\n\n"
-        f"looked in {result.reference.path} for {result.case.key!s}\nrecord it:  {command} --distbench-update=new"
+        f"looked in {result.reference.path} for {result.case.key}\nrecord it:  {command} --distbench-update=new"
     )
 
 

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from pytest_distbench.judging.causes import find_card_troubles
-from pytest_distbench.records.elastic import is_elastic
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.launch_files import LaunchFiles
 from pytest_distbench.records.rank import RankFate
@@ -39,7 +38,7 @@ def launch_text(result: CaseResult, *, rerun_command: str) -> str:
             parts += _log_of(fate, launch)
     parts.append(f"logs:    {launch.logs}/rank*.log")
     parts.append(f"re-run:  {rerun_command}")
-    if not launch.command and not is_elastic(result.case.key.launcher):
+    if not launch.command and not result.case.conditions.engine:
         first = launch.fates[0].rank if launch.fates else 0
         parts.append(f"debug:   {rerun_command} --distbench-attach {first}")
     return "\n".join(parts)

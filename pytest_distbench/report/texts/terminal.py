@@ -148,7 +148,8 @@ def _unseen(results: Sequence[CaseResult]) -> list[str]:
 
 def _title(result: CaseResult) -> str:
     case = result.case
-    group = f"{case.world_size} rank{'s' * (case.world_size != 1)}, {case.key.backend}, {case.key.launcher} launcher"
+    ranks, under = case.world_size, case.conditions
+    group = f"{ranks} rank{'s' * (ranks != 1)}, {under.backend}, {under.launcher} launcher"
     number = len(result.launches)
     return f"{case.title}  {group}, {number} launch{'es' * (number != 1)}"
 
@@ -278,5 +279,5 @@ def _written(result: CaseResult) -> list[Verdict]:
 
 def _has_few_launches(result: CaseResult) -> bool:
     """Whether fewer were made than an update makes where nobody says how many."""
-    is_elastic = any(launch.elastic is not None or launch.pool is not None for launch in result.launches)
+    is_elastic = bool(result.case.conditions.engine)
     return len(result.launches) < (ELASTIC_BASELINE_LAUNCHES if is_elastic else FEWEST_LAUNCHES)

@@ -173,5 +173,5 @@ def refusal_lines(result: CaseResult) -> list[Line]:
         facts = refused.facts
         pair = " ".join(str(facts[name]) for name in ("dtype", "redop") if name in facts)
         reasons.setdefault(str(facts["reason"]), []).append(pair)
-    backend = result.case.key.backend
+    backend = result.case.conditions.backend
     return [Line(f"  {backend} has not {', '.join(pairs)}: {reason}") for reason, pairs in reasons.items()]

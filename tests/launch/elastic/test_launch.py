@@ -8,12 +8,13 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from support.plans import make_plan
+from support.plans import BODY, ended, job_plan, make_plan
 from support.timelines import ERROR, JOB, LOST, Timeline, killed
 
 from pytest_distbench.elastic import kill
 from pytest_distbench.launch import standstill
 from pytest_distbench.launch.elastic.launch import launch_elastic, make_record
+from pytest_distbench.launch.side import Side
 from pytest_distbench.read import stdout
 from pytest_distbench.records.elastic import ElasticJob, MembershipPlan
 from pytest_distbench.records.launch import LaunchRecord
@@ -22,6 +23,9 @@ from pytest_distbench.records.plan import LaunchPlan
 from pytest_distbench.records.rank import RankReport
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.timeline import AgentEnded, Finished, LeftOut, Loaded, Raised, Saved, append
+from pytest_distbench.records.work import BodyReference, Job
+
+SCRIPT = BodyReference(file="train.py")
 
 
 @pytest.fixture
@@ -40,7 +44,9 @@ def record(
 ) -> LaunchRecord:
     for line in timeline.lines:
         append(plan.files.timeline, line)
-    return make_record(plan, replace(job, most=most), code=code, timed_out=timed_out, wall_s=20.0)
+    job = replace(job, most=most)
+    plan = replace(plan, world_size=most, work=Job(body=BODY if job.steps is None else SCRIPT, job=job))
+    return make_record(plan, ended(code=code, timed_out=timed_out))
 
 
 def number(name: str, value: float) -> Observation:
@@ -114,8 +120,8 @@ def test_a_job_whose_guardian_is_stopped_is_ended_and_says_so(tmp_path: Path, mo
     controller.write_text("#!/bin/sh\nkill -STOP $PPID\n")
     controller.chmod(0o700)
     (tmp_path / "launch").mkdir()
-    plan = replace(make_plan(tmp_path / "launch"), elastic=JOB, timeout_s=60.0, variables=dict(os.environ))
-    made = launch_elastic(plan, python=str(controller))
+    plan = job_plan(tmp_path / "launch", JOB, timeout_s=60.0, variables=dict(os.environ))
+    made = launch_elastic(plan, Side(python=str(controller)))
 
     assert not made.timed_out
     assert re.match(r"the process \d+, which starts the others .* has been stopped \(SIGSTOP\)", made.reason)
@@ -184,7 +190,7 @@ def test_a_script_is_read_and_what_its_last_generation_recorded_is_kept(plan: La
     plan.files.log(0).write_text("loss 3\nloss 2\n")
     write_report(plan, 0, [number("score", 0.5)])
     write_report(plan, 1, [], reason="it recorded numbers, and ended before it could write them down")
-    plan = replace(plan, body=replace(plan.body, function=""), read={"loss": loss})
+    plan = replace(plan, read={"loss": loss})
     made = record(plan, killed(), job=job)
     values = {m.name: m.value for m in made.measurements}
 

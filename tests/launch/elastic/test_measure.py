@@ -20,12 +20,12 @@ from pytest_distbench.records.timeline import Batch, Held, Joined, Line, Loaded,
 
 
 def measured(timeline: Timeline, *, every: int | None = 10) -> dict[str, Measurement]:
-    _, found = measure(replace(JOB, checkpoint_every=every), timeline.history.lines)
+    _, found = measure(replace(JOB, checkpoint_every=every), timeline.history)
     return {m.key: m for m in found}
 
 
 def test_on_fewer_cores_than_nodes_clocks_are_shown_and_counts_judged() -> None:
-    _, found = measure(replace(JOB, cores=1), killed().history.lines)
+    _, found = measure(replace(JOB, cores=1), killed().history)
     judged = {m.name for m in found if m.better != "info"}
     kept = ("optimizer_state_lost", "checkpoint_interval")
 
@@ -91,7 +91,7 @@ def test_of_a_script_that_tells_of_every_second_step_the_same_is_known_but_sampl
         for line in killed().history.lines
         if not isinstance(line, Batch | Loaded | Saved) and not (isinstance(line, Stepped) and line.step % 2 == 0)
     ]
-    _, measurements = measure(replace(JOB, checkpoint_every=None, steps=stdout("(.)")), lines)
+    _, measurements = measure(replace(JOB, checkpoint_every=None, steps=stdout("(.)")), History(lines))
     found = {m.key: m for m in measurements}
 
     assert (found["steps_per_second[nodes=2]"].value, found["steps_per_second[nodes=1]"].value) == (1.0, 2.0)
@@ -125,7 +125,7 @@ def test_a_job_that_took_no_step_has_nothing() -> None:
     timeline = Timeline()
     timeline.begin(0.0, 0)
 
-    assert measure(JOB, timeline.history.lines) == (None, [])
+    assert measure(JOB, timeline.history) == (None, [])
 
 
 def told_every_hundredth(
@@ -206,7 +206,7 @@ def test_of_a_run_with_changes_the_epochs_count_that_none_of_them_can_have_touch
     changes: list[Change], epochs: list[str] | None
 ) -> None:
     job = replace(JOB, checkpoint_every=3, plan=MembershipPlan(changes=changes))
-    _, found = measure(job, killed().history.lines)
+    _, found = measure(job, killed().history)
     curve = {m.name: m for m in found}.get("losses_before_change")
 
     assert (None if curve is None else curve.beside) == epochs
@@ -215,9 +215,9 @@ def test_of_a_run_with_changes_the_epochs_count_that_none_of_them_can_have_touch
 def test_where_nodes_hold_at_each_change_the_losses_behind_it_are_part_of_the_curve() -> None:
     held = replace(JOB, checkpoint_every=3, plan=MembershipPlan(changes=[Change(kind="kill", at_step=6)]), hold=True)
     lines = killed().history.lines
-    curve = {m.name: m for m in measure(held, lines)[1]}["losses"]
+    curve = {m.name: m for m in measure(held, History(lines))[1]}["losses"]
     again = killed()
     again.generation(2, [0], first=40.0, steps=3, resumed=12)
 
     assert curve.beside == ["epoch 0", "epoch 1", "epoch 2"]
-    assert "losses" not in {m.name for m in measure(held, again.history.lines)[1]}  # a worker died of itself
+    assert "losses" not in {m.name for m in measure(held, again.history)[1]}  # a worker died of itself

@@ -12,7 +12,7 @@ from pytest_distbench.launch.elastic.pool import PoolController
 from pytest_distbench.launch.elastic.pool_job import EXIT_S, RunningJob
 from pytest_distbench.launch.elastic.progress import CannotGoOn
 from pytest_distbench.launch.elastic.replicas import LOAD
-from pytest_distbench.records.pool import SERVING, Demand, Policy, Pool, PoolJob, Serving
+from pytest_distbench.records.pool import SERVING, Demand, Policy, PoolJob, Serving, Sharing
 from pytest_distbench.records.pool_timeline import (
     POOL_LINES,
     Answered,
@@ -185,7 +185,7 @@ class World:
         assert self.now < 1000, "it never ends"
 
     def run(self, policy: Policy, slots: int, *, serving: Serving | None = None) -> list[PoolLine]:
-        pool = Pool(slots=slots, policy=policy, jobs=[job.wanted for job in self.jobs], serving=serving)
+        pool = Sharing(slots=slots, policy=policy, jobs=[job.wanted for job in self.jobs], serving=serving)
         replicas = None if serving is None else self.replicas
         PoolController(
             pool, self.jobs, self.timeline, replicas=replicas, clock=lambda: self.now, sleep=self.sleep

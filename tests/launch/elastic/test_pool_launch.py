@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
-from support.plans import make_plan
+from support.plans import BODY, ended, make_plan
 from support.pools import POOL, shared
 from support.timelines import ERROR, LOST
 
 from pytest_distbench.launch.elastic.pool_launch import make_record
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.plan import LaunchPlan
-from pytest_distbench.records.record import replace
 from pytest_distbench.records.timeline import Finished, Raised, append, read_timeline
+from pytest_distbench.records.work import Pool, Task
+
+WORK = Pool(sharing=POOL, tasks={job.name: Task(body=BODY) for job in POOL.jobs})
 
 
 @pytest.fixture
 def plan(tmp_path: Path) -> LaunchPlan:
     """Of a pool that has run."""
-    made = replace(make_plan(tmp_path), pool=POOL)
+    made = make_plan(tmp_path, work=WORK)
     lines, jobs = shared()
     for line in lines:
         append(made.files.pool_timeline, line)
@@ -30,8 +33,8 @@ def plan(tmp_path: Path) -> LaunchPlan:
     return made
 
 
-def record(plan: LaunchPlan, **ended: object) -> LaunchRecord:
-    return make_record(plan, POOL, **{"code": 0, "timed_out": False, "wall_s": 25.0, **ended})  # type: ignore[arg-type]
+def record(plan: LaunchPlan, **end: Any) -> LaunchRecord:
+    return make_record(plan, ended(**{"wall_s": 25.0, **end}))
 
 
 def test_a_pool_that_passed_has_its_tables_and_its_metrics(plan: LaunchPlan) -> None:
@@ -81,4 +84,4 @@ def test_a_job_that_raised_is_named_and_one_that_finished_is_not(plan: LaunchPla
 
 
 def test_without_a_step_there_is_nothing_to_measure(tmp_path: Path) -> None:
-    assert "no body took a step" in record(replace(make_plan(tmp_path), pool=POOL)).reason
+    assert "no body took a step" in record(make_plan(tmp_path, work=WORK)).reason

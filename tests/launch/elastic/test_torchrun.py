@@ -8,7 +8,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from support.plans import make_plan
+from support.plans import job_plan, make_plan
 from support.timelines import JOB
 from torch.distributed.run import get_args_parser
 
@@ -18,8 +18,8 @@ from pytest_distbench.launch.elastic.engines import EngineSetup
 from pytest_distbench.launch.elastic.progress import CannotGoOn
 from pytest_distbench.launch.elastic.torchrun import TorchrunEngine, rendezvous_seconds, tells_events
 from pytest_distbench.records.elastic import MembershipPlan
-from pytest_distbench.records.plan import BodyReference
 from pytest_distbench.records.record import replace
+from pytest_distbench.records.work import BodyReference
 
 EVENT = (
     '{"name": "torchelastic.worker.status.RENDEZVOUS", "source": "AGENT", "timestamp": 0, "metadata": '
@@ -63,12 +63,8 @@ def test_torch_still_hangs_on_scale_up(tmp_path: Path) -> None:
     (tmp_path / "body.py").write_text(BODY)
     (tmp_path / "checkpoints").mkdir()
     job = replace(JOB, plan=MembershipPlan(changes=[join(at_s=1)]), timers={**JOB.timers, "settle_s": 40})
-    plan = replace(
-        make_plan(tmp_path),
-        body=BodyReference(file=str(tmp_path / "body.py"), function="body"),
-        python_path=sys.path,
-        elastic=job,
-    )
+    body = BodyReference(file=str(tmp_path / "body.py"), function="body")
+    plan = job_plan(tmp_path, job, body=body, python_path=sys.path)
     plan.files.plan.write_bytes(msgspec.json.encode(plan))
     variables = {**os.environ, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
     engine = TorchrunEngine(EngineSetup(job=job, files=plan.files, variables=variables), workaround={})

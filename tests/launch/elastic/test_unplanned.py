@@ -42,8 +42,8 @@ def test_a_worker_that_dies_of_itself_is_told_with_what_it_cost() -> None:
 
 
 def test_what_it_cost_is_in_the_lost_fraction() -> None:
-    _, planned = measure(JOB, killed().history.lines)
-    _, of_itself = measure(JOB, died().history.lines)
+    _, planned = measure(JOB, killed().history)
+    _, of_itself = measure(JOB, died().history)
     lost = [next(m.value for m in found if m.name == "lost_fraction") for found in (planned, of_itself)]
 
     assert lost[0] == pytest.approx(lost[1])
@@ -52,7 +52,7 @@ def test_what_it_cost_is_in_the_lost_fraction() -> None:
 def test_a_torn_checkpoint_lets_the_job_go_back_one_interval_more() -> None:
     timeline = killed()
     timeline.lines.append(Loaded(t=24.9, slot=0, generation=1, began_t=24.8, step=6, torn=["step9.pt"]))
-    _, found = measure(JOB, timeline.history.lines)
+    _, found = measure(JOB, timeline.history)
 
     [redone] = [m for m in found if m.name == "steps_redone"]
     assert [bound.value for bound in redone.bounds] == [2 * (JOB.checkpoint_every or 0)]

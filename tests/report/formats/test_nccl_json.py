@@ -58,7 +58,7 @@ def test_it_has_the_fields_of_theirs_and_no_environment(monkeypatch: pytest.Monk
 
 def test_a_run_of_several_world_sizes_does_not_fit_and_is_told() -> None:
     other = measured(in_place=True)
-    other = replace(other, case=replace(other.case, world_size=4))
+    other = replace(other, case=replace(other.case, conditions=replace(other.case.conditions, world_size=4)))
 
     with pytest.raises(DistbenchError, match="this run has gloo on 2 ranks, gloo on 4 ranks; measure with one"):
         written(measured(in_place=True), other)

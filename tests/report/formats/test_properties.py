@@ -7,19 +7,15 @@ from typing import Any
 import pytest
 from support.results import point, result, verdict
 
-from pytest_distbench.records.case import CaseKey
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import Measurement
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import CaseResult
 from pytest_distbench.report.formats.properties import MOST, number_properties
 
-ID = "ws2"
-
 
 def named(case: CaseResult, name: str) -> CaseResult:
-    key = CaseKey(case_id=f"{ID}:{name}", backend="gloo", launcher="warm")
-    return replace(case, case=replace(case.case, key=key))
+    return replace(case, case=replace(case.case, run=name))
 
 
 @pytest.mark.parametrize(
@@ -44,13 +40,13 @@ def named(case: CaseResult, name: str) -> CaseResult:
     ],
 )
 def test_a_number_has_its_value_its_verdict_its_limit_and_what_it_was_compared_with(told: Any, text: str) -> None:
-    assert number_properties([result(told)], ID) == [("distbench.step", text)]
+    assert number_properties([result(told)]) == [("distbench.step", text)]
 
 
 def test_points_are_named_as_in_baseline_files_and_runs_by_their_names() -> None:
     cases = [result(point(4096)), named(result(verdict()), "one"), named(result(verdict(metric="gain")), "gain")]
 
-    assert [name for name, _ in number_properties(cases, ID)] == [
+    assert [name for name, _ in number_properties(cases)] == [
         "distbench.latency[message_bytes=4096]",
         "distbench.one.step",
         "distbench.gain",
@@ -68,13 +64,13 @@ def test_what_was_only_measured_is_shown_as_the_median_of_its_launches() -> None
         for i, value in enumerate([0.02, 0.04, 0.03])
     ]
 
-    assert number_properties([result(launches=launches)], ID) == [("distbench.step", "30 ms")]
+    assert number_properties([result(launches=launches)]) == [("distbench.step", "30 ms")]
 
 
 def test_of_many_numbers_those_that_did_not_stay_are_kept_in_the_order_of_the_sweep() -> None:
     sizes = range(1, 2 * MOST)
     slow = {5, 2 * MOST - 1}
-    found = number_properties([result(*[point(n, "regressed" if n in slow else "unchanged") for n in sizes])], ID)
+    found = number_properties([result(*[point(n, "regressed" if n in slow else "unchanged") for n in sizes])])
     names = [name for name, _ in found]
 
     assert len(found) == MOST
@@ -86,7 +82,7 @@ def test_of_many_numbers_those_that_did_not_stay_are_kept_in_the_order_of_the_sw
 def test_names_and_texts_are_short_hold_no_secret_and_no_control_character() -> None:
     long = verdict("inconclusive", metric="m" * 1000, reason="r" * 1000)
     secret = verdict("inconclusive", metric="a[token=hunter2x]", reason="password=hunter2x \x1b[31m")
-    found = number_properties([result(long, secret)], ID)
+    found = number_properties([result(long, secret)])
 
     assert all(len(name) <= 170 and len(text) <= 250 for name, text in found)
     assert "hunter2x" not in str(found)

@@ -18,7 +18,7 @@ from pytest_distbench.report.formats.trace import write_trace
 @pytest.fixture
 def events() -> list[dict[str, Any]]:
     """Of two launches of a job that lost a node."""
-    elastic, _ = measure(JOB, killed().history.lines)
+    elastic, _ = measure(JOB, killed().history)
     launches = [LaunchRecord(index=i, outcome="passed", wall_s=20.0, elastic=elastic) for i in (0, 1)]
     out = io.BytesIO()
     write_trace(run(result(), result(launches=launches)), out)

@@ -27,7 +27,7 @@ def run(name: str, *launches: list[float]) -> CaseResult:
         for i, values in enumerate(launches)
     ]
     made = result(launches=records)
-    return replace(made, case=replace(made.case, key=replace(made.case.key, case_id=f"ws2:{name}")))
+    return replace(made, case=replace(made.case, run=name))
 
 
 def test_an_epoch_has_a_row_and_a_run_a_column() -> None:
@@ -44,7 +44,7 @@ def test_an_epoch_has_a_row_and_a_run_a_column() -> None:
 def test_what_was_noted_in_training_has_a_column_that_says_so() -> None:
     timeline = killed()
     timeline.lines = [replace(line, accuracy=0.5) if isinstance(line, Stepped) else line for line in timeline.lines]
-    elastic, _ = measure(JOB, timeline.history.lines)
+    elastic, _ = measure(JOB, timeline.history)
     noted = run("cycle", [0.5, 0.75])
     noted = replace(noted, launches=[replace(noted.launches[0], elastic=elastic)])
     section = ACCURACY.section([run("gang2", [0.25, 0.5]), noted])

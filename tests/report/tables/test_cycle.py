@@ -18,7 +18,7 @@ CYCLED = replace(JOB, plan=MembershipPlan(cycle=cycle(period_s=9.5)))
 
 
 def case(timeline: Timeline, job: ElasticJob) -> CaseResult:
-    elastic, measurements = measure(job, timeline.history.lines)
+    elastic, measurements = measure(job, timeline.history)
     return result(
         launches=[LaunchRecord(index=0, outcome="passed", wall_s=20.0, elastic=elastic, measurements=measurements)]
     )

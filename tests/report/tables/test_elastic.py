@@ -19,10 +19,10 @@ def case(timeline: Timeline, name: str, plan: str) -> CaseResult:
     from pytest_distbench.elastic import kill
 
     job = replace(JOB, plan=MembershipPlan(changes=[kill(at_s=9.5)]) if plan else MembershipPlan())
-    elastic, measurements = measure(job, timeline.history.lines)
+    elastic, measurements = measure(job, timeline.history)
     launch = LaunchRecord(index=0, outcome="passed", wall_s=20.0, elastic=elastic, measurements=measurements)
     made = result(launches=[launch])
-    return replace(made, case=replace(made.case, key=replace(made.case.key, case_id=name)))
+    return replace(made, case=replace(made.case, id=name))
 
 
 @pytest.fixture

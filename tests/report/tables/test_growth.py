@@ -5,26 +5,28 @@ from __future__ import annotations
 from support.fingerprints import of, reduce
 from support.results import result
 
-from pytest_distbench.records.case import CaseKey
+from pytest_distbench.records.case import Conditions
 from pytest_distbench.records.fingerprint import Fingerprint
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import CaseResult
 from pytest_distbench.report.tables.growth import GROWTH, growth_rows
 
 
-def at(case_id: str, ranks: int, fingerprint: Fingerprint) -> CaseResult:
+def at(family: str, ranks: int, fingerprint: Fingerprint, *, run: str = "") -> CaseResult:
     made = result()
-    key = CaseKey(case_id=case_id, backend="fake", launcher="warm")
+    conditions = Conditions(world_size=ranks, backend="fake", launcher="warm", fake_rank=0)
     launch = replace(made.launches[0], fingerprints={"step": fingerprint})
-    return replace(made, case=replace(made.case, key=key, world_size=ranks), launches=[launch])
+    case_id = f"{family}-ws{ranks}".strip("-")
+    named = replace(made.case, id=case_id, family=family, run=run, names_size=bool(run), conditions=conditions)
+    return replace(made, case=named, launches=[launch])
 
 
 def test_sizes_of_one_test_stand_together_with_the_factor_to_the_smallest() -> None:
     results = [
-        at("fsdp-ws64", 64, of(reduce(1024), parameter_bytes={"0": 128})),
-        at("ddp-ws8", 8, of(reduce(4))),
-        at("ddp-ws64", 64, of(reduce(4))),
-        at("fsdp-ws8", 8, of(reduce(1024), parameter_bytes={"0": 1024})),
+        at("fsdp", 64, of(reduce(1024), parameter_bytes={"0": 128})),
+        at("ddp", 8, of(reduce(4))),
+        at("ddp", 64, of(reduce(4))),
+        at("fsdp", 8, of(reduce(1024), parameter_bytes={"0": 1024})),
     ]
 
     assert GROWTH.section(results).texts == [
@@ -36,8 +38,8 @@ def test_sizes_of_one_test_stand_together_with_the_factor_to_the_smallest() -> N
 
 
 def test_runs_of_one_test_at_several_sizes_stand_apart_by_their_names() -> None:
-    sizes = {"ws64:small@ws8": 8, "ws64:large@ws64": 64, "ws64": 64, "ws64:small@ws4": 4, "ws8": 8}
-    results = [at(case_id, ranks, of()) for case_id, ranks in sizes.items()]
+    runs = [("small", 8), ("large", 64), ("", 64), ("small", 4), ("", 8)]
+    results = [at("", ranks, of(), run=run) for run, ranks in runs]
 
     assert [(row[0], row[2]) for row in growth_rows(results)] == [
         ("test_a[small]", 4),
@@ -48,8 +50,8 @@ def test_runs_of_one_test_at_several_sizes_stand_apart_by_their_names() -> None:
 
 
 def test_what_ran_at_one_world_size_did_not_grow() -> None:
-    assert growth_rows([at("ws2", 2, of()), at("ws2", 2, of())]) == []
+    assert growth_rows([at("", 2, of()), at("", 2, of())]) == []
 
 
 def test_what_has_no_fingerprint_has_no_row() -> None:
-    assert growth_rows([at("ws2", 2, Fingerprint(missing="not recorded")), result()]) == []
+    assert growth_rows([at("", 2, Fingerprint(missing="not recorded")), result()]) == []

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 from support.results import PAIRED, STORED, point, result, verdict
-from support.timelines import JOB
 
 from pytest_distbench.records.fingerprint import NOT_RECORDED, TRAINING_STEP, Fingerprint
 from pytest_distbench.records.record import replace
@@ -97,8 +96,9 @@ def test_a_baseline_of_fewer_launches_than_an_update_makes_is_told(
     launches: int, is_elastic: bool, is_warned: bool
 ) -> None:
     case = result(verdict("missing"), update="new")
-    one = replace(case.launches[0], elastic=JOB if is_elastic else None)
-    lines = summary_lines([replace(case, launches=[one] * launches)], verbosity=0, record_command="", folder=Path("b"))
+    conditions = replace(case.case.conditions, engine="stock" if is_elastic else "")
+    case = replace(case, case=replace(case.case, conditions=conditions), launches=case.launches * launches)
+    lines = summary_lines([case], verbosity=0, record_command="", folder=Path("b"))
 
     assert any("their noise is not known" in line.text for line in lines) is is_warned
 
@@ -136,7 +136,7 @@ def test_a_line_has_the_severity_of_what_it_tells_not_of_how_it_begins() -> None
 
 def case(kind: str, name: str) -> CaseResult:
     made = result(verdict(kind, reason="noisy"))
-    return replace(made, case=replace(made.case, test="a.py::!x", key=replace(made.case.key, case_id=name)))
+    return replace(made, case=replace(made.case, test="a.py::!x", id=name))
 
 
 def test_a_test_is_told_once_with_its_attempts_and_what_ended_the_first() -> None:

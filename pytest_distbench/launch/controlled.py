@@ -1,0 +1,315 @@
+"""A launch whose processes are no ranks of ours: one process below a guardian, from plan to how it ended.
+
+That is a command, or the controller of an elastic job or of a pool. The whole tree of its processes is watched, and
+ended, as ranks are.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import resource
+import selectors
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import msgspec
+import psutil
+
+from pytest_distbench.errors import LauncherError
+from pytest_distbench.launch import processes
+from pytest_distbench.launch.contract import SESSION_VARIABLE
+from pytest_distbench.launch.guardian import remove_traces
+from pytest_distbench.launch.logs import LogFollower, error_tail
+from pytest_distbench.launch.reduce import with_load
+from pytest_distbench.launch.side import Side
+from pytest_distbench.launch.standstill import LOOK_S, Standstill, below_guardian
+from pytest_distbench.launch.workplace import Leftovers, settle, watched_folder
+from pytest_distbench.records.launch import LaunchRecord
+from pytest_distbench.records.launch_files import LaunchFiles
+from pytest_distbench.records.load import CommandUse, Load
+from pytest_distbench.records.plan import LaunchPlan
+from pytest_distbench.records.record import replace
+from pytest_distbench.records.torchrun import NOTES_VARIABLE
+
+_FOLLOW_S = 0.1
+_STACKS_S = 2.0
+"""How long Python takes to write its stacks when it is told to abort."""
+_PACKAGE = str(Path(__file__).resolve().parents[2])
+_GUARDED = (
+    f"import sys; sys.path.append({_PACKAGE!r}); from pathlib import Path\n"
+    "from pytest_distbench.launch.guardian import main; from pytest_distbench.records.launch_files import LaunchFiles\n"
+    "main(int(sys.argv[1]), LaunchFiles(Path(sys.argv[2])), sys.argv[3:], looks=True)"
+)
+_SITE = str(Path(__file__).resolve().parents[1] / "worker" / "site")
+"""On the path of every Python that is observed; see the module that lies there."""
+_OBSERVED = {"PYTHONFAULTHANDLER": "1", "PYTHONUNBUFFERED": "1"}
+"""So that what hangs can be asked where it is, and what is killed has said what it said."""
+
+
+class Controlled:
+    """One launch below a guardian.
+
+    Args:
+        plan: its directory exists and is empty.
+        side: of the launch.
+        observes: its Pythons are programs of the user: they note which process groups they join and what they raise,
+            and may record numbers.
+        is_ours: what runs is a module of this package, found where the plan says. Else it finds its own.
+
+    Attributes:
+        plan: settled; nothing has been started.
+    """
+
+    def __init__(self, plan: LaunchPlan, side: Side, *, observes: bool, is_ours: bool) -> None:
+        self._side = side
+        self._session = uuid.uuid4().hex  # its own: all that carries it is ended, and a launcher of ranks goes on
+        variables = {**plan.variables, SESSION_VARIABLE: self._session}
+        if observes:
+            variables = {**_OBSERVED, **variables, NOTES_VARIABLE: str(plan.files.plan)}
+        plan = settle(replace(plan, variables=variables))
+        path = plan.python_path if is_ours else [plan.variables.get("PYTHONPATH", "")]
+        joined = os.pathsep.join(filter(None, [_SITE if observes else "", *path]))
+        self.plan = replace(plan, variables={**plan.variables, "PYTHONPATH": joined})
+        folder = watched_folder(self.plan)
+        self._leftovers = Leftovers(folder) if folder is not None else None
+
+    def run(self, words: Sequence[str], *followers: Follower) -> End:
+        """Run a command line to its end. Whatever happens, nothing of it outlives the call.
+
+        Args:
+            words: of the command line.
+            followers: look at what it writes meanwhile.
+
+        Raises:
+            LauncherError: it could not be started at all.
+            KeyboardInterrupt: as it came; all that was started is gone by then.
+        """
+        plan, show = self.plan, self._side.on_output
+        looks = [*followers, *([LogFollower(plan, show)] if show is not None else [])]
+        plan.files.plan.touch(mode=0o600)  # it has the command line, with its secrets
+        plan.files.plan.write_bytes(msgspec.json.encode(replace(plan, variables={}, read={})))
+        try:
+            with _running(plan, words, self._session) as running:
+                return running.wait(plan.timeout_s, looks)
+        finally:
+            remove_traces(plan.files)
+            for look in looks:
+                look.finish()
+
+    def run_module(self, name: str, *followers: Follower) -> End:
+        """As :meth:`run`, for a module of this package that is given the path of the plan."""
+        python = self._side.python or sys.executable
+        return self.run([python, "-m", name, str(self.plan.files.plan)], *followers)
+
+    def complete(self, record: LaunchRecord, ended: End) -> LaunchRecord:
+        """A record of the launch with what is told of each: who computed beside it, and what it left."""
+        remark = self._leftovers.remark() if self._leftovers is not None else ""
+        record = with_load(record, ended.load)
+        return replace(record, remarks=[*record.remarks, remark]) if remark else record
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class End:
+    """How it ended.
+
+    Attributes:
+        code: exit code, or minus the signal's number.
+        timed_out: it was ended because its time was over.
+        wall_s: seconds from start to end.
+        cpu_s: seconds that it and all it waited for have computed.
+        peak_memory_bytes: of the largest of its processes; 0: not known.
+        load: who computed meanwhile; None: not known.
+    """
+
+    code: int
+    timed_out: bool
+    wall_s: float
+    cpu_s: float
+    peak_memory_bytes: int
+    load: Load | None
+
+
+class Follower(Protocol):
+    """Looks at what is written below the guardian, while it runs."""
+
+    def poll(self) -> None:
+        """Look. Never blocks."""
+
+    def finish(self) -> None:
+        """Look for the last time."""
+
+
+class TimelineFollower:
+    """Shows what happens while it runs, line by line of a timeline.
+
+    Args:
+        read: gives the lines that are new.
+        tell: a line as text; empty: it is not shown.
+        show: gets the texts.
+    """
+
+    def __init__(
+        self, read: Callable[[], Iterable[Any]], tell: Callable[[Any], str], show: Callable[[str], None]
+    ) -> None:
+        self._read = read
+        self._tell = tell
+        self._show = show
+
+    def poll(self) -> None:
+        for line in self._read():
+            if text := self._tell(line):
+                self._show(text)
+
+    finish = poll
+
+
+class _Running:
+    """A command below its guardian (see there).
+
+    Args:
+        process: the guardian.
+        session: cookie of all it started.
+        files: that it leaves.
+    """
+
+    def __init__(self, process: subprocess.Popen[bytes], session: str, files: LaunchFiles) -> None:
+        self._process = process
+        self._session = session
+        self._files = files
+        self._start = time.perf_counter()
+
+    def wait(self, timeout_s: float, followers: Sequence[Follower]) -> End:
+        """Wait for its end, or make it end when its time is over, or where somebody has stopped who waits for it."""
+        deadline = time.monotonic() + timeout_s
+        standstill, look_at = Standstill(), 0.0
+        patience_s = _FOLLOW_S if followers else LOOK_S
+        handle = os.pidfd_open(self._process.pid)
+        try:
+            with selectors.DefaultSelector() as selector:
+                selector.register(handle, selectors.EVENT_READ)
+                while not selector.select(max(0.0, min(patience_s, deadline - time.monotonic()))):
+                    for follower in followers:
+                        follower.poll()
+                    if (now := time.monotonic()) >= deadline:
+                        return self._stop()
+                    if now >= look_at:
+                        look_at = now + LOOK_S
+                        if told := standstill.look(below_guardian(self._process.pid)):
+                            self._files.trouble.write_text(told)
+                            self.end()
+                            break
+        finally:
+            os.close(handle)
+        return self._reap(time.perf_counter() - self._start, timed_out=False)
+
+    def _stop(self) -> End:
+        """Have every Python of it show its stacks, then end it."""
+        wall_s = time.perf_counter() - self._start
+        pythons = [p for p in self._members() if p.pid != self._process.pid and _is_python(p)]
+        for process in pythons:
+            with contextlib.suppress(OSError, psutil.Error):
+                resource.prlimit(process.pid, resource.RLIMIT_CORE, (0, 0))
+                if not processes.catches(process.pid, signal.SIGABRT):
+                    continue  # to abort would end it without a word
+                process.send_signal(signal.SIGABRT)
+        psutil.wait_procs(pythons, timeout=_STACKS_S)
+        self.end()
+        return self._reap(wall_s, timed_out=True)
+
+    def end(self) -> None:
+        """Leave nothing of it behind."""
+        processes.kill(self._members())
+
+    def _members(self) -> list[psutil.Process]:
+        found = [*processes.find_marked(SESSION_VARIABLE, self._session), *processes.family([self._process.pid])]
+        return list({process.pid: process for process in found}.values())
+
+    def _reap(self, wall_s: float, *, timed_out: bool) -> End:
+        _, status, usage = os.wait4(self._process.pid, 0)
+        code = self._process.returncode = os.waitstatus_to_exitcode(status)
+        used = _read_use(self._files)
+        return End(
+            code=code,
+            timed_out=timed_out,
+            wall_s=wall_s,
+            cpu_s=usage.ru_utime + usage.ru_stime,
+            peak_memory_bytes=used.peak_memory_bytes,
+            load=used.load,
+        )
+
+
+@contextlib.contextmanager
+def _running(plan: LaunchPlan, words: Sequence[str], session: str) -> Iterator[_Running]:
+    """A command line in the place of a plan, below its guardian; at the end nothing of it is left."""
+    lifeline, theirs = os.pipe()
+    try:
+        with open(plan.files.log(0), "ab") as log:
+            try:
+                process = subprocess.Popen(
+                    [sys.executable, "-P", "-c", _GUARDED, str(lifeline), plan.directory, *words],
+                    env=plan.variables,
+                    cwd=plan.working_dir,
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=log,
+                    pass_fds=[lifeline],
+                    start_new_session=True,
+                )
+            except OSError as error:
+                raise LauncherError(f"cannot start {words[0]!r}: {error}") from error
+        os.close(lifeline)
+        lifeline = -1
+        running = _Running(process, session, plan.files)
+        try:
+            yield running
+        finally:
+            running.end()
+            if process.returncode is None:
+                process.wait()
+    finally:
+        for descriptor in (lifeline, theirs):
+            if descriptor >= 0:
+                os.close(descriptor)
+
+
+def read_trouble(files: LaunchFiles) -> str:
+    """Why a launch did not come to its end, where that was noted; else empty."""
+    return files.trouble.read_text() if files.trouble.exists() else ""
+
+
+def tell_end(plan: LaunchPlan, what: str, ended: End) -> str:
+    """Why a controller did not come to its end; empty: it did.
+
+    Args:
+        plan: that ran.
+        what: it controlled, in words.
+        ended: how.
+    """
+    if ended.timed_out:
+        return f"the {what} had not ended after {ended.wall_s:.1f} s, and was ended"
+    if not ended.code:
+        return ""
+    ending, log = processes.ending(ended.code), error_tail(plan.files.log(0))
+    return read_trouble(plan.files) or f"the controller of the {what} {ending}; its log:\n{log}"
+
+
+def _read_use(files: LaunchFiles) -> CommandUse:
+    """What the guardian noted; nothing where it was ended before it could."""
+    try:
+        return msgspec.json.decode(files.used.read_bytes(), type=CommandUse)
+    except (OSError, msgspec.DecodeError):
+        return CommandUse(load=None, peak_memory_bytes=0)
+
+
+def _is_python(process: psutil.Process) -> bool:
+    with contextlib.suppress(psutil.Error):
+        return "python" in Path(process.exe()).name
+    return False

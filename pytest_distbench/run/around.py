@@ -1,0 +1,104 @@
+"""What happens around every launch, whatever it runs: the table of it, and the one place that all launches pass.
+
+A conftest or a plugin adds what should happen by one row: ``AROUND["mine"] = Mine``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Protocol
+
+from pytest_distbench.launch.launchers import Hosting
+from pytest_distbench.records.launch import LaunchRecord
+from pytest_distbench.records.plan import LaunchPlan, LaunchRequest
+from pytest_distbench.run.cards import Cards
+from pytest_distbench.run.settings import Settings
+
+
+class Witness(Protocol):
+    """What was seen around one launch, or one pair of launches."""
+
+    def describe(self, record: LaunchRecord) -> LaunchRecord:
+        """A launch that is over with what was seen; of a pair it is asked for each of the two."""
+
+
+class Around(Protocol):
+    """Something that is done, or looked at, around every launch of a run."""
+
+    def during(self, plan: LaunchPlan, hosting: Hosting) -> AbstractContextManager[Witness]:
+        """Do it while a launch runs; of a pair the plan is this tree's.
+
+        Args:
+            plan: of the launch.
+            hosting: what this host has to do with it.
+
+        Raises:
+            LauncherError: it cannot be done, so that the launch would mean nothing.
+        """
+
+    def conditions(self, request: LaunchRequest) -> Mapping[str, str]:
+        """What it makes of a case that is launched so, by name: cases that differ in it are never compared."""
+
+    def close(self) -> None:
+        """Let go of what it holds. Another launch may come nevertheless."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AroundSetup:
+    """What a row is made of.
+
+    Attributes:
+        settings: of the run.
+        on_progress: shows one line while something is waited for.
+    """
+
+    settings: Settings
+    on_progress: Callable[[str], None]
+
+
+def _make_cards(setup: AroundSetup) -> Around:
+    return Cards(setup.settings.gpus, on_progress=setup.on_progress)
+
+
+AROUND: dict[str, Callable[[AroundSetup], Around]] = {"gpus": _make_cards}
+"""By name; what comes first is outermost."""
+
+
+class Surroundings:
+    """All that happens around the launches of one run.
+
+    Args:
+        setup: what each row is made of.
+    """
+
+    def __init__(self, setup: AroundSetup) -> None:
+        self._all = [make(setup) for make in AROUND.values()]
+
+    @contextlib.contextmanager
+    def during(self, plan: LaunchPlan, hosting: Hosting) -> Iterator[Callable[[LaunchRecord], LaunchRecord]]:
+        """Do all of it while a launch runs. Gives what makes a record complete, once that is over.
+
+        Raises:
+            LauncherError: a row cannot do it.
+        """
+        with contextlib.ExitStack() as stack:
+            witnesses = [stack.enter_context(around.during(plan, hosting)) for around in self._all]
+
+            def describe(record: LaunchRecord) -> LaunchRecord:
+                for witness in reversed(witnesses):
+                    record = witness.describe(record)
+                return record
+
+            yield describe
+
+    def conditions(self, request: LaunchRequest) -> dict[str, str]:
+        """What all of it makes of a case."""
+        return {name: value for around in self._all for name, value in around.conditions(request).items()}
+
+    def close(self) -> None:
+        """Let go of everything."""
+        for around in self._all:
+            around.close()
