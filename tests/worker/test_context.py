@@ -69,9 +69,7 @@ def check_stored(rank: RankContext) -> None:
     reports = [
         msgspec.json.decode(
             msgspec.json.encode(
-                RankReport(
-                    rank=r, pid=1, outcome="passed", phase="body", phases={}, observations=rank.notebook.observations
-                )
+                RankReport(rank=r, outcome="passed", phase="body", phases={}, observations=rank.notebook.observations)
             ),
             type=RankReport,
         )
