@@ -48,10 +48,10 @@ class LauncherKind:
     Attributes:
         help: a few words for the option's help.
         make: makes it; imports what it needs.
-        hosts: where its ranks run. ``one``: on this host, so that their number is limited by its cores. ``many``: on
-            others too. ``none``: nowhere, they are made up.
+        hosts: where its ranks run. ``one``: on this host, so that one measurement at a time may run here, and cores and
+            GPUs limit their number. ``many``: on others, whose relays start them (``launch/site/relay.py``); who else
+            measures there, and which GPUs there are, is not known here. ``none``: nowhere, they are made up.
         holds_two: two groups may be open at once, which a comparison in turns needs, under another Python too.
-        local_lock: ranks are measured on this host, so that one measurement at a time may run here.
         sets_threads: ranks come from a process that has torch loaded, and have to be told their number of threads.
         is_spaced: launches in one breath see the same seconds of a machine, and are held apart where it is restless.
         variables: set in the environment of ranks unless the user has.
@@ -61,7 +61,6 @@ class LauncherKind:
     make: Callable[[LauncherSetup], Launcher]
     hosts: Literal["none", "one", "many"] = "one"
     holds_two: bool = False
-    local_lock: bool = True
     sets_threads: bool = False
     is_spaced: bool = True
     variables: Mapping[str, str] = field(default_factory=dict)

@@ -78,9 +78,7 @@ def read_settings(config: pytest.Config) -> Settings:
     backends = _backends(config, gpu=gpu)
     fake_rank = _fake_rank(config, backends, gpu=gpu)
     is_here = hosts == "one" and fake_rank is None
-    sizes = _world_sizes(
-        sizes_text, gpu=gpu and hosts != "many", gpus=found, shares_gpu=shares_gpu, is_here=is_here
-    )
+    sizes = _world_sizes(sizes_text, gpu=gpu and hosts != "many", gpus=found, shares_gpu=shares_gpu, is_here=is_here)
     _check_text(config.rootpath)
     launches = _integer(config, "launches", 1, least=1, most=MOST_LAUNCHES)
     given_launches, given_most = bool(_text(config, "launches")), bool(_text(config, "max_launches"))
@@ -364,6 +362,11 @@ def _attach(config: pytest.Config, largest: int, *, is_update: bool) -> int | No
     rank = _integer(config, "attach", 0, least=0)
     if rank >= largest:
         raise ConfigurationError(f"{_spell('attach')}: there is no rank {rank}: the largest group has {largest} ranks")
+    if LAUNCHERS[_launcher(config)].hosts == "many":
+        raise ConfigurationError(
+            f"{_spell('attach')}: under --distbench-launcher {_launcher(config)} the ranks live on other hosts, which "
+            f"have no terminal; take --distbench-launcher {DEFAULT_LAUNCHER}"
+        )
     if is_update:
         raise ConfigurationError(f"{_spell('attach')}: nothing is measured then; leave out --distbench-update")
     if hasattr(config, "workerinput") or getattr(config.option, "numprocesses", None):

@@ -283,7 +283,7 @@ class Session:
         gpus = [gpu.uuid for gpu in self.settings.gpus.visible[:world_size]]
         tell, asked_at = self.launching.on_wait, time.monotonic()
         with contextlib.ExitStack() as held:
-            if self.launching.kind.local_lock and self.settings.fake_rank is None:
+            if self.launching.kind.hosts == "one" and self.settings.fake_rank is None:
                 of_host = beside_others_on_this_host if self.settings.shares_host else alone_on_this_host
                 held.enter_context(of_host(on_wait=tell))
                 held.enter_context(lease(gpus, on_wait=tell))

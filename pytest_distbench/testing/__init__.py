@@ -122,7 +122,6 @@ LAUNCHERS[STAND_IN] = LauncherKind(
     make=_make,
     hosts="none",
     holds_two=True,
-    local_lock=False,
     is_spaced=False,
 )
 

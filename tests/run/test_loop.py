@@ -75,7 +75,7 @@ class Opened:
 def session() -> Session:
     settings = SimpleNamespace(gpus=Gpus(), max_message_bytes=None)
     launching: Any = SimpleNamespace(
-        settings=settings, on_progress=None, on_wait=None, kind=SimpleNamespace(local_lock=False, is_spaced=False)
+        settings=settings, on_progress=None, on_wait=None, kind=SimpleNamespace(hosts="none", is_spaced=False)
     )
     made = Session(launching)
     made.__dict__["hardware"] = environment("cpu-x")
@@ -137,7 +137,7 @@ def test_the_gpu_is_leased_that_ranks_will_use(monkeypatch: pytest.MonkeyPatch) 
     leased: list[str] = []
     monkeypatch.setattr(loop, "alone_on_this_host", lambda on_wait: contextlib.nullcontext())
     monkeypatch.setattr(loop, "lease", lambda uuids, on_wait: contextlib.nullcontext(leased.extend(uuids)))
-    kind = SimpleNamespace(local_lock=True, is_spaced=False)
+    kind = SimpleNamespace(hosts="one", is_spaced=False)
     launching: Any = SimpleNamespace(
         settings=SimpleNamespace(gpus=found, fake_rank=None, shares_host=False), on_wait=None, kind=kind
     )

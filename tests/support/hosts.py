@@ -130,7 +130,6 @@ def row() -> LauncherKind:
         help="ranks on other hosts",
         make=lambda setup: HostsLauncher(setup.session, hosts),
         hosts="many",
-        local_lock=False,
         is_spaced=False,
         variables=NETWORK,
     )
