@@ -156,13 +156,15 @@ class Supervised:
             self._heed(event)
         if self.heard.ranks_lost():
             self._stop_within(CRASH_GRACE_S)
+        if self.site.ended is not None or self._needs_no_more():
+            return True
         if self.follower is not None:
             self.site.fetch_output()
             self.follower.poll()
         if self._needs_drivers():
             self.site.look()
-        if self.site.ended is not None or self._needs_no_more():
-            return True
+            if self.site.ended is not None:
+                return True
         if self.waits_since is None and time.monotonic() >= self.stop_at:
             self.timed_out = not self.heard.is_holding() and not self.heard.ranks_lost()
             return True

@@ -189,10 +189,10 @@ class RelayedSite:
     def _order(self, orders: Mapping[_Hop, Order]) -> list[Done]:
         """Give orders that are answered. Returns the answers; a host that gives none in time is lost."""
         for hop, order in orders.items():
-            hop.has_answered = False
+            hop.owed += 1
             self._send(hop, order)
-        self._take_until(lambda hop: hop.has_answered, orders, "did not answer")
-        return [hop.answer for hop in orders if hop.has_answered]
+        self._take_until(lambda hop: not hop.owed, orders, "did not answer")
+        return [hop.answer for hop in orders if not hop.owed]
 
     def _compare_clocks(self) -> None:
         """Measure how far each host's clock is from ours; if it has run another way since, that is in doubt too."""
@@ -265,7 +265,8 @@ class RelayedSite:
             case Pong(at=at):
                 hop.pong_at = at
             case Done():
-                hop.answer, hop.has_answered = word, True
+                hop.answer = word
+                hop.owed -= 1
 
     def _lose(self, hop: _Hop, why: str) -> None:
         """Nobody can reach that host any more: its ranks end by their own lifeline."""
@@ -295,6 +296,8 @@ class _Hop:
     Attributes:
         offset_s: what is added to a moment of that host to make it one of ours.
         error_s: how wrong that may be; None: nobody has measured it.
+        answer: the last one.
+        owed: answers that are still to come: a Ctrl-C may have left one behind.
         trouble: why it is lost.
     """
 
@@ -308,7 +311,7 @@ class _Hop:
         self.error_s: float | None = None
         self.pong_at: float | None = None
         self.answer = Done()
-        self.has_answered = False
+        self.owed = 0
         self.ended: Ended | None = None
         self.is_lost = False
         self.trouble = ""
