@@ -271,3 +271,8 @@ def test_a_bound_has_the_unit_of_its_number_and_the_line_of_the_body() -> None:
 def test_a_bound_that_cannot_be_is_refused(bounds: dict[str, Any], message: str) -> None:
     with pytest.raises(RecordingError, match=message):
         make_rank().record("step", 0.02, unit="s", **bounds)
+
+
+def test_on_a_host_whose_gpus_nobody_has_seen_a_rank_takes_that_of_its_place_there() -> None:
+    assert make_rank(device="cuda", devices=[3]).device == torch.device("cuda", 3)
+    assert make_rank(device="cuda", devices=[]).device == torch.device("cuda", 0)

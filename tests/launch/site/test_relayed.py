@@ -7,6 +7,7 @@ import io
 import os
 import signal
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -16,9 +17,10 @@ import msgspec
 import psutil
 import pytest
 from support.plans import make_plan
+from support.processes import wait_for
 
 from pytest_distbench.errors import LauncherError
-from pytest_distbench.launch import processes
+from pytest_distbench.launch import processes, standstill
 from pytest_distbench.launch.site.contract import Aftermath
 from pytest_distbench.launch.site.relayed import Host, RelayedSite
 from pytest_distbench.launch.site.stream import (
@@ -210,6 +212,26 @@ def test_a_relay_that_is_gone_is_no_ranks_fault(make_site: MakeSite) -> None:
     ended = site.end([0])
     assert (ended.died, ended.codes) == (True, {0: -signal.SIGKILL})
     assert "host host1: its relay has ended, or what leads to it" in ended.trouble
+
+
+def test_when_what_leads_to_a_host_stands_still_the_launch_is_over(
+    make_site: MakeSite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(standstill, "STOPPED_S", 0.0)
+    relay = MadeUpRelay(0)
+    site = make_site(relay)
+    site.start()
+    site.look()
+    assert site.ended is None
+    with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(1000)"]) as process:
+        process.send_signal(signal.SIGSTOP)
+        wait_for(lambda: processes.is_stopped(process.pid))
+        relay.pid = process.pid
+        site.look()
+        process.kill()
+
+    assert site.ended is not None
+    assert (site.ended.died, "has been stopped" in site.ended.trouble) == (True, True)
 
 
 def test_no_process_of_this_host_is_sent_a_signal_for_a_rank_of_another(
