@@ -53,7 +53,7 @@ from pytest_distbench.records.wire import RankEvent, variables_to_wire
 
 _READ_BYTES = 2**18
 _PINGS = 5
-_ANSWER_S = 60.0
+_ANSWER_S = 120.0
 """How long a relay may take to do what it is told: its own limits are shorter."""
 _LEAVE_S = 10.0
 """How long a relay may take to end when its stream has closed: it ends what is left of its ranks."""
@@ -256,8 +256,8 @@ class RelayedSite:
             case Ended():
                 hop.ended = word
                 self._note_end()
-            case Wrote():
-                path = place_of(self._plan.files, word.kind, word.rank)
+            case Wrote(rank=rank) if rank in hop.host.ranks:
+                path = place_of(self._plan.files, word.kind, rank)
                 path.touch(mode=0o600)
                 with open(path, "r+b" if word.offset else "wb") as file:
                     file.seek(word.offset)
