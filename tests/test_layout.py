@@ -52,14 +52,13 @@ EXEMPT = {
     ),
     "worker/forked.py": "lives in forked processes: tests/end_to_end/test_surroundings.py",
     "workloads/collectives/form.py": "fields, and how calls use them: tests/workloads/test_calls.py",
-    **dict.fromkeys(
-        ("launch/supervise.py", "launch/warm.py"),
-        "lives with real process groups: tests/launch/test_contract.py and tests/end_to_end/test_interruptions.py",
+    "launch/warm.py": (
+        "lives with real process groups: tests/launch/test_contract.py and tests/end_to_end/test_interruptions.py"
     ),
+    "worker/line.py": "a protocol, and no rule of its own",
     **dict.fromkeys(
         (
             "worker/__main__.py",
-            "worker/control.py",
             "worker/main.py",
             "worker/recorder.py",
             "worker/side_group.py",

@@ -71,7 +71,6 @@ def make_record(plan: LaunchPlan, ended: End) -> LaunchRecord:
         how = f"ended with exit code 0, but {failed}{advice}"
     report = RankReport(
         rank=0,
-        pid=0,
         outcome="failed" if how else "passed",
         phase="body",
         phases={"begin": 0.0, "body": ended.wall_s, "end": ended.wall_s},

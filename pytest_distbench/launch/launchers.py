@@ -46,15 +46,14 @@ class Hosting:
     """What this host has to do with the processes of a launch.
 
     Attributes:
-        hosts: where they run. ``one``: on this host, so that its GPUs are theirs. ``many``: on others too. ``none``:
-            nowhere, they are made up.
-        local_lock: they are measured on this host, so that one measurement at a time may run here.
+        hosts: where they run. ``one``: on this host, so that its GPUs are theirs, and one measurement at a time may run
+            here. ``many``: on others, whose relays start them (``launch/site/relay.py``); who else measures there, and
+            which GPUs there are, is not known here. ``none``: nowhere, they are made up.
         is_spaced: launches in one breath see the same seconds of a machine, and are held apart where it is restless.
         sets_threads: they come from one that has torch loaded, and have to be told their number of threads.
     """
 
     hosts: Literal["none", "one", "many"] = "one"
-    local_lock: bool = True
     is_spaced: bool = True
     sets_threads: bool = False
 

@@ -7,8 +7,6 @@ from dataclasses import dataclass
 
 from pytest_distbench.errors import ReadingError, RecordingError
 from pytest_distbench.judging.structure import structure_metrics
-from pytest_distbench.launch.channel import ControlChannel
-from pytest_distbench.launch.contract import Exit
 from pytest_distbench.launch.diagnosis.blame import is_hang
 from pytest_distbench.launch.diagnosis.fates import Ending, tell_fates
 from pytest_distbench.launch.diagnosis.reason import merge_outcomes
@@ -16,6 +14,8 @@ from pytest_distbench.launch.logs import tail
 from pytest_distbench.launch.membership import check_ranks
 from pytest_distbench.launch.readers import add_readings
 from pytest_distbench.launch.reduce import largest, late_s, merge, merge_fingerprints, peak_memory, with_load
+from pytest_distbench.launch.site.contract import Exit
+from pytest_distbench.launch.site.heard import Heard
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.plan import LaunchPlan
 from pytest_distbench.records.rank import RankReport
@@ -39,7 +39,7 @@ class Clock:
 def make_record(
     plan: LaunchPlan,
     reports: Mapping[int, RankReport],
-    channel: ControlChannel,
+    heard: Heard,
     ending: Ending,
     clock: Clock,
     *,
@@ -50,12 +50,12 @@ def make_record(
     Args:
         plan: of the launch.
         reports: that its ranks left, by rank.
-        channel: what they said.
+        heard: what they said.
         ending: how it ended.
         clock: when.
         remarks: what is to be said of it besides; empty ones are passed over.
     """
-    fates = tell_fates(plan, reports, channel, ending)
+    fates = tell_fates(plan, reports, heard, ending)
     outcome, reason = merge_outcomes(fates, after_s=clock.finished_at - clock.up_at)
     trouble = ending.exit.trouble
     if outcome == "failed" and ending.exit.died and all(f.is_victim for f in fates if f.outcome == "failed"):
@@ -95,11 +95,11 @@ def make_record(
         measurements=measurements,
         fingerprints=fingerprints,
         unseen_collectives=max((r.unseen_collectives for r in told), default=0) if plan.work.stands_for is None else 0,
-        late_s=late_s(told) if has_passed else {},
+        late_s=late_s(told) if has_passed and ending.clocks.is_one else {},
         peak_memory_bytes=largest(told) if plan.work.stands_for is None else 0,
         gpus=[reports[rank].gpu for rank in range(plan.processes)] if has_passed and any(r.gpu for r in told) else [],
         software=_software(plan, reports),
-        remarks=[*_merge_remarks(channel.remarks()), *filter(None, remarks)],
+        remarks=[*_merge_remarks(heard.remarks()), *filter(None, remarks)],
         logs=plan.directory,
     )
     return with_load(record, reports[0].load) if 0 in reports and plan.work.stands_for is None else record

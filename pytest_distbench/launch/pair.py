@@ -37,14 +37,14 @@ def run_in_turns(first: Half, second: Half) -> tuple[LaunchRecord | None, Launch
         ]
         turnstile = Turnstile(launches, random.SystemRandom().shuffle)
         for launch in launches:
-            both.register(launch.selector, selectors.EVENT_READ)  # type: ignore[arg-type] # an epoll has a fileno
+            both.register(launch.site, selectors.EVENT_READ)
             launch.on_ready = turnstile.ask
         records: dict[Supervised, LaunchRecord] = {}
         while len(records) < len(launches) and all(r.outcome == "passed" for r in records.values()):
             running = [launch for launch in launches if launch not in records]
             both.select(min(launch.patience() for launch in running))
             for launch in [launch for launch in running if launch.advance(0.0)]:
-                both.unregister(launch.selector)  # type: ignore[arg-type]
+                both.unregister(launch.site)
                 launch.finish()
                 records[launch] = launch.record()
                 turnstile.leave(launch)

@@ -119,7 +119,7 @@ def _merge_prints(prints: Mapping[int, RankFingerprint], world_size: int, stands
 def late_s(reports: Sequence[RankReport]) -> dict[str, list[float]]:
     """How long after the first rank each entered the same collectives, mean seconds, by key and rank.
 
-    Only for ranks of one host, whose clock is one, and where all entered equally many.
+    Only for ranks whose clock is one, and where all entered equally many.
     """
     ranks = sorted(reports, key=lambda r: r.rank)
     found = {}

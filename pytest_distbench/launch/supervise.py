@@ -3,30 +3,22 @@
 from __future__ import annotations
 
 import contextlib
-import selectors
-import shutil
 import signal
 import time
-from collections.abc import Callable, Iterator
-
-import msgspec
+from collections.abc import Callable, Collection, Iterator
 
 from pytest_distbench.errors import Terminated
-from pytest_distbench.launch import processes
-from pytest_distbench.launch.channel import ControlChannel
-from pytest_distbench.launch.contract import SESSION_VARIABLE, Exit, Launcher, RunningLaunch
-from pytest_distbench.launch.diagnosis.evidence import collect
+from pytest_distbench.launch.contract import SESSION_VARIABLE, Launcher
 from pytest_distbench.launch.diagnosis.fates import Ending
 from pytest_distbench.launch.logs import LogFollower
 from pytest_distbench.launch.outcome import Clock, make_record
-from pytest_distbench.launch.reports import read_reports
-from pytest_distbench.launch.standstill import LOOK_S, Standstill
-from pytest_distbench.launch.stuck import tell_stuck
+from pytest_distbench.launch.site.contract import Aftermath, Site
+from pytest_distbench.launch.standstill import LOOK_S
 from pytest_distbench.launch.workplace import Leftovers, settle, watched_folder
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.plan import LaunchPlan
 from pytest_distbench.records.record import replace
-from pytest_distbench.records.wire import TURN_REQUEST, RankEvent, variables_to_wire
+from pytest_distbench.records.wire import ALL_JOINED, ALL_UP, TURN_REQUEST, RankEvent
 from pytest_distbench.records.work import Ranks
 
 VICTIM_GRACE_S = 0.5
@@ -45,12 +37,8 @@ FOLLOW_INTERVAL_S = 0.1
 """How often the ranks' logs are read while they are shown live."""
 TWICE_S = 1.0
 """A second Ctrl-C within this time ends an attached launch."""
-REAP_S = 20.0
-"""How long the launcher may take to notice that its ranks are gone."""
 TELLING_S = 5.0
 """How long before the end of the test's own time a launch is ended: ranks that hang have to show where they are."""
-UNKNOWN_REAP_S = 0.3
-"""The same where some ranks have not even started: nobody can end those but by ending the launcher."""
 
 
 def supervise(
@@ -86,24 +74,18 @@ def open_launch(
 ) -> Iterator[Supervised]:
     """A launch in flight; at the end nothing of it is left but its record."""
     plan = settle(replace(plan, variables={**plan.variables, SESSION_VARIABLE: launcher.session}))
-    plan.files.plan.touch(mode=0o600)
-    stored = replace(plan, variables=variables_to_wire(plan.variables))
-    plan.files.plan.write_bytes(msgspec.json.encode(stored))
-    with selectors.DefaultSelector() as selector:
-        channel = ControlChannel(plan.files, selector, processes=plan.processes, attached=plan.expect(Ranks).attached)
-        follower = LogFollower(plan, on_output) if on_output is not None else None
+    site = launcher.open(plan)
+    follower = LogFollower(plan, on_output) if on_output is not None else None
+    try:
+        launch = Supervised(site, plan, on_progress, follower)
         try:
-            launch = Supervised(launcher, plan, selector, channel, on_progress, follower)
-            try:
-                yield launch
-            finally:
-                launch.finish()
+            yield launch
         finally:
-            channel.close()
-            plan.files.plan.unlink(missing_ok=True)
-            shutil.rmtree(plan.files.sockets, ignore_errors=True)
-            if follower is not None:
-                follower.finish()
+            launch.finish()
+    finally:
+        site.close()
+        if follower is not None:
+            follower.finish()
 
 
 class Supervised:
@@ -116,23 +98,20 @@ class Supervised:
 
     def __init__(
         self,
-        launcher: Launcher,
+        site: Site,
         plan: LaunchPlan,
-        selector: selectors.BaseSelector,
-        channel: ControlChannel,
         on_progress: Callable[[str], None],
         follower: LogFollower | None,
     ) -> None:
-        self.launcher = launcher
+        self.site = site
+        self.heard = site.heard
         self.plan = plan
-        self.selector = selector
-        self.channel = channel
         self.on_progress = on_progress
         self.follower = follower
         self.started_at = time.monotonic()
         self.timed_out = False
-        self.ended: Exit | None = None
         self.finished_at: float | None = None
+        self.told: set[bytes] = set()
         self.asking: set[int] = set()
         self.waits_since: float | None = None
         """Since when all ranks wait for their turn; CLOCK_MONOTONIC seconds."""
@@ -140,18 +119,15 @@ class Supervised:
         self.ended_at = float("inf")
         self.ended_by_us: frozenset[int] = frozenset()
         self.left: frozenset[int] = frozenset()
-        self.stuck: dict[int, str] = {}
-        self.oom_kills_before = processes.oom_kills()
+        self.aftermath = Aftermath()
         folder = watched_folder(plan)
-        self.standstill = Standstill()
         self.leftovers = Leftovers(folder) if folder is not None else None
-        self.running: RunningLaunch = launcher.start(plan)
+        site.start()
         self.up_at = time.monotonic()  # for now: the clock starts anew when the last rank has said hello
         self.latest = float("inf")
         if plan.test_ends_at is not None:
             self.latest = plan.test_ends_at - min(TELLING_S, max(0.0, plan.test_ends_at - self.started_at) / 4)
         self.stop_at = min(self.latest, self.up_at + plan.timeout_s + START_S)
-        selector.register(self.running.fileno(), selectors.EVENT_READ, self.running)
 
     def wait(self) -> None:
         """Listen until all ranks have ended or one must not go on."""
@@ -174,29 +150,25 @@ class Supervised:
 
     def _needs_drivers(self) -> bool:
         """Whether the ranks are about to start or to end, which who has started them must live to see."""
-        return len(self.channel.pids()) < self.plan.processes or len(self.channel.ranks_done()) == self.plan.processes
+        return len(self.heard.ranks_up()) < self.plan.processes or len(self.heard.ranks_done()) == self.plan.processes
 
     def advance(self, timeout_s: float) -> bool:
         """Take in what has arrived, or arrives within the time-out. True when the launch is over: to be finished."""
-        for key, _ in self.selector.select(timeout_s):
-            if key.data is self.channel:
-                for event in self.channel.read(key.fileobj):
-                    self._heed(event)
-                if self.channel.ranks_lost():
-                    self._stop_within(CRASH_GRACE_S)
-                if self._needs_no_more():
-                    return True
-            elif (ended := self.running.poll()) is not None:
-                self.ended = ended
-                return True
-        if self.follower is not None:
-            self.follower.poll()
-        if self._needs_drivers() and (told := self.standstill.look(self.running.drivers())):
-            self.running.abandon()
-            self.ended = Exit(trouble=told, died=True)
+        for event in self.site.listen(timeout_s):
+            self._heed(event)
+        if self.heard.ranks_lost():
+            self._stop_within(CRASH_GRACE_S)
+        if self.site.ended is not None or self._needs_no_more():
             return True
+        if self.follower is not None:
+            self.site.fetch_output()
+            self.follower.poll()
+        if self._needs_drivers():
+            self.site.look()
+            if self.site.ended is not None:
+                return True
         if self.waits_since is None and time.monotonic() >= self.stop_at:
-            self.timed_out = not self.channel.is_holding() and not self.channel.ranks_lost()
+            self.timed_out = not self.heard.is_holding() and not self.heard.ranks_lost()
             return True
         return False
 
@@ -205,15 +177,11 @@ class Supervised:
         if self.finished_at is not None:
             return
         try:
-            if self.ended is None:
-                self.ended = self._end()
+            if self.site.ended is None:
+                self._end()
         finally:
-            self.channel.drain()
-            processes.kill(self.launcher.leftovers())  # lets resource trackers clean up, which killing a group does not
-            processes.kill_groups(self.channel.pids().values())
+            self.aftermath = self.site.clear()
             self.finished_at = time.monotonic()
-            after_s = self.finished_at - min(self.ended_at, self.finished_at)
-            self.stuck = tell_stuck(self.channel.pids(), after_s=after_s, on_gpu=self.plan.device == "cuda")
 
     def give_turn(self) -> None:
         """Let the ranks, which all wait, go on; their limit is later by the time they waited."""
@@ -221,8 +189,7 @@ class Supervised:
             self.stop_at = min(self.latest, self.stop_at + time.monotonic() - self.waits_since)
             self.waits_since = None
         asked, self.asking = self.asking, set()
-        for rank in asked:
-            self.channel.ask(rank, TURN_REQUEST)
+        self.site.ask(asked, TURN_REQUEST)
 
     def _wait_attached(self, rank: int) -> None:
         """Listen to the end; Ctrl-C, which the terminal sends to pytest, belongs to the debugger of that rank."""
@@ -233,21 +200,25 @@ class Supervised:
             except Terminated:
                 raise
             except KeyboardInterrupt:
-                now, pid = time.monotonic(), self.channel.pids().get(rank)
-                if pid is None or now - last < TWICE_S:
+                now = time.monotonic()
+                if rank not in self.heard.ranks_up() or now - last < TWICE_S:
                     raise
                 last = now
-                processes.send([pid], signal.SIGINT)
+                self.site.signal(rank, signal.SIGINT)
 
     def _heed(self, event: RankEvent) -> None:
         """Act on an event: show it, or decide until when the ranks may go on after it."""
         match event.kind:
-            case "hello" if len(self.channel.pids()) == self.plan.processes and not self.channel.is_holding():
-                self.up_at = time.monotonic()
-                self.stop_at = min(self.latest, self.up_at + self.plan.timeout_s)
+            case "hello" if self._is_last_of(self.heard.ranks_up()):
+                self._tell_all(ALL_UP)
+                if not self.heard.is_holding():
+                    self.up_at = time.monotonic()
+                    self.stop_at = min(self.latest, self.up_at + self.plan.timeout_s)
+            case "phase" if event.text == "body" and self._is_last_of(self.heard.ranks_in_body()):
+                self._tell_all(ALL_JOINED)
             case "progress":
                 self.on_progress(event.text)
-            case "turn" if self.waits_since is None and not self.channel.ranks_lost() and not self.channel.is_holding():
+            case "turn" if self.waits_since is None and not self.heard.ranks_lost() and not self.heard.is_holding():
                 self.asking.add(event.rank)
                 if len(self.asking) == self.plan.processes:
                     self.waits_since = time.monotonic()
@@ -256,9 +227,15 @@ class Supervised:
                 self._stop_within(VICTIM_GRACE_S)
             case "skipped":
                 self._stop_within(SKIP_GRACE_S)
-            case "done" if len(self.channel.ranks_done()) == self.plan.processes:
+            case "done" if self._is_last_of(self.heard.ranks_done()):
                 self._stop_within(TEARDOWN_S)
                 self.stop_at = max(self.stop_at, time.monotonic() + LEAST_TEARDOWN_S)
+
+    def _tell_all(self, message: bytes) -> None:
+        """Tell every rank, once, that the last of them has come to where the others are."""
+        if message not in self.told:
+            self.told.add(message)
+            self.site.ask(range(self.plan.processes), message)
 
     def _stop_within(self, seconds: float) -> None:
         self.waits_since = None
@@ -266,51 +243,41 @@ class Supervised:
 
     def _needs_no_more(self) -> bool:
         """Whether every rank has said how it ended, and one of them waits to be ended."""
-        return len(self.channel.ranks_done()) == self.plan.processes and self.channel.is_holding()
+        return self._is_last_of(self.heard.ranks_done()) and self.heard.is_holding()
 
-    def _end(self) -> Exit:
+    def _is_last_of(self, ranks: Collection[int]) -> bool:
+        """Whether no rank is missing any more."""
+        return len(ranks) == self.plan.processes
+
+    def _end(self) -> None:
         """End the ranks by force, hung ones after they have shown where they are."""
-        pids = self.channel.pids() | self.running.pids()
-        # Not one that ends already, however long its driver takes: its parent tells how, once it has gone.
-        alive = {rank for rank, pid in pids.items() if processes.is_alive(pid) and not processes.is_ending(pid)}
-        self.ended_by_us = frozenset(alive)
-        self.left = frozenset(alive & self.channel.ranks_lost())
+        alive = self.site.running()
+        self.ended_by_us = alive
+        self.left = alive & self.heard.ranks_lost()
         self.ended_at = time.monotonic()
-        undecided = {rank for rank in alive if rank not in self.channel.ranks_done() or self.timed_out}
-        collect(self.plan.files, self.channel, undecided=undecided, held=alive - undecided)
-        processes.kill(processes.family(pids[rank] for rank in alive))
-        deadline = time.monotonic() + (REAP_S if len(pids) == self.plan.processes else UNKNOWN_REAP_S)
-        while (remaining := deadline - time.monotonic()) > 0:
-            if self.standstill.look(self.running.drivers()):
-                break
-            for key, _ in self.selector.select(min(remaining, LOOK_S)):
-                if key.data is self.channel:
-                    self.channel.read(key.fileobj)
-                elif (ended := self.running.poll()) is not None:
-                    return ended
-        self.running.abandon()
-        told = self.running.poll()  # on a busy host it may have said all, and not have come to its end
-        trouble = "the launcher did not notice the end of its ranks, and was ended"
-        return Exit(codes=told.codes if told is not None else {}, trouble=trouble)
+        undecided = {rank for rank in alive if rank not in self.heard.ranks_done() or self.timed_out}
+        self.site.collect(undecided=undecided, held=alive - undecided)
+        self.site.end(alive)
 
     def record(self) -> LaunchRecord:
         """What happened, once the launch is finished."""
-        assert self.ended is not None
+        assert self.site.ended is not None
         assert self.finished_at is not None
         ending = Ending(
-            exit=self.ended,
+            exit=self.site.ended,
             timed_out=self.timed_out,
             ended_by_us=self.ended_by_us,
             left=self.left,
-            stuck=self.stuck,
-            oom_kills=processes.oom_kills() - self.oom_kills_before,
+            stuck=self.aftermath.stuck,
+            oom_kills=self.aftermath.oom_kills,
+            clocks=self.site.clocks,
         )
         # A signal may wake what hung: what a rank says after we have begun to end it is not what happened.
-        reports = {rank: r for rank, r in read_reports(self.plan).items() if r.phases.get("end", 0.0) <= self.ended_at}
+        reports = {rank: r for rank, r in self.site.reports().items() if r.phases.get("end", 0.0) <= self.ended_at}
         clock = Clock(started_at=self.started_at, up_at=self.up_at, finished_at=self.finished_at)
         remarks = [self.leftovers.remark()] if self.leftovers is not None else []
-        remarks += [self.standstill.told] if self.standstill.told else []
-        record = make_record(self.plan, reports, self.channel, ending, clock, remarks=remarks)
+        remarks += self.aftermath.remarks
+        record = make_record(self.plan, reports, self.heard, ending, clock, remarks=remarks)
         if self.timed_out and self.ended_at >= self.latest:
             return replace(record, reason=f"{record.reason}; the time of its test was nearly up")
         return record

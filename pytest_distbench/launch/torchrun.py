@@ -15,8 +15,10 @@ from pathlib import Path
 import psutil
 
 from pytest_distbench.launch import processes
-from pytest_distbench.launch.contract import NO_REVERSE_DNS, SESSION_VARIABLE, Exit, RunningLaunch
+from pytest_distbench.launch.contract import NO_REVERSE_DNS, SESSION_VARIABLE
 from pytest_distbench.launch.logs import tail
+from pytest_distbench.launch.site.contract import Exit
+from pytest_distbench.launch.site.local import LocalSite, RunningLaunch
 from pytest_distbench.launch.standstill import below_guardian
 from pytest_distbench.machine import hardware
 from pytest_distbench.records.plan import LaunchPlan
@@ -47,6 +49,9 @@ class TorchrunLauncher:
 
     def prepare(self, variables: dict[str, str]) -> None:
         """Nothing can be prepared."""
+
+    def open(self, plan: LaunchPlan) -> LocalSite:
+        return LocalSite(self, plan)
 
     def start(self, plan: LaunchPlan) -> RunningLaunch:
         lifeline, theirs = os.pipe()

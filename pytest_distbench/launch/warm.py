@@ -19,7 +19,9 @@ import psutil
 from pytest_distbench.errors import BackendUnavailable, LauncherError
 from pytest_distbench.launch import processes
 from pytest_distbench.launch.agent import Reply, Request
-from pytest_distbench.launch.contract import NO_REVERSE_DNS, SESSION_VARIABLE, Exit, RunningLaunch
+from pytest_distbench.launch.contract import NO_REVERSE_DNS, SESSION_VARIABLE
+from pytest_distbench.launch.site.contract import Exit
+from pytest_distbench.launch.site.local import LocalSite, RunningLaunch
 from pytest_distbench.launch.standstill import LOOK_S, Standstill
 from pytest_distbench.records.launch_files import sockets_folder
 from pytest_distbench.records.plan import LaunchPlan
@@ -75,6 +77,9 @@ class WarmLauncher:
         path = sys.path if self._python_path is None else self._python_path
         inherited = {**variables, SESSION_VARIABLE: self.session, "PYTHONPATH": os.pathsep.join(p for p in path if p)}
         self._agent = _Agent(self._interpreter, self._directory, inherited, fingerprint, list(self._preload))
+
+    def open(self, plan: LaunchPlan) -> LocalSite:
+        return LocalSite(self, plan)
 
     def start(self, plan: LaunchPlan) -> RunningLaunch:
         for attempt in (1, 2):

@@ -59,7 +59,8 @@ def read_settings(config: pytest.Config) -> Settings:
     from pytest_distbench.run.settings import Settings
 
     gpu = bool(_option(config, "gpu") or _option(config, "short_gpu") or config.getini("distbench_gpu"))
-    found = gpus.read_gpus(os.environ) if gpu else gpus.Gpus()
+    hosts = LAUNCHERS[_launcher(config)].hosts
+    found = gpus.read_gpus(os.environ) if gpu and hosts != "many" else gpus.Gpus()
     shares_gpu = bool(_option(config, "share_gpu"))
     if shares_gpu and not gpu:
         raise ConfigurationError("--distbench-share-gpu puts several ranks on one GPU: give --gpu too")
@@ -70,7 +71,6 @@ def read_settings(config: pytest.Config) -> Settings:
             "let the runs wait for each other"
         )
     sizes_text = _option(config, "short_world_size") or _text(config, "world_size")
-    hosts = LAUNCHERS[_launcher(config)].hosts
     if hosts != "none":
         check_torch(hardware.installed_version("torch"))
         if gpu:
@@ -78,7 +78,7 @@ def read_settings(config: pytest.Config) -> Settings:
     backends = _backends(config, gpu=gpu)
     fake_rank = _fake_rank(config, backends, gpu=gpu)
     is_here = hosts == "one" and fake_rank is None
-    sizes = _world_sizes(sizes_text, gpu=gpu, gpus=found, shares_gpu=shares_gpu, is_here=is_here)
+    sizes = _world_sizes(sizes_text, gpu=gpu and hosts != "many", gpus=found, shares_gpu=shares_gpu, is_here=is_here)
     _check_text(config.rootpath)
     launches = _integer(config, "launches", 1, least=1, most=MOST_LAUNCHES)
     given_launches, given_most = bool(_text(config, "launches")), bool(_text(config, "max_launches"))
@@ -362,6 +362,11 @@ def _attach(config: pytest.Config, largest: int, *, is_update: bool) -> int | No
     rank = _integer(config, "attach", 0, least=0)
     if rank >= largest:
         raise ConfigurationError(f"{_spell('attach')}: there is no rank {rank}: the largest group has {largest} ranks")
+    if LAUNCHERS[_launcher(config)].hosts == "many":
+        raise ConfigurationError(
+            f"{_spell('attach')}: under --distbench-launcher {_launcher(config)} the ranks live on other hosts, which "
+            f"have no terminal; take --distbench-launcher {DEFAULT_LAUNCHER}"
+        )
     if is_update:
         raise ConfigurationError(f"{_spell('attach')}: nothing is measured then; leave out --distbench-update")
     if hasattr(config, "workerinput") or getattr(config.option, "numprocesses", None):

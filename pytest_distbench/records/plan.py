@@ -55,6 +55,8 @@ class LaunchPlan(LaunchRequest, frozen=True, kw_only=True):
     """CLOCK_MONOTONIC seconds at which somebody else ends the test: the launch has to be over, and told of, before."""
     directory: str
     """Private directory of this launch: plan, control socket, logs, rank reports."""
+    address: str = ""
+    """Where a rank reaches its line: a Unix socket of its host, filled in by the site that the rank lives on."""
     data_dir: str
     """Shared by all launches of a run: a place for data made once."""
     working_dir: str = ""

@@ -14,6 +14,8 @@ Outcome = Literal["passed", "failed", "skipped"]
 HUNG = "hung"
 """How a rank ended that did not go on."""
 
+MOMENTS = ("begin", "end")
+"""Among the phases of a report: stamps, where the others are durations."""
 
 Phase = Literal["start", "import", "rendezvous", "body", "teardown", "exit"]
 
@@ -25,7 +27,7 @@ class ErrorReport(Record, frozen=True, kw_only=True):
     message: str
     traceback: str
     raised_at: float
-    """CLOCK_MONOTONIC seconds: comparable between the ranks of one host."""
+    """CLOCK_MONOTONIC seconds of the rank's host; where its site has read the report, the controller's."""
     torch_errors: list[str] = []
     """``kind: message`` of each exception that torch raised, among this one, its causes and contexts."""
     began_in_torch: bool = False
@@ -36,11 +38,10 @@ class RankReport(Record, frozen=True, kw_only=True):
     """The file a rank leaves behind."""
 
     rank: int
-    pid: int
     outcome: Outcome
     phase: Phase
     phases: dict[str, float]
-    """Seconds spent in each phase; ``begin`` and ``end`` are CLOCK_MONOTONIC stamps."""
+    """Seconds spent in each phase; those of :data:`MOMENTS` are CLOCK_MONOTONIC stamps."""
     reason: str = ""
     error: ErrorReport | None = None
     observations: list[Observation] = []
@@ -92,6 +93,9 @@ class RankFate(Record, frozen=True, kw_only=True):
     """Group's name -> number of the first collective there that it entered and that is not over."""
     groups: dict[str, list[int]] = {}
     """Ranks of the groups it belongs to, by name."""
+    doubt_s: float = 0.0
+    """It failed no longer than so many seconds before or after the rank that is told first, on another host: the clocks
+    of the two do not tell which was the first. 0: that is known."""
 
     @property
     def is_hung(self) -> bool:

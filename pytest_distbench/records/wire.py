@@ -1,4 +1,4 @@
-"""What a rank and pytest say to each other: one Unix socket per launch, a JSON line per event, requests of a byte."""
+"""What a rank and its site say to each other: one Unix socket per launch, a JSON line per event, requests of a byte."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ STACKS_SIGNAL = signal.SIGUSR1
 blocked in a collective."""
 
 TURN_REQUEST = b"g"
-"""Byte from pytest on the socket: it is your group's turn; the answer to the event ``turn``."""
+"""Byte to a rank: it is your group's turn; the answer to the event ``turn``."""
 
 ALL_UP = b"u"
-"""Byte from pytest on the socket: every rank has said hello, so that waiting for one another begins now."""
+"""Byte to a rank: every rank has said hello, so that waiting for one another begins now."""
 
 ALL_JOINED = b"j"
-"""Byte from pytest on the socket: every rank has begun its body, so that none needs the others to join its group."""
+"""Byte to a rank: every rank has begun its body, so that none needs the others to join its group."""
 
 FLIGHT_REQUEST = b"f"
-"""Byte from pytest on the socket: write the flight recorder's last collectives to :meth:`LaunchFiles.flight`."""
+"""Byte to a rank: write the flight recorder's last collectives to :meth:`LaunchFiles.flight`."""
 
 _CLEANERS = (b"resource_tracker import main", b"torch_shm_manager")
 """In the command lines of Python's resource trackers and of torch's manager of shared files."""
@@ -56,9 +56,8 @@ class RankEvent(Record, frozen=True, kw_only=True):
 
     kind: EventKind
     rank: int
-    pid: int
     at: float
-    """CLOCK_MONOTONIC seconds."""
+    """CLOCK_MONOTONIC seconds: the rank's, and in the controller the controller's."""
     text: str = ""
     """The phase, what to show as progress, or what a rank that passed could not end."""
 

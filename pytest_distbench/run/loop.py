@@ -126,7 +126,7 @@ class Session:
             LauncherError: no rank could be started.
         """
         if self.settings.gpu and self.launching.launcher_kind.hosts == "one" and self.settings.attach is None:
-            with self._alone(1, takes_host=self.launching.launcher_kind.local_lock):
+            with self._alone(1, takes_host=self.launching.launcher_kind.hosts == "one"):
                 self.launching.check_device()
 
     def samples(self, request: LaunchRequest) -> Samples:

@@ -89,7 +89,7 @@ class Launches(Samples):
         self._launching = launching
         self._request = request
         self._pacer = pacer
-        self.takes_host = launching.hosting(request.work).local_lock
+        self.takes_host = launching.hosting(request.work).hosts == "one"
 
     def add(self, *, only: Sequence[str] = ()) -> None:
         self._pacer.wait_for_next(self.launches[-1] if self.launches else None)
@@ -103,7 +103,7 @@ class PairedLaunches(Samples):
         super().__init__()
         self._launching = launching
         self._request = request
-        self.takes_host = launching.hosting(request.work).local_lock
+        self.takes_host = launching.hosting(request.work).hosts == "one"
 
     def add(self, *, only: Sequence[str] = ()) -> None:
         if not self.alone and not self._launching.reference.has(self._request.work):

@@ -42,8 +42,9 @@ import msgspec
 import psutil
 
 from pytest_distbench.errors import LauncherError, show
-from pytest_distbench.launch.contract import Exit
 from pytest_distbench.launch.launchers import LAUNCHERS, LauncherKind, LauncherSetup
+from pytest_distbench.launch.site.contract import Exit
+from pytest_distbench.launch.site.local import LocalSite
 from pytest_distbench.records.fingerprint import Collective, RankFingerprint
 from pytest_distbench.records.kinds import METRIC_KINDS, MetricKind
 from pytest_distbench.records.metric import LARGEST_NUMBER, Observation, Scalar, is_name
@@ -72,6 +73,9 @@ class StandInLauncher:
 
     def prepare(self, variables: dict[str, str]) -> None:
         """Nothing can be prepared."""
+
+    def open(self, plan: LaunchPlan) -> LocalSite:
+        return LocalSite(self, plan)
 
     def start(self, plan: LaunchPlan) -> _StandInLaunch:
         for rank in range(plan.processes):
@@ -118,7 +122,6 @@ LAUNCHERS[STAND_IN] = LauncherKind(
     make=_make,
     hosts="none",
     holds_two=True,
-    local_lock=False,
     is_spaced=False,
 )
 
@@ -137,7 +140,6 @@ def _report(plan: LaunchPlan, rank: int) -> RankReport:
     given = _software(_setting("SOFTWARE"))
     return RankReport(
         rank=rank,
-        pid=1,
         outcome="failed" if message else "passed",
         phase="body",
         phases={"begin": now, "end": now, "body": 0.0},

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from pytest_distbench.launch.contract import RunningLaunch
 from pytest_distbench.launch.launchers import LOOPBACK, LauncherKind, LauncherSetup
+from pytest_distbench.launch.site.local import RunningLaunch
 from pytest_distbench.launch.warm import WarmLauncher
 from pytest_distbench.records.elastic import IMPORTS_VARIABLE
 from pytest_distbench.records.plan import LaunchPlan

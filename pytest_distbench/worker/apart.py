@@ -16,6 +16,7 @@ from pytest_distbench.records.rank import RankReport
 from pytest_distbench.worker import script_notes
 from pytest_distbench.worker.context import RankContext
 from pytest_distbench.worker.fingerprint import Watch
+from pytest_distbench.worker.line import NoLine
 from pytest_distbench.worker.script_notes import ScriptNotes
 
 _RANK = ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID")
@@ -24,16 +25,6 @@ _WORLD_SIZE = ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_NTASKS")
 """How torchrun, Open MPI, MPICH and Slurm name them."""
 
 UNFINISHED = "it recorded numbers, and ended before it could write them down: by os._exit, or by a signal?"
-
-
-class _NoLine:
-    """Takes the place of the line to pytest."""
-
-    def progress(self, text: str) -> None:
-        """Nobody looks."""
-
-    def take_turn(self) -> None:
-        """It is always this process's turn."""
 
 
 def begin(plan_path: str) -> ScriptNotes:
@@ -45,8 +36,7 @@ def begin(plan_path: str) -> ScriptNotes:
         "WORLD_SIZE": _first(_WORLD_SIZE, "1"),
         "GROUP_RANK": os.environ.get("GROUP_RANK", "0"),
     }
-    context = RankContext(plan, _NoLine(), environment)  # type: ignore[arg-type] # it is all of a line that is used
-    context.watch = Watch(is_on=False)
+    context = RankContext(plan, NoLine(), environment, watch=Watch(is_on=False))
     notes = script_notes.CURRENT = ScriptNotes(context)
     owner = os.getpid()
     _write(plan.files, context, UNFINISHED)
@@ -67,7 +57,6 @@ def _first(names: tuple[str, ...], otherwise: str) -> str:
 def _write(files: LaunchFiles, context: RankContext, trouble: str) -> None:
     report = RankReport(
         rank=context.rank,
-        pid=os.getpid(),
         outcome="failed" if trouble else "passed",
         phase="body",
         phases={},

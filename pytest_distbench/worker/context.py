@@ -32,10 +32,10 @@ from pytest_distbench.worker.arguments import (
     real,
     refuse,
 )
-from pytest_distbench.worker.control import ControlLine
 from pytest_distbench.worker.fingerprint import Watch
 from pytest_distbench.worker.goal import Goal
 from pytest_distbench.worker.iterations import time_iterations
+from pytest_distbench.worker.line import Line
 from pytest_distbench.worker.meter import Meter
 from pytest_distbench.worker.notebook import Notebook
 from pytest_distbench.worker.phases import Loop, Phases
@@ -60,26 +60,33 @@ class RankContext:
         only_structure: this process stands for a rank on the backend ``fake``: no clock and no value means anything.
     """
 
-    def __init__(self, plan: LaunchPlan, control: ControlLine, environment: Mapping[str, str] = os.environ) -> None:
+    def __init__(
+        self,
+        plan: LaunchPlan,
+        line: Line,
+        environment: Mapping[str, str] = os.environ,
+        *,
+        watch: Watch | None = None,
+    ) -> None:
         work = plan.work
         self.only_structure = work.stands_for is not None
         self.rank = int(environment["RANK"])
         self.local_rank = int(environment["LOCAL_RANK"])
         self.world_size = int(environment["WORLD_SIZE"])
         self.node = int(environment["GROUP_RANK"])
-        self.device = (
-            torch.device("cuda", plan.devices[self.local_rank]) if plan.device == "cuda" else torch.device("cpu")
-        )
+        device = plan.devices[self.local_rank] if plan.devices else self.local_rank  # of a host that nobody has seen
+        self.device = torch.device("cuda", device) if plan.device == "cuda" else torch.device("cpu")
         self.backend = plan.backend
         self.params: Mapping[str, Any] = work.params
         self.seed = work.seeds[0]
         self.launch = plan.index
         self.data_dir = Path(plan.data_dir)
-        self.watch = Watch(is_on=plan.backend != "fake" or self.only_structure, sees_all=self.only_structure)
+        is_watched = plan.backend != "fake" or self.only_structure
+        self.watch = watch or Watch(is_on=is_watched, sees_all=self.only_structure)
         self.notebook = Notebook()
         self.phases = Phases(self.notebook, self.own_clock, self.synchronize)
         self._only = frozenset(plan.only)
-        self._control = control
+        self._line = line
         self._common_at: dict[str, Scalar] = {}
         self._side_group = SideGroup(
             plan.backend if work.is_given_a_group else "", self.world_size, plan.timeout_s, self.watch
@@ -394,7 +401,7 @@ class RankContext:
             refuse("progress(...)", "text", text)
         if self.rank == 0:
             line = " ".join(filter(None, [text, *(f"{k} {v}" for k, v in fields.items())]))
-            self._control.progress(line.encode(errors="backslashreplace").decode())
+            self._line.progress(line.encode(errors="backslashreplace").decode())
 
     def barrier(self) -> None:
         """Wait for all ranks, without touching the device. A collective call."""
@@ -427,7 +434,7 @@ class RankContext:
         """
         if self._takes_turns:
             start = time.perf_counter()
-            self._control.take_turn()
+            self._line.take_turn()
             self._waited_s += time.perf_counter() - start
 
     def own_clock(self) -> float:

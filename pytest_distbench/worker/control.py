@@ -1,4 +1,4 @@
-"""The rank's line to pytest: phases and progress out, requests in, and a lifeline: the rank dies with pytest."""
+"""The rank's line to its site: phases and progress out, requests in, and a lifeline: the rank dies with the site."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from pathlib import Path
 
 import msgspec
 
+from pytest_distbench.errors import LauncherError
 from pytest_distbench.records.launch_files import LaunchFiles
 from pytest_distbench.records.rank import Phase
 from pytest_distbench.records.wire import (
@@ -33,14 +34,19 @@ PROGRESS_INTERVAL_S = 0.2
 
 
 class ControlLine:
-    """Connection of one rank to the launch's control socket.
+    """Connection of one rank to the socket of its launch on this host.
 
-    pytest holds the other end. When that process ends, however it ends, the kernel closes the socket and the
-    thread here, blocked in a read until then, kills the rank's process group. The thread also answers requests,
+    pytest holds the other end, or a relay of it. When that process ends, however it ends, the kernel closes the socket
+    and the thread here, blocked in a read until then, kills the rank's process group. The thread also answers requests,
     which works while the main thread is blocked in a collective.
+
+    Raises:
+        LauncherError: nobody is there.
     """
 
-    def __init__(self, files: LaunchFiles, rank: int, *, reports_progress: bool, is_attached: bool = False) -> None:
+    def __init__(
+        self, address: Path, files: LaunchFiles, rank: int, *, reports_progress: bool, is_attached: bool = False
+    ) -> None:
         self._rank = rank
         self._flight = files.flight(rank)
         self._groups = files.groups(rank)
@@ -52,10 +58,14 @@ class ControlLine:
         self._all_joined = threading.Event()
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
-            with short_address(files.control) as address:
-                self._socket.connect(address)
-        except OSError:  # pytest died before this rank had started
-            _kill_own_group()
+            with short_address(address) as name:
+                self._socket.connect(name)
+        except OSError as error:
+            raise LauncherError(
+                f"rank {rank} on {socket.gethostname()} cannot reach pytest: {error.strerror or error} ({address}), a "
+                "socket of the host that holds the other end. Has that ended, or is it another host? Ranks of other "
+                "hosts need a relay there (docs/extending.md)"
+            ) from error
         self.send("hello")
         if is_attached:
             _, terminal, _, _ = socket.recv_fds(self._socket, 1, 3)
@@ -66,7 +76,7 @@ class ControlLine:
 
     def send(self, kind: EventKind, text: str = "") -> None:
         """Send one event. A pytest that is gone is no error here: the lifeline acts on it."""
-        event = RankEvent(kind=kind, rank=self._rank, pid=os.getpid(), at=time.monotonic(), text=text)
+        event = RankEvent(kind=kind, rank=self._rank, at=time.monotonic(), text=text)
         with self._lock, contextlib.suppress(OSError):
             self._socket.sendall(msgspec.json.encode(event) + b"\n")
 

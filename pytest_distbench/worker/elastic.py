@@ -125,7 +125,6 @@ def _report(plan: LaunchPlan, context: ElasticRank, memory: usage.MemoryPeak) ->
     """What the body has recorded in the last generation, as ranks of other launches leave it."""
     report = RankReport(
         rank=context.rank,
-        pid=os.getpid(),
         outcome="passed",
         phase="body",
         phases={},

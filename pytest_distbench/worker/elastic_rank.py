@@ -17,11 +17,12 @@ from pytest_distbench.worker.arguments import check_whole
 from pytest_distbench.worker.context import RankContext
 from pytest_distbench.worker.elastic_training import CheckpointTraining, Training
 from pytest_distbench.worker.fingerprint import Watch
+from pytest_distbench.worker.line import NoLine
 from pytest_distbench.worker.random_streams import RandomStreams
 
 
-class _Progress:
-    """Takes the place of the line to pytest: an elastic job has its timeline."""
+class _Timeline(NoLine):
+    """The line of a worker of an elastic job: what it shows goes into the job's timeline."""
 
     def __init__(self, timeline: Path, slot: int) -> None:
         self._timeline = timeline
@@ -30,9 +31,6 @@ class _Progress:
     def progress(self, text: str) -> None:
         """Note a line that rank 0 wants to be shown."""
         append(self._timeline, Progress(t=time.monotonic(), slot=self._slot, text=text))
-
-    def take_turn(self) -> None:
-        """It is always this job's turn."""
 
 
 class ElasticRank(RankContext):
@@ -44,11 +42,11 @@ class ElasticRank(RankContext):
     """
 
     def __init__(self, plan: LaunchPlan, slot: int, generation: int) -> None:
-        line: Any = _Progress(plan.files.timeline, slot)  # all of a line to pytest that is used
-        super().__init__(plan, line, {**os.environ, "LOCAL_RANK": str(slot)})  # all nodes share this host's devices
+        line = _Timeline(plan.files.timeline, slot)
+        environment = {**os.environ, "LOCAL_RANK": str(slot)}  # all nodes share this host's devices
+        super().__init__(plan, line, environment, watch=Watch(is_on=False))
         self.slot = slot
         self.generation = generation
-        self.watch = Watch(is_on=False)
         self._job = plan.expect(Job).job
         self._files = plan.files
         self._training: Training | None = None

@@ -11,11 +11,13 @@ import pdb
 import time
 from collections.abc import Callable, Iterator
 from os import getpid  # bodies patch os
+from pathlib import Path
 from typing import NoReturn
 
 import msgspec
 import torch
 
+from pytest_distbench.errors import LauncherError
 from pytest_distbench.records.plan import LaunchPlan
 from pytest_distbench.records.rank import ErrorReport, Outcome, Phase, RankReport
 from pytest_distbench.records.wire import SESSION_VARIABLE
@@ -58,12 +60,13 @@ def run_rank(plan_path: str) -> Callable[[], NoReturn]:
     work = plan.expect(Ranks)
     rank = int(os.environ["RANK"])
     is_attached = rank == work.attached
+    before = os.dup(2)
     take_output(plan.files.log(rank))  # first: whatever goes wrong is told there
     take_environment(plan)
     if not work.is_program:
         take_program(work.body.file)
     take_signals(plan.files.stacks(rank))
-    control = ControlLine(plan.files, rank, reports_progress=plan.reports_progress, is_attached=is_attached)
+    control = _connect(plan, rank, before, is_attached=is_attached)
     tell_of_threads(lambda what: control.send("remark", what))
     if is_attached:
         take_terminal()
@@ -73,6 +76,28 @@ def run_rank(plan_path: str) -> Callable[[], NoReturn]:
     life.largest_group = keep_destroyed_groups()
     life.run()
     return lambda: _end(control)
+
+
+def _connect(plan: LaunchPlan, rank: int, before: int, *, is_attached: bool) -> ControlLine:
+    """The rank's line. One that gets none says so in its log, and to whoever started it, and ends.
+
+    Args:
+        plan: of the launch.
+        rank: of this process.
+        before: what was stderr until the log took its place; closed.
+        is_attached: it gets the terminal.
+    """
+    try:
+        return ControlLine(
+            Path(plan.address), plan.files, rank, reports_progress=plan.reports_progress, is_attached=is_attached
+        )
+    except LauncherError as error:
+        for descriptor in (2, before):
+            with contextlib.suppress(OSError):
+                os.write(descriptor, f"{error}\n".encode(errors="backslashreplace"))
+        os._exit(1)
+    finally:
+        os.close(before)
 
 
 class _Life:
@@ -215,7 +240,6 @@ class _Life:
         self.seconds["end"] = time.monotonic()
         return RankReport(
             rank=self.rank,
-            pid=getpid(),
             outcome=outcome,
             phase=self.current,
             phases=self.seconds,

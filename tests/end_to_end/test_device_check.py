@@ -17,7 +17,7 @@ LAUNCHER = """
 from pytest_distbench.launch.launchers import LAUNCHERS, LauncherKind
 from pytest_distbench.testing import StandInLauncher
 
-LAUNCHERS["here"] = LauncherKind(help="", make=lambda setup: StandInLauncher(setup.session), local_lock=False)
+LAUNCHERS["here"] = LauncherKind(help="", make=lambda setup: StandInLauncher(setup.session))
 """
 """Its ranks are made up, and said to run on this host."""
 STAYS = """

@@ -27,7 +27,7 @@ def example(part: str) -> str:
 
 
 def test_a_launcher_is_one_row(pytester: pytest.Pytester) -> None:
-    pytester.makeconftest(example("LAUNCHERS["))
+    pytester.makeconftest(example('LAUNCHERS["mine"]'))
     pytester.makepyfile(test_it="def body(rank):\n    pass\n\ndef test_step(distbench):\n    distbench.run(body)\n")
     command = ("--distbench-launcher", "mine")
     recorded = pytester.runpytest_subprocess(*command, "--distbench-update", "--distbench-launches", "3")
@@ -100,6 +100,29 @@ def test_what_happens_around_every_launch_is_one_row(
     results = read_run_record(pytester.path / "run.json").results
     assert [(r.case.name, r.case.conditions.around) for r in results] == [("ws2:@low", {"cooling": "low"})] * 2
     assert all(launch.remarks == ["the fans were set"] for r in results for launch in r.launches)
+
+
+ON_NODES = """
+    def body(rank):
+        rank.barrier()
+        rank.record("node", rank.node, better="exact", reduce="max")
+
+    def test_step(distbench):
+        distbench.run(body)
+"""
+
+
+@pytest.mark.spawn
+def test_a_site_is_one_file(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two relays on this host stand for two nodes; numbers come back through their streams."""
+    monkeypatch.setenv("NODES", "localhost,localhost")
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")
+    pytester.makeconftest(example('LAUNCHERS["nodes"]'))
+    pytester.makepyfile(test_it=ON_NODES)
+    result = pytester.runpytest_subprocess("--distbench-launcher=nodes", "--world-size=2")
+
+    result.stdout.re_match_lines([r"N  test_step\[ws2\]  node +1 "])
+    result.assert_outcomes(passed=1)
 
 
 @pytest.mark.spawn

@@ -36,11 +36,11 @@ def test_each_kind_says_under_which_launcher_its_baselines_are_stored(work: Work
 
 
 def test_only_ranks_go_by_the_row_of_their_launcher() -> None:
-    elsewhere = Hosting(hosts="many", local_lock=False, is_spaced=False, sets_threads=True)
+    elsewhere = Hosting(hosts="many", is_spaced=False, sets_threads=True)
     hosted = {kind: row.hosted_by(elsewhere) for kind, row in LAUNCH_KINDS.items()}
 
     assert hosted[Ranks] is elsewhere
-    assert all(hosted[kind].local_lock and hosted[kind].hosts == "one" for kind in (Command, Job, Pool))
+    assert all(hosted[kind].hosts == "one" for kind in (Command, Job, Pool))
     assert (hosted[Command].sets_threads, hosted[Job].sets_threads) == (False, True)
     assert isinstance(LAUNCHERS["warm"], Hosting)
 

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import selectors
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from support.plans import make_plan
 
-from pytest_distbench.launch.channel import ControlChannel
-from pytest_distbench.launch.contract import Exit
 from pytest_distbench.launch.diagnosis.fates import Ending
 from pytest_distbench.launch.outcome import Clock, make_record
+from pytest_distbench.launch.site.contract import Exit
+from pytest_distbench.launch.site.heard import Heard
 from pytest_distbench.read import stdout
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.plan import LaunchPlan
@@ -29,72 +27,65 @@ def plan(tmp_path: Path) -> LaunchPlan:
 
 
 @pytest.fixture
-def channel(plan: LaunchPlan) -> Iterator[ControlChannel]:
-    with selectors.DefaultSelector() as selector:
-        made = ControlChannel(plan.files, selector, processes=2)
-        yield made
-        made.close()
+def heard() -> Heard:
+    return Heard()
 
 
-def record(plan: LaunchPlan, channel: ControlChannel, *group_sizes: int, remarks: tuple[str, ...] = ()) -> LaunchRecord:
+def record(plan: LaunchPlan, heard: Heard, *group_sizes: int, remarks: tuple[str, ...] = ()) -> LaunchRecord:
     reports = {
-        rank: RankReport(
-            rank=rank, pid=1, outcome="passed", phase="body", phases={"begin": 1.0, "end": 2.0}, group_size=size
-        )
+        rank: RankReport(rank=rank, outcome="passed", phase="body", phases={"begin": 1.0, "end": 2.0}, group_size=size)
         for rank, size in enumerate(group_sizes)
     }
     ending = Ending(exit=Exit(codes={0: 0, 1: 0}), timed_out=False, ended_by_us=frozenset())
-    return make_record(
-        plan, reports, channel, ending, Clock(started_at=0.0, up_at=1.0, finished_at=3.0), remarks=remarks
-    )
+    return make_record(plan, reports, heard, ending, Clock(started_at=0.0, up_at=1.0, finished_at=3.0), remarks=remarks)
 
 
-def test_a_script_whose_ranks_never_met_has_done_nothing(plan: LaunchPlan, channel: ControlChannel) -> None:
+def test_a_script_whose_ranks_never_met_has_done_nothing(plan: LaunchPlan, heard: Heard) -> None:
     plan.files.log(0).write_text("Unable to locate 2 gpus. Exiting\n")
-    found = record(plan, channel, 0, 1)
+    found = record(plan, heard, 0, 1)
 
     assert found.outcome == "failed"
     assert found.reason.startswith("no rank joined a process group of 2")
     assert found.reason.endswith("the output of rank 0 ends with:\nUnable to locate 2 gpus. Exiting")
 
 
-def test_ranks_that_met_have_done_something(plan: LaunchPlan, channel: ControlChannel) -> None:
-    assert record(plan, channel, 2, 2).outcome == "passed"
+def test_ranks_that_met_have_done_something(plan: LaunchPlan, heard: Heard) -> None:
+    assert record(plan, heard, 2, 2).outcome == "passed"
 
 
-def test_a_script_may_say_that_it_needs_no_group(plan: LaunchPlan, channel: ControlChannel) -> None:
+def test_a_script_may_say_that_it_needs_no_group(plan: LaunchPlan, heard: Heard) -> None:
     meant = replace(plan, work=replace(SCRIPT, body=replace(SCRIPT.body, makes_group=False)))
 
-    assert record(meant, channel, 0, 0).outcome == "passed"
+    assert record(meant, heard, 0, 0).outcome == "passed"
 
 
-def test_one_rank_has_nobody_to_meet(plan: LaunchPlan, channel: ControlChannel) -> None:
-    assert record(replace(plan, world_size=1), channel, 0).outcome == "passed"
+def test_one_rank_has_nobody_to_meet(plan: LaunchPlan, heard: Heard) -> None:
+    assert record(replace(plan, world_size=1), heard, 0).outcome == "passed"
 
 
-def test_a_group_of_some_of_the_ranks_is_remarked(plan: LaunchPlan, channel: ControlChannel) -> None:
-    four = record(replace(plan, world_size=4), channel, 2, 2, 2, 2)
+def test_a_group_of_some_of_the_ranks_is_remarked(plan: LaunchPlan, heard: Heard) -> None:
+    four = record(replace(plan, world_size=4), heard, 2, 2, 2, 2)
 
     assert four.outcome == "passed"
     assert four.remarks == ["the largest process group had 2 of 4 ranks"]
 
 
-def test_a_number_that_is_not_there_fails_the_launch(plan: LaunchPlan, channel: ControlChannel) -> None:
-    found = record(replace(plan, read={"loss": stdout("loss (.*)")}), channel, 2, 2)
+def test_a_number_that_is_not_there_fails_the_launch(plan: LaunchPlan, heard: Heard) -> None:
+    found = record(replace(plan, read={"loss": stdout("loss (.*)")}), heard, 2, 2)
 
     assert found.outcome == "failed"
     assert found.reason == "the pattern 'loss (.*)' matches nothing in the output of rank 0, which is empty"
     assert found.measurements == []
 
 
-def test_what_is_remarked_is_kept(plan: LaunchPlan, channel: ControlChannel) -> None:
-    assert record(plan, channel, 2, 2, remarks=("left x", "")).remarks == ["left x"]
+def test_what_is_remarked_is_kept(plan: LaunchPlan, heard: Heard) -> None:
+    assert record(plan, heard, 2, 2, remarks=("left x", "")).remarks == ["left x"]
 
 
-def test_a_rank_that_did_not_go_is_said_whatever_the_outcome(plan: LaunchPlan, channel: ControlChannel) -> None:
+def test_a_rank_that_did_not_go_is_said_whatever_the_outcome(plan: LaunchPlan, heard: Heard) -> None:
     text = "rank 1 (pid 7) is still there 25 s after it was killed"
     clock = Clock(started_at=0.0, up_at=1.0, finished_at=3.0)
     ending = Ending(exit=Exit(codes={0: 3}), timed_out=False, ended_by_us=frozenset(), stuck={1: text})
-    failed = make_record(plan, {}, channel, ending, clock)
+    failed = make_record(plan, {}, heard, ending, clock)
 
     assert failed.reason.splitlines() == ["rank 0 exit code 3", text]

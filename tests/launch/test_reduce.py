@@ -19,7 +19,7 @@ def report(
     rank: int, *values: float, better: Better = "lower", reduce: Reduce = "max", series: bool = True
 ) -> RankReport:
     observation = Observation(name="m", unit="s", better=better, reduce=reduce, values=list(values), is_series=series)
-    return RankReport(rank=rank, pid=1, outcome="passed", phase="body", phases={}, observations=[observation])
+    return RankReport(rank=rank, outcome="passed", phase="body", phases={}, observations=[observation])
 
 
 def test_an_iteration_takes_as_long_as_its_slowest_rank() -> None:
@@ -65,7 +65,7 @@ def test_series_of_different_length_are_an_error() -> None:
 
 def fingerprinted(rank: int, *rows: Collective, entered: tuple[float, ...] = (), missing: str = "") -> RankReport:
     fingerprint = RankFingerprint(collectives=list(rows), entered=list(entered), missing=missing)
-    return RankReport(rank=rank, pid=1, outcome="passed", phase="body", phases={}, fingerprints={"m": fingerprint})
+    return RankReport(rank=rank, outcome="passed", phase="body", phases={}, fingerprints={"m": fingerprint})
 
 
 def test_equal_ranks_are_stored_once_and_others_apart() -> None:
@@ -91,7 +91,6 @@ def test_cpu_time_and_waits_are_summed_over_ranks() -> None:
     reports = [
         RankReport(
             rank=rank,
-            pid=1,
             outcome="passed",
             phase="body",
             phases={},
@@ -120,7 +119,7 @@ def test_ranks_that_disagree_about_a_bound_are_an_error() -> None:
         observation = Observation(
             name="loss", unit="", better="info", reduce="mean", values=[1.0], is_series=False, bounds=[bound]
         )
-        return RankReport(rank=rank, pid=1, outcome="passed", phase="body", phases={}, observations=[observation])
+        return RankReport(rank=rank, outcome="passed", phase="body", phases={}, observations=[observation])
 
     assert merge([report(1)])[0].bounds == [Bound(side="most", value=1.0, where="rank.record at a.py:1")]
     with pytest.raises(RecordingError, match=r"ranks disagree about .* or bounds"):

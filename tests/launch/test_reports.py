@@ -14,7 +14,7 @@ from support.plans import make_plan
 from pytest_distbench.launch.reports import read_reports
 from pytest_distbench.records.rank import RankReport
 
-REPORT = RankReport(rank=0, pid=1, outcome="passed", phase="body", phases={"begin": 1.0})
+REPORT = RankReport(rank=0, outcome="passed", phase="body", phases={"begin": 1.0})
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from support.documents import accepted, texts
 from support.projects import EXIT_USAGE, TEST, Project, run, stored
 
-from pytest_distbench.machine import hardware
+from pytest_distbench.machine import hardware, locks
+from pytest_distbench.machine.locks import alone_on_this_host
 from pytest_distbench.plugin.settings import parse_world_sizes
 
 
@@ -138,4 +139,36 @@ def test_a_list_of_backends_with_an_unknown_one_is_a_usage_error(project: Projec
     result = run(project(TEST), f"--distbench-backend={given}")
 
     result.stderr.fnmatch_lines(["*--distbench-backend (ini: distbench_backend): unknown backend *; known are gloo, *"])
+    assert result.ret == EXIT_USAGE
+
+
+MANY_HOSTS = """
+    from pytest_distbench.launch.launchers import LAUNCHERS, LauncherKind
+    from pytest_distbench.testing import StandInLauncher
+
+    LAUNCHERS["far"] = LauncherKind(help="", make=lambda setup: StandInLauncher(setup.session), hosts="many")
+"""
+
+
+def test_ranks_of_other_hosts_need_no_gpu_and_no_core_of_this_one_and_wait_for_nobody_here(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(locks, "WAIT_S", 0.0)
+    made = project(TEST)
+    made.makeconftest(MANY_HOSTS)
+    with alone_on_this_host(on_wait=lambda told: None):
+        result = run(made, "--distbench-launcher=far", "--gpu", "--world-size=100000", "--collect-only")
+        measured = run(made, "--distbench-launcher=far", "--gpu", "--world-size=3", "--distbench-missing=warn")
+
+    result.assert_outcomes()
+    assert (result.ret, measured.ret) == (0, 0)
+    measured.assert_outcomes(passed=1)
+
+
+def test_a_rank_of_another_host_cannot_have_the_terminal(project: Project) -> None:
+    made = project(TEST)
+    made.makeconftest(MANY_HOSTS)
+    result = run(made, "--distbench-launcher=far", "--distbench-attach=0")
+
+    result.stderr.fnmatch_lines(["*distbench-attach*launcher far the ranks live on other hosts*launcher warm"])
     assert result.ret == EXIT_USAGE

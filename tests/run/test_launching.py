@@ -33,7 +33,7 @@ class Recorder(StandInLauncher):
         return super().start(plan)
 
 LAUNCHERS["recorder"] = LauncherKind(
-    help="", make=lambda setup: Recorder(setup.session), local_lock=False, sets_threads=True, variables={"MINE": "1"}
+    help="", make=lambda setup: Recorder(setup.session), sets_threads=True, variables={"MINE": "1"}
 )
 """
 

@@ -79,7 +79,7 @@ class Opened:
 def session() -> Session:
     settings = SimpleNamespace(gpus=Gpus(), max_message_bytes=None)
     launching: Any = SimpleNamespace(
-        settings=settings, on_progress=None, on_wait=None, hosting=lambda work: Hosting(local_lock=False)
+        settings=settings, on_progress=None, on_wait=None, hosting=lambda work: Hosting(hosts="none")
     )
     made = Session(launching)
     made.__dict__["hardware"] = environment("cpu-x")

@@ -13,7 +13,7 @@ import pytest
 
 from pytest_distbench.launch import processes
 from pytest_distbench.launch.contract import Launcher
-from pytest_distbench.launch.launchers import LAUNCHERS, LOOPBACK
+from pytest_distbench.launch.launchers import LAUNCHERS
 from pytest_distbench.launch.supervise import supervise
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.launch_files import LaunchFiles
@@ -63,7 +63,7 @@ class Launch:
             plan = {"devices": list(range(world_size)), **plan}
         directory = self.directory / f"launch-{uuid.uuid4().hex[:6]}"
         directory.mkdir(mode=0o700)
-        environment = {**os.environ, "OMP_NUM_THREADS": "1", **LOOPBACK}
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", **LAUNCHERS[self.launcher.name].variables}
         record = supervise(
             self.launcher,
             LaunchPlan(

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from pytest_distbench.records.plan import LaunchPlan
 from pytest_distbench.records.work import BodyReference, Ranks
 from pytest_distbench.worker.context import RankContext
+from pytest_distbench.worker.line import NoLine
 
 ENVIRONMENT = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "GROUP_RANK": "0"}
 
 
-class Line:
+class Line(NoLine):
     """Takes the place of the control line, and keeps what was shown."""
 
     def __init__(self) -> None:
@@ -18,19 +21,21 @@ class Line:
     def progress(self, text: str) -> None:
         self.shown.append(text)
 
-    def take_turn(self) -> None:
-        """It is always this group's."""
-
 
 def make_rank(
-    line: Line | None = None, *, device: str = "cpu", stands_for: int | None = None, **plan: object
+    line: Line | None = None,
+    *,
+    device: str = "cpu",
+    devices: Sequence[int] = (0,),
+    stands_for: int | None = None,
+    **plan: object,
 ) -> RankContext:
     made = LaunchPlan(
         index=0,
         world_size=1,
         backend="fake",
         device=device,  # type: ignore[arg-type]
-        devices=[0],
+        devices=list(devices),
         work=Ranks(body=BodyReference(file="", function="body"), stands_for=stands_for),
         timeout_s=60.0,
         directory="",
@@ -39,4 +44,4 @@ def make_rank(
         variables={},
         **plan,  # type: ignore[arg-type]
     )
-    return RankContext(made, line or Line(), ENVIRONMENT)  # type: ignore[arg-type]
+    return RankContext(made, line or Line(), ENVIRONMENT)

@@ -70,9 +70,7 @@ def check_stored(rank: RankContext) -> None:
     reports = [
         msgspec.json.decode(
             msgspec.json.encode(
-                RankReport(
-                    rank=r, pid=1, outcome="passed", phase="body", phases={}, observations=rank.notebook.observations
-                )
+                RankReport(rank=r, outcome="passed", phase="body", phases={}, observations=rank.notebook.observations)
             ),
             type=RankReport,
         )
@@ -274,3 +272,8 @@ def test_a_bound_has_the_unit_of_its_number_and_the_line_of_the_body() -> None:
 def test_a_bound_that_cannot_be_is_refused(bounds: dict[str, Any], message: str) -> None:
     with pytest.raises(RecordingError, match=message):
         make_rank().record("step", 0.02, unit="s", **bounds)
+
+
+def test_on_a_host_whose_gpus_nobody_has_seen_a_rank_takes_that_of_its_place_there() -> None:
+    assert make_rank(device="cuda", devices=[3]).device == torch.device("cuda", 3)
+    assert make_rank(device="cuda", devices=[]).device == torch.device("cuda", 0)

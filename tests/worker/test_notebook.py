@@ -78,7 +78,7 @@ def test_what_no_rule_for_trainings_could_judge_is_refused(
 def test_a_large_integer_keeps_all_its_digits_on_the_way(value: Any) -> None:
     notebook = Notebook()
     notebook.note("checksum", value, unit="", better="exact", reduce=None, at={})
-    report = RankReport(rank=0, pid=1, outcome="passed", phase="body", phases={}, observations=notebook.observations)
+    report = RankReport(rank=0, outcome="passed", phase="body", phases={}, observations=notebook.observations)
     [measurement] = merge([msgspec.json.decode(msgspec.json.encode(report), type=RankReport)])
 
     assert measurement.value == int(value)

@@ -152,9 +152,7 @@ def test_a_phase_that_outlives_its_loop_is_an_error(rank: RankContext) -> None:
 def test_a_launchs_value_is_the_fast_side_of_the_iterations_that_entered_it() -> None:
     notebook = Notebook()
     notebook.note("phase/step/save", [0.0, 4.0, 0.0, 2.0], unit="s", better="info", reduce="max", at={})
-    report = RankReport(
-        rank=0, pid=1, outcome="passed", phase="body", phases={}, observations=list(notebook.observations)
-    )
+    report = RankReport(rank=0, outcome="passed", phase="body", phases={}, observations=list(notebook.observations))
     [measurement] = merge([report])
 
     assert measurement.value == 2.5

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pytest_distbench.commands.doctor.finding import Finding
 from pytest_distbench.errors import ConfigurationError
 from pytest_distbench.installation import __version__
-from pytest_distbench.launch.diagnosis.evidence import py_spy
+from pytest_distbench.launch.site.evidence import py_spy
 from pytest_distbench.machine import hardware
 from pytest_distbench.releases import TESTED, check_torch, lacking, nearest, release_of, text, untested
 

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
 
 from pytest_distbench.launch import processes
-from pytest_distbench.launch.channel import ControlChannel
-from pytest_distbench.launch.contract import Exit
 from pytest_distbench.launch.diagnosis.blame import find_missing, has_waited_in_vain, is_follower
 from pytest_distbench.launch.diagnosis.flight import Entered, read_entered
 from pytest_distbench.launch.diagnosis.stacks import is_in_own_code, trim, waits_at
 from pytest_distbench.launch.diagnosis.watchdog import Abort, read_abort
 from pytest_distbench.launch.logs import TAIL_LINES, tail
+from pytest_distbench.launch.site.contract import Clocks, Exit
+from pytest_distbench.launch.site.heard import Heard
 from pytest_distbench.records.launch_files import LaunchFiles
 from pytest_distbench.records.plan import LaunchPlan
 from pytest_distbench.records.rank import HUNG, ErrorReport, Phase, RankFate, RankReport
@@ -35,7 +35,8 @@ class Ending:
         ended_by_us: ranks that were alive when the launch was ended by force.
         left: those among them that had closed their connection to pytest before.
         stuck: those that are still there, with what is to be said of each.
-        oom_kills: processes the kernel's out-of-memory killer ended on this host meanwhile.
+        oom_kills: rank -> processes the kernel's out-of-memory killer ended on its host meanwhile.
+        clocks: how well moments of ranks can be compared.
     """
 
     exit: Exit
@@ -43,27 +44,42 @@ class Ending:
     ended_by_us: frozenset[int]
     left: frozenset[int] = frozenset()
     stuck: Mapping[int, str] = field(default_factory=dict)
-    oom_kills: int = 0
+    oom_kills: Mapping[int, int] = field(default_factory=dict)
+    clocks: Clocks = field(default_factory=Clocks)
 
 
-def tell_fates(
-    plan: LaunchPlan, reports: Mapping[int, RankReport], channel: ControlChannel, ending: Ending
-) -> list[RankFate]:
+def tell_fates(plan: LaunchPlan, reports: Mapping[int, RankReport], heard: Heard, ending: Ending) -> list[RankFate]:
     """One fate per rank, the root cause first: by time, known victims last."""
     aborts = _aborts(plan, reports, ending)
     hung = _hung(reports, ending, aborts)
-    fates = [_fate(plan, rank, reports.get(rank), channel, ending, hung, aborts) for rank in range(plan.processes)]
+    fates = [_fate(plan, rank, reports.get(rank), heard, ending, hung, aborts) for rank in range(plan.processes)]
     failed = [f for f in fates if f.outcome == "failed"]
     if failed and all(f.is_victim for f in failed) and not ending.exit.died and not aborts:
-        fates = [_fate_of_terminated(f) if f.rank == _first_terminated(channel, ending) else f for f in fates]
+        fates = [_fate_of_terminated(f) if f.rank == _first_terminated(heard, ending) else f for f in fates]
     missing = {f.rank for f in find_missing([f for f in fates if f.is_hung])}
-    return sorted(fates, key=lambda f: _precedence(f, channel, is_missing=f.rank in missing))
+    return _with_doubts(sorted(fates, key=lambda f: _precedence(f, heard, is_missing=f.rank in missing)), heard, ending)
 
 
-def _first_terminated(channel: ControlChannel, ending: Ending) -> int | None:
+def _with_doubts(fates: Sequence[RankFate], heard: Heard, ending: Ending) -> list[RankFate]:
+    """What clocks of two hosts cannot order is not ordered: who may have failed first is told by its rank."""
+    first, *rest = fates
+    if first.outcome != "failed" or first.is_victim or first.is_hung:
+        return [*fates]
+    doubts = {
+        f.rank: doubt_s
+        for f in rest
+        if f.outcome == "failed" and not f.is_victim and not f.is_hung
+        if abs(_moment(f, heard) - _moment(first, heard)) < (doubt_s := ending.clocks.doubt_s(first.rank, f.rank))
+    }
+    told, *beside = sorted([first, *(f for f in rest if f.rank in doubts)], key=lambda f: f.rank)
+    unordered = [replace(f, doubt_s=max(doubts.values())) for f in beside]
+    return [told, *unordered, *(f for f in rest if f.rank not in doubts)]
+
+
+def _first_terminated(heard: Heard, ending: Ending) -> int | None:
     """With nobody else to blame, the rank that SIGTERM ended first: the agent sends it only after another has died."""
     ended = [r for r, code in ending.exit.codes.items() if code == -signal.SIGTERM and r not in ending.ended_by_us]
-    return min(ended, key=lambda rank: channel.closed_at.get(rank, float("inf")), default=None)
+    return min(ended, key=lambda rank: heard.closed_at.get(rank, float("inf")), default=None)
 
 
 def _fate_of_terminated(fate: RankFate) -> RankFate:
@@ -106,7 +122,7 @@ def _fate(
     plan: LaunchPlan,
     rank: int,
     report: RankReport | None,
-    channel: ControlChannel,
+    heard: Heard,
     ending: Ending,
     hung: frozenset[int],
     aborts: Mapping[int, Abort],
@@ -119,17 +135,17 @@ def _fate(
     is_stopped = rank in ending.ended_by_us or code == -signal.SIGTERM
     if report is not None and rank not in hung and (is_stopped or code in (None, 0)):
         return RankFate(rank=rank, outcome="passed", phase=report.phase, how="passed")
-    how, is_victim = (HUNG, False) if rank in hung else _how(rank, channel, ending, is_stopped=is_stopped)
+    how, is_victim = (HUNG, False) if rank in hung else _how(rank, heard, ending, is_stopped=is_stopped)
     fate = RankFate(
         rank=rank,
         outcome="failed",
-        phase=msgspec.convert(channel.last_phase(rank), Phase),
+        phase=msgspec.convert(heard.last_phase(rank), Phase),
         how=how,
         is_victim=is_victim,
         log_tail=tail(files.log(rank)),
     )
     if abort is not None:
-        fate = _fate_of_aborted(fate, abort, channel)
+        fate = _fate_of_aborted(fate, abort, heard)
     if rank not in hung and not fate.is_victim:
         return fate
     stacks = tail(files.stacks(rank), _STACKS_LINES)
@@ -145,7 +161,7 @@ def _fate(
     )
 
 
-def _fate_of_aborted(fate: RankFate, abort: Abort, channel: ControlChannel) -> RankFate:
+def _fate_of_aborted(fate: RankFate, abort: Abort, heard: Heard) -> RankFate:
     """What NCCL's watchdog says is taken for an error of torch's, which it would be if it were raised."""
     return replace(
         fate,
@@ -154,7 +170,7 @@ def _fate_of_aborted(fate: RankFate, abort: Abort, channel: ControlChannel) -> R
             kind="DistBackendError",
             message=abort.text,
             traceback=abort.text,
-            raised_at=channel.closed_at.get(fate.rank, max(channel.closed_at.values(), default=0.0)),
+            raised_at=heard.closed_at.get(fate.rank, max(heard.closed_at.values(), default=0.0)),
             torch_errors=[f"DistBackendError: {abort.text}"],
             began_in_torch=True,
         ),
@@ -163,22 +179,22 @@ def _fate_of_aborted(fate: RankFate, abort: Abort, channel: ControlChannel) -> R
     )
 
 
-def _how(rank: int, channel: ControlChannel, ending: Ending, *, is_stopped: bool) -> tuple[str, bool]:
+def _how(rank: int, heard: Heard, ending: Ending, *, is_stopped: bool) -> tuple[str, bool]:
     """How a rank ended that left no report, and whether that followed from another's end."""
     code = ending.exit.codes.get(rank)
     if ending.exit.died:
         return "ended with the launcher", True
-    if said := channel.said(rank):
+    if said := heard.said(rank):
         return f"failed: {said}", False
     if rank in ending.left:
         return "left its connection to pytest and went on, as another program?", False
     if is_stopped:
-        return "was waiting" if channel.last_phase(rank) != "start" else "was starting", True
+        return "was waiting" if heard.last_phase(rank) != "start" else "was starting", True
     if code is not None:
-        return _describe(code, ending.oom_kills), False
+        return _describe(code, ending.oom_kills.get(rank, 0)), False
     if rank in ending.stuck:
         return "ended, and is still in the kernel", False
-    return "ended without a report" if rank in channel.closed_at else "never started", False
+    return "ended without a report" if rank in heard.closed_at else "never started", False
 
 
 def _collective(found: Entered | None) -> dict[str, Any]:
@@ -213,12 +229,15 @@ def _fate_as_reported(report: RankReport, files: LaunchFiles, *, beside_hung: bo
     )
 
 
-def _precedence(fate: RankFate, channel: ControlChannel, *, is_missing: bool) -> tuple[object, ...]:
+def _precedence(fate: RankFate, heard: Heard, *, is_missing: bool) -> tuple[object, ...]:
     """Culprits before victims, a hang before those that waited for it, the missing rank before the waiting ones."""
-    # One that died without a word did so before its connection closed.
-    moment = fate.error.raised_at if fate.error else channel.closed_at.get(fate.rank, float("inf"))
     waits = fate.is_hung and not is_missing
-    return (fate.outcome != "failed", fate.is_victim, waits, moment, fate.rank)
+    return (fate.outcome != "failed", fate.is_victim, waits, _moment(fate, heard), fate.rank)
+
+
+def _moment(fate: RankFate, heard: Heard) -> float:
+    """When it failed. One that died without a word did so before its line closed."""
+    return fate.error.raised_at if fate.error else heard.closed_at.get(fate.rank, float("inf"))
 
 
 def _describe(code: int, oom_kills: int) -> str:

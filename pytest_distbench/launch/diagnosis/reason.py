@@ -9,6 +9,7 @@ from typing import Literal
 from pytest_distbench.launch.diagnosis import texts
 from pytest_distbench.launch.diagnosis.blame import find_missing, is_deadlock, waits_in_a_circle
 from pytest_distbench.records.rank import ErrorReport, Outcome, RankFate
+from pytest_distbench.units import format_seconds
 
 _UNRECORDED = re.compile(r'/torch/distributed/.*", line \d+, in (send|recv|monitored_barrier)$', re.MULTILINE)
 """What torch's flight recorder does not know, in a traceback."""
@@ -37,7 +38,16 @@ def merge_outcomes(fates: list[RankFate], *, after_s: float) -> tuple[Outcome, s
     if is_deadlock(fates):
         return "failed", _tell_deadlock(failed, [f for f in fates if f.outcome == "passed"])
     first = failed[0]
-    return "failed", f"rank {first.rank} {first.how}" + (f": {_tell_error(first.error)}" if first.error else "")
+    reason = f"rank {first.rank} {first.how}" + (f": {_tell_error(first.error)}" if first.error else "")
+    return "failed", reason + _tell_doubt([f for f in failed if f.doubt_s])
+
+
+def _tell_doubt(beside: Sequence[RankFate]) -> str:
+    """Who may have failed before the rank that is told first, in a line of its own; empty: nobody."""
+    if not beside:
+        return ""
+    within = format_seconds(max(f.doubt_s for f in beside))
+    return f"\n{_numbers(beside)} failed within {within} of it: the clocks of their hosts do not tell who was first"
 
 
 def _tell_error(error: ErrorReport) -> str:

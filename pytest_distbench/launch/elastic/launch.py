@@ -126,7 +126,7 @@ def last_reports(reports: Mapping[int, RankReport], lines: Sequence[Line], *, ra
     """
     last = max((line.generation for line in lines if isinstance(line, Finished)), default=0)
     size = max((line.world_size for line in lines if isinstance(line, Joined) and line.generation == last), default=0)
-    found = {rank: RankReport(rank=rank, pid=0, outcome="passed", phase="body", phases={}) for rank in range(ranks)}
+    found = {rank: RankReport(rank=rank, outcome="passed", phase="body", phases={}) for rank in range(ranks)}
     for rank, report in reports.items():
         if rank < size and report.outcome != "passed":
             raise RecordingError(f"rank {rank}: {report.reason}")

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import selectors
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
@@ -12,11 +10,11 @@ import pytest
 from support.nccl_texts import LATE, TEXTS, watchdog_log
 from support.plans import make_plan
 
-from pytest_distbench.launch.channel import ControlChannel
-from pytest_distbench.launch.contract import Exit
 from pytest_distbench.launch.diagnosis.blame import is_hang
 from pytest_distbench.launch.diagnosis.fates import Ending, tell_fates
 from pytest_distbench.launch.diagnosis.reason import merge_outcomes
+from pytest_distbench.launch.site.contract import Clocks, Exit
+from pytest_distbench.launch.site.heard import Heard
 from pytest_distbench.records.plan import LaunchPlan
 from pytest_distbench.records.rank import ErrorReport, Phase, RankReport
 from pytest_distbench.records.record import replace
@@ -32,15 +30,12 @@ def plan(tmp_path: Path) -> LaunchPlan:
 
 
 @pytest.fixture
-def channel(plan: LaunchPlan) -> Iterator[ControlChannel]:
-    with selectors.DefaultSelector() as selector:
-        made = ControlChannel(plan.files, selector, processes=2)
-        yield made
-        made.close()
+def heard() -> Heard:
+    return Heard()
 
 
-def say(channel: ControlChannel, rank: int, kind: EventKind, text: str = "") -> None:
-    channel.events.append(RankEvent(kind=kind, rank=rank, pid=1, at=0.0, text=text))
+def say(heard: Heard, rank: int, kind: EventKind, text: str = "") -> None:
+    heard.events.append(RankEvent(kind=kind, rank=rank, at=0.0, text=text))
 
 
 def ended(codes: dict[int, int] | None = None, *, by_us: set[int] = frozenset(), **rest: object) -> Ending:  # type: ignore[assignment]
@@ -48,7 +43,7 @@ def ended(codes: dict[int, int] | None = None, *, by_us: set[int] = frozenset(),
 
 
 def passed(rank: int) -> RankReport:
-    return RankReport(rank=rank, pid=1, outcome="passed", phase="body", phases={})
+    return RankReport(rank=rank, outcome="passed", phase="body", phases={})
 
 
 def raised(rank: int, *, at: float = 1.0, torch: str = "", phase: Phase = "body") -> RankReport:
@@ -60,30 +55,50 @@ def raised(rank: int, *, at: float = 1.0, torch: str = "", phase: Phase = "body"
         torch_errors=[torch] if torch else [],
         began_in_torch=bool(torch),
     )
-    return RankReport(rank=rank, pid=1, outcome="failed", phase=phase, phases={}, error=error)
+    return RankReport(rank=rank, outcome="failed", phase=phase, phases={}, error=error)
 
 
 def reports(*given: RankReport) -> dict[int, RankReport]:
     return {report.rank: report for report in given}
 
 
-def test_a_rank_that_reported_so_has_passed(plan: LaunchPlan, channel: ControlChannel) -> None:
-    fates = tell_fates(plan, reports(passed(0), passed(1)), channel, ended({0: 0, 1: 0}))
+def test_a_rank_that_reported_so_has_passed(plan: LaunchPlan, heard: Heard) -> None:
+    fates = tell_fates(plan, reports(passed(0), passed(1)), heard, ended({0: 0, 1: 0}))
 
     assert [(f.rank, f.outcome, f.how) for f in fates] == [(0, "passed", "passed"), (1, "passed", "passed")]
 
 
-def test_of_two_errors_the_first_one_comes_first(plan: LaunchPlan, channel: ControlChannel) -> None:
-    fates = tell_fates(plan, reports(raised(0, at=2.0), raised(1, at=1.0)), channel, ended())
+def test_of_two_errors_the_first_one_comes_first(plan: LaunchPlan, heard: Heard) -> None:
+    fates = tell_fates(plan, reports(raised(0, at=2.0), raised(1, at=1.0)), heard, ended())
 
     assert [(f.rank, f.how) for f in fates] == [(1, "raised RuntimeError"), (0, "raised RuntimeError")]
 
 
-def test_a_rank_whose_peer_is_gone_is_a_victim_although_it_said_so_first(
-    plan: LaunchPlan, channel: ControlChannel
+TWO_HOSTS = Clocks(hosts={0: "a", 1: "b"}, errors_s={"a": 0.0005, "b": 0.0002})
+
+
+def test_what_the_clocks_of_two_hosts_cannot_order_is_told_by_rank_and_said_to_be_in_doubt(
+    plan: LaunchPlan, heard: Heard
 ) -> None:
-    channel.closed_at[1] = 5.0
-    fates = tell_fates(plan, reports(raised(0, at=1.0, torch=GONE)), channel, ended({1: -signal.SIGKILL}))
+    fates = tell_fates(plan, reports(raised(0, at=1.0006), raised(1, at=1.0)), heard, ended(clocks=TWO_HOSTS))
+
+    assert [f.rank for f in fates] == [0, 1]
+    assert merge_outcomes(fates, after_s=1.0)[1].splitlines() == [
+        "rank 0 raised RuntimeError: x",
+        "rank 1 failed within 700 us of it: the clocks of their hosts do not tell who was first",
+    ]
+
+
+def test_what_they_can_order_is_ordered(plan: LaunchPlan, heard: Heard) -> None:
+    fates = tell_fates(plan, reports(raised(0, at=1.001), raised(1, at=1.0)), heard, ended(clocks=TWO_HOSTS))
+
+    assert [(f.rank, f.doubt_s) for f in fates] == [(1, 0.0), (0, 0.0)]
+    assert merge_outcomes(fates, after_s=1.0)[1] == "rank 1 raised RuntimeError: x"
+
+
+def test_a_rank_whose_peer_is_gone_is_a_victim_although_it_said_so_first(plan: LaunchPlan, heard: Heard) -> None:
+    heard.closed_at[1] = 5.0
+    fates = tell_fates(plan, reports(raised(0, at=1.0, torch=GONE)), heard, ended({1: -signal.SIGKILL}))
 
     assert [(f.rank, f.how, f.is_victim) for f in fates] == [
         (1, "killed by SIGKILL", False),
@@ -91,17 +106,16 @@ def test_a_rank_whose_peer_is_gone_is_a_victim_although_it_said_so_first(
     ]
 
 
-def test_the_same_words_in_a_users_exception_make_no_victim(plan: LaunchPlan, channel: ControlChannel) -> None:
+def test_the_same_words_in_a_users_exception_make_no_victim(plan: LaunchPlan, heard: Heard) -> None:
     report = RankReport(
         rank=0,
-        pid=1,
         outcome="failed",
         phase="body",
         phases={},
         error=ErrorReport(kind="ValueError", message=GONE, traceback=GONE, raised_at=1.0),
     )
 
-    assert not tell_fates(plan, reports(report, passed(1)), channel, ended())[0].is_victim
+    assert not tell_fates(plan, reports(report, passed(1)), heard, ended())[0].is_victim
 
 
 @pytest.mark.parametrize(
@@ -113,63 +127,61 @@ def test_the_same_words_in_a_users_exception_make_no_victim(plan: LaunchPlan, ch
     ],
 )
 def test_a_rank_without_a_report_ended_as_its_parent_saw_it(
-    plan: LaunchPlan, channel: ControlChannel, code: int, oom_kills: int, how: str
+    plan: LaunchPlan, heard: Heard, code: int, oom_kills: int, how: str
 ) -> None:
-    fates = tell_fates(plan, reports(passed(0)), channel, ended({1: code}, oom_kills=oom_kills))
+    fates = tell_fates(plan, reports(passed(0)), heard, ended({1: code}, oom_kills={1: oom_kills}))
 
     assert (fates[0].rank, fates[0].how, fates[0].is_victim) == (1, how, False)
 
 
-def test_one_that_only_closed_its_line_ended_without_a_report(plan: LaunchPlan, channel: ControlChannel) -> None:
-    channel.closed_at[1] = 1.0
+def test_one_that_only_closed_its_line_ended_without_a_report(plan: LaunchPlan, heard: Heard) -> None:
+    heard.closed_at[1] = 1.0
 
-    assert tell_fates(plan, reports(passed(0)), channel, ended())[0].how == "ended without a report"
-
-
-def test_one_that_never_came_never_started(plan: LaunchPlan, channel: ControlChannel) -> None:
-    assert tell_fates(plan, reports(passed(0)), channel, ended())[0].how == "never started"
+    assert tell_fates(plan, reports(passed(0)), heard, ended())[0].how == "ended without a report"
 
 
-def test_one_that_could_not_write_its_report_said_why(plan: LaunchPlan, channel: ControlChannel) -> None:
-    say(channel, 1, "failed", "cannot write its report: disk full")
-    fate = tell_fates(plan, reports(passed(0)), channel, ended(by_us={1}))[0]
+def test_one_that_never_came_never_started(plan: LaunchPlan, heard: Heard) -> None:
+    assert tell_fates(plan, reports(passed(0)), heard, ended())[0].how == "never started"
+
+
+def test_one_that_could_not_write_its_report_said_why(plan: LaunchPlan, heard: Heard) -> None:
+    say(heard, 1, "failed", "cannot write its report: disk full")
+    fate = tell_fates(plan, reports(passed(0)), heard, ended(by_us={1}))[0]
 
     assert (fate.how, fate.is_victim) == ("failed: cannot write its report: disk full", False)
 
 
-def test_one_that_hung_up_and_went_on_is_told_so(plan: LaunchPlan, channel: ControlChannel) -> None:
-    fate = tell_fates(plan, reports(passed(0)), channel, ended(by_us={1}, left=frozenset({1})))[0]
+def test_one_that_hung_up_and_went_on_is_told_so(plan: LaunchPlan, heard: Heard) -> None:
+    fate = tell_fates(plan, reports(passed(0)), heard, ended(by_us={1}, left=frozenset({1})))[0]
 
     assert fate.how == "left its connection to pytest and went on, as another program?"
 
 
-def test_one_that_the_kernel_still_keeps_is_told_so(plan: LaunchPlan, channel: ControlChannel) -> None:
-    channel.closed_at[1] = 1.0
-    fate = tell_fates(plan, reports(passed(0)), channel, ended(stuck={1: "rank 1 (pid 7) is still there"}))[0]
+def test_one_that_the_kernel_still_keeps_is_told_so(plan: LaunchPlan, heard: Heard) -> None:
+    heard.closed_at[1] = 1.0
+    fate = tell_fates(plan, reports(passed(0)), heard, ended(stuck={1: "rank 1 (pid 7) is still there"}))[0]
 
     assert (fate.how, fate.is_victim) == ("ended, and is still in the kernel", False)
 
 
-def test_a_silent_rank_hung_at_the_time_out_and_its_stacks_are_shown(plan: LaunchPlan, channel: ControlChannel) -> None:
-    say(channel, 1, "phase", "body")
+def test_a_silent_rank_hung_at_the_time_out_and_its_stacks_are_shown(plan: LaunchPlan, heard: Heard) -> None:
+    say(heard, 1, "phase", "body")
     plan.files.stacks(1).write_text('Current thread 0x1 (most recent call first):\n  File "/me/a.py", line 7 in f\n')
-    fate = tell_fates(plan, reports(passed(0)), channel, ended(by_us={1}, timed_out=True))[0]
+    fate = tell_fates(plan, reports(passed(0)), heard, ended(by_us={1}, timed_out=True))[0]
 
     assert (fate.is_hung, fate.is_victim, fate.phase) == (True, False, "body")
     assert (fate.waits_at, fate.is_elsewhere) == ("a.py:7 in f", True)
 
 
-def test_before_the_time_out_a_silent_rank_hung_if_others_gave_up_waiting(
-    plan: LaunchPlan, channel: ControlChannel
-) -> None:
-    fates = tell_fates(plan, reports(raised(0, torch=WAITED)), channel, ended(by_us={0, 1}))
+def test_before_the_time_out_a_silent_rank_hung_if_others_gave_up_waiting(plan: LaunchPlan, heard: Heard) -> None:
+    fates = tell_fates(plan, reports(raised(0, torch=WAITED)), heard, ended(by_us={0, 1}))
 
     assert [(f.rank, f.is_hung, f.is_victim) for f in fates] == [(1, True, False), (0, False, True)]
 
 
-def test_a_rank_that_was_at_work_when_another_failed_is_a_victim(plan: LaunchPlan, channel: ControlChannel) -> None:
-    say(channel, 1, "phase", "body")
-    fates = tell_fates(plan, reports(raised(0)), channel, ended(by_us={1}))
+def test_a_rank_that_was_at_work_when_another_failed_is_a_victim(plan: LaunchPlan, heard: Heard) -> None:
+    say(heard, 1, "phase", "body")
+    fates = tell_fates(plan, reports(raised(0)), heard, ended(by_us={1}))
 
     assert [(f.rank, f.how, f.is_victim) for f in fates] == [
         (0, "raised RuntimeError", False),
@@ -177,26 +189,24 @@ def test_a_rank_that_was_at_work_when_another_failed_is_a_victim(plan: LaunchPla
     ]
 
 
-def test_when_the_launcher_died_its_ranks_are_not_to_blame(plan: LaunchPlan, channel: ControlChannel) -> None:
-    fates = tell_fates(plan, {}, channel, Ending(exit=Exit(died=True), timed_out=False, ended_by_us=frozenset()))
+def test_when_the_launcher_died_its_ranks_are_not_to_blame(plan: LaunchPlan, heard: Heard) -> None:
+    fates = tell_fates(plan, {}, heard, Ending(exit=Exit(died=True), timed_out=False, ended_by_us=frozenset()))
 
     assert [(f.how, f.is_victim) for f in fates] == [("ended with the launcher", True)] * 2
 
 
-def test_with_nobody_else_to_blame_the_first_that_sigterm_ended_was_killed(
-    plan: LaunchPlan, channel: ControlChannel
-) -> None:
+def test_with_nobody_else_to_blame_the_first_that_sigterm_ended_was_killed(plan: LaunchPlan, heard: Heard) -> None:
     """The agent sends SIGTERM only after another rank has died: one came from elsewhere."""
-    channel.closed_at.update({0: 2.0, 1: 1.0})
-    fates = tell_fates(plan, {}, channel, ended({0: -signal.SIGTERM, 1: -signal.SIGTERM}))
+    heard.closed_at.update({0: 2.0, 1: 1.0})
+    fates = tell_fates(plan, {}, heard, ended({0: -signal.SIGTERM, 1: -signal.SIGTERM}))
 
     assert [(f.rank, f.how, f.is_victim) for f in fates] == [(1, "killed by SIGTERM", False), (0, "was starting", True)]
 
 
-def test_a_log_that_ends_with_the_traceback_shows_it_once(plan: LaunchPlan, channel: ControlChannel) -> None:
+def test_a_log_that_ends_with_the_traceback_shows_it_once(plan: LaunchPlan, heard: Heard) -> None:
     plan.files.log(0).write_text("before\nRuntimeError: x\n")
 
-    assert tell_fates(plan, reports(raised(0), passed(1)), channel, ended())[0].log_tail == "before"
+    assert tell_fates(plan, reports(raised(0), passed(1)), heard, ended())[0].log_tail == "before"
 
 
 IN_OWN_CODE = (
@@ -206,8 +216,8 @@ IN_OWN_CODE = (
 )
 
 
-def reason(plan: LaunchPlan, told: dict[int, RankReport], channel: ControlChannel, ending: Ending) -> str:
-    fates = tell_fates(plan, told, channel, ending)
+def reason(plan: LaunchPlan, told: dict[int, RankReport], heard: Heard, ending: Ending) -> str:
+    fates = tell_fates(plan, told, heard, ending)
     return f"rank {fates[0].rank} first; {merge_outcomes(fates, after_s=70)[1]}"
 
 
@@ -220,14 +230,14 @@ def reason(plan: LaunchPlan, told: dict[int, RankReport], channel: ControlChanne
     ids=["ended by the elastic agent", "ended by us"],
 )
 def test_who_did_not_come_is_to_blame_when_nccls_watchdog_ends_the_rank_that_waited(
-    plan: LaunchPlan, channel: ControlChannel, ending: Ending
+    plan: LaunchPlan, heard: Heard, ending: Ending
 ) -> None:
     for rank in (0, 1):
-        say(channel, rank, "phase", "body")
-    channel.closed_at.update({0: 60.0, 1: 61.0})
+        say(heard, rank, "phase", "body")
+    heard.closed_at.update({0: 60.0, 1: 61.0})
     plan.files.log(0).write_text(watchdog_log(LATE))
     plan.files.stacks(1).write_text(IN_OWN_CODE)
-    fates = tell_fates(plan, {}, channel, ending)
+    fates = tell_fates(plan, {}, heard, ending)
 
     assert [(f.rank, f.is_hung, f.is_victim) for f in fates] == [(1, True, False), (0, False, True)]
     assert merge_outcomes(fates, after_s=70)[1] == (
@@ -236,67 +246,63 @@ def test_who_did_not_come_is_to_blame_when_nccls_watchdog_ends_the_rank_that_wai
     assert is_hang(fates)
 
 
-def test_a_rank_that_waited_as_long_is_not_missing_although_it_was_ended_first(
-    plan: LaunchPlan, channel: ControlChannel
-) -> None:
+def test_a_rank_that_waited_as_long_is_not_missing_although_it_was_ended_first(plan: LaunchPlan, heard: Heard) -> None:
     plan = replace(plan, world_size=3)
     plan.files.log(0).write_text(watchdog_log(LATE))
     plan.files.log(2).write_text(watchdog_log(LATE).partition("Exception")[0])  # its abort was a second away
     codes = {0: -signal.SIGABRT, 1: -signal.SIGTERM, 2: -signal.SIGTERM}
-    fates = tell_fates(plan, {}, channel, ended(codes))
+    fates = tell_fates(plan, {}, heard, ended(codes))
 
     assert [(f.rank, f.is_hung, f.is_victim) for f in fates] == [(1, True, False), (0, False, True), (2, False, True)]
 
 
-def test_who_died_is_to_blame_and_not_who_was_ended_for_it(plan: LaunchPlan, channel: ControlChannel) -> None:
+def test_who_died_is_to_blame_and_not_who_was_ended_for_it(plan: LaunchPlan, heard: Heard) -> None:
     plan = replace(plan, world_size=3)
     plan.files.log(0).write_text(watchdog_log(LATE))
     codes = {0: -signal.SIGABRT, 1: -signal.SIGSEGV, 2: -signal.SIGTERM}
 
-    assert reason(plan, {}, channel, ended(codes)) == "rank 1 first; rank 1 killed by SIGSEGV"
+    assert reason(plan, {}, heard, ended(codes)) == "rank 1 first; rank 1 killed by SIGSEGV"
 
 
-def test_ranks_that_all_waited_in_vain_are_in_a_deadlock(plan: LaunchPlan, channel: ControlChannel) -> None:
-    channel.closed_at.update({0: 60.0, 1: 61.0})
+def test_ranks_that_all_waited_in_vain_are_in_a_deadlock(plan: LaunchPlan, heard: Heard) -> None:
+    heard.closed_at.update({0: 60.0, 1: 61.0})
     for rank in (0, 1):
-        say(channel, rank, "phase", "body")
+        say(heard, rank, "phase", "body")
     plan.files.log(0).write_text(watchdog_log(LATE))
     plan.files.log(1).write_text(watchdog_log(LATE).replace("ALLREDUCE", "BROADCAST"))
 
-    assert reason(plan, {}, channel, ended({0: -signal.SIGABRT, 1: -signal.SIGTERM})) == (
+    assert reason(plan, {}, heard, ended({0: -signal.SIGABRT, 1: -signal.SIGTERM})) == (
         "rank 0 first; deadlock: rank 0 waited in all_reduce, number 7; rank 1 waited in broadcast, number 7"
     )
 
 
-def test_an_error_that_nccls_watchdog_met_is_the_cause_with_its_next_step(
-    plan: LaunchPlan, channel: ControlChannel
-) -> None:
-    channel.closed_at.update({0: 60.0, 1: 61.0})
+def test_an_error_that_nccls_watchdog_met_is_the_cause_with_its_next_step(plan: LaunchPlan, heard: Heard) -> None:
+    heard.closed_at.update({0: 60.0, 1: 61.0})
     plan.files.log(1).write_text(watchdog_log("CUDA error: uncorrectable ECC error encountered"))
     plan.files.log(0).write_text(watchdog_log(TEXTS["a peer that is gone"][0]))
 
-    assert reason(plan, {}, channel, ended({0: -signal.SIGABRT, 1: -signal.SIGABRT})).startswith(
+    assert reason(plan, {}, heard, ended({0: -signal.SIGABRT, 1: -signal.SIGABRT})).startswith(
         "rank 1 first; rank 1 killed by SIGABRT: the GPU's memory is damaged: CUDA error: uncorrectable ECC error "
         "encountered\nnext: sudo dmesg"
     )
 
 
-def test_an_abort_of_the_bodys_own_is_none_of_the_watchdogs(plan: LaunchPlan, channel: ControlChannel) -> None:
+def test_an_abort_of_the_bodys_own_is_none_of_the_watchdogs(plan: LaunchPlan, heard: Heard) -> None:
     plan.files.log(1).write_text("free(): invalid pointer\n")
 
-    assert reason(plan, reports(passed(0)), channel, ended({1: -signal.SIGABRT})) == (
+    assert reason(plan, reports(passed(0)), heard, ended({1: -signal.SIGABRT})) == (
         "rank 1 first; rank 1 killed by SIGABRT"
     )
 
 
 def test_with_a_peer_gone_and_nobody_else_to_blame_the_one_that_says_so_is_first(
-    plan: LaunchPlan, channel: ControlChannel
+    plan: LaunchPlan, heard: Heard
 ) -> None:
     """The other was ended by the elastic agent for its sake: nobody sent that SIGTERM from outside."""
-    channel.closed_at.update({0: 60.0, 1: 61.0})
+    heard.closed_at.update({0: 60.0, 1: 61.0})
     plan.files.log(0).write_text(watchdog_log(TEXTS["a peer that is gone"][0].removeprefix("DistBackendError: ")))
 
-    assert reason(plan, {}, channel, ended({0: -signal.SIGABRT, 1: -signal.SIGTERM})).startswith(
+    assert reason(plan, {}, heard, ended({0: -signal.SIGABRT, 1: -signal.SIGTERM})).startswith(
         "rank 0 first; rank 0 killed by SIGABRT: NCCL error in: "
     )
 
@@ -306,10 +312,10 @@ CAUSES = [name for name, (_, kind, _) in TEXTS.items() if kind == "cause"]
 
 @pytest.mark.parametrize("name", CAUSES)
 def test_a_real_error_of_nccl_or_cuda_is_the_cause_and_says_what_to_do(
-    plan: LaunchPlan, channel: ControlChannel, name: str
+    plan: LaunchPlan, heard: Heard, name: str
 ) -> None:
     text, _, meaning = TEXTS[name]
-    told = reason(plan, reports(raised(1, at=2.0, torch=text), passed(0)), channel, ended())
+    told = reason(plan, reports(raised(1, at=2.0, torch=text), passed(0)), heard, ended())
 
     assert told.startswith(f"rank 1 first; rank 1 raised RuntimeError: {meaning}: ")
     assert "\nnext: " in told
@@ -317,17 +323,17 @@ def test_a_real_error_of_nccl_or_cuda_is_the_cause_and_says_what_to_do(
 
 @pytest.mark.parametrize("name", CAUSES)
 def test_a_peers_lost_connection_follows_from_it_although_it_was_said_first(
-    plan: LaunchPlan, channel: ControlChannel, name: str
+    plan: LaunchPlan, heard: Heard, name: str
 ) -> None:
     gone = TEXTS["a peer that is gone"][0]
     fates = tell_fates(
-        plan, reports(raised(0, at=1.0, torch=gone), raised(1, at=2.0, torch=TEXTS[name][0])), channel, ended()
+        plan, reports(raised(0, at=1.0, torch=gone), raised(1, at=2.0, torch=TEXTS[name][0])), heard, ended()
     )
 
     assert [(f.rank, f.is_victim) for f in fates] == [(1, False), (0, True)]
 
 
-def test_an_error_that_a_clean_up_met_later_does_not_make_a_victim(plan: LaunchPlan, channel: ControlChannel) -> None:
+def test_an_error_that_a_clean_up_met_later_does_not_make_a_victim(plan: LaunchPlan, heard: Heard) -> None:
     """The innermost is torch's own: memory ran out, and then the collective in the ``finally`` was aborted."""
     error = ErrorReport(
         kind="DistBackendError",
@@ -337,11 +343,11 @@ def test_an_error_that_a_clean_up_met_later_does_not_make_a_victim(plan: LaunchP
         torch_errors=[TEXTS["an abort"][0], TEXTS["out of memory in torch"][0]],
         began_in_torch=True,
     )
-    report = RankReport(rank=1, pid=1, outcome="failed", phase="body", phases={}, error=error)
+    report = RankReport(rank=1, outcome="failed", phase="body", phases={}, error=error)
 
-    assert not tell_fates(plan, reports(report, passed(0)), channel, ended())[0].is_victim
+    assert not tell_fates(plan, reports(report, passed(0)), heard, ended())[0].is_victim
     assert ": the GPU's memory is full: CUDA out of memory. Tried" in reason(
-        plan, reports(report, passed(0)), channel, ended()
+        plan, reports(report, passed(0)), heard, ended()
     )
 
 
@@ -356,37 +362,35 @@ def nccl(number: int, **changes: object) -> dict[str, object]:
     }
 
 
-def test_a_hang_under_nccl_names_the_rank_that_is_missing(plan: LaunchPlan, channel: ControlChannel) -> None:
+def test_a_hang_under_nccl_names_the_rank_that_is_missing(plan: LaunchPlan, heard: Heard) -> None:
     """Both are at a line of their own: rank 0's is ``loss.item()``, which waits for rank 1."""
     plan = replace(plan, device="cuda")
     done = nccl(1, state="completed")
     for rank, entries in ((0, [done, nccl(2, state="started"), nccl(3)]), (1, [done])):
-        say(channel, rank, "phase", "body")
+        say(heard, rank, "phase", "body")
         plan.files.stacks(rank).write_text(IN_OWN_CODE)
         plan.files.groups(rank).write_text('{"0": [0, 1]}')
         plan.files.flight(rank).write_bytes(msgspec.json.encode({"": {"entries": []}, "nccl": {"entries": entries}}))
 
-    assert reason(plan, {}, channel, ended(by_us={0, 1}, timed_out=True)) == (
+    assert reason(plan, {}, heard, ended(by_us={0, 1}, timed_out=True)) == (
         "rank 1 first; hung in body, ended after 70.0 s: rank 1 at a.py:7 in body; rank 0 waits in all_reduce, number 2"
     )
 
 
 @pytest.mark.parametrize(("state", "elsewhere"), [("completed", True), ("started", False)])
 def test_on_a_gpu_a_rank_is_in_code_of_its_own_if_nothing_it_has_entered_is_unfinished(
-    plan: LaunchPlan, channel: ControlChannel, state: str, *, elsewhere: bool
+    plan: LaunchPlan, heard: Heard, state: str, *, elsewhere: bool
 ) -> None:
     plan = replace(plan, device="cuda")
     plan.files.stacks(1).write_text(IN_OWN_CODE)
     plan.files.flight(1).write_bytes(msgspec.json.encode({"nccl": {"entries": [nccl(1, state=state)]}}))
-    fate = tell_fates(plan, reports(passed(0)), channel, ended(by_us={1}, timed_out=True))[0]
+    fate = tell_fates(plan, reports(passed(0)), heard, ended(by_us={1}, timed_out=True))[0]
 
     assert fate.is_elsewhere == elsewhere
 
 
-def test_on_a_gpu_without_a_recorder_nobody_is_blamed_for_a_line_of_his_own(
-    plan: LaunchPlan, channel: ControlChannel
-) -> None:
+def test_on_a_gpu_without_a_recorder_nobody_is_blamed_for_a_line_of_his_own(plan: LaunchPlan, heard: Heard) -> None:
     plan.files.stacks(1).write_text(IN_OWN_CODE)
-    fate = tell_fates(replace(plan, device="cuda"), reports(passed(0)), channel, ended(by_us={1}, timed_out=True))[0]
+    fate = tell_fates(replace(plan, device="cuda"), reports(passed(0)), heard, ended(by_us={1}, timed_out=True))[0]
 
     assert not fate.is_elsewhere

@@ -56,7 +56,6 @@ def number(name: str, value: float) -> Observation:
 def write_report(plan: LaunchPlan, rank: int, observations: list[Observation], *, reason: str = "") -> None:
     report = RankReport(
         rank=rank,
-        pid=1,
         outcome="failed" if reason else "passed",
         phase="body",
         phases={},

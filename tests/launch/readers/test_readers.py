@@ -33,7 +33,7 @@ def read(folder: Path, reader: Reader, output: str | None = OUTPUT, *, others: s
     if output is not None:
         plan.files.log(0).write_text(output, newline="")
     plan.files.log(1).write_text(others)
-    reports = {r: RankReport(rank=r, pid=1, outcome="passed", phase="body", phases={}) for r in range(2)}
+    reports = {r: RankReport(rank=r, outcome="passed", phase="body", phases={}) for r in range(2)}
     added = add_readings(plan, reports)
     return next(o for r in added.values() for o in r.observations)
 
@@ -96,7 +96,7 @@ def test_every_rank_may_be_read(tmp_path: Path) -> None:
     plan = replace(make_plan(tmp_path), read={"t": stdout(r"t (\d+)", rank="all", better="lower")})
     for rank in range(2):
         plan.files.log(rank).write_text(f"t {rank + 5}\n")
-    reports = {r: RankReport(rank=r, pid=1, outcome="passed", phase="body", phases={}) for r in range(2)}
+    reports = {r: RankReport(rank=r, outcome="passed", phase="body", phases={}) for r in range(2)}
 
     assert [r.observations[0].values for r in add_readings(plan, reports).values()] == [[5.0], [6.0]]
 

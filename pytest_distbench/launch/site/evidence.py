@@ -7,13 +7,12 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 
 import msgspec
 
 from pytest_distbench.launch import processes
-from pytest_distbench.launch.channel import ControlChannel
 from pytest_distbench.launch.diagnosis.stacks import is_whole
 from pytest_distbench.records.launch_files import LaunchFiles, open_left
 from pytest_distbench.records.wire import FLIGHT_REQUEST, STACKS_SIGNAL
@@ -37,15 +36,26 @@ class _Thread(msgspec.Struct):
     thread_name: str | None = None
 
 
-def collect(files: LaunchFiles, channel: ControlChannel, *, undecided: Collection[int], held: Collection[int]) -> None:
+def collect(
+    files: LaunchFiles,
+    pids: Mapping[int, int],
+    ask: Callable[[int, bytes], None],
+    *,
+    undecided: Collection[int],
+    held: Collection[int],
+) -> None:
     """Make ranks write their stacks and last collectives into the launch's files; returns when they have, or cannot.
 
-    ``undecided`` ranks are still at work; of ``held`` ones, which have failed and wait, only the collectives matter.
+    Args:
+        files: of the launch.
+        pids: rank -> process id.
+        ask: sends a request to a rank.
+        undecided: ranks that are still at work.
+        held: ranks that have failed and wait: of them only the collectives matter.
 
     Ranks answer a signal, also while blocked in a collective. Where one does not (it masks the signal, or has not
     come that far), py-spy is asked, if it is installed and the kernel lets it look.
     """
-    pids = channel.pids()
     at_work = {rank: pids[rank] for rank in undecided if rank in pids}
     # One without the handler would die of the signal: it has not come that far, or the body took the handler away.
     able = {rank: pid for rank, pid in at_work.items() if not processes.is_stopped(pid)}
@@ -55,7 +65,7 @@ def collect(files: LaunchFiles, channel: ControlChannel, *, undecided: Collectio
     _wait_until(lambda: all(_holds_dump(files.stacks(rank), before[rank]) for rank in answering))
     asked = (*answering, *held)  # only now: a thread that works while its frames are read may show nonsense
     for rank in asked:
-        channel.ask(rank, FLIGHT_REQUEST)
+        ask(rank, FLIGHT_REQUEST)
     _wait_until(lambda: all(files.flight(rank).exists() for rank in asked))
     for rank, pid in at_work.items():
         if _size(files.stacks(rank)) == before.get(rank, 0):

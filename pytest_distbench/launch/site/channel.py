@@ -1,4 +1,4 @@
-"""pytest's end of the ranks' control lines: a Unix socket in the launch's private directory."""
+"""This host's end of its ranks' lines: a Unix socket. Who has connected is the kernel's word, not the rank's."""
 
 from __future__ import annotations
 
@@ -6,12 +6,14 @@ import contextlib
 import os
 import selectors
 import socket
+import struct
 import time
+from pathlib import Path
 
 import msgspec
 
-from pytest_distbench.records.launch_files import LaunchFiles
-from pytest_distbench.records.wire import ALL_JOINED, ALL_UP, RankEvent, short_address
+from pytest_distbench.launch.site.heard import Heard
+from pytest_distbench.records.wire import RankEvent, short_address
 
 _READ_BYTES = 65536
 LONGEST_LINE_BYTES = 2**20
@@ -22,22 +24,27 @@ class ControlChannel:
     """Listens for the ranks of one launch, and for their ends. Closing it ends every rank that is still connected.
 
     Args:
-        files: of the launch.
+        path: of the socket.
         selector: where connections are registered.
+        heard: gets what they say.
         processes: events of ranks beyond it are ignored.
         attached: the rank that is given this process's stdin, stdout and stderr when it says hello.
     """
 
     def __init__(
-        self, files: LaunchFiles, selector: selectors.BaseSelector, *, processes: int, attached: int | None = None
+        self,
+        path: Path,
+        selector: selectors.BaseSelector,
+        heard: Heard,
+        *,
+        processes: int,
+        attached: int | None = None,
     ) -> None:
         self._processes = processes
         self._attached = attached
-        self.events: list[RankEvent] = []
-        self.closed_at: dict[int, float] = {}
-        """rank -> CLOCK_MONOTONIC seconds at which its connection ended."""
+        self._heard = heard
         self._selector = selector
-        self._path = files.control
+        self._path = path
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._listener.settimeout(0)
         with short_address(self._path) as address:
@@ -45,6 +52,7 @@ class ControlChannel:
         self._listener.listen(1024)
         self._lines: dict[socket.socket, bytes] = {}
         self._ranks: dict[socket.socket, int] = {}
+        self._pids: dict[int, int] = {}
         self._handles: dict[int, socket.socket] = {}
         """pidfd of a rank -> its connection, which a child it forked may hold open after its end."""
         selector.register(self._listener, selectors.EVENT_READ, self)
@@ -81,37 +89,8 @@ class ControlChannel:
                     connection.send(request)
 
     def pids(self) -> dict[int, int]:
-        """Rank -> process id, of the ranks that have said hello."""
-        return {event.rank: event.pid for event in self.events if event.kind == "hello"}
-
-    def ranks_done(self) -> set[int]:
-        """Ranks that have said how they ended."""
-        return {event.rank for event in self.events if event.kind in ("failed", "skipped", "done")}
-
-    def ranks_lost(self) -> set[int]:
-        """Ranks whose connection ended before they said how they ended: they have died."""
-        return set(self.closed_at) - self.ranks_done()
-
-    def said(self, rank: int) -> str:
-        """What a rank that failed said on the line; empty where it left a report instead."""
-        return next((e.text for e in self.events if e.rank == rank and e.kind == "failed" and e.text), "")
-
-    def remarks(self) -> dict[int, str]:
-        """Rank -> what is to be said of it though it has passed: what it could not end, what a thread of it raised."""
-        found: dict[int, list[str]] = {}
-        for event in self.events:
-            if event.kind == "remark" and event.text not in found.setdefault(event.rank, []):
-                found[event.rank].append(event.text)
-        return {rank: "; ".join(texts) for rank, texts in found.items()}
-
-    def is_holding(self) -> bool:
-        """Whether a rank has not passed, and so waits to be ended."""
-        return any(event.kind in ("failed", "skipped") for event in self.events)
-
-    def last_phase(self, rank: int) -> str:
-        """The phase a rank said it entered last."""
-        phases = [event.text for event in self.events if event.rank == rank and event.kind == "phase"]
-        return phases[-1] if phases else "start"
+        """Rank -> process id, of the ranks that have said hello and that are seen from here."""
+        return dict(self._pids)
 
     def close(self) -> None:
         """Close the listener, every connection, and remove the socket."""
@@ -145,23 +124,20 @@ class ControlChannel:
         for event in fresh:
             self._ranks[connection] = event.rank
             if event.kind == "hello":
-                self._watch(event.pid, connection)
+                self._watch(event.rank, connection)
                 if event.rank == self._attached:
                     socket.send_fds(connection, [b"t"], [0, 1, 2])
-        self.events += fresh
-        if any(event.kind == "hello" for event in fresh):
-            self._tell_all(ALL_UP, once={event.rank for event in self.events if event.kind == "hello"})
-        if any(_begins_body(event) for event in fresh):
-            self._tell_all(ALL_JOINED, once={event.rank for event in self.events if _begins_body(event)})
+        self._heard.events += fresh
         return fresh
 
-    def _tell_all(self, message: bytes, *, once: set[int]) -> None:
-        """Send a byte to every rank when the last of them has come to where the others are."""
-        if len(once) == self._processes:
-            for rank in once:
-                self.ask(rank, message)
-
-    def _watch(self, pid: int, connection: socket.socket) -> None:
+    def _watch(self, rank: int, connection: socket.socket) -> None:
+        """Notice the end of the process that made a connection (SO_PEERCRED, socket(7)): of that one, and no other."""
+        format_ = "3i"
+        told = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize(format_))
+        pid, _, _ = struct.unpack(format_, told)
+        if not pid:  # of a namespace that is not seen from here
+            return
+        self._pids[rank] = pid
         with contextlib.suppress(OSError):  # gone already: the end of its connection says so, or nobody can
             handle = os.pidfd_open(pid)
             self._handles[handle] = connection
@@ -190,8 +166,4 @@ class ControlChannel:
         connection.close()
         del self._lines[connection]
         if connection in self._ranks:
-            self.closed_at[self._ranks[connection]] = time.monotonic()
-
-
-def _begins_body(event: RankEvent) -> bool:
-    return event.kind == "phase" and event.text == "body"
+            self._heard.closed_at[self._ranks[connection]] = time.monotonic()

@@ -7,7 +7,8 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 
-from pytest_distbench.launch import processes, stuck
+from pytest_distbench.launch import processes
+from pytest_distbench.launch.site import stuck
 
 
 class NVMLError(Exception):

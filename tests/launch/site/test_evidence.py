@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import os
-import selectors
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from pytest_distbench.launch.channel import ControlChannel
-from pytest_distbench.launch.diagnosis import evidence
 from pytest_distbench.launch.diagnosis.stacks import waits_at
+from pytest_distbench.launch.site import evidence
 from pytest_distbench.records.launch_files import LaunchFiles
-from pytest_distbench.records.wire import RankEvent
 
 RANK = """
 import faulthandler, signal, sys, time
@@ -35,17 +32,14 @@ def test_a_rank_that_answers_the_signal_writes_its_stacks(tmp_path: Path) -> Non
     script.parent.mkdir(parents=True)
     script.write_text(RANK)
     command = [sys.executable, str(script), str(files.stacks(0))]
-    with subprocess.Popen(command, stdout=subprocess.PIPE) as rank, selectors.DefaultSelector() as selector:
-        channel = ControlChannel(files, selector, processes=1)
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as rank:
         try:
             assert rank.stdout is not None
             assert rank.stdout.readline() == b"ready\n"
-            channel.events.append(RankEvent(kind="hello", rank=0, pid=rank.pid, at=0.0))
             files.flight(0).touch()
-            evidence.collect(files, channel, undecided=[0], held=[])
+            evidence.collect(files, {0: rank.pid}, lambda rank, request: None, undecided=[0], held=[])
         finally:
             rank.kill()
-            channel.close()
 
     assert "in run_rank" in files.stacks(0).read_text()
 
@@ -54,11 +48,7 @@ def test_a_rank_without_the_handler_is_not_sent_the_signal_it_would_die_of(tmp_p
     """This very process, which has none."""
     files = LaunchFiles(tmp_path)
     files.flight(0).touch()
-    with selectors.DefaultSelector() as selector:
-        channel = ControlChannel(files, selector, processes=1)
-        channel.events.append(RankEvent(kind="hello", rank=0, pid=os.getpid(), at=0.0))
-        evidence.collect(files, channel, undecided=[0], held=[])
-        channel.close()
+    evidence.collect(files, {0: os.getpid()}, lambda rank, request: None, undecided=[0], held=[])
 
     assert "in run_rank" not in (files.stacks(0).read_text() if files.stacks(0).exists() else "")
 

@@ -1,0 +1,128 @@
+"""What a site is: the one contract between the controller, which is pytest's process, and the ranks of a launch.
+
+A rank is a number here, and a moment is one of the controller's own clock. No process id crosses this contract, and no
+stamp of another clock: only who lives where the ranks live can tell what these mean.
+"""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from pytest_distbench.launch.site.heard import Heard
+from pytest_distbench.records.rank import RankReport
+from pytest_distbench.records.record import Record
+from pytest_distbench.records.wire import RankEvent
+
+
+@dataclass(frozen=True, slots=True)
+class Exit:
+    """How the ranks ended, as their parent saw it.
+
+    Attributes:
+        codes: rank -> exit code, or minus the signal's number; ranks that nobody knows about are absent.
+        stamps: moments inside the launcher, for the cost breakdown.
+        trouble: what whoever started the ranks complains about, if anything.
+        died: it did not live to see the end: the ranks are not to blame.
+    """
+
+    codes: dict[int, int] = field(default_factory=dict)
+    stamps: dict[str, float] = field(default_factory=dict)
+    trouble: str = ""
+    died: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Clocks:
+    """How well moments of ranks can be compared.
+
+    Attributes:
+        hosts: rank -> the host whose clock its moments were taken by; empty: all were taken by the controller's.
+        errors_s: host -> how far a moment of it, told in the controller's time, may be from the true one.
+    """
+
+    hosts: Mapping[int, str] = field(default_factory=dict)
+    errors_s: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def is_one(self) -> bool:
+        """Whether all moments are of one clock."""
+        return len(set(self.hosts.values())) < 2
+
+    def doubt_s(self, one: int, other: int) -> float:
+        """Moments of these two ranks that are no further apart cannot be ordered; 0: all can."""
+        first, second = self.hosts.get(one, ""), self.hosts.get(other, "")
+        return 0.0 if first == second else self.errors_s.get(first, 0.0) + self.errors_s.get(second, 0.0)
+
+
+class Aftermath(Record, frozen=True, kw_only=True):
+    """What the end of a launch has shown.
+
+    Attributes:
+        stuck: ranks that are still there, with what is to be said of each.
+        oom_kills: rank -> processes that the kernel of its host has ended meanwhile for lack of memory; none: absent.
+        remarks: what is to be said of the launch besides.
+    """
+
+    stuck: dict[int, str] = {}
+    oom_kills: dict[int, int] = {}
+    remarks: list[str] = []
+
+
+class Site(Protocol):
+    """Where the ranks of one launch live.
+
+    Attributes:
+        heard: what they have said so far.
+        clocks: how well moments of theirs can be compared.
+        ended: how all of them ended; None: they have not.
+    """
+
+    heard: Heard
+    clocks: Clocks
+    ended: Exit | None
+
+    def fileno(self) -> int:
+        """A descriptor that is readable when :meth:`listen` has something to take in."""
+
+    def start(self) -> None:
+        """Start the ranks. They find their line to the site in the plan that they are given (``LaunchPlan.address``).
+
+        Raises:
+            LauncherError: they could not be started.
+        """
+
+    def listen(self, timeout_s: float) -> list[RankEvent]:
+        """Take in what has arrived, or arrives within the time-out. Returns what ranks have newly said."""
+
+    def ask(self, ranks: Iterable[int], request: bytes) -> None:
+        """Send one byte (``records/wire.py``) to those of the ranks that are still connected."""
+
+    def signal(self, rank: int, number: signal.Signals) -> None:
+        """Send a signal to a rank, which may be gone already."""
+
+    def running(self) -> frozenset[int]:
+        """The ranks that are there, and not on their way out already."""
+
+    def look(self) -> None:
+        """Look whether those stand still who have to notice that ranks start and end; then :attr:`ended` says so."""
+
+    def collect(self, *, undecided: Iterable[int], held: Iterable[int]) -> None:
+        """Make ranks write their stacks and last collectives into the launch's files; of ``held`` ones the latter."""
+
+    def end(self, ranks: Iterable[int]) -> Exit:
+        """End ranks by force, and with them the launch."""
+
+    def clear(self) -> Aftermath:
+        """End all that is left over of the launch, however it got away. Nobody speaks any more then."""
+
+    def fetch_output(self) -> None:
+        """Bring what the ranks have printed so far into their logs among the launch's files."""
+
+    def reports(self) -> dict[int, RankReport]:
+        """The reports that ranks have left, by rank; to be asked for when the site is clear."""
+
+    def close(self) -> None:
+        """Let go of everything: a rank that is still connected ends."""

@@ -1,0 +1,184 @@
+"""The site on this host: ranks are processes here, and what ends or looks at one goes by its process id."""
+
+from __future__ import annotations
+
+import selectors
+import shutil
+import signal
+import time
+from collections.abc import Collection, Iterable
+from typing import Protocol
+
+import msgspec
+import psutil
+
+from pytest_distbench.launch import processes
+from pytest_distbench.launch.reports import read_reports
+from pytest_distbench.launch.site import evidence
+from pytest_distbench.launch.site.channel import ControlChannel
+from pytest_distbench.launch.site.contract import Aftermath, Clocks, Exit
+from pytest_distbench.launch.site.heard import Heard
+from pytest_distbench.launch.site.stuck import tell_stuck
+from pytest_distbench.launch.standstill import LOOK_S, Standstill
+from pytest_distbench.records.plan import LaunchPlan
+from pytest_distbench.records.rank import RankReport
+from pytest_distbench.records.record import replace
+from pytest_distbench.records.wire import RankEvent, variables_to_wire
+from pytest_distbench.records.work import Ranks
+
+REAP_S = 20.0
+"""How long whoever started the ranks may take to notice that they are gone."""
+UNKNOWN_REAP_S = 0.3
+"""The same where some ranks have not even started: nobody can end those but by ending who starts them."""
+
+
+class RunningLaunch(Protocol):
+    """Ranks of this host, in flight."""
+
+    def fileno(self) -> int:
+        """A descriptor that turns readable when :meth:`poll` has something to do."""
+
+    def poll(self) -> Exit | None:
+        """Take in what has arrived; the exit when all ranks have ended, else None. Never blocks."""
+
+    def pids(self) -> dict[int, int]:
+        """Rank -> process id, as far as known."""
+
+    def drivers(self) -> list[int]:
+        """Process ids of what has to notice that ranks start and end. Where one stands still, nobody does."""
+
+    def abandon(self) -> None:
+        """End whatever of the launcher still belongs to this launch, by force, within a few seconds."""
+
+
+class LocalLauncher(Protocol):
+    """Starts ranks as processes of this host: its only job."""
+
+    def start(self, plan: LaunchPlan) -> RunningLaunch:
+        """Start the ranks of a plan that is stored in its directory.
+
+        Raises:
+            LauncherError: the ranks could not be started.
+        """
+
+    def leftovers(self) -> list[psutil.Process]:
+        """Processes of launches that have ended, found by what they were started with, however they got away."""
+
+
+class LocalSite:
+    """A launch whose ranks are processes of this host.
+
+    Args:
+        launcher: starts them.
+        plan: what they run; its directory exists.
+        ranks: those that live here; None: all.
+    """
+
+    def __init__(self, launcher: LocalLauncher, plan: LaunchPlan, *, ranks: Collection[int] | None = None) -> None:
+        self.heard = Heard()
+        self.clocks = Clocks()
+        self.ended: Exit | None = None
+        self._launcher = launcher
+        self._plan = plan
+        self._ranks = range(plan.processes) if ranks is None else ranks
+        self._selector = selectors.EpollSelector()
+        self._channel = ControlChannel(
+            plan.files.control,
+            self._selector,
+            self.heard,
+            processes=plan.processes,
+            attached=plan.expect(Ranks).attached,
+        )
+        self._standstill = Standstill()
+        self._killed_at = float("inf")
+        self._oom_kills_before = processes.oom_kills()
+        self._running: RunningLaunch | None = None
+
+    def fileno(self) -> int:
+        return self._selector.fileno()
+
+    def start(self) -> None:
+        plan = self._plan
+        plan.files.plan.touch(mode=0o600)
+        stored = replace(plan, address=str(plan.files.control), variables=variables_to_wire(plan.variables))
+        plan.files.plan.write_bytes(msgspec.json.encode(stored))
+        self._running = self._launcher.start(plan)
+        self._selector.register(self._running.fileno(), selectors.EVENT_READ, self._running)
+
+    def listen(self, timeout_s: float) -> list[RankEvent]:
+        fresh: list[RankEvent] = []
+        for key, _ in self._selector.select(timeout_s):
+            if key.data is self._channel:
+                fresh += self._channel.read(key.fileobj)
+            elif self._running is not None and self.ended is None and (ended := self._running.poll()) is not None:
+                self._selector.unregister(key.fileobj)
+                self.ended = ended
+        return fresh
+
+    def ask(self, ranks: Iterable[int], request: bytes) -> None:
+        for rank in ranks:
+            self._channel.ask(rank, request)
+
+    def signal(self, rank: int, number: signal.Signals) -> None:
+        processes.send([pid for known, pid in self._pids().items() if known == rank], number)
+
+    def running(self) -> frozenset[int]:
+        # Not one that ends already, however long its driver takes: its parent tells how, once it has gone.
+        pids = self._pids().items()
+        return frozenset(rank for rank, pid in pids if processes.is_alive(pid) and not processes.is_ending(pid))
+
+    def look(self) -> None:
+        if self._running is not None and (told := self._standstill.look(self._running.drivers())):
+            self._running.abandon()
+            self.ended = Exit(trouble=told, died=True)
+
+    def collect(self, *, undecided: Iterable[int], held: Iterable[int]) -> None:
+        evidence.collect(
+            self._plan.files, self._channel.pids(), self._channel.ask, undecided=list(undecided), held=list(held)
+        )
+
+    def end(self, ranks: Iterable[int]) -> Exit:
+        assert self._running is not None
+        self._killed_at = time.monotonic()
+        pids = self._pids()
+        processes.kill(processes.family(pids[rank] for rank in ranks if rank in pids))
+        deadline = time.monotonic() + (REAP_S if len(pids) == len(self._ranks) else UNKNOWN_REAP_S)
+        while self.ended is None and (remaining := deadline - time.monotonic()) > 0:
+            if self._standstill.look(self._running.drivers()):
+                break
+            self.listen(min(remaining, LOOK_S))
+        if self.ended is None:
+            self._running.abandon()
+            told = self._running.poll()  # on a busy host it may have said all, and not have come to its end
+            trouble = "the launcher did not notice the end of its ranks, and was ended"
+            self.ended = Exit(codes=told.codes if told is not None else {}, trouble=trouble)
+        return self.ended
+
+    def clear(self) -> Aftermath:
+        self._channel.drain()
+        processes.kill(self._launcher.leftovers())  # lets resource trackers clean up, which killing a group does not
+        pids = self._channel.pids()
+        processes.kill_groups(pids.values())
+        after_s = max(0.0, time.monotonic() - self._killed_at)
+        oom_kills = processes.oom_kills() - self._oom_kills_before
+        return Aftermath(
+            stuck=tell_stuck(pids, after_s=after_s, on_gpu=self._plan.device == "cuda"),
+            oom_kills=dict.fromkeys(self._ranks, oom_kills) if oom_kills else {},
+            remarks=[self._standstill.told] if self._standstill.told else [],
+        )
+
+    def fetch_output(self) -> None:
+        """Their logs are among the launch's files."""
+
+    def reports(self) -> dict[int, RankReport]:
+        return read_reports(self._plan)
+
+    def close(self) -> None:
+        self._channel.close()
+        self._selector.close()
+        self._plan.files.plan.unlink(missing_ok=True)
+        shutil.rmtree(self._plan.files.sockets, ignore_errors=True)
+
+    def _pids(self) -> dict[int, int]:
+        """Rank -> process id, of those that have said hello and of those that the launcher knows."""
+        return self._channel.pids() | (self._running.pids() if self._running is not None else {})

@@ -1,0 +1,294 @@
+"""A host's end of a launch whose controller is on another host: the local site of the ranks that live here.
+
+``python -m pytest_distbench.launch.site.relay`` is started once per launch and host by whatever starts processes there,
+``srun`` or ``ssh`` for one, with :data:`SESSION_VARIABLE` in its environment. It takes orders on its stdin, answers on
+its stdout (``stream.py``), and starts the ranks itself. When the stream breaks it ends them and all they have started:
+their lifeline has two hops.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import selectors
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import msgspec
+import psutil
+
+from pytest_distbench.errors import LauncherError
+from pytest_distbench.launch import processes
+from pytest_distbench.launch.guardian import adopt_orphans
+from pytest_distbench.launch.site.contract import Exit
+from pytest_distbench.launch.site.local import LocalSite
+from pytest_distbench.launch.site.stream import (
+    EVERYTHING,
+    OUTPUT,
+    Ask,
+    Clear,
+    Closed,
+    Collect,
+    Done,
+    End,
+    Ended,
+    FetchOutput,
+    FileKind,
+    Lines,
+    Open,
+    Order,
+    Ping,
+    Pong,
+    Running,
+    Said,
+    Signal,
+    Start,
+    Word,
+    Wrote,
+    place_of,
+)
+from pytest_distbench.records.launch_files import open_left
+from pytest_distbench.records.plan import LaunchPlan
+from pytest_distbench.records.record import replace
+from pytest_distbench.records.wire import variables_from_wire
+
+_READ_BYTES = 65536
+_CHUNK_BYTES = 2**18
+_MOST_OUTPUT = 64 * 2**20
+"""Of what a rank has printed since it was last fetched: what lies before is left out."""
+
+
+def main() -> None:
+    """Serve one launch, until the other end of the stream closes."""
+    adopt_orphans()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
+    orders, words = os.dup(0), os.dup(1)
+    with open(os.devnull) as nothing:  # nobody else reads orders, and nothing that is printed here looks like a word
+        os.dup2(nothing.fileno(), 0)
+    os.dup2(2, 1)
+    with tempfile.TemporaryDirectory(prefix="distbench-relay-") as folder:
+        relay = Relay(orders, words, Path(folder))
+        try:
+            relay.serve()
+        finally:
+            relay.close()
+
+
+class Relay:
+    """Carries out orders on this host's site, and passes on what its ranks say.
+
+    Args:
+        orders: descriptor they arrive on.
+        words: descriptor of what is said.
+        folder: private, for the files of the launch; whoever made it removes it.
+    """
+
+    def __init__(self, orders: int, words: int, folder: Path) -> None:
+        self._orders = orders
+        self._words = words
+        self._folder = folder
+        self._selector = selectors.EpollSelector()
+        self._selector.register(orders, selectors.EVENT_READ)
+        self._site: LocalSite | None = None
+        self._plan: LaunchPlan | None = None
+        self._ranks: Sequence[int] = ()
+        self._told = 0
+        self._closed: set[int] = set()
+        self._has_ended = False
+        self._sent: dict[tuple[int, FileKind], int] = {}
+
+    def serve(self) -> None:
+        """Listen to both ends until the controller's closes."""
+        lines = Lines()
+        with contextlib.suppress(BrokenPipeError):
+            while True:
+                for key, _ in self._selector.select():
+                    if key.fileobj is self._site:
+                        self._site.listen(0.0)
+                    elif data := os.read(self._orders, _READ_BYTES):
+                        for line in lines.take(data):
+                            self._obey(msgspec.json.decode(line, type=Order))
+                    else:
+                        return
+                self._tell_news()
+
+    def close(self) -> None:
+        """End all that was started here."""
+        processes.kill(psutil.Process().children(recursive=True))
+        processes.kill_descendants()
+        if self._site is not None:
+            self._site.close()
+        self._selector.close()
+
+    def _obey(self, order: Order) -> None:
+        if isinstance(order, Ping):
+            return self._say(Pong(at=time.monotonic()))
+        try:
+            done = self._carry_out(order)
+        except (LauncherError, OSError) as error:
+            done = Done(trouble=str(error))
+        self._tell_news()
+        if done is not None:
+            self._say(done)
+        return None
+
+    def _carry_out(self, order: Order) -> Done | None:
+        """Do as told. Returns the answer, where one is wanted."""
+        if isinstance(order, Open):
+            self._open(order)
+            return Done()
+        site = self._site
+        assert site is not None
+        match order:
+            case Start():
+                site.start()
+            case Ask(ranks=ranks, request=request):
+                site.ask(ranks, request.encode())
+                return None
+            case Signal(rank=rank, number=number):
+                site.signal(rank, signal.Signals(number))
+                return None
+            case Running():
+                return Done(ranks=sorted(site.running()))
+            case Collect(undecided=undecided, held=held):
+                site.collect(undecided=undecided, held=held)
+            case End(ranks=ranks):
+                site.end(ranks)
+            case FetchOutput():
+                self._send_files(OUTPUT)
+            case Clear():
+                aftermath = site.clear()
+                self._send_files(EVERYTHING)
+                return Done(aftermath=aftermath)
+        return Done()
+
+    def _open(self, order: Open) -> None:
+        self._plan = plan = _settle_here(order.plan, self._folder, began_ns=order.began_ns)
+        self._ranks = sorted(order.places)
+        self._site = LocalSite(_Ranks(order.places), plan, ranks=self._ranks)
+        self._selector.register(self._site, selectors.EVENT_READ)
+
+    def _tell_news(self) -> None:
+        """Pass on what ranks have said and how they ended, as far as that was not told yet."""
+        site = self._site
+        if site is None:
+            return
+        for event in site.heard.events[self._told :]:
+            self._say(Said(event=event))
+        self._told = len(site.heard.events)
+        for rank, at in site.heard.closed_at.items():
+            if rank not in self._closed:
+                self._closed.add(rank)
+                self._say(Closed(rank=rank, at=at))
+        if site.ended is not None and not self._has_ended:
+            self._has_ended = True
+            self._say(Ended(codes=site.ended.codes, trouble=site.ended.trouble))
+
+    def _send_files(self, kinds: Sequence[FileKind]) -> None:
+        """What ranks have written since it was last sent."""
+        assert self._plan is not None
+        for rank in self._ranks:
+            for kind in kinds:
+                with contextlib.suppress(OSError), open_left(place_of(self._plan.files, kind, rank)) as file:
+                    end = file.seek(0, os.SEEK_END)
+                    begin = self._sent.get((rank, kind), 0)
+                    if kind in OUTPUT:
+                        begin = max(begin, end - _MOST_OUTPUT)
+                    file.seek(begin)
+                    while data := file.read(_CHUNK_BYTES):
+                        self._say(Wrote(rank=rank, kind=kind, offset=begin, data=data))
+                        begin += len(data)
+                    self._sent[rank, kind] = begin
+
+    def _say(self, word: Word) -> None:
+        rest = msgspec.json.encode(word) + b"\n"
+        while rest:
+            rest = rest[os.write(self._words, rest) :]
+
+
+class _Ranks:
+    """The ranks that live here: processes that this one has started itself.
+
+    Args:
+        places: rank -> the variables that tell it its place.
+    """
+
+    def __init__(self, places: Mapping[int, Mapping[str, str]]) -> None:
+        self._places = places
+        self._started: dict[int, subprocess.Popen[bytes]] = {}
+        self._selector = selectors.EpollSelector()
+
+    def start(self, plan: LaunchPlan) -> _Ranks:
+        path = os.pathsep.join(p for p in plan.python_path if p)
+        for rank, place in self._places.items():
+            with open(plan.files.log(rank), "ab") as log:
+                self._started[rank] = process = subprocess.Popen(
+                    [sys.executable, "-m", "pytest_distbench.worker", "rank", str(plan.files.plan)],
+                    env={**plan.variables, "PYTHONPATH": path, **place},
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=log,
+                    start_new_session=True,
+                )
+            self._selector.register(os.pidfd_open(process.pid), selectors.EVENT_READ)
+        return self
+
+    def fileno(self) -> int:
+        return self._selector.fileno()
+
+    def poll(self) -> Exit | None:
+        for key, _ in self._selector.select(0):
+            self._selector.unregister(key.fd)
+            os.close(key.fd)
+        codes = {rank: process.poll() for rank, process in self._started.items()}
+        known = {rank: code for rank, code in codes.items() if code is not None}
+        return Exit(codes=known) if len(known) == len(codes) else None
+
+    def pids(self) -> dict[int, int]:
+        return {rank: process.pid for rank, process in self._started.items() if process.poll() is None}
+
+    def drivers(self) -> list[int]:
+        """This process is their parent."""
+        return []
+
+    def abandon(self) -> None:
+        processes.kill_descendants()
+
+    def leftovers(self) -> list[psutil.Process]:
+        return psutil.Process().children(recursive=True)
+
+
+def _settle_here(plan: LaunchPlan, folder: Path, *, began_ns: int) -> LaunchPlan:
+    """The plan as it is on this host: what ranks write lies in its folder, and goes up the stream from there.
+
+    Where the launch's own folder is seen from here, ranks run in that; else in one of this host, whose files nobody
+    reads.
+    """
+    with contextlib.suppress(OSError):
+        if plan.files.began.stat().st_mtime_ns == began_ns:
+            return replace(plan, directory=str(folder), variables=variables_from_wire(plan.variables))
+
+    def here(text: str) -> str:
+        return text.replace(plan.directory, str(folder))
+
+    data = folder / "data"
+    moved = replace(
+        plan,
+        directory=str(folder),
+        data_dir=str(data),
+        working_dir=here(plan.working_dir),
+        variables={name: here(value) for name, value in variables_from_wire(plan.variables).items()},
+        work=plan.work.with_words(here),
+    )
+    for path in (data, moved.files.work):
+        path.mkdir()
+    return moved
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,373 @@
+"""The site of ranks that live on other hosts: each host has a relay, which somebody has started there.
+
+What is known here of a rank is its number. To its process, its files and its clock only the relay of its host has
+access, so that nothing that is done here can meet a process of this host.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import selectors
+import signal
+import subprocess
+import time
+import uuid
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import msgspec
+
+from pytest_distbench.errors import LauncherError
+from pytest_distbench.launch.reports import read_reports
+from pytest_distbench.launch.site.contract import Aftermath, Clocks, Exit
+from pytest_distbench.launch.site.heard import Heard
+from pytest_distbench.launch.site.stream import (
+    Ask,
+    Clear,
+    Closed,
+    Collect,
+    Done,
+    End,
+    Ended,
+    FetchOutput,
+    Lines,
+    Open,
+    Order,
+    Ping,
+    Pong,
+    Running,
+    Said,
+    Signal,
+    Start,
+    Word,
+    Wrote,
+    place_of,
+)
+from pytest_distbench.launch.standstill import Standstill
+from pytest_distbench.records.plan import LaunchPlan
+from pytest_distbench.records.rank import MOMENTS, RankReport
+from pytest_distbench.records.record import replace
+from pytest_distbench.records.wire import RankEvent, variables_to_wire
+
+_READ_BYTES = 2**18
+_PINGS = 5
+_ANSWER_S = 120.0
+"""How long a relay may take to do what it is told: its own limits are shorter."""
+_LEAVE_S = 10.0
+"""How long a relay may take to end when its stream has closed: it ends what is left of its ranks."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Host:
+    """A host for ranks.
+
+    Attributes:
+        name: for people; each host has another.
+        relay: a process of this host whose stdin and stdout, both pipes, are those of the relay over there: an ``srun``
+            or ``ssh`` that runs ``python -m pytest_distbench.launch.site.relay``. In a session of its own, which
+            Ctrl-C does not reach.
+        ranks: that are to live there.
+    """
+
+    name: str
+    relay: subprocess.Popen[bytes]
+    ranks: Sequence[int]
+
+
+class RelayedSite:
+    """A launch whose ranks live on other hosts.
+
+    Args:
+        plan: what they run; its directory, on this host, gets what they write.
+        hosts: where they live; together they have all ranks.
+        meeting_point: address and port where rank 0 keeps the store that all ranks meet at.
+    """
+
+    def __init__(self, plan: LaunchPlan, hosts: Sequence[Host], *, meeting_point: tuple[str, int]) -> None:
+        self.heard = Heard()
+        self.clocks = Clocks()
+        self.ended: Exit | None = None
+        self._plan = plan
+        self._meeting_point = meeting_point
+        self._selector = selectors.EpollSelector()
+        self._hops = [_Hop(host) for host in hosts]
+        for hop in self._hops:
+            self._selector.register(hop.words, selectors.EVENT_READ, hop)
+        self._fresh: list[RankEvent] = []
+        self._standstill = Standstill()
+
+    def fileno(self) -> int:
+        return self._selector.fileno()
+
+    def start(self) -> None:
+        plan = replace(self._plan, variables=variables_to_wire(self._plan.variables))
+        began_ns = self._plan.files.began.stat().st_mtime_ns
+        places = _places([hop.host.ranks for hop in self._hops], self._meeting_point)
+        opening = {
+            hop: Open(plan=plan, places=place, began_ns=began_ns) for hop, place in zip(self._hops, places, strict=True)
+        }
+        self._insist(opening)
+        self._compare_clocks()
+        self._insist(dict.fromkeys(self._hops, Start()))
+
+    def listen(self, timeout_s: float) -> list[RankEvent]:
+        self._take(0.0 if self._fresh else timeout_s)
+        fresh, self._fresh = self._fresh, []
+        return fresh
+
+    def ask(self, ranks: Iterable[int], request: bytes) -> None:
+        for hop, those in self._by_host(ranks).items():
+            self._send(hop, Ask(ranks=those, request=request.decode()))
+
+    def signal(self, rank: int, number: signal.Signals) -> None:
+        for hop in self._by_host([rank]):
+            self._send(hop, Signal(rank=rank, number=number))
+
+    def running(self) -> frozenset[int]:
+        return frozenset(rank for done in self._order(dict.fromkeys(self._hops, Running())) for rank in done.ranks)
+
+    def look(self) -> None:
+        """A relay is the parent of its ranks; what may stand still is the process of this host that leads to it."""
+        if told := self._standstill.look(hop.host.relay.pid for hop in self._hops if not hop.is_lost):
+            for hop in self._hops:
+                self._lose(hop, told)
+
+    def collect(self, *, undecided: Iterable[int], held: Iterable[int]) -> None:
+        at_work, waiting = self._by_host(undecided), self._by_host(held)
+        self._order(
+            {hop: Collect(undecided=at_work.get(hop, []), held=waiting.get(hop, [])) for hop in {**at_work, **waiting}}
+        )
+
+    def end(self, ranks: Iterable[int]) -> Exit:
+        there = self._by_host(ranks)
+        self._order({hop: End(ranks=there.get(hop, [])) for hop in self._hops if hop.ended is None})
+        for hop in self._hops:
+            if hop.ended is None:
+                self._lose(hop, "its relay did not tell how its ranks ended")
+        assert self.ended is not None
+        return self.ended
+
+    def clear(self) -> Aftermath:
+        found = [done.aftermath for done in self._order(dict.fromkeys(self._hops, Clear())) if done.aftermath]
+        self._compare_clocks()
+        return Aftermath(
+            stuck={rank: text for each in found for rank, text in each.stuck.items()},
+            oom_kills={rank: count for each in found for rank, count in each.oom_kills.items()},
+            remarks=[remark for each in found for remark in each.remarks],
+        )
+
+    def fetch_output(self) -> None:
+        self._order(dict.fromkeys(self._hops, FetchOutput()))
+
+    def reports(self) -> dict[int, RankReport]:
+        offsets = {rank: hop.offset_s for hop in self._hops for rank in hop.host.ranks}
+        return {rank: _in_our_time(report, offsets[rank]) for rank, report in read_reports(self._plan).items()}
+
+    def close(self) -> None:
+        for hop in self._hops:
+            hop.close()
+        self._selector.close()
+
+    def _by_host(self, ranks: Iterable[int]) -> dict[_Hop, list[int]]:
+        wanted = set(ranks)
+        found = {hop: sorted(wanted.intersection(hop.host.ranks)) for hop in self._hops}
+        return {hop: those for hop, those in found.items() if those}
+
+    def _insist(self, orders: Mapping[_Hop, Order]) -> None:
+        """Have orders carried out.
+
+        Raises:
+            LauncherError: one of them could not be.
+        """
+        self._order(orders)
+        for hop in orders:
+            if trouble := hop.trouble or hop.answer.trouble:
+                raise LauncherError(f"host {hop.host.name}: {trouble}")
+
+    def _order(self, orders: Mapping[_Hop, Order]) -> list[Done]:
+        """Give orders that are answered. Returns the answers; a host that gives none in time is lost."""
+        for hop, order in orders.items():
+            hop.owed += 1
+            self._send(hop, order)
+        self._take_until(lambda hop: not hop.owed, orders, "did not answer")
+        return [hop.answer for hop in orders if not hop.owed]
+
+    def _compare_clocks(self) -> None:
+        """Measure how far each host's clock is from ours; if it has run another way since, that is in doubt too."""
+        for hop in self._hops:
+            best = min((self._ping(hop) for _ in range(_PINGS)), key=lambda found: found[1])
+            drift_s = abs(best[0] - hop.offset_s) if hop.error_s is not None else 0.0
+            hop.offset_s = best[0] if hop.error_s is None else hop.offset_s
+            hop.error_s = best[1] + drift_s
+        self.clocks = Clocks(
+            hosts={rank: hop.host.name for hop in self._hops for rank in hop.host.ranks},
+            errors_s={hop.host.name: hop.error_s or 0.0 for hop in self._hops},
+        )
+
+    def _ping(self, hop: _Hop) -> tuple[float, float]:
+        """What makes a moment of a host one of ours, and how wrong that may be: half of the way there and back."""
+        hop.pong_at = None
+        sent = time.monotonic()
+        self._send(hop, Ping())
+        self._take_until(lambda hop: hop.pong_at is not None, [hop], "did not tell its time")
+        half = (time.monotonic() - sent) / 2
+        return (sent + half - hop.pong_at, half) if hop.pong_at is not None else (hop.offset_s, math.inf)
+
+    def _take_until(self, is_so: Callable[[_Hop], bool], hops: Iterable[_Hop], otherwise: str) -> None:
+        """Take in what arrives until something holds of each of the hosts; those of which it never does are lost."""
+        deadline = time.monotonic() + _ANSWER_S
+        while waiting := [hop for hop in hops if not hop.is_lost and not is_so(hop)]:
+            if (remaining := deadline - time.monotonic()) <= 0:
+                for hop in waiting:
+                    self._lose(hop, f"its relay {otherwise} within {_ANSWER_S:.0f} s")
+            self._take(max(0.0, remaining))
+
+    def _send(self, hop: _Hop, order: Order) -> None:
+        if not hop.is_lost:
+            try:
+                hop.send(order)
+            except OSError as error:
+                self._lose(hop, f"its relay takes no orders any more ({error.strerror or error})")
+
+    def _take(self, timeout_s: float) -> None:
+        """Take in what arrives within a time."""
+        for key, _ in self._selector.select(timeout_s):
+            hop: _Hop = key.data
+            if data := os.read(hop.words, _READ_BYTES):
+                for line in hop.lines.take(data):
+                    try:
+                        self._heed(hop, msgspec.json.decode(line, type=Word))
+                    except msgspec.MsgspecError:
+                        self._lose(hop, f"its relay said {line[:200]!r}: is it this pytest-distbench, and alone?")
+                        break
+            else:
+                self._lose(hop, "its relay has ended, or what leads to it")
+
+    def _heed(self, hop: _Hop, word: Word) -> None:
+        match word:
+            case Said(event=event):
+                told = replace(event, at=event.at + hop.offset_s)
+                self.heard.events.append(told)
+                self._fresh.append(told)
+            case Closed(rank=rank, at=at):
+                self.heard.closed_at[rank] = at + hop.offset_s
+            case Ended():
+                hop.ended = word
+                self._note_end()
+            case Wrote(rank=rank) if rank in hop.host.ranks:
+                path = place_of(self._plan.files, word.kind, rank)
+                path.touch(mode=0o600)
+                with open(path, "r+b" if word.offset else "wb") as file:
+                    file.seek(word.offset)
+                    file.write(word.data)
+            case Pong(at=at):
+                hop.pong_at = at
+            case Done():
+                hop.answer = word
+                hop.owed -= 1
+
+    def _lose(self, hop: _Hop, why: str) -> None:
+        """Nobody can reach that host any more: its ranks end by their own lifeline."""
+        if hop.is_lost:
+            return
+        self._selector.unregister(hop.words)
+        hop.is_lost, hop.trouble = True, why
+        if hop.ended is None:
+            hop.close()
+            for rank in hop.host.ranks:
+                self.heard.closed_at.setdefault(rank, time.monotonic())
+        self._note_end()
+
+    def _note_end(self) -> None:
+        if self.ended is None and all(hop.ended is not None or hop.is_lost for hop in self._hops):
+            told = {hop: hop.trouble if hop.ended is None else hop.ended.trouble for hop in self._hops}
+            self.ended = Exit(
+                codes={rank: code for hop in self._hops if hop.ended for rank, code in hop.ended.codes.items()},
+                trouble="; ".join(f"host {hop.host.name}: {text}" for hop, text in told.items() if text),
+                died=any(hop.ended is None for hop in self._hops),
+            )
+
+
+class _Hop:
+    """The stream to a host's relay, and what is known of that.
+
+    Attributes:
+        offset_s: what is added to a moment of that host to make it one of ours.
+        error_s: how wrong that may be; None: nobody has measured it.
+        answer: the last one.
+        owed: answers that are still to come: a Ctrl-C may have left one behind.
+        trouble: why it is lost.
+    """
+
+    def __init__(self, host: Host) -> None:
+        assert host.relay.stdin is not None
+        assert host.relay.stdout is not None
+        self.host = host
+        self.words = host.relay.stdout.fileno()
+        self.lines = Lines()
+        self.offset_s = 0.0
+        self.error_s: float | None = None
+        self.pong_at: float | None = None
+        self.answer = Done()
+        self.owed = 0
+        self.ended: Ended | None = None
+        self.is_lost = False
+        self.trouble = ""
+
+    def send(self, order: Order) -> None:
+        """Write an order into the stream."""
+        assert self.host.relay.stdin is not None
+        self.host.relay.stdin.write(msgspec.json.encode(order) + b"\n")
+        self.host.relay.stdin.flush()
+
+    def close(self) -> None:
+        """Close the stream, which ends what is left there, and see that what led to it ends."""
+        relay = self.host.relay
+        for pipe in (relay.stdin, relay.stdout):
+            assert pipe is not None
+            with contextlib.suppress(OSError):
+                pipe.close()
+        try:
+            relay.wait(timeout=_LEAVE_S)
+        except subprocess.TimeoutExpired:
+            relay.kill()
+            relay.wait()
+
+
+def _places(ranks: Sequence[Sequence[int]], meeting_point: tuple[str, int]) -> list[dict[int, dict[str, str]]]:
+    """Host by host, the variables by which torchrun would tell its ranks their places (``records/torchrun.py``)."""
+    world_size = sum(map(len, ranks))
+    run_id = uuid.uuid4().hex
+    return [
+        {
+            rank: {
+                "RANK": str(rank),
+                "LOCAL_RANK": str(index),
+                "GROUP_RANK": str(node),
+                "ROLE_RANK": str(rank),
+                "ROLE_NAME": "default",
+                "WORLD_SIZE": str(world_size),
+                "LOCAL_WORLD_SIZE": str(len(here)),
+                "GROUP_WORLD_SIZE": str(len(ranks)),
+                "ROLE_WORLD_SIZE": str(world_size),
+                "MASTER_ADDR": meeting_point[0],
+                "MASTER_PORT": str(meeting_point[1]),
+                "TORCHELASTIC_RESTART_COUNT": "0",
+                "TORCHELASTIC_MAX_RESTARTS": "0",
+                "TORCHELASTIC_RUN_ID": run_id,
+                "TORCHELASTIC_USE_AGENT_STORE": "False",
+                "TORCH_NCCL_ASYNC_ERROR_HANDLING": "1",
+            }
+            for index, rank in enumerate(here)
+        }
+        for node, here in enumerate(ranks)
+    ]
+
+
+def _in_our_time(report: RankReport, offset_s: float) -> RankReport:
+    """A report whose moments are of this process's clock."""
+    phases = {name: at + offset_s if name in MOMENTS else at for name, at in report.phases.items()}
+    error = replace(report.error, raised_at=report.error.raised_at + offset_s) if report.error is not None else None
+    return replace(report, phases=phases, error=error)

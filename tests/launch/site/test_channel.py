@@ -1,0 +1,107 @@
+"""The control lines: whatever ranks say is survived, and who they are is known from the kernel."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import selectors
+import socket
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytest_distbench.launch.site.channel import LONGEST_LINE_BYTES, ControlChannel
+from pytest_distbench.launch.site.heard import Heard
+from pytest_distbench.records.launch_files import LaunchFiles
+from pytest_distbench.records.wire import EventKind, RankEvent, short_address
+
+
+class Ear:
+    """A channel for two ranks, and what it hears."""
+
+    def __init__(self, folder: Path, selector: selectors.BaseSelector) -> None:
+        self.heard = Heard()
+        self.channel = ControlChannel(LaunchFiles(folder).control, selector, self.heard, processes=2)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("channel")
+
+
+@contextlib.contextmanager
+def connected(folder: Path) -> Iterator[tuple[Ear, socket.socket]]:
+    """A channel for two ranks, and a socket of one that says what it likes."""
+    with selectors.DefaultSelector() as selector, socket.socket(socket.AF_UNIX) as rank:
+        ear = Ear(folder, selector)
+        try:
+            with short_address(LaunchFiles(folder).control) as address:
+                rank.connect(address)
+            yield ear, rank
+        finally:
+            ear.channel.close()
+
+
+def say(rank: int, kind: EventKind = "hello", text: str = "") -> bytes:
+    return msgspec.json.encode(RankEvent(kind=kind, rank=rank, at=0.0, text=text)) + b"\n"
+
+
+def ranks_heard(ear: Ear) -> set[int]:
+    """Who has said hello, once the first has."""
+    end = time.monotonic() + 60
+    while not ear.heard.ranks_up() and time.monotonic() < end:
+        ear.channel.drain()
+    return ear.heard.ranks_up()
+
+
+@given(st.lists(st.binary(max_size=200), max_size=5))
+def test_any_bytes_from_a_rank_are_survived(folder: Path, chunks: list[bytes]) -> None:
+    with connected(folder) as (ear, rank):
+        for chunk in chunks:
+            rank.sendall(chunk + b"\n")
+        rank.sendall(b"\n" + say(1))
+
+        assert ranks_heard(ear) == {1}
+
+
+def test_events_of_ranks_there_are_not_are_ignored(tmp_path: Path) -> None:
+    with connected(tmp_path) as (ear, rank):
+        for number in (-1, 2, 10**9, 0):
+            rank.sendall(say(number))
+
+        assert ranks_heard(ear) == {0}
+
+
+def test_an_endless_line_is_dropped_and_the_next_one_understood(tmp_path: Path) -> None:
+    with connected(tmp_path) as (ear, rank):
+        rank.setblocking(False)
+        waiting = b"x" * 4 * LONGEST_LINE_BYTES + b"\n" + say(1)
+        end = time.monotonic() + 60
+        while waiting and time.monotonic() < end:
+            with contextlib.suppress(BlockingIOError):
+                waiting = waiting[rank.send(waiting[:65536]) :]
+            ear.channel.drain()
+
+        assert ranks_heard(ear) == {1}
+
+
+def test_what_a_rank_could_not_end_is_kept(tmp_path: Path) -> None:
+    with connected(tmp_path) as (ear, rank):
+        rank.sendall(say(1) + say(1, "done") + say(1, "remark", "threads it had started still ran"))
+        ranks_heard(ear)
+
+        assert ear.heard.remarks() == {1: "threads it had started still ran"}
+
+
+def test_a_ranks_process_is_the_one_that_has_connected_whatever_it_says(tmp_path: Path) -> None:
+    """Else a body that has got hold of the line could have pytest end any process."""
+    with connected(tmp_path) as (ear, rank):
+        rank.sendall(b'{"kind": "hello", "rank": 0, "at": 0.0, "pid": 1}\n' + say(1))
+        ranks_heard(ear)
+
+        assert ear.channel.pids() == {1: os.getpid()}

@@ -1,0 +1,124 @@
+"""A relay's end: where ranks of its host run, and that they end with the stream."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+from support.plans import make_plan
+from support.processes import wait_for
+
+from pytest_distbench.launch.processes import is_alive
+from pytest_distbench.launch.site.relay import _settle_here
+from pytest_distbench.launch.site.relayed import Host, RelayedSite
+from pytest_distbench.records.plan import LaunchPlan
+from pytest_distbench.records.record import replace
+from pytest_distbench.records.wire import ALL_UP
+from pytest_distbench.records.work import BodyReference, Ranks
+
+
+@pytest.fixture
+def plan(tmp_path: Path) -> LaunchPlan:
+    """Its folder is mentioned where a test may mention it."""
+    directory = tmp_path / "launch"
+    directory.mkdir()
+    plan = make_plan(directory)
+    plan.files.began.touch()
+    plan.files.work.mkdir()
+    return replace(
+        plan,
+        working_dir=str(plan.files.work),
+        data_dir=str(tmp_path),
+        variables={"OUT": f"{plan.directory}/work/out", "BYTES": "a\u00ff"},
+        work=Ranks(body=BodyReference(file="train.py", arguments=["--out", f"{plan.directory}/work/out"])),
+    )
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    made = tmp_path / "relay"
+    made.mkdir()
+    return made
+
+
+def test_a_host_that_sees_the_launchs_folder_works_there_and_writes_reports_into_its_own(
+    plan: LaunchPlan, folder: Path
+) -> None:
+    here = _settle_here(plan, folder, began_ns=plan.files.began.stat().st_mtime_ns)
+
+    assert (here.directory, here.working_dir, here.data_dir) == (str(folder), plan.working_dir, plan.data_dir)
+    assert here.work == plan.work
+
+
+def test_on_another_host_the_folder_of_the_launch_is_the_relays_wherever_it_is_mentioned(
+    plan: LaunchPlan, folder: Path
+) -> None:
+    here = _settle_here(plan, folder, began_ns=plan.files.began.stat().st_mtime_ns + 1)
+
+    assert here.working_dir == str(folder / "work")
+    assert Path(here.working_dir).is_dir()
+    assert Path(here.data_dir).is_dir()
+    assert (here.expect(Ranks).body.arguments[1], here.variables["OUT"]) == (f"{folder}/work/out",) * 2
+    assert here.variables["BYTES"] == "a\udcff"
+
+
+BODY = """
+import subprocess, sys, time
+
+def body(rank):
+    subprocess.Popen([sys.executable, "-c", "import time; time.sleep(1000)"], env={}, start_new_session=True)
+    rank.progress(step=1)
+    time.sleep(1000)
+"""
+
+
+@pytest.fixture
+def relay(tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
+    place = tmp_path / "temporary"
+    place.mkdir()
+    with subprocess.Popen(
+        [sys.executable, "-m", "pytest_distbench.launch.site.relay"],
+        env={**os.environ, "TMPDIR": str(place)},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    ) as process:
+        yield process
+        process.kill()
+    assert list(place.iterdir()) == []
+
+
+@pytest.mark.spawn
+@pytest.mark.parametrize("ends", [pytest.param(True, id="stream"), pytest.param(False, id="SIGTERM")])
+def test_when_the_stream_breaks_the_ranks_end_and_what_they_have_started_and_no_file_stays(
+    relay: subprocess.Popen[bytes], plan: LaunchPlan, tmp_path: Path, ends: bool
+) -> None:
+    (tmp_path / "bodies.py").write_text(BODY)
+    plan = replace(
+        plan,
+        world_size=1,
+        timeout_s=60.0,
+        body=BodyReference(file=str(tmp_path / "bodies.py"), function="body", makes_group=False),
+        variables=dict(os.environ),
+        python_path=sys.path,
+        reports_progress=True,
+    )
+    site = RelayedSite(plan, [Host(name="here", relay=relay, ranks=[0])], meeting_point=("127.0.0.1", 29500))
+    site.start()
+    wait_for(lambda: any(event.kind == "hello" for event in site.listen(1.0)))
+    site.ask([0], ALL_UP)
+    wait_for(lambda: any(event.kind == "progress" for event in site.listen(1.0)))
+    started = psutil.Process(relay.pid).children(recursive=True)
+    assert len(started) == 2
+    if not ends:
+        relay.terminate()
+        wait_for(lambda: bool(site.listen(1.0)) or site.ended is not None)
+        assert site.ended is not None
+        assert site.ended.died
+    site.close()
+
+    assert [process for process in started if is_alive(process.pid)] == []

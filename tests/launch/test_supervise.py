@@ -1,0 +1,80 @@
+"""What the controller asks of a site, and when: without any process."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from support.plans import make_plan
+from support.sites import MadeUpSite
+
+from pytest_distbench.launch.supervise import Supervised
+from pytest_distbench.records.record import replace
+from pytest_distbench.records.wire import ALL_JOINED, ALL_UP, TURN_REQUEST
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Iterator[MadeUpSite]:
+    made = MadeUpSite(replace(make_plan(tmp_path), timeout_s=60.0))
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def launch(site: MadeUpSite) -> Supervised:
+    return Supervised(site, site.plan, lambda text: None, None)
+
+
+def test_ranks_are_told_when_the_last_one_is_up_and_when_the_last_one_has_joined(
+    site: MadeUpSite, launch: Supervised
+) -> None:
+    site.say(0, "hello")
+    launch.advance(0.0)
+    assert site.asked == []
+    site.say(1, "hello")
+    launch.advance(0.0)
+    assert site.asked.pop() == ({0, 1}, ALL_UP)
+
+    site.say(0, "phase", "rendezvous")
+    site.say(0, "phase", "body")
+    site.say(0, "done")
+    site.say(1, "phase", "rendezvous")
+    launch.advance(0.0)
+    assert site.asked == []
+    site.say(1, "phase", "body")
+    launch.advance(0.0)
+    assert site.asked == [({0, 1}, ALL_JOINED)]
+
+
+def test_a_turn_is_given_when_all_ranks_wait_for_it(site: MadeUpSite, launch: Supervised) -> None:
+    site.say(0, "turn")
+    launch.advance(0.0)
+    assert site.asked == []
+    site.say(1, "turn")
+    launch.advance(0.0)
+
+    assert site.asked == [({0, 1}, TURN_REQUEST)]
+
+
+def test_a_launch_whose_ranks_have_all_said_how_they_ended_is_over_and_they_are_ended(
+    site: MadeUpSite, launch: Supervised
+) -> None:
+    for rank in range(2):
+        site.say(rank, "hello")
+        site.say(rank, "failed")
+    assert launch.advance(0.0)
+    launch.finish()
+
+    assert site.ended_ranks == {0, 1}
+    assert launch.record().outcome == "failed"
+
+
+def test_a_rank_whose_line_has_ended_without_a_word_ends_the_launch_within_a_second(
+    site: MadeUpSite, launch: Supervised
+) -> None:
+    site.say(0, "hello")
+    site.heard.closed_at[0] = 1.0
+    launch.advance(0.0)
+
+    assert launch.patience() <= 1.0
