@@ -102,7 +102,7 @@ def test_when_the_stream_breaks_the_ranks_end_and_what_they_have_started_and_no_
         plan,
         world_size=1,
         timeout_s=60.0,
-        body=BodyReference(file=str(tmp_path / "bodies.py"), function="body", makes_group=False),
+        work=Ranks(body=BodyReference(file=str(tmp_path / "bodies.py"), function="body", makes_group=False)),
         variables=dict(os.environ),
         python_path=sys.path,
         reports_progress=True,
