@@ -8,9 +8,9 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from support.nvml import HOSTS, made_up
 
 from pytest_distbench.machine.gpus import read_gpus
-from pytest_distbench.testing.nvml import HOSTS, made_up
 
 WHOLE = [
     name for name, host in HOSTS.items() if host.cards and all(not c.trouble and c.mig is None for c in host.cards)

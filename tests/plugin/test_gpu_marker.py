@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
+from support.nvml import HOSTS, Card, Host, h100s, made_up
 from support.projects import Project, run
 
 from pytest_distbench.errors import ConfigurationError
 from pytest_distbench.machine.gpus import read_gpus
 from pytest_distbench.plugin.gpu_marker import gpu_need
-from pytest_distbench.testing.nvml import HOSTS, Card, Host, h100s, made_up
 
 TEST = """
     import pytest

@@ -37,7 +37,7 @@ def measure(cuda: VirtualCuda, host_s: float, *, waits: bool = False, **loop: ob
 
 def is_in_each_mode(rank: RankContext) -> None:
     """Runs in ranks with the stand-in, which makes a whole process believe that it has CUDA."""
-    from pytest_distbench.testing import cuda
+    from support import cuda
 
     for mode in ("per-iteration", "batch", "graph"):
         for _ in rank.timed(mode, warmup=5, iterations=100, mode=mode):
