@@ -181,8 +181,7 @@ def _check_together(
     seeds: Sequence[int],
 ) -> None:
     """Refuse what would be passed over in silence."""
-    if not isinstance(wanted["makes_group"], bool):
-        given.refuse(f"makes_group={show(wanted['makes_group'])}; wanted True or False")
+    given.yes_or_no("makes_group", wanted["makes_group"])
     if not body.is_script:
         if arguments:
             given.refuse("args are the command line of a script, and a function has none: use params=")

@@ -13,7 +13,7 @@ from pytest_distbench.records.plan import LaunchPlan
 from pytest_distbench.records.record import replace
 
 STAND_IN_CUDA = "stand-in-cuda"
-PRELOADED = "support.cuda"
+PRELOADED = "support.stand_in_cuda"
 
 
 class CudaLauncher(WarmLauncher):

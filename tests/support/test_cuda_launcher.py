@@ -10,7 +10,7 @@ from support.launching import Launch
 
 
 def is_joined_by_nccl(rank: RankContext) -> None:
-    from support import cuda
+    from support import stand_in_cuda as cuda
 
     assert rank.backend == "nccl"
     assert cuda.calls[:2] == [f"set_device {rank.local_rank}", "init_process_group nccl"]

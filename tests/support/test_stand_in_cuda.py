@@ -82,7 +82,7 @@ def trains_with_ddp(rank: RankContext) -> None:
 
 
 def returns_from_a_launch_at_once_and_waits_where_cuda_does(rank: RankContext) -> None:
-    from support import cuda
+    from support import stand_in_cuda as cuda
 
     value = torch.ones(1, device=rank.device)
     waits = {
@@ -105,7 +105,7 @@ def returns_from_a_launch_at_once_and_waits_where_cuda_does(rank: RankContext) -
 
 
 def tells_the_time_of_the_device(rank: RankContext) -> None:
-    from support import cuda
+    from support import stand_in_cuda as cuda
 
     begin, middle, end = (torch.cuda.Event(enable_timing=True) for _ in range(3))
     begin.record()
@@ -122,7 +122,7 @@ def tells_the_time_of_the_device(rank: RankContext) -> None:
 
 
 def replays_a_graph_at_once(rank: RankContext) -> None:
-    from support import cuda
+    from support import stand_in_cuda as cuda
 
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
@@ -143,7 +143,8 @@ def replays_a_graph_at_once(rank: RankContext) -> None:
 
 
 def fails_where_it_is_waited_for(rank: RankContext) -> None:
-    from support import cuda, streams
+    from support import stand_in_cuda as cuda
+    from support import streams
 
     cuda.launch(0.01, failure=RuntimeError("CUDA error: device-side assert triggered"))
     for _ in range(2):
@@ -153,13 +154,13 @@ def fails_where_it_is_waited_for(rank: RankContext) -> None:
 
 
 def has_no_clocks_to_be_raised(rank: RankContext) -> None:
-    from support import cuda
+    from support import stand_in_cuda as cuda
 
     assert warm_up(rank, lambda: cuda.launch(1e-3)) == 1
 
 
 def counts_memory(rank: RankContext) -> None:
-    from support import cuda
+    from support import stand_in_cuda as cuda
 
     cuda.allocate(2**20)
     cuda.allocate(-(2**19))
@@ -170,7 +171,7 @@ def counts_memory(rank: RankContext) -> None:
 
 def has_nccls_recorder(rank: RankContext) -> None:
     from pytest_distbench.worker.torch_internals import recordings
-    from support import cuda
+    from support import stand_in_cuda as cuda
 
     cuda.record_nccl('{"entries": []}')
     assert recordings(whole=True)["nccl"] == b'{"entries": []}'
@@ -224,7 +225,7 @@ def test_ddp_trains_on_two_devices(on_cuda: Launch) -> None:
 
 
 def joined_in_order(rank: RankContext) -> None:
-    from support import cuda
+    from support import stand_in_cuda as cuda
 
     assert cuda.calls[:2] == [f"set_device {rank.local_rank}", "init_process_group gloo"]
 
