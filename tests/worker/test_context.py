@@ -205,7 +205,6 @@ def test_the_rest_takes_it_or_refuses_it(value: Any, at: Any) -> None:
             "iterations='3'; wanted a whole number of at least 1 and at most 9007199254740992",
         ),
         (lambda r: r.timed("t", warmup=0, iterations=0), "iterations=0; wanted a whole number of at least 1"),
-        (lambda r: r.timed("t", warmup=0, iterations=10**30), "iterations=10+; wanted a whole number of at least 1"),
         (
             lambda r: r.timed("t", warmup=1, iterations=2, before=3),
             r"timed\('t'\): wanted before to be a function of the iteration's index, or None, found 3 \(int\)",
