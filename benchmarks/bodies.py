@@ -38,13 +38,6 @@ def points(rank: RankContext) -> None:
         optimizer.step()
 
 
-def plain_and_points(rank: RankContext) -> None:
-    """Plain Python of 5 ms, and :func:`points`."""
-    for _ in rank.timed("python", warmup=3, iterations=80):
-        sum(range(250_000))
-    points(rank)
-
-
 def slowed_all_reduce(rank: RankContext) -> None:
     """all_reduce of 64 KiB, each iteration made ``factor`` times longer by waiting; every iteration is kept."""
     import time
@@ -62,64 +55,6 @@ def slowed_all_reduce(rank: RankContext) -> None:
             pass
         seconds.append(time.perf_counter() - start)
     rank.record("iterations", seconds[-60:], unit="s", reduce="max")
-
-
-def clocks(rank: RankContext) -> None:
-    """The points of :func:`points`, with wall time, CPU time and context switches of every iteration."""
-    import resource
-    import time
-
-    import torch
-    import torch.distributed as dist
-    from torch import nn
-    from torch.nn.parallel import DistributedDataParallel
-
-    def reduce() -> None:
-        dist.all_reduce(x)
-
-    def step() -> None:
-        loss = model(data).square().mean()
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-
-    torch.manual_seed(0)
-    model = DistributedDataParallel(nn.Sequential(*(nn.Linear(512, 512) for _ in range(4))))
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    data = torch.randn(64, 512)
-    for name, size, iterations in (("4 KiB", 4096, 120), ("1 MiB", 2**20, 80), ("16 MiB", 2**24, 20), ("step", 4, 40)):
-        x = torch.zeros(size // 4)
-        work = step if name == "step" else reduce
-        rows = []
-        for _ in range(iterations + 3):
-            rank.barrier()
-            usage, cpu, wall = resource.getrusage(resource.RUSAGE_SELF), time.process_time(), time.perf_counter()
-            work()
-            wall, cpu, after = (
-                time.perf_counter() - wall,
-                time.process_time() - cpu,
-                resource.getrusage(resource.RUSAGE_SELF),
-            )
-            rows.append((wall, cpu, after.ru_nvcsw - usage.ru_nvcsw, after.ru_nivcsw - usage.ru_nivcsw))
-        walls, cpus, waits, preemptions = (list(column) for column in zip(*rows[3:], strict=True))
-        at = {"point": name}
-        rank.record("wall_s", walls, unit="s", better="lower", reduce="max", at=at)
-        rank.record("cpu_s", cpus, unit="s", better="lower", reduce="max", at=at)
-        rank.record("cpu_s_all_ranks", cpus, unit="s", better="lower", reduce="sum", at=at)
-        rank.record("waits", waits, better="lower", reduce="sum", at=at)
-        rank.record("preemptions", preemptions, better="lower", reduce="sum", at=at)
-        rank.record("peak_rss", resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024, unit="B", at=at)
-
-
-def short_loops(rank: RankContext) -> None:
-    """What a hasty test measures: twenty iterations of a small and of a middle all_reduce."""
-    import torch
-    import torch.distributed as dist
-
-    for size in (4000, 2**20):
-        x = torch.zeros(size // 4)
-        for _ in rank.timed("all_reduce", warmup=2, iterations=20, at={"message_bytes": size}):
-            dist.all_reduce(x)
 
 
 def sweep_beside_bare_loop(rank: RankContext) -> None:

@@ -361,7 +361,7 @@ def hangs_without_the_handler(rank: RankContext) -> None:
 
 
 def destroys_its_group(rank: RankContext) -> None:
-    """With a model that outlives the group: torch's own end of that can hang (see ``exit_hangs.py``)."""
+    """With a model that outlives the group: torch's own end of that can hang."""
     import torch
     import torch.distributed as dist
     from torch.nn.parallel import DistributedDataParallel

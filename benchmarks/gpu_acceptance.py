@@ -44,11 +44,14 @@ MARK = "DISTBENCH_ACCEPTANCE"
 """In the environment of everything a line starts: what is left of it carries the mark."""
 
 STAND_IN = [
-    *("-p", "pytest_distbench.testing"),
-    *("-p", "pytest_distbench.testing.nvml"),
+    *("-p", "support.cuda_launcher"),
+    *("-p", "support.nvml"),
     "--distbench-launcher=stand-in-cuda",
 ]
 """For pytest, where the GPUs are made up: the driver, and CUDA in the ranks."""
+
+MADE_UP = {"DISTBENCH_NVML": "8xH100", "PYTHONPATH": str(ROOT / "tests")}
+"""What they are, and where they lie."""
 
 SMALL = ["--distbench-max-message=64KiB", "--distbench-launches=3", "--distbench-max-launches=3"]
 """For the suites on made-up GPUs, whose times mean nothing: they are to come to their end."""
@@ -121,7 +124,7 @@ class Bench:
 
     def environment(self, **variables: str) -> dict[str, str]:
         """Of what a line starts."""
-        made_up = {"DISTBENCH_NVML": "8xH100"} if self.stand_in else {}
+        made_up = MADE_UP if self.stand_in else {}
         return {**os.environ, MARK: str(os.getpid()), **made_up, **variables}
 
     def needs_hardware(self) -> None:

@@ -40,23 +40,6 @@ def launched(
     Raises:
         SystemExit: the launch did not pass.
     """
-    body = BodyReference(file=str(BODIES), function=function)
-    record = tried(launcher, folder, body, world_size=world_size, params=params)
-    if record.outcome != "passed":
-        raise SystemExit(f"{launcher.name}: {record.reason}")
-    return record
-
-
-def tried(
-    launcher: Launcher,
-    folder: Path,
-    body: BodyReference,
-    *,
-    world_size: int = 2,
-    params: Mapping[str, object] | None = None,
-    timeout_s: float = 300.0,
-) -> LaunchRecord:
-    """As :func:`launched`, of any body or script, however it ends."""
     directory = folder / uuid.uuid4().hex
     directory.mkdir()
     plan = LaunchPlan(
@@ -64,8 +47,11 @@ def tried(
         world_size=world_size,
         backend="gloo",
         device="cpu",
-        work=Ranks(body=body, params=dict(params or {})),
-        timeout_s=timeout_s,
+        work=Ranks(
+            body=BodyReference(file=str(BODIES), function=function),
+            params=dict(params or {}),
+        ),
+        timeout_s=300.0,
         workplace=Workplace(folder=os.getcwd()),
         directory=str(directory),
         data_dir=str(folder),
@@ -73,7 +59,10 @@ def tried(
         variables={**os.environ, "OMP_NUM_THREADS": "1"},
         set_threads=1 if launcher.name == "warm" else None,
     )
-    return supervise(launcher, plan)
+    record = supervise(launcher, plan)
+    if record.outcome != "passed":
+        raise SystemExit(f"{launcher.name}: {record.reason}")
+    return record
 
 
 def elastic_plan(

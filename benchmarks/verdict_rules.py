@@ -1,7 +1,6 @@
 """Decision rules side by side: false alarms on unchanged code, slowdowns found, launches used.
 
     python benchmarks/verdict_rules.py --data DIR [--live] [--json OUT] [--trials 100] [--seed 0]
-    python benchmarks/verdict_rules.py --sweeps FILE [--trials 50]
 
 DIR holds ``reg_*.parquet``, the iterations of recorded launches: columns tag (stretch of time), launch, W (ranks), op,
 size (bytes), block, it (iteration) and t (seconds, maximum over ranks). A trial takes ten consecutive launches of one
@@ -15,9 +14,6 @@ in it. A slowdown multiplies every iteration of the run.
 
 The peers' rules come as they are, and once more, marked *=*, with the smallest change that counts raised until they
 raise no more false alarms than ours, over all unchanged trials together. Only there can power be compared.
-
-``--sweeps`` judges recorded sweeps (sweep_recording.py) size by size, and with their neighbours, as the plugin does;
-sweep_trials.py has more about it.
 
 A second table has our rule with less of a reserve for drift: false alarms, and the smallest slowdown that is found nine
 times in ten, per stretch the median over its points. A third one has baselines of ten launches beside those of as many
@@ -41,7 +37,6 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-import sweep_trials
 from decision_rules import COMPARISONS, RULES, Answer, DecisionRule, Launch, Launches, as_needed, distbench
 from measuring import launched
 
@@ -346,13 +341,12 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, metavar="DIR")
     parser.add_argument("--live", action="store_true")
-    parser.add_argument("--sweeps", type=Path, metavar="FILE")
     parser.add_argument("--json", type=Path, metavar="OUT", help="write the scores of --data, else of --live")
     parser.add_argument("--trials", type=int, default=100, help="per point and stretch (default: 100)")
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
-    if options.data is None and options.sweeps is None and not options.live:
-        parser.error("nothing to judge: give --data DIR, --live, --sweeps FILE, or several of them")
+    if options.data is None and not options.live:
+        parser.error("nothing to judge: give --data DIR, --live, or both")
     if options.trials < 1:
         parser.error(f"--trials {options.trials}: wanted at least 1")
     found: list[dict[str, Score]] = []
@@ -366,9 +360,6 @@ def main() -> int:
         launches, slower = measure(lambda text: print(text, file=sys.stderr))
         found.append(evaluate(Trials.live(launches, slower, options.trials, options.seed)))
         print("\n".join(["", "live", *table(found[-1])]))
-    if options.sweeps is not None:
-        sweeps = sweep_trials.Trials.of(sweep_trials.read(options.sweeps), options.trials, options.seed)
-        print("\n".join(["", *sweep_trials.table(sweeps, options.seed), "", *sweep_trials.table_of_terms(sweeps)]))
     if options.json is not None and found:
         options.json.write_text(json.dumps(as_json(found[0]), indent=1) + "\n")
     return 0

@@ -156,7 +156,7 @@ def format_change(ratio: float) -> str:
 
 def as_float(value: object) -> float | None:
     """A number of whatever library as a float; None where it is none. True, False and text are none."""
-    if isinstance(value, bool | str | bytes | bytearray) or not hasattr(value, "__float__"):
+    if _is_yes_or_no(value) or isinstance(value, str | bytes | bytearray) or not hasattr(value, "__float__"):
         return None
     try:
         return float(value)
@@ -166,9 +166,14 @@ def as_float(value: object) -> float | None:
 
 def as_int(value: object) -> int | None:
     """A whole number of whatever library as an int; None where it is none. True, False and 2.0 are none."""
-    if isinstance(value, bool) or not hasattr(value, "__index__"):
+    if _is_yes_or_no(value) or not hasattr(value, "__index__"):
         return None
     try:
         return int(value.__index__())
     except Exception:  # noqa: BLE001 whatever its class does, it is no number
         return None
+
+
+def _is_yes_or_no(value: object) -> bool:
+    """True and False, those of numpy and torch too: they count as numbers in Python, and are a mistake for one."""
+    return isinstance(value, bool) or str(getattr(value, "dtype", "")).endswith("bool")

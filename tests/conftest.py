@@ -184,7 +184,7 @@ def launcher(request: pytest.FixtureRequest, made_launcher: MadeLauncher) -> Lau
 @pytest.fixture(scope="module")
 def cuda_launcher(made_launcher: MadeLauncher) -> Launcher:
     """Its ranks have the stand-in CUDA."""
-    from pytest_distbench.testing.cuda_launcher import STAND_IN_CUDA
+    from support.cuda_launcher import STAND_IN_CUDA
 
     return made_launcher(STAND_IN_CUDA)
 
@@ -198,7 +198,7 @@ def on_cuda(cuda_launcher: Launcher, tmp_path: Path, request: pytest.FixtureRequ
 @pytest.fixture
 def on_cuda_apart(made_launcher: MadeLauncher, tmp_path: Path, request: pytest.FixtureRequest) -> Launch:
     """The same with another agent: for variables that are read when torch is loaded, which cost the others theirs."""
-    from pytest_distbench.testing.cuda_launcher import STAND_IN_CUDA
+    from support.cuda_launcher import STAND_IN_CUDA
 
     return Launch(made_launcher(STAND_IN_CUDA, side=1), tmp_path, request.path, device="cuda")
 

@@ -22,8 +22,6 @@ EXAMPLES = {"suites/test_mine.py", "suites/test_scaling.py", "suites/a.py"}
 """Files of the reader's own."""
 ROOMS = sorted(path.parent.name for path in PACKAGE.glob("*/__init__.py"))
 
-of_every_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-
 
 def code_of(text: str) -> list[str]:
     """What is set as code: blocks line by line, and spans."""
@@ -33,38 +31,38 @@ def code_of(text: str) -> list[str]:
     return [*(line for block in blocks for line in block.splitlines()), *spans]
 
 
-@of_every_page
-def test_every_path_of_the_repository_exists(page: Path) -> None:
+def test_every_path_of_the_repository_exists() -> None:
     """Paths of modules are given from the repository's root, or from the package's: ``run/loop.py``."""
-    text = page.read_text()
-    named = set(re.findall(rf"\b(?<![\w/.])((?:{FOLDERS})/[\w./-]+\.\w+)", text))
-    modules = set(re.findall(rf"`((?:{'|'.join(ROOMS)})/[\w/]+\.py)`", text))
+    for page in PAGES:
+        text = page.read_text()
+        named = set(re.findall(rf"\b(?<![\w/.])((?:{FOLDERS})/[\w./-]+\.\w+)", text))
+        modules = set(re.findall(rf"`((?:{'|'.join(ROOMS)})/[\w/]+\.py)`", text))
 
-    assert {name for name in named - EXAMPLES if not (ROOT / name).exists()} == set()
-    assert {name for name in modules if not (PACKAGE / name).exists()} == set()
-
-
-@of_every_page
-def test_every_dotted_name_can_be_looked_up(page: Path) -> None:
-    for name in set(re.findall(r"`(pytest_distbench(?:\.\w+)+)", page.read_text())):
-        if (ROOT / f"{name.replace('.', '/')}.py").exists() or (ROOT / name.replace(".", "/")).is_dir():
-            continue  # not imported: one of them makes this whole process believe that it has CUDA
-        module, _, attribute = name.rpartition(".")
-        assert hasattr(importlib.import_module(module), attribute), name
+        assert {name for name in named - EXAMPLES if not (ROOT / name).exists()} == set(), page
+        assert {name for name in modules if not (PACKAGE / name).exists()} == set(), page
 
 
-@of_every_page
-def test_every_link_leads_to_a_page(page: Path) -> None:
-    links = re.findall(r"\]\(([^)#]+)", page.read_text())
+def test_every_dotted_name_can_be_looked_up() -> None:
+    for page in PAGES:
+        for name in set(re.findall(r"`(pytest_distbench(?:\.\w+)+)", page.read_text())):
+            if (ROOT / f"{name.replace('.', '/')}.py").exists() or (ROOT / name.replace(".", "/")).is_dir():
+                continue  # not imported: one of them makes this whole process believe that it has CUDA
+            module, _, attribute = name.rpartition(".")
+            assert hasattr(importlib.import_module(module), attribute), name
 
-    assert [link for link in links if "://" not in link and not (page.parent / link).exists()] == []
+
+def test_every_link_leads_to_a_page() -> None:
+    for page in PAGES:
+        links = re.findall(r"\]\(([^)#]+)", page.read_text())
+
+        assert [link for link in links if "://" not in link and not (page.parent / link).exists()] == []
 
 
-@of_every_page
-def test_every_option_exists(page: Path) -> None:
-    named = set(re.findall(r"--distbench-([a-z-]+[a-z])", page.read_text()))
+def test_every_option_exists() -> None:
+    for page in PAGES:
+        named = set(re.findall(r"--distbench-([a-z-]+[a-z])", page.read_text()))
 
-    assert named - set(OPTIONS) == set()
+        assert named - set(OPTIONS) == set(), page
 
 
 def test_the_reference_says_what_the_tables_of_the_code_say() -> None:
@@ -85,15 +83,15 @@ def test_the_readme_fits_on_a_few_screens() -> None:
     assert len((ROOT / "README.md").read_text().splitlines()) <= 150
 
 
-@of_every_page
-def test_every_command_exists_with_its_options(page: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for line in code_of(page.read_text()):
-        if not (found := re.match(r"(?:\$ )?distbench ((?:baseline )?[a-z]+)\b(.*)", line)):
-            continue
-        command, rest = found.groups()
-        with pytest.raises(SystemExit) as ended:
-            main([*shlex.split(command), "--help"])
-        told = capsys.readouterr().out
-        assert ended.value.code == 0, line
-        if command != "calibrate":  # what it does not know itself goes to pytest
-            assert [option for option in re.findall(r"--[a-z][a-z-]+", rest) if option not in told] == [], line
+def test_every_command_exists_with_its_options(capsys: pytest.CaptureFixture[str]) -> None:
+    for page in PAGES:
+        for line in code_of(page.read_text()):
+            if not (found := re.match(r"(?:\$ )?distbench ((?:baseline )?[a-z]+)\b(.*)", line)):
+                continue
+            command, rest = found.groups()
+            with pytest.raises(SystemExit) as ended:
+                main([*shlex.split(command), "--help"])
+            told = capsys.readouterr().out
+            assert ended.value.code == 0, line
+            if command != "calibrate":  # what it does not know itself goes to pytest
+                assert [option for option in re.findall(r"--[a-z][a-z-]+", rest) if option not in told] == [], line

@@ -28,14 +28,12 @@ class Departure:
         starts_at: the first step, from 1, that differs by more than rounding; None where none does.
         exceeds_at: the first step beyond the tolerance; None where none is.
         largest: largest relative deviation.
-        at_end: relative deviation of the last step.
         is_identical: equal in every stored digit.
     """
 
     starts_at: int | None
     exceeds_at: int | None
     largest: float
-    at_end: float
     is_identical: bool
 
     def tell(self, beside: Sequence[str]) -> str:
@@ -104,7 +102,6 @@ def compare(stored: Sequence[float], current: Sequence[float], *, rtol: float, r
         starts_at=_first_beyond(found, rounding),
         exceeds_at=_first_beyond(found, rtol),
         largest=max(found),
-        at_end=found[-1],
         is_identical=max(found) == 0.0,
     )
 

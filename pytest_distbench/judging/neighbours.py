@@ -6,8 +6,8 @@ for each of them: what their noise has in common is in the noise of the mean. A 
 mean did, and each of its sizes moved that way by more than the tolerance; then all its sizes did.
 
 The error rate of the sizes is spent once: half of it on the sizes alone, which therefore need stronger evidence than
-they would without neighbours, and the rest in equal parts on the runs of each length. How often that errs, and what it
-finds, is in docs/verdicts.md; ``benchmarks/verdict_rules.py --sweeps`` measures it.
+they would without neighbours, and the rest in equal parts on the runs of each length. What that
+finds is in docs/verdicts.md.
 """
 
 from __future__ import annotations

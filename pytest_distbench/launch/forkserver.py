@@ -10,7 +10,6 @@ import gc
 import importlib
 import multiprocessing
 import os
-import sys
 import time
 from collections.abc import Collection, Sequence
 from pathlib import Path
@@ -66,7 +65,6 @@ def start(sockets: Path, *, semaphores: str, projects: Sequence[str], close: Col
         name = f"/proc/{os.getpid()}/fd/{os.open(sockets, os.O_RDONLY | os.O_DIRECTORY)}"  # open as long as we live
     python_internals.place_sockets(name, semaphores=f"/{semaphores}")
     preloaded.PROJECTS.extend(projects)
-    preloaded.LAST_BEFORE[:] = [next(reversed(sys.modules))]
     multiprocessing.get_context("forkserver").set_forkserver_preload([preloaded.LOADER])
     python_internals.fork_forkserver(close=close)
 

@@ -9,18 +9,17 @@ import re
 import sys
 from collections.abc import Collection, Mapping, Sequence, Set
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 from pytest_distbench.errors import ConfigurationError, show
 from pytest_distbench.launch.contract import SESSION_VARIABLE
 from pytest_distbench.launch.readers.check import problem_with
 from pytest_distbench.plugin.outcomes import Misuse
 from pytest_distbench.records.bound import Bound, bounds_between
-from pytest_distbench.records.choices import MOST_LAUNCHES, MOST_TOLERANCE, SEEDS, TOLERANCE_WANTED
+from pytest_distbench.records.choices import LARGEST_WHOLE, MOST_LAUNCHES, SEEDS
 from pytest_distbench.records.kinds import METRIC_KINDS
 from pytest_distbench.records.metric import (
     LARGEST_NUMBER,
-    LARGEST_WHOLE,
     LONGEST_TEXT,
     Scalar,
     as_scalar,
@@ -29,8 +28,21 @@ from pytest_distbench.records.metric import (
 from pytest_distbench.records.plan import PLACEHOLDERS
 from pytest_distbench.records.reader import Reader
 from pytest_distbench.records.torchrun import NOTES_VARIABLE
+from pytest_distbench.records.wanted import (
+    FRACTION,
+    NAMED,
+    TOLERANCE,
+    YES_OR_NO,
+    Wanted,
+    number,
+    one_of,
+    text,
+    whole,
+)
 from pytest_distbench.records.wire import can_be_written
 from pytest_distbench.units import as_float, as_int
+
+T = TypeVar("T")
 
 LONGEST_NAME = 100
 MOST_ITERATIONS = 10**6
@@ -62,12 +74,16 @@ class Arguments:
         line = self.line
         raise Misuse(f"{self._call}: {problem}{f' ({line})' if line else ''}") from None
 
+    def take(self, wanted: Wanted[T], name: str, value: object) -> T:
+        """The value of an argument as it is used; the test fails where it is not what is wanted."""
+        try:
+            return wanted(name, value)
+        except ConfigurationError as error:
+            self.refuse(str(error))
+
     def whole(self, name: str, value: object, *, least: int, most: int = LARGEST_WHOLE) -> int:
-        """A whole number; numpy's are taken too, ``True`` and ``2.0`` are not."""
-        number = as_int(value)
-        if number is None or not least <= number <= most:
-            self.refuse(f"{name}={show(value)}; wanted a whole number of at least {least} and at most {most}")
-        return number
+        """A whole number."""
+        return self.take(whole(least, most), name, value)
 
     def ranks(self, options: Mapping[str, object], usual: int) -> int:
         """``world_size=`` of keywords that are handed on, or as many ranks as the test has."""
@@ -78,12 +94,7 @@ class Arguments:
         self, name: str, value: object, *, least: float = -math.inf, above: float = -math.inf, most: float = math.inf
     ) -> float:
         """A finite number."""
-        number = as_float(value)
-        if number is None or not math.isfinite(number) or number < least or number <= above or number > most:
-            limit = f" above {above:g}" if above > -math.inf else f" of at least {least:g}" if least > -math.inf else ""
-            limit += f", at most {most:g}" if most < math.inf else ""
-            self.refuse(f"{name}={show(value)}; wanted a finite number{limit}")
-        return number
+        return self.take(number(least=least, above=above, most=most), name, value)
 
     def numbers(self, name: str, value: object) -> list[float]:
         """One number that a rank could record, or several: a list, a tuple, an array of one dimension."""
@@ -98,30 +109,15 @@ class Arguments:
 
     def tolerance(self, value: object) -> float | dict[str, float]:
         """A fraction, or one per metric name."""
-        if not isinstance(value, Mapping):
-            return self.fraction("tolerance", value)
-        if not value or not all(isinstance(key, str) and key.strip() for key in value):
-            self.refuse(f"tolerance={show(value)}; wanted {TOLERANCE_WANTED}, or one per metric name")
-        return {key: self.fraction(f"tolerance[{key!r}]", inner) for key, inner in value.items()}
+        return self.take(TOLERANCE, "tolerance", value)
 
     def fraction(self, name: str, value: object) -> float:
         """A tolerance."""
-        number = as_float(value)
-        if number is None or not 0 <= number <= MOST_TOLERANCE:
-            self.refuse(f"{name}={show(value)}; wanted {TOLERANCE_WANTED}")
-        return number
+        return self.take(FRACTION, name, value)
 
     def text(self, name: str, value: object, *, may_be_empty: bool = False, without: str = "") -> str:
         """Printable text of moderate length."""
-        is_text = isinstance(value, str) and value.isprintable() and len(value) <= LONGEST_NAME
-        if (
-            not is_text
-            or not (str(value).strip() or (may_be_empty and not value))
-            or any(character in str(value) for character in without)
-        ):
-            barred = f" without {' '.join(without)}" if without else ""
-            self.refuse(f"{name}={show(value)}; wanted printable text{barred} of at most {LONGEST_NAME} characters")
-        return str(value)
+        return self.take(text(longest=LONGEST_NAME, without=without, may_be_empty=may_be_empty), name, value)
 
     def metric_name(self, name: str, value: object) -> str:
         """The name of a metric: not one under which the plugin itself records something."""
@@ -213,9 +209,7 @@ class Arguments:
 
     def mapping(self, name: str, value: object) -> Mapping[str, Any]:
         """A mapping with text as keys."""
-        if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
-            self.refuse(f"{name}={show(value)}; wanted a dict whose keys are text")
-        return value
+        return self.take(NAMED, name, value)
 
     def point(self, value: object) -> dict[str, Scalar]:
         """``at=``: names and plain values."""
@@ -250,9 +244,11 @@ class Arguments:
 
     def choice(self, name: str, value: object, allowed: Sequence[str]) -> str:
         """One of several words."""
-        if not isinstance(value, str) or value not in allowed:
-            self.refuse(f"{name}={show(value)}; wanted one of {', '.join(allowed)}")
-        return value
+        return self.take(one_of(allowed), name, value)
+
+    def yes_or_no(self, name: str, value: object) -> bool:
+        """True or False."""
+        return self.take(YES_OR_NO, name, value)
 
     def options(self, given: Mapping[str, object], allowed: Sequence[str]) -> None:
         """Keywords that are handed on."""

@@ -159,8 +159,6 @@ class Elastic:
         timers: object,
     ) -> ElasticJob:
         least, most = given.nodes("nodes", nodes, most=MOST_NODES)
-        if not isinstance(hold, bool):
-            given.refuse(f"hold={show(hold)}; wanted True or False")
         made = _plan(given, plan)
         used = usable_engine(given, engine, timers)
         try:
@@ -173,7 +171,7 @@ class Elastic:
                 plan=made,
                 ends_after=ends_after_steps(given, ends_after),
                 checkpoint_every=_checkpoint_every(given, used["engine"], checkpoint_every),
-                hold=hold,
+                hold=given.yes_or_no("hold", hold),
                 **used,
             )
             check_job(job)
@@ -249,8 +247,7 @@ def check_room(given: Arguments, settings: Settings, wanted: int, what: str, *, 
     Returns:
         The cores of this host, where they are fewer than what is wanted, and the test has asked for that; else None.
     """
-    if not isinstance(oversubscribed, bool):
-        given.refuse(f"oversubscribed={show(oversubscribed)}; wanted True or False")
+    given.yes_or_no("oversubscribed", oversubscribed)
     if wanted <= settings.largest:
         return None
     if not oversubscribed or settings.gpu:

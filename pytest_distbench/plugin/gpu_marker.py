@@ -6,10 +6,11 @@ import contextlib
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from pytest_distbench.errors import ConfigurationError, show
-from pytest_distbench.units import format_quantity, parse_bytes
+from pytest_distbench.errors import ConfigurationError
+from pytest_distbench.records.wanted import Wanted, one_of
+from pytest_distbench.units import as_int, format_quantity, parse_bytes
 
 if TYPE_CHECKING:
     import pytest
@@ -74,45 +75,29 @@ def gpu_need(markers: Iterable[pytest.Mark]) -> GpuNeed:
     for mark in markers:
         if mark.name == "gpu":
             options = {**mark.kwargs, **options}
-    return GpuNeed(
-        min_memory=_memory(options.get("min_memory")),
-        capability=_capability(options.get("capability")),
-        link=_link(options.get("link")),
-    )
+    given = {
+        name: wanted(f"@pytest.mark.gpu: {name}", options[name])
+        for name, wanted in WANTED.items()
+        if options.get(name) is not None
+    }
+    return GpuNeed(**given)
 
 
-def _memory(value: object) -> int:
-    if value is None:
-        return 0
-    call = f"@pytest.mark.gpu: min_memory={show(value)}"
-    found: int | None = value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else None
+def _memory(value: object) -> int | None:
+    found = as_int(value)
     if isinstance(value, str):
         with contextlib.suppress(ConfigurationError):
             found = parse_bytes(value)
-    if found is None:
-        raise ConfigurationError(f"{call}; wanted a size such as '40GiB', or bytes")
-    if found < _LEAST_MEMORY:
-        raise ConfigurationError(f"{call} is {found} bytes, less than any GPU has; write '{found or 40}GiB'")
-    return found
-
-
-def _capability(value: object) -> tuple[int, int]:
-    if value is None:
-        return (0, 0)
-    found = _parse(value) if isinstance(value, str) else None
-    if found is None:
-        raise ConfigurationError(f"@pytest.mark.gpu: capability={show(value)}; wanted a text such as '9.0'")
-    return found
-
-
-def _link(value: object) -> str:
-    if value is None:
-        return ""
-    if not isinstance(value, str) or value not in LINKS:
-        raise ConfigurationError(f"@pytest.mark.gpu: link={show(value)}; wanted one of {', '.join(LINKS)}")
-    return value
+    return found if found is not None and found >= _LEAST_MEMORY else None
 
 
 def _parse(text: str) -> tuple[int, int] | None:
     found = _CAPABILITY.fullmatch(text)
     return (int(found[1]), int(found[2])) if found else None
+
+
+WANTED: dict[str, Wanted[Any]] = {
+    "min_memory": Wanted("a size such as '40GiB', or at least 1048576 bytes", _memory),
+    "capability": Wanted("a text such as '9.0'", lambda value: _parse(value) if isinstance(value, str) else None),
+    "link": one_of(LINKS),
+}

@@ -5,27 +5,19 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
 from pytest_distbench.errors import ConfigurationError, show
-from pytest_distbench.plugin.gpu_marker import gpu_need
+from pytest_distbench.plugin.gpu_marker import WANTED, gpu_need
 from pytest_distbench.records.bound_text import BoundValue, terms_of
-from pytest_distbench.records.choices import LONGEST_TIMEOUT_S, MOST_LAUNCHES, MOST_TOLERANCE, TOLERANCE_WANTED
+from pytest_distbench.records.choices import MOST_LAUNCHES
+from pytest_distbench.records.wanted import NAMED, TOLERANCE, Wanted, seconds, text, whole
 from pytest_distbench.units import as_float, as_int, convert, parse_quantity
 
 if TYPE_CHECKING:
     from pytest_distbench.run.settings import Settings
-
-KEYWORDS = {
-    "world_size": ("min", "max"),
-    "gpu": ("min_memory", "capability", "link"),
-    "cpu": (),
-    "full": (),
-    "distbench": ("timeout", "launches", "tolerance", "metrics", "bounds", "xfail_perf", "fake_rank", "takes"),
-}
-
 
 LONG_FORM = "not run: a long form: give --distbench-full"
 
@@ -141,16 +133,17 @@ def requirement(markers: Iterable[pytest.Mark]) -> Requirement:
             if mark.args:
                 raise ConfigurationError(f"@pytest.mark.distbench takes keywords only, found {mark.args!r}")
             options = {**mark.kwargs, **options}
-    return Requirement(
-        timeout_s=_timeout(options.get("timeout")),
-        launches=_launches(options.get("launches")),
-        tolerance=_tolerance(options.get("tolerance")),
-        metrics=_metrics(options.get("metrics")),
-        bounds=_bounds(options.get("bounds")),
-        xfail_perf=_reason(options.get("xfail_perf")),
-        fake_rank=_rank(options.get("fake_rank")),
-        takes_s=_takes(options.get("takes")),
-    )
+    given = {
+        _FIELDS.get(name, name): wanted(f"@pytest.mark.distbench: {name}", options[name])
+        for name, wanted in _WANTED.items()
+        if options.get(name) is not None
+    }
+    for key, bound in given.get("bounds", {}).items():
+        try:
+            terms_of(bound)
+        except ConfigurationError as error:
+            raise ConfigurationError(f"@pytest.mark.distbench: bounds[{key!r}]: {error}") from None
+    return Requirement(**given)
 
 
 def _check_keywords(mark: pytest.Mark) -> None:
@@ -195,95 +188,17 @@ def _obstacle(ranks: int, settings: Settings) -> str:
     return ""
 
 
-def _timeout(value: object) -> float | None:
-    if value is None:
-        return None
-    seconds = as_float(value)
-    if seconds is None or not 0 < seconds <= LONGEST_TIMEOUT_S:
-        raise ConfigurationError(
-            f"@pytest.mark.distbench: timeout={value!r}; wanted seconds, above 0 and at most {LONGEST_TIMEOUT_S:g}"
-        )
-    return seconds
-
-
-def _launches(value: object) -> int | None:
-    if value is None:
-        return None
-    number = as_int(value)
-    if number is None or not 1 <= number <= MOST_LAUNCHES:
-        raise ConfigurationError(
-            f"@pytest.mark.distbench: launches={value!r}; wanted a whole number from 1 to {MOST_LAUNCHES}"
-        )
-    return number
-
-
-def _rank(value: object) -> int | None:
-    rank = as_int(value)
-    if value is None or rank is not None:
-        return rank
-    raise ConfigurationError(
-        f"@pytest.mark.distbench: fake_rank={value!r}; wanted a rank, 0 or more, or -1 for the last"
-    )
+def _metrics(value: object) -> tuple[str, ...] | None:
+    is_list = isinstance(value, list | tuple) and value and all(isinstance(name, str) for name in value)
+    return tuple(value) if is_list else None  # type: ignore[arg-type] # it is one
 
 
 def _takes(value: object) -> float | None:
-    if value is None:
-        return None
     try:
         amount, unit = parse_quantity(value) if isinstance(value, str) else (as_float(value), "s")
-        seconds = None if amount is None else convert(amount, unit, "s")
+        return None if amount is None else seconds(above=0).take(convert(amount, unit, "s"))
     except ConfigurationError:
-        seconds = None
-    if seconds is None or not 0 < seconds <= LONGEST_TIMEOUT_S:
-        raise ConfigurationError(
-            f"@pytest.mark.distbench: takes={value!r}; wanted how long the test takes: '2 min', '40 s' or a number of "
-            "seconds, above 0 and at most a week"
-        )
-    return seconds
-
-
-def _tolerance(value: object) -> float | Mapping[str, float] | None:
-    if value is None:
         return None
-    given = value if isinstance(value, Mapping) else {"all": value}
-    found = {
-        name: fraction
-        for name, v in given.items()
-        if (fraction := as_float(v)) is not None and 0 <= fraction <= MOST_TOLERANCE
-    }
-    if found and len(found) == len(given) and all(isinstance(name, str) and name.strip() for name in found):
-        return found if isinstance(value, Mapping) else found["all"]
-    raise ConfigurationError(
-        f"@pytest.mark.distbench: tolerance={value!r}; wanted {TOLERANCE_WANTED}, or one per metric name"
-    )
-
-
-def _metrics(value: object) -> tuple[str, ...] | None:
-    if value is None:
-        return None
-    if not isinstance(value, (list, tuple)) or not value or not all(isinstance(v, str) for v in value):
-        raise ConfigurationError(f"@pytest.mark.distbench: metrics={value!r}; wanted a list of metric names")
-    return tuple(value)
-
-
-def _bounds(value: object) -> Mapping[str, BoundValue] | None:
-    if value is None:
-        return None
-    if not isinstance(value, Mapping) or not value or not all(isinstance(key, str) for key in value):
-        example = {"latency[message_bytes=4096]": "200us"}
-        raise ConfigurationError(f"@pytest.mark.distbench: bounds={value!r}; wanted a dict such as {example}")
-    for key, given in value.items():
-        try:
-            terms_of(given)
-        except ConfigurationError as error:
-            raise ConfigurationError(f"@pytest.mark.distbench: bounds[{key!r}]: {error}") from None
-    return value
-
-
-def _reason(value: object) -> str | None:
-    if value is None or (isinstance(value, str) and value):
-        return value
-    raise ConfigurationError(f"@pytest.mark.distbench: xfail_perf={value!r}; wanted the reason as text")
 
 
 def _range(least: float, most: float) -> str:
@@ -292,3 +207,24 @@ def _range(least: float, most: float) -> str:
 
 def _list(numbers: Iterable[int]) -> str:
     return ", ".join(map(str, numbers))
+
+
+_BOUNDS = {"latency[message_bytes=4096]": "200us"}
+_WANTED: dict[str, Wanted[Any]] = {
+    "timeout": seconds(above=0),
+    "launches": whole(1, MOST_LAUNCHES),
+    "tolerance": TOLERANCE,
+    "metrics": Wanted("a list of metric names", _metrics),
+    "bounds": Wanted(f"a dict such as {_BOUNDS}", lambda value: NAMED.take(value) or None),
+    "xfail_perf": Wanted("the reason as text", text().take),
+    "fake_rank": Wanted("a rank, 0 or more, or -1 for the last", as_int),
+    "takes": Wanted(
+        "how long the test takes: '2 min', '40 s' or a number of seconds, above 0 and at most a week", _takes
+    ),
+}
+"""The keywords of the marker ``distbench``."""
+_FIELDS = {"timeout": "timeout_s", "takes": "takes_s"}
+"""Of the requirement, where they are called otherwise."""
+
+KEYWORDS = {"world_size": ("min", "max"), "gpu": tuple(WANTED), "cpu": (), "full": (), "distbench": tuple(_WANTED)}
+"""Of each marker."""

@@ -7,7 +7,7 @@ import os
 import re
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any, TypeVar, get_args
 
 import pytest
 
@@ -18,12 +18,11 @@ from pytest_distbench.records.choices import (
     DEFAULT_TOLERANCE,
     LONGEST_TIMEOUT_S,
     MOST_LAUNCHES,
-    MOST_TOLERANCE,
     RUN_LAUNCHES,
-    TOLERANCE_WANTED,
     UPDATES,
 )
 from pytest_distbench.records.options import BACKENDS, FAKE, NOTHING, NUMA_BINDINGS, OPTIONS
+from pytest_distbench.records.wanted import FRACTION, Wanted, number, whole
 from pytest_distbench.releases import PARTS, check_torch, release_of, text
 from pytest_distbench.units import parse_bytes
 
@@ -32,6 +31,8 @@ if TYPE_CHECKING:
     from pytest_distbench.records.choices import Update
     from pytest_distbench.records.kinds import VerdictName
     from pytest_distbench.run.settings import AgainstSettings, Settings
+
+T = TypeVar("T")
 
 MOST_RANKS_PER_CORE = 32
 """More ranks than this on one CPU core is a typing error, not a test."""
@@ -244,28 +245,35 @@ def _fake_rank(config: pytest.Config, backends: tuple[str, ...], *, gpu: bool) -
     return int(text)
 
 
-def _number(config: pytest.Config, name: str, default: float, *, least: float, most: float = float("inf")) -> float:
+def _read(config: pytest.Config, name: str, wanted: Wanted[T], default: T) -> T:
     text = _text(config, name)
-    try:
-        value = float(text) if text else default
-    except ValueError:
-        value = float("nan")
-    if not least <= value < float("inf"):
-        raise ConfigurationError(f"{_spell(name)}: {text!r} is not a number of at least {least:g}")
-    if value > most:
-        raise ConfigurationError(f"{_spell(name)}: {text!r} is more than {most:g}")
-    return value
+    found = wanted.take(text) if text else default
+    if found is None:
+        raise ConfigurationError(f"{_spell(name)}: {text!r}; wanted {wanted.words}")
+    return found
+
+
+def _number(config: pytest.Config, name: str, default: float, *, least: float, most: float) -> float:
+    return _read(config, name, number(least=least, most=most, read=_float), default)
 
 
 def _tolerance(config: pytest.Config, name: str, default: float) -> float:
-    text = _text(config, name)
+    return _read(config, name, Wanted(FRACTION.words, lambda text: FRACTION.take(_float(text))), default)
+
+
+def _integer(config: pytest.Config, name: str, default: int, *, least: int, most: int = 10**_MOST_DIGITS) -> int:
+    return _read(config, name, whole(least, most, read=_int), default)
+
+
+def _float(text: Any) -> float | None:
     try:
-        value = float(text) if text else default
+        return float(text)
     except ValueError:
-        value = -1.0
-    if not 0.0 <= value <= MOST_TOLERANCE:
-        raise ConfigurationError(f"{_spell(name)}: {text!r}; wanted {TOLERANCE_WANTED}")
-    return value
+        return None
+
+
+def _int(text: Any) -> int | None:
+    return int(text) if text.isdecimal() and len(text) <= _MOST_DIGITS else None
 
 
 def _size(config: pytest.Config, name: str) -> int | None:
@@ -298,18 +306,6 @@ def _json_path(config: pytest.Config) -> Path | None:
     if text and path.is_dir():
         raise ConfigurationError(f"{_spell('json')}: {path} is a folder; give a file")
     return path if text else None
-
-
-def _integer(config: pytest.Config, name: str, default: int, *, least: int, most: int = 10**_MOST_DIGITS) -> int:
-    text = _text(config, name)
-    if text and not (text.isdecimal() and len(text) <= _MOST_DIGITS):
-        raise ConfigurationError(f"{_spell(name)}: {text!r} is not a whole number of at least {least}")
-    value = int(text) if text else default
-    if value < least:
-        raise ConfigurationError(f"{_spell(name)}: {value} is less than {least}")
-    if value > most:
-        raise ConfigurationError(f"{_spell(name)}: {value} is more than {most}")
-    return value
 
 
 def _most(config: pytest.Config, first: int, default: int) -> int:

@@ -91,8 +91,7 @@ def make_workload(given: Arguments, wanted: Wanted, *, beside: Path, places: Pla
     arguments = given.command_line(wanted.args)
     seeds = given.seeds(wanted.seeds)
     variables = given.variables(wanted.env)
-    if not isinstance(wanted.makes_group, bool):
-        given.refuse(f"makes_group={show(wanted.makes_group)}; wanted True or False")
+    given.yes_or_no("makes_group", wanted.makes_group)
     work: Work
     if isinstance(found, BodyReference):
         if set_by_us := [name for name in variables if is_of_a_group(name)]:

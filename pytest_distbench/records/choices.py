@@ -42,6 +42,9 @@ TOLERANCE_WANTED = "a fraction from 0 to 5, such as 0.05, which is 5 %"
 ANY_PLATFORM = "any"
 """Where baselines of the ``fake`` backend lie: what a program sends does not depend on the hardware it runs on."""
 
+LARGEST_WHOLE = 2**53
+"""Up to here JSON's numbers, which are float64, hold every whole number."""
+
 MOST_LAUNCHES = 1000
 """Launches of a case. More, or more seeds, are a typing error."""
 

@@ -82,15 +82,8 @@ class FlightEntry(msgspec.Struct, frozen=True):
         return group_label(self.group_name, self.process_group[1] if len(self.process_group) > 1 else "")
 
 
-class GroupStatus(msgspec.Struct, frozen=True):
-    """What the recorder counts of one process group."""
-
-    last_enqueued_collective: str = "0"
-
-
 class FlightRecording(msgspec.Struct, frozen=True):
     """The recorder's content."""
 
     entries: list[FlightEntry] = []
     """The oldest first."""
-    pg_status: dict[str, GroupStatus] = {}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pytest_distbench.records.bound import Bound
+from pytest_distbench.records.choices import LARGEST_WHOLE
 from pytest_distbench.records.kinds import OfKind, Reduce
 from pytest_distbench.records.record import Number, Record
 
@@ -35,9 +36,6 @@ OWN_NAMES = (WALL_TIME, PEAK_MEMORY, "fingerprint")
 
 LONGEST_TEXT = 100
 """Characters of a text in a point: it is part of the metric's key."""
-
-LARGEST_WHOLE = 2**53
-"""Up to here JSON's numbers, which are float64, hold every whole number."""
 
 LARGEST_NUMBER = 1e300
 """No measurement is beyond; sums and means over ranks and launches stay finite below it."""

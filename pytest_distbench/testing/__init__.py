@@ -5,9 +5,6 @@ conftest, adds the launcher ``stand-in`` (``--distbench-launcher stand-in``). It
 writes the reports that ranks would have left, from what the test or the environment describes. Everything after that
 is real: reduction over ranks, verdicts, baselines (stored under the launcher's name), reports.
 
-It also adds the launcher ``stand-in-cuda``: real process groups, whose ranks take a CPU for CUDA
-(:mod:`pytest_distbench.testing.cuda`).
-
 What ranks record is described in ``params["stand_in"]``, or as JSON in ``DISTBENCH_STAND_IN`` for all tests whose
 params have none: a mapping from a metric's name to its value.
 
@@ -50,7 +47,6 @@ from pytest_distbench.records.kinds import METRIC_KINDS, MetricKind
 from pytest_distbench.records.metric import LARGEST_NUMBER, Observation, Scalar, is_name
 from pytest_distbench.records.plan import LaunchPlan
 from pytest_distbench.records.rank import ErrorReport, RankReport
-from pytest_distbench.testing import cuda_launcher
 from pytest_distbench.units import as_float
 
 STAND_IN = "stand-in"
@@ -124,9 +120,6 @@ LAUNCHERS[STAND_IN] = LauncherKind(
     holds_two=True,
     is_spaced=False,
 )
-
-
-LAUNCHERS[cuda_launcher.STAND_IN_CUDA] = cuda_launcher.KIND
 
 
 def _report(plan: LaunchPlan, rank: int) -> RankReport:

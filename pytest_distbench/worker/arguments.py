@@ -9,22 +9,29 @@ import math
 import numbers
 import operator
 from collections.abc import Iterable, Mapping
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 import numpy
 import torch
 
 from pytest_distbench.errors import ConfigurationError, RecordingError, line_outside, show
 from pytest_distbench.records.bound import Bound, bounds_between
+from pytest_distbench.records.choices import LARGEST_WHOLE
 from pytest_distbench.records.metric import (
     LARGEST_NUMBER,
-    LARGEST_WHOLE,
     LONGEST_TEXT,
     Scalar,
     as_scalar,
-    is_axis,
-    is_name,
     is_own_name,
+)
+from pytest_distbench.records.wanted import Wanted, number, one_of, text, whole
+
+T = TypeVar("T")
+
+_AXIS = text(without="[]=,")
+_SCALAR: Wanted[Scalar] = Wanted(
+    f"True, False, printable text, or a number: finite, up to {LARGEST_NUMBER:g}, a whole one up to {LARGEST_WHOLE}",
+    as_scalar,
 )
 
 _NO_NUMBER = (TypeError, ValueError, ArithmeticError, RuntimeError)
@@ -40,11 +47,16 @@ def refuse(call: str, wanted: str, found: object) -> NoReturn:
     raise RecordingError(f"{call}: wanted {wanted}, found {show(found)}{kind}")
 
 
+def _check(call: str, wanted: Wanted[T], argument: str, value: object) -> T:
+    try:
+        return wanted(argument, value)
+    except ConfigurationError as error:
+        raise RecordingError(f"{call}: {error}") from None
+
+
 def check_name(call: str, argument: str, value: object) -> str:
     """Text that can stand before a point in a key: ``latency`` in ``latency[message_bytes=4]``."""
-    if not is_name(value):
-        refuse(call, f"{argument} to be printable text, not empty, without [ and ]", value)
-    return str(value)
+    return _check(call, text(without="[]"), argument, value)
 
 
 def check_metric(call: str, value: object) -> str:
@@ -57,37 +69,22 @@ def check_metric(call: str, value: object) -> str:
 
 def check_text(call: str, argument: str, value: object) -> str:
     """Printable text, empty allowed."""
-    if not isinstance(value, str) or not value.isprintable():
-        refuse(call, f"{argument} to be printable text", value)
-    return str(value)
+    return _check(call, text(may_be_empty=True), argument, value)
 
 
 def check_choice(call: str, argument: str, value: object, choices: Iterable[str]) -> str:
     """One of several words."""
-    known = list(choices)
-    if not isinstance(value, str) or value not in known:
-        refuse(call, f"{argument} to be one of {', '.join(known)}", value)
-    return str(value)
+    return _check(call, one_of(choices), argument, value)
 
 
 def check_whole(call: str, argument: str, value: object, *, least: int, most: int = LARGEST_WHOLE) -> int:
-    """A whole number within bounds; numpy's and torch's count as Python's, True and False do not."""
-    if not is_yes_or_no(value):
-        try:
-            whole = operator.index(value)  # type: ignore[arg-type] # that is the question
-        except _NO_NUMBER:
-            pass
-        else:
-            if least <= whole <= most:
-                return whole
-    refuse(call, f"{argument} to be a whole number from {least} to {most}", value)
+    """A whole number within bounds."""
+    return _check(call, whole(least, most), argument, value)
 
 
 def check_number(call: str, argument: str, value: object) -> float:
     """A finite number; numpy's and torch's count as Python's, True and False do not."""
-    found = real(value)
-    if found is None or not abs(found) <= LARGEST_NUMBER:
-        refuse(call, f"{argument} to be a finite number", value)
+    found = _check(call, number(least=-LARGEST_NUMBER, most=LARGEST_NUMBER, read=real), argument, value)
     return found if abs(found) < LARGEST_WHOLE else _in_whole(value, found)
 
 
@@ -196,31 +193,16 @@ def check_scalars(call: str, argument: str, value: object) -> dict[str, Scalar]:
         return {}
     if not isinstance(value, Mapping):
         refuse(call, f"{argument} to be a mapping of names to numbers and texts", value)
-    return {_check_key(call, argument, k): _check_scalar(call, f"{argument}[{k!r}]", v) for k, v in value.items()}
+    return {
+        _check(call, _AXIS, f"a name in {argument}", k): _check(call, _SCALAR, f"{argument}[{k!r}]", v)
+        for k, v in value.items()
+    }
 
 
 def check_point(call: str, value: object) -> dict[str, Scalar]:
     """``at=``: as other scalars, with short texts: they are part of the metric's key."""
     point = check_scalars(call, "at", value)
     for name, inner in point.items():
-        if isinstance(inner, str) and len(inner) > LONGEST_TEXT:
-            refuse(call, f"at[{name!r}] to have at most {LONGEST_TEXT} characters", inner)
+        if isinstance(inner, str):
+            _check(call, text(longest=LONGEST_TEXT, may_be_empty=True), f"at[{name!r}]", inner)
     return point
-
-
-def _check_key(call: str, argument: str, key: object) -> str:
-    if not is_axis(key):
-        refuse(call, f"the names of {argument} to be printable text, not empty, without [ ] = and ,", key)
-    return str(key)
-
-
-def _check_scalar(call: str, argument: str, value: object) -> Scalar:
-    found = as_scalar(value)
-    if found is None:
-        refuse(
-            call,
-            f"{argument} to be printable text, True, False, or a number: finite, up to {LARGEST_NUMBER:g}, a whole one "
-            f"up to {LARGEST_WHOLE}",
-            value,
-        )
-    return found

@@ -6,15 +6,12 @@ import contextlib
 import ctypes
 import gc
 import io
-import itertools
 import os
 import sys
 import threading
-from collections import deque
 from collections.abc import Callable, Iterator
-from types import FrameType, FunctionType, ModuleType
+from types import FrameType
 
-from pytest_distbench.worker import preloaded
 from pytest_distbench.worker.python_internals import (
     TEMPORARY_FILE,
     run_exit_handlers,
@@ -25,11 +22,6 @@ LEAVING_S = 10.0
 """How long threads and exit handlers may take: less than pytest gives the ranks to end."""
 
 _MOST_THREADS = 4
-_MOST_OBJECTS = 20_000
-_MOST_HELD = 1_000
-_CONTAINERS = (list, tuple, dict, set, frozenset, deque)
-_NO_HOLDERS = (str, bytes, int, float, type, ModuleType, FunctionType)
-"""What holds no file of the user, or leads to everything there is."""
 
 
 def leave(tell: Callable[[str], None]) -> None:
@@ -70,49 +62,17 @@ def _give_up(threads_ended: threading.Event, done: threading.Event, tell: Callab
 
 
 def _finish_files() -> None:
-    """Write out the files that the user's modules hold, and remove their named temporary ones.
+    """Write out the files that this process has opened and still holds, and remove its named temporary ones.
 
-    The interpreter would do so when it is finalised, which is left out. Files are looked for in the modules' globals,
-    then in what these hold, and so on, as far as that takes milliseconds. Nothing is asked of an object that is no
-    file: its class may do anything then, such as to load what it stands for.
+    The interpreter would do so when it is finalised, which is left out. What was there before the rank began is frozen,
+    and not among the objects. Nothing is asked of one that is no file: its class may do anything then.
     """
-    holders: deque[object] = deque(vars(module) for module in _newer_modules() if _is_users(module))
-    seen: set[int] = set()
-    while holders and len(seen) < _MOST_OBJECTS:
-        holder = holders.popleft()
-        if type(holder) in _CONTAINERS and len(holder) > _MOST_HELD:  # type: ignore[arg-type] # these have a length
-            continue  # data, not files
-        for held in gc.get_referents(holder):
-            kind = type(held)
-            if id(held) in seen or issubclass(kind, _NO_HOLDERS):
-                continue
-            seen.add(id(held))
-            holders.append(held)
-            with contextlib.suppress(Exception):  # closed, or its disk is full
-                if issubclass(kind, TEMPORARY_FILE):
-                    held.close()
-                elif issubclass(kind, io.IOBase) and held.writable():
-                    held.flush()
-
-
-def _newer_modules() -> Iterator[object]:
-    """Modules that may be the user's: the script, and all that torch and we had not loaded before this process began.
-
-    To touch each of torch's two thousand copies their pages into a forked process. No other thread can import
-    meanwhile, for no Python is run until the names are a list.
-    """
-    is_newer = "".join(preloaded.LAST_BEFORE).__ne__
-    for name in ["__main__", *itertools.takewhile(is_newer, reversed(sys.modules))]:
-        yield sys.modules.get(name)
-
-
-def _is_users(module: object) -> bool:
-    file = getattr(module, "__file__", None)
-    if not isinstance(file, str) or not isinstance(module, ModuleType):
-        return False
-    return not file.startswith((sys.base_prefix, os.path.dirname(os.path.dirname(__file__)))) and (
-        "site-packages" not in file
-    )
+    for held in [held for held in gc.get_objects() if issubclass(type(held), (io.IOBase, TEMPORARY_FILE))]:
+        with contextlib.suppress(Exception):  # closed, or its disk is full
+            if isinstance(held, TEMPORARY_FILE):
+                held.close()
+            elif held.writable():
+                held.flush()
 
 
 def _what_goes_on(*, threads_ended: bool) -> str:

@@ -21,9 +21,6 @@ NVML_CHECK = "PYTORCH_NVML_BASED_CUDA_CHECK"
 PROJECTS: list[str] = []
 """The project's modules."""
 
-LAST_BEFORE: list[str] = []
-"""The module loaded last before them: none that is older in ``sys.modules`` is the user's. Empty: any may be."""
-
 POISONED_BY: list[str] = []
 """The one among them whose import used CUDA; empty: none did."""
 

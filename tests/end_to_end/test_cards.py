@@ -8,11 +8,11 @@ from contextlib import ExitStack
 from dataclasses import replace
 
 import pytest
+from support.nvml import HOSTS, Host, Nvml, State, h100s, made_up
 from support.projects import TEST, Project, run, stored
 
 from pytest_distbench import testing
 from pytest_distbench.records.record import replace as replace_in
-from pytest_distbench.testing.nvml import HOSTS, Host, Nvml, State, h100s, made_up
 
 COOL = State(sm_mhz=1980)
 HOT = State(sm_mhz=1410, held=("HwThermalSlowdown",))

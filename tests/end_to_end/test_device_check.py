@@ -6,12 +6,13 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
+from support.nvml import HOSTS, VARIABLE, made_up
 from support.projects import EXIT_USAGE, TEST, Project, run
 
 from pytest_distbench.machine.gpus import read_gpus
-from pytest_distbench.testing.nvml import HOSTS, VARIABLE, made_up
 
 LAUNCHER = """
 from pytest_distbench.launch.launchers import LAUNCHERS, LauncherKind
@@ -82,11 +83,11 @@ def test_a_torch_that_cannot_compute_on_gpus_is_told_once(pytester: pytest.Pytes
     pytester.makepyfile(
         "def body(rank):\n    pass\n\n\ndef test_a(distbench):\n    distbench.check(body)\n\n\ntest_b = test_a\n"
     )
-    command = [sys.executable, "-m", "pytest", "-p", "pytest_distbench.testing.nvml", "--gpu", "--world-size=1"]
+    command = [sys.executable, "-m", "pytest", "-p", "support.nvml", "--gpu", "--world-size=1"]
     done = subprocess.run(
         [*command, *options],
         cwd=pytester.path,
-        env={**os.environ, VARIABLE: "8xH100"},
+        env={**os.environ, VARIABLE: "8xH100", "PYTHONPATH": str(Path(__file__).parents[1])},
         capture_output=True,
         text=True,
         check=False,

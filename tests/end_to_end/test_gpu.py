@@ -20,7 +20,9 @@ import faults
 import gpu_acceptance
 import pytest
 from support import gpu_bodies
+from support.cuda_launcher import STAND_IN_CUDA
 from support.launching import Launch
+from support.nvml import HOSTS
 from support.processes import wait_for
 from support.releases import needs_recorder
 from support.repositories import git
@@ -32,8 +34,6 @@ from pytest_distbench.machine.locks import lease
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.run import CaseResult
 from pytest_distbench.store.run_record import read_run_record
-from pytest_distbench.testing.cuda_launcher import STAND_IN_CUDA
-from pytest_distbench.testing.nvml import HOSTS, VARIABLE
 
 ROOT = Path(__file__).parents[2]
 GPUS = read_gpus(os.environ).visible
@@ -50,7 +50,7 @@ on_each = pytest.mark.parametrize(
     indirect=True,
     scope="module",
 )
-HOST = "8xH100"
+HOST = gpu_acceptance.MADE_UP["DISTBENCH_NVML"]
 """The made-up one."""
 SHARED = {"backend": "nccl", "device": "cuda", "devices": [0, 0], "shares_gpu": True}
 """For a launch: two ranks on one GPU."""
@@ -207,7 +207,7 @@ def suites(request: pytest.FixtureRequest, tmp_path: Path) -> Suites:
     if request.param == "gpu":
         return Suites(tmp_path, [*options, "--world-size=1"], {}, request.getfixturevalue("gpu"))
     two = [card.uuid for card in HOSTS[HOST].cards[:2]]
-    variables = {VARIABLE: HOST, "CUDA_VISIBLE_DEVICES": ",".join(two)}
+    variables = {**gpu_acceptance.MADE_UP, "CUDA_VISIBLE_DEVICES": ",".join(two)}
     return Suites(tmp_path, [*options, "--world-size=2", *gpu_acceptance.STAND_IN], variables, two[0])
 
 

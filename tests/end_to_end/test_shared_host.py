@@ -10,12 +10,12 @@ from pathlib import Path
 
 import gpu_acceptance
 import pytest
+from support.nvml import HOSTS
 
 from pytest_distbench.machine.locks import lease
 from pytest_distbench.store.run_record import read_run_record
-from pytest_distbench.testing.nvml import HOSTS, VARIABLE
 
-HOST = "8xH100"
+HOST = gpu_acceptance.MADE_UP["DISTBENCH_NVML"]
 LIMIT_S = 120
 MEETS = """
     import time
@@ -45,7 +45,7 @@ def start(folder: Path, devices: str, me: str, other: str) -> subprocess.Popen[s
     return subprocess.Popen(
         [*command, *gpu_acceptance.STAND_IN, f"--distbench-json={me}.json"],
         cwd=folder,
-        env={**os.environ, VARIABLE: HOST, "CUDA_VISIBLE_DEVICES": devices, "ME": me, "OTHER": other},
+        env={**os.environ, **gpu_acceptance.MADE_UP, "CUDA_VISIBLE_DEVICES": devices, "ME": me, "OTHER": other},
         stdout=subprocess.PIPE,
         text=True,
     )

@@ -27,27 +27,27 @@ LIMIT_S = 20.0
 
 
 def leaves_work(rank: RankContext) -> None:
-    from pytest_distbench.testing import cuda
+    from support import stand_in_cuda as cuda
 
     cuda.launch(QUEUED_S)
 
 
 def leaves_work_that_fails(rank: RankContext) -> None:
-    from pytest_distbench.testing import cuda
+    from support import stand_in_cuda as cuda
 
     if rank.rank == 1:
         cuda.launch(0.01, failure=RuntimeError("CUDA error: device-side assert triggered"))
 
 
 def leaves_work_that_never_ends(rank: RankContext) -> None:
-    from pytest_distbench.testing import cuda
+    from support import stand_in_cuda as cuda
 
     dist.all_reduce(torch.ones(8, device=rank.device))
     cuda.launch(FOR_EVER_S)
 
 
 def raises_beside_a_collective_that_the_others_do_not_join(rank: RankContext) -> None:
-    from pytest_distbench.testing import cuda
+    from support import stand_in_cuda as cuda
 
     dist.all_reduce(torch.ones(8, device=rank.device))
     with rank.phase("step"):
@@ -59,7 +59,7 @@ def raises_beside_a_collective_that_the_others_do_not_join(rank: RankContext) ->
 
 def trains(rank: RankContext) -> None:
     """The host prepares a step for 4 ms, the device computes for 8."""
-    from pytest_distbench.testing import cuda
+    from support import stand_in_cuda as cuda
 
     goal = rank.goal("accuracy", target=0.5, every=60, max_steps=60, min_steps=60)
     for _ in goal.steps(samples_per_step=8):

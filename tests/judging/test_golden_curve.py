@@ -18,7 +18,7 @@ def departure(*factors: float, rounding: float = 0.0, rtol: float = RTOL) -> Dep
 def test_equal_curves_are_identical() -> None:
     found = departure(1, 1, 1, 1, 1)
 
-    assert found == Departure(starts_at=None, exceeds_at=None, largest=0.0, at_end=0.0, is_identical=True)
+    assert found == Departure(starts_at=None, exceeds_at=None, largest=0.0, is_identical=True)
     assert found.suggest([]) == ""
 
 

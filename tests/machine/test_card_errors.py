@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 import pytest
+from support.nvml import Host, State, h100s, made_up
 
 from pytest_distbench.machine.card_errors import CardErrors
 from pytest_distbench.machine.cards import CardWatch
 from pytest_distbench.machine.gpus import read_gpus
 from pytest_distbench.machine.nvml import connect
-from pytest_distbench.testing.nvml import Host, State, h100s, made_up
 
 BEFORE = State(link_errors={"CRC_FLIT_ERROR_COUNT_TOTAL": 5, "REPLAY_ERROR_COUNT_TOTAL": 1}, xids=(43,))
 RISEN = {"CRC_FLIT_ERROR_COUNT_TOTAL": 15, "CRC_DATA_ERROR_COUNT_TOTAL": 2, "REPLAY_ERROR_COUNT_TOTAL": 1}

@@ -6,12 +6,12 @@ import time
 from collections.abc import Mapping
 
 import pytest
+from support.nvml import HOSTS, IDLE, SWITCH, Card, Host, Slice, State, made_up
 
 from pytest_distbench.machine.cards import CardWatch, Look, summarise
 from pytest_distbench.machine.gpus import read_gpus
 from pytest_distbench.records.card import CardWitness
 from pytest_distbench.records.gpu import Gpu
-from pytest_distbench.testing.nvml import HOSTS, IDLE, SWITCH, Card, Host, Slice, State, made_up
 
 OURS, FOREIGN, UNKNOWN = 100, 200, 300
 WHOSE = {OURS: False, FOREIGN: True, UNKNOWN: None}

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
+from support.nvml import HOSTS, made_up
 
 from pytest_distbench.machine.gpus import Gpus, misplaced, read_gpus
-from pytest_distbench.testing.nvml import HOSTS, made_up
 
 
 def read(host: str, **variables: str) -> Gpus:

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
+from support.nvml import HOSTS, Card, Host, h100s, made_up
 
 from pytest_distbench.machine.gpus import read_gpus
 from pytest_distbench.machine.links import kinds, peak_bytes_per_s
-from pytest_distbench.testing.nvml import HOSTS, Card, Host, h100s, made_up
 
 
 def matrix(*cards: Card) -> list[list[str]]:

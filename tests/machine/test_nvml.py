@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
+from support.nvml import HOSTS, Host, made_up
 
 from pytest_distbench.machine.nvml import DriverError, connect
-from pytest_distbench.testing.nvml import HOSTS, Host, made_up
 
 
 @pytest.mark.parametrize(

@@ -8,9 +8,9 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from support.nvml import HOSTS, made_up
 
 from pytest_distbench.machine.gpus import read_gpus
-from pytest_distbench.testing.nvml import HOSTS, made_up
 
 WHOLE = [
     name for name, host in HOSTS.items() if host.cards and all(not c.trouble and c.mig is None for c in host.cards)
@@ -47,12 +47,10 @@ def variables(setting: str | None) -> dict[str, str]:
     return {} if setting is None else {"CUDA_VISIBLE_DEVICES": setting}
 
 
-@pytest.mark.parametrize("setting", SETTINGS)
 @pytest.mark.parametrize("host", WHOLE)
-def test_the_variable_is_read_as_torch_reads_it(
-    monkeypatch: pytest.MonkeyPatch, host: str, setting: str | None
-) -> None:
-    assert visible(host, variables(setting)) == uuids_by_torch(monkeypatch, host, setting)
+def test_the_variable_is_read_as_torch_reads_it(monkeypatch: pytest.MonkeyPatch, host: str) -> None:
+    for setting in SETTINGS:
+        assert visible(host, variables(setting)) == uuids_by_torch(monkeypatch, host, setting), setting
 
 
 @given(st.from_regex(r"(GPU-)?[0-9ag,+ -]{0,12}(GPU-000[0-9])?", fullmatch=True))

@@ -6,9 +6,8 @@ import contextlib
 from collections.abc import Callable, Iterator
 
 import pytest
+from support.nvml import Host, h100s, made_up
 from support.projects import TEST, Project, run
-
-from pytest_distbench.testing.nvml import Host, h100s, made_up
 
 
 @pytest.fixture

@@ -8,6 +8,7 @@ from dataclasses import replace as replaced
 from pathlib import Path
 
 import pytest
+from support.nvml import Host, Nvml, State, h100s, made_up
 from support.plans import make_plan
 
 from pytest_distbench.errors import LauncherError
@@ -18,7 +19,6 @@ from pytest_distbench.records.metric import LINK_PEAK, Measurement
 from pytest_distbench.records.plan import LaunchPlan
 from pytest_distbench.records.record import replace
 from pytest_distbench.run.cards import Cards, devices
-from pytest_distbench.testing.nvml import Host, Nvml, State, h100s, made_up
 
 GIB = 2**30
 FAILED = LaunchRecord(index=0, outcome="failed", wall_s=1.0, reason="rank 1 was killed by SIGKILL", gpus=[])

@@ -7,9 +7,9 @@ from collections.abc import Callable
 
 import msgspec
 import pytest
+from support.nvml import HOSTS, made_up
 
 from pytest_distbench.records.plan import LaunchPlan
-from pytest_distbench.testing.nvml import HOSTS, made_up
 
 Project = Callable[[str], pytest.Pytester]
 

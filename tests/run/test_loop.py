@@ -9,6 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from support.nvml import HOSTS, made_up
 from support.plans import BODY
 from support.results import verdict
 from support.stores import CASE, entry, environment, result
@@ -27,7 +28,6 @@ from pytest_distbench.run import loop
 from pytest_distbench.run.loop import Session
 from pytest_distbench.run.request import CaseRequest
 from pytest_distbench.run.samples import Launches, PairedLaunches, Samples
-from pytest_distbench.testing.nvml import HOSTS, made_up
 
 REQUEST = CaseRequest(nodeid="n", case=CASE, terms=Terms(default_tolerance=0.1, max_launches=9, cores=2), launches=1)
 

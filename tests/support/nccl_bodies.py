@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import torch
 import torch.distributed as dist
 
-from pytest_distbench.testing import cuda
+from support import stand_in_cuda as cuda
 from support.nccl_texts import watchdog_log
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from typing import ParamSpec, TypeVar
 import pytest
 import torch
 
-from pytest_distbench.testing import streams
+from support import streams
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -24,51 +24,32 @@ from pytest_distbench.worker.arguments import (
 )
 
 
-@pytest.mark.parametrize(
-    "value",
-    [
-        3,
-        3.0,
-        numpy.int64(3),
-        numpy.float32(3),
-        torch.tensor(3),
-        torch.tensor([3.0], requires_grad=True),
-        Fraction(3),
-        Decimal(3),
-    ],
-)
-def test_numbers_of_other_libraries_are_numbers(value: object) -> None:
-    assert check_number("call", "x", value) == 3.0
+def test_numbers_of_other_libraries_are_numbers() -> None:
+    numbers = [3, 3.0, numpy.int64(3), numpy.float32(3), torch.tensor(3), Fraction(3), Decimal(3)]
+    for value in (*numbers, torch.tensor([3.0], requires_grad=True)):
+        assert check_number("call", "x", value) == 3.0
 
 
-@pytest.mark.parametrize(
-    "value",
-    [
-        None, True, numpy.bool_(1), "3", b"3", 3j, numpy.complex64(3), math.nan, math.inf, 10**400, 1e301, [3],
-        torch.tensor([1, 2]), torch.tensor(True), torch.tensor(1j), torch.empty(1, device="meta"), Decimal("sNaN"),
-    ],
-    ids=repr,
-)  # fmt: skip
-def test_what_is_no_finite_number_is_refused(value: object) -> None:
-    with pytest.raises(RecordingError, match=r"call: wanted x to be a finite number, found "):
-        check_number("call", "x", value)
+def test_what_is_no_finite_number_is_refused() -> None:
+    texts = (None, True, numpy.bool_(1), "3", b"3", [3])
+    tensors = (torch.tensor([1, 2]), torch.tensor(True), torch.tensor(1j), torch.empty(1, device="meta"))
+    numbers = (3j, numpy.complex64(3), math.nan, math.inf, 10**400, 1e301, Decimal("sNaN"))
+    for value in (*texts, *tensors, *numbers):
+        with pytest.raises(RecordingError, match=r"call: x=.*; wanted a finite number"):
+            check_number("call", "x", value)
 
 
-@pytest.mark.parametrize("value", [5, numpy.int8(5), torch.tensor(5)])
-def test_whole_numbers_of_other_libraries_are_whole(value: object) -> None:
-    assert check_whole("call", "x", value, least=1) == 5
-
-
-@pytest.mark.parametrize("value", [0, 2.5, 2.0, True, "3", None, math.nan, 10**20, numpy.float64(2), torch.tensor(2.0)])
-def test_what_is_not_whole_or_out_of_bounds_is_refused_with_its_type(value: object) -> None:
-    with pytest.raises(RecordingError, match=r"call: wanted x to be a whole number from 1 to 9007199254740992, found "):
-        check_whole("call", "x", value, least=1)
-
-
-@pytest.mark.parametrize("value", ["", " ", "a[b", "a]", "a\nb", "\ud800", None, 3, ["a"]])
-def test_a_name_must_stand_before_a_point(value: object) -> None:
-    with pytest.raises(RecordingError, match=r"wanted name to be printable text, not empty, without \[ and \]"):
-        check_name("call", "name", value)
+def test_an_error_names_the_call() -> None:
+    for refused, told in (
+        (lambda: check_whole("call", "x", 0, least=1), r"call: x=0; wanted a whole number of at least 1 and at most 9"),
+        (
+            lambda: check_name("call", "name", "a[b"),
+            r"call: name='a\[b'; wanted printable text without \[ \], not empty",
+        ),
+        (lambda: check_metric("call", "wall_time"), "call: the plugin itself records something of that name; give it"),
+    ):
+        with pytest.raises(RecordingError, match=told):
+            refused()
 
 
 @pytest.mark.parametrize(
@@ -92,15 +73,15 @@ def test_a_value_is_a_number_a_series_or_none(value: object, values: list[float]
     ("value", "message"),
     [
         ([], "the series is empty: nothing was measured"),
-        ([1.0, None], "element 1 of the series to be a finite number, found None"),
-        ([1.0, math.nan], r"element 1 of the series to be a finite number, found nan \(float\)"),
-        ([[1.0]], r"element 0 of the series to be a finite number, found \[1.0\] \(list\)"),
+        ([1.0, None], "element 1 of the series=None; wanted a finite number"),
+        ([1.0, math.nan], "element 1 of the series=nan; wanted a finite number"),
+        ([[1.0]], r"element 0 of the series=\[1.0\]; wanted a finite number"),
         (numpy.ones((2, 2)), r"a series of numbers, found an array of shape \[2, 2\]"),
         (torch.ones(2, device="meta"), r"a series of numbers, found an array of shape \[2\]"),
         ("fast", "a series of numbers, found 'fast'"),
         ({"a": 1}, "a series of numbers, found {'a': 1}"),
-        (1 + 2j, r"value to be a finite number, found \(1\+2j\) \(complex\)"),
-        (10**400, "value to be a finite number, found 1000"),
+        (1 + 2j, r"value=\(1\+2j\); wanted a finite number"),
+        (10**400, "value=1000.*; wanted a finite number"),
     ],
 )
 def test_what_is_neither_is_refused_with_its_place(value: object, message: str) -> None:
@@ -120,10 +101,10 @@ def test_scalars_become_python_s() -> None:
     ("value", "message"),
     [
         ([1], r"wanted at to be a mapping of names to numbers and texts, found \[1\]"),
-        ({1: 1}, "the names of at to be printable text, .*found 1"),
-        ({"a=b": 1}, "the names of at"),
-        ({"": 1}, "the names of at"),
-        ({"a": [1]}, r"wanted at\['a'\] to be printable text, True, False, or a number: .* found \[1\] \(list\)"),
+        ({1: 1}, r"a name in at=1; wanted printable text without \[ \] = ,, not empty"),
+        ({"a=b": 1}, "a name in at="),
+        ({"": 1}, "a name in at="),
+        ({"a": [1]}, r"at\['a'\]=\[1\]; wanted True, False, printable text, or a number: "),
         ({"a": math.inf}, r"at\['a'\]"),
         ({"a": 2**60}, r"at\['a'\]"),
         ({"a": None}, r"at\['a'\]"),
@@ -137,14 +118,8 @@ def test_a_point_that_no_file_could_hold_is_refused(value: object, message: str)
 
 def test_a_text_in_a_point_is_short() -> None:
     assert check_point("call", {"a": "x" * 100}) == {"a": "x" * 100}
-    with pytest.raises(RecordingError, match=r"call: wanted at\['a'\] to have at most 100 characters, found 'xxx"):
+    with pytest.raises(RecordingError, match=r"call: at\['a'\]='xxx.*; wanted printable text of at most 100"):
         check_point("call", {"a": "x" * 101})
-
-
-@pytest.mark.parametrize("name", ["wall_time", "fingerprint", "phase/step"])
-def test_a_metric_has_a_name_of_its_own(name: str) -> None:
-    with pytest.raises(RecordingError, match="call: the plugin itself records something of that name; give it another"):
-        check_metric("call", name)
 
 
 @pytest.mark.parametrize(

@@ -56,7 +56,7 @@ def test_another_loss_is_refused(loss: object, message: str) -> None:
     ("value", "message"),
     [
         (None, r"goal\('accuracy'\).check\(...\): wanted evaluate\(\) to return a number, found None"),
-        (math.nan, "at step 1: wanted the evaluation on rank 0 to be a finite number, found nan"),
+        (math.nan, "at step 1: the evaluation on rank 0=nan; wanted a finite number"),
     ],
 )
 def test_an_evaluation_without_a_number_is_told_at_its_step(value: object, message: str) -> None:
@@ -66,7 +66,7 @@ def test_an_evaluation_without_a_number_is_told_at_its_step(value: object, messa
 
 @pytest.mark.parametrize("samples", [0, -1, "8", math.nan])
 def test_a_step_has_samples(samples: object) -> None:
-    with pytest.raises(RecordingError, match="wanted samples_per_step"):
+    with pytest.raises(RecordingError, match="samples_per_step"):
         train(make_goal(), samples=samples)
 
 
@@ -88,10 +88,10 @@ def test_a_goal_used_otherwise_is_told(misuse: Callable[[Goal], object], message
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ({"curve_steps": 0}, "wanted curve_steps to be a whole number from 1 to"),
-        ({"evaluation_samples": 0}, "wanted evaluation_samples"),
-        ({"better": "floor"}, "wanted better to be one of higher, lower, found 'floor'"),
-        ({"min_steps": -1}, "wanted min_steps"),
+        ({"curve_steps": 0}, "curve_steps=0; wanted a whole number of at least 1"),
+        ({"evaluation_samples": 0}, r"evaluation_samples=.*; wanted a whole number"),
+        ({"better": "floor"}, "better='floor'; wanted one of higher, lower"),
+        ({"min_steps": -1}, r"min_steps=.*; wanted a whole number"),
     ],
 )
 def test_numbers_that_make_no_training_are_refused(wrong: dict[str, object], message: str) -> None:

@@ -37,7 +37,7 @@ def measure(cuda: VirtualCuda, host_s: float, *, waits: bool = False, **loop: ob
 
 def is_in_each_mode(rank: RankContext) -> None:
     """Runs in ranks with the stand-in, which makes a whole process believe that it has CUDA."""
-    from pytest_distbench.testing import cuda
+    from support import stand_in_cuda as cuda
 
     for mode in ("per-iteration", "batch", "graph"):
         for _ in rank.timed(mode, warmup=5, iterations=100, mode=mode):
@@ -108,7 +108,7 @@ def test_batches_are_about_equal(iterations: int, lengths: list[int]) -> None:
     ("options", "message"),
     [
         ({"mode": "graph"}, r"timed\('step'\): mode='graph' replays a CUDA graph, and this rank computes on the cpu"),
-        ({"mode": "batches"}, "wanted mode to be one of per-iteration, batch, graph, found 'batches'"),
+        ({"mode": "batches"}, "mode='batches'; wanted one of per-iteration, batch, graph"),
         ({"mode": "batch", "warmup": 0}, "mode='batch' needs a warm-up"),
         ({"mode": "batch", "identity": {"mode": "per-iteration"}}, "mode='batch', and 'per-iteration' in identity="),
         ({"identity": {"mode": "batch"}}, "mode='per-iteration', and 'batch' in identity="),

@@ -77,11 +77,11 @@ def test_in_a_timed_loop_a_phase_belongs_to_it(rank: RankContext, notes: ScriptN
     ("use", "said"),
     [
         (lambda n: n.record("loss", "high"), "wanted"),
-        (lambda n: n.record("a[b", 1), "name to be printable text"),
-        (lambda n: n.record("loss", 1, better="best"), "better to be one of"),
+        (lambda n: n.record("a[b", 1), "; wanted printable text"),
+        (lambda n: n.record("loss", 1, better="best"), "better='best'; wanted one of"),
         (lambda n: [n.record("loss", 1, unit="s"), n.record("loss", 2)], "with fewer arguments, and with unit='s'"),
         (lambda n: [n.record("loss", [1]), n.record("loss", [1])], "recorded twice"),
-        (lambda n: n.phase("a", better="higher").__enter__(), "better to be one of info, lower"),
+        (lambda n: n.phase("a", better="higher").__enter__(), "better='higher'; wanted one of info, lower"),
     ],
 )
 def test_an_error_says_at_its_own_line_what_was_wanted(

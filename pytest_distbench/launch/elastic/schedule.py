@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Collection, Iterator
 from typing import get_args
 
 from pytest_distbench.errors import ConfigurationError, show
 from pytest_distbench.launch.elastic.progress import STABLE_STEPS
-from pytest_distbench.records.choices import LONGEST_TIMEOUT_S
 from pytest_distbench.records.elastic import Change, ChangeKind, ElasticJob, MembershipPlan
-from pytest_distbench.records.metric import LARGEST_WHOLE
-from pytest_distbench.units import as_float
+from pytest_distbench.records.wanted import YES_OR_NO, one_of, seconds, whole
+
+_COUNT = whole(1).plain()
 
 _LOOKED_AT = 1000
 """Changes that are looked at: a cycle may have no end, and comes back to where it was, or not."""
@@ -84,12 +83,11 @@ def check_values(plan: MembershipPlan) -> None:
     """
     cycle = plan.cycle
     if cycle is not None:
-        _check_number("cycle", "period_s", cycle.period_s, above=0.0)
+        seconds(above=0).plain()("cycle: period_s", cycle.period_s)
         for name, nodes in (("on", cycle.on), ("off", cycle.off), ("times", cycle.times)):
             if nodes is not None or name != "times":
-                _check_whole("cycle", name, nodes)
-        if not isinstance(cycle.by, str) or cycle.by not in ("leave", "kill"):
-            raise ConfigurationError(f"cycle: by={show(cycle.by)}; wanted by='leave' or by='kill'")
+                _COUNT(f"cycle: {name}", nodes)
+        one_of(("leave", "kill"))("cycle: by", cycle.by)
     for change in plan.changes:
         _check_change(change)
 
@@ -138,18 +136,17 @@ def _check_change(change: Change) -> None:
     if (change.at_s is None) == (change.at_step is None):
         raise ConfigurationError(f"{change.kind}: wanted at_s= or at_step=, one of them, to say when")
     if change.at_s is not None:
-        _check_number(change.kind, "at_s", change.at_s, least=0.0)
+        seconds(least=0).plain()(f"{change.kind}: at_s", change.at_s)
     if change.at_step is not None:
-        _check_whole(change.kind, "at_step", change.at_step)
-    _check_whole(change.kind, "nodes", change.nodes)
-    if not isinstance(change.overlaps, bool):
-        raise ConfigurationError(f"{change.kind}: overlaps={show(change.overlaps)}; wanted True or False")
+        _COUNT(f"{change.kind}: at_step", change.at_step)
+    _COUNT(f"{change.kind}: nodes", change.nodes)
+    YES_OR_NO(f"{change.kind}: overlaps", change.overlaps)
     if change.slot is not None:
-        _check_whole(change.kind, "slot", change.slot, least=0)
+        whole(0).plain()(f"{change.kind}: slot", change.slot)
         if change.nodes != 1:
             raise ConfigurationError(f"{change}: slot= names one node, and nodes={change.nodes} are more")
     if change.kind == "stop":
-        _check_number("stop", "for_s", change.for_s, above=0.0)
+        seconds(above=0).plain()("stop: for_s", change.for_s)
 
 
 def _check_order(latest: dict[str, Change], change: Change) -> None:
@@ -167,19 +164,3 @@ def _check_order(latest: dict[str, Change], change: Change) -> None:
             f"{name} that does not fall"
         )
     latest[name] = change
-
-
-def _check_number(where: str, name: str, value: object, *, least: float = -math.inf, above: float = -math.inf) -> None:
-    number = as_float(value) if isinstance(value, int | float) else None  # others are lost on their way to a process
-    if number is None or not (number >= least and number > above and number <= LONGEST_TIMEOUT_S):
-        limit = f"above {above:g}" if above > -math.inf else f"at least {least:g}"
-        raise ConfigurationError(
-            f"{where}: {name}={show(value)}; wanted seconds, {limit} and at most {LONGEST_TIMEOUT_S:g}"
-        )
-
-
-def _check_whole(where: str, name: str, value: object, *, least: int = 1) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= LARGEST_WHOLE:
-        raise ConfigurationError(
-            f"{where}: {name}={show(value)}; wanted a whole number of at least {least} and at most {LARGEST_WHOLE}"
-        )

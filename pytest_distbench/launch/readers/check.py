@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import math
 import re
+from typing import Any
 
 from pytest_distbench.errors import show
 from pytest_distbench.launch.readers import READERS
@@ -11,6 +11,7 @@ from pytest_distbench.launch.readers.stdout import VALUE
 from pytest_distbench.records.kinds import METRIC_KINDS
 from pytest_distbench.records.metric import as_scalar, is_axis
 from pytest_distbench.records.reader import TAKES, Reader
+from pytest_distbench.records.wanted import Wanted, number, one_of, whole
 from pytest_distbench.records.wire import can_be_written
 
 
@@ -43,16 +44,9 @@ def _problem_with_pattern(source: str) -> str:
 
 def _problem_with_values(reader: Reader) -> str:
     kind = METRIC_KINDS[reader.better]
-    if not isinstance(reader.scale, int | float) or not math.isfinite(reader.scale) or not reader.scale:
-        return f"scale={show(reader.scale)}; wanted a finite number other than 0"
-    if reader.rank != "all" and not _is_whole(reader.rank, least=0):
-        return f"rank={show(reader.rank)}; wanted the number of a rank, or 'all'"
-    if not _is_whole(reader.skip, least=0):
-        return f"skip={show(reader.skip)}; wanted how many values at the start do not count"
-    if reader.first is not None and not _is_whole(reader.first, least=1):
-        return f"first={show(reader.first)}; wanted how many values count"
-    if reader.take and reader.take not in TAKES:
-        return f"take={show(reader.take)}; wanted one of {', '.join(TAKES)}"
+    for name, wanted in _WANTED.items():
+        if wanted.take(value := getattr(reader, name)) is None:
+            return f"{name}={show(value)}; wanted {wanted.words}"
     if reader.take and kind.shape == "series":
         return f"take={reader.take!r} makes one number, and better={reader.better!r} judges a series"
     for name, scalars in (("at", reader.at), ("identity", reader.identity)):
@@ -67,5 +61,10 @@ def _is_plain(value: object) -> bool:
     return isinstance(value, bool | int | float | str) and as_scalar(value) is not None
 
 
-def _is_whole(value: object, *, least: int) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= least
+_WANTED: dict[str, Wanted[Any]] = {
+    "scale": Wanted("a finite number other than 0", lambda value: number().plain().take(value) or None),
+    "rank": Wanted("the number of a rank, or 'all'", lambda value: "all" if value == "all" else whole(0).take(value)),
+    "skip": Wanted("how many values at the start do not count", whole(0).take),
+    "first": Wanted("how many values count", lambda value: "all" if value is None else whole(1).take(value)),
+    "take": Wanted(one_of(TAKES).words, one_of(["", *TAKES]).take),
+}

@@ -8,10 +8,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 import pytest
+from support.nvml import HOSTS, Card, Host, State, made_up
 
 from pytest_distbench.commands.doctor import gpus
 from pytest_distbench.commands.doctor.finding import Finding
-from pytest_distbench.testing.nvml import HOSTS, Card, Host, State, made_up
 
 H100 = "NVIDIA H100 80GB HBM3"
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pynvml
 import pytest
 
-from pytest_distbench.testing.nvml import HOSTS, VARIABLE, made_up
+from support.nvml import HOSTS, VARIABLE, made_up
 
 
 def test_what_is_not_described_is_not_supported() -> None:
@@ -29,10 +31,11 @@ def test_as_a_plugin_it_shows_the_host_that_the_environment_names(
     pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytester.makepyfile("import pynvml\n\ndef test_it():\n    assert pynvml.nvmlDeviceGetCount() == 8\n")
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[1]))
     monkeypatch.setenv(VARIABLE, "8xH100")
-    passed = pytester.runpytest_subprocess("-p", "pytest_distbench.testing.nvml")
+    passed = pytester.runpytest_subprocess("-p", "support.nvml")
     monkeypatch.setenv(VARIABLE, "9xH100")
-    refused = pytester.runpytest_subprocess("-p", "pytest_distbench.testing.nvml")
+    refused = pytester.runpytest_subprocess("-p", "support.nvml")
 
     assert passed.ret == 0
     refused.stderr.fnmatch_lines(["*there is no made-up host '9xH100'; known are*"])

@@ -10,8 +10,11 @@ has the moment until which it is busy, on the clock that the host reads:
 - A tensor for a CUDA device is made, or stays, on the CPU: ``tensor.device`` says ``cpu``.
 - ``nccl`` becomes ``gloo``.
 
-It shows what the host does about a device: order of calls, waits, what a clock counts. It shows nothing of speeds,
-memory, kernels that run side by side, or NCCL (``docs/testing.md``).
+It shows what the host does about a device: order of calls, waits, what a clock counts, whose error an error is. It does
+not show speeds, noise, clocks that ramp up, memory that runs out, kernels that run side by side, or anything of NCCL or
+the driver. A replay of a graph computes nothing anew. ``torch.compile``, ``torch.autocast("cuda")``, generators of a
+device, ``torch.accelerator`` and devices given as bare numbers (``model.to(0)``) do not work. Torch's calls are not
+redirected in a body's own threads, nor in what autograd runs backward (as tensor parallelism does).
 """
 
 from __future__ import annotations
@@ -29,7 +32,9 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 from torch.overrides import TorchFunctionMode
 
-from pytest_distbench.testing.streams import (
+from pytest_distbench.worker.torch_internals import replace_in_distributed
+from pytest_distbench.workloads import steady
+from support.streams import (
     CALLS,
     DEVICE,
     STREAMS,
@@ -40,8 +45,6 @@ from pytest_distbench.testing.streams import (
     synchronize,
     wait_until,
 )
-from pytest_distbench.worker.torch_internals import replace_in_distributed
-from pytest_distbench.workloads import steady
 
 DEVICES = 8
 CYCLES_PER_S = 1.5e9

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from pytest_distbench.testing import streams
-from pytest_distbench.testing.streams import CUDAGraph, Device, Event, Stream
+from support import streams
+from support.streams import CUDAGraph, Device, Event, Stream
 
 
 @pytest.fixture(autouse=True)

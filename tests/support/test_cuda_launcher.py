@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 import torch.distributed as dist
-from support.launching import Launch
 
 from pytest_distbench.worker.context import RankContext
+from support.launching import Launch
 
 
 def is_joined_by_nccl(rank: RankContext) -> None:
-    from pytest_distbench.testing import cuda
+    from support import stand_in_cuda as cuda
 
     assert rank.backend == "nccl"
     assert cuda.calls[:2] == [f"set_device {rank.local_rank}", "init_process_group nccl"]

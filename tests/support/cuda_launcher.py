@@ -1,8 +1,11 @@
-"""The launcher ``stand-in-cuda``: real process groups, whose ranks have the stand-in CUDA."""
+"""The launcher ``stand-in-cuda``: real process groups, whose ranks have the stand-in CUDA.
+
+Whoever imports it adds the launcher, also as a pytest plugin: ``-p support.cuda_launcher``.
+"""
 
 from __future__ import annotations
 
-from pytest_distbench.launch.launchers import LOOPBACK, LauncherKind, LauncherSetup
+from pytest_distbench.launch.launchers import LAUNCHERS, LOOPBACK, LauncherKind, LauncherSetup
 from pytest_distbench.launch.site.local import RunningLaunch
 from pytest_distbench.launch.warm import WarmLauncher
 from pytest_distbench.records.elastic import IMPORTS_VARIABLE
@@ -10,7 +13,7 @@ from pytest_distbench.records.plan import LaunchPlan
 from pytest_distbench.records.record import replace
 
 STAND_IN_CUDA = "stand-in-cuda"
-PRELOADED = "pytest_distbench.testing.cuda"
+PRELOADED = "support.stand_in_cuda"
 
 
 class CudaLauncher(WarmLauncher):
@@ -33,8 +36,8 @@ def _make(setup: LauncherSetup) -> CudaLauncher:
     )
 
 
-KIND = LauncherKind(
-    help="real groups whose ranks have a made-up CUDA, for tests of suites",
+LAUNCHERS[STAND_IN_CUDA] = LauncherKind(
+    help="real groups whose ranks have a made-up CUDA",
     make=_make,
     holds_two=True,
     sets_threads=True,

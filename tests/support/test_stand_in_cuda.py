@@ -6,20 +6,18 @@ this process believe that it has CUDA.
 
 from __future__ import annotations
 
-import re
 import time
-from pathlib import Path
 
 import pytest
 import torch
 import torch.distributed as dist
-from support.launching import Launch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from pytest_distbench.worker.context import RankContext
 from pytest_distbench.workloads.collectives import OPERATIONS
 from pytest_distbench.workloads.steady import warm_up
+from support.launching import Launch
 
 pytestmark = pytest.mark.spawn
 
@@ -84,7 +82,7 @@ def trains_with_ddp(rank: RankContext) -> None:
 
 
 def returns_from_a_launch_at_once_and_waits_where_cuda_does(rank: RankContext) -> None:
-    from pytest_distbench.testing import cuda
+    from support import stand_in_cuda as cuda
 
     value = torch.ones(1, device=rank.device)
     waits = {
@@ -107,7 +105,7 @@ def returns_from_a_launch_at_once_and_waits_where_cuda_does(rank: RankContext) -
 
 
 def tells_the_time_of_the_device(rank: RankContext) -> None:
-    from pytest_distbench.testing import cuda
+    from support import stand_in_cuda as cuda
 
     begin, middle, end = (torch.cuda.Event(enable_timing=True) for _ in range(3))
     begin.record()
@@ -124,7 +122,7 @@ def tells_the_time_of_the_device(rank: RankContext) -> None:
 
 
 def replays_a_graph_at_once(rank: RankContext) -> None:
-    from pytest_distbench.testing import cuda
+    from support import stand_in_cuda as cuda
 
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
@@ -145,7 +143,8 @@ def replays_a_graph_at_once(rank: RankContext) -> None:
 
 
 def fails_where_it_is_waited_for(rank: RankContext) -> None:
-    from pytest_distbench.testing import cuda, streams
+    from support import stand_in_cuda as cuda
+    from support import streams
 
     cuda.launch(0.01, failure=RuntimeError("CUDA error: device-side assert triggered"))
     for _ in range(2):
@@ -155,13 +154,13 @@ def fails_where_it_is_waited_for(rank: RankContext) -> None:
 
 
 def has_no_clocks_to_be_raised(rank: RankContext) -> None:
-    from pytest_distbench.testing import cuda
+    from support import stand_in_cuda as cuda
 
     assert warm_up(rank, lambda: cuda.launch(1e-3)) == 1
 
 
 def counts_memory(rank: RankContext) -> None:
-    from pytest_distbench.testing import cuda
+    from support import stand_in_cuda as cuda
 
     cuda.allocate(2**20)
     cuda.allocate(-(2**19))
@@ -171,8 +170,8 @@ def counts_memory(rank: RankContext) -> None:
 
 
 def has_nccls_recorder(rank: RankContext) -> None:
-    from pytest_distbench.testing import cuda
     from pytest_distbench.worker.torch_internals import recordings
+    from support import stand_in_cuda as cuda
 
     cuda.record_nccl('{"entries": []}')
     assert recordings(whole=True)["nccl"] == b'{"entries": []}'
@@ -226,19 +225,10 @@ def test_ddp_trains_on_two_devices(on_cuda: Launch) -> None:
 
 
 def joined_in_order(rank: RankContext) -> None:
-    from pytest_distbench.testing import cuda
+    from support import stand_in_cuda as cuda
 
     assert cuda.calls[:2] == [f"set_device {rank.local_rank}", "init_process_group gloo"]
 
 
 def test_a_rank_sets_its_device_before_it_joins(on_cuda: Launch) -> None:
     in_a_rank(on_cuda, joined_in_order, world_size=2)
-
-
-def test_what_it_offers_is_documented() -> None:
-    page = (Path(__file__).parents[2] / "docs" / "testing.md").read_text()
-    code = (Path(__file__).parents[2] / "pytest_distbench" / "testing" / "cuda.py").read_text()
-    offered = re.findall(r"^def ([a-z]\w+)\(", code, re.MULTILINE)
-
-    assert {"launch", "allocate", "record_nccl"} <= set(offered)
-    assert [name for name in [*offered, "calls"] if f"`{name}" not in page] == []

@@ -1,7 +1,7 @@
 """Made-up GPUs: an NVML that describes a host from a table, so that what reads the driver is tested without one.
 
 ``with made_up(HOSTS["8xH100"]): ...`` puts a host in the place of the driver, in this process. As a pytest plugin, ``-p
-pytest_distbench.testing.nvml`` does so for a whole run, with the host that ``DISTBENCH_NVML`` names. A host of your
+support.nvml`` does so for a whole run, with the host that ``DISTBENCH_NVML`` names. A host of your
 own is a :class:`Host`; the rows of :data:`HOSTS` are examples.
 
 A GPU's ``states`` are a time line: from so many seconds on it is in such a state. What holds clocks down in them is
