@@ -11,6 +11,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import psutil
 
@@ -18,11 +19,13 @@ from pytest_distbench.launch import processes
 from pytest_distbench.launch.contract import NO_REVERSE_DNS, SESSION_VARIABLE
 from pytest_distbench.launch.logs import tail
 from pytest_distbench.launch.site.contract import Exit
-from pytest_distbench.launch.site.local import LocalSite, RunningLaunch
 from pytest_distbench.launch.standstill import below_guardian
 from pytest_distbench.machine import hardware
 from pytest_distbench.records.plan import LaunchPlan
 from pytest_distbench.releases import PARTS, release_of
+
+if TYPE_CHECKING:
+    from pytest_distbench.launch.site.local import LocalSite, RunningLaunch
 
 LOOPBACK_RENDEZVOUS = "distbench-loopback"
 """Name of our rendezvous for torchrun, an entry point of this package: its store listens on 127.0.0.1 only, where
@@ -51,6 +54,8 @@ class TorchrunLauncher:
         """Nothing can be prepared."""
 
     def open(self, plan: LaunchPlan) -> LocalSite:
+        from pytest_distbench.launch.site.local import LocalSite  # late: torch loads this module in every rank
+
         return LocalSite(self, plan)
 
     def start(self, plan: LaunchPlan) -> RunningLaunch:
