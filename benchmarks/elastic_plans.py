@@ -23,10 +23,10 @@ from pathlib import Path
 from measuring import elastic_plan
 
 from pytest_distbench.elastic import draw
-from pytest_distbench.launch import processes
-from pytest_distbench.launch.elastic.engines import ENGINES
-from pytest_distbench.launch.elastic.launch import launch_elastic
+from pytest_distbench.jobs.engines.table import ENGINES
+from pytest_distbench.jobs.launch_job import launch_elastic
 from pytest_distbench.launch.side import Side
+from pytest_distbench.launch.site import processes
 from pytest_distbench.records.elastic import ElasticJob
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.plan import LaunchPlan

@@ -23,10 +23,10 @@ from pathlib import Path
 
 from measuring import launched
 
-from pytest_distbench.launch.contract import Launcher
-from pytest_distbench.launch.forkserver import PRELOAD
-from pytest_distbench.launch.torchrun import TorchrunLauncher
-from pytest_distbench.launch.warm import WarmLauncher
+from pytest_distbench.launch.starters.contract import Launcher
+from pytest_distbench.launch.starters.forkserver import PRELOAD
+from pytest_distbench.launch.starters.torchrun import TorchrunLauncher
+from pytest_distbench.launch.starters.warm import WarmLauncher
 
 PHASES = ("launcher", "process_start", "import", "rendezvous", "body", "exit")
 

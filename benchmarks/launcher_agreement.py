@@ -22,9 +22,9 @@ from pathlib import Path
 
 from measuring import launched
 
-from pytest_distbench.launch.contract import Launcher
-from pytest_distbench.launch.torchrun import TorchrunLauncher
-from pytest_distbench.launch.warm import WarmLauncher
+from pytest_distbench.launch.starters.contract import Launcher
+from pytest_distbench.launch.starters.torchrun import TorchrunLauncher
+from pytest_distbench.launch.starters.warm import WarmLauncher
 from pytest_distbench.units import format_seconds
 
 

@@ -8,9 +8,9 @@ import uuid
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from pytest_distbench.launch.contract import Launcher
-from pytest_distbench.launch.elastic.engines import ENGINES
-from pytest_distbench.launch.launchers import LOOPBACK
+from pytest_distbench.jobs.engines.table import ENGINES
+from pytest_distbench.launch.starters.contract import Launcher
+from pytest_distbench.launch.starters.table import LOOPBACK
 from pytest_distbench.launch.supervise import supervise
 from pytest_distbench.records.elastic import Change, ElasticJob, MembershipPlan
 from pytest_distbench.records.launch import LaunchRecord

@@ -25,7 +25,7 @@ import numpy as np
 from measuring import launched
 from numpy.typing import NDArray
 
-from pytest_distbench.launch.warm import WarmLauncher
+from pytest_distbench.launch.starters.warm import WarmLauncher
 from pytest_distbench.machine.locks import alone_on_this_host
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.report.texts.layout import layout

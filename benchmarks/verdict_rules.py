@@ -41,7 +41,7 @@ from decision_rules import COMPARISONS, RULES, Answer, DecisionRule, Launch, Lau
 from measuring import launched
 
 from pytest_distbench.judging.stored_rule import DRIFT
-from pytest_distbench.launch.warm import WarmLauncher
+from pytest_distbench.launch.starters.warm import WarmLauncher
 from pytest_distbench.machine.locks import alone_on_this_host
 from pytest_distbench.report.texts.layout import layout
 

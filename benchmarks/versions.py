@@ -22,8 +22,8 @@ from xml.etree import ElementTree
 ROOT = Path(__file__).parent.parent
 
 PARTS = {
-    "warm": ("tests/end_to_end/test_conformance.py", "tests/launch/test_contract.py", "-k=warm"),
-    "torchrun": ("tests/launch/test_contract.py", "-k=torchrun"),
+    "warm": ("tests/end_to_end/test_conformance.py", "tests/launch/starters/test_contract.py", "-k=warm"),
+    "torchrun": ("tests/launch/starters/test_contract.py", "-k=torchrun"),
     "rank": ("tests/worker", "tests/workloads"),
     "fingerprint": ("tests/end_to_end/test_fingerprints.py",),
     "A/B": ("tests/end_to_end/test_against.py", "-k=blocks_alternate or its_own_tree or another_python"),
@@ -37,7 +37,7 @@ PARTS = {
 """Column of the table -> arguments of pytest."""
 ELASTIC = {
     "fast": (
-        "tests/launch/elastic",
+        "tests/jobs",
         "tests/end_to_end/test_elastic_engines.py",
         "tests/end_to_end/test_museum.py",
         "tests/end_to_end/test_pool.py",

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from pytest_distbench.instruments import record as record
     from pytest_distbench.instruments import timed as timed
     from pytest_distbench.worker.context import RankContext as RankContext
-    from pytest_distbench.worker.elastic_rank import ElasticRank as ElasticRank
+    from pytest_distbench.worker.elastic.rank import ElasticRank as ElasticRank
 
 
 def __getattr__(name: str) -> object:
@@ -27,7 +27,7 @@ def __getattr__(name: str) -> object:
 
         return RankContext
     if name == "ElasticRank":
-        from pytest_distbench.worker.elastic_rank import ElasticRank
+        from pytest_distbench.worker.elastic.rank import ElasticRank
 
         return ElasticRank
     if name in ("record", "timed", "phase"):

@@ -21,9 +21,9 @@ from support.processes import LIMIT_S, MARK, SETTLE_S, marked_processes
 from support.projects import ALONE, ModulesOfProject
 
 from pytest_distbench.judging import case
-from pytest_distbench.launch import processes
-from pytest_distbench.launch.contract import SESSION_VARIABLE, Launcher
-from pytest_distbench.launch.launchers import LAUNCHERS, LauncherSetup
+from pytest_distbench.launch.site import processes
+from pytest_distbench.launch.starters.contract import SESSION_VARIABLE, Launcher
+from pytest_distbench.launch.starters.table import LAUNCHERS, LauncherSetup
 
 gc.disable()  # until all tests are collected, and all that they import is loaded: see pytest_collection_finish
 
@@ -45,7 +45,7 @@ LONGEST = [
         "end_to_end/test_scripts",
         "end_to_end/test_elastic",
         "end_to_end/test_elastic_engines",
-        "worker/test_torchft_rank",
+        "worker/elastic/test_torchft",
     )
 ]
 """Files with the longest tests, in the order they are begun in."""

@@ -52,8 +52,8 @@ EXEMPT = {
     ),
     "worker/forked.py": "lives in forked processes: tests/end_to_end/test_surroundings.py",
     "workloads/collectives/form.py": "fields, and how calls use them: tests/workloads/test_calls.py",
-    "launch/warm.py": (
-        "lives with real process groups: tests/launch/test_contract.py and tests/end_to_end/test_interruptions.py"
+    "launch/starters/warm.py": (
+        "lives with real process groups: tests/launch/starters/test_contract.py, tests/end_to_end/test_interruptions.py"
     ),
     "worker/line.py": "a protocol, and no rule of its own",
     **dict.fromkeys(
@@ -63,22 +63,22 @@ EXEMPT = {
             "worker/recorder.py",
             "worker/side_group.py",
         ),
-        "the life of a rank's process, in a group: tests/launch/test_contract.py",
+        "the life of a rank's process, in a group: tests/launch/starters/test_contract.py",
     ),
-    "launch/elastic/__main__.py": "lives with real torchrun agents: tests/end_to_end/test_elastic.py",
-    "worker/elastic_rank.py": "hands out a training: tests/worker/test_elastic_training.py",
-    "launch/elastic/engine.py": "a protocol, and no rule of its own",
+    "jobs/control/__main__.py": "lives with real torchrun agents: tests/end_to_end/test_elastic.py",
+    "worker/elastic/rank.py": "hands out a training: tests/worker/elastic/test_training.py",
+    "jobs/engines/contract.py": "a protocol, and no rule of its own",
     **dict.fromkeys(
-        ("launch/elastic/fast_agent.py", "launch/elastic/fast_rendezvous.py"),
+        ("jobs/engines/fast_agent.py", "jobs/engines/fast_rendezvous.py"),
         "live with real forked agents: tests/end_to_end/test_elastic_engines.py",
     ),
     **dict.fromkeys(
-        ("launch/elastic/pool_job.py", "run/pool_request.py"),
-        "parts of a pool: tests/launch/elastic/test_pool.py and tests/plugin/test_pool.py",
+        ("jobs/pool/job.py", "run/pool_request.py"),
+        "parts of a pool: tests/jobs/pool/test_controller.py and tests/plugin/test_pool.py",
     ),
-    "launch/elastic/replicas.py": "lives with real processes: tests/end_to_end/test_pool.py",
-    "launch/elastic/load.py": "talks to replicas: tests/workloads/test_serving.py",
-    "launch/forkserver.py": "lives with a real forkserver: tests/launch/test_contract.py",
+    "jobs/pool/replicas.py": "lives with real processes: tests/end_to_end/test_pool.py",
+    "jobs/pool/load.py": "talks to replicas: tests/workloads/test_serving.py",
+    "launch/starters/forkserver.py": "lives with a real forkserver: tests/launch/starters/test_contract.py",
     **dict.fromkeys(
         (
             "launch/readers/csv_file.py",

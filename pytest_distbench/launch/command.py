@@ -12,14 +12,14 @@ import shlex
 import msgspec
 
 from pytest_distbench.errors import ReadingError, RecordingError
-from pytest_distbench.launch import processes
 from pytest_distbench.launch.controlled import Controlled, End, read_trouble
+from pytest_distbench.launch.diagnosis.membership import check_command, failed_ranks
 from pytest_distbench.launch.logs import error_tail
-from pytest_distbench.launch.membership import check_command, failed_ranks
 from pytest_distbench.launch.readers import add_readings
 from pytest_distbench.launch.reduce import merge, of_largest_process
 from pytest_distbench.launch.reports import read_reports
 from pytest_distbench.launch.side import Side
+from pytest_distbench.launch.site import processes
 from pytest_distbench.machine import hardware
 from pytest_distbench.machine.secrets import mask_arguments
 from pytest_distbench.records.launch import LaunchRecord

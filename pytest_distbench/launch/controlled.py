@@ -24,13 +24,13 @@ import msgspec
 import psutil
 
 from pytest_distbench.errors import LauncherError
-from pytest_distbench.launch import processes
-from pytest_distbench.launch.contract import SESSION_VARIABLE
-from pytest_distbench.launch.guardian import remove_traces
 from pytest_distbench.launch.logs import LogFollower, error_tail
 from pytest_distbench.launch.reduce import with_load
 from pytest_distbench.launch.side import Side
-from pytest_distbench.launch.standstill import LOOK_S, Standstill, below_guardian
+from pytest_distbench.launch.site import processes
+from pytest_distbench.launch.site.guardian import remove_traces
+from pytest_distbench.launch.site.standstill import LOOK_S, Standstill, below_guardian
+from pytest_distbench.launch.starters.contract import SESSION_VARIABLE
 from pytest_distbench.launch.workplace import Leftovers, settle, watched_folder
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.launch_files import LaunchFiles
@@ -45,7 +45,8 @@ _STACKS_S = 2.0
 _PACKAGE = str(Path(__file__).resolve().parents[2])
 _GUARDED = (
     f"import sys; sys.path.append({_PACKAGE!r}); from pathlib import Path\n"
-    "from pytest_distbench.launch.guardian import main; from pytest_distbench.records.launch_files import LaunchFiles\n"
+    "from pytest_distbench.launch.site.guardian import main\n"
+    "from pytest_distbench.records.launch_files import LaunchFiles\n"
     "main(int(sys.argv[1]), LaunchFiles(Path(sys.argv[2])), sys.argv[3:], looks=True)"
 )
 _SITE = str(Path(__file__).resolve().parents[1] / "worker" / "site")

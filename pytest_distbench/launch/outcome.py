@@ -9,9 +9,9 @@ from pytest_distbench.errors import ReadingError, RecordingError
 from pytest_distbench.judging.structure import structure_metrics
 from pytest_distbench.launch.diagnosis.blame import is_hang
 from pytest_distbench.launch.diagnosis.fates import Ending, tell_fates
+from pytest_distbench.launch.diagnosis.membership import check_ranks
 from pytest_distbench.launch.diagnosis.reason import merge_outcomes
 from pytest_distbench.launch.logs import tail
-from pytest_distbench.launch.membership import check_ranks
 from pytest_distbench.launch.readers import add_readings
 from pytest_distbench.launch.reduce import largest, late_s, merge, merge_fingerprints, peak_memory, with_load
 from pytest_distbench.launch.site.contract import Exit

@@ -8,12 +8,12 @@ import time
 from collections.abc import Callable, Collection, Iterator
 
 from pytest_distbench.errors import Terminated
-from pytest_distbench.launch.contract import SESSION_VARIABLE, Launcher
 from pytest_distbench.launch.diagnosis.fates import Ending
 from pytest_distbench.launch.logs import LogFollower
 from pytest_distbench.launch.outcome import Clock, make_record
 from pytest_distbench.launch.site.contract import Aftermath, Site
-from pytest_distbench.launch.standstill import LOOK_S
+from pytest_distbench.launch.site.standstill import LOOK_S
+from pytest_distbench.launch.starters.contract import SESSION_VARIABLE, Launcher
 from pytest_distbench.launch.workplace import Leftovers, settle, watched_folder
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.plan import LaunchPlan

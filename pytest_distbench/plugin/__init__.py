@@ -76,7 +76,9 @@ def pytest_configure(config: pytest.Config) -> None:
     for declaration in MARKERS:
         config.addinivalue_line("markers", declaration)
     state = config.stash[STATE]
-    state.results = ResultsPlugin(config, lambda is_used: settings_if_used(config, is_used=is_used))
+    state.results = ResultsPlugin(
+        config, lambda is_used: settings_if_used(config, is_used=is_used), lambda: state.interrupts
+    )
     config.pluginmanager.register(state.results, "distbench-results")
     if any(config.getoption(name, None) for name in _BENCHMARK_OPTIONS):
         from pytest_distbench.plugin.pytest_benchmark import PytestBenchmarkPlugin
@@ -256,8 +258,8 @@ def _duration(config: pytest.Config, items: list[pytest.Item]) -> str:
 def _awaited(item: pytest.Item) -> Awaited:
     """A test that will be measured, and with how many launches."""
     from pytest_distbench.judging.update_policy import only_judges
-    from pytest_distbench.launch.kinds import ELASTIC_OPEN_S
     from pytest_distbench.plugin.markers import requirement
+    from pytest_distbench.run.kinds import ELASTIC_OPEN_S
     from pytest_distbench.store.estimate import Awaited
 
     settings, (test, case_id) = settings_for(item), test_and_id(item)

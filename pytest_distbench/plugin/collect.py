@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_distbench.plugin import carry
-from pytest_distbench.plugin.state import STATE
 
 if TYPE_CHECKING:
+    from pytest_distbench.plugin.interrupts import Interrupts
     from pytest_distbench.plugin.progress import Countdown
     from pytest_distbench.records.case import EntryName
     from pytest_distbench.records.kinds import Severity
@@ -39,16 +39,23 @@ class ResultsPlugin:
     Args:
         config: pytest's.
         settings_if: the run's settings, given whether anything was measured; None if nothing of ours is in use.
+        interrupts: the handlers of Ctrl-C and SIGTERM, once there are any.
 
     Attributes:
         session: of this process, once it measures something.
         long_forms_s: what the long forms would take that were left out; None: nobody knows.
     """
 
-    def __init__(self, config: pytest.Config, settings_if: Callable[[bool], Settings | None]) -> None:
+    def __init__(
+        self,
+        config: pytest.Config,
+        settings_if: Callable[[bool], Settings | None],
+        interrupts: Callable[[], Interrupts | None],
+    ) -> None:
         self.session: Session | None = None
         self.long_forms_s: float | None = None
         self._settings_if = settings_if
+        self._interrupts = interrupts
         self._config = config
         self._started = time.time()
         self._attempts = carry.Attempts()
@@ -113,7 +120,7 @@ class ResultsPlugin:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_keyboard_interrupt(self, excinfo: pytest.ExceptionInfo[BaseException]) -> None:
-        if (interrupts := self._config.stash[STATE].interrupts) is not None:
+        if (interrupts := self._interrupts()) is not None:
             interrupts.hold_on()
         self._interrupted_by = excinfo.value
 

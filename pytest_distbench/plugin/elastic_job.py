@@ -12,9 +12,9 @@ import msgspec
 import pytest
 
 from pytest_distbench.errors import ConfigurationError, show
-from pytest_distbench.launch.elastic.engines import DEFAULT_ENGINE, ENGINES
-from pytest_distbench.launch.elastic.schedule import changes_of, check_job, check_values, usual_start
-from pytest_distbench.launch.elastic.steps import check_pattern
+from pytest_distbench.jobs.control.schedule import changes_of, check_job, check_values, usual_start
+from pytest_distbench.jobs.control.steps import check_pattern
+from pytest_distbench.jobs.engines.table import DEFAULT_ENGINE, ENGINES
 from pytest_distbench.launch.readers.check import problem_with
 from pytest_distbench.machine import hardware
 from pytest_distbench.plugin.arguments import Arguments
@@ -29,7 +29,7 @@ from pytest_distbench.records.work import Job, Task
 from pytest_distbench.run.settings import Settings
 
 if TYPE_CHECKING:
-    from pytest_distbench.worker.elastic_rank import ElasticRank
+    from pytest_distbench.worker.elastic.rank import ElasticRank
 
 
 MOST_NODES = 10_000
@@ -94,7 +94,7 @@ class Elastic:
             cwd: where a script runs.
             env: added to the environment of a script.
             read: metrics to be read of what a script prints and writes.
-            engine: what changes the membership, a row of ``launch/elastic/engines.py``: ``stock``, the command line
+            engine: what changes the membership, a row of ``jobs/engines/table.py``: ``stock``, the command line
                 tool torchrun; ``fast``, the same agents from a process that has torch loaded; ``torchft``, whose bodies
                 differ in two lines (docs/elastic.md).
             timers: of the engine, by name: ``last_call_s``, ``keep_alive_s``, ``keep_alive_attempts``,

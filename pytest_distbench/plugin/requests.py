@@ -10,7 +10,6 @@ import pytest
 
 from pytest_distbench.errors import BodyError
 from pytest_distbench.judging.terms import Terms
-from pytest_distbench.launch.kinds import LAUNCH_KINDS, kind_of
 from pytest_distbench.machine import hardware
 from pytest_distbench.machine.secrets import mask_secrets
 from pytest_distbench.plugin.arguments import Arguments
@@ -26,6 +25,7 @@ from pytest_distbench.records.options import FAKE
 from pytest_distbench.records.plan import LaunchRequest
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.work import Ranks, Work
+from pytest_distbench.run.kinds import LAUNCH_KINDS, kind_of
 from pytest_distbench.run.request import CaseRequest
 from pytest_distbench.run.settings import Settings
 

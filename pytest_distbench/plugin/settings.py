@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, get_args
 import pytest
 
 from pytest_distbench.errors import ConfigurationError
-from pytest_distbench.launch.launchers import DEFAULT_LAUNCHER, LAUNCHERS, who_hold_two
+from pytest_distbench.launch.starters.table import DEFAULT_LAUNCHER, LAUNCHERS, who_hold_two
 from pytest_distbench.records.choices import (
     ANY_PLATFORM,
     DEFAULT_TOLERANCE,

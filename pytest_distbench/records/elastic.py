@@ -95,7 +95,7 @@ class ElasticJob(Record, frozen=True, kw_only=True):
     """Nodes at the beginning."""
     plan: MembershipPlan = MembershipPlan()
     engine: str = "stock"
-    """What changes the membership: a row of ``launch/elastic/engines.py``."""
+    """What changes the membership: a row of ``jobs/engines/table.py``."""
     in_place_of: str = ""
     """Which engine was asked for and why this one took its place; empty: this one was asked for."""
     version: str = ""

@@ -1,6 +1,6 @@
 """What one launch runs: ranks of ours, a command, an elastic job, or a pool of such jobs.
 
-Each is a kind of launch, and has a row in ``launch/kinds.py`` that says how it is run. What belongs to one kind alone
+Each is a kind of launch, and has a row in ``run/kinds.py`` that says how it is run. What belongs to one kind alone
 stands here, in its record; what all launches have is in ``records/plan.py``.
 """
 

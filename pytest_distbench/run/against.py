@@ -14,15 +14,15 @@ from pathlib import Path
 
 from pytest_distbench import git
 from pytest_distbench.installation import is_installed_here
-from pytest_distbench.launch.contract import Launcher
-from pytest_distbench.launch.kinds import kind_of
-from pytest_distbench.launch.launchers import LauncherSetup
 from pytest_distbench.launch.side import Side
+from pytest_distbench.launch.starters.contract import Launcher
+from pytest_distbench.launch.starters.table import LauncherSetup
 from pytest_distbench.machine.interpreters import Interpreter, find_interpreter
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.plan import LaunchPlan
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.work import Work
+from pytest_distbench.run.kinds import kind_of
 from pytest_distbench.run.settings import AgainstSettings
 from pytest_distbench.run.untracked import find_links, hint, link
 from pytest_distbench.run.worktree import Revision, check_out, find_revision

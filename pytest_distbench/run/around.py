@@ -11,7 +11,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Protocol
 
-from pytest_distbench.launch.launchers import Hosting
+from pytest_distbench.launch.starters.table import Hosting
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.plan import LaunchPlan, LaunchRequest
 from pytest_distbench.run.cards import Cards

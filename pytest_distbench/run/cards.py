@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from pytest_distbench.errors import LauncherError
-from pytest_distbench.launch.launchers import Hosting
+from pytest_distbench.launch.starters.table import Hosting
 from pytest_distbench.machine.cards import CardWatch
 from pytest_distbench.machine.gpu_memory import PATIENCE_S, await_memory, held_remark
 from pytest_distbench.machine.gpus import Gpus, misplaced

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from pytest_distbench.launch.guardian import remove_traces
+from pytest_distbench.launch.site.guardian import remove_traces
 from pytest_distbench.records.launch_files import LaunchFiles, sockets_folders
 
 KEPT = 3

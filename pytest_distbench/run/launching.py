@@ -13,12 +13,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from pytest_distbench.errors import ConfigurationError, LauncherError
-from pytest_distbench.launch.contract import Launcher
 from pytest_distbench.launch.diagnosis import texts
-from pytest_distbench.launch.kinds import kind_of
-from pytest_distbench.launch.launchers import LAUNCHERS, Hosting, LauncherKind, LauncherSetup
 from pytest_distbench.launch.masking import mask_record
 from pytest_distbench.launch.side import Side
+from pytest_distbench.launch.starters.contract import Launcher
+from pytest_distbench.launch.starters.table import LAUNCHERS, Hosting, LauncherKind, LauncherSetup
 from pytest_distbench.machine import hardware
 from pytest_distbench.machine.secrets import mask_values, secret_values
 from pytest_distbench.records.launch import LaunchRecord
@@ -31,6 +30,7 @@ from pytest_distbench.run.against import ReferenceSide, Variant, make_setup, out
 from pytest_distbench.run.around import AroundSetup, Surroundings
 from pytest_distbench.run.cards import devices
 from pytest_distbench.run.directory import RunDirectory
+from pytest_distbench.run.kinds import kind_of
 from pytest_distbench.run.outputs import Outputs
 from pytest_distbench.run.settings import Settings
 

@@ -18,7 +18,6 @@ from pytest_distbench.judging.bounds import check_measured, judge_bounds
 from pytest_distbench.judging.certainty import certain_failure, close
 from pytest_distbench.judging.draft import Judgement
 from pytest_distbench.judging.fingerprint_rule import METRIC as FINGERPRINT
-from pytest_distbench.launch.kinds import kind_of
 from pytest_distbench.machine import hardware
 from pytest_distbench.machine.locks import alone_on_this_host, beside_others_on_this_host, lease
 from pytest_distbench.records.baseline import BaselineEntry
@@ -27,6 +26,7 @@ from pytest_distbench.records.environment import Environment
 from pytest_distbench.records.plan import LaunchRequest
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import CaseResult
+from pytest_distbench.run.kinds import kind_of
 from pytest_distbench.run.launching import Launching
 from pytest_distbench.run.pacing import SPACING_S, Pacer
 from pytest_distbench.run.references import Nothing, Paired, Reference, Stored

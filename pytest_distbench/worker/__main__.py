@@ -10,9 +10,9 @@ gc.disable()  # going through torch's objects again and again, while they become
 if sys.argv[1] == "rank":
     from pytest_distbench.worker import main
 else:
-    from pytest_distbench.worker import elastic
+    from pytest_distbench.worker.elastic import life as elastic
 if sys.argv[1] == "torchft":
-    from pytest_distbench.worker.torchft_rank import TorchftRank
+    from pytest_distbench.worker.elastic.torchft import TorchftRank
 gc.freeze()  # as in a rank of the forkserver: no collection in the body goes through torch
 gc.enable()
 

@@ -2,47 +2,27 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
-import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
-from pathlib import Path
-from typing import Any, Literal, SupportsFloat, get_args
-
-import torch
+from collections.abc import Callable, Iterator, Mapping
+from typing import get_args
 
 from pytest_distbench.errors import RecordingError, show
-from pytest_distbench.records.bound import Bound
-from pytest_distbench.records.bound_text import BoundValue
 from pytest_distbench.records.choices import MODES, Mode, OverRanks
-from pytest_distbench.records.kinds import Better, Reduce
-from pytest_distbench.records.metric import WALL_TIME, Scalar, metric_key
-from pytest_distbench.records.plan import LaunchPlan
-from pytest_distbench.records.work import Ranks
+from pytest_distbench.records.kinds import Better
+from pytest_distbench.records.metric import Scalar
 from pytest_distbench.worker.arguments import (
-    check_bounds,
     check_choice,
     check_metric,
-    check_name,
     check_point,
     check_scalars,
-    check_several,
     check_whole,
-    real,
     refuse,
 )
-from pytest_distbench.worker.fingerprint import Watch
+from pytest_distbench.worker.clock.iterations import time_iterations
 from pytest_distbench.worker.goal import Goal
-from pytest_distbench.worker.iterations import time_iterations
-from pytest_distbench.worker.line import Line
-from pytest_distbench.worker.meter import Meter
-from pytest_distbench.worker.notebook import Notebook
-from pytest_distbench.worker.phases import Loop, Phases
-from pytest_distbench.worker.side_group import SideGroup
+from pytest_distbench.worker.member import Member
 
 
-class RankContext:
+class RankContext(Member):
     """The rank's view of its launch, and the place where it puts what it measures.
 
     Attributes:
@@ -59,41 +39,6 @@ class RankContext:
         watch: takes the fingerprints.
         only_structure: this process stands for a rank on the backend ``fake``: no clock and no value means anything.
     """
-
-    def __init__(
-        self,
-        plan: LaunchPlan,
-        line: Line,
-        environment: Mapping[str, str] = os.environ,
-        *,
-        watch: Watch | None = None,
-    ) -> None:
-        work = plan.work
-        self.only_structure = work.stands_for is not None
-        self.rank = int(environment["RANK"])
-        self.local_rank = int(environment["LOCAL_RANK"])
-        self.world_size = int(environment["WORLD_SIZE"])
-        self.node = int(environment["GROUP_RANK"])
-        device = plan.devices[self.local_rank] if plan.devices else self.local_rank  # of a host that nobody has seen
-        self.device = torch.device("cuda", device) if plan.device == "cuda" else torch.device("cpu")
-        self.backend = plan.backend
-        self.params: Mapping[str, Any] = work.params
-        self.seed = work.seeds[0]
-        self.launch = plan.index
-        self.data_dir = Path(plan.data_dir)
-        is_watched = plan.backend != "fake" or self.only_structure
-        self.watch = watch or Watch(is_on=is_watched, sees_all=self.only_structure)
-        self.notebook = Notebook()
-        self.phases = Phases(self.notebook, self.own_clock, self.synchronize)
-        self._only = frozenset(plan.only)
-        self._line = line
-        self._common_at: dict[str, Scalar] = {}
-        self._side_group = SideGroup(
-            plan.backend if work.is_given_a_group else "", self.world_size, plan.timeout_s, self.watch
-        )
-        self._unfinished: list[str] = []
-        self._takes_turns = isinstance(work, Ranks) and work.takes_turns
-        self._waited_s = 0.0
 
     def timed(
         self,
@@ -206,157 +151,6 @@ class RankContext:
             self._unfinished.remove(label)
             self.record_times(name, times, meter, at=point, identity=identity, facts=facts, over_ranks=over_ranks)
 
-    def record(
-        self,
-        name: str,
-        value: SupportsFloat | Iterable[SupportsFloat] | None,
-        *,
-        unit: str = "",
-        better: Better = "info",
-        reduce: Reduce | None = None,
-        at: Mapping[str, Scalar] | None = None,
-        identity: Mapping[str, Scalar] | None = None,
-        facts: Mapping[str, Scalar] | None = None,
-        at_most: BoundValue | None = None,
-        at_least: BoundValue | None = None,
-    ) -> None:
-        """Record a number or a series under a name. Not a collective call: one rank alone may record.
-
-        Args:
-            name: of the metric.
-            value: a number, a series (reduced over ranks element by element), or None for "has no value", such as
-                the steps to a goal that was never reached. Numbers are finite; numpy's and torch's count as Python's.
-            unit: ``s`` and ``B`` are scaled where printed, any other text is shown as it is.
-            better: ``higher`` and ``lower`` are judged with their noise, ``memory`` (bytes) may not rise by a fifth,
-                ``exact`` must be equal, ``info`` is shown and not judged. For seeded trainings: ``curve`` (a series,
-                such as the first losses) must follow the baseline's step by step, ``same`` may neither rise nor
-                fall, ``steps`` (to a goal) may not rise, ``floor`` (a quality at the end) may not fall; see
-                docs/convergence.md.
-            reduce: over the ranks that recorded it. Default: the worst rank (``max`` for lower, ``min`` for
-                higher), rank 0 for info, ``mean`` for curve and same; for exact, steps and floor ``all``: the ranks
-                must agree.
-            at: the point measured; tells metrics of one name apart.
-            identity: what else defines the number: it is not compared with one of another identity. The rules for
-                trainings look for ``every`` (of ``steps``: between evaluations) and ``evaluation_samples`` (of
-                ``floor``: the size of the test set).
-            facts: what describes the number; not compared.
-            at_most: a bound: the test fails where the launch's value is above it, with or without a baseline. A
-                number in ``unit``, or a text with a unit of the same kind: ``"200us"``. Then ``info`` is judged too.
-            at_least: the same, where it is below.
-
-        Raises:
-            RecordingError: an argument is not what is wanted, or the metric was recorded before.
-        """
-        call = f"record({show(name)})"
-        name = check_metric(call, name)
-        bounds = check_bounds(call, at_least, at_most, unit=unit, by="rank.record")
-        self.record_bounded(
-            name, value, bounds, unit=unit, better=better, reduce=reduce, at=at, identity=identity, facts=facts
-        )
-
-    def record_bounded(
-        self,
-        name: str,
-        value: object,
-        bounds: Sequence[Bound],
-        *,
-        unit: str = "",
-        better: Better = "info",
-        reduce: Reduce | None = None,
-        at: Mapping[str, Scalar] | None = None,
-        identity: Mapping[str, Scalar] | None = None,
-        facts: Mapping[str, Scalar] | None = None,
-    ) -> None:
-        """As :meth:`record`, with bounds that somebody set earlier, in the unit."""
-        point = {**self._common_at, **check_point(f"record({show(name)})", at)}
-        self.notebook.note(
-            name,
-            value,
-            unit=unit,
-            better=better,
-            reduce=reduce,
-            at=point,
-            identity=identity,
-            facts=facts,
-            bounds=bounds,
-        )
-
-    def record_times(
-        self,
-        name: str,
-        seconds: list[float],
-        meter: Meter,
-        *,
-        at: Mapping[str, Scalar] | None = None,
-        identity: Mapping[str, Scalar] | None = None,
-        facts: Mapping[str, Scalar] | None = None,
-        over_ranks: OverRanks = "max",
-    ) -> None:
-        """Record a clock's series with the witnesses of the same iterations."""
-        point = {**self._common_at, **(at or {})}
-        self.notebook.note(
-            name,
-            seconds,
-            unit="s",
-            better="lower",
-            reduce=over_ranks,
-            at=point,
-            identity=identity,
-            facts=facts,
-            companions=meter.witnesses(),
-        )
-
-    def record_wall_time(self, seconds: float, cpu_s: float) -> None:
-        """Record how long the whole of a script took, and computed."""
-        self.notebook.note(
-            WALL_TIME,
-            seconds,
-            unit="s",
-            better="lower",
-            reduce="max",
-            at=self._common_at,
-            companions={"cpu_s": [cpu_s]},
-        )
-
-    def loop(self, name: str) -> AbstractContextManager[Loop]:
-        """Open a loop at the current point, whose phases are series of it."""
-        return self.phases.loop(name, self._common_at)
-
-    def point_key(self, name: str) -> str:
-        """The key of a metric at the current point."""
-        return metric_key(name, self._common_at)
-
-    def wants(self, name: str, at: Mapping[str, Scalar] | None = None) -> bool:
-        """Whether this launch needs the metric.
-
-        A further launch, started because some answers are open, needs only those: a body with many independent
-        points may skip the others. The same in every rank.
-        """
-        call = f"wants({show(name)})"
-        point = {**self._common_at, **check_point(call, at)}
-        key = metric_key(check_name(call, "name", name), point)
-        return not self._only or key in self._only
-
-    def phase(self, name: str, *, better: Literal["info", "lower"] = "info") -> AbstractContextManager[None]:
-        """Time a part of the body as the metric ``phase/<outer>/<name>``, in seconds. Phases nest.
-
-        Inside a ``timed`` or goal loop it becomes a series, one value per timed iteration: the sum where it is entered
-        several times in one, 0 where it is not entered. The loop's metric is then part of the path:
-        ``phase/step/forward``. A launch's value is the 25th percentile of the iterations that entered it. Outside a
-        loop it is one number, and a name is used once. On CUDA the device is waited for at both ends, so that the host
-        no longer runs ahead of it; a loop with ``mode="graph"`` has no phases.
-
-        Args:
-            name: of the part.
-            better: ``info`` explains other metrics; ``lower`` is judged itself.
-
-        Raises:
-            RecordingError: an argument is not what is wanted, or the phase was recorded before.
-        """
-        call = f"phase({show(name)})"
-        check_choice(call, "better", better, ("info", "lower"))
-        return self.phases.phase(check_name(call, "name", name), better=better, at=self._common_at)
-
     def goal(
         self,
         metric: str,
@@ -381,95 +175,3 @@ class RankContext:
             curve_steps=curve_steps,
             evaluation_samples=evaluation_samples,
         )
-
-    def point(self, **at: Scalar) -> AbstractContextManager[None]:
-        """Everything recorded inside belongs to this point, for example ``rank.point(seed=3)``."""
-        return self._at_point(check_point("point(...)", at))
-
-    @contextlib.contextmanager
-    def _at_point(self, at: Mapping[str, Scalar]) -> Iterator[None]:
-        before = self._common_at
-        self._common_at = {**before, **at}
-        try:
-            yield
-        finally:
-            self._common_at = before
-
-    def progress(self, text: str = "", **fields: object) -> None:
-        """Show a line while the test runs: ``rank.progress(step=10, loss=0.31)``. Rank 0's lines are shown."""
-        if not isinstance(text, str):
-            refuse("progress(...)", "text", text)
-        if self.rank == 0:
-            line = " ".join(filter(None, [text, *(f"{k} {v}" for k, v in fields.items())]))
-            self._line.progress(line.encode(errors="backslashreplace").decode())
-
-    def barrier(self) -> None:
-        """Wait for all ranks, without touching the device. A collective call."""
-        self._side_group.barrier()
-
-    def note_refusal(self) -> None:
-        """The backend has refused a call, in all ranks; they go on."""
-        self._side_group.was_refused = True
-
-    def agree(self, value: float) -> float:
-        """Rank 0's value in every rank; it need not be finite. A collective call."""
-        return self._side_group.broadcast(_check_number("agree", value))
-
-    def sum_over_ranks(self, value: float) -> float:
-        """The sum of every rank's value, in every rank. A collective call; integers below 2**53 are exact."""
-        return self._side_group.sum(_check_number("sum_over_ranks", value))
-
-    def max_over_ranks(self, values: Sequence[float]) -> list[float]:
-        """Value by value the largest of all ranks, in every rank. A collective call; all give equally many."""
-        return self._side_group.maxima(check_several("max_over_ranks(...)", values))
-
-    def gather(self, data: bytes) -> list[bytes]:
-        """Every rank's bytes, in every rank. A collective call."""
-        return self._side_group.gather(data)
-
-    def take_turn(self) -> None:
-        """Where two groups run block by block in turns (``--distbench-against``), wait for this group's turn.
-
-        Not a collective call, so that no collective is pending, and none times out, while the other group runs.
-        """
-        if self._takes_turns:
-            start = time.perf_counter()
-            self._line.take_turn()
-            self._waited_s += time.perf_counter() - start
-
-    def own_clock(self) -> float:
-        """Seconds on a clock that stands still while another group has its turn."""
-        return time.perf_counter() - self._waited_s
-
-    def align_devices(self) -> None:
-        """Enqueue what ends on all ranks' devices at the same time. A collective call."""
-        self._side_group.align(self.device)
-
-    def wait_for_queued(self) -> None:
-        """Wait for what the body has left on its device's queue when it returns. Its errors are the body's."""
-        if self.device.type != "cuda" or not torch.cuda.is_initialized():
-            return
-        try:
-            torch.cuda.synchronize()
-        except Exception as error:
-            error.add_note("It came from work that was still on the device's queue when the body had returned.")
-            raise
-
-    def synchronize(self) -> None:
-        """Wait until the device has done what it was given."""
-        if self.device.type == "cuda":
-            torch.cuda.synchronize(self.device)
-
-    def check_complete(self) -> None:
-        """Raise RecordingError if a ``timed`` loop was left early: its times would be missing silently."""
-        if self._unfinished:
-            raise RecordingError(
-                f"timed({self._unfinished[0]!r}) was left before its last iteration: nothing was recorded"
-            )
-
-
-def _check_number(call: str, value: object) -> float:
-    number = real(value)
-    if number is None:
-        refuse(f"{call}(...)", "a number", value)
-    return number

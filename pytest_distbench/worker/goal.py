@@ -10,7 +10,6 @@ import functools
 import math
 import time
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
 
 import torch
 
@@ -25,14 +24,11 @@ from pytest_distbench.worker.arguments import (
     real,
     refuse,
 )
-from pytest_distbench.worker.blocks import block_length
-from pytest_distbench.worker.iterations import MOST_OF_STRUCTURE
-from pytest_distbench.worker.meter import Meter
-from pytest_distbench.worker.steps import DeviceSteps, HostSteps, Steps
-
-if TYPE_CHECKING:
-    from pytest_distbench.worker.context import RankContext
-
+from pytest_distbench.worker.clock.blocks import block_length
+from pytest_distbench.worker.clock.iterations import MOST_OF_STRUCTURE
+from pytest_distbench.worker.clock.meter import Meter
+from pytest_distbench.worker.clock.steps import DeviceSteps, HostSteps, Steps
+from pytest_distbench.worker.member import Member
 
 STEADY_STEP = 3
 """The step whose collectives are the fingerprint: DDP forms its buckets anew in the second."""
@@ -60,7 +56,7 @@ class Goal:
 
     def __init__(
         self,
-        rank: RankContext,
+        rank: Member,
         metric: str,
         *,
         target: float,

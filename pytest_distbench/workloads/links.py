@@ -145,7 +145,7 @@ def _measure(rank: RankContext, link: Link, name: str, message_bytes: int) -> fl
 
 def _time(rank: RankContext, link: Link, name: str, exchange: Callable[[], None]) -> list[float]:
     """Seconds of each iteration as this rank's clock has them; ranks that are no part of the link do nothing."""
-    from pytest_distbench.worker.iterations import time_iterations
+    from pytest_distbench.worker.clock.iterations import time_iterations
 
     params = rank.params
     with rank.loop(name) as loop:

@@ -12,7 +12,7 @@ from pytest_distbench.errors import RecordingError
 from pytest_distbench.records.choices import SEEDS
 from pytest_distbench.worker.arguments import check_whole, refuse
 from pytest_distbench.worker.arithmetic import forbid_tf32
-from pytest_distbench.worker.sampler import permutation
+from pytest_distbench.worker.elastic.sampler import permutation
 
 if TYPE_CHECKING:
     from pytest_distbench.worker.context import RankContext

@@ -12,7 +12,7 @@ from support.stores import HUNG, named, record, result
 from support.timelines import JOB, killed
 
 from pytest_distbench.commands.cli import main
-from pytest_distbench.launch.elastic.measure import measure
+from pytest_distbench.jobs.measures.measure import measure
 from pytest_distbench.records.fingerprint import Collective, Fingerprint
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import CaseResult

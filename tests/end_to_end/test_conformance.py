@@ -10,7 +10,7 @@ import pytest
 from support.launching import Launch
 from support.releases import RECORDS
 
-from pytest_distbench.launch.contract import Launcher
+from pytest_distbench.launch.starters.contract import Launcher
 from pytest_distbench.records.metric import PEAK_MEMORY
 from pytest_distbench.records.work import BodyReference
 

@@ -15,8 +15,8 @@ from support.elastic_jobs import CHECKPOINT_EVERY, elastic_plan
 from support.processes import wait_for
 
 from pytest_distbench.elastic import crash, join, kill, leave, stop
-from pytest_distbench.launch.elastic.engines import ENGINES
-from pytest_distbench.launch.elastic.launch import launch_elastic
+from pytest_distbench.jobs.engines.table import ENGINES
+from pytest_distbench.jobs.launch_job import launch_elastic
 from pytest_distbench.launch.side import Side
 from pytest_distbench.records.elastic import SLOT_VARIABLE
 from pytest_distbench.records.launch import LaunchRecord
@@ -71,7 +71,7 @@ def test_an_agent_that_dies_alone_is_told_though_its_worker_lives_on(engine: str
 
 def test_a_controller_that_dies_takes_the_store_and_all_nodes_with_it(tmp_path: Path) -> None:
     def kill_controller(plan: LaunchPlan) -> None:
-        processes_of(plan, "pytest_distbench.launch.elastic")[1].kill()  # the guardian is above, what it forked below
+        processes_of(plan, "pytest_distbench.jobs.control")[1].kill()  # the guardian is above, what it forked below
 
     record = run_until_stable(elastic_plan(tmp_path, "fast", LATER, nodes=(1, 2)), kill_controller)
 

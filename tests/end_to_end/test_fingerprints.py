@@ -13,7 +13,7 @@ from support.projects import run
 from support.releases import needs_recorder
 
 from pytest_distbench.judging.fingerprint_rule import differences
-from pytest_distbench.launch.contract import Launcher
+from pytest_distbench.launch.starters.contract import Launcher
 from pytest_distbench.records.fingerprint import NOT_RECORDED, PICKLE, Beyond, Collective, Course, Fingerprint, Kind
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.work import BodyReference

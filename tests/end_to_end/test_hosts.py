@@ -24,7 +24,7 @@ from support.hosts import AHEAD_S, HostsLauncher, Namespaces
 from support.launching import Launch
 from support.processes import wait_for
 
-from pytest_distbench.launch.launchers import LAUNCHERS
+from pytest_distbench.launch.starters.table import LAUNCHERS
 
 pytestmark = pytest.mark.spawn
 
@@ -154,7 +154,7 @@ def test_a_hang_there_ends_at_the_time_out_and_shows_the_line_each_rank_is_at(la
 def run(pytester: pytest.Pytester, launch: Launch) -> Iterator[subprocess.Popen[str]]:
     """A run of pytest whose ranks are in their bodies, on both hosts."""
     pytester.makeconftest("""
-        from pytest_distbench.launch.launchers import LAUNCHERS
+        from pytest_distbench.launch.starters.table import LAUNCHERS
         from support import hosts
 
         LAUNCHERS["hosts"] = hosts.row()

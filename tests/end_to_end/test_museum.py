@@ -9,8 +9,8 @@ import museum
 import pytest
 from support.timelines import JOB, killed
 
-from pytest_distbench.launch.elastic.ledger import RANDOM
-from pytest_distbench.launch.elastic.measure import measure
+from pytest_distbench.jobs.measures.ledger import RANDOM
+from pytest_distbench.jobs.measures.measure import measure
 from pytest_distbench.records.record import replace
 
 PAGE = (Path(__file__).parents[2] / "docs" / "museum.md").read_text()

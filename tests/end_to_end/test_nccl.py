@@ -9,8 +9,8 @@ import pytest
 from support.launching import Launch
 from support.nccl_texts import LATE, TEXTS
 
-from pytest_distbench.launch import processes
-from pytest_distbench.launch.contract import Launcher
+from pytest_distbench.launch.site import processes
+from pytest_distbench.launch.starters.contract import Launcher
 
 pytestmark = pytest.mark.spawn
 

@@ -14,9 +14,9 @@ import pytest
 from support.plans import make_plan
 from support.processes import wait_for, working_in
 
-from pytest_distbench.launch import standstill
 from pytest_distbench.launch.command import launch_command
 from pytest_distbench.launch.side import Side
+from pytest_distbench.launch.site import standstill
 from pytest_distbench.read import jsonl, stdout
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.launch_files import LaunchFiles

@@ -13,14 +13,14 @@ from support.plans import ended
 from support.projects import Project, run, stored
 from support.timelines import killed
 
-from pytest_distbench.launch.elastic.engines import ENGINES, Timer
-from pytest_distbench.launch.elastic.launch import make_record
-from pytest_distbench.launch.kinds import LAUNCH_KINDS
+from pytest_distbench.jobs.engines.table import ENGINES, Timer
+from pytest_distbench.jobs.launch_job import make_record
 from pytest_distbench.launch.side import Side
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.plan import LaunchPlan
 from pytest_distbench.records.timeline import append
 from pytest_distbench.records.work import Job
+from pytest_distbench.run.kinds import LAUNCH_KINDS
 
 CYCLE_AND_STDOUT = "cycle\n    from pytest_distbench.read import stdout\n    from pytest_distbench.elastic import cycle"
 

@@ -8,13 +8,13 @@ import pytest
 from support.pools import launch_of
 from support.projects import Project, run
 
-from pytest_distbench.launch.kinds import LAUNCH_KINDS
 from pytest_distbench.launch.side import Side
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.plan import LaunchPlan
 from pytest_distbench.records.pool import SERVING, Sharing
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.work import Pool, Task
+from pytest_distbench.run.kinds import LAUNCH_KINDS
 
 TEST = """
     from pytest_distbench.elastic import job, serving

@@ -149,7 +149,7 @@ def test_a_list_of_backends_with_an_unknown_one_is_a_usage_error(project: Projec
 
 
 MANY_HOSTS = """
-    from pytest_distbench.launch.launchers import LAUNCHERS, LauncherKind
+    from pytest_distbench.launch.starters.table import LAUNCHERS, LauncherKind
     from pytest_distbench.testing import StandInLauncher
 
     LAUNCHERS["far"] = LauncherKind(help="", make=lambda setup: StandInLauncher(setup.session), hosts="many")

@@ -11,14 +11,14 @@ from support.projects import EXIT_USAGE, TEST, Project, run
 from support.repositories import git
 from support.timelines import killed
 
-from pytest_distbench.launch.elastic.launch import make_record
-from pytest_distbench.launch.kinds import LAUNCH_KINDS
+from pytest_distbench.jobs.launch_job import make_record
 from pytest_distbench.launch.side import Side
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.plan import LaunchPlan
 from pytest_distbench.records.timeline import append
 from pytest_distbench.records.work import Job
 from pytest_distbench.run.against import Variant, outside
+from pytest_distbench.run.kinds import LAUNCH_KINDS
 from pytest_distbench.run.worktree import Revision
 
 

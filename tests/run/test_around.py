@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 from support.plans import make_plan
 
-from pytest_distbench.launch.kinds import HERE
-from pytest_distbench.launch.launchers import Hosting
+from pytest_distbench.launch.starters.table import Hosting
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.plan import LaunchPlan, LaunchRequest
 from pytest_distbench.records.record import replace
 from pytest_distbench.run.around import AROUND, AroundSetup, Surroundings
+from pytest_distbench.run.kinds import HERE
 
 PASSED = LaunchRecord(index=0, outcome="passed", wall_s=1.0)
 

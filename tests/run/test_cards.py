@@ -12,13 +12,13 @@ from support.nvml import Host, Nvml, State, h100s, made_up
 from support.plans import make_plan
 
 from pytest_distbench.errors import LauncherError
-from pytest_distbench.launch.kinds import HERE
 from pytest_distbench.machine.gpus import read_gpus
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import LINK_PEAK, Measurement
 from pytest_distbench.records.plan import LaunchPlan
 from pytest_distbench.records.record import replace
 from pytest_distbench.run.cards import Cards, devices
+from pytest_distbench.run.kinds import HERE
 
 GIB = 2**30
 FAILED = LaunchRecord(index=0, outcome="failed", wall_s=1.0, reason="rank 1 was killed by SIGKILL", gpus=[])

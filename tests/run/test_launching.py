@@ -23,7 +23,7 @@ TEST = """
 
 RECORDER = """
 import msgspec
-from pytest_distbench.launch.launchers import LAUNCHERS, LauncherKind
+from pytest_distbench.launch.starters.table import LAUNCHERS, LauncherKind
 from pytest_distbench.testing import StandInLauncher
 
 class Recorder(StandInLauncher):

@@ -17,7 +17,7 @@ from support.timelines import JOB
 
 from pytest_distbench.judging.draft import Judgement
 from pytest_distbench.judging.terms import Terms
-from pytest_distbench.launch.launchers import Hosting
+from pytest_distbench.launch.starters.table import Hosting
 from pytest_distbench.machine.gpus import Gpus, read_gpus
 from pytest_distbench.records.bound_text import AskedBound
 from pytest_distbench.records.launch import LaunchRecord

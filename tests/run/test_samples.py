@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from pytest_distbench.launch.launchers import Hosting
+from pytest_distbench.launch.starters.table import Hosting
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.plan import LaunchRequest
 from pytest_distbench.records.rank import ErrorReport, Outcome, RankFate

@@ -5,9 +5,9 @@ Whoever imports it adds the launcher, also as a pytest plugin: ``-p support.cuda
 
 from __future__ import annotations
 
-from pytest_distbench.launch.launchers import LAUNCHERS, LOOPBACK, LauncherKind, LauncherSetup
 from pytest_distbench.launch.site.local import RunningLaunch
-from pytest_distbench.launch.warm import WarmLauncher
+from pytest_distbench.launch.starters.table import LAUNCHERS, LOOPBACK, LauncherKind, LauncherSetup
+from pytest_distbench.launch.starters.warm import WarmLauncher
 from pytest_distbench.records.elastic import IMPORTS_VARIABLE
 from pytest_distbench.records.plan import LaunchPlan
 from pytest_distbench.records.record import replace

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pytest_distbench.launch.elastic.engines import ENGINES
-from pytest_distbench.launch.launchers import LOOPBACK
+from pytest_distbench.jobs.engines.table import ENGINES
+from pytest_distbench.launch.starters.table import LOOPBACK
 from pytest_distbench.records.elastic import Change, ElasticJob, MembershipPlan
 from pytest_distbench.records.plan import LaunchPlan, Workplace
 from pytest_distbench.records.work import BodyReference, Job

@@ -20,10 +20,10 @@ from pathlib import Path
 
 import psutil
 
-from pytest_distbench.launch import processes
-from pytest_distbench.launch.contract import SESSION_VARIABLE
-from pytest_distbench.launch.launchers import LauncherKind
+from pytest_distbench.launch.site import processes
 from pytest_distbench.launch.site.relayed import Host, RelayedSite
+from pytest_distbench.launch.starters.contract import SESSION_VARIABLE
+from pytest_distbench.launch.starters.table import LauncherKind
 from pytest_distbench.records.plan import LaunchPlan
 
 VARIABLE = "DISTBENCH_TEST_HOSTS"

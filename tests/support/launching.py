@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from pytest_distbench.launch import processes
-from pytest_distbench.launch.contract import Launcher
-from pytest_distbench.launch.launchers import LAUNCHERS
+from pytest_distbench.launch.site import processes
+from pytest_distbench.launch.starters.contract import Launcher
+from pytest_distbench.launch.starters.table import LAUNCHERS
 from pytest_distbench.launch.supervise import supervise
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.launch_files import LaunchFiles

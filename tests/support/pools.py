@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from pytest_distbench.launch.elastic.pool_measure import measure_pool
+from pytest_distbench.jobs.measures.pool import measure_pool
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.pool import SERVING, Demand, PoolJob, Serving, Sharing
 from pytest_distbench.records.pool_timeline import (

@@ -23,8 +23,8 @@ from pytest_distbench.records.kinds import METRIC_KINDS, VERDICT_KINDS
 from pytest_distbench.records.options import OPTIONS
 from pytest_distbench.report.tables import TABLES
 from pytest_distbench.worker.context import RankContext
-from pytest_distbench.worker.elastic_rank import ElasticRank
-from pytest_distbench.worker.elastic_training import Training
+from pytest_distbench.worker.elastic.rank import ElasticRank
+from pytest_distbench.worker.elastic.training import Training
 from pytest_distbench.worker.goal import Goal
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference.md"

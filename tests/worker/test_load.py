@@ -12,7 +12,7 @@ import psutil
 import pytest
 from support.processes import wait_for
 
-from pytest_distbench.launch import processes
+from pytest_distbench.launch.site import processes
 from pytest_distbench.worker.load import Family, LoadWindow, busy_s, oldest_marked, usable_cpus
 
 COMPUTES = "import time\nwhile time.process_time() < {seconds}: pass\nprint('done', flush=True)\ntime.sleep(1000)"

@@ -1,4 +1,4 @@
-"""How a rank meets the others; the rest of a group's life is in tests/launch/test_contract.py."""
+"""How a rank meets the others; the rest of a group's life is in tests/launch/starters/test_contract.py."""
 
 from __future__ import annotations
 

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 from support.launching import Launch
 
-from pytest_distbench.launch.contract import Launcher
-from pytest_distbench.launch.launchers import LAUNCHERS, LauncherSetup
+from pytest_distbench.launch.starters.contract import Launcher
+from pytest_distbench.launch.starters.table import LAUNCHERS, LauncherSetup
 
 pytestmark = pytest.mark.spawn
 

@@ -11,7 +11,7 @@ from support.launching import Launch
 from support.releases import needs_numa
 
 from pytest_distbench.errors import ConfigurationError
-from pytest_distbench.launch.contract import Launcher
+from pytest_distbench.launch.starters.contract import Launcher
 from pytest_distbench.worker import process
 from pytest_distbench.worker.context import RankContext
 

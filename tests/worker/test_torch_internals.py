@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_distbench.launch.elastic.engines import FAST_PARTS
+from pytest_distbench.jobs.engines.table import FAST_PARTS
 from pytest_distbench.releases import PARTS, release_of
 
 ROOT = Path(__file__).parents[2]

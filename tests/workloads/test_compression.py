@@ -9,7 +9,7 @@ from support.launching import Launch
 from support.releases import RECORDS, refuses_bf16
 
 from pytest_distbench.errors import ConfigurationError
-from pytest_distbench.launch.contract import Launcher
+from pytest_distbench.launch.starters.contract import Launcher
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.workloads import compression
 from pytest_distbench.workloads.compression import hook_named

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from support.ranks import Line, make_rank
 
+from pytest_distbench.worker.clock.meter import Meter
 from pytest_distbench.worker.context import RankContext
-from pytest_distbench.worker.meter import Meter
 from pytest_distbench.workloads.link_model import needs_all_sizes, record_link
 
 SIZES = [4 * 4**n for n in range(8)]

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from support.launching import Launch
 
-from pytest_distbench.launch.contract import Launcher
+from pytest_distbench.launch.starters.contract import Launcher
 from pytest_distbench.workloads import overlap
 from pytest_distbench.workloads.overlap import overlap_fraction
 

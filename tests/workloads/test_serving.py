@@ -16,7 +16,7 @@ import pytest
 from support.processes import LIMIT_S
 
 from pytest_distbench.errors import BodyError
-from pytest_distbench.launch.elastic.load import Load
+from pytest_distbench.jobs.pool.load import Load
 from pytest_distbench.records.pool import SERVING
 from pytest_distbench.records.pool_timeline import POOL_LINES, Answered, Asked, ReplicaReady
 from pytest_distbench.records.timeline import LineReader, append

@@ -9,7 +9,7 @@ from support.launching import Launch
 from support.releases import RECORDS
 
 from pytest_distbench.judging.fingerprint_rule import differences
-from pytest_distbench.launch.contract import Launcher
+from pytest_distbench.launch.starters.contract import Launcher
 from pytest_distbench.workloads import sweep
 from pytest_distbench.workloads.collectives import OPERATIONS
 

@@ -17,8 +17,8 @@ from typing import Any
 import psutil
 
 from pytest_distbench.commands.doctor.finding import Finding
-from pytest_distbench.launch import processes
-from pytest_distbench.launch.contract import SESSION_VARIABLE
+from pytest_distbench.launch.site import processes
+from pytest_distbench.launch.starters.contract import SESSION_VARIABLE
 from pytest_distbench.machine import hardware
 from pytest_distbench.units import format_bytes
 

@@ -9,12 +9,12 @@ from typing import Any
 
 import msgspec
 
-from pytest_distbench.launch import processes
 from pytest_distbench.launch.diagnosis.blame import find_missing, has_waited_in_vain, is_follower
 from pytest_distbench.launch.diagnosis.flight import Entered, read_entered
 from pytest_distbench.launch.diagnosis.stacks import is_in_own_code, trim, waits_at
 from pytest_distbench.launch.diagnosis.watchdog import Abort, read_abort
 from pytest_distbench.launch.logs import TAIL_LINES, tail
+from pytest_distbench.launch.site import processes
 from pytest_distbench.launch.site.contract import Clocks, Exit
 from pytest_distbench.launch.site.heard import Heard
 from pytest_distbench.records.launch_files import LaunchFiles

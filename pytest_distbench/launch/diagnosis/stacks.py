@@ -30,7 +30,7 @@ _ENTRY = _frames_in(
 )
 _OUTERMOST = _frames_in(main="run_rank|_end")
 """Our frame at the bottom of the main thread, which comes last: a dump that shows it is whole."""
-_OURS = r"/pytest_distbench/(?:launch|testing|worker|workloads|instruments\.py)"
+_OURS = r"/pytest_distbench/(?:jobs|launch|testing|worker|workloads|instruments\.py)"
 """This package, and not a checkout that is called so."""
 _LIBRARY = re.compile(rf"/site-packages/|{_OURS}|/lib/python3|^<")
 _PACKAGE = re.compile(r"^(.*/site-packages/[^/]+)")

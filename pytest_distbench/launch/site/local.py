@@ -12,14 +12,13 @@ from typing import Protocol
 import msgspec
 import psutil
 
-from pytest_distbench.launch import processes
 from pytest_distbench.launch.reports import read_reports
-from pytest_distbench.launch.site import evidence
+from pytest_distbench.launch.site import evidence, processes
 from pytest_distbench.launch.site.channel import ControlChannel
 from pytest_distbench.launch.site.contract import Aftermath, Clocks, Exit
 from pytest_distbench.launch.site.heard import Heard
+from pytest_distbench.launch.site.standstill import LOOK_S, Standstill
 from pytest_distbench.launch.site.stuck import tell_stuck
-from pytest_distbench.launch.standstill import LOOK_S, Standstill
 from pytest_distbench.records.plan import LaunchPlan
 from pytest_distbench.records.rank import RankReport
 from pytest_distbench.records.record import replace

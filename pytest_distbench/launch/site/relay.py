@@ -23,9 +23,9 @@ import msgspec
 import psutil
 
 from pytest_distbench.errors import LauncherError
-from pytest_distbench.launch import processes
-from pytest_distbench.launch.guardian import adopt_orphans
+from pytest_distbench.launch.site import processes
 from pytest_distbench.launch.site.contract import Exit
+from pytest_distbench.launch.site.guardian import adopt_orphans
 from pytest_distbench.launch.site.local import LocalSite
 from pytest_distbench.launch.site.stream import (
     EVERYTHING,

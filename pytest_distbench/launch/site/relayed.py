@@ -23,6 +23,7 @@ from pytest_distbench.errors import LauncherError
 from pytest_distbench.launch.reports import read_reports
 from pytest_distbench.launch.site.contract import Aftermath, Clocks, Exit
 from pytest_distbench.launch.site.heard import Heard
+from pytest_distbench.launch.site.standstill import Standstill
 from pytest_distbench.launch.site.stream import (
     Ask,
     Clear,
@@ -45,7 +46,6 @@ from pytest_distbench.launch.site.stream import (
     Wrote,
     place_of,
 )
-from pytest_distbench.launch.standstill import Standstill
 from pytest_distbench.records.plan import LaunchPlan
 from pytest_distbench.records.rank import MOMENTS, RankReport
 from pytest_distbench.records.record import replace

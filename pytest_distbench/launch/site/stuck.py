@@ -6,7 +6,7 @@ import contextlib
 from collections import Counter
 from collections.abc import Collection, Mapping
 
-from pytest_distbench.launch import processes
+from pytest_distbench.launch.site import processes
 from pytest_distbench.units import format_bytes
 
 _STATES = {"D": "the kernel waits for a device or a file system", "R": "the kernel is at work for it"}

@@ -20,7 +20,7 @@ from support.plans import make_plan
 from support.processes import wait_for
 
 from pytest_distbench.errors import LauncherError
-from pytest_distbench.launch import processes, standstill
+from pytest_distbench.launch.site import processes, standstill
 from pytest_distbench.launch.site.contract import Aftermath
 from pytest_distbench.launch.site.relayed import Host, RelayedSite
 from pytest_distbench.launch.site.stream import (

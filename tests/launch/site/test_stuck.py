@@ -7,8 +7,7 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 
-from pytest_distbench.launch import processes
-from pytest_distbench.launch.site import stuck
+from pytest_distbench.launch.site import processes, stuck
 
 
 class NVMLError(Exception):

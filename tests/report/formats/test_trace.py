@@ -10,7 +10,7 @@ import pytest
 from support.results import result, run
 from support.timelines import JOB, killed
 
-from pytest_distbench.launch.elastic.measure import measure
+from pytest_distbench.jobs.measures.measure import measure
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.report.formats.trace import write_trace
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from support.results import result
 from support.timelines import JOB, killed
 
-from pytest_distbench.launch.elastic.measure import measure
+from pytest_distbench.jobs.measures.measure import measure
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import Measurement, Scalar
 from pytest_distbench.records.record import replace

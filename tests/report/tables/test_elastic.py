@@ -6,7 +6,7 @@ import pytest
 from support.results import result
 from support.timelines import JOB, Timeline, killed
 
-from pytest_distbench.launch.elastic.measure import measure
+from pytest_distbench.jobs.measures.measure import measure
 from pytest_distbench.records.elastic import MembershipPlan
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.record import replace

@@ -1,0 +1,1 @@
+"""Elastic jobs and pools of them: launches whose membership changes."""

@@ -1,0 +1,1 @@
+"""The controller of an elastic job: a process below a guardian."""

@@ -1,0 +1,1 @@
+"""Engines: what changes the membership of a job, and their table."""

@@ -1,0 +1,119 @@
+"""One launch of a pool: from plan to record."""
+
+from __future__ import annotations
+
+from pytest_distbench.errors import RecordingError
+from pytest_distbench.jobs.launch_job import software_of, tell_torn
+from pytest_distbench.jobs.measures.pool import measure_pool
+from pytest_distbench.launch.controlled import Controlled, End, TimelineFollower, tell_end
+from pytest_distbench.launch.diagnosis.blame import is_follower
+from pytest_distbench.launch.logs import error_tail
+from pytest_distbench.launch.reduce import largest, merge, peak_memory
+from pytest_distbench.launch.reports import read_reports
+from pytest_distbench.launch.side import Side
+from pytest_distbench.records.launch import LaunchRecord
+from pytest_distbench.records.metric import Measurement
+from pytest_distbench.records.plan import LaunchPlan
+from pytest_distbench.records.pool import Sharing
+from pytest_distbench.records.pool_timeline import POOL_LINES, Asked, Demanded, Ended, Freed, Granted, PoolLine
+from pytest_distbench.records.rank import RankFate
+from pytest_distbench.records.record import replace
+from pytest_distbench.records.timeline import Finished, Line, LineReader, Raised, read_timeline
+from pytest_distbench.records.work import Pool
+
+
+def launch_pool(plan: LaunchPlan, side: Side) -> LaunchRecord:
+    """Run a pool once. Whatever becomes of it is in the record; nothing of it outlives the call.
+
+    Args:
+        plan: with the pool; its directory exists and is empty.
+        side: of the launch.
+
+    Raises:
+        LauncherError: the controller could not be started.
+        KeyboardInterrupt: as it came; all processes are gone by then.
+    """
+    launch = Controlled(plan, side, observes=False, is_ours=True)
+    side.on_progress(str(plan.expect(Pool).sharing))
+    shown = TimelineFollower(LineReader(plan.files.pool_timeline, POOL_LINES).read, _text_of, side.on_progress)
+    ended = launch.run_module("pytest_distbench.jobs.pool.controller", shown)
+    return launch.complete(make_record(launch.plan, ended), ended)
+
+
+def _text_of(line: PoolLine) -> str:
+    match line:
+        case Granted():
+            return f"slot {line.slot} is for {line.owner}"
+        case Asked():
+            return f"{line.owner} is to give slot {line.slot} back"
+        case Freed():
+            return f"slot {line.slot} is free"
+        case Demanded():
+            return f"{line.per_s:g} requests/s"
+        case Ended():
+            return f"{line.job} has ended"
+    return ""
+
+
+def make_record(plan: LaunchPlan, ended: End) -> LaunchRecord:
+    """What became of a pool that is over, from the files it left."""
+    pool = plan.expect(Pool).sharing
+    timelines = {job.name: read_timeline(plan.files.job(i).timeline) for i, job in enumerate(pool.jobs)}
+    lines = sorted(LineReader(plan.files.pool_timeline, POOL_LINES).read(), key=lambda line: line.t)
+    reason = tell_end(plan, "pool", ended)
+    result, measurements = measure_pool(pool, lines, timelines)
+    if not reason and result is None:
+        reason = "no body took a step: a job of a pool loops over rank.training(...).batches(...)"
+    reports = {job.name: read_reports(plan.of_job(index)) for index, job in enumerate(pool.jobs)}
+    if not reason:
+        try:
+            for name, told_by in reports.items():
+                memory = peak_memory({rank: report.peak_memory_bytes for rank, report in told_by.items()})
+                measurements += [_of_job(name, m) for m in [*merge(list(told_by.values())), *memory]]
+        except RecordingError as error:
+            reason = f"job {name}: {error}"
+    known = [report for told_by in reports.values() for report in told_by.values()]
+    return LaunchRecord(
+        index=plan.index,
+        outcome="failed" if reason else "passed",
+        wall_s=ended.wall_s,
+        reason=reason,
+        timed_out=ended.timed_out,
+        fates=_fates(plan, pool, timelines) if reason else [],
+        measurements=[] if reason else measurements,
+        peak_memory_bytes=largest(known),
+        software=software_of(known),
+        pool=result,
+        remarks=_remarks(timelines),
+        logs=plan.directory,
+    )
+
+
+def _of_job(name: str, measurement: Measurement) -> Measurement:
+    return replace(measurement, at={"job": name, **measurement.at})
+
+
+def _fates(plan: LaunchPlan, pool: Sharing, timelines: dict[str, list[Line]]) -> list[RankFate]:
+    """How the jobs ended that did not finish, as far as their workers said; a job takes a rank's place here."""
+    found = []
+    for index, job in enumerate(pool.jobs):
+        lines = timelines[job.name]
+        if any(isinstance(line, Finished) for line in lines):
+            continue
+        raised = sorted((line for line in lines if isinstance(line, Raised)), key=lambda line: is_follower(line.error))
+        found.append(
+            RankFate(
+                rank=index,
+                outcome="failed",
+                phase="body",
+                how=f"raised {raised[0].error.kind}" if raised else "was ended with the pool",
+                is_victim=not raised or is_follower(raised[0].error),
+                error=raised[0].error if raised else None,
+                log_tail=error_tail(plan.files.job(index).log(raised[0].slot if raised else 0)),
+            )
+        )
+    return found
+
+
+def _remarks(timelines: dict[str, list[Line]]) -> list[str]:
+    return [f"job {name}: {told}" for name, lines in timelines.items() for told in tell_torn(lines)]

@@ -1,0 +1,152 @@
+"""From the timelines of a pool and its jobs to what one launch measured. Pure."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from typing import TypeVar
+
+from pytest_distbench.jobs.measures.history import History
+from pytest_distbench.jobs.measures.measure import measure, useful_s
+from pytest_distbench.jobs.measures.serving import measure_serving, moments_of, preemptions_of
+from pytest_distbench.records.metric import Measurement
+from pytest_distbench.records.pool import Hold, PoolJob, PoolJobResult, PoolResult, Sharing
+from pytest_distbench.records.pool_timeline import (
+    Answered,
+    Asked,
+    ClockBegan,
+    Ended,
+    Freed,
+    Granted,
+    PoolLine,
+    ReplicaReady,
+    Submitted,
+)
+from pytest_distbench.records.record import replace
+from pytest_distbench.records.timeline import Line
+
+_Kind = TypeVar("_Kind", bound=PoolLine)
+
+
+def measure_pool(
+    pool: Sharing, lines: Sequence[PoolLine], jobs: Mapping[str, Sequence[Line]]
+) -> tuple[PoolResult | None, list[Measurement]]:
+    """What a run showed.
+
+    Args:
+        pool: what was shared.
+        lines: of its timeline, by time.
+        jobs: name -> lines of the job's timeline, by time.
+
+    Returns:
+        The tables, and the metrics; no table and no metric where nobody took a step.
+    """
+    began = next((line.t for line in _of(lines, ClockBegan)), None)
+    if began is None:
+        return None, []
+    histories = {name: History(told) for name, told in jobs.items()}
+    results, measurements = [], []
+    for job in pool.jobs:
+        result, found = _job(job, lines, histories[job.name], began)
+        results.append(result)
+        measurements += found
+    first = min((line.t for line in _of(lines, Submitted)), default=began)
+    ends = [line.t for line in _of(lines, Ended)]
+    if len(ends) < len(pool.jobs):  # it was ended
+        ends = [line.t for told in (lines, *jobs.values()) for line in told]
+    last = max(ends)
+    holds = holds_of(lines, began, last)
+    whole = pool.slots * (last - first)
+    busy_s = sum(line.busy_s for line in _of(lines, Answered))
+    end_s = last - began
+    moments = [] if pool.serving is None else moments_of(pool.serving, lines, holds, began, end_s)
+    preemptions = [] if pool.serving is None else preemptions_of(lines, holds, began)
+    found_pool = PoolResult(
+        pool=pool,
+        makespan_s=last - first,
+        idle_gap_s=_idle_gap(list(histories.values())),
+        allocated=sum(max(0.0, min(hold.end_s, end_s) - hold.begin_s) for hold in holds) / whole,
+        productive=(sum(map(useful_s, histories.values())) + busy_s) / whole,
+        jobs=results,
+        holds=holds,
+        moments=moments,
+        preemptions=preemptions,
+    )
+    measurements = [*_of_pool(found_pool), *measurements]
+    if pool.serving is not None:
+        measurements += measure_serving(pool.serving, lines, preemptions, began, end_s)
+    return found_pool, measurements
+
+
+def holds_of(lines: Sequence[PoolLine], began: float, last: float) -> list[Hold]:
+    """Who had which slot when, by their beginning; nobody has one after ``last``."""
+    open_holds: dict[int, Hold] = {}
+    found = []
+    for line in lines:
+        if isinstance(line, Granted):
+            open_holds[line.slot] = Hold(
+                slot=line.slot, owner=line.owner, begin_s=line.t - began, end_s=max(line.t, last) - began
+            )
+        elif isinstance(line, Asked) and line.slot in open_holds:
+            open_holds[line.slot] = replace(open_holds[line.slot], asked_s=line.t - began)
+        elif isinstance(line, ReplicaReady) and line.slot in open_holds:
+            open_holds[line.slot] = replace(open_holds[line.slot], ready_s=line.t - began)
+        elif isinstance(line, Freed) and line.slot in open_holds:
+            found.append(replace(open_holds.pop(line.slot), end_s=line.t - began))
+    return sorted([*found, *open_holds.values()], key=lambda hold: (hold.begin_s, hold.slot))
+
+
+def _job(
+    wanted: PoolJob, lines: Sequence[PoolLine], history: History, began: float
+) -> tuple[PoolJobResult, list[Measurement]]:
+    elastic, measurements = measure(wanted.job, history)
+    submitted = next((line.t for line in _of(lines, Submitted) if line.job == wanted.name), began)
+    ended = next((line.t for line in _of(lines, Ended) if line.job == wanted.name), None)
+    firsts = {g: min(w.steps[0].t for w in history.members(g).values() if w.steps) for g in history.generations}
+    started = min(firsts.values(), default=None)
+    result = PoolJobResult(
+        name=wanted.name,
+        submitted_s=submitted - began,
+        started_s=None if started is None else started - began,
+        ended_s=None if ended is None else ended - began,
+        workers=[(first - began, history.world_size(g)) for g, first in firsts.items()],
+        elastic=elastic,
+    )
+    found = []
+    if started is not None:
+        found.append(seconds("queue_wait", started - submitted))
+    if ended is not None:
+        found.append(seconds("jct", ended - submitted))
+    most = max((workers for _, workers in result.workers), default=None)
+    found.append(Measurement(name="most_workers", unit="", better="exact", value=most))
+    return result, [replace(m, at={"job": wanted.name, **m.at}) for m in [*found, *measurements]]
+
+
+def _of_pool(result: PoolResult) -> list[Measurement]:
+    return [
+        seconds("makespan", result.makespan_s),
+        seconds("idle_gap", result.idle_gap_s),
+        Measurement(name="allocated", unit="", better="higher", value=result.allocated),
+        Measurement(name="productive", unit="", better="higher", value=result.productive),
+    ]
+
+
+def seconds(name: str, value: float | None, *, better: str = "lower") -> Measurement:
+    """A metric that is a time."""
+    return Measurement(name=name, unit="s", better=better, value=value)
+
+
+def _idle_gap(histories: Sequence[History]) -> float:
+    """The longest time, between the first step and the last, in which no generation of any job was under way."""
+    spans = []
+    for history in histories:
+        for generation in history.generations:
+            steps = [worker.steps for worker in history.members(generation).values() if worker.steps]
+            spans.append((min(s[0].t for s in steps), max(s[-1].t for s in steps)))
+    spans.sort()
+    reached = itertools.accumulate((end for _, end in spans), max)
+    return max((begin - until for until, (begin, _) in zip(reached, spans[1:], strict=False)), default=0.0)
+
+
+def _of(lines: Sequence[PoolLine], kind: type[_Kind]) -> list[_Kind]:
+    return [line for line in lines if isinstance(line, kind)]

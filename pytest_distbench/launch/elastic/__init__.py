@@ -1,1 +1,0 @@
-"""Elastic jobs: agents that come and go, and what each change of membership costs."""

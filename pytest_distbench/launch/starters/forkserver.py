@@ -1,0 +1,97 @@
+"""The forkserver that has torch loaded: how it is made of this process, how it is seen to have died, how it ends.
+
+The agent of the warm launcher has one, and the controller of an elastic job under the fast engine.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import importlib
+import multiprocessing
+import os
+import time
+from collections.abc import Collection, Sequence
+from pathlib import Path
+
+from pytest_distbench.launch.site import processes
+from pytest_distbench.records.launch_files import LONGEST_SOCKETS_FOLDER
+from pytest_distbench.worker import preloaded, python_internals
+
+PRELOAD = [
+    "torch",
+    "torch.distributed",
+    "torch.nn.parallel.distributed",
+    "torch.optim",
+    "torch._dynamo",
+    "numpy",
+    "psutil",
+    "pytest",
+    "pytest_distbench.worker.main",
+]
+"""Imported once, for the forkserver too. torch._dynamo because a process's first optimizer imports it, for seconds."""
+
+LOST = 255
+"""multiprocessing's exit code for a process whose forkserver has died."""
+
+_DEATH_S = 0.5
+_HELPERS_S = 3.0
+"""How long the forkserver's exit handlers may take."""
+
+
+def preload(names: Sequence[str] = PRELOAD) -> None:
+    """Import what the forkserver is to have. Nothing of it uses CUDA, which no fork could use then."""
+    os.environ[preloaded.NVML_CHECK] = "1"
+    gc.disable()  # going through torch's objects again and again, while they become more, is a fifth of its import
+    for name in names:
+        with contextlib.suppress(ImportError):  # a rank that needs it says so
+            importlib.import_module(name)
+    gc.freeze()
+    gc.enable()
+
+
+def start(sockets: Path, *, semaphores: str, projects: Sequence[str], close: Collection[int] = ()) -> None:
+    """Fork this process's forkserver. To be called while there is one thread.
+
+    Args:
+        sockets: folder for multiprocessing's sockets; made if it is not there.
+        semaphores: how the names of its semaphores begin, for a later run to find what this one could not unlink.
+        projects: modules that a project adds to what is imported (``distbench_preload``).
+        close: descriptors that only this process is to have.
+    """
+    sockets.mkdir(mode=0o700, exist_ok=True)
+    name = str(sockets)
+    if len(os.fsencode(name)) > LONGEST_SOCKETS_FOLDER:
+        name = f"/proc/{os.getpid()}/fd/{os.open(sockets, os.O_RDONLY | os.O_DIRECTORY)}"  # open as long as we live
+    python_internals.place_sockets(name, semaphores=f"/{semaphores}")
+    preloaded.PROJECTS.extend(projects)
+    multiprocessing.get_context("forkserver").set_forkserver_preload([preloaded.LOADER])
+    python_internals.fork_forkserver(close=close)
+
+
+def is_alive() -> bool:
+    """Whether this process's forkserver lives."""
+    pid = python_internals.forkserver_pid()
+    return pid is not None and processes.is_alive(pid)
+
+
+def has_died() -> bool:
+    """Whether the exit codes of processes were made up by multiprocessing, because the forkserver is gone or goes."""
+    deadline = time.monotonic() + _DEATH_S
+    while is_alive():  # its pipes close a moment before it counts as dead
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.01)
+    return True
+
+
+def let_helpers_end() -> None:
+    """Close what keeps forkserver and resource tracker alive; whether they do end is the caller's.
+
+    The forkserver runs the exit handlers of the modules it has imported, the tracker unlinks what locks are left.
+    """
+    pid = python_internals.forkserver_pid()
+    python_internals.let_helpers_end()
+    deadline = time.monotonic() + _HELPERS_S
+    while pid is not None and processes.is_alive(pid) and time.monotonic() < deadline:
+        time.sleep(0.005)

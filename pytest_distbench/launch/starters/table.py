@@ -1,0 +1,111 @@
+"""The table of launchers: what each can do, and how it is made. The rest of the code asks here, never for a name.
+
+A conftest or a plugin adds a launcher by one row: ``LAUNCHERS["mine"] = LauncherKind(...)``. This module is read in
+every pytest run, so it imports nothing: a row's ``make`` does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pytest_distbench.launch.starters.contract import Launcher
+
+DEFAULT_LAUNCHER = "warm"
+
+LOOPBACK = {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo", "RES_OPTIONS": "timeout:1 attempts:1"}
+"""For ranks of one host: their sockets are not for others to see, and one reverse look-up of 127.0.0.1 (where
+/etc/hosts lacks it) costs a second, not ten."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LauncherSetup:
+    """What a launcher is made of.
+
+    Attributes:
+        directory: private directory of the pytest run, for logs and sockets.
+        session: cookie that marks all that the launcher starts, in its environment.
+        preload: modules to import once for all ranks, where that is possible.
+        interpreter: the Python that runs the ranks; None: this one.
+        python_path: where that one finds this package, and whatever else it should; None: as here.
+    """
+
+    directory: Path
+    session: str
+    preload: Sequence[str] = ()
+    interpreter: Path | None = None
+    python_path: Sequence[str] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hosting:
+    """What this host has to do with the processes of a launch.
+
+    Attributes:
+        hosts: where they run. ``one``: on this host, so that its GPUs are theirs, and one measurement at a time may run
+            here. ``many``: on others, whose relays start them (``launch/site/relay.py``); who else measures there, and
+            which GPUs there are, is not known here. ``none``: nowhere, they are made up.
+        is_spaced: launches in one breath see the same seconds of a machine, and are held apart where it is restless.
+        sets_threads: they come from one that has torch loaded, and have to be told their number of threads.
+    """
+
+    hosts: Literal["none", "one", "many"] = "one"
+    is_spaced: bool = True
+    sets_threads: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LauncherKind(Hosting):
+    """One launcher, as the rest of the code sees it.
+
+    Attributes:
+        help: a few words for the option's help.
+        make: makes it; imports what it needs.
+        holds_two: two groups may be open at once, which a comparison in turns needs, under another Python too.
+        variables: set in the environment of all launches of the run unless the user has.
+    """
+
+    help: str
+    make: Callable[[LauncherSetup], Launcher]
+    holds_two: bool = False
+    variables: Mapping[str, str] = field(default_factory=dict)
+
+
+def _make_warm(setup: LauncherSetup) -> Launcher:
+    from pytest_distbench.launch.starters.warm import WarmLauncher
+
+    return WarmLauncher(
+        setup.directory,
+        setup.session,
+        tuple(setup.preload),
+        interpreter=setup.interpreter,
+        python_path=setup.python_path,
+    )
+
+
+def _make_torchrun(setup: LauncherSetup) -> Launcher:
+    from pytest_distbench.launch.starters.torchrun import TorchrunLauncher
+
+    return TorchrunLauncher(setup.session)
+
+
+LAUNCHERS: dict[str, LauncherKind] = {
+    "warm": LauncherKind(
+        help="start ranks from a process that has torch loaded",
+        make=_make_warm,
+        holds_two=True,
+        sets_threads=True,
+        variables=LOOPBACK,
+    ),
+    "torchrun": LauncherKind(help="the command line tool", make=_make_torchrun, variables=LOOPBACK),
+}
+"""By the name that ``--distbench-launcher`` takes and baselines are stored under."""
+
+
+def who_hold_two() -> str:
+    """The launchers that may hold two groups open at once, for an error."""
+    return ", ".join(name for name, kind in LAUNCHERS.items() if kind.holds_two)

@@ -1,0 +1,183 @@
+"""The torchrun command line tool as a launcher: slower, and exactly what users run."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import gc
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import psutil
+
+from pytest_distbench.launch.logs import tail
+from pytest_distbench.launch.site import processes
+from pytest_distbench.launch.site.contract import Exit
+from pytest_distbench.launch.site.standstill import below_guardian
+from pytest_distbench.launch.starters.contract import NO_REVERSE_DNS, SESSION_VARIABLE
+from pytest_distbench.machine import hardware
+from pytest_distbench.records.plan import LaunchPlan
+from pytest_distbench.releases import PARTS, release_of
+
+if TYPE_CHECKING:
+    from pytest_distbench.launch.site.local import LocalSite, RunningLaunch
+
+LOOPBACK_RENDEZVOUS = "distbench-loopback"
+"""Name of our rendezvous for torchrun, an entry point of this package: its store listens on 127.0.0.1 only, where
+the one of ``--standalone`` listens on every interface."""
+
+_EXIT_CODES = re.compile(r"rank\s*: (\d{1,9}) .*\n\s*exitcode\s*: (-?\d{1,9})", re.ASCII)
+"""How torchrun's closing table names a failed rank and its exit code."""
+
+_MAIN = "import gc; gc.disable(); from torch.distributed.run import main; gc.freeze(); gc.enable(); main()"
+"""What the command ``torchrun`` runs. To go through torch's objects while they become more is a sixth of its start."""
+
+
+class TorchrunLauncher:
+    """Runs ``torchrun`` once per launch.
+
+    Args:
+        session: cookie that marks everything this launcher starts.
+    """
+
+    name = "torchrun"
+
+    def __init__(self, session: str) -> None:
+        self.session = session
+
+    def prepare(self, variables: dict[str, str]) -> None:
+        """Nothing can be prepared."""
+
+    def open(self, plan: LaunchPlan) -> LocalSite:
+        from pytest_distbench.launch.site.local import LocalSite  # late: torch loads this module in every rank
+
+        return LocalSite(self, plan)
+
+    def start(self, plan: LaunchPlan) -> RunningLaunch:
+        lifeline, theirs = os.pipe()
+        command = [
+            sys.executable, "-m", "pytest_distbench.launch.site.guardian", str(lifeline), plan.directory,
+            *torchrun_on_loopback(plan.processes, logs=plan.files.torchrun_logs),
+            "-m", "pytest_distbench.worker", "rank", str(plan.files.plan),
+        ]  # fmt: skip
+        variables = {**plan.variables, **NO_REVERSE_DNS, SESSION_VARIABLE: self.session}
+        variables["PYTHONPATH"] = os.pathsep.join(p for p in plan.python_path if p)
+        with open(plan.files.launcher_log, "ab") as log:
+            process = subprocess.Popen(
+                command,
+                env=variables,
+                cwd=plan.working_dir,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                pass_fds=[lifeline],
+                start_new_session=True,
+            )
+        os.close(lifeline)
+        return _TorchrunLaunch(process, theirs, self.session, plan.files.launcher_log)
+
+    def leftovers(self) -> list[psutil.Process]:
+        return processes.find_marked(SESSION_VARIABLE, self.session)
+
+    def close(self) -> None:
+        processes.kill(self.leftovers())
+
+
+class _TorchrunLaunch:
+    """A guardian (see there) and the torchrun below it.
+
+    Args:
+        process: the guardian; it ends as torchrun ended.
+        lifeline: descriptor that keeps it alive.
+        session: cookie of all it started.
+        log: of both.
+    """
+
+    def __init__(self, process: subprocess.Popen[bytes], lifeline: int, session: str, log: Path) -> None:
+        self._process = process
+        self._log = log
+        self._session = session
+        self._handle = os.pidfd_open(process.pid)
+        self._open = contextlib.ExitStack()
+        for descriptor in (self._handle, lifeline):
+            self._open.callback(os.close, descriptor)
+
+    def fileno(self) -> int:
+        return self._handle
+
+    def poll(self) -> Exit | None:
+        code = self._process.poll()
+        if code is None:
+            return None
+        self._open.close()
+        log = tail(self._log, lines=200)
+        trouble = "" if code == 0 else f"torchrun {processes.ending(code)}"
+        return Exit(codes=exit_codes(log), trouble=trouble, died=code < 0)
+
+    def pids(self) -> dict[int, int]:
+        """Torchrun does not tell; the ranks say so themselves on the control line."""
+        return {}
+
+    def drivers(self) -> list[int]:
+        return below_guardian(self._process.pid)
+
+    def abandon(self) -> None:
+        self._open.close()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(timeout=5)
+        processes.kill(processes.find_marked(SESSION_VARIABLE, self._session))
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(timeout=5)
+
+
+def torchrun_on_loopback(processes: int, *, logs: Path) -> list[str]:
+    """The command line of a torchrun of one host, up to what its ranks run; nobody outside this host reaches it.
+
+    Args:
+        processes: ranks.
+        logs: folder for them.
+    """
+    return [
+        sys.executable, *_torchrun(),
+        f"--rdzv-backend={LOOPBACK_RENDEZVOUS}",
+        "--rdzv-endpoint=127.0.0.1:0",
+        "--nnodes=1",
+        f"--nproc-per-node={processes}",
+        f"--log-dir={logs}",
+        "--local-addr=127.0.0.1",
+    ]  # fmt: skip
+
+
+def _torchrun() -> list[str]:
+    """What Python runs. Where torch reads no entry points, our rendezvous is made known to it first."""
+    if release_of(hardware.installed_version("torch")) >= PARTS["handlers"].since:
+        return ["-c", _MAIN]
+    name = repr(LOOPBACK_RENDEZVOUS)
+    register = f"from pytest_distbench.launch.starters.group import register_rendezvous; register_rendezvous({name})"
+    return ["-c", f"{register}; {_MAIN}"]
+
+
+def rendezvous_handler() -> Callable[[object], object]:
+    """Entry point in the group ``torchrun.handlers``: makes ``torchrun --rdzv-backend=distbench-loopback`` possible.
+
+    torch loads it in whatever process imports its rendezvous, so nothing is imported before it is used.
+    """
+
+    def make(parameters: object) -> object:
+        del parameters
+        from pytest_distbench.launch.starters.group import LoopbackRendezvous
+
+        atexit.register(gc.freeze)  # else Python goes through torch's objects at the end: half a second of a launch
+        return LoopbackRendezvous()
+
+    return make
+
+
+def exit_codes(log: str) -> dict[int, int]:
+    """Rank -> exit code, from torchrun's closing table."""
+    return {int(rank): int(code) for rank, code in _EXIT_CODES.findall(log)}

@@ -1,0 +1,131 @@
+"""The table of kinds of launch: how each is run, compared and judged. The rest of the code asks here.
+
+A new kind is a record of its own, below :class:`~pytest_distbench.records.work.Work`, and a row:
+``LAUNCH_KINDS[Mine] = LaunchKind(...)``.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from pytest_distbench.jobs.launch_job import launch_elastic
+from pytest_distbench.jobs.launch_pool import launch_pool
+from pytest_distbench.launch.command import launch_command
+from pytest_distbench.launch.pair import run_in_turns
+from pytest_distbench.launch.side import Half, Side
+from pytest_distbench.launch.starters.table import Hosting
+from pytest_distbench.launch.supervise import supervise
+from pytest_distbench.records.choices import ELASTIC_BASELINE_LAUNCHES, ELASTIC_RUN_LAUNCHES
+from pytest_distbench.records.launch import LaunchRecord
+from pytest_distbench.records.plan import LaunchPlan
+from pytest_distbench.records.work import Command, Job, Pool, Ranks, Work
+
+Pair = Callable[[Half, Half], tuple[LaunchRecord | None, LaunchRecord | None]]
+"""Runs two launches that are to be compared; None for the one that was left out because the other did not pass."""
+
+
+def one_after_the_other(first: Half, second: Half) -> tuple[LaunchRecord | None, LaunchRecord | None]:
+    """Two launches that have no blocks to take turns at, in an order that is drawn anew for each pair."""
+    order = [0, 1]
+    random.shuffle(order)
+    found: dict[int, LaunchRecord] = {}
+    for index in order:
+        if all(record.outcome == "passed" for record in found.values()):
+            plan, side = (first, second)[index]
+            found[index] = kind_of(plan.work).run(plan, side)
+    return found.get(0), found.get(1)
+
+
+HERE = Hosting()
+"""Of processes that run on this host, and import torch themselves."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaunchKind:
+    """One kind of launch, as the rest of the code sees it.
+
+    Attributes:
+        run: runs one. Whatever becomes of it is in the record.
+        pair: runs two that are to be compared; None: they cannot be.
+        why_alone: why they cannot be compared.
+        hosting: what this host has to do with it; None: what the launcher says that starts its ranks.
+        why_no_ranks: why it has no ranks of one group, of which one could be given the terminal, and for one of which a
+            process could stand, in a clause; empty: it has.
+        open_s: an answer that is open gets more launches only while those so far took less, if the user says nothing.
+        most_open: the most launches that an open answer is worth, if the user says nothing.
+        most_stored: the most launches that an update stores, whatever their noise, if the user says nothing.
+        launcher: of the work and the name of the run's launcher of ranks: the name that its baselines carry.
+    """
+
+    run: Callable[[LaunchPlan, Side], LaunchRecord]
+    pair: Pair | None = one_after_the_other
+    why_alone: str = ""
+    hosting: Hosting | None = HERE
+    why_no_ranks: str = ""
+    open_s: float = math.inf
+    most_open: float = math.inf
+    most_stored: float = math.inf
+    launcher: Callable[[Any, str], str]
+
+    def hosted_by(self, launcher: Hosting) -> Hosting:
+        """What this host has to do with a launch.
+
+        Args:
+            launcher: what the run's launcher of ranks says.
+        """
+        return launcher if self.hosting is None else self.hosting
+
+
+ELASTIC_OPEN_S = 300.0
+"""A launch of elastic jobs may take a minute: so long its answer is worth more of them."""
+
+
+def _engine(work: Work, launcher: str) -> str:
+    """Numbers of two engines never meet."""
+    del launcher
+    return f"elastic-{work.engine}"
+
+
+LAUNCH_KINDS: dict[type[Work], LaunchKind] = {
+    Ranks: LaunchKind(
+        run=lambda plan, side: supervise(side.launcher(), plan, on_progress=side.on_progress, on_output=side.on_output),
+        pair=run_in_turns,
+        hosting=None,
+        launcher=lambda work, launcher: launcher,
+    ),
+    Command: LaunchKind(
+        run=launch_command,
+        why_no_ranks="a command starts its processes itself",
+        launcher=lambda work, launcher: "command",
+    ),
+    Job: LaunchKind(
+        run=launch_elastic,
+        hosting=Hosting(sets_threads=True),
+        why_no_ranks="the ranks of an elastic job come and go",
+        open_s=ELASTIC_OPEN_S,
+        most_open=ELASTIC_RUN_LAUNCHES,
+        most_stored=ELASTIC_BASELINE_LAUNCHES,
+        launcher=_engine,
+    ),
+    Pool: LaunchKind(
+        run=launch_pool,
+        pair=None,
+        why_alone="a pool of jobs takes the whole machine: it is not compared in turns",
+        hosting=Hosting(sets_threads=True),
+        why_no_ranks="a pool has many jobs, whose ranks come and go",
+        open_s=ELASTIC_OPEN_S,
+        most_open=ELASTIC_RUN_LAUNCHES,
+        most_stored=ELASTIC_BASELINE_LAUNCHES,
+        launcher=_engine,
+    ),
+}
+"""By the type of what a launch runs."""
+
+
+def kind_of(work: Work) -> LaunchKind:
+    """The row of what a launch runs."""
+    return LAUNCH_KINDS[type(work)]

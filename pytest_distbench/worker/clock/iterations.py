@@ -1,0 +1,181 @@
+"""Iterations: the loop around the body of a ``timed`` loop, in one of the modes of the clock."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+
+import torch
+
+from pytest_distbench.records.choices import Mode
+from pytest_distbench.worker.clock.blocks import block_length
+from pytest_distbench.worker.clock.busy import TRIES, BusyStream, stream_occupier
+from pytest_distbench.worker.clock.meter import Meter
+from pytest_distbench.worker.clock.stopwatch import DeviceStopwatch, HostStopwatch, Stopwatch
+from pytest_distbench.worker.course import Follower
+from pytest_distbench.worker.member import Member
+from pytest_distbench.worker.phases import Loop
+
+BATCH = 20
+"""Iterations of a batch, as nccl-tests has (``-n``)."""
+
+MOST_OF_STRUCTURE = 10
+"""Timed iterations of a loop, or further steps of a training, where no clock counts: to see what some of them do."""
+
+_WARMUP_ON_DEVICE = 3
+"""Rounds of an empty clock: what is loaded and connected at its first use is no part of what is measured."""
+
+Timed = Generator[int, None, tuple[list[float], Meter]]
+
+
+def time_iterations(
+    rank: Member,
+    loop: Loop,
+    label: str,
+    *,
+    mode: Mode,
+    warmup: int,
+    iterations: int,
+    before: Callable[[int], object] | None = None,
+) -> Timed:
+    """Yield the index of each iteration, negative during warm-up; what happens until the next is timed.
+
+    A collective call: every iteration, or batch of them, begins with an untimed barrier.
+
+    Args:
+        rank: where it runs.
+        loop: is told which iterations are timed.
+        label: key of the fingerprint.
+        mode: of the clock. With ``graph`` one iteration is captured, index 0, and replayed without the host's code.
+        warmup: untimed iterations before the first timed one; on CUDA :data:`TRIES` where there is one at all.
+        iterations: timed ones.
+        before: is called with the index before the barrier of each iteration; with ``batch`` in the warm-up only, and
+            with ``graph`` too.
+
+    Returns:
+        Seconds of each timed iteration, or of one in each batch, and what they cost besides.
+    """
+    meter = Meter()
+    watch = _stopwatch(rank, meter)
+    if warmup and rank.device.type == "cuda":
+        warmup = max(TRIES, warmup)
+    for i in range(-warmup, 0):
+        if before is not None:
+            before(i)
+        if i == -1:
+            rank.watch.begin(label)  # before the barrier: it takes a moment, and who comes late is seen in it
+        rank.barrier()
+        watch.start()
+        yield i
+        watch.stop()
+        rank.watch.end()
+    meter.of_host.clear()
+    if rank.only_structure:
+        iterations = min(iterations, MOST_OF_STRUCTURE)
+    if mode != "graph":  # a replay takes the host another time than what is captured
+        watch.settle(max(batches(iterations)) if mode == "batch" else 1)
+    entered = rank.watch.entered()
+    course = rank.watch.follow(label) if mode == "per-iteration" else None  # a batch has one clock, not to be disturbed
+    match mode:
+        case "per-iteration":
+            assert course is not None
+            times = yield from _one_by_one(
+                rank, loop, label, watch, meter, iterations, course, is_described=warmup > 0, before=before
+            )
+        case "batch":
+            times = yield from _in_batches(rank, loop, watch, meter, iterations)
+        case "graph":
+            times = yield from _replayed(rank, watch, meter, iterations)
+    if mode != "graph":
+        rank.watch.compare(label, since=entered, iterations=iterations, course=course)
+    return times, meter
+
+
+def _one_by_one(
+    rank: Member,
+    loop: Loop,
+    label: str,
+    watch: Stopwatch,
+    meter: Meter,
+    iterations: int,
+    course: Follower,
+    *,
+    is_described: bool,
+    before: Callable[[int], object] | None,
+) -> Generator[int, None, list[float]]:
+    times = []
+    block = block_length(iterations)
+    for i in range(iterations):
+        if i % block == 0:
+            rank.take_turn()
+        if before is not None:
+            before(i)
+        if i == 0 and not is_described:
+            rank.watch.begin(label)
+        if i == 0 or before is not None:
+            course.begin()
+        loop.begin_iteration()
+        rank.barrier()
+        meter.start()
+        watch.start()
+        yield i
+        times.append(watch.stop())
+        meter.stop()
+        rank.watch.end()
+        course.end(i + 1)
+    return times
+
+
+def _in_batches(
+    rank: Member, loop: Loop, watch: Stopwatch, meter: Meter, iterations: int
+) -> Generator[int, None, list[float]]:
+    """One after the other without a wait between, and one value of each batch."""
+    times = []
+    first = 0
+    for length in batches(iterations):
+        rank.take_turn()
+        rank.barrier()
+        meter.start()
+        watch.start(length)
+        for i in range(first, first + length):
+            loop.begin_iteration()
+            yield i
+        times.append(watch.stop())
+        meter.stop(length)
+        first += length
+    return times
+
+
+def _replayed(rank: Member, watch: Stopwatch, meter: Meter, iterations: int) -> Generator[int, None, list[float]]:
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, capture_error_mode="thread_local"):  # NCCL's own threads ask for events meanwhile
+        yield 0
+    times = []
+    block = block_length(iterations)
+    graph.replay()  # the first one uploads it
+    for i in range(iterations):
+        if i % block == 0:
+            rank.take_turn()
+        rank.barrier()
+        meter.start()
+        watch.start()
+        graph.replay()
+        times.append(watch.stop())
+        meter.stop()
+    return times
+
+
+def batches(iterations: int) -> list[int]:
+    """Lengths of the batches of so many iterations, as equal as they can be, none shorter than asked for."""
+    count = max(1, iterations // BATCH)
+    return [iterations // count + (i < iterations % count) for i in range(count)]
+
+
+def _stopwatch(rank: Member, meter: Meter) -> Stopwatch:
+    if rank.device.type != "cuda":
+        return HostStopwatch()
+    occupy = stream_occupier()
+    empty = DeviceStopwatch(meter, rank.align_devices, BusyStream(occupy))
+    for _ in range(_WARMUP_ON_DEVICE):
+        empty.start()
+        empty.stop()
+    return DeviceStopwatch(meter, rank.align_devices, BusyStream(occupy))  # has learned nothing of empty rounds

@@ -1,0 +1,1 @@
+"""A rank whose peers come and go: its life, its training, its checkpoints."""

@@ -1,0 +1,256 @@
+"""The ledger of a training: at each checkpoint, and behind each load of one, what this worker holds, as digests.
+
+Whether they agree is judged from the timeline, by ``jobs/measures/ledger.py``. Nothing is looked at in a timed step,
+but for the models' inputs in the first two steps of a generation.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
+from functools import partial
+from hashlib import blake2b
+from typing import Any, NamedTuple
+
+import torch
+from torch.optim.optimizer import Optimizer
+
+from pytest_distbench.records.timeline import STEPS, Fed, Held, HeldAt, LeftOut, Line
+from pytest_distbench.worker import digests
+from pytest_distbench.worker.elastic.left_out import left_out
+from pytest_distbench.worker.elastic.node import Node
+from pytest_distbench.worker.memory import OptimizerMemory
+
+RANDOM = "random"
+"""The part that keeps the random state is handed over under this name."""
+
+_WATCHED_STEPS = 2
+"""Of a generation, whose inputs are looked at: two, to see that they differ from step to step."""
+
+
+class Place(NamedTuple):
+    """How far a training has come: steps taken, the epoch, and the samples of it that are done."""
+
+    step: int
+    epoch: int
+    position: int
+
+
+class Ledger:
+    """What a worker of a generation holds, and when.
+
+    Args:
+        rank: in this generation.
+        parts: that the body has handed over, by name.
+        memory: knows the optimizers that have stepped.
+        note: appends to the timeline.
+    """
+
+    def __init__(
+        self, rank: Node, parts: Mapping[str, Any], memory: OptimizerMemory, note: Callable[[Line], None]
+    ) -> None:
+        self._rank = rank
+        self._parts = parts
+        self._models = {name: part for name, part in parts.items() if isinstance(part, torch.nn.Module)}
+        self._optimizers = {name: part for name, part in parts.items() if isinstance(part, Optimizer)}
+        known = {*self._models, *self._optimizers}
+        self._others = {name: part for name, part in parts.items() if name not in known}
+        self._memory = memory
+        self._note = note
+        self._random = digests.of_random() if RANDOM in parts else {}
+        self._fresh: dict[str, str] = {}
+        self._begun: dict[str, str] = {}
+        self._inputs = Inputs(self._models)
+
+    def at_save(self, place: Place) -> None:
+        """At a checkpoint: all of it. What is saved is compared with what a later generation begins with."""
+        stepped = self._stepped()
+        self._write(
+            "save",
+            place,
+            parameters={**self._parameters(), **{name: digests.of_parameters(o) for name, o in stepped.items()}},
+            buffers=self._buffers(),
+            built=self._built(),
+            moments={name: digests.of_moments(o) for name, o in {**self._optimizers, **stepped}.items()},
+            steps={name: digests.steps_of(o) for name, o in {**self._optimizers, **stepped}.items()},
+            rates={name: digests.rates_of(o) for name, o in self._optimizers.items()},
+            states=self._states(),
+            random=digests.of_random(),
+        )
+
+    def before_load(self) -> None:
+        """Right before a load: what the parts begin with that are given their state in it."""
+        with suppress(Exception):  # a part may have no state before it is given one
+            self._fresh = self._states(of=self._others.keys() - {RANDOM})
+
+    def at_load(self, place: Place) -> None:
+        """Behind a load: what the body may set anew before its first batch, as a rule for the learning rate does."""
+        now = digests.of_random() if RANDOM in self._others else {}
+        taken = {stream: found for stream, found in now.items() if self._random.get(stream) != found}
+        self._write(
+            "load",
+            place,
+            rates={name: digests.rates_of(o) for name, o in self._optimizers.items()},
+            states=self._states(),
+            fresh=self._fresh,
+            random=taken or {stream: found for stream, found in now.items() if stream == "torch"},
+        )
+
+    def at_begin(self, place: Place) -> None:
+        """Before the first batch: what nobody may have touched since the load."""
+        self._begun = digests.of_random()
+        self._write(
+            "begin",
+            place,
+            parameters=self._parameters(),
+            buffers=self._buffers(),
+            built=self._built(),
+            moments={name: digests.of_moments(o) for name, o in self._optimizers.items()},
+            steps={name: digests.steps_of(o) for name, o in self._optimizers.items()},
+            states=self._states(of=self._fresh),
+            random=self._begun if RANDOM in self._others else {},
+        )
+
+    def note_left_out(self, *, draws_samples: bool) -> None:
+        """At the end of the first step: what took part in it, and was not handed over.
+
+        Args:
+            draws_samples: the body chooses its samples itself.
+        """
+        now = digests.of_random() if RANDOM not in self._others else {}
+        drawn = [stream for stream, found in self._begun.items() if now.get(stream, found) != found]
+        parts = left_out(self._parts, self._memory.optimizers, drawn_from=drawn, draws_samples=draws_samples)
+        if parts:
+            slot, generation = self._rank.slot, self._rank.generation
+            self._note(LeftOut(t=time.monotonic(), slot=slot, generation=generation, parts=parts))
+
+    def at_first_step(self, place: Place) -> None:
+        """When optimizers have stepped for the first time: what they were about to train, and what with."""
+        found = self._memory.beginnings
+        self._write(
+            "step",
+            place,
+            parameters={_trained(i): beginning.parameters for i, beginning in enumerate(found)},
+            moments={_trained(i): beginning.moments for i, beginning in enumerate(found)},
+            steps={_trained(i): beginning.steps for i, beginning in enumerate(found)},
+            rates={_trained(i): beginning.rates for i, beginning in enumerate(found)},
+        )
+
+    def watch_inputs(self, steps_taken: int) -> None:
+        """Before a step: look at what the models are given in it, if it is one of the first.
+
+        Args:
+            steps_taken: in this generation.
+        """
+        if steps_taken < _WATCHED_STEPS:
+            self._inputs.watch()
+
+    def note_inputs(self, step: int) -> None:
+        """Behind a step: what they were given."""
+        digest, rows = self._inputs.take()
+        if digest:
+            rank = self._rank
+            self._note(
+                Fed(
+                    t=time.monotonic(),
+                    slot=rank.slot,
+                    generation=rank.generation,
+                    step=step,
+                    digest=digest,
+                    rows=rows,
+                )
+            )
+
+    def _write(self, at: HeldAt, place: Place, **found: Any) -> None:
+        rank = self._rank
+        self._note(
+            Held(
+                t=time.monotonic(),
+                slot=rank.slot,
+                generation=rank.generation,
+                rank=rank.rank,
+                at=at,
+                **place._asdict(),
+                per_rank=[name for name, part in self._others.items() if is_per_rank(part)],
+                **found,
+            )
+        )
+
+    def _stepped(self) -> dict[str, Optimizer]:
+        return {_trained(i): found for i, found in enumerate(self._memory.optimizers)}
+
+    def _parameters(self) -> dict[str, str]:
+        return {name: digests.of_tensors(model.named_parameters()) for name, model in self._models.items()}
+
+    def _buffers(self) -> dict[str, str]:
+        return {name: digests.of_tensors(_buffers(model, saved=True)) for name, model in self._models.items()}
+
+    def _built(self) -> dict[str, str]:
+        return {
+            f"{model}.{name}": digests.of_tensors([("", buffer)])
+            for model, part in self._models.items()
+            for name, buffer in _buffers(part, saved=False)
+        }
+
+    def _states(self, of: Collection[str] | None = None) -> dict[str, str]:
+        parts = {name: part for name, part in self._others.items() if of is None or name in of}
+        found = {name: digests.of_state(part.state_dict()) for name, part in parts.items()}
+        return {name: digest for name, digest in found.items() if digest}
+
+
+class Inputs:
+    """What models are given, as a digest of all tensors of all their calls in a step, and how many rows that is.
+
+    A compiled model is not looked at: its trace would break at the hook.
+
+    Args:
+        models: to look at, by name.
+    """
+
+    def __init__(self, models: Mapping[str, torch.nn.Module]) -> None:
+        self._models = models
+        self._hooks: list[Any] = []
+        self._found = blake2b(digest_size=16)
+        self._rows: dict[str, int] = {}
+
+    def watch(self) -> None:
+        """Look at them until :meth:`take`."""
+        self.take()
+        self._hooks = [
+            model.register_forward_pre_hook(partial(self._look, name), with_kwargs=True)
+            for name, model in self._models.items()
+        ]
+
+    def take(self) -> tuple[str, dict[str, int]]:
+        """What they were given since :meth:`watch`, empty: nothing that was seen; and the rows of each."""
+        for hook in self._hooks:
+            hook.remove()
+        self._hooks = []
+        found, rows = self._found, self._rows
+        self._found, self._rows = blake2b(digest_size=16), {}
+        return found.hexdigest() if rows else "", rows
+
+    def _look(self, name: str, _: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if torch.compiler.is_compiling():
+            return
+        tensors = [value for value in (*args, *kwargs.values()) if isinstance(value, torch.Tensor)]
+        for tensor in tensors:
+            self._found.update(digests.of_tensor(tensor))
+        if tensors:
+            self._rows[name] = self._rows.get(name, 0) + (len(tensors[0]) if tensors[0].dim() else 0)
+
+
+def is_per_rank(part: object) -> bool:
+    """Whether each rank has a state of its own in this part, and gets its own back."""
+    return bool(getattr(part, "per_rank", False))
+
+
+def _trained(index: int) -> str:
+    return f"{STEPS} ({index + 1})" if index else STEPS
+
+
+def _buffers(model: torch.nn.Module, *, saved: bool) -> list[tuple[str, torch.Tensor]]:
+    """Those that a checkpoint keeps, or the others."""
+    kept = model.state_dict()
+    return [(name, buffer) for name, buffer in model.named_buffers() if (name in kept) is saved]

@@ -1,0 +1,137 @@
+"""One worker's life in an elastic job: a slot in one generation. ``python -m pytest_distbench.worker elastic PLAN``.
+
+torchrun starts it, and ends it at the next change of membership. What it does is in the timeline; how it ended is in a
+report only where its body returned.
+"""
+
+from __future__ import annotations
+
+import importlib
+import itertools
+import os
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import NoReturn
+
+import msgspec
+import torch
+import torch.distributed as dist
+
+from pytest_distbench.records.elastic import IMPORTS_VARIABLE, SLOT_VARIABLE
+from pytest_distbench.records.plan import LaunchPlan
+from pytest_distbench.records.rank import RankReport
+from pytest_distbench.records.timeline import Finished, Joined, Raised, Started, append
+from pytest_distbench.records.work import Job
+from pytest_distbench.worker import bodies, usage
+from pytest_distbench.worker.arithmetic import note_autocast
+from pytest_distbench.worker.elastic.rank import ElasticRank
+from pytest_distbench.worker.failure import classify
+from pytest_distbench.worker.leaving import flush_output, leave
+from pytest_distbench.worker.membership import join_group, leave_group
+from pytest_distbench.worker.preloaded import check_fork
+from pytest_distbench.worker.process import process_began, take_output, take_program, take_signals
+
+RAISED = 13
+"""Exit code of a worker that raised. It ends at once: unwinding takes seconds, in which its peers wait."""
+
+
+def main(plan_path: str, join: Callable[[LaunchPlan, int], ElasticRank]) -> NoReturn:
+    """Run the body of a plan as the worker that the environment names.
+
+    Args:
+        plan_path: of the plan.
+        join: makes what the body is given, of the plan and the slot.
+    """
+    plan = LaunchPlan.read_from(plan_path)
+    work = plan.expect(Job)
+    slot = int(os.environ[SLOT_VARIABLE])
+    context: ElasticRank | None = None
+    take_output(plan.files.log(slot))
+    take_signals(plan.files.stacks(slot))
+    sys.path[:] = plan.python_path
+    take_program(work.body.file)
+    if plan.set_threads is not None:
+        torch.set_num_threads(plan.set_threads)
+    for name in filter(None, os.environ.get(IMPORTS_VARIABLE, "").split(",")):
+        importlib.import_module(name)
+    restarts = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
+    append(
+        plan.files.timeline,
+        Started(t=time.monotonic(), slot=slot, pid=os.getpid(), process_t=process_began(), restarts=restarts),
+    )
+    try:
+        if plan.device == "cuda":
+            check_fork()
+        note_autocast()
+        memory = usage.MemoryPeak(plan)
+        context = join(plan, slot)
+        bodies.call(bodies.load(work.body), context)
+        context.wait_for_queued()
+        context.check_complete()
+    except BaseException as raised:  # noqa: BLE001 whatever ends a body is told
+        _, _, error = classify(raised)
+        flush_output()
+        generation = None if context is None else context.generation
+        append(
+            plan.files.timeline,
+            Raised(t=time.monotonic(), slot=slot, pid=os.getpid(), generation=generation, error=error),
+        )
+        os._exit(RAISED)
+    _report(plan, context, memory)
+    append(plan.files.timeline, Finished(t=time.monotonic(), slot=slot, generation=context.generation))
+    flush_output()
+    leave(lambda what: None)
+    leave_group()
+    os._exit(0)
+
+
+def count_generation(folder: Path) -> int:
+    """A number that no earlier generation of a launch has had. Called by rank 0 alone."""
+    for number in itertools.count():
+        try:
+            (folder / f"generation{number}").touch(exist_ok=False)
+        except FileExistsError:
+            continue
+        return number
+    raise AssertionError("numbers do not end")
+
+
+def join_generation(plan: LaunchPlan, slot: int) -> ElasticRank:
+    """Join the group of this generation."""
+    job = plan.expect(Job).job
+    rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    device = torch.device("cuda", plan.devices[slot]) if plan.device == "cuda" else torch.device("cpu")
+    join_group(plan.backend, rank=rank, world_size=world_size, timeout_s=job.collective_s, device=device)
+    number = torch.tensor([count_generation(Path(plan.directory)) if rank == 0 else 0], device=device)
+    dist.broadcast(number, src=0)
+    generation = int(number.item())
+    append(
+        plan.files.timeline,
+        Joined(
+            t=time.monotonic(),
+            slot=slot,
+            pid=os.getpid(),
+            generation=generation,
+            rank=rank,
+            world_size=world_size,
+        ),
+    )
+    return ElasticRank(plan, slot, generation)
+
+
+def _report(plan: LaunchPlan, context: ElasticRank, memory: usage.MemoryPeak) -> None:
+    """What the body has recorded in the last generation, as ranks of other launches leave it."""
+    report = RankReport(
+        rank=context.rank,
+        outcome="passed",
+        phase="body",
+        phases={},
+        observations=context.notebook.observations,
+        peak_memory_bytes=memory.num_bytes(),
+        software=usage.software(plan) if context.rank == 0 else {},
+    )
+    draft = plan.files.report(context.rank).with_suffix(".tmp")
+    draft.write_bytes(msgspec.json.encode(report))
+    draft.rename(plan.files.report(context.rank))

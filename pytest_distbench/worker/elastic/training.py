@@ -1,0 +1,428 @@
+"""The training of an elastic job: what survives a change of membership, and which samples come next."""
+
+from __future__ import annotations
+
+import abc
+import io
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from pytest_distbench.errors import RecordingError
+from pytest_distbench.records.elastic import ElasticJob
+from pytest_distbench.records.timeline import Batch, Drew, Line, Loaded, Remembered, Saved, Stepped, Wanted
+from pytest_distbench.worker.arguments import check_unread, check_whole, real, refuse
+from pytest_distbench.worker.elastic import checkpoints, sampler
+from pytest_distbench.worker.elastic.ledger import Ledger, Place, is_per_rank
+from pytest_distbench.worker.elastic.node import Node
+from pytest_distbench.worker.memory import OptimizerMemory
+
+_COUNTERS = "distbench"
+"""Part of what survives: step, epoch and place in it."""
+
+_HOLD_S = 0.01
+"""Between two collectives of nodes that hold: one of them fails where a node is lost, as the next step's would."""
+
+
+class Training(abc.ABC):
+    """A training that survives changes of membership: it goes on where it was, and trains on each sample once.
+
+    Attributes:
+        step: steps that were taken, over all generations.
+        epoch: the one under way, from 0.
+        position: samples of it that were trained on.
+    """
+
+    def __init__(
+        self,
+        rank: Node,
+        job: ElasticJob,
+        parts: Mapping[str, Any],
+        note: Callable[[Line], None],
+        last_step: Path,
+    ) -> None:
+        for name, part in parts.items():
+            if name == _COUNTERS or not callable(getattr(part, "load_state_dict", None)):
+                refuse("training(...)", f"{name} to have state_dict and load_state_dict", part)
+        self.step = self.epoch = self.position = 0
+        self._rank = rank
+        self._job = job
+        self._parts = parts
+        self._note = note
+        self._last_step_file = last_step
+        self._told: dict[str, torch.Tensor | float] = {}
+        self._memory = OptimizerMemory()
+        self._ledger = Ledger(rank, parts, self._memory, note)
+        self._drawn: list[int] | None = None
+        self._taken = 0
+        self._samples = 0
+        self._end: int | None = None
+
+    def batches(
+        self, *, samples: int, batch: int, epochs: int, device: torch.device | str | None = None
+    ) -> Iterator[torch.Tensor]:
+        """Indices of the samples that this rank trains on, step by step, from where the training is to its end.
+
+        Each epoch has every sample once, whatever the ranks are that share it. A batch may have a few samples more
+        than ``batch`` at the end of an epoch.
+
+        Args:
+            samples: in the whole training set, as many as there may be nodes at least.
+            batch: per rank.
+            epochs: of the whole training.
+            device: where the indices are, which is where the samples are; None: the rank's.
+
+        Returns:
+            Batches (n,) of indices, int64.
+
+        Raises:
+            RecordingError: an argument is not what is wanted.
+        """
+        call = "batches(...)"
+        samples = check_whole(call, "samples", samples, least=self._job.most)
+        batch = check_whole(call, "batch", batch, least=1)
+        epochs = check_whole(call, "epochs", epochs, least=1)
+        self._want(samples, epochs)
+        return self._batches(samples, batch, epochs, self._rank.device if device is None else device)
+
+    def _batches(self, samples: int, batch: int, epochs: int, device: torch.device | str) -> Iterator[torch.Tensor]:
+        rank = self._rank
+        order = sent = torch.empty(0)
+        of = -1
+        while self._meet(epochs if self._end is None else self._end):
+            if of != self.epoch:
+                order, of = sampler.permutation(samples, seed=rank.seed, epoch=self.epoch), self.epoch
+                sent = order.to(device)  # once an epoch: a step would wait for the device
+            count = sampler.next_count(
+                samples - self.position, batch=batch, world_size=rank.world_size, most=self._job.most
+            )
+            step = slice(self.position, self.position + count)
+            mine = sampler.share(order[step], rank=rank.rank, world_size=rank.world_size)
+            self._note(
+                Batch(
+                    t=time.monotonic(),
+                    slot=rank.slot,
+                    generation=rank.generation,
+                    step=self.step + 1,
+                    epoch=self.epoch,
+                    samples=mine.tolist(),
+                )
+            )
+            self._ledger.watch_inputs(self._taken)
+            yield sampler.share(sent[step], rank=rank.rank, world_size=rank.world_size)
+            rank.synchronize()
+            told, self._told = self._told, {}
+            self._ledger.note_inputs(self.step + 1)
+            draws_samples = self._drawn is not None
+            self._note_drawn()
+            if self._taken == 0:  # the first step of a generation is none that is timed
+                self._ledger.note_left_out(draws_samples=draws_samples)
+            if self._counts():
+                self._take_step(count, told, is_last=self.position + count == samples)
+                self._keep()
+                if self.position == 0 and self._job.ends_after is not None and self.step >= self._last_step():
+                    self._end_with(self.epoch)
+        self._part()
+
+    def end_after_epoch(self) -> None:
+        """End the training with the epoch under way, however many :meth:`batches` was asked for.
+
+        For a body that has come to its goal. All ranks call it in the same step; who just leaves the loop has left out
+        the samples that were still to come.
+        """
+        self._end_with(self.epoch + 1)
+
+    @property
+    def _place(self) -> Place:
+        return Place(self.step, self.epoch, self.position)
+
+    def _end_with(self, epochs: int) -> None:
+        self._end = epochs
+        self._want(self._samples, epochs, is_end=True)
+
+    def _last_step(self) -> float:
+        """The step after which the plan of the membership lets the training end; infinite: there is none yet."""
+        try:
+            return int(self._last_step_file.read_text())
+        except FileNotFoundError:
+            return math.inf
+
+    def _want(self, samples: int, epochs: int, *, is_end: bool = False) -> None:
+        rank = self._rank
+        self._samples = samples
+        self._note(
+            Wanted(
+                t=time.monotonic(),
+                slot=rank.slot,
+                generation=rank.generation,
+                samples=samples,
+                epochs=epochs,
+                epoch=self.epoch,
+                is_end=is_end,
+            )
+        )
+
+    def drew(self, samples: torch.Tensor | Sequence[int]) -> None:
+        """This rank has trained on these samples in this step, and not on those that :meth:`batches` gave it.
+
+        For a body that chooses its samples itself: whether each was trained on once is counted over what is told here.
+
+        Args:
+            samples: their numbers, from 0, below the ``samples`` of :meth:`batches`; of several calls all.
+
+        Raises:
+            RecordingError: they are no whole numbers.
+        """
+        values = samples.reshape(-1).tolist() if isinstance(samples, torch.Tensor) else list(samples)
+        found = [check_whole("training.drew(...)", "samples", value, least=0) for value in values]
+        self._drawn = [*(self._drawn or []), *found]
+
+    def _note_drawn(self) -> None:
+        drawn, self._drawn = self._drawn, None
+        if drawn is not None:
+            rank = self._rank
+            self._note(
+                Drew(
+                    t=time.monotonic(),
+                    slot=rank.slot,
+                    generation=rank.generation,
+                    step=self.step + 1,
+                    samples=drawn,
+                )
+            )
+
+    @abc.abstractmethod
+    def _meet(self, epochs: int) -> bool:
+        """Before each step: settle who takes it. False: there is none to take any more."""
+
+    @abc.abstractmethod
+    def _counts(self) -> bool:
+        """Behind each step: whether it was taken."""
+
+    @abc.abstractmethod
+    def _keep(self) -> None:
+        """Behind each step that was taken: see to it that it survives."""
+
+    @abc.abstractmethod
+    def _part(self) -> None:
+        """Behind the last one."""
+
+    def note(
+        self,
+        *,
+        loss: torch.Tensor | float | None = None,
+        accuracy: torch.Tensor | float | None = None,
+        top5: torch.Tensor | float | None = None,
+    ) -> None:
+        """Note what this step has shown; of an epoch the mean is kept, over the samples of the steps that noted it.
+
+        Args:
+            loss: of this rank's batch.
+            accuracy: of this rank's batch; or that of the epoch on other data, noted in its last step alone.
+            top5: the same.
+
+        Raises:
+            RecordingError: one is no number, nor a tensor of one element, or not finite; of a tensor the last is
+                found at the end of the step.
+        """
+        for name, value in {"loss": loss, "accuracy": accuracy, "top5": top5}.items():
+            if value is not None:
+                found = check_unread("training.note(...)", name, value)
+                # a tensor is read when its step is over: to read it now would wait for its device
+                is_read = not isinstance(found, torch.Tensor)
+                self._told[name] = _finite(found, name, self.step + 1) if is_read else found
+
+    def _take_step(self, count: int, told: Mapping[str, torch.Tensor | float], *, is_last: bool) -> None:
+        self.step += 1
+        self._taken += 1
+        self.position += count
+        if is_last:
+            self.epoch += 1
+            self.position = 0
+        read = {name: _finite(value, name, self.step) for name, value in told.items()}
+        self._note(
+            Stepped(
+                t=time.monotonic(),
+                slot=self._rank.slot,
+                generation=self._rank.generation,
+                step=self.step,
+                world_size=self._rank.world_size,
+                samples=count,
+                loss=read.get("loss"),
+                accuracy=read.get("accuracy"),
+                top5=read.get("top5"),
+                lr=self._learning_rate(),
+            )
+        )
+        if (counts := self._memory.after_step()) is not None:
+            before, after = counts
+            slot, generation = self._rank.slot, self._rank.generation
+            self._note(Remembered(t=time.monotonic(), slot=slot, generation=generation, before=before, after=after))
+            self._ledger.at_first_step(self._place)
+
+    def _state(self) -> dict[str, Any]:
+        """What must survive."""
+        counters = {"step": self.step, "epoch": self.epoch, "position": self.position}
+        return {_COUNTERS: counters, **{name: part.state_dict() for name, part in self._parts.items()}}
+
+    def _of_rank(self, name: str, state: Mapping[str, Any]) -> Any:
+        """What this rank takes of a state; None: there is nothing for it."""
+        return state[name]
+
+    def _take(self, state: Mapping[str, Any], source: str) -> None:
+        """Go on from what has survived.
+
+        Args:
+            state: as :meth:`_state` has made it.
+            source: where it comes from, in words.
+        """
+        found = [name for name in state if name != _COUNTERS]
+        if set(found) != self._parts.keys():
+            raise RecordingError(
+                f"training(...): {source} has {', '.join(found) or 'no part'}, and this generation keeps "
+                f"{', '.join(self._parts) or 'none'}: a body keeps the same parts in every generation"
+            )
+        for name, part in self._parts.items():
+            try:
+                if (mine := self._of_rank(name, state)) is not None:
+                    part.load_state_dict(mine)
+            except Exception as error:
+                raise RecordingError(
+                    f"training(...): {name} does not take what {source} has for it: {type(error).__name__}: {error}. "
+                    "Is it built as in the generation before, whatever the world size?"
+                ) from error
+        counters = state[_COUNTERS]
+        self.step, self.epoch, self.position = counters["step"], counters["epoch"], counters["position"]
+
+    def _learning_rate(self) -> float | None:
+        groups = next((p.param_groups for p in self._parts.values() if hasattr(p, "param_groups")), None)
+        groups = groups or self._memory.param_groups
+        return real(groups[0].get("lr")) if groups else None
+
+
+class CheckpointTraining(Training):
+    """A training whose processes end with their generation: it goes on where the newest good checkpoint was made.
+
+    Args:
+        rank: in this generation.
+        job: that it belongs to.
+        parts: what must survive, by name.
+        note: appends to the timeline.
+        last_step: file that says after which step it may end, where its plan is to say so.
+        folder: of the checkpoints.
+        every: steps between two.
+    """
+
+    def __init__(
+        self,
+        rank: Node,
+        job: ElasticJob,
+        parts: Mapping[str, Any],
+        note: Callable[[Line], None],
+        last_step: Path,
+        *,
+        folder: Path,
+        every: int,
+    ) -> None:
+        super().__init__(rank, job, parts, note, last_step)
+        self._folder = folder
+        self._every = every
+        self._has_begun = False
+        self._holds = [change.at_step for change in job.plan.changes] if job.hold else []
+        if odd := [step for step in self._holds if step is None or step % every]:
+            raise RecordingError(
+                f"training(...): hold=True holds behind the checkpoint of step {odd[0]}, and with checkpoint_every="
+                f"{every} there is none: wanted a number that all steps of changes are multiples of"
+            )
+        self._restore()
+
+    def _meet(self, epochs: int) -> bool:
+        if self.epoch < epochs and not self._has_begun:
+            self._has_begun = True
+            self._ledger.at_begin(self._place)
+        return self.epoch < epochs
+
+    def _counts(self) -> bool:
+        return True
+
+    def _keep(self) -> None:
+        if self.step % self._every != 0:
+            return
+        self._ledger.at_save(self._place)  # before it is on the disk: of what can be loaded there are always digests
+        own = {name: _pack(part.state_dict()) for name, part in self._parts.items() if is_per_rank(part)}
+        everybody = {name: self._rank.gather(packed) for name, packed in own.items()}
+        is_held = self._is_held()  # settled before the checkpoint is noted, which the controller waits for
+        if self._rank.rank == 0:
+            start = time.monotonic()
+            checkpoints.save(self._folder, self.step, {**self._state(), **everybody})
+            now = time.monotonic()
+            slot, generation = self._rank.slot, self._rank.generation
+            self._note(Saved(t=now, slot=slot, generation=generation, step=self.step, seconds=now - start))
+        while is_held:  # until the change ends this process, or another one's and with it the collective
+            self._rank.barrier()
+            time.sleep(_HOLD_S)
+
+    def _is_held(self) -> bool:
+        """Whether a change is due behind this step, and not made yet: a job that went back further comes here again."""
+        if self.step not in self._holds:
+            return False
+        return self._rank.agree(self._rank.changes_made()) <= self._holds.index(self.step)
+
+    def _of_rank(self, name: str, state: Mapping[str, Any]) -> Any:
+        if not is_per_rank(self._parts[name]):
+            return state[name]
+        everybody = state[name]
+        return _unpack(everybody[self._rank.rank]) if self._rank.rank < len(everybody) else None
+
+    def _last_step(self) -> float:
+        return self._rank.agree(super()._last_step())
+
+    def _part(self) -> None:
+        self._rank.barrier()  # rank 0, which hosts the group's store, must not be the first to go
+
+    def _restore(self) -> None:
+        """All ranks load the checkpoint that rank 0 has found good."""
+        rank = self._rank
+        began = time.monotonic()
+        found, torn = checkpoints.find_good(self._folder) if rank.rank == 0 else (0, [])
+        step = int(rank.agree(found))
+        if step:
+            self._ledger.before_load()
+            self._take(checkpoints.load(self._folder, step), f"the checkpoint of step {step}")
+            self._ledger.at_load(self._place)
+        self._note(
+            Loaded(
+                t=time.monotonic(),
+                slot=rank.slot,
+                generation=rank.generation,
+                began_t=began,
+                step=step,
+                torn=torn,
+            )
+        )
+
+
+def _pack(state: object) -> bytes:
+    buffer = io.BytesIO()
+    torch.save(state, buffer)
+    return buffer.getvalue()
+
+
+def _unpack(packed: bytes) -> Any:
+    return torch.load(io.BytesIO(packed), map_location="cpu", weights_only=True)
+
+
+def _finite(value: torch.Tensor | float, name: str, step: int) -> float:
+    """What was noted under a name.
+
+    Raises:
+        RecordingError: it is not finite.
+    """
+    number = float(value)
+    if not math.isfinite(number):
+        raise RecordingError(f"training.note({name}=...): the {name} is {number} at step {step}: it diverged")
+    return number

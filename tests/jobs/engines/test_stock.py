@@ -1,0 +1,72 @@
+"""The stock engine: what it reads of torchrun; and what torch does wrong."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import msgspec
+import pytest
+from support.plans import job_plan, make_plan
+from support.timelines import JOB
+from torch.distributed.run import get_args_parser
+
+from pytest_distbench.elastic import join
+from pytest_distbench.jobs.control.controller import Controller
+from pytest_distbench.jobs.engines.contract import CannotGoOn, EngineSetup
+from pytest_distbench.jobs.engines.stock import TorchrunEngine, rendezvous_seconds, tells_events
+from pytest_distbench.records.elastic import MembershipPlan
+from pytest_distbench.records.record import replace
+from pytest_distbench.records.work import BodyReference
+
+EVENT = (
+    '{"name": "torchelastic.worker.status.RENDEZVOUS", "source": "AGENT", "timestamp": 0, "metadata": '
+    '{"run_id": "x", "group_rank": 0, "duration_ms": 1250, "agent_restarts": 1}}'
+)
+
+
+def test_the_time_of_each_rendezvous_is_read_of_an_agents_log() -> None:
+    log = "\n".join(["W1122 master warning", EVENT, EVENT.replace("RENDEZVOUS", "START"), "{torn RENDEZVOUS", EVENT])
+
+    assert rendezvous_seconds(log) == [1.25, 1.25]
+
+
+def test_each_node_has_a_slot_of_its_own_in_the_arguments_of_a_script(tmp_path: Path) -> None:
+    script = ["train.py", "--checkpoint=ck{slot}.pt"]
+    engine = TorchrunEngine(EngineSetup(job=JOB, files=make_plan(tmp_path).files, variables={}, script=script))
+
+    assert engine._command(1)[-2:] == ["train.py", "--checkpoint=ck1.pt"]
+
+
+def test_this_torchrun_prints_its_events_when_asked() -> None:
+    assert tells_events() == ("--event-log-handler" in get_args_parser().format_help())
+
+
+BODY = """
+def body(rank):
+    import time
+    import torch
+
+    training = rank.training(model=torch.nn.Linear(1, 1))
+    for _ in training.batches(samples=1000, batch=1, epochs=100):
+        time.sleep(0.02)
+        rank.barrier()
+"""
+
+
+@pytest.mark.spawn
+@pytest.mark.skipif("DISTBENCH_CANARY" not in os.environ, reason="takes a minute; set DISTBENCH_CANARY to ask torch")
+def test_torch_still_hangs_on_scale_up(tmp_path: Path) -> None:
+    """When this fails torch has mended it: then HANGS_ON_SCALE_UP can go, and what docs/elastic.md says of it."""
+    (tmp_path / "body.py").write_text(BODY)
+    (tmp_path / "checkpoints").mkdir()
+    job = replace(JOB, plan=MembershipPlan(changes=[join(at_s=1)]), timers={**JOB.timers, "settle_s": 40})
+    body = BodyReference(file=str(tmp_path / "body.py"), function="body")
+    plan = job_plan(tmp_path, job, body=body, python_path=sys.path)
+    plan.files.plan.write_bytes(msgspec.json.encode(plan))
+    variables = {**os.environ, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
+    engine = TorchrunEngine(EngineSetup(job=job, files=plan.files, variables=variables), workaround={})
+
+    with pytest.raises(CannotGoOn, match=r"not stable 40 s after join\(at_s=1\).*Hang on join"):
+        Controller(job, engine, plan.files.timeline).run()

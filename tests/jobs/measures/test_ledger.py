@@ -1,0 +1,185 @@
+"""Digests at checkpoints and loads, compared: ranks among each other, and what their models were given."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+from support.timelines import Timeline
+
+from pytest_distbench.jobs.measures.ledger import (
+    LOADS,
+    PARAMETERS,
+    RANDOM,
+    RATE,
+    REPLICAS,
+    STATE,
+    count,
+    cut_batches,
+    mismatches,
+    shared_batches,
+)
+from pytest_distbench.records.record import replace
+from pytest_distbench.records.timeline import Fed, Held, HeldAt, Line, Stepped
+
+
+def held(at: HeldAt, rank: int, generation: int, model: str, *, step: int = 6, stream: str = "") -> Held:
+    return Held(
+        t=20.0 + 20 * generation,
+        slot=rank,
+        generation=generation,
+        rank=rank,
+        at=at,
+        step=step,
+        epoch=0,
+        position=6,
+        parameters={"model": model},
+        random={"torch": stream} if stream else {},
+    )
+
+
+def changed(lines: Sequence[Line]) -> dict[str, int]:
+    """Two nodes to step 10 with a checkpoint of step 6, and two behind it."""
+    timeline = Timeline()
+    timeline.generation(0, [0, 1], first=11.0, steps=10, saved=[6])
+    timeline.generation(1, [0, 1], first=31.0, steps=6, resumed=6)
+    timeline.lines += lines
+    found = mismatches(timeline.history)
+    return {metric: number for metric in (*LOADS, RANDOM) if (number := count(found, metric)[0])}
+
+
+def test_all_ranks_have_to_begin_with_what_rank_0_held_and_each_with_its_own_random_stream() -> None:
+    saved = [held("save", 0, 0, "a", stream="r0"), held("save", 1, 0, "a", stream="r1")]
+    loads = [held("load", rank, 1, "a", stream="new") for rank in (0, 1)]
+
+    assert changed([*saved, *loads, held("begin", 0, 1, "a", stream="r0"), held("begin", 1, 1, "a", stream="r1")]) == {}
+    assert changed([*saved, *loads, held("begin", 0, 1, "a", stream="r0"), held("begin", 1, 1, "a", stream="r0")]) == {
+        RANDOM: 1
+    }
+    assert changed([*saved, *loads, held("begin", 0, 1, "b", stream="r0"), held("begin", 1, 1, "b", stream="r1")]) == {
+        PARAMETERS: 2
+    }
+
+
+@pytest.mark.parametrize(
+    ("state", "position", "number"),
+    [
+        ("fresh", 6, 1),
+        ("of the next epoch", 6, 0),  # a sampler that was told its epoch
+        ("fresh", 0, 0),  # what is counted per epoch
+        ("saved", 6, 0),
+    ],
+)
+def test_a_part_that_came_back_and_is_as_before_the_load_in_the_middle_of_an_epoch_was_reset(
+    state: str, position: int, number: int
+) -> None:
+    lines = [
+        replace(held(at, 0, generation, "a"), states={"stopper": digest}, position=position, fresh={"stopper": "fresh"})
+        for at, generation, digest in (("save", 0, "saved"), ("load", 1, "saved"), ("begin", 1, state))
+    ]
+
+    assert changed(lines).get(STATE, 0) == number
+
+
+def test_a_checkpoint_that_was_written_twice_counts_as_the_newest_generation_wrote_it() -> None:
+    timeline = Timeline()
+    for generation, first in ((0, 1.0), (1, 21.0)):
+        timeline.generation(generation, [0], first=first, steps=8)
+    timeline.generation(2, [0], first=41.0, steps=3, resumed=6)
+    timeline.lines += [held("save", 0, 0, "a"), held("save", 0, 1, "b"), held("begin", 0, 2, "b")]
+
+    assert mismatches(timeline.history) == []
+
+
+def test_ranks_that_differ_at_a_checkpoint_lose_what_only_one_of_them_writes() -> None:
+    assert changed([held("save", 0, 0, "a"), held("save", 1, 0, "b")]) == {REPLICAS: 1}
+
+
+@pytest.mark.parametrize(
+    ("slot", "steps", "rate", "number"),
+    [
+        (1, [7], 0.05, 1),  # the newcomer's is another one than rank 0's
+        (None, [7, 8, 9, 10, 11, 12], 0.05, 2),  # both took step 7 with 0.2 before
+        (None, [11, 12], 0.05, 0),  # a schedule
+    ],
+)
+def test_a_rate_that_only_one_rank_has_or_that_a_redone_step_has_anew_is_wrong(
+    slot: int | None, steps: list[int], rate: float, number: int
+) -> None:
+    timeline = Timeline()
+    timeline.generation(0, [0, 1], first=11.0, steps=10, saved=[6])
+    timeline.generation(1, [0, 1], first=31.0, steps=6, resumed=6)
+    timeline.lines = [
+        replace(line, lr=rate)
+        if isinstance(line, Stepped) and line.generation and line.step in steps and slot in (None, line.slot)
+        else line
+        for line in timeline.lines
+    ]
+
+    assert count(mismatches(timeline.history), RATE)[0] == number
+
+
+def test_a_rate_that_a_schedule_has_set_right_behind_the_first_step_was_wrong_in_it() -> None:
+    lines = [replace(held("step", rank, 1, "a"), rates={"that steps": [rate]}) for rank, rate in ((0, 0.2), (1, 0.3))]
+
+    assert changed(lines) == {RATE: 1}
+    assert changed([lines[0], replace(lines[1], rates={"that steps": [0.2]})]) == {}
+
+
+def test_a_rule_for_another_number_of_nodes_is_no_wrong_rate() -> None:
+    timeline = Timeline()
+    timeline.generation(0, [0, 1], first=11.0, steps=10, saved=[6])
+    timeline.generation(1, [0], first=31.0, steps=6, resumed=6)
+
+    assert mismatches(timeline.history) == []
+
+
+@pytest.mark.parametrize(
+    ("inputs", "number"),
+    [
+        ({0: "ab", 1: "cd"}, 0),
+        ({0: "ab", 1: "ab"}, 1),
+        ({0: "ab", 1: "ab", 2: "ab"}, 2),
+        ({0: "ab", 1: "ac"}, 0),  # by chance, in one step
+        ({0: "aa", 1: "aa"}, 0),  # made-up data
+        ({0: "a", 1: "a"}, 0),  # one step says nothing
+    ],
+)
+def test_ranks_whose_models_were_given_the_same_in_every_step_that_was_seen_share_batches(
+    inputs: dict[int, str], number: int
+) -> None:
+    timeline = Timeline()
+    timeline.lines += [
+        Fed(t=float(step), slot=slot, generation=0, step=step, digest=digest)
+        for slot, digests in inputs.items()
+        for step, digest in enumerate(digests)
+    ]
+
+    assert len(shared_batches(timeline.history)) == number
+
+
+@pytest.mark.parametrize(
+    ("before", "behind", "batch", "number"),
+    [
+        ([6, 6], [3, 3], 6, 1),
+        ([6, 6], [6, 6], 6, 0),
+        ([6, 6], [6, 3], 6, 0),  # in one step
+        ([6, 6], [5, 5], 6, 0),  # a few samples were left out
+        ([6, 6], [4, 4], 4, 0),  # the batch follows the number of nodes
+        ([12, 12], [6, 6], 6, 0),  # fed twice per step before: nobody knows why
+        ([6, 5], [3, 3], 6, 0),  # rows are not samples
+    ],
+)
+def test_a_worker_whose_model_is_given_half_of_its_batches_behind_a_load_is_told(
+    before: list[int], behind: list[int], batch: int, number: int
+) -> None:
+    timeline = Timeline()
+    timeline.generation(0, [0], first=1.0, steps=2, batch=6, saved=[2])
+    timeline.generation(1, [0], first=21.0, steps=2, resumed=2, batch=batch)
+    timeline.lines += [
+        Fed(t=50.0, slot=0, generation=generation, step=step, digest="", rows={"model": rows})
+        for generation, first, given in ((0, 1, before), (1, 3, behind))
+        for step, rows in enumerate(given, first)
+    ]
+
+    assert len(cut_batches(timeline.history)) == number

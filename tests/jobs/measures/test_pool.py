@@ -1,0 +1,69 @@
+"""What a pool measured, from the timelines of one that never ran."""
+
+from __future__ import annotations
+
+import pytest
+from support.pools import POOL, launch_of, shared
+
+from pytest_distbench.jobs.measures.pool import measure_pool
+from pytest_distbench.records.launch import LaunchRecord
+from pytest_distbench.records.pool import PoolResult
+
+
+def values(launch: LaunchRecord) -> dict[str, float | None]:
+    return {m.key: m.value for m in launch.measurements}
+
+
+def result(launch: LaunchRecord) -> PoolResult:
+    assert launch.pool is not None
+    return launch.pool
+
+
+def test_times_of_a_pool_and_its_jobs() -> None:
+    """A queue is left with the first step, not with the slot."""
+    found = values(launch_of(POOL))
+
+    assert found["makespan"] == 22.0
+    assert (found["queue_wait[job=A]"], found["jct[job=A]"]) == (2.0, 11.5)
+    assert (found["queue_wait[job=B]"], found["jct[job=B]"]) == (3.0, 18.0)
+    assert found["idle_gap"] == 4.0  # from 20 s, when B's only worker stopped, to 24 s
+
+
+def test_what_was_allocated_is_told_from_what_was_productive() -> None:
+    """A has 11.5 s of a slot, B 17.5 and 10; of use are 10, 6 and twice 6 steps of a second."""
+    found = values(launch_of(POOL))
+
+    assert found["allocated"] == pytest.approx(39 / 44)
+    assert found["productive"] == pytest.approx(28 / 44)
+
+
+def test_workers_over_time_and_what_a_job_measured_itself() -> None:
+    launch = launch_of(POOL)
+    a, b = result(launch).jobs
+
+    assert a.workers == [(0.0, 1)]
+    assert b.workers == [(5.0, 1), (14.0, 2)]
+    assert values(launch)["most_workers[job=B]"] == 2
+    assert values(launch)["stall[change=join 1 to 2,job=B]"] == 4.0
+    assert values(launch)["samples_per_second[job=B,nodes=2]"] == 4.0
+
+
+def test_a_slot_is_held_from_its_grant_until_it_is_free() -> None:
+    holds = [(hold.slot, hold.owner, hold.begin_s, hold.end_s) for hold in result(launch_of(POOL)).holds]
+
+    assert holds == [(0, "A", -2.0, 9.5), (1, "B", 2.0, 19.5), (0, "B", 10.0, 20.0)]
+
+
+def test_a_pool_that_was_ended_holds_its_slots_to_the_end() -> None:
+    lines, jobs = shared()
+    found, _ = measure_pool(POOL, lines[:5], jobs)
+    assert found is not None
+
+    assert [hold.end_s for hold in found.holds] == [19.0, 19.0]  # of the last step
+    assert [job.ended_s for job in found.jobs] == [None, None]
+
+
+def test_without_a_step_there_is_nothing() -> None:
+    lines, _ = shared()
+
+    assert measure_pool(POOL, lines[:2], {"A": [], "B": []}) == (None, [])

@@ -1,0 +1,209 @@
+"""Finding and ending processes, with processes that only sleep."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+from support.processes import wait_for
+
+from pytest_distbench.launch.site import processes
+
+pytestmark = pytest.mark.spawn
+
+SLEEPS = "import time; print('up', flush=True); time.sleep(1000)"
+HAS_A_CHILD = f"import subprocess, sys; subprocess.Popen([sys.executable, '-c', {SLEEPS!r}]).wait()"
+CATCHES = f"import signal; signal.signal(signal.SIGUSR1, lambda *_: None); {SLEEPS}"
+
+Start = Callable[..., "subprocess.Popen[bytes]"]
+
+
+@pytest.fixture
+def start() -> Iterator[Start]:
+    """Start Python code in a session of its own; returns when it says that it is up."""
+    started: list[subprocess.Popen[bytes]] = []
+
+    def run(code: str = SLEEPS, **variables: str) -> subprocess.Popen[bytes]:
+        process = subprocess.Popen(
+            [sys.executable, "-c", code],
+            env={**os.environ, **variables},
+            stdout=subprocess.PIPE,
+            start_new_session=True,
+        )
+        started.append(process)
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"up\n"
+        return process
+
+    yield run
+    for process in started:
+        processes.kill_groups([process.pid])
+        process.communicate()
+
+
+def pids(found: list[psutil.Process]) -> set[int]:
+    return {process.pid for process in found}
+
+
+def test_a_process_is_found_by_a_whole_variable_and_its_whole_value(start: Start) -> None:
+    value = uuid.uuid4().hex
+    wanted = start(MINE=value)
+    start(MINE=f"{value}-and-more")
+    start(NOT_MINE=value)
+
+    assert pids(processes.find_marked("MINE", value)) == {wanted.pid}
+
+
+def test_a_process_is_found_by_a_variable_of_any_value(start: Start) -> None:
+    name = f"MINE_{uuid.uuid4().hex}"
+    wanted = {start(**{name: value}).pid for value in ("", "a")}
+    start(**{f"NOT_{name}": "a"})
+
+    assert pids(processes.find_carrying(name)) == wanted
+
+
+def test_a_family_is_a_process_and_all_below_it(start: Start) -> None:
+    parent = start(HAS_A_CHILD)
+    [child] = processes.children(parent.pid)
+
+    assert pids(processes.family([parent.pid])) == {parent.pid, child}
+    assert processes.kill(processes.family([parent.pid])) == []
+    assert processes.family([parent.pid]) == []
+
+
+def test_a_group_is_ended_after_its_leader_has_gone(start: Start) -> None:
+    parent = start(HAS_A_CHILD)
+    [child] = processes.children(parent.pid)
+    parent.kill()
+    parent.wait()
+    assert processes.is_alive(child)
+    processes.kill_groups([parent.pid])
+
+    wait_for(lambda: not processes.is_alive(child))
+
+
+def test_a_process_that_has_ended_and_was_not_waited_for_is_not_alive(start: Start) -> None:
+    process = start()
+    os.kill(process.pid, signal.SIGKILL)
+    os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+
+    assert psutil.Process(process.pid).status() == psutil.STATUS_ZOMBIE
+    assert not processes.is_alive(process.pid)
+
+
+def test_a_stopped_process_is_alive_and_stands_still(start: Start) -> None:
+    process = start()
+    assert not processes.is_stopped(process.pid)
+    processes.send([process.pid], signal.SIGSTOP)
+
+    wait_for(lambda: processes.is_stopped(process.pid))
+    assert processes.is_alive(process.pid)
+
+
+def test_a_handler_is_seen_from_outside(start: Start) -> None:
+    with_it, without = start(CATCHES), start()
+
+    assert processes.catches(with_it.pid, signal.SIGUSR1)
+    assert not processes.catches(with_it.pid, signal.SIGUSR2)
+    assert not processes.catches(without.pid, signal.SIGUSR1)
+
+
+def test_a_process_that_is_gone_is_nobodys_and_no_error(start: Start) -> None:
+    process = start()
+    process.kill()
+    process.wait()
+    processes.send([process.pid], signal.SIGUSR1)
+    processes.kill_groups([process.pid])
+
+    assert processes.family([process.pid]) == []
+    assert processes.children(process.pid) == set()
+    assert not processes.is_stopped(process.pid)
+    assert not processes.catches(process.pid, signal.SIGUSR1)
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [
+        (0, "ended with exit code 0"),
+        (3, "ended with exit code 3"),
+        (-9, "was killed by SIGKILL"),
+        (-99, "was killed by signal 99"),
+    ],
+)
+def test_an_exit_code_in_words(code: int, words: str) -> None:
+    assert processes.ending(code) == words
+
+
+def test_a_resource_tracker_cleans_up_before_it_is_ended(start: Start) -> None:
+    shares = (
+        "from multiprocessing import shared_memory; import time; "
+        "print('up', shared_memory.SharedMemory(create=True, size=100).name, flush=True); time.sleep(1000)"
+    )
+    process = subprocess.Popen([sys.executable, "-c", shares], stdout=subprocess.PIPE, start_new_session=True)
+    assert process.stdout is not None
+    name = process.stdout.readline().split()[1].decode()
+    assert Path("/dev/shm", name).exists()
+
+    def is_executed() -> bool:  # a tracker that has only been forked looks like the process it cleans up after
+        return any("resource_tracker" in " ".join(p.cmdline()) for p in processes.family([process.pid]))
+
+    wait_for(is_executed)
+
+    assert processes.kill(processes.family([process.pid])) == []
+    process.communicate()
+    assert not Path("/dev/shm", name).exists()
+
+
+def test_what_only_looks_like_a_resource_tracker_is_ended_too(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(processes, "_CLEANERS_S", 0.2)
+    process = start(f"# resource_tracker import main\n{SLEEPS}")
+
+    assert processes.kill([psutil.Process(process.pid)]) == []
+
+
+STAT = "4711 (a b) c) {} 1 4711 4711 0 -1 {} 100 0 0 0 7 3 0 0 20 0 12 0 1000 1 1 1"
+"""As the kernel writes it, with a name that holds blanks and a bracket."""
+RUNNING, EXITING = 0x400040, 0x400044
+
+
+@pytest.mark.parametrize(
+    ("state", "flags", "pending", "ending"),
+    [
+        ("S", RUNNING, 0, False),
+        ("D", RUNNING, 0, False),
+        ("D", RUNNING, 1 << signal.SIGKILL - 1, True),
+        ("R", EXITING, 0, True),
+        ("D", EXITING, 0, True),
+        ("Z", EXITING, 0, True),
+    ],
+    ids=["sleeps", "waits for a disk", "is killed there", "in its exit", "in its driver's", "has ended"],
+)
+def test_a_process_on_its_way_out_is_seen_however_long_the_kernel_takes(
+    monkeypatch: pytest.MonkeyPatch, state: str, flags: int, pending: int, *, ending: bool
+) -> None:
+    files = {
+        "/proc/4711/stat": STAT.format(state, flags),
+        "/proc/4711/status": f"Name:\ta b) c\nSigPnd:\t{0:016x}\nShdPnd:\t{pending:016x}\nSigCgt:\t{0:016x}\n",
+    }
+    monkeypatch.setattr(Path, "read_text", lambda self, errors="strict": files[str(self)])
+
+    assert processes.is_ending(4711) is ending
+    assert processes.state(4711) == state
+
+
+def test_of_real_processes_one_that_was_not_waited_for_is_ending_and_a_sleeping_one_is_not(start: Start) -> None:
+    process = start()
+    assert not processes.is_ending(process.pid)
+    process.kill()
+    wait_for(lambda: processes.state(process.pid) == "Z")
+
+    assert processes.is_ending(process.pid)
+    process.wait()
+    assert (processes.is_ending(process.pid), processes.state(process.pid)) == (False, "")

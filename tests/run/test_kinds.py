@@ -1,0 +1,81 @@
+"""The table of kinds of launch: complete, and all that is compared is run on both sides."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from pathlib import Path
+
+import pytest
+from support.plans import BODY, make_plan
+from support.pools import POOL
+from support.timelines import JOB
+
+from pytest_distbench.errors import LauncherError
+from pytest_distbench.launch.side import Side
+from pytest_distbench.launch.starters.table import LAUNCHERS, Hosting
+from pytest_distbench.records.launch import LaunchRecord
+from pytest_distbench.records.plan import LaunchPlan
+from pytest_distbench.records.rank import Outcome
+from pytest_distbench.records.record import replace
+from pytest_distbench.records.work import Command, Job, Pool, Ranks, Task, Work
+from pytest_distbench.run.kinds import HERE, LAUNCH_KINDS, kind_of, one_after_the_other
+
+RANKS = Ranks(body=BODY)
+COMMAND = Command(words=["true"])
+ELASTIC = Job(body=BODY, job=replace(JOB, engine="fast"))
+SHARED = Pool(sharing=POOL, tasks={job.name: Task(body=BODY) for job in POOL.jobs})
+
+
+@pytest.mark.parametrize(
+    ("work", "carried"),
+    [(RANKS, "mine"), (COMMAND, "command"), (ELASTIC, "elastic-fast"), (SHARED, "elastic-stock")],
+)
+def test_each_kind_says_under_which_launcher_its_baselines_are_stored(work: Work, carried: str) -> None:
+    assert kind_of(work).launcher(work, "mine") == carried
+
+
+def test_only_ranks_go_by_the_row_of_their_launcher() -> None:
+    elsewhere = Hosting(hosts="many", is_spaced=False, sets_threads=True)
+    hosted = {kind: row.hosted_by(elsewhere) for kind, row in LAUNCH_KINDS.items()}
+
+    assert hosted[Ranks] is elsewhere
+    assert all(hosted[kind].hosts == "one" for kind in (Command, Job, Pool))
+    assert (hosted[Command].sets_threads, hosted[Job].sets_threads) == (False, True)
+    assert isinstance(LAUNCHERS["warm"], Hosting)
+
+
+def test_a_kind_that_is_not_compared_says_why_and_only_jobs_have_a_limit_to_their_launches() -> None:
+    assert all(bool(row.why_alone) is (row.pair is None) for row in LAUNCH_KINDS.values())
+    assert {kind for kind, row in LAUNCH_KINDS.items() if row.open_s < math.inf} == {Job, Pool}
+
+
+def test_ranks_of_a_side_without_a_launcher_are_told_what_lacks(tmp_path: Path) -> None:
+    with pytest.raises(LauncherError, match="needs a launcher, and its side has none"):
+        kind_of(RANKS).run(make_plan(tmp_path), Side())
+
+
+@pytest.mark.parametrize(("outcome", "runs"), [("passed", {"first", "second"}), ("failed", None)])
+def test_the_second_of_two_that_take_no_turns_runs_only_where_the_first_has_passed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, outcome: Outcome, runs: set[str] | None
+) -> None:
+    ran: list[str] = []
+
+    def run(plan: LaunchPlan, side: Side) -> LaunchRecord:
+        ran.append(plan.title)
+        return LaunchRecord(index=0, outcome=outcome, wall_s=1.0, reason=plan.title)
+
+    monkeypatch.setitem(LAUNCH_KINDS, Command, dataclasses.replace(LAUNCH_KINDS[Command], run=run))
+    halves = [(make_plan(tmp_path, work=COMMAND, title=title), Side()) for title in ("first", "second")]
+    first, second = one_after_the_other(halves[0], halves[1])
+
+    if runs is None:
+        assert len(ran) == 1
+        assert (first is None) is not (second is None)
+    else:
+        assert set(ran) == runs
+        assert (first and first.reason, second and second.reason) == ("first", "second")
+
+
+def test_a_row_that_says_nothing_is_of_this_host() -> None:
+    assert Hosting() == HERE

@@ -1,0 +1,209 @@
+"""The clock around the body of a timed loop, in a group of one rank: on the CPU, and on a device that is made up."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import pytest
+from support.launching import Launch
+from support.ranks import make_rank
+from support.virtual_cuda import VirtualCuda
+
+from pytest_distbench.errors import RecordingError
+from pytest_distbench.records.metric import Observation
+from pytest_distbench.worker.clock.iterations import batches
+from pytest_distbench.worker.context import RankContext
+
+KERNEL_S = 10e-6
+
+
+@pytest.fixture
+def cuda(monkeypatch: pytest.MonkeyPatch) -> VirtualCuda:
+    return VirtualCuda(monkeypatch)
+
+
+def measure(cuda: VirtualCuda, host_s: float, *, waits: bool = False, **loop: object) -> Observation:
+    """A loop whose iteration takes the host so long, and the device 10 us."""
+    rank = make_rank(device="cuda")
+    for _ in rank.timed("kernel", **{"warmup": 5, "iterations": 60, **loop}):  # type: ignore[arg-type]
+        cuda.compute(host_s)
+        cuda.launch(KERNEL_S)
+        if waits:
+            cuda.device.current.synchronize()
+    [found] = rank.notebook.observations
+    return found
+
+
+def is_in_each_mode(rank: RankContext) -> None:
+    """Runs in ranks with the stand-in, which makes a whole process believe that it has CUDA."""
+    from support import stand_in_cuda as cuda
+
+    for mode in ("per-iteration", "batch", "graph"):
+        for _ in rank.timed(mode, warmup=5, iterations=100, mode=mode):
+            until = time.perf_counter() + 4 * KERNEL_S
+            while time.perf_counter() < until:
+                pass
+            cuda.launch(KERNEL_S)
+
+
+def test_the_made_up_clock_is_its_threads_alone(cuda: VirtualCuda) -> None:
+    """A watchdog that torchft leaves in the tests' process ended, now and then, while another test made time up."""
+    seen: list[float] = []
+
+    def sleep() -> None:
+        began = time.perf_counter()
+        time.sleep(0.01)
+        seen.append(time.perf_counter() - began)
+
+    thread = threading.Thread(target=sleep)
+    thread.start()
+    thread.join()
+    sleep()
+    [real, made_up] = seen
+
+    assert (real >= 0.01, made_up) == (True, pytest.approx(0.01, abs=1e-6))
+    assert cuda.now == pytest.approx(1000.01, abs=1e-6)
+
+
+@pytest.mark.parametrize(("warmup", "iterations"), [(0, 1), (2, 3)])
+def test_warm_up_counts_up_to_nought_and_only_the_rest_is_timed(warmup: int, iterations: int) -> None:
+    rank = make_rank()
+    seen = list(rank.timed("step", warmup=warmup, iterations=iterations))
+    [timed] = [o for o in rank.notebook.observations if o.name == "step"]
+
+    assert seen == list(range(-warmup, iterations))
+    assert len(timed.values) == iterations
+    assert timed.identity == {}
+    assert set(timed.companions) == {"cpu_s", "waits"}
+    assert [len(values) for values in timed.companions.values()] == [iterations] * 2
+
+
+def test_a_batch_is_timed_in_one_breath_on_the_cpu_too() -> None:
+    rank = make_rank()
+    waits = []
+    rank.barrier = lambda: waits.append(1)  # type: ignore[method-assign]
+    seen = []
+    for i in rank.timed("step", warmup=1, iterations=45, identity={"layers": 1}, mode="batch"):
+        seen.append(i)
+        time.sleep(1e-4)
+    [timed] = rank.notebook.observations
+
+    assert seen == list(range(-1, 45))
+    assert len(waits) == 1 + 2
+    assert timed.identity == {"layers": 1, "mode": "batch"}
+    assert len(timed.values) == 2
+    assert all(1e-4 <= value < 1e-2 for value in timed.values)
+    assert [len(values) for values in timed.companions.values()] == [2, 2]
+
+
+@pytest.mark.parametrize(
+    ("iterations", "lengths"), [(1, [1]), (19, [19]), (20, [20]), (39, [39]), (45, [23, 22]), (60, [20, 20, 20])]
+)
+def test_batches_are_about_equal(iterations: int, lengths: list[int]) -> None:
+    assert batches(iterations) == lengths
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"mode": "graph"}, r"timed\('step'\): mode='graph' replays a CUDA graph, and this rank computes on the cpu"),
+        ({"mode": "batches"}, "mode='batches'; wanted one of per-iteration, batch, graph"),
+        ({"mode": "batch", "warmup": 0}, "mode='batch' needs a warm-up"),
+        ({"mode": "batch", "identity": {"mode": "per-iteration"}}, "mode='batch', and 'per-iteration' in identity="),
+        ({"identity": {"mode": "batch"}}, "mode='per-iteration', and 'batch' in identity="),
+    ],
+)
+def test_another_mode_is_refused_and_told(options: dict[str, object], message: str) -> None:
+    with pytest.raises(RecordingError, match=message):
+        make_rank().timed("step", **{"warmup": 1, "iterations": 1, **options})  # type: ignore[arg-type]
+
+
+def test_the_usual_mode_may_be_named_in_the_identity() -> None:
+    rank = make_rank()
+    list(rank.timed("step", warmup=0, iterations=1, identity={"mode": "per-iteration"}))
+
+    assert rank.notebook.observations[0].identity == {"mode": "per-iteration"}
+
+
+@pytest.mark.parametrize("host_s", [40e-6, 80e-6])
+@pytest.mark.parametrize("mode", ["per-iteration", "batch", "graph"])
+def test_a_kernel_of_10_us_reads_10_us_however_long_the_host_needs(cuda: VirtualCuda, mode: str, host_s: float) -> None:
+    kernel = measure(cuda, host_s, mode=mode)
+
+    assert kernel.values == [pytest.approx(KERNEL_S, abs=1e-9)] * (3 if mode == "batch" else 60)
+    assert max(kernel.companions["exposed"]) == 0
+
+
+@pytest.mark.parametrize("warmup", [1, 3, 5])
+@pytest.mark.parametrize("late", [-3, -2, -1])
+@pytest.mark.parametrize("mode", ["per-iteration", "batch"])
+def test_a_host_that_is_interrupted_once_in_the_warm_up_is_in_no_value(
+    cuda: VirtualCuda, mode: str, late: int, warmup: int
+) -> None:
+    """One of 2 ms, in the one warm-up iteration of a large message, had the host counted in the whole series."""
+    rank = make_rank(device="cuda")
+    for i in rank.timed("kernel", warmup=warmup, iterations=60, mode=mode):  # type: ignore[arg-type]
+        cuda.compute(2e-3 if i == late else 60e-6)
+        cuda.launch(50e-6)
+    [found] = rank.notebook.observations
+
+    assert found.values == [pytest.approx(50e-6, abs=1e-9)] * len(found.values)
+    assert max(found.companions["exposed"]) == 0
+
+
+@pytest.mark.parametrize("mode", ["per-iteration", "batch"])
+def test_the_hosts_share_stands_beside_the_devices_time(cuda: VirtualCuda, mode: str) -> None:
+    kernel = measure(cuda, 80e-6, mode=mode)
+
+    assert kernel.companions["host_s"] == [pytest.approx(80e-6, abs=1e-6)] * len(kernel.values)
+    assert set(kernel.companions) == {"cpu_s", "waits", "host_s", "exposed"}
+
+
+def test_a_loop_that_waits_for_the_device_itself_counts_the_host_and_says_so(cuda: VirtualCuda) -> None:
+    kernel = measure(cuda, 80e-6, waits=True)
+
+    assert kernel.values[-1] == pytest.approx(90e-6, abs=2e-6)
+    assert kernel.companions["exposed"] == [1.0] * 60
+
+
+@pytest.mark.parametrize("warmup", [0, 1, 2, 5])
+@pytest.mark.parametrize(("host_s", "waits"), [(50e-3, False), (80e-6, True)])
+def test_a_series_has_the_host_in_all_its_values_or_in_none(
+    cuda: VirtualCuda, host_s: float, waits: bool, warmup: int
+) -> None:
+    kernel = measure(cuda, host_s, waits=waits, warmup=warmup)
+
+    assert kernel.values == [pytest.approx(host_s + KERNEL_S, abs=2e-6)] * 60
+
+
+def test_a_batch_that_takes_the_host_long_has_it_in_all_its_values(cuda: VirtualCuda) -> None:
+    kernel = measure(cuda, 5e-3, mode="batch")
+
+    assert kernel.values == [pytest.approx(5e-3, rel=1e-2)] * 3
+
+
+def test_a_graph_is_captured_once_and_replayed_without_the_loop_body(cuda: VirtualCuda) -> None:
+    seen = []
+    for i in make_rank(device="cuda").timed("kernel", warmup=3, iterations=30, mode="graph"):
+        seen.append((i, cuda.device.captured is not None))
+        cuda.launch(KERNEL_S)
+
+    assert seen == [(-3, False), (-2, False), (-1, False), (0, True)]
+    assert cuda.counts()["replay"] == 30 + 1
+
+
+@pytest.mark.spawn
+@pytest.mark.parametrize("backend", ["gloo", "nccl"])
+def test_each_mode_is_its_own_identity_and_measures_in_a_real_group(on_cuda: Launch, backend: str) -> None:
+    record = on_cuda("is_in_each_mode", backend=backend)
+
+    assert record.reason == ""
+    assert {m.name: m.identity for m in record.measurements if m.name != "peak_memory"} == {
+        "per-iteration": {},
+        "batch": {"mode": "batch"},
+        "graph": {"mode": "graph"},
+    }
+    quickest = {m.name: m.summary.minimum for m in record.measurements if m.summary}
+    assert quickest["per-iteration"] == pytest.approx(KERNEL_S, abs=2e-6)
+    assert quickest["graph"] == pytest.approx(KERNEL_S, abs=2e-6)

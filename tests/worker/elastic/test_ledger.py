@@ -1,0 +1,252 @@
+"""What a training holds at a checkpoint and behind its load, from the body to the metric: one rank, in this process."""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from support.plans import job_plan
+from support.ranks import ENVIRONMENT
+from support.timelines import JOB
+
+from pytest_distbench.jobs.measures.history import History
+from pytest_distbench.jobs.measures.measure import measure
+from pytest_distbench.records.elastic import Change, MembershipPlan
+from pytest_distbench.records.metric import TOLD, Measurement
+from pytest_distbench.records.record import replace
+from pytest_distbench.records.timeline import Fed, Joined, LeftOut, read_timeline
+from pytest_distbench.worker.elastic.rank import ElasticRank
+from pytest_distbench.worker.elastic.training import Training
+
+CHANGED = replace(JOB, checkpoint_every=4, plan=MembershipPlan(changes=[Change(kind="crash", at_step=9)]))
+
+
+class OtherState:
+    """Keeps something else than it is given back, or what it kept first."""
+
+    def __init__(self, fault: str) -> None:
+        self.value = 0
+        self.fault = fault
+
+    def state_dict(self) -> dict[str, int]:
+        return {"value": self.value}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.value = {"sampler begins anew": 0, "sampler of the first checkpoint": 4}.get(self.fault, state["value"])
+
+
+class OwnStreams:
+    """Keeps torch's random state, and gives back that of another rank."""
+
+    per_rank = True
+
+    def __init__(self, fault: str) -> None:
+        self.fault = fault
+
+    def state_dict(self) -> dict[str, torch.Tensor]:
+        return {"torch": torch.get_rng_state()}
+
+    def load_state_dict(self, state: dict[str, torch.Tensor]) -> None:
+        if self.fault == "random state of another rank":
+            torch.manual_seed(1)
+        elif self.fault != "random state not given back":
+            torch.set_rng_state(state["torch"])
+
+
+def plant(fault: str, model: torch.nn.Module, optimizer: torch.optim.Optimizer, training: Training) -> None:
+    """What a body does wrong behind its load."""
+    first = next(iter(model.parameters()))
+    if fault == "weights anew":
+        torch.nn.init.ones_(first)
+    elif fault == "running mean anew":
+        model.get_buffer("1.running_mean").zero_()
+    elif fault == "table built anew":
+        model.get_buffer("table").mul_(2)
+    elif fault == "moments zeroed":
+        optimizer.state[first]["exp_avg"].zero_()
+    elif fault == "a step forgotten":
+        optimizer.state[first]["step"] -= 1
+    elif fault == "place forgotten":
+        training.position = 0
+    elif fault == "reseeded":
+        torch.manual_seed(7)
+
+
+@pytest.fixture
+def trained_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], dict[str, Measurement]]:
+    """Ten steps, a load of step 8, and the rest, with a fault behind that load; returns what is measured."""
+    for name, value in ENVIRONMENT.items():
+        monkeypatch.setenv(name, value)
+    (tmp_path / "checkpoints").mkdir()
+
+    def run(fault: str) -> dict[str, Measurement]:
+        for generation, steps in ((0, 10), (1, 100)):
+            torch.manual_seed(0)
+            random.seed(generation)
+            train(make_rank(tmp_path, generation), fault if generation else "", steps)
+        _, found = measure(CHANGED, History(read_timeline(tmp_path / "timeline.jsonl")))
+        return {m.key: m for m in found}
+
+    return run
+
+
+def make_rank(folder: Path, generation: int) -> ElasticRank:
+    rank = ElasticRank(job_plan(folder, CHANGED, backend="fake"), 0, generation)
+    rank.note(Joined(t=0.0, slot=0, pid=1, generation=generation, rank=0, world_size=1))
+    return rank
+
+
+def make_model() -> torch.nn.Module:
+    """With two buffers that no checkpoint keeps: a table, and calls, which are counted from the load on."""
+    model = torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.BatchNorm1d(3), torch.nn.Dropout(0.5))
+    model.register_buffer("table", torch.ones(3), persistent=False)
+    model.register_buffer("calls", torch.zeros(1), persistent=False)
+    return model
+
+
+def train(rank: ElasticRank, fault: str, steps: int) -> None:
+    model = make_model()
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+    parts: dict[str, Any] = {"model": model, "optimizer": optimizer, "sampler": OtherState(fault)}
+    parts["random"] = OwnStreams(fault) if "random state" in fault else rank.random_streams()
+    training = rank.training(**parts)
+    plant(fault, model, optimizer, training)
+    if fault == "sampler set anew":
+        parts["sampler"].value = 0
+    if fault == "another optimizer":
+        optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+    if fault == "another model":
+        model = make_model()
+        kept = optimizer.state_dict()
+        optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+        optimizer.load_state_dict(kept)
+    x = torch.arange(40.0).reshape(20, 2)
+    for batch in training.batches(samples=20, batch=2, epochs=2):
+        if training.step == steps:
+            return
+        if fault == "another rate":
+            optimizer.param_groups[0]["lr"] = 0.02
+        optimizer.zero_grad()
+        model(x[batch]).square().mean().backward()
+        model.get_buffer("calls").add_(1)
+        optimizer.step()
+        parts["sampler"].value = training.step + 1
+        training.note(loss=1.0)
+        if fault == "one sample for all":
+            training.drew(torch.zeros(2, dtype=torch.int64))
+
+
+def beyond(found: dict[str, Measurement]) -> set[str]:
+    return {name for name, m in found.items() if not all(bound.holds(m.value) for bound in m.bounds)}
+
+
+def test_a_training_that_goes_on_with_what_was_saved_is_within_every_bound(
+    trained_twice: Callable[[str], dict[str, Measurement]], tmp_path: Path
+) -> None:
+    found = trained_twice("")
+    fed = [line for line in read_timeline(tmp_path / "timeline.jsonl") if isinstance(line, Fed)]
+
+    assert beyond(found) == set()
+    assert {name: found[name].value for name in ("random_state_changed_by_load", "samples_skipped")} == {
+        "random_state_changed_by_load": 0,
+        "samples_skipped": 0,
+    }
+    assert [line.rows for line in fed] == 4 * [{"model": 2}]
+
+
+@pytest.mark.parametrize(
+    ("fault", "rows", "told"),
+    [
+        ("weights anew", {"parameters_changed_by_load"}, "the parameters of model are not those that were saved"),
+        (
+            "another model",
+            {"parameters_changed_by_load", "random_state_changed_by_load"},
+            "the parameters of the optimizer that steps are not those",
+        ),
+        ("running mean anew", {"parameters_changed_by_load"}, "the buffers of model are not those"),
+        (
+            "table built anew",
+            {"parameters_changed_by_load"},
+            "the buffer model.table, which is not saved, is not built",
+        ),
+        ("moments zeroed", {"optimizer_moments_changed_by_load"}, "what the optimizer optimizer remembers is not"),
+        (
+            "another optimizer",
+            {"optimizer_moments_changed_by_load", "optimizer_state_lost", "optimizer_step_changed_by_load"},
+            "what the optimizer that steps remembers is not what was saved",
+        ),
+        ("a step forgotten", {"optimizer_step_changed_by_load"}, r"counted as many steps as when .* \(7, 8, 8\)"),
+        ("another rate", {"learning_rate_changed_by_load"}, "step 9 had the learning rate 0.01, and has 0.02 now"),
+        ("sampler begins anew", {"state_changed_by_load"}, "the state of sampler is not what was saved, behind"),
+        (
+            "sampler of the first checkpoint",
+            {"older_checkpoint_loaded", "state_changed_by_load"},
+            "the checkpoint of step 8: it is that of step 4",
+        ),
+        (
+            "sampler set anew",
+            {"state_changed_by_load"},
+            "the state of sampler came back, and at the first batch is as it was before the load, behind the",
+        ),
+        ("place forgotten", {"position_changed_by_load", "samples_repeated"}, "sample 0 of it, and 8, 0, 16"),
+        ("reseeded", {"random_state_changed_by_load"}, "the random stream of torch does not stand where"),
+        (
+            "random state of another rank",
+            {"random_state_changed_by_load", "state_changed_by_load"},
+            "the random stream of torch does not stand where",
+        ),
+        (
+            "random state not given back",
+            {"random_state_changed_by_load", "state_changed_by_load"},
+            "the random stream of torch does not stand where",
+        ),
+        ("one sample for all", {"samples_repeated", "samples_skipped"}, "sample 0 was trained on"),
+    ],
+)
+def test_each_part_that_is_not_what_was_saved_is_beyond_the_bound_of_its_own_row(
+    trained_twice: Callable[[str], dict[str, Measurement]], fault: str, rows: set[str], told: str
+) -> None:
+    found = trained_twice(fault)
+    words = " ".join(str(found[name].facts.get(TOLD, "")) for name in rows)
+
+    assert beyond(found) == rows
+    assert re.search(told, words), words
+
+
+def test_a_body_that_leaves_its_loop_early_has_skipped_what_was_to_come(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in ENVIRONMENT.items():
+        monkeypatch.setenv(name, value)
+    (tmp_path / "checkpoints").mkdir()
+    train(make_rank(tmp_path, 0), "", 6)
+    _, found = measure(CHANGED, History(read_timeline(tmp_path / "timeline.jsonl")))
+    skipped = next(m for m in found if m.name == "samples_skipped")
+
+    assert skipped.value == 8 + 20
+    assert str(skipped.facts[TOLD]).startswith("1 of 2 epochs that training.batches was asked for were never begun; ")
+
+
+def test_what_takes_part_in_the_first_step_and_was_not_handed_over_is_noted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in ENVIRONMENT.items():
+        monkeypatch.setenv(name, value)
+    (tmp_path / "checkpoints").mkdir()
+    rank = make_rank(tmp_path, 0)
+    model = torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.Dropout(0.5))
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+    for batch in rank.training(model=model).batches(samples=4, batch=2, epochs=1):
+        model(torch.ones(len(batch), 2)).square().mean().backward()
+        optimizer.step()
+    [line] = [line for line in read_timeline(tmp_path / "timeline.jsonl") if isinstance(line, LeftOut)]
+
+    assert line.parts == [
+        "the optimizer Adam, which steps: rank.training(optimizer=...)",
+        "random streams (torch): rank.training(random=rank.random_streams())",
+    ]
