@@ -56,6 +56,8 @@ EXEMPT = {
         "lives with real process groups: tests/launch/starters/test_contract.py, tests/end_to_end/test_interruptions.py"
     ),
     "worker/line.py": "a protocol, and no rule of its own",
+    "worker/member.py": "what a rank has beside its loops: tests/worker/test_context.py",
+    "worker/elastic/node.py": "what an elastic rank has beside its training: tests/worker/elastic/test_training.py",
     **dict.fromkeys(
         (
             "worker/__main__.py",

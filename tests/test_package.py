@@ -62,5 +62,5 @@ def test_a_type_checker_sees_the_types_of_the_installed_package(tmp_path: Path) 
 
     assert 'int"' in done.stdout.splitlines()[0]
     assert 'float"' in done.stdout.splitlines()[1]
-    assert 'user.py:7: error: Argument "better" to "record" of "RankContext" has incompatible type' in done.stdout
+    assert 'user.py:7: error: Argument "better" to "record" of "Member" has incompatible type' in done.stdout
     assert "Found 1 error in 1 file" in done.stdout
