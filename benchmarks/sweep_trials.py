@@ -19,8 +19,8 @@ from pathlib import Path
 import pandas as pd
 
 from pytest_distbench.judging.case import by_metric, judge_launches
-from pytest_distbench.judging.draft import Judgement
 from pytest_distbench.judging.entry import make_entry
+from pytest_distbench.judging.judgement import Judgement
 from pytest_distbench.judging.metric import Rule, judge
 from pytest_distbench.judging.stored_rule import typical_noise
 from pytest_distbench.judging.terms import Terms

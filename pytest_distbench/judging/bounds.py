@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from pytest_distbench.errors import ConfigurationError
 from pytest_distbench.judging.case import by_metric
-from pytest_distbench.judging.draft import Judgement
+from pytest_distbench.judging.judgement import Judgement
 from pytest_distbench.records.bound import Bound
 from pytest_distbench.records.bound_text import AskedBound, Side, terms_of
 from pytest_distbench.records.kinds import METRIC_KINDS

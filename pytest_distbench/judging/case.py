@@ -7,10 +7,10 @@ import statistics
 from collections.abc import Mapping, Sequence
 
 from pytest_distbench.judging.cards import disturbance
-from pytest_distbench.judging.draft import Judgement
+from pytest_distbench.judging.comparable import Staleness, staleness, version_changes
 from pytest_distbench.judging.entry import fingerprints_of
-from pytest_distbench.judging.family import Family
 from pytest_distbench.judging.fingerprint_rule import METRIC, judge_fingerprints, needs_more
+from pytest_distbench.judging.judgement import Judgement
 from pytest_distbench.judging.losses import left_out, lost_part, missing_verdict, more_than_stored
 from pytest_distbench.judging.metric import BUSIER_SHARE, Rule, as_info, judge
 from pytest_distbench.judging.neighbours import (
@@ -21,11 +21,9 @@ from pytest_distbench.judging.neighbours import (
     stored_together,
     support,
 )
-from pytest_distbench.judging.software import version_changes
-from pytest_distbench.judging.staleness import Staleness, staleness
 from pytest_distbench.judging.stored_rule import typical_noise
 from pytest_distbench.judging.terms import Terms
-from pytest_distbench.judging.training_rule import LOST_SEED, judge_family, may_be_unseeded
+from pytest_distbench.judging.training_rule import LOST_SEED, Family, judge_family, may_be_unseeded
 from pytest_distbench.records.baseline import BaselineEntry, BaselineMetric
 from pytest_distbench.records.case import Case
 from pytest_distbench.records.fingerprint import Fingerprint

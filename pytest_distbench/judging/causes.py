@@ -13,10 +13,9 @@ from typing import Literal
 
 from pytest_distbench.judging.cards import norm_of
 from pytest_distbench.judging.entry import phases_of
+from pytest_distbench.judging.judgement import severity
 from pytest_distbench.judging.links import Slow, by_link, find_slow, outliers, times_of
 from pytest_distbench.judging.metric import BUSIER_SHARE
-from pytest_distbench.judging.severity import severity
-from pytest_distbench.judging.sizes import which
 from pytest_distbench.records.bound import tightest
 from pytest_distbench.records.card import CardNorm
 from pytest_distbench.records.kinds import METRIC_KINDS
@@ -24,6 +23,7 @@ from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.link_terms import FEWEST_SIZES, LinkTerms, fit_link_terms
 from pytest_distbench.records.run import CaseResult
 from pytest_distbench.records.verdict import Verdict
+from pytest_distbench.units import format_bytes
 
 _LATE_SHARE = 0.1
 """A rank that comes later than the others by this share of the iteration holds them up."""
@@ -388,3 +388,25 @@ def _algorithm(result: CaseResult) -> Iterator[FreeAlgorithm]:
         if METRIC_KINDS[verdict.better].rule == "curve" and verdict.kind in ("regressed", "drifted"):
             yield FreeAlgorithm(metric=verdict.metric)
             return
+
+
+def which(hit: Sequence[int], sizes: Sequence[int]) -> str:
+    """Message sizes that are hit, in words: ``from 64 KiB up``, ``at 3 of 25 sizes, first at 4 KiB``.
+
+    Args:
+        hit: at least one of ``sizes``.
+        sizes: all that were measured.
+    """
+    inside = sorted(sizes)
+    first, last = inside.index(min(hit)), inside.index(max(hit))
+    if len(hit) == len(inside):
+        return f"at all {len(inside)} sizes"
+    if len(hit) == 1:
+        return f"at {format_bytes(hit[0])} only"
+    if last - first + 1 > len(hit):
+        return f"at {len(hit)} of {len(inside)} sizes, first at {format_bytes(inside[first])}"
+    if last == len(inside) - 1:
+        return f"from {format_bytes(inside[first])} up"
+    if first == 0:
+        return f"up to {format_bytes(inside[last])}"
+    return f"from {format_bytes(inside[first])} to {format_bytes(inside[last])}"

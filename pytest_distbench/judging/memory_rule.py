@@ -17,7 +17,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 
-from pytest_distbench.judging.draft import Draft, Judgement
+from pytest_distbench.judging.judgement import Draft, Judgement
 from pytest_distbench.records.baseline import BaselineMetric
 from pytest_distbench.records.metric import Measurement
 from pytest_distbench.units import format_bytes

@@ -14,8 +14,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from pytest_distbench.errors import ConfigurationError
-from pytest_distbench.judging.draft import Draft, Judgement
-from pytest_distbench.judging.identity import difference
+from pytest_distbench.judging.comparable import difference
+from pytest_distbench.judging.judgement import Draft, Judgement
 from pytest_distbench.judging.memory_rule import judge_by_size
 from pytest_distbench.judging.order_rule import compare_by_order, have_ratios, why_nothing_was_timed
 from pytest_distbench.judging.stats import LARGEST_EXPONENT, baseline_error_rate, noise_limit, pooled_stdev

@@ -23,9 +23,9 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pytest_distbench.judging.draft import Draft, Judgement
+from pytest_distbench.judging.comparable import difference
 from pytest_distbench.judging.entry import stored_metric
-from pytest_distbench.judging.identity import difference
+from pytest_distbench.judging.judgement import Draft, Judgement
 from pytest_distbench.judging.metric import Rule, decision, first_difference, unasked
 from pytest_distbench.judging.order_rule import compare_by_order, have_ratios, why_nothing_was_timed
 from pytest_distbench.judging.stats import BLIND_LIMIT, LARGEST_EXPONENT, shared_error_rate, student_t_quantile

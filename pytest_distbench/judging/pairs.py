@@ -14,8 +14,9 @@ from pytest_distbench.judging.case import (
     lost_parts,
     uncertainty,
 )
-from pytest_distbench.judging.draft import Judgement
+from pytest_distbench.judging.comparable import version_changes
 from pytest_distbench.judging.entry import make_entry
+from pytest_distbench.judging.judgement import Judgement
 from pytest_distbench.judging.neighbours import (
     Run,
     error_share,
@@ -24,7 +25,6 @@ from pytest_distbench.judging.neighbours import (
     support,
 )
 from pytest_distbench.judging.pair_rule import PairRule, judge_pairs
-from pytest_distbench.judging.software import version_changes
 from pytest_distbench.judging.terms import Terms
 from pytest_distbench.records.case import Case
 from pytest_distbench.records.kinds import METRIC_KINDS

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
+from pytest_distbench.judging.comparable import version_changes
 from pytest_distbench.judging.order_rule import why_nothing_was_timed
-from pytest_distbench.judging.software import version_changes
 from pytest_distbench.records.baseline import BaselineEntry, BaselineMetric
 from pytest_distbench.records.case import Case
 from pytest_distbench.records.kinds import METRIC_KINDS, VERDICT_KINDS

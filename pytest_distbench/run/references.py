@@ -13,9 +13,9 @@ from typing import Protocol
 
 from pytest_distbench.judging.cards import norm_of
 from pytest_distbench.judging.case import judge_launches
-from pytest_distbench.judging.draft import Judgement
 from pytest_distbench.judging.enough import are_enough
 from pytest_distbench.judging.entry import completed_entry, make_entry, phases_of
+from pytest_distbench.judging.judgement import Judgement
 from pytest_distbench.judging.pairs import judge_paired, not_there
 from pytest_distbench.judging.update_policy import (
     is_wanted,

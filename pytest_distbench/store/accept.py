@@ -6,9 +6,9 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from pytest_distbench.errors import ConfigurationError, DistbenchError
 from pytest_distbench.judging.bounds import judge_bounds
-from pytest_distbench.judging.draft import Judgement
 from pytest_distbench.judging.entry import make_entry
 from pytest_distbench.judging.fingerprint_rule import differences
+from pytest_distbench.judging.judgement import Judgement
 from pytest_distbench.judging.update_policy import (
     FEWEST_LAUNCHES,
     few_launches,

@@ -18,6 +18,7 @@ from pytest_distbench.judging.causes import (
     SlowestRank,
     SlowLinks,
     find_causes,
+    which,
 )
 from pytest_distbench.judging.links import Link, Slow
 from pytest_distbench.records.bound import Bound
@@ -263,3 +264,18 @@ def test_an_imbalance_beyond_its_bound_names_the_link_without_a_baseline() -> No
     assert found(case(*matrix, beyond, launches=[]), SlowLinks) == [
         SlowLinks(slow=Slow((), (Link(1, 2),)), metrics=("latency",), measured=3)
     ]
+
+
+@pytest.mark.parametrize(
+    ("hit", "words"),
+    [
+        ([4, 8, 16, 32], "at all 4 sizes"),
+        ([16, 32], "from 16 B up"),
+        ([4, 8], "up to 8 B"),
+        ([8, 16], "from 8 B to 16 B"),
+        ([8], "at 8 B only"),
+        ([4, 16], "at 2 of 4 sizes, first at 4 B"),
+    ],
+)
+def test_sizes_in_words(hit: list[int], words: str) -> None:
+    assert which(hit, [4, 8, 16, 32]) == words

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from support.metrics import STORED, baseline, metric, rule
 
 from pytest_distbench.errors import ConfigurationError
-from pytest_distbench.judging.draft import Draft, Judgement
 from pytest_distbench.judging.entry import stored_metric
+from pytest_distbench.judging.judgement import Draft, Judgement
 from pytest_distbench.judging.metric import RULES, Rule, judge
 from pytest_distbench.records.baseline import BaselineMetric
 from pytest_distbench.records.kinds import METRIC_KINDS, Better, MetricKind

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import pytest
 from scipy import stats
 
-from pytest_distbench.judging.draft import Draft, Judgement
+from pytest_distbench.judging.judgement import Draft, Judgement
 from pytest_distbench.judging.metric import RULES, Rule
 from pytest_distbench.judging.pair_rule import (
     FIRST_LOOK,

@@ -1,14 +1,16 @@
-"""Draft: what every verdict on one metric says, whatever rule it comes from."""
+"""Judgement: a verdict on one metric, whatever rule it comes from; which is the worst, and which is certain."""
 
 from __future__ import annotations
 
+import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from pytest_distbench.records.kinds import VerdictName
+from pytest_distbench.records.kinds import METRIC_KINDS, VerdictName
 from pytest_distbench.records.metric import Measurement
+from pytest_distbench.records.record import replace
 from pytest_distbench.records.verdict import Verdict
 
 
@@ -76,3 +78,45 @@ class Draft:
 def _median(values: Sequence[float | None]) -> float | None:
     known = [v for v in values if v is not None]
     return statistics.median(known) if known else None
+
+
+def certain_failure(judgements: Sequence[Judgement]) -> str:
+    """The metric that fails the case for certain, and how; empty: none does."""
+    failed = (j.verdict for j in judgements if j.verdict.is_failure and not j.is_open)
+    first = next((v for v in failed if v.kind in ("lost", "changed") or not v.is_noisy), None)
+    return "" if first is None else f"{first.metric} {_WORDS.get(first.kind, first.kind)}"
+
+
+NOT_JUDGED = "not judged: no more launches were made, as the case is red for certain"
+
+
+def close(judgement: Judgement, reason: str) -> Judgement:
+    """An open judgement as it stays: not judged, as the case is red without it. What is exact stays as it was seen.
+
+    Args:
+        judgement: that more launches could have settled.
+        reason: what is red for certain.
+    """
+    if not judgement.verdict.is_noisy:
+        return judgement._replace(is_open=False)
+    told = f"{NOT_JUDGED} ({reason})"
+    return Judgement(replace(judgement.verdict, kind="inconclusive", reason=told), is_open=False)
+
+
+_WORDS = {"beyond": "is beyond a bound", "lost": "is measured no more", "changed": "changed"}
+
+
+def severity(verdict: Verdict) -> float:
+    """How far the metric moved, as a logarithm, whichever way is worse; infinite where a ratio does not say it."""
+    if verdict.ratio is None or verdict.ratio <= 0:
+        return math.inf
+    return abs(math.log(verdict.ratio))
+
+
+def worst(verdicts: Iterable[Verdict]) -> Verdict:
+    """The one to name first: what is beyond a bound, or a training's curve, the earliest to go, else what moved most.
+
+    Raises:
+        ValueError: there is none.
+    """
+    return max(verdicts, key=lambda v: (v.kind == "beyond", METRIC_KINDS[v.better].rule == "curve", severity(v)))
