@@ -24,7 +24,7 @@ from pytest_distbench.launch.warm import WarmLauncher
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.plan import BodyReference
 from pytest_distbench.workloads import sweep
-from pytest_distbench.workloads.message_sizes import power_of_two_sizes
+from pytest_distbench.workloads.protocol import power_of_two_sizes
 
 BURN = """
 import time

@@ -24,8 +24,7 @@ from pytest_distbench.records.choices import DEFAULT_TOLERANCE, MOST_TOLERANCE, 
 from pytest_distbench.records.options import OPTIONS
 from pytest_distbench.records.run import CaseResult
 from pytest_distbench.report.calibration import calibration_lines
-from pytest_distbench.store.calibration import CALIBRATIONS, SCHEMA
-from pytest_distbench.store.run_record import read_run_record
+from pytest_distbench.store.run_record import CALIBRATIONS, read_run_record
 
 LAUNCHES = 20
 """As many as the recommended baseline; their standard deviation is known to about 16 %."""
@@ -128,7 +127,7 @@ def analyse(rounds: Sequence[Sequence[CaseResult]], *, tolerance: float, duratio
     alpha = baseline_error_rate(comparisons)
     environment = next(iter(noisy.values()))[0].environment
     return Calibration(
-        schema=SCHEMA,
+        schema=CALIBRATIONS.schema,
         distbench=__version__,
         platform=environment.platform,
         software=environment.software,

@@ -21,8 +21,7 @@ from pytest_distbench.store.baselines import BaselineFile, BaselineStore
 from pytest_distbench.store.exchange import entries_of, write_json
 from pytest_distbench.store.files import replace_file
 from pytest_distbench.store.names import selection
-from pytest_distbench.store.rows import entry_rows
-from pytest_distbench.store.tables import write_csv, write_parquet
+from pytest_distbench.store.rows import entry_rows, write_csv, write_parquet
 
 _FORMATS: Mapping[str, Callable[[Iterable[BaselineFile], BinaryIO], None]] = {
     "json": write_json,

@@ -12,7 +12,7 @@ from pytest_distbench.report.layout import layout
 from pytest_distbench.report.markdown import escape_markdown, row_line, table_head
 from pytest_distbench.report.nccl_json import write_nccl_json
 from pytest_distbench.report.section import Section
-from pytest_distbench.store.tables import as_text, write_csv, write_parquet
+from pytest_distbench.store.rows import as_text, write_csv, write_parquet
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

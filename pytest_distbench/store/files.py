@@ -115,15 +115,7 @@ class FileKind(Generic[_Content]):
         Raises:
             StoredFileError: unreadable, no regular file, or too large.
         """
-        try:
-            with open_regular(path, next_step=self.next_step) as file:
-                size = os.fstat(file.fileno()).st_size
-                if size > self.max_bytes:
-                    raise StoredFileError(path, f"larger than {self.max_bytes // 2**20} MiB", self.next_step)
-                return file.read(size + 1)
-        except OSError as error:
-            next_step = "Check its permissions" if isinstance(error, PermissionError) else self.next_step
-            raise StoredFileError(path, f"cannot read: {error.strerror or error}", next_step) from error
+        return read_limited(path, self.max_bytes, next_step=self.next_step)
 
     def parse(self, data: bytes, path: Path, *, next_step: str = "") -> _Content:
         """Decode the content of a file, strictly; ``path`` and ``next_step`` are for the error.
@@ -247,6 +239,23 @@ def open_regular(path: Path, *, next_step: str) -> BinaryIO:
         return os.fdopen(descriptor, "rb")
     os.close(descriptor)
     raise StoredFileError(path, f"wanted a regular file, found {_KINDS.get(stat.S_IFMT(mode), 'no file')}", next_step)
+
+
+def read_limited(path: Path, max_bytes: int, *, next_step: str) -> bytes:
+    """The content of a file.
+
+    Raises:
+        StoredFileError: unreadable, no regular file, or too large.
+    """
+    try:
+        with open_regular(path, next_step=next_step) as file:
+            size = os.fstat(file.fileno()).st_size
+            if size > max_bytes:
+                raise StoredFileError(path, f"larger than {max_bytes // 2**20} MiB", next_step)
+            return file.read(size + 1)
+    except OSError as error:
+        what_to_do = "Check its permissions" if isinstance(error, PermissionError) else next_step
+        raise StoredFileError(path, f"cannot read: {error.strerror or error}", what_to_do) from error
 
 
 @contextlib.contextmanager

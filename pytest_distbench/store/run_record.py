@@ -1,10 +1,11 @@
-"""The file ``--distbench-json`` writes: every case, metric, launch and verdict of a run."""
+"""The files ``--distbench-json`` and ``distbench calibrate --json`` write."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
 
+from pytest_distbench.records.calibration import Calibration
 from pytest_distbench.records.kinds import VERDICT_KINDS
 from pytest_distbench.records.run import RunRecord
 from pytest_distbench.store.files import FileKind
@@ -55,6 +56,16 @@ RUN_RECORDS = FileKind(
     next_step="Write one with pytest --distbench-json FILE",
     where="Give --distbench-json a writable place",
     migrations={1: _with_references},
+)
+
+
+CALIBRATIONS = FileKind(
+    name="calibration",
+    record=Calibration,
+    schema=1,
+    max_bytes=64 * 2**20,
+    next_step="Write one with distbench calibrate --json FILE",
+    where="Give --json a writable place",
 )
 
 

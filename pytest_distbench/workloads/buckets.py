@@ -112,7 +112,7 @@ def bucket_sweep(rank: RankContext) -> None:
     import torch
 
     from pytest_distbench.workloads.check import count_wrong_sums
-    from pytest_distbench.workloads.room import expect_room
+    from pytest_distbench.workloads.pool import expect_room
     from pytest_distbench.workloads.support import expect_sums
 
     params = rank.params

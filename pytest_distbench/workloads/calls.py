@@ -11,8 +11,7 @@ import torch.distributed as dist
 
 from pytest_distbench.worker.torch_internals import coalescing
 from pytest_distbench.workloads.collectives import Buffers, Form, Operation
-from pytest_distbench.workloads.collectives.groups import groups_of
-from pytest_distbench.workloads.protocol import Together
+from pytest_distbench.workloads.protocol import Together, groups_of
 
 if TYPE_CHECKING:
     from pytest_distbench.worker.context import RankContext

@@ -10,8 +10,7 @@ import torch
 from pytest_distbench.errors import RecordingError
 from pytest_distbench.workloads.calls import Call
 from pytest_distbench.workloads.collectives import Buffers, Form, Operation, operation
-from pytest_distbench.workloads.collectives.inputs import Inputs
-from pytest_distbench.workloads.collectives.pattern import Pattern
+from pytest_distbench.workloads.collectives.inputs import Inputs, Pattern
 
 if TYPE_CHECKING:
     from pytest_distbench.worker.context import RankContext

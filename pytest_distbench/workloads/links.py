@@ -103,7 +103,7 @@ def link_matrix(rank: RankContext) -> None:
         AssertionError: a message arrived with a wrong element.
         RecordingError: there is no memory for a message.
     """
-    from pytest_distbench.workloads.room import expect_room
+    from pytest_distbench.workloads.pool import expect_room
 
     params = rank.params
     links = pairs(rank.world_size, params["pattern"])

@@ -53,7 +53,7 @@ def overlap(rank: RankContext) -> None:
     import torch.distributed as dist
 
     from pytest_distbench.workloads.check import count_wrong_sums
-    from pytest_distbench.workloads.room import expect_room
+    from pytest_distbench.workloads.pool import expect_room
     from pytest_distbench.workloads.support import expect_sums
 
     params = rank.params

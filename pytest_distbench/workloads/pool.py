@@ -1,4 +1,4 @@
-"""Pool: the memory from which the buffers of a sweep's calls are cut."""
+"""Memory: whether ranks have it for what a workload wants, and the pool from which a sweep's buffers are cut."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import torch
 import torch.distributed as dist
 
 from pytest_distbench.errors import RecordingError
+from pytest_distbench.units import format_bytes
 from pytest_distbench.workloads.collectives import Buffers, Counts, Operation
 
 if TYPE_CHECKING:
@@ -185,3 +186,17 @@ def _registered_memory(device: torch.device, kept: list[object]) -> Iterator[Non
     with torch.cuda.use_mem_pool(pool):
         yield
     backend.register_mem_pool(pool)
+
+
+def expect_room(rank: RankContext, wanted_bytes: int, *, what: str) -> None:
+    """Fail in all ranks if one of them has no memory for it. A collective call.
+
+    Raises:
+        RecordingError: what was wanted, and what there is.
+    """
+    free = free_bytes(rank)
+    if lacking := int(rank.sum_over_ranks(int(wanted_bytes > free))):
+        raise RecordingError(
+            f"{lacking} of {rank.world_size} ranks have no memory for {what}: wanted {format_bytes(wanted_bytes)}, "
+            f"rank {rank.rank} may take {format_bytes(int(free))}; choose a smaller message"
+        )
