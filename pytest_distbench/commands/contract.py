@@ -35,11 +35,7 @@ def choose_entries(parser: argparse.ArgumentParser) -> None:
 
 
 def folder_of(options: argparse.Namespace) -> Path:
-    """The store's folder, which must exist.
-
-    Raises:
-        DistbenchError: it does not.
-    """
+    """The store's folder, which must exist."""
     folder: Path = options.baselines
     if not folder.is_dir():
         raise DistbenchError(f"{folder} is not a folder: run where your baselines are, or give --baselines DIR")
@@ -47,11 +43,7 @@ def folder_of(options: argparse.Namespace) -> Path:
 
 
 def read_chosen(options: argparse.Namespace) -> Iterator[BaselineFile]:
-    """The chosen entries, one at a time, sorted by platform and path.
-
-    Raises:
-        DistbenchError: no such folder or platform, or a file of it is no baseline.
-    """
+    """The chosen entries, one at a time, sorted by platform and path."""
     folder = folder_of(options)
     choice = selection(options.parts)
     platforms = BaselineStore(folder, "").platforms()

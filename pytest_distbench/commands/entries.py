@@ -148,11 +148,7 @@ def _unused_names(path: Path) -> set[EntryName]:
 
 
 def has_test(root: Path, test: str) -> bool:
-    """Whether ``path::Class::function`` still stands in its file; True where only pytest could tell.
-
-    Raises:
-        DistbenchError: there is no such root.
-    """
+    """Whether ``path::Class::function`` still stands in its file; True where only pytest could tell."""
     if not root.is_dir():
         raise DistbenchError(f"--root {root} is not a folder")
     file, *names = test.split("::")

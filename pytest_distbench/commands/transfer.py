@@ -78,11 +78,7 @@ def _export(options: argparse.Namespace) -> Iterator[str]:
 
 
 def _refuse_contradictions(found: Iterable[tuple[str, BaselineFile]]) -> None:
-    """Of two entries of one name that differ nobody knows which is meant.
-
-    Raises:
-        DistbenchError: there are such two.
-    """
+    """Of two entries of one name that differ nobody knows which is meant."""
     seen: dict[EntryName, tuple[str, bytes]] = {}
     for place, file in found:
         digest = hashlib.blake2b(msgspec.json.encode(file.entry, order="sorted")).digest()

@@ -43,12 +43,7 @@ Measured = Mapping[str, Sequence[Measurement]]
 
 
 class _Rate(NamedTuple):
-    """A rate that is made of a time.
-
-    Attributes:
-        seconds: in which it would be 1.
-        unit: of the rate.
-    """
+    """A rate that is made of a time: in so many seconds it would be 1."""
 
     seconds: float
     unit: str
@@ -61,14 +56,8 @@ def judge_bounds(
 ) -> list[Judgement]:
     """What the bounds make of the verdicts that the reference gave.
 
-    Args:
-        judgements: one per metric, or per metric of a training over its seeds.
-        launches: that passed.
-        asked: bounds of the test and of its baseline's file; those that came with the numbers are in the launches. One
-            of a metric that is not there is passed over, see :func:`check_measured`.
-
-    Raises:
-        ConfigurationError: a bound does not fit its metric.
+    Those of the test and of its baseline's file are asked for, those that came with the numbers are in the launches.
+    One of a metric that is not there is passed over, see :func:`check_measured`.
     """
     measured = by_metric(launches)
     bounds = {key: list(found[0].bounds) for key, found in measured.items()}
@@ -93,13 +82,7 @@ def judge_bounds(
 def check_measured(asked: Sequence[AskedBound], launches: Sequence[LaunchRecord], largest_message: int | None) -> None:
     """Refuse bounds of metrics that none of the launches measured: they would never fail.
 
-    Args:
-        asked: the bounds.
-        launches: of one case, or of several.
-        largest_message: sweeps were told to leave out messages of more bytes; bounds of such points pass. None: of all.
-
-    Raises:
-        ConfigurationError: there is one; the message lists the metrics there are.
+    Those of larger messages than sweeps were told to send pass.
     """
     measured = by_metric(launches)
     for one in asked:
@@ -124,12 +107,7 @@ def check_measured(asked: Sequence[AskedBound], launches: Sequence[LaunchRecord]
 
 
 def carry_over(verdict: Verdict, own: Verdict | None) -> Verdict:
-    """A verdict of another comparison of the same launches, with what their own run said of its bounds.
-
-    Args:
-        verdict: of the metric.
-        own: of the same metric, from the run that measured the launches.
-    """
+    """A verdict of another comparison of the same launches, with what their own run said of its bounds."""
     if own is not None and own.kind == "beyond":
         return replace(verdict, kind=own.kind, reason=own.reason, bounds=own.bounds)
     return verdict if own is None or not own.bounds else _keep(replace(verdict, bounds=own.bounds))

@@ -39,12 +39,7 @@ def norm_of(launches: Sequence[LaunchRecord]) -> CardNorm | None:
 
 
 def disturbance(then: CardNorm | None, launches: Sequence[LaunchRecord]) -> str:
-    """Why a slowdown may be the card's, in a clause; empty: nothing speaks for that.
-
-    Args:
-        then: of the baseline; None: nobody looked at the GPUs then.
-        launches: of this run.
-    """
+    """Why a slowdown may be the card's, in a clause; empty: nothing speaks for that."""
     now = norm_of(launches)
     if now is None:
         return ""

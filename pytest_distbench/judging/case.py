@@ -42,15 +42,7 @@ def judge_launches(
     case: Case,
     comparisons: int,
 ) -> list[Judgement]:
-    """Judge what the launches measured, and name what the baseline has and they did not measure.
-
-    Args:
-        terms: tolerances, metrics, and the most launches there may be.
-        launches: that passed, at least one.
-        entry: of the baseline; None where there is none.
-        case: what was measured; an entry of another workload is stale.
-        comparisons: noisy comparisons in the whole run, which share the error rate.
-    """
+    """Judge what the launches measured, and name what the baseline has and they did not measure."""
     stale = staleness(entry, case) if entry is not None else None
     stored = _stored_metrics(entry, case) if entry is not None and not stale else {}
     changed = ", ".join(version_changes(entry.software, launches[0].software)) if entry is not None else ""
@@ -123,14 +115,7 @@ def as_lost(
     found: Mapping[str, Sequence[Measurement]],
     stored: Mapping[str, BaselineMetric],
 ) -> list[Judgement]:
-    """The judgements, but for the metrics of which something is lost; those of a training are told over its seeds.
-
-    Args:
-        judgements: on what was found.
-        lost: by metric key, why.
-        found: what was measured.
-        stored: what it was compared with.
-    """
+    """The judgements, but for the metrics of which something is lost; those of a training are told over its seeds."""
     of_verdict = {verdict: key for key in lost for verdict in (key, _over_seeds(found[key][0]))}
     return [
         Judgement(replace(j.verdict, kind="lost", reason=lost[key], better=stored[key].better), is_open=False)
@@ -162,15 +147,7 @@ def _judge_noise(
     found: Mapping[str, Sequence[Measurement]],
     stored: Mapping[str, BaselineMetric],
 ) -> dict[str, Judgement]:
-    """Judge each metric that is not of a training, and the neighbours of a sweep together.
-
-    Args:
-        rule: without what differs between metrics.
-        tolerances: by metric.
-        launches: of this run.
-        found: every metric's measurement in each launch.
-        stored: the baseline's, by the same keys.
-    """
+    """Judge each metric that is not of a training, and the neighbours of a sweep together."""
     runs = find_runs(found[key][0] for key in stored if key in found)
     noise = typical_noise(stored)
     alone = {
@@ -212,15 +189,7 @@ def _judge_noise(
 def judge_fingerprint(
     terms: Terms, launches: Sequence[LaunchRecord], stored: Mapping[str, Fingerprint], *, changed: str, most: int
 ) -> Judgement | None:
-    """The verdict on all fingerprints; None where there are none, now and before.
-
-    Args:
-        terms: which metrics are judged.
-        launches: of this run.
-        stored: what they are compared with.
-        changed: what differs in the software, as text.
-        most: launches that there may be.
-    """
+    """The verdict on all fingerprints; None where there are none, now and before."""
     current = fingerprints_of(launches)
     if not current and not stored:
         return None
@@ -254,15 +223,7 @@ def judge_trainings(
     same_software: bool,
     entry: BaselineEntry | None = None,
 ) -> list[Verdict]:
-    """One verdict per convergence metric, over its seeds; curves first, as they tell whether the arithmetic changed.
-
-    Args:
-        terms: tolerances.
-        found: every metric's measurement in each launch; those of other kinds are passed over.
-        stored: what they are compared with, by key.
-        same_software: whether that ran the same software.
-        entry: of the baseline, for what is set in it by hand.
-    """
+    """One verdict per convergence metric, over its seeds; curves first, as they tell whether the arithmetic changed."""
     families: dict[tuple[bool, str, str], dict[str, list[Measurement]]] = {}
     for key, measurements in found.items():
         first = measurements[0]
@@ -337,11 +298,6 @@ def crowding(entry: BaselineEntry | None, launches: Sequence[LaunchRecord], *, c
 
     Where they wanted no more than then, it was not they: helpers that the code starts wait, too, and so does a
     container that has a share of the CPUs.
-
-    Args:
-        entry: of the baseline.
-        launches: of this run.
-        cores: of the machine that measured.
     """
     now = [launch.crowding for launch in launches if launch.crowding is not None]
     if entry is None or entry.crowding is None or entry.foreign_wanted is None or not now:

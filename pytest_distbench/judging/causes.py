@@ -59,14 +59,7 @@ class OtherFingerprint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CostlierSizes:
-    """Of a sweep: which sizes are slower, and whether a call or a byte costs more.
-
-    Attributes:
-        name: of the metric.
-        sizes: in words: ``from 64 KiB up``.
-        then: the model of the reference's times.
-        now: of this run's.
-    """
+    """Of a sweep: which sizes are slower, and whether a call or a byte costs more."""
 
     name: str
     sizes: str
@@ -76,13 +69,7 @@ class CostlierSizes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlowLinks:
-    """Of a matrix of links: the ranks and the links that are slow.
-
-    Attributes:
-        slow: who they are.
-        metrics: that say so.
-        measured: how many links there are.
-    """
+    """Of a matrix of links: the ranks and the links that are slow."""
 
     slow: Slow
     metrics: tuple[str, ...]
@@ -160,13 +147,7 @@ class Clocks:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CardTrouble:
-    """What the driver counted and reported of one GPU while ranks ran on it.
-
-    Attributes:
-        label: of the GPU.
-        link_errors: errors of its NVLinks, by kind.
-        xids: numbers of the driver's reports.
-    """
+    """What the driver counted and reported of one GPU while ranks ran on it."""
 
     label: str
     link_errors: dict[str, int]
@@ -391,12 +372,7 @@ def _algorithm(result: CaseResult) -> Iterator[FreeAlgorithm]:
 
 
 def which(hit: Sequence[int], sizes: Sequence[int]) -> str:
-    """Message sizes that are hit, in words: ``from 64 KiB up``, ``at 3 of 25 sizes, first at 4 KiB``.
-
-    Args:
-        hit: at least one of ``sizes``.
-        sizes: all that were measured.
-    """
+    """Message sizes that are hit, in words: ``from 64 KiB up``, ``at 3 of 25 sizes, first at 4 KiB``."""
     inside = sorted(sizes)
     first, last = inside.index(min(hit)), inside.index(max(hit))
     if len(hit) == len(inside):

@@ -65,12 +65,7 @@ _PLACE_OF_A_RUN = re.compile(r"(?:build|run|job|pipeline|workflow)_?(?:number|nu
 
 
 class Staleness(NamedTuple):
-    """Why an entry is not of the workload that was measured.
-
-    Attributes:
-        kind: the verdict on every metric.
-        reason: for people.
-    """
+    """Why an entry is not of the workload that was measured."""
 
     kind: VerdictName
     reason: str

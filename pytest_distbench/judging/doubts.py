@@ -26,10 +26,7 @@ _WORD = re.compile(r"[a-z]+")
 def why_doubtful(name: str, unit: str, better: Better) -> str:
     """Why the direction is asked about, in a clause; empty where nothing speaks against it.
 
-    Args:
-        name: of the metric; its noun counts, the last word before ``_to_`` or ``_per_``.
-        unit: as recorded.
-        better: of a noisy kind; of others there is no direction.
+    Of the name its noun counts, the last word before ``_to_`` or ``_per_``.
     """
     sign = METRIC_KINDS[better].sign
     if not sign:

@@ -91,12 +91,6 @@ def judge_fingerprints(
 
     *changed* where any differs, also under other software: then it says so, because the collectives are what the
     network has to carry either way. *lost* where this run has none. *missing* where the baseline has none.
-
-    Args:
-        stored: of the baseline, by key.
-        current: of this run, by key.
-        launches: that showed them.
-        drift: what differs in the software, as text; empty: nothing that matters.
     """
     told: dict[str, list[str]] = {}
     unknown, without, undecided = "", "", ""

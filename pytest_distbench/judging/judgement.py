@@ -45,16 +45,7 @@ class Draft:
         detectable: float | None = None,
         is_open: bool = False,
     ) -> Judgement:
-        """Decide it.
-
-        Args:
-            kind: the answer.
-            reason: why, in a clause.
-            ratio: current over reference; None: that of the medians.
-            limit: the largest change that is not called a regression, as a fraction.
-            detectable: the smallest slowdown that is found, as a fraction.
-            is_open: whether more launches could still change it.
-        """
+        """Decide it."""
         now, then = _median(self.current), _median(self.reference)
         verdict = Verdict(
             metric=self.metric.key,
@@ -91,12 +82,7 @@ NOT_JUDGED = "not judged: no more launches were made, as the case is red for cer
 
 
 def close(judgement: Judgement, reason: str) -> Judgement:
-    """An open judgement as it stays: not judged, as the case is red without it. What is exact stays as it was seen.
-
-    Args:
-        judgement: that more launches could have settled.
-        reason: what is red for certain.
-    """
+    """An open judgement as it stays: not judged, as the case is red without it. What is exact stays as it was seen."""
     if not judgement.verdict.is_noisy:
         return judgement._replace(is_open=False)
     told = f"{NOT_JUDGED} ({reason})"
@@ -114,9 +100,5 @@ def severity(verdict: Verdict) -> float:
 
 
 def worst(verdicts: Iterable[Verdict]) -> Verdict:
-    """The one to name first: what is beyond a bound, or a training's curve, the earliest to go, else what moved most.
-
-    Raises:
-        ValueError: there is none.
-    """
+    """The one to name first: what is beyond a bound, or a training's curve, the earliest, else what moved most."""
     return max(verdicts, key=lambda v: (v.kind == "beyond", METRIC_KINDS[v.better].rule == "curve", severity(v)))

@@ -32,10 +32,6 @@ def lost_part(stored: BaselineMetric, current: Sequence[Measurement]) -> str:
     """What is measured no more of a metric that is there: ``recorded by 1 rank, by 2 before``; empty: nothing.
 
     What a baseline from before these were noted does not hold is not known to be lost.
-
-    Args:
-        stored: of the baseline.
-        current: the same metric in each launch of this run, at least one.
     """
     first = current[0]
     if first.name == PEAK_MEMORY:
@@ -84,15 +80,7 @@ def reduction(metric: BaselineMetric | Measurement) -> Reduce:
 def missing_verdict(
     key: str, stored: BaselineMetric, *, found: Found, launches: Sequence[LaunchRecord], left_out: str = ""
 ) -> Verdict:
-    """The verdict on a metric of the baseline that this run did not measure.
-
-    Args:
-        key: of the metric.
-        stored: of the baseline.
-        found: what was measured.
-        launches: of this run.
-        left_out: why the run did not measure it, by :func:`left_out`; empty: nobody left it out.
-    """
+    """The verdict on a metric of the baseline that this run did not measure."""
     why = left_out or _why_it_could_not(key, stored, found, launches)
     kind: VerdictName = "incomparable" if why else "lost"
     values = [v for v in stored.launches if v is not None]
@@ -108,13 +96,7 @@ def missing_verdict(
 
 
 def left_out(keys: Sequence[str], found: Found, terms: Terms) -> dict[str, str]:
-    """Which of these keys the run was told to leave out, or had no memory for, and why.
-
-    Args:
-        keys: of metrics or fingerprints of the baseline.
-        found: what was measured.
-        terms: of the case.
-    """
+    """Which of these keys the run was told to leave out, or had no memory for, and why."""
     reasons: dict[str, str] = {}
     largest = [m.value for found_ones in found.values() for m in found_ones if m.name == "largest_message" and m.value]
     for key in keys:

@@ -99,13 +99,7 @@ class Rule:
 
 
 def judge(current: Sequence[Measurement], baseline: BaselineMetric | None, rule: Rule) -> Judgement:
-    """Judge one metric.
-
-    Args:
-        current: the metric's measurement in each launch of this run, at least one.
-        baseline: its stored values, or None.
-        rule: tolerance, error rate and circumstances.
-    """
+    """Judge one metric."""
     first = current[0]
     values = [m.value for m in current]
     known = [v for v in values if v is not None]
@@ -214,11 +208,7 @@ RULES: dict[str, DecisionRule] = {"noisy": judge_noisy, "exact": judge_exact, "m
 
 
 def decision(better: Better) -> DecisionRule:
-    """The rule for a kind of metrics.
-
-    Raises:
-        ConfigurationError: its row names a rule that there is not.
-    """
+    """The rule for a kind of metrics."""
     name = METRIC_KINDS[better].rule
     if name not in RULES:
         raise ConfigurationError(

@@ -105,14 +105,7 @@ def support(
     tolerances: Mapping[str, float],
     can_ask: bool,
 ) -> dict[str, Judgement]:
-    """The judgements on sizes, with what those on runs add; the shortest run that tells counts.
-
-    Args:
-        alone: by metric.
-        of_runs: of the runs, the shortest first.
-        tolerances: by metric, as fractions.
-        can_ask: whether there may be another launch.
-    """
+    """The judgements on sizes, with what those on runs add; the shortest run that tells counts."""
     found = dict(alone)
     for run, judgement in of_runs.items():
         verdicts = [alone[key].verdict for key in run.keys]

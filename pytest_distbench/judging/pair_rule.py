@@ -93,12 +93,7 @@ def looks(first: int, most: int) -> tuple[int, ...]:
 
 
 def judge_pairs(pairs: Sequence[tuple[Measurement | None, Measurement | None]], rule: PairRule) -> Judgement:
-    """Judge one metric at a look.
-
-    Args:
-        pairs: per pair of launches what the reference and this tree measured; None where one did not record it.
-        rule: tolerance, error rate and looks.
-    """
+    """Judge one metric at a look, from what the reference and this tree measured; None where one did not record it."""
     reference = [a for a, _ in pairs if a is not None]
     current = [b for _, b in pairs if b is not None]
     old, new = [m.value for m in reference], [m.value for m in current]
@@ -192,15 +187,7 @@ def _as_stored(rule: PairRule, tolerance: float) -> Rule:
 def _judge_exact(
     draft: Draft, old: list[float | None], new: list[float | None], rule: PairRule, *, where: str
 ) -> Judgement:
-    """Judge it.
-
-    Args:
-        draft: of the verdict.
-        old: values of the reference.
-        new: values of this tree.
-        rule: circumstances.
-        where: a series leaves that of the reference; empty: nowhere.
-    """
+    """Judge it."""
     if set(old) == set(new) and not where:
         return draft.settle("unchanged", limit=0.0)
     then, now = (format_values(values, draft.metric.unit) for values in (old, new))

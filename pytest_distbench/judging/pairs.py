@@ -44,20 +44,7 @@ def judge_paired(
     looks: tuple[int, ...],
     cases: int,
 ) -> list[Judgement]:
-    """Judge every metric that either side recorded: times by pairs, trainings and fingerprints as against a baseline.
-
-    Args:
-        terms: which metrics are judged.
-        case: what was measured.
-        references: launches of the reference that passed, at least one.
-        launches: of this tree, as many.
-        tolerance: smallest slowdown that counts, as a fraction.
-        looks: numbers of pairs after which is judged.
-        cases: in the whole run: the error rate is shared over them, and over the noisy metrics of each.
-
-    Returns:
-        One judgement per metric; an open one could still be decided by more pairs.
-    """
+    """Judge every metric that either side recorded: times by pairs, trainings, fingerprints as against a baseline."""
     changed = ", ".join(version_changes(references[0].software, launches[0].software))
     found = _by_metric(terms, references, launches)
     pairs = {key: sides for key, sides in found.items() if not METRIC_KINDS[_first(sides).better].is_of_training}

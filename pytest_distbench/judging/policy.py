@@ -28,13 +28,7 @@ class Policy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Conclusion:
-    """What a case makes of its test.
-
-    Attributes:
-        outcome: of the test, as far as this case goes.
-        reason: what decided; empty where it simply passed.
-        verdicts: those that decided.
-    """
+    """What a case makes of its test."""
 
     outcome: CaseOutcome
     reason: Reason = ""
@@ -47,12 +41,7 @@ def conclude(result: CaseResult, policy: Policy, *, stood_down: CaseOutcome = "s
     The first of these that holds: a rank failed; all ranks skipped; the case was only measured; an update took the
     numbers; nothing was measured that can be judged; a metric is beyond a bound, unless that is expected; an update
     refused the numbers; another verdict fails, unless that is expected; the policy does not accept a verdict; there is
-    no baseline, and the policy does not accept that.
-
-    Args:
-        result: with its launches and verdicts.
-        policy: of the run.
-        stood_down: what ranks that all skipped asked for: ``skipped`` or ``xfailed``.
+    no baseline, and the policy does not accept that. Ranks that all skipped say how the test stands down.
     """
     last = result.launches[-1]
     if last.outcome != "passed":

@@ -20,12 +20,7 @@ _MOST_EVENTS = 100
 
 
 class CardErrors:
-    """The errors of one GPU since :meth:`begin`. What driver, GPU or slice do not tell is none.
-
-    Args:
-        driver: that is asked, and stays connected.
-        handle: of the GPU.
-    """
+    """The errors of one GPU since :meth:`begin`. What driver, GPU or slice do not tell is none."""
 
     def __init__(self, driver: Driver, handle: Any) -> None:
         self._driver = driver

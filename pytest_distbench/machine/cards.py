@@ -75,10 +75,6 @@ class CardWatch:
 
     It keeps the driver connected from one launch to the next: where persistence mode is off, a GPU that nobody has
     open takes seconds to answer.
-
-    Args:
-        gpus: to be looked at.
-        is_foreign: whether a process is somebody else's; None: it cannot say.
     """
 
     def __init__(self, gpus: Sequence[Gpu], is_foreign: Callable[[int], bool | None] | None = None) -> None:

@@ -26,18 +26,7 @@ def await_memory(
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> dict[str, int]:
-    """Wait until GPUs have about as much memory as before.
-
-    Args:
-        read: GPU -> bytes in use now.
-        before: GPU -> bytes in use before the launch.
-        patience_s: seconds to wait at most.
-        clock: seconds.
-        sleep: waits so many seconds.
-
-    Returns:
-        GPU -> bytes that have not come back; empty: all have.
-    """
+    """Wait until GPUs have about as much memory as before; GPU -> bytes that have not come back."""
     deadline = clock() + patience_s
     while True:
         now = read()
@@ -48,14 +37,7 @@ def await_memory(
 
 
 def held_remark(gpu: str, held_bytes: int, users: list[str], *, patience_s: float = PATIENCE_S) -> str:
-    """What is said of a GPU whose memory has not come back.
-
-    Args:
-        gpu: its label.
-        held_bytes: more than before the launch.
-        users: the processes that are on it, by name.
-        patience_s: seconds for which it was awaited.
-    """
+    """What is said of a GPU whose memory has not come back."""
     whose = f"on it: {', '.join(users)}" if users else "no process is on it"
     return (
         f"{gpu} holds {format_bytes(held_bytes)} more than before the launch, {format_seconds(patience_s)} after its "

@@ -53,11 +53,7 @@ class Gpus:
 
 
 def read_gpus(variables: Mapping[str, str]) -> Gpus:
-    """Ask the driver. Where it, or one of its GPUs, does not answer, the result says so; nothing is raised.
-
-    Args:
-        variables: the environment: what :mod:`~pytest_distbench.machine.visible` reads.
-    """
+    """Ask the driver. Where it, or one of its GPUs, does not answer, the result says so; nothing is raised."""
     try:
         with connect() as driver:
             try:
@@ -69,12 +65,7 @@ def read_gpus(variables: Mapping[str, str]) -> Gpus:
 
 
 def misplaced(leased: Sequence[Gpu], used: Sequence[str]) -> str:
-    """A sentence about the first rank that did not compute on the GPU that is leased for it; empty: there is none.
-
-    Args:
-        leased: by rank.
-        used: UUIDs as torch spells them, by rank; empty: unknown.
-    """
+    """A sentence about the first rank that did not compute on the GPU that is leased for it; empty: there is none."""
     for rank, (gpu, uuid) in enumerate(zip(leased, used, strict=False)):
         ours, theirs = (text.lower().removeprefix("gpu-") for text in (gpu.uuid, uuid))
         if uuid and not gpu.slice_of and ours != theirs:
@@ -129,11 +120,7 @@ def _variables(
 
 
 def _card(driver: Driver, index: int) -> Card:
-    """One GPU.
-
-    Raises:
-        NVMLError: it cannot be named.
-    """
+    """One GPU."""
     handle = driver.demand("GetHandleByIndex", index)
     gpu = _describe(driver, handle, index, pci=pci_address(driver.ask("GetPciInfo", handle)))
     mode = driver.ask("GetMigMode", handle)

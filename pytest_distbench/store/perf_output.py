@@ -49,11 +49,7 @@ _CPU_TIME_ONLY = "holds the CPU's time of each call (-C 1), not how long it last
 
 
 def read_perf_output(path: Path) -> list[PerfOutput]:
-    """The runs in a file, at least one.
-
-    Raises:
-        StoredFileError: unreadable, of no format that is known, or damaged; the message has the line.
-    """
+    """The runs in a file, at least one."""
     text = read_limited(path, MAX_FILE_BYTES, next_step=KNOWN).decode(errors="replace")
     if text.lstrip().startswith(("{", "[\n{", "[{")):
         return [read_perf_json(text, path)]
@@ -68,11 +64,7 @@ def looks_like_text(text: str) -> bool:
 
 
 def read_perf_text(text: str, path: Path) -> list[PerfOutput]:
-    """The runs in a file, one after the other.
-
-    Raises:
-        StoredFileError: a line of a table is damaged, or a result was wrong; the message has its number.
-    """
+    """The runs in a file, one after the other."""
     runs: list[_Run] = []
     for number, line in enumerate(map(_bare, text.splitlines()), 1):
         place = Path(f"{path}:{number}")
@@ -99,13 +91,7 @@ def _columns(line: str) -> list[str]:
 
 @dataclass
 class _Run:
-    """One run as it is read.
-
-    Attributes:
-        program: that was run.
-        columns: of its table; none before its header.
-        sides: in the order of the columns: ``out-of-place``, ``in-place``.
-    """
+    """One run as it is read."""
 
     program: str
     has_begun: bool = False
@@ -193,11 +179,7 @@ def _refuse_wrong(number: float, place: Path) -> None:
 
 
 def read_perf_json(text: str, path: Path) -> PerfOutput:
-    """The run in a file.
-
-    Raises:
-        StoredFileError: no JSON of these tools, a value is damaged, or a result was wrong; the message says where.
-    """
+    """The run in a file."""
     try:
         document = json.loads(text)
     except json.JSONDecodeError as error:

@@ -102,13 +102,7 @@ def as_text(out: BinaryIO) -> Iterator[TextIO]:
 
 
 def write_csv(table: Table, out: BinaryIO, *, show: Callable[[str], str]) -> None:
-    """A header and the rows; None is an empty cell.
-
-    Args:
-        table: to write.
-        out: where to.
-        show: makes a text that may be anybody's safe; numbers stay what they are.
-    """
+    """A header and the rows; None is an empty cell."""
 
     def shown(cells: Iterable[object]) -> list[object]:
         return [show(cell) if isinstance(cell, str) else cell for cell in cells]
@@ -120,11 +114,7 @@ def write_csv(table: Table, out: BinaryIO, *, show: Callable[[str], str]) -> Non
 
 
 def write_parquet(table: Table, out: BinaryIO) -> None:
-    """The same, with types, batch by batch.
-
-    Raises:
-        DistbenchError: pyarrow is not installed.
-    """
+    """The same, with types, batch by batch."""
     try:
         import pyarrow
         import pyarrow.parquet

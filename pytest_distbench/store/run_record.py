@@ -70,18 +70,10 @@ CALIBRATIONS = FileKind(
 
 
 def write_run_record(path: Path, record: RunRecord) -> None:
-    """Write the record atomically.
-
-    Raises:
-        StoredFileError: the file cannot be written; an older one is as it was.
-    """
+    """Write the record atomically."""
     RUN_RECORDS.write(path, record)
 
 
 def read_run_record(path: Path) -> RunRecord:
-    """Read a record back, strictly.
-
-    Raises:
-        StoredFileError: unreadable, not a run record, or of a later schema.
-    """
+    """Read a record back, strictly."""
     return RUN_RECORDS.read(path)

@@ -67,16 +67,7 @@ and back, as DDP does. A function takes the tensors, and memory for all of them.
 
 
 def tensor_lengths(elements: int, tensors: int, *, aligned: int = 1) -> list[int]:
-    """Elements of each tensor, as equal as they can be.
-
-    Args:
-        elements: in all.
-        tensors: how many.
-        aligned: each begins at a multiple of it, if every one still has some.
-
-    Raises:
-        ConfigurationError: more tensors than elements.
-    """
+    """Elements of each tensor, as equal as they can be; they begin at multiples of ``aligned`` if each has some."""
     if tensors > elements:
         raise ConfigurationError(f"{tensors} tensors of {elements} elements: there can be {elements} at most")
     if tensors * aligned > elements:
@@ -88,11 +79,7 @@ def tensor_lengths(elements: int, tensors: int, *, aligned: int = 1) -> list[int
 
 
 def elements_of(message_bytes: int, dtype: str) -> int:
-    """Elements of a message.
-
-    Raises:
-        ConfigurationError: unknown dtype, or no whole number of elements.
-    """
+    """Elements of a message."""
     item = item_bytes(dtype)
     if not message_bytes or message_bytes % item:
         raise ConfigurationError(f"{message_bytes} B are no whole number of {dtype} elements, which take {item} B each")
@@ -103,11 +90,6 @@ def bucket_sweep(rank: RankContext) -> None:
     """Record ``latency`` for each number of tensors and each way to send them; every result is checked.
 
     Of ``rank.params``: message_bytes, dtype, tensors, calls (keys of :data:`CALLS`), iterations, warmup.
-
-    Raises:
-        AssertionError: an element of a result is wrong.
-        RecordingError: there is no memory for the message.
-        SkipTest: the backend does not sum such elements; the message is the reason.
     """
     import torch
 

@@ -82,11 +82,7 @@ HOOKS = {
 
 
 def hook_named(name: object) -> Hook:
-    """Look a hook up.
-
-    Raises:
-        ConfigurationError: no such hook; the message lists those there are.
-    """
+    """Look a hook up."""
     if not isinstance(name, str) or name not in HOOKS:
         raise ConfigurationError(f"unknown hook {show(name)}: known are {', '.join(HOOKS)}")
     return HOOKS[name]
@@ -110,9 +106,6 @@ def compressed_training(rank: RankContext) -> None:
     ones left out.
 
     Of ``rank.params``: hook, width, layers, batch, approximation_rank, iterations, warmup.
-
-    Raises:
-        SkipTest: torch or the backend does not support the hook here; the message is the reason.
     """
     import torch
     import torch.distributed as dist

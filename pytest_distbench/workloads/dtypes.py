@@ -43,20 +43,12 @@ DTYPES: dict[str, Dtype] = {
 
 
 def dtype_of(name: str) -> Dtype:
-    """Look a type up by torch's name for it.
-
-    Raises:
-        ConfigurationError: unknown; the message lists those there are.
-    """
+    """Look a type up by torch's name for it."""
     if name not in DTYPES:
         raise ConfigurationError(f"unknown dtype {name!r}: known are {', '.join(sorted(DTYPES))}")
     return DTYPES[name]
 
 
 def item_bytes(name: str) -> int:
-    """Bytes of one element of a type.
-
-    Raises:
-        ConfigurationError: unknown.
-    """
+    """Bytes of one element of a type."""
     return dtype_of(name).item_bytes

@@ -30,10 +30,6 @@ def record_link(rank: RankContext, name: str = "latency") -> None:
 
     ``startup_latency``, ``asymptotic_bandwidth``, and for information ``half_performance_size``: the message that gets
     half of the bandwidth. Of too few sizes none of them, which is told.
-
-    Args:
-        rank: that timed a loop of this name at every size.
-        name: of the loops.
     """
     sweeps: dict[str, dict[int, Observation]] = {}
     for observation in rank.notebook.observations:

@@ -80,11 +80,7 @@ PATTERNS = {
 
 
 def pairs(world_size: int, pattern: str) -> list[Link]:
-    """The links of so many ranks, in the order they are measured in.
-
-    Raises:
-        ConfigurationError: unknown pattern; the message lists those there are.
-    """
+    """The links of so many ranks, in the order they are measured in."""
     if not isinstance(pattern, str) or pattern not in PATTERNS:
         raise ConfigurationError(f"unknown pattern {show(pattern)}: known are {', '.join(PATTERNS)}")
     return [Link(source, target) for source, target in PATTERNS[pattern].choose(range(world_size), 2)]
@@ -98,10 +94,6 @@ def link_matrix(rank: RankContext) -> None:
     ``imbalance`` says how many times as long as a typical link the slowest takes (``judging/links.py``).
 
     Of ``rank.params``: latency_bytes, bandwidth_bytes, pattern, iterations, warmup, max_imbalance (a bound, or None).
-
-    Raises:
-        AssertionError: a message arrived with a wrong element.
-        RecordingError: there is no memory for a message.
     """
     from pytest_distbench.workloads.pool import expect_room
 

@@ -44,16 +44,7 @@ def sizes_that_fit(
     in_place: bool = True,
     world_size: int | None = None,
 ) -> list[int]:
-    """The message sizes whose buffers every rank has memory for, in their order. A collective call.
-
-    Args:
-        rank: where they are wanted.
-        measured: the operation whose buffers they are.
-        sizes: bytes.
-        item_bytes: of one element.
-        in_place: whether the buffers share memory.
-        world_size: ranks of the group; None: all.
-    """
+    """The message sizes whose buffers every rank has memory for, in their order. A collective call."""
     free = free_bytes(rank)
     fitting = []
     for size in sizes:
@@ -86,10 +77,6 @@ class Pool:
         in_place: the smaller buffer is a part of the larger one, the caller's; or they are the same.
         parts: so many messages have room at the same time.
         is_registered: the memory is NCCL's own, registered with the group.
-
-    Raises:
-        RecordingError: memory is to be registered where that cannot be done.
-        SkipTest: the device cannot; the message is the reason.
     """
 
     def __init__(
@@ -161,10 +148,6 @@ def _registered_memory(device: torch.device, kept: list[object]) -> Iterator[Non
     """What is allocated inside comes from NCCL's allocator, and is registered with the default group at the end.
 
     As torch's documentation of memory pools does it. ``kept`` is given the pool, which has to outlive its memory.
-
-    Raises:
-        RecordingError: here is no NCCL, or a torch that registers no pools.
-        SkipTest: torch has no such allocator for this device.
     """
     group = dist.group.WORLD
     backend = group._get_backend(device) if group is not None else None
@@ -189,11 +172,7 @@ def _registered_memory(device: torch.device, kept: list[object]) -> Iterator[Non
 
 
 def expect_room(rank: RankContext, wanted_bytes: int, *, what: str) -> None:
-    """Fail in all ranks if one of them has no memory for it. A collective call.
-
-    Raises:
-        RecordingError: what was wanted, and what there is.
-    """
+    """Fail in all ranks if one of them has no memory for it. A collective call."""
     free = free_bytes(rank)
     if lacking := int(rank.sum_over_ranks(int(wanted_bytes > free))):
         raise RecordingError(

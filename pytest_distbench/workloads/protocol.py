@@ -43,9 +43,6 @@ def groups_of(name: str | int, world_size: int) -> list[tuple[int, ...]]:
     Args:
         name: ``all``, ``half`` (the first ranks, the others idle), ``halves`` (both at once), or a number of ranks.
         world_size: ranks at hand.
-
-    Raises:
-        ConfigurationError: no such group, or it has fewer than two ranks.
     """
     if isinstance(name, int) and not isinstance(name, bool):
         found = [range(min(name, world_size))]
@@ -122,11 +119,7 @@ PRESETS: dict[str, Preset] = {
 
 
 def preset(name: str) -> Preset:
-    """Look a preset up.
-
-    Raises:
-        ConfigurationError: unknown; the message lists those there are.
-    """
+    """Look a preset up."""
     if name not in PRESETS:
         raise ConfigurationError(
             f"unknown preset of sizes {name!r}: known are {', '.join(PRESETS)}, or give a list of bytes"

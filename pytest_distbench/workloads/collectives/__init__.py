@@ -28,11 +28,7 @@ OPERATIONS = {
 
 
 def operation(name: str) -> Operation:
-    """Look an operation up by its torch name.
-
-    Raises:
-        ConfigurationError: no such operation; the message lists those there are.
-    """
+    """Look an operation up by its torch name."""
     if name not in OPERATIONS:
         raise ConfigurationError(
             f"unknown collective {name!r}: known are {', '.join(sorted(OPERATIONS))}; "

@@ -21,11 +21,7 @@ class _Piece:
 
 
 class Pattern:
-    """A row of numbers, made of pieces that repeat. It takes no memory: parts are made with :meth:`make`.
-
-    Args:
-        pieces: one after another.
-    """
+    """A row of numbers, made of pieces that repeat. It takes no memory: parts are made with :meth:`make`."""
 
     def __init__(self, pieces: Iterable[_Piece]) -> None:
         self._pieces = [piece for piece in pieces if piece.count]
@@ -44,11 +40,7 @@ class Pattern:
         return sum(piece.count for piece in self._pieces)
 
     def __getitem__(self, part: slice) -> Pattern:
-        """A part, as of a tensor; without a step.
-
-        Raises:
-            ValueError: the slice has a step.
-        """
+        """A part, as of a tensor; without a step."""
         begin, end, step = part.indices(len(self))
         if step != 1:
             raise ValueError(f"a pattern is cut without a step, found {step}")
@@ -83,15 +75,7 @@ _BETWEEN_PARTS = 3
 class Inputs:
     """Element i of rank r is number i + 7 r of a row of few that repeats, so chosen that every result is exact.
 
-    Args:
-        count: elements every rank sends.
-        rank: this rank in its group.
-        world_size: ranks of the group.
-        device: where they are made.
-        dtype: torch's name of the element type.
-        redop: name of the reduce operation.
-        root: of the call, in the group.
-        part: of a message in several tensors each has numbers of its own.
+    Of a message in several tensors each ``part`` has numbers of its own.
     """
 
     def __init__(

@@ -129,17 +129,7 @@ class Operation:
     options: Mapping[str, Scalar] = field(default_factory=dict)
 
     def message_sizes(self, sizes: Sequence[int], *, item_bytes: int, world_size: int, parts: int = 1) -> list[int]:
-        """The bytes of ``sizes`` as this operation can send them: rounded down, each once, none empty.
-
-        Args:
-            sizes: bytes of whole messages.
-            item_bytes: of one element.
-            world_size: ranks of the group.
-            parts: equal tensors that each message is cut into.
-
-        Raises:
-            ConfigurationError: none is left.
-        """
+        """The bytes of ``sizes`` as this operation can send them: rounded down, each once, none empty."""
         step = max(item_bytes, self.alignment) * self.granularity(world_size) * parts
         if not step:
             return [0]

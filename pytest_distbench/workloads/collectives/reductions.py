@@ -91,11 +91,7 @@ REDUCTIONS: dict[str, Reduction] = {
 
 
 def reduction(name: str) -> Reduction:
-    """Look a reduce operation up.
-
-    Raises:
-        ConfigurationError: unknown; the message lists those there are.
-    """
+    """Look a reduce operation up."""
     if name not in REDUCTIONS:
         raise ConfigurationError(f"unknown reduce operation {name!r}: known are {', '.join(REDUCTIONS)}")
     return REDUCTIONS[name]
