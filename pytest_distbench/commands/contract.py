@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from pytest_distbench.errors import DistbenchError
@@ -48,12 +48,7 @@ def read_chosen(options: argparse.Namespace) -> Iterator[BaselineFile]:
     choice = selection(options.parts)
     platforms = BaselineStore(folder, "").platforms()
     if options.platform and options.platform not in platforms:
-        raise DistbenchError(
-            f"no baselines of the hardware class {options.platform!r} in {folder}; there are {_list_names(platforms)}"
-        )
+        known = ", ".join(platforms) or "none"
+        raise DistbenchError(f"no baselines of the hardware class {options.platform!r} in {folder}; there are {known}")
     for platform in [options.platform] if options.platform else platforms:
         yield from (file for file in BaselineStore(folder, platform).read_all() if choice(file.name))
-
-
-def _list_names(names: Iterable[str]) -> str:
-    return ", ".join(names) or "none"

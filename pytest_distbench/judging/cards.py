@@ -7,10 +7,11 @@ counts is what was worse than at the baseline; and one launch of several does no
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from pytest_distbench.records.card import CardNorm, CardWitness
 from pytest_distbench.records.launch import LaunchRecord
+from pytest_distbench.records.quantiles import median
 
 ORDINARY = {"power cap": 0.25}
 """What holds clocks down in ordinary work too: it counts from so much more of the time on than at the baseline, and
@@ -29,11 +30,16 @@ def norm_of(launches: Sequence[LaunchRecord]) -> CardNorm | None:
         return None
     names = sorted({name for cards in watched for card in cards for name in card.held})
     held = {name: statistics.median(_share(cards, name) for cards in watched) for name in names}
+
+    def slowest(of: Callable[[CardWitness], float | None]) -> float | None:
+        """Of the GPUs of a launch the least, of the launches the median."""
+        return _typical(min((v for v in map(of, cards) if v is not None), default=None) for cards in watched)
+
     return CardNorm(
-        sm_mhz=_typical(min(_known(card.sm_mhz for card in cards), default=None) for cards in watched),
-        memory_mhz=_typical(min(_known(card.memory_mhz for card in cards), default=None) for cards in watched),
-        power_limit_w=_typical(min(_known(card.power_limit_w for card in cards), default=None) for cards in watched),
-        sm_limit_mhz=_typical(min(_known(card.sm_limit_mhz for card in cards), default=None) for cards in watched),
+        sm_mhz=slowest(lambda card: card.sm_mhz),
+        memory_mhz=slowest(lambda card: card.memory_mhz),
+        power_limit_w=slowest(lambda card: card.power_limit_w),
+        sm_limit_mhz=slowest(lambda card: card.sm_limit_mhz),
         held={name: round(share, 2) for name, share in held.items() if share >= 0.01},
     )
 
@@ -89,11 +95,7 @@ def _is_slower(now: float | None, then: float | None) -> bool:
     return now is None or then is None or now < SLOWER_CLOCK * then
 
 
-def _known(values: Iterable[float | None]) -> list[float]:
-    return [value for value in values if value is not None]
-
-
 def _typical(values: Iterable[float | None]) -> float | None:
     """The median, four digits."""
-    known = _known(values)
-    return float(f"{statistics.median(known):.4g}") if known else None
+    middle = median(values)
+    return None if middle is None else float(f"{middle:.4g}")

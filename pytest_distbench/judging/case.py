@@ -29,7 +29,7 @@ from pytest_distbench.records.case import Case
 from pytest_distbench.records.fingerprint import Fingerprint
 from pytest_distbench.records.kinds import METRIC_KINDS
 from pytest_distbench.records.launch import LaunchRecord
-from pytest_distbench.records.metric import PEAK_MEMORY, UNCERTAINTY, Measurement, metric_key, metric_name
+from pytest_distbench.records.metric import PEAK_MEMORY, UNCERTAINTY, Measurement, metric_key, metric_name, without
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.verdict import Verdict
 
@@ -116,7 +116,7 @@ def as_lost(
     stored: Mapping[str, BaselineMetric],
 ) -> list[Judgement]:
     """The judgements, but for the metrics of which something is lost; those of a training are told over its seeds."""
-    of_verdict = {verdict: key for key in lost for verdict in (key, _over_seeds(found[key][0]))}
+    of_verdict = {verdict: key for key in lost for verdict in (key, found[key][0].key_over_seeds)}
     return [
         Judgement(replace(j.verdict, kind="lost", reason=lost[key], better=stored[key].better), is_open=False)
         if (key := of_verdict.get(j.verdict.metric, ""))
@@ -134,10 +134,6 @@ def _unless_of_more(
         return judgement
     why = more_than_stored(stored[key], found[key])
     return judgement._replace(verdict=replace(judgement.verdict, kind="incomparable", reason=why)) if why else judgement
-
-
-def _over_seeds(measurement: Measurement) -> str:
-    return metric_key(measurement.name, {name: at for name, at in measurement.at.items() if name != "seed"})
 
 
 def _judge_noise(
@@ -228,7 +224,7 @@ def judge_trainings(
     for key, measurements in found.items():
         first = measurements[0]
         if METRIC_KINDS[first.better].is_of_training:
-            training = metric_key("", {name: value for name, value in first.at.items() if name != "seed"})
+            training = metric_key("", without(first.at, "seed"))
             families.setdefault((first.better != "curve", training, first.name), {})[key] = measurements
     verdicts = []
     departed: set[str] = set()

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from pytest_distbench.records.kinds import METRIC_KINDS, VerdictName
 from pytest_distbench.records.metric import Measurement
+from pytest_distbench.records.quantiles import median
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.verdict import Verdict
 
@@ -46,7 +46,7 @@ class Draft:
         is_open: bool = False,
     ) -> Judgement:
         """Decide it."""
-        now, then = _median(self.current), _median(self.reference)
+        now, then = median(self.current), median(self.reference)
         verdict = Verdict(
             metric=self.metric.key,
             kind=kind,
@@ -64,11 +64,6 @@ class Draft:
             facts={**self.metric.identity, **self.metric.facts},
         )
         return Judgement(verdict, is_open)
-
-
-def _median(values: Sequence[float | None]) -> float | None:
-    known = [v for v in values if v is not None]
-    return statistics.median(known) if known else None
 
 
 def certain_failure(judgements: Sequence[Judgement]) -> str:

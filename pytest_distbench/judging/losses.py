@@ -9,7 +9,6 @@ missed (which is red by its steps), and a clock of a change of membership that d
 from __future__ import annotations
 
 import re
-import statistics
 from collections.abc import Mapping, Sequence
 
 from pytest_distbench.judging.terms import Terms
@@ -17,6 +16,7 @@ from pytest_distbench.records.baseline import BaselineMetric
 from pytest_distbench.records.kinds import METRIC_KINDS, Reduce, VerdictName
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import PEAK_MEMORY, Measurement, metric_name
+from pytest_distbench.records.quantiles import median
 from pytest_distbench.records.verdict import Verdict
 
 FEWEST_VALUES = 0.5
@@ -26,6 +26,12 @@ _MESSAGE = re.compile(r"message_bytes=(\d+)")
 
 Found = Mapping[str, Sequence[Measurement]]
 """Metric key -> its measurement in each launch."""
+
+
+def message_bytes(key: str) -> int | None:
+    """The size of the message in a metric's key; None where it has none."""
+    found = _MESSAGE.search(key)
+    return None if found is None else int(found[1])
 
 
 def lost_part(stored: BaselineMetric, current: Sequence[Measurement]) -> str:
@@ -83,13 +89,12 @@ def missing_verdict(
     """The verdict on a metric of the baseline that this run did not measure."""
     why = left_out or _why_it_could_not(key, stored, found, launches)
     kind: VerdictName = "incomparable" if why else "lost"
-    values = [v for v in stored.launches if v is not None]
     return Verdict(
         metric=key,
         kind=kind,
         unit=stored.unit,
         better=stored.better,
-        baseline=statistics.median(values) if values else None,
+        baseline=median(stored.launches),
         baseline_launches=len(stored.launches),
         reason=why or "in the baseline, and not measured by this run",
     )
@@ -100,15 +105,15 @@ def left_out(keys: Sequence[str], found: Found, terms: Terms) -> dict[str, str]:
     reasons: dict[str, str] = {}
     largest = [m.value for found_ones in found.values() for m in found_ones if m.name == "largest_message" and m.value]
     for key in keys:
-        size = _MESSAGE.search(key)
+        size = message_bytes(key)
         if size is None or key in found:
             continue
-        if terms.largest_message is not None and int(size[1]) > terms.largest_message:
+        if terms.largest_message is not None and size > terms.largest_message:
             reasons[key] = "left out by --distbench-max-message"
-        elif largest and int(size[1]) > min(largest):
+        elif largest and size > min(largest):
             reasons[key] = "there was no memory for a message of this size"
     if reasons:  # what is made of all sizes is of other sizes then
-        of_all = [key for key in keys if key not in found and not _MESSAGE.search(key)]
+        of_all = [key for key in keys if key not in found and message_bytes(key) is None]
         reasons |= dict.fromkeys(of_all, f"not all sizes were measured: {next(iter(reasons.values()))}")
     return reasons
 

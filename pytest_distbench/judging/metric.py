@@ -194,16 +194,15 @@ def judge_noisy(draft: Draft, current: Sequence[Measurement], baseline: Baseline
     )
 
 
-def judge_memory(draft: Draft, current: Sequence[Measurement], baseline: BaselineMetric, rule: Rule) -> Judgement:
-    """Sizes: ``memory_rule``."""
-    return judge_by_size(draft, current, baseline, rule.tolerance)
-
-
 DecisionRule = Callable[[Draft, Sequence[Measurement], BaselineMetric, Rule], Judgement]
 """Settles a draft, from the metric in each launch of this run, what is stored of it, and tolerance, error rate and
 circumstances. Both sides have values. A judgement that is open asks for another launch, while there may be one."""
 
-RULES: dict[str, DecisionRule] = {"noisy": judge_noisy, "exact": judge_exact, "memory": judge_memory}
+RULES: dict[str, DecisionRule] = {
+    "noisy": judge_noisy,
+    "exact": judge_exact,
+    "memory": lambda draft, current, baseline, rule: judge_by_size(draft, current, baseline, rule.tolerance),
+}
 """By the name that a kind's ``rule`` has. Those of trainings judge all seeds at once: ``training_rule``."""
 
 

@@ -151,8 +151,9 @@ def power(slowdown: float, sigma: float, rule: PairRule) -> float:
     if error == 0:
         return float(shift > least)
     critical = student_t_quantile(1 - rule.alpha(n), df)
+    normal = statistics.NormalDist()
     return sum(
-        weight * _normal_cdf((shift - max(least, critical * u * error)) / error) for u, weight in _sample_stdevs(df)
+        weight * normal.cdf((shift - max(least, critical * u * error)) / error) for u, weight in _sample_stdevs(df)
     )
 
 
@@ -252,7 +253,3 @@ def _sample_stdevs(df: int) -> list[tuple[float, float]]:
     points = [(i + 0.5) * _WIDEST / _STEPS for i in range(_STEPS)]
     density = [math.exp((df - 1) * math.log(u) - df * (u * u - 1) / 2) for u in points]
     return [(u, d / sum(density)) for u, d in zip(points, density, strict=True)]
-
-
-def _normal_cdf(z: float) -> float:
-    return 0.5 * math.erfc(-z / math.sqrt(2))

@@ -17,6 +17,7 @@ from pytest_distbench.judging.case import (
 from pytest_distbench.judging.comparable import version_changes
 from pytest_distbench.judging.entry import make_entry
 from pytest_distbench.judging.judgement import Judgement
+from pytest_distbench.judging.metric import as_info
 from pytest_distbench.judging.neighbours import (
     Run,
     error_share,
@@ -132,4 +133,4 @@ def _first(pairs: Sequence[tuple[Measurement | None, Measurement | None]]) -> Me
 
 def _as_wanted(terms: Terms, measurement: Measurement) -> Measurement:
     """A metric that the test does not want judged is for information."""
-    return measurement if terms.wants(measurement.name) else replace(measurement, better="info")
+    return measurement if terms.wants(measurement.name) else as_info(measurement)

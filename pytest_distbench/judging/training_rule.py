@@ -33,7 +33,7 @@ from pytest_distbench.judging.comparable import difference
 from pytest_distbench.judging.stats import BLIND_LIMIT, noise_limit, normal_quantile, pooled_stdev, student_t_quantile
 from pytest_distbench.records.baseline import BaselineMetric
 from pytest_distbench.records.kinds import METRIC_KINDS, VerdictName
-from pytest_distbench.records.metric import Measurement, Scalar, metric_key
+from pytest_distbench.records.metric import Measurement, Scalar, metric_key, without
 from pytest_distbench.records.verdict import Verdict
 
 
@@ -383,7 +383,7 @@ def _verdict(
     first = family.first
     now, then = means
     seeds = {"seeds": len(family.current)} if len(family.current) > 1 else {}
-    at = {name: value for name, value in first.at.items() if name != "seed" or not seeds}
+    at = without(first.at, "seed") if seeds else first.at
     return Verdict(
         metric=metric_key(first.name, at),
         kind=kind,

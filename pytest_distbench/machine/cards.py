@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
-import statistics
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -22,6 +21,7 @@ from pytest_distbench.machine.card_errors import CardErrors
 from pytest_distbench.machine.nvml import Driver, DriverError, connect
 from pytest_distbench.records.card import CardWitness
 from pytest_distbench.records.gpu import Gpu
+from pytest_distbench.records.quantiles import median
 from pytest_distbench.records.record import replace
 
 TEMPERATURE, POWER_CAP, POWER_BRAKE, HARDWARE = "temperature", "power cap", "power brake", "hardware slowdown"
@@ -188,11 +188,11 @@ def summarise(gpu: Gpu, looks: Sequence[Look]) -> CardWitness:
         label=gpu.label,
         uuid=gpu.uuid,
         looks=len(busy),
-        sm_mhz=_median(look.sm_mhz for look in busy),
-        memory_mhz=_median(look.memory_mhz for look in busy),
+        sm_mhz=median(look.sm_mhz for look in busy),
+        memory_mhz=median(look.memory_mhz for look in busy),
         temperature_c=max(temperatures, default=None),
-        power_w=_median(look.power_w for look in busy),
-        utilisation=_median(look.utilisation for look in busy),
+        power_w=median(look.power_w for look in busy),
+        utilisation=median(look.utilisation for look in busy),
         held=_held(looks, busy),
         power_limit_w=last.power_limit_w,
         sm_limit_mhz=last.sm_limit_mhz,
@@ -313,8 +313,3 @@ def _name(pid: int) -> str:
         with contextlib.suppress(psutil.Error):
             return f"{psutil.Process(pid).name()} (pid {pid})"
     return f"pid {pid} of the host"
-
-
-def _median(values: Iterator[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return statistics.median(known) if known else None

@@ -11,8 +11,7 @@ from pytest_distbench.machine.links import Port, kinds, pci_address, read_links
 from pytest_distbench.machine.nvml import Driver, DriverError, connect
 from pytest_distbench.machine.visible import ORDER, PCI_ORDER, VARIABLE, Card, choose, in_order, is_by_number
 from pytest_distbench.records.gpu import Gpu
-
-_MIB = 2**20
+from pytest_distbench.records.record import replace
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,19 +164,14 @@ def _slices(driver: Driver, handle: Any, gpu: Gpu) -> Iterator[tuple[tuple[int, 
             continue
         place = tuple(driver.ask(f"Get{what}InstanceId", piece) or 0 for what in ("Gpu", "Compute"))
         memory = driver.ask("GetMemoryInfo", piece)
-        described = Gpu(
+        described = replace(
+            gpu,
             name=str(name),
             uuid=str(uuid),
-            index=gpu.index,
-            pci=gpu.pci,
             slice_of=gpu.uuid,
             memory_bytes=int(memory.total) if memory is not None else None,
-            capability=gpu.capability,
-            pcie=gpu.pcie,
-            ecc=gpu.ecc,
-            persistence=gpu.persistence,
-            power_limit_w=gpu.power_limit_w,
-            default_power_limit_w=gpu.default_power_limit_w,
+            nvlinks=0,
+            nvlink_bytes_per_s=None,
         )
         yield (place[0], place[1]), described
 

@@ -12,7 +12,6 @@ from typing import BinaryIO, TextIO
 
 from pytest_distbench.errors import DistbenchError
 from pytest_distbench.records.bound import tightest
-from pytest_distbench.records.metric import metric_key
 from pytest_distbench.records.run import CaseResult, RunRecord
 from pytest_distbench.store.baselines import BaselineFile
 
@@ -76,8 +75,7 @@ def _rows_of_result(result: CaseResult, axes: Mapping[str, Column]) -> Iterator[
     verdicts = {v.metric: v for v in result.verdicts}
     for launch in result.launches:
         for m in launch.measurements:
-            over_seeds = metric_key(m.name, {k: v for k, v in m.at.items() if k != "seed"})
-            verdict = verdicts.get(m.key) or verdicts.get(over_seeds)
+            verdict = verdicts.get(m.key) or verdicts.get(m.key_over_seeds)
             said = verdict.kind if verdict is not None else ""
             bounds = verdict.bounds if verdict is not None else []
             limits = tightest(bounds, "least"), tightest(bounds, "most")

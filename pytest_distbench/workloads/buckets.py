@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from pytest_distbench.errors import ConfigurationError
 from pytest_distbench.workloads.collectives import operation
-from pytest_distbench.workloads.dtypes import item_bytes
+from pytest_distbench.workloads.dtypes import dtype_of
 
 if TYPE_CHECKING:
     import torch
@@ -80,7 +80,7 @@ def tensor_lengths(elements: int, tensors: int, *, aligned: int = 1) -> list[int
 
 def elements_of(message_bytes: int, dtype: str) -> int:
     """Elements of a message."""
-    item = item_bytes(dtype)
+    item = dtype_of(dtype).item_bytes
     if not message_bytes or message_bytes % item:
         raise ConfigurationError(f"{message_bytes} B are no whole number of {dtype} elements, which take {item} B each")
     return message_bytes // item

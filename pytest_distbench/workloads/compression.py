@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pytest_distbench.errors import ConfigurationError, show
+from pytest_distbench.errors import look_up
 from pytest_distbench.records.metric import metric_key
 
 if TYPE_CHECKING:
@@ -83,9 +83,7 @@ HOOKS = {
 
 def hook_named(name: object) -> Hook:
     """Look a hook up."""
-    if not isinstance(name, str) or name not in HOOKS:
-        raise ConfigurationError(f"unknown hook {show(name)}: known are {', '.join(HOOKS)}")
-    return HOOKS[name]
+    return look_up(HOOKS, name, "hook")
 
 
 _FIRST_BUCKET_BYTES = 2**20

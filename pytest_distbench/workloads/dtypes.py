@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pytest_distbench.errors import ConfigurationError
+from pytest_distbench.errors import look_up
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,11 +44,4 @@ DTYPES: dict[str, Dtype] = {
 
 def dtype_of(name: str) -> Dtype:
     """Look a type up by torch's name for it."""
-    if name not in DTYPES:
-        raise ConfigurationError(f"unknown dtype {name!r}: known are {', '.join(sorted(DTYPES))}")
-    return DTYPES[name]
-
-
-def item_bytes(name: str) -> int:
-    """Bytes of one element of a type."""
-    return dtype_of(name).item_bytes
+    return look_up(DTYPES, name, "dtype")

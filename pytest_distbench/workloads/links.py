@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pytest_distbench.errors import ConfigurationError, show
+from pytest_distbench.errors import look_up
 from pytest_distbench.judging.links import Link, imbalance
 from pytest_distbench.records.bound import Bound
 from pytest_distbench.records.kinds import FAST_SIDE
@@ -81,9 +81,8 @@ PATTERNS = {
 
 def pairs(world_size: int, pattern: str) -> list[Link]:
     """The links of so many ranks, in the order they are measured in."""
-    if not isinstance(pattern, str) or pattern not in PATTERNS:
-        raise ConfigurationError(f"unknown pattern {show(pattern)}: known are {', '.join(PATTERNS)}")
-    return [Link(source, target) for source, target in PATTERNS[pattern].choose(range(world_size), 2)]
+    choose = look_up(PATTERNS, pattern, "pattern").choose
+    return [Link(source, target) for source, target in choose(range(world_size), 2)]
 
 
 def link_matrix(rank: RankContext) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from pytest_distbench.errors import ConfigurationError, show
+from pytest_distbench.errors import ConfigurationError, look_up, show
 from pytest_distbench.records.choices import Mode, OverRanks
 
 
@@ -120,8 +120,4 @@ PRESETS: dict[str, Preset] = {
 
 def preset(name: str) -> Preset:
     """Look a preset up."""
-    if name not in PRESETS:
-        raise ConfigurationError(
-            f"unknown preset of sizes {name!r}: known are {', '.join(PRESETS)}, or give a list of bytes"
-        )
-    return PRESETS[name]
+    return look_up(PRESETS, name, "preset of sizes", hint=", or give a list of bytes")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pytest_distbench.errors import ConfigurationError
+from pytest_distbench.errors import look_up
 from pytest_distbench.workloads.collectives import rows
 from pytest_distbench.workloads.collectives.operation import Buffers, Counts, Form, Operation
 
@@ -29,9 +29,5 @@ OPERATIONS = {
 
 def operation(name: str) -> Operation:
     """Look an operation up by its torch name."""
-    if name not in OPERATIONS:
-        raise ConfigurationError(
-            f"unknown collective {name!r}: known are {', '.join(sorted(OPERATIONS))}; "
-            "one of your own is named by file and row, as 'my_operations.py::BROADCAST'"
-        )
-    return OPERATIONS[name]
+    hint = "; one of your own is named by file and row, as 'my_operations.py::BROADCAST'"
+    return look_up(OPERATIONS, name, "collective", hint=hint)

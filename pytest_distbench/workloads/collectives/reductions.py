@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pytest_distbench.errors import ConfigurationError
+from pytest_distbench.errors import look_up
 
 if TYPE_CHECKING:
     import torch
@@ -92,6 +92,4 @@ REDUCTIONS: dict[str, Reduction] = {
 
 def reduction(name: str) -> Reduction:
     """Look a reduce operation up."""
-    if name not in REDUCTIONS:
-        raise ConfigurationError(f"unknown reduce operation {name!r}: known are {', '.join(REDUCTIONS)}")
-    return REDUCTIONS[name]
+    return look_up(REDUCTIONS, name, "reduce operation")
