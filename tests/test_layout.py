@@ -15,7 +15,6 @@ EXEMPT = {
     **dict.fromkeys(
         (
             "records/calibration.py",
-            "records/card.py",
             "records/choices.py",
             "records/environment.py",
             "records/launch.py",

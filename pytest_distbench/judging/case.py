@@ -6,10 +6,10 @@ import dataclasses
 import statistics
 from collections.abc import Mapping, Sequence
 
-from pytest_distbench.judging.cards import disturbance
 from pytest_distbench.judging.comparable import Staleness, staleness, version_changes
 from pytest_distbench.judging.entry import fingerprints_of
 from pytest_distbench.judging.fingerprint_rule import METRIC, judge_fingerprints, needs_more
+from pytest_distbench.judging.gpus import disturbance
 from pytest_distbench.judging.judgement import Judgement
 from pytest_distbench.judging.losses import left_out, lost_part, missing_verdict, more_than_stored
 from pytest_distbench.judging.metric import BUSIER_SHARE, Rule, as_info, judge
@@ -60,7 +60,7 @@ def judge_launches(
         busier_cores=busier_cores(entry, launches),
         crowding=crowding(entry, launches, cores=terms.cores),
         cores=terms.cores,
-        disturbance=disturbance(entry.cards if entry is not None else None, launches),
+        disturbance=disturbance(entry.gpu_norm if entry is not None else None, launches),
     )
     tolerances = {
         key: terms.tolerance_of(measurements[0], _by_hand(entry, stored.get(key)))

@@ -11,13 +11,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from pytest_distbench.judging.cards import norm_of
 from pytest_distbench.judging.entry import phases_of
+from pytest_distbench.judging.gpus import norm_of
 from pytest_distbench.judging.judgement import severity
 from pytest_distbench.judging.links import Slow, by_link, find_slow, outliers, times_of
 from pytest_distbench.judging.metric import BUSIER_SHARE
 from pytest_distbench.records.bound import tightest
-from pytest_distbench.records.card import CardNorm
+from pytest_distbench.records.gpu import GpuNorm
 from pytest_distbench.records.kinds import METRIC_KINDS
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.link_terms import FEWEST_SIZES, LinkTerms, fit_link_terms
@@ -141,12 +141,12 @@ class SlowestRank:
 class Clocks:
     """The clocks of the GPUs, before and now, whether they moved or not: they tell the card from the code."""
 
-    then: CardNorm
-    now: CardNorm
+    then: GpuNorm
+    now: GpuNorm
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CardTrouble:
+class GpuTrouble:
     """What the driver counted and reported of one GPU while ranks ran on it."""
 
     label: str
@@ -171,7 +171,7 @@ Cause = (
     | LateRank
     | SlowestRank
     | Clocks
-    | CardTrouble
+    | GpuTrouble
     | FreeAlgorithm
 )
 
@@ -186,20 +186,20 @@ def find_causes(result: CaseResult) -> list[Cause]:
         *(_host_time(result) if result.case.device == "cuda" else _cpu_time(result)),
         *_stragglers(result),
         *_clocks(result),
-        *find_card_troubles(result.launches),
+        *find_gpu_troubles(result.launches),
         *_algorithm(result),
     ]
 
 
-def find_card_troubles(launches: Sequence[LaunchRecord]) -> Iterator[CardTrouble]:
+def find_gpu_troubles(launches: Sequence[LaunchRecord]) -> Iterator[GpuTrouble]:
     """Of each GPU that had any, over all launches."""
     link_errors: dict[str, Counter[str]] = {}
     xids: dict[str, list[int]] = {}
-    for card in (card for launch in launches for card in launch.cards if card.link_errors or card.xids):
+    for card in (card for launch in launches for card in launch.gpu_witnesses if card.link_errors or card.xids):
         link_errors.setdefault(card.label, Counter()).update(card.link_errors)
         xids.setdefault(card.label, []).extend(card.xids)
     for label, found in link_errors.items():
-        yield CardTrouble(label=label, link_errors=dict(found), xids=tuple(dict.fromkeys(xids[label])))
+        yield GpuTrouble(label=label, link_errors=dict(found), xids=tuple(dict.fromkeys(xids[label])))
 
 
 def _regressions(result: CaseResult) -> list[Verdict]:
@@ -351,7 +351,7 @@ def _latest(late_s: Sequence[float], margin_s: float) -> int | None:
 
 
 def _clocks(result: CaseResult) -> Iterator[Clocks]:
-    then, now = result.reference.cards, norm_of(result.launches)
+    then, now = result.reference.gpu_norm, norm_of(result.launches)
     if then is not None and now is not None and now.sm_mhz is not None and then.sm_mhz is not None:
         yield Clocks(then=then, now=now)
 

@@ -408,8 +408,8 @@ def _refuse_other_devices(torch: str) -> None:
         if build in torch.partition("+")[2]:
             raise ConfigurationError(
                 f"--gpu needs CUDA, and torch {torch} is built for {devices}, which are not supported: it would take "
-                f"what machine/gpus.py and machine/cards.py read of NVML, read of {tool}, and a run of the tests on "
-                "such devices. Without --gpu everything runs on the CPU"
+                f"what machine/gpus.py and machine/gpu_watch.py read of NVML, read of {tool}, and a run of the tests "
+                "on such devices. Without --gpu everything runs on the CPU"
             )
 
 

@@ -8,11 +8,10 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from pytest_distbench.errors import LauncherError
-from pytest_distbench.machine.cards import CardWatch
-from pytest_distbench.machine.gpu_memory import PATIENCE_S, await_memory, held_remark
+from pytest_distbench.machine.gpu_watch import PATIENCE_S, GpuWatch, await_memory, held_remark
 from pytest_distbench.machine.gpus import Gpus, misplaced
 from pytest_distbench.machine.links import peak_bytes_per_s
-from pytest_distbench.records.card import CardWitness
+from pytest_distbench.records.gpu import GpuWitness
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import LINK_PEAK, Measurement
 from pytest_distbench.records.plan import LaunchPlan
@@ -32,7 +31,7 @@ class Watched:
         memory: bytes in use before it, by the label of the GPU.
     """
 
-    witnesses: list[CardWitness] = field(default_factory=list)
+    witnesses: list[GpuWitness] = field(default_factory=list)
     memory: Mapping[str, int] = field(default_factory=dict)
 
 
@@ -49,7 +48,7 @@ class Cards:
         self._gpus = gpus
         self._are_here = are_here
         self._patience_s = patience_s
-        self._watch: CardWatch | None = None
+        self._watch: GpuWatch | None = None
 
     def devices(self, world_size: int) -> list[int]:
         """CUDA device of each rank: one of its own, or shared evenly."""
@@ -67,7 +66,7 @@ class Cards:
             yield Watched()
             return
         if self._watch is None:
-            self._watch = CardWatch(self._gpus.visible)
+            self._watch = GpuWatch(self._gpus.visible)
         if vanished := self._watch.vanished(plan.world_size):
             raise LauncherError(vanished)
         memory = self._watch.memory_in_use(plan.world_size)
@@ -91,7 +90,9 @@ class Cards:
             on_progress("waiting for the memory of GPUs")
             remarks += self._await_memory(watched.memory, plan)
         measurements = self._with_link_peak(record.measurements, plan)
-        return replace(record, cards=watched.witnesses, software=software, remarks=remarks, measurements=measurements)
+        return replace(
+            record, gpu_witnesses=watched.witnesses, software=software, remarks=remarks, measurements=measurements
+        )
 
     def _with_link_peak(self, measurements: list[Measurement], plan: LaunchPlan) -> list[Measurement]:
         """What was measured; the times of collectives with the peak of the links that they went over, where known."""

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from pytest_distbench.judging.causes import (
-    CardTrouble,
     Cause,
     Clocks,
     CostlierSizes,
     CpuTime,
     FreeAlgorithm,
+    GpuTrouble,
     HostTime,
     LateRank,
     LongerPhase,
@@ -22,9 +22,9 @@ from pytest_distbench.judging.causes import (
 )
 from pytest_distbench.judging.links import Link, Slow
 from pytest_distbench.records.bound import Bound
-from pytest_distbench.records.card import CardNorm, CardWitness
 from pytest_distbench.records.case import Case, CaseKey
 from pytest_distbench.records.environment import Environment
+from pytest_distbench.records.gpu import GpuNorm, GpuWitness
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import Measurement, Summary, metric_key
 from pytest_distbench.records.record import replace
@@ -202,10 +202,10 @@ def on_gpus(result: CaseResult, **variables: str) -> CaseResult:
 
 
 def test_the_clocks_of_the_gpus_stand_beside_a_regression_whether_they_moved_or_not() -> None:
-    then = CardNorm(sm_mhz=1980.0, memory_mhz=2619.0)
-    card = CardWitness(label="GPU 0", uuid="GPU-0", looks=3, sm_mhz=1980.0, memory_mhz=2619.0)
-    launch = LaunchRecord(index=0, outcome="passed", wall_s=1.0, cards=[card])
-    known = case(SLOWER, launches=[launch], cards=then)
+    then = GpuNorm(sm_mhz=1980.0, memory_mhz=2619.0)
+    card = GpuWitness(label="GPU 0", uuid="GPU-0", looks=3, sm_mhz=1980.0, memory_mhz=2619.0)
+    launch = LaunchRecord(index=0, outcome="passed", wall_s=1.0, gpu_witnesses=[card])
+    known = case(SLOWER, launches=[launch], gpu_norm=then)
 
     assert found(known, Clocks) == [Clocks(then=then, now=then)]
     assert found(case(SLOWER, launches=[launch]), Clocks) == []
@@ -214,14 +214,16 @@ def test_the_clocks_of_the_gpus_stand_beside_a_regression_whether_they_moved_or_
 
 def test_errors_of_links_and_reports_of_the_driver_are_added_up_over_launches_for_each_gpu() -> None:
     seen = [
-        [CardWitness(label="GPU 0", uuid="u", looks=1), CardWitness(label="GPU 3", uuid="v", looks=1, **errors)]
+        [GpuWitness(label="GPU 0", uuid="u", looks=1), GpuWitness(label="GPU 3", uuid="v", looks=1, **errors)]
         for errors in ({"link_errors": {"CRC": 10}, "xids": [74]}, {"link_errors": {"CRC": 2}, "xids": [74, 79]})
     ]
-    launches = [LaunchRecord(index=i, outcome="passed", wall_s=1.0, cards=cards) for i, cards in enumerate(seen)]
+    launches = [
+        LaunchRecord(index=i, outcome="passed", wall_s=1.0, gpu_witnesses=cards) for i, cards in enumerate(seen)
+    ]
 
-    told = CardTrouble(label="GPU 3", link_errors={"CRC": 12}, xids=(74, 79))
-    assert found(case(SLOWER, launches=launches), CardTrouble) == [told]
-    assert found(slower(), CardTrouble) == []
+    told = GpuTrouble(label="GPU 3", link_errors={"CRC": 12}, xids=(74, 79))
+    assert found(case(SLOWER, launches=launches), GpuTrouble) == [told]
+    assert found(slower(), GpuTrouble) == []
 
 
 @pytest.mark.parametrize(("kind", "is_advised"), [("regressed", True), ("drifted", True), ("unchanged", False)])

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 
 from pytest_distbench.commands.doctor.finding import Finding, Level
-from pytest_distbench.machine.cards import held_by, processes_on
+from pytest_distbench.machine.gpu_watch import held_by, processes_on
 from pytest_distbench.machine.gpus import Gpus, read_gpus
 from pytest_distbench.machine.links import kinds
 from pytest_distbench.machine.nvml import Driver, DriverError, connect
