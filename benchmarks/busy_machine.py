@@ -32,7 +32,7 @@ from pathlib import Path
 from decision_rules import COMPARISONS, TOLERANCE
 from measuring import launched
 
-from pytest_distbench.judging.metric import Rule, judge
+from pytest_distbench.judging.metric import Circumstances, judge
 from pytest_distbench.judging.stored_rule import Side
 from pytest_distbench.launch.warm import WarmLauncher
 from pytest_distbench.machine.hardware import cores
@@ -87,10 +87,10 @@ def samples(record: LaunchRecord) -> dict[str, Sample]:
     return {m.key: Sample(m, record.foreign_cores) for m in record.measurements if m.summary is not None}
 
 
-def rule(alone: Sequence[Sample], run: Sequence[Sample], *, most: int, excuses: bool) -> Rule:
+def rule(alone: Sequence[Sample], run: Sequence[Sample], *, most: int, excuses: bool) -> Circumstances:
     """As the plugin makes it for these launches."""
     then, now = (statistics.median(s.foreign_cores for s in side) for side in (alone, run))
-    return Rule(
+    return Circumstances(
         tolerance=TOLERANCE,
         comparisons=COMPARISONS,
         max_launches=most,

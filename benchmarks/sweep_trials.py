@@ -21,7 +21,7 @@ import pandas as pd
 from pytest_distbench.judging.case import by_metric, judge_launches
 from pytest_distbench.judging.entry import make_entry
 from pytest_distbench.judging.judgement import Judgement
-from pytest_distbench.judging.metric import Rule, judge
+from pytest_distbench.judging.metric import Circumstances, judge
 from pytest_distbench.judging.stored_rule import typical_noise
 from pytest_distbench.judging.terms import Terms
 from pytest_distbench.records.baseline import BaselineEntry
@@ -125,7 +125,7 @@ def _judge(terms: Terms, made: Launches, entry: BaselineEntry, *, is_supported: 
         judge(
             measurements,
             entry.metrics[key],
-            Rule(
+            Circumstances(
                 tolerance=TOLERANCE,
                 comparisons=comparisons,
                 max_launches=terms.max_launches,

@@ -12,7 +12,7 @@ from pytest_distbench.judging.fingerprint_rule import METRIC, judge_fingerprints
 from pytest_distbench.judging.gpus import disturbance
 from pytest_distbench.judging.judgement import Judgement
 from pytest_distbench.judging.losses import left_out, lost_part, missing_verdict, more_than_stored
-from pytest_distbench.judging.metric import BUSIER_SHARE, Rule, as_info, judge
+from pytest_distbench.judging.metric import BUSIER_SHARE, Circumstances, as_info, judge
 from pytest_distbench.judging.neighbours import (
     Run,
     error_share,
@@ -52,7 +52,7 @@ def judge_launches(
     for key, measurements in found.items():
         if not terms.wants(measurements[0].name):
             found[key] = [as_info(m) for m in measurements]
-    rule = Rule(
+    under = Circumstances(
         tolerance=0.0,
         comparisons=comparisons,
         max_launches=terms.max_launches,
@@ -68,7 +68,7 @@ def judge_launches(
     }
     judgements = [
         Judgement(add_witnesses(judgement.verdict, stored.get(key), found[key]), judgement.is_open)
-        for key, judgement in _judge_noise(rule, tolerances, launches, found, stored).items()
+        for key, judgement in _judge_noise(under, tolerances, launches, found, stored).items()
     ]
     trainings = judge_trainings(terms, found, stored, same_software=same, entry=entry)
     asks = len(launches) == 1 < terms.max_launches
@@ -137,7 +137,7 @@ def _unless_of_more(
 
 
 def _judge_noise(
-    rule: Rule,
+    under: Circumstances,
     tolerances: Mapping[str, float],
     launches: Sequence[LaunchRecord],
     found: Mapping[str, Sequence[Measurement]],
@@ -151,7 +151,7 @@ def _judge_noise(
             measurements,
             stored.get(key),
             dataclasses.replace(
-                rule,
+                under,
                 tolerance=tolerances[key],
                 noise_floor=max(noise.get(measurements[0].name, 0.0), uncertainty(measurements, stored.get(key))),
                 share=error_share(key, runs),
@@ -171,7 +171,7 @@ def _judge_noise(
             together[run],
             metric,
             dataclasses.replace(
-                rule,
+                under,
                 tolerance=max(tolerances[key] for key in run.keys),
                 noise_floor=noise.get(metric_name(run.key), 0.0),
                 share=run.share,
@@ -179,7 +179,7 @@ def _judge_noise(
         )
         for run, metric in known.items()
     }
-    return support(alone, of_runs, tolerances=tolerances, can_ask=len(launches) < rule.max_launches)
+    return support(alone, of_runs, tolerances=tolerances, can_ask=len(launches) < under.max_launches)
 
 
 def judge_fingerprint(

@@ -25,7 +25,7 @@ from pytest_distbench.judging.neighbours import (
     runs_of_launch,
     support,
 )
-from pytest_distbench.judging.pair_rule import PairRule, judge_pairs
+from pytest_distbench.judging.pair_rule import PairCircumstances, judge_pairs
 from pytest_distbench.judging.terms import Terms
 from pytest_distbench.records.case import Case
 from pytest_distbench.records.kinds import METRIC_KINDS
@@ -50,7 +50,7 @@ def judge_paired(
     found = _by_metric(terms, references, launches)
     pairs = {key: sides for key, sides in found.items() if not METRIC_KINDS[_first(sides).better].is_of_training}
     noisy = sum(_first(found).is_noisy for found in pairs.values())
-    rule = PairRule(
+    under = PairCircumstances(
         tolerance=tolerance,
         comparisons=cases * max(1, noisy),
         looks=looks,
@@ -68,7 +68,7 @@ def judge_paired(
         key: judge_pairs(
             sides,
             dataclasses.replace(
-                rule,
+                under,
                 share=error_share(key, runs),
                 uncertainty=uncertainty(here[key], stored.metrics.get(key)),
             ),
@@ -76,7 +76,7 @@ def judge_paired(
         for key, sides in pairs.items()
     }
     of_runs = {
-        run: judge_pairs(sides, dataclasses.replace(rule, share=run.share))
+        run: judge_pairs(sides, dataclasses.replace(under, share=run.share))
         for run, sides in _of_runs(runs, references, launches).items()
     }
     can_ask = len(launches) < looks[-1]
@@ -90,8 +90,8 @@ def judge_paired(
 
 def not_there(terms: Terms, launch: LaunchRecord, reason: str) -> list[Verdict]:
     """The verdicts on a test that the reference does not have."""
-    rule = PairRule(tolerance=0.0, comparisons=1, looks=(1,))
-    verdicts = [judge_pairs([(None, _as_wanted(terms, m))], rule).verdict for m in launch.measurements]
+    under = PairCircumstances(tolerance=0.0, comparisons=1, looks=(1,))
+    verdicts = [judge_pairs([(None, _as_wanted(terms, m))], under).verdict for m in launch.measurements]
     return [v if not v.is_judged else replace(v, reason=reason) for v in verdicts]
 
 

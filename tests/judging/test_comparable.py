@@ -10,8 +10,8 @@ from support.stores import entry, result
 
 from pytest_distbench.judging.comparable import difference, software_changes, staleness, version_changes
 from pytest_distbench.judging.entry import make_entry
-from pytest_distbench.judging.metric import Rule, judge
-from pytest_distbench.judging.pair_rule import PairRule, judge_pairs
+from pytest_distbench.judging.metric import Circumstances, judge
+from pytest_distbench.judging.pair_rule import PairCircumstances, judge_pairs
 from pytest_distbench.judging.training_rule import Family, judge_family
 from pytest_distbench.records.baseline import BaselineMetric
 from pytest_distbench.records.case import Case, CaseKey
@@ -57,14 +57,14 @@ def test_another_kind_or_unit_is_no_comparison_either() -> None:
 
 @pytest.mark.parametrize("better", ["lower", "higher", "exact"])
 def test_a_clock_of_another_mode_is_incomparable(better: str) -> None:
-    rule = Rule(tolerance=0.1, comparisons=1, max_launches=2)
+    rule = Circumstances(tolerance=0.1, comparisons=1, max_launches=2)
     verdict = judge([measured(LOOP, better=better)] * 2, stored(PER_ITERATION, better=better), rule).verdict
 
     assert (verdict.kind, verdict.reason) == ("incomparable", REASON)
 
 
 def test_so_it_is_beside_another_revision() -> None:
-    rule = PairRule(tolerance=0.1, comparisons=1, looks=(5,))
+    rule = PairCircumstances(tolerance=0.1, comparisons=1, looks=(5,))
     verdict, is_open = judge_pairs([(measured(PER_ITERATION), measured(LOOP))] * 5, rule)
 
     assert (verdict.kind, verdict.reason, is_open) == ("incomparable", REASON, False)
@@ -93,7 +93,7 @@ def test_an_entry_stores_the_identity_and_leaves_out_what_only_describes() -> No
 def test_a_verdict_tells_both() -> None:
     measurement = Measurement(name="m", unit="s", better="lower", value=1.0, identity=LOOP, facts={"busbw_factor": 1})
 
-    verdict = judge([measurement], None, Rule(tolerance=0.1, comparisons=1, max_launches=1)).verdict
+    verdict = judge([measurement], None, Circumstances(tolerance=0.1, comparisons=1, max_launches=1)).verdict
 
     assert verdict.facts == {**LOOP, "busbw_factor": 1}
 
