@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from scipy.special import ndtr
 
 from pytest_distbench.judging.enough import are_enough
-from pytest_distbench.judging.metric import Rule, judge
+from pytest_distbench.judging.metric import Circumstances, judge
 from pytest_distbench.judging.stored_rule import DRIFT
 from pytest_distbench.judging.terms import Terms
 from pytest_distbench.records.baseline import BaselineMetric
@@ -114,7 +114,7 @@ def distbench(
         minimum=[s.minimum for s in summaries],
         p95=[s.p95 for s in summaries],
     )
-    rule = Rule(tolerance=tolerance, comparisons=COMPARISONS, max_launches=len(new), drift=drift)
+    rule = Circumstances(tolerance=tolerance, comparisons=COMPARISONS, max_launches=len(new), drift=drift)
     measurements = [launch.measurement for launch in new]
     count = 1
     while (judgement := judge(measurements[:count], baseline, rule)).is_open:

@@ -30,7 +30,7 @@ from pytest_distbench.machine.locks import alone_on_this_host
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.report.texts.layout import layout
 from pytest_distbench.units import format_bytes, format_seconds
-from pytest_distbench.workloads.message_sizes import power_of_two_sizes
+from pytest_distbench.workloads.protocol import power_of_two_sizes
 
 LARGE = 2**20
 """From here on the ratio has to be 1."""

@@ -6,8 +6,9 @@ Every message says what was wanted, what was found, where, and what to do next.
 from __future__ import annotations
 
 import sys
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 _PACKAGE = str(Path(__file__).resolve().parent)
 
@@ -112,6 +113,20 @@ def show(value: object, *, longest: int = 200) -> str:
         text = f"<{type(value).__name__} without text: {type(broken).__name__}>"
     text = text.encode(errors="backslashreplace").decode().replace("\n", " ")
     return text if len(text) <= longest else f"{text[: longest - 4]} ..."
+
+
+_Row = TypeVar("_Row")
+
+
+def look_up(table: Mapping[str, _Row], name: object, what: str, *, hint: str = "") -> _Row:
+    """The row of that name in a table.
+
+    Raises:
+        ConfigurationError: there is none; the message lists those there are.
+    """
+    if not isinstance(name, str) or name not in table:
+        raise ConfigurationError(f"unknown {what} {show(name)}: known are {', '.join(table)}{hint}")
+    return table[name]
 
 
 def line_outside() -> str:

@@ -52,12 +52,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def import_numbers(options: argparse.Namespace) -> Iterator[str]:
-    """Put the numbers of the files into the entry of one test.
-
-    Raises:
-        ConfigurationError: nothing says whose they are, or the files do not fit together or the test.
-        StoredFileError: a file cannot be read, or is damaged.
-    """
+    """Put the numbers of the files into the entry of one test."""
     name = _name(options)
     rows = Rows(
         in_place=options.column == "in-place",

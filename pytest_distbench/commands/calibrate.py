@@ -24,8 +24,7 @@ from pytest_distbench.records.choices import DEFAULT_TOLERANCE, MOST_TOLERANCE, 
 from pytest_distbench.records.options import OPTIONS
 from pytest_distbench.records.run import CaseResult
 from pytest_distbench.report.texts.calibration import calibration_lines
-from pytest_distbench.store.calibration import CALIBRATIONS, SCHEMA
-from pytest_distbench.store.run_record import read_run_record
+from pytest_distbench.store.run_record import CALIBRATIONS, read_run_record
 
 LAUNCHES = 20
 """As many as the recommended baseline; their standard deviation is known to about 16 %."""
@@ -69,15 +68,7 @@ def add(add_parser: Adder) -> None:
 
 
 def calibrate(options: argparse.Namespace) -> Iterator[str]:
-    """Measure, then tell.
-
-    Args:
-        options: of the command, and ``pytest_arguments``: what it leaves to pytest.
-
-    Raises:
-        DistbenchError: pytest measured nothing that has noise, or was given an option that is set here.
-        StoredFileError: the findings cannot be written.
-    """
+    """Measure, then tell."""
     _refuse_ours(options.pytest_arguments)
     if options.json is not None and options.json.is_dir():
         raise DistbenchError(f"--json: {options.json} is a folder; give a file")
@@ -103,16 +94,7 @@ def calibrate(options: argparse.Namespace) -> Iterator[str]:
 
 
 def analyse(rounds: Sequence[Sequence[CaseResult]], *, tolerance: float, duration_s: float) -> Calibration:
-    """What the cases of several runs of the same code say together.
-
-    Args:
-        rounds: the cases of each run.
-        tolerance: the one to hold, as a fraction.
-        duration_s: what it took.
-
-    Raises:
-        DistbenchError: no metric with noise has enough launches.
-    """
+    """What the cases of several runs of the same code say together."""
     cases: dict[tuple[str, str], list[CaseResult]] = {}
     for result in (result for results in rounds for result in results if result.verdicts):
         cases.setdefault((result.case.test, result.case.key), []).append(result)
@@ -128,7 +110,7 @@ def analyse(rounds: Sequence[Sequence[CaseResult]], *, tolerance: float, duratio
     alpha = baseline_error_rate(comparisons)
     environment = next(iter(noisy.values()))[0].environment
     return Calibration(
-        schema=SCHEMA,
+        schema=CALIBRATIONS.schema,
         distbench=__version__,
         platform=environment.platform,
         software=environment.software,

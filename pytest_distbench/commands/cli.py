@@ -57,11 +57,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _import_modules(arguments: Sequence[str]) -> None:
-    """Import what ``-p MODULE`` before the command names, before the commands look at the tables it adds to.
-
-    Raises:
-        ConfigurationError: there is no such module, or it cannot be imported.
-    """
+    """Import what ``-p MODULE`` before the command names, before the commands look at the tables it adds to."""
     first = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     first.add_argument("-p", dest="modules", action="append", default=[])
     known, _ = first.parse_known_args(list(itertools.takewhile(lambda a: a not in _COMMANDS, arguments)))

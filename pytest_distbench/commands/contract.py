@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from pytest_distbench.errors import DistbenchError
@@ -35,11 +35,7 @@ def choose_entries(parser: argparse.ArgumentParser) -> None:
 
 
 def folder_of(options: argparse.Namespace) -> Path:
-    """The store's folder, which must exist.
-
-    Raises:
-        DistbenchError: it does not.
-    """
+    """The store's folder, which must exist."""
     folder: Path = options.baselines
     if not folder.is_dir():
         raise DistbenchError(f"{folder} is not a folder: run where your baselines are, or give --baselines DIR")
@@ -47,21 +43,12 @@ def folder_of(options: argparse.Namespace) -> Path:
 
 
 def read_chosen(options: argparse.Namespace) -> Iterator[BaselineFile]:
-    """The chosen entries, one at a time, sorted by platform and path.
-
-    Raises:
-        DistbenchError: no such folder or platform, or a file of it is no baseline.
-    """
+    """The chosen entries, one at a time, sorted by platform and path."""
     folder = folder_of(options)
     choice = selection(options.parts)
     platforms = BaselineStore(folder, "").platforms()
     if options.platform and options.platform not in platforms:
-        raise DistbenchError(
-            f"no baselines of the hardware class {options.platform!r} in {folder}; there are {_list_names(platforms)}"
-        )
+        known = ", ".join(platforms) or "none"
+        raise DistbenchError(f"no baselines of the hardware class {options.platform!r} in {folder}; there are {known}")
     for platform in [options.platform] if options.platform else platforms:
         yield from (file for file in BaselineStore(folder, platform).read_all() if choice(file.name))
-
-
-def _list_names(names: Iterable[str]) -> str:
-    return ", ".join(names) or "none"

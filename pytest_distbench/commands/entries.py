@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import ast
 import os
-import statistics
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,6 +16,7 @@ from pytest_distbench.errors import ConfigurationError, DistbenchError
 from pytest_distbench.records.baseline import BaselineEntry
 from pytest_distbench.records.case import EntryName
 from pytest_distbench.records.choices import UPDATES
+from pytest_distbench.records.quantiles import median
 from pytest_distbench.report.texts.layout import layout
 from pytest_distbench.report.texts.words import quantity
 from pytest_distbench.store.baselines import BaselineFile, BaselineStore
@@ -93,9 +93,8 @@ def _describe(file: BaselineFile) -> Iterator[str]:
     rows = []
     for metric, stored in entry.metrics.items():
         values = [v for v in stored.launches if v is not None]
-        middle = statistics.median(values) if values else None
-        low, high = (min(values), max(values)) if values else (None, None)
-        numbers = [quantity(value, stored.unit) for value in (middle, low, high)]
+        ends = median(values), min(values, default=None), max(values, default=None)
+        numbers = [quantity(value, stored.unit) for value in ends]
         tolerance = "" if stored.tolerance is None else f"{stored.tolerance:.0%}"
         rows.append((f"  {metric}", *numbers, str(len(values)), tolerance))
     yield from layout(("  metric", "median", "min", "max", "launches", "tolerance"), rows)
@@ -148,11 +147,7 @@ def _unused_names(path: Path) -> set[EntryName]:
 
 
 def has_test(root: Path, test: str) -> bool:
-    """Whether ``path::Class::function`` still stands in its file; True where only pytest could tell.
-
-    Raises:
-        DistbenchError: there is no such root.
-    """
+    """Whether ``path::Class::function`` still stands in its file; True where only pytest could tell."""
     if not root.is_dir():
         raise DistbenchError(f"--root {root} is not a folder")
     file, *names = test.split("::")

@@ -21,8 +21,7 @@ from pytest_distbench.store.baselines import BaselineFile, BaselineStore
 from pytest_distbench.store.exchange import entries_of, write_json
 from pytest_distbench.store.files import replace_file
 from pytest_distbench.store.names import selection
-from pytest_distbench.store.rows import entry_rows
-from pytest_distbench.store.tables import write_csv, write_parquet
+from pytest_distbench.store.rows import entry_rows, write_csv, write_parquet
 
 _FORMATS: Mapping[str, Callable[[Iterable[BaselineFile], BinaryIO], None]] = {
     "json": write_json,
@@ -79,11 +78,7 @@ def _export(options: argparse.Namespace) -> Iterator[str]:
 
 
 def _refuse_contradictions(found: Iterable[tuple[str, BaselineFile]]) -> None:
-    """Of two entries of one name that differ nobody knows which is meant.
-
-    Raises:
-        DistbenchError: there are such two.
-    """
+    """Of two entries of one name that differ nobody knows which is meant."""
     seen: dict[EntryName, tuple[str, bytes]] = {}
     for place, file in found:
         digest = hashlib.blake2b(msgspec.json.encode(file.entry, order="sorted")).digest()

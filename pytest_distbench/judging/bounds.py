@@ -8,14 +8,14 @@ its reference gives it; without a baseline it is *within*.
 from __future__ import annotations
 
 import math
-import re
 import statistics
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from pytest_distbench.errors import ConfigurationError
 from pytest_distbench.judging.case import by_metric
-from pytest_distbench.judging.draft import Judgement
+from pytest_distbench.judging.judgement import Judgement
+from pytest_distbench.judging.losses import message_bytes
 from pytest_distbench.records.bound import Bound
 from pytest_distbench.records.bound_text import AskedBound, Side, terms_of
 from pytest_distbench.records.kinds import METRIC_KINDS
@@ -36,19 +36,13 @@ _SIDES: dict[int, Side] = {1: "most", -1: "least"}
 _SIGNS: dict[Side, str] = {"most": "<=", "least": ">="}
 _WORDS: dict[Side, str] = {"most": "at most", "least": "at least"}
 _MOST_NAMES = 20
-_MESSAGE = re.compile(r"message_bytes=(\d+)")
 
 Measured = Mapping[str, Sequence[Measurement]]
 """Metric key -> its measurement in each launch."""
 
 
 class _Rate(NamedTuple):
-    """A rate that is made of a time.
-
-    Attributes:
-        seconds: in which it would be 1.
-        unit: of the rate.
-    """
+    """A rate that is made of a time: in so many seconds it would be 1."""
 
     seconds: float
     unit: str
@@ -61,14 +55,8 @@ def judge_bounds(
 ) -> list[Judgement]:
     """What the bounds make of the verdicts that the reference gave.
 
-    Args:
-        judgements: one per metric, or per metric of a training over its seeds.
-        launches: that passed.
-        asked: bounds of the test and of its baseline's file; those that came with the numbers are in the launches. One
-            of a metric that is not there is passed over, see :func:`check_measured`.
-
-    Raises:
-        ConfigurationError: a bound does not fit its metric.
+    Those of the test and of its baseline's file are asked for, those that came with the numbers are in the launches.
+    One of a metric that is not there is passed over, see :func:`check_measured`.
     """
     measured = by_metric(launches)
     bounds = {key: list(found[0].bounds) for key, found in measured.items()}
@@ -80,9 +68,7 @@ def judge_bounds(
     of_verdict: dict[str, dict[str, list[Bound]]] = {}
     for key, found in bounds.items():
         if found:
-            first = measured[key][0]
-            over_seeds = metric_key(first.name, {name: at for name, at in first.at.items() if name != "seed"})
-            of_verdict.setdefault(key if key in told else over_seeds, {})[key] = found
+            of_verdict.setdefault(key if key in told else measured[key][0].key_over_seeds, {})[key] = found
     made = [
         _judge(j, of_verdict[j.verdict.metric], measured) if j.verdict.metric in of_verdict else j for j in judgements
     ]
@@ -93,17 +79,11 @@ def judge_bounds(
 def check_measured(asked: Sequence[AskedBound], launches: Sequence[LaunchRecord], largest_message: int | None) -> None:
     """Refuse bounds of metrics that none of the launches measured: they would never fail.
 
-    Args:
-        asked: the bounds.
-        launches: of one case, or of several.
-        largest_message: sweeps were told to leave out messages of more bytes; bounds of such points pass. None: of all.
-
-    Raises:
-        ConfigurationError: there is one; the message lists the metrics there are.
+    Those of larger messages than sweeps were told to send pass.
     """
     measured = by_metric(launches)
     for one in asked:
-        if _is_left_out(one.metric, largest_message):
+        if largest_message is not None and (message_bytes(one.metric) or 0) > largest_message:
             continue
         if _matches(one.metric, measured) or _missed_goals(one.metric, measured):
             continue
@@ -124,12 +104,7 @@ def check_measured(asked: Sequence[AskedBound], launches: Sequence[LaunchRecord]
 
 
 def carry_over(verdict: Verdict, own: Verdict | None) -> Verdict:
-    """A verdict of another comparison of the same launches, with what their own run said of its bounds.
-
-    Args:
-        verdict: of the metric.
-        own: of the same metric, from the run that measured the launches.
-    """
+    """A verdict of another comparison of the same launches, with what their own run said of its bounds."""
     if own is not None and own.kind == "beyond":
         return replace(verdict, kind=own.kind, reason=own.reason, bounds=own.bounds)
     return verdict if own is None or not own.bounds else _keep(replace(verdict, bounds=own.bounds))
@@ -232,16 +207,13 @@ def _matches(metric: str, measured: Measured) -> list[tuple[str, _Rate | None]]:
 
     Metrics go before the rates of a sweep.
     """
-    named: list[tuple[str, _Rate | None]] = [
-        (key, None) for key, found in measured.items() if metric in (key, found[0].name)
-    ]
-    rates = [
+    named = [(key, None) for key, found in measured.items() if metric in (key, found[0].name)]
+    return [*named] or [
         (key, rate)
         for key, found in measured.items()
         for name, rate in _rates(found[0]).items()
         if metric in (name, metric_name(name))
     ]
-    return named or [*rates]
 
 
 def _missed_goals(metric: str, measured: Measured) -> set[str]:
@@ -268,9 +240,3 @@ def _rates(measurement: Measurement) -> dict[str, _Rate]:
     if isinstance(peak, int | float) and peak > 0:
         rates[_SHARE] = _Rate(size * factor / GIGABYTE / peak, "")
     return {metric_key(name, measurement.at): rate for name, rate in rates.items() if rate.seconds}
-
-
-def _is_left_out(metric: str, largest_message: int | None) -> bool:
-    """Whether the run was told to leave this message size out."""
-    size = _MESSAGE.search(metric)
-    return size is not None and largest_message is not None and int(size[1]) > largest_message

@@ -6,13 +6,13 @@ import dataclasses
 import statistics
 from collections.abc import Mapping, Sequence
 
-from pytest_distbench.judging.cards import disturbance
-from pytest_distbench.judging.draft import Judgement
+from pytest_distbench.judging.comparable import Staleness, staleness, version_changes
 from pytest_distbench.judging.entry import fingerprints_of
-from pytest_distbench.judging.family import Family
 from pytest_distbench.judging.fingerprint_rule import METRIC, judge_fingerprints, needs_more
+from pytest_distbench.judging.gpus import disturbance
+from pytest_distbench.judging.judgement import Judgement
 from pytest_distbench.judging.losses import left_out, lost_part, missing_verdict, more_than_stored
-from pytest_distbench.judging.metric import BUSIER_SHARE, Rule, as_info, judge
+from pytest_distbench.judging.metric import BUSIER_SHARE, Circumstances, as_info, judge
 from pytest_distbench.judging.neighbours import (
     Run,
     error_share,
@@ -21,17 +21,15 @@ from pytest_distbench.judging.neighbours import (
     stored_together,
     support,
 )
-from pytest_distbench.judging.software import version_changes
-from pytest_distbench.judging.staleness import Staleness, staleness
 from pytest_distbench.judging.stored_rule import typical_noise
 from pytest_distbench.judging.terms import Terms
-from pytest_distbench.judging.training_rule import LOST_SEED, judge_family, may_be_unseeded
+from pytest_distbench.judging.training_rule import LOST_SEED, Family, judge_family, may_be_unseeded
 from pytest_distbench.records.baseline import BaselineEntry, BaselineMetric
 from pytest_distbench.records.case import Case
 from pytest_distbench.records.fingerprint import Fingerprint
 from pytest_distbench.records.kinds import METRIC_KINDS
 from pytest_distbench.records.launch import LaunchRecord
-from pytest_distbench.records.metric import PEAK_MEMORY, UNCERTAINTY, Measurement, metric_key, metric_name
+from pytest_distbench.records.metric import PEAK_MEMORY, UNCERTAINTY, Measurement, metric_key, metric_name, without
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.verdict import Verdict
 
@@ -44,15 +42,7 @@ def judge_launches(
     case: Case,
     comparisons: int,
 ) -> list[Judgement]:
-    """Judge what the launches measured, and name what the baseline has and they did not measure.
-
-    Args:
-        terms: tolerances, metrics, and the most launches there may be.
-        launches: that passed, at least one.
-        entry: of the baseline; None where there is none.
-        case: what was measured; an entry of another workload is stale.
-        comparisons: noisy comparisons in the whole run, which share the error rate.
-    """
+    """Judge what the launches measured, and name what the baseline has and they did not measure."""
     stale = staleness(entry, case) if entry is not None else None
     stored = _stored_metrics(entry, case) if entry is not None and not stale else {}
     changed = ", ".join(version_changes(entry.software, launches[0].software)) if entry is not None else ""
@@ -62,7 +52,7 @@ def judge_launches(
     for key, measurements in found.items():
         if not terms.wants(measurements[0].name):
             found[key] = [as_info(m) for m in measurements]
-    rule = Rule(
+    under = Circumstances(
         tolerance=0.0,
         comparisons=comparisons,
         max_launches=terms.max_launches,
@@ -70,7 +60,7 @@ def judge_launches(
         busier_cores=busier_cores(entry, launches),
         crowding=crowding(entry, launches, cores=terms.cores),
         cores=terms.cores,
-        disturbance=disturbance(entry.cards if entry is not None else None, launches),
+        disturbance=disturbance(entry.gpu_norm if entry is not None else None, launches),
     )
     tolerances = {
         key: terms.tolerance_of(measurements[0], _by_hand(entry, stored.get(key)))
@@ -78,7 +68,7 @@ def judge_launches(
     }
     judgements = [
         Judgement(add_witnesses(judgement.verdict, stored.get(key), found[key]), judgement.is_open)
-        for key, judgement in _judge_noise(rule, tolerances, launches, found, stored).items()
+        for key, judgement in _judge_noise(under, tolerances, launches, found, stored).items()
     ]
     trainings = judge_trainings(terms, found, stored, same_software=same, entry=entry)
     asks = len(launches) == 1 < terms.max_launches
@@ -125,15 +115,8 @@ def as_lost(
     found: Mapping[str, Sequence[Measurement]],
     stored: Mapping[str, BaselineMetric],
 ) -> list[Judgement]:
-    """The judgements, but for the metrics of which something is lost; those of a training are told over its seeds.
-
-    Args:
-        judgements: on what was found.
-        lost: by metric key, why.
-        found: what was measured.
-        stored: what it was compared with.
-    """
-    of_verdict = {verdict: key for key in lost for verdict in (key, _over_seeds(found[key][0]))}
+    """The judgements, but for the metrics of which something is lost; those of a training are told over its seeds."""
+    of_verdict = {verdict: key for key in lost for verdict in (key, found[key][0].key_over_seeds)}
     return [
         Judgement(replace(j.verdict, kind="lost", reason=lost[key], better=stored[key].better), is_open=False)
         if (key := of_verdict.get(j.verdict.metric, ""))
@@ -153,26 +136,14 @@ def _unless_of_more(
     return judgement._replace(verdict=replace(judgement.verdict, kind="incomparable", reason=why)) if why else judgement
 
 
-def _over_seeds(measurement: Measurement) -> str:
-    return metric_key(measurement.name, {name: at for name, at in measurement.at.items() if name != "seed"})
-
-
 def _judge_noise(
-    rule: Rule,
+    under: Circumstances,
     tolerances: Mapping[str, float],
     launches: Sequence[LaunchRecord],
     found: Mapping[str, Sequence[Measurement]],
     stored: Mapping[str, BaselineMetric],
 ) -> dict[str, Judgement]:
-    """Judge each metric that is not of a training, and the neighbours of a sweep together.
-
-    Args:
-        rule: without what differs between metrics.
-        tolerances: by metric.
-        launches: of this run.
-        found: every metric's measurement in each launch.
-        stored: the baseline's, by the same keys.
-    """
+    """Judge each metric that is not of a training, and the neighbours of a sweep together."""
     runs = find_runs(found[key][0] for key in stored if key in found)
     noise = typical_noise(stored)
     alone = {
@@ -180,7 +151,7 @@ def _judge_noise(
             measurements,
             stored.get(key),
             dataclasses.replace(
-                rule,
+                under,
                 tolerance=tolerances[key],
                 noise_floor=max(noise.get(measurements[0].name, 0.0), uncertainty(measurements, stored.get(key))),
                 share=error_share(key, runs),
@@ -200,7 +171,7 @@ def _judge_noise(
             together[run],
             metric,
             dataclasses.replace(
-                rule,
+                under,
                 tolerance=max(tolerances[key] for key in run.keys),
                 noise_floor=noise.get(metric_name(run.key), 0.0),
                 share=run.share,
@@ -208,21 +179,13 @@ def _judge_noise(
         )
         for run, metric in known.items()
     }
-    return support(alone, of_runs, tolerances=tolerances, can_ask=len(launches) < rule.max_launches)
+    return support(alone, of_runs, tolerances=tolerances, can_ask=len(launches) < under.max_launches)
 
 
 def judge_fingerprint(
     terms: Terms, launches: Sequence[LaunchRecord], stored: Mapping[str, Fingerprint], *, changed: str, most: int
 ) -> Judgement | None:
-    """The verdict on all fingerprints; None where there are none, now and before.
-
-    Args:
-        terms: which metrics are judged.
-        launches: of this run.
-        stored: what they are compared with.
-        changed: what differs in the software, as text.
-        most: launches that there may be.
-    """
+    """The verdict on all fingerprints; None where there are none, now and before."""
     current = fingerprints_of(launches)
     if not current and not stored:
         return None
@@ -256,20 +219,12 @@ def judge_trainings(
     same_software: bool,
     entry: BaselineEntry | None = None,
 ) -> list[Verdict]:
-    """One verdict per convergence metric, over its seeds; curves first, as they tell whether the arithmetic changed.
-
-    Args:
-        terms: tolerances.
-        found: every metric's measurement in each launch; those of other kinds are passed over.
-        stored: what they are compared with, by key.
-        same_software: whether that ran the same software.
-        entry: of the baseline, for what is set in it by hand.
-    """
+    """One verdict per convergence metric, over its seeds; curves first, as they tell whether the arithmetic changed."""
     families: dict[tuple[bool, str, str], dict[str, list[Measurement]]] = {}
     for key, measurements in found.items():
         first = measurements[0]
         if METRIC_KINDS[first.better].is_of_training:
-            training = metric_key("", {name: value for name, value in first.at.items() if name != "seed"})
+            training = metric_key("", without(first.at, "seed"))
             families.setdefault((first.better != "curve", training, first.name), {})[key] = measurements
     verdicts = []
     departed: set[str] = set()
@@ -339,11 +294,6 @@ def crowding(entry: BaselineEntry | None, launches: Sequence[LaunchRecord], *, c
 
     Where they wanted no more than then, it was not they: helpers that the code starts wait, too, and so does a
     container that has a share of the CPUs.
-
-    Args:
-        entry: of the baseline.
-        launches: of this run.
-        cores: of the machine that measured.
     """
     now = [launch.crowding for launch in launches if launch.crowding is not None]
     if entry is None or entry.crowding is None or entry.foreign_wanted is None or not now:

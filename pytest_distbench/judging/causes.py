@@ -11,19 +11,19 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from pytest_distbench.judging.cards import norm_of
 from pytest_distbench.judging.entry import phases_of
+from pytest_distbench.judging.gpus import norm_of
+from pytest_distbench.judging.judgement import severity
 from pytest_distbench.judging.links import Slow, by_link, find_slow, outliers, times_of
 from pytest_distbench.judging.metric import BUSIER_SHARE
-from pytest_distbench.judging.severity import severity
-from pytest_distbench.judging.sizes import which
 from pytest_distbench.records.bound import tightest
-from pytest_distbench.records.card import CardNorm
+from pytest_distbench.records.gpu import GpuNorm
 from pytest_distbench.records.kinds import METRIC_KINDS
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.link_terms import FEWEST_SIZES, LinkTerms, fit_link_terms
 from pytest_distbench.records.run import CaseResult
 from pytest_distbench.records.verdict import Verdict
+from pytest_distbench.units import format_bytes
 
 _LATE_SHARE = 0.1
 """A rank that comes later than the others by this share of the iteration holds them up."""
@@ -59,14 +59,7 @@ class OtherFingerprint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CostlierSizes:
-    """Of a sweep: which sizes are slower, and whether a call or a byte costs more.
-
-    Attributes:
-        name: of the metric.
-        sizes: in words: ``from 64 KiB up``.
-        then: the model of the reference's times.
-        now: of this run's.
-    """
+    """Of a sweep: which sizes are slower, and whether a call or a byte costs more."""
 
     name: str
     sizes: str
@@ -76,13 +69,7 @@ class CostlierSizes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlowLinks:
-    """Of a matrix of links: the ranks and the links that are slow.
-
-    Attributes:
-        slow: who they are.
-        metrics: that say so.
-        measured: how many links there are.
-    """
+    """Of a matrix of links: the ranks and the links that are slow."""
 
     slow: Slow
     metrics: tuple[str, ...]
@@ -154,19 +141,13 @@ class SlowestRank:
 class Clocks:
     """The clocks of the GPUs, before and now, whether they moved or not: they tell the card from the code."""
 
-    then: CardNorm
-    now: CardNorm
+    then: GpuNorm
+    now: GpuNorm
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CardTrouble:
-    """What the driver counted and reported of one GPU while ranks ran on it.
-
-    Attributes:
-        label: of the GPU.
-        link_errors: errors of its NVLinks, by kind.
-        xids: numbers of the driver's reports.
-    """
+class GpuTrouble:
+    """What the driver counted and reported of one GPU while ranks ran on it."""
 
     label: str
     link_errors: dict[str, int]
@@ -190,7 +171,7 @@ Cause = (
     | LateRank
     | SlowestRank
     | Clocks
-    | CardTrouble
+    | GpuTrouble
     | FreeAlgorithm
 )
 
@@ -205,20 +186,20 @@ def find_causes(result: CaseResult) -> list[Cause]:
         *(_host_time(result) if result.case.device == "cuda" else _cpu_time(result)),
         *_stragglers(result),
         *_clocks(result),
-        *find_card_troubles(result.launches),
+        *find_gpu_troubles(result.launches),
         *_algorithm(result),
     ]
 
 
-def find_card_troubles(launches: Sequence[LaunchRecord]) -> Iterator[CardTrouble]:
+def find_gpu_troubles(launches: Sequence[LaunchRecord]) -> Iterator[GpuTrouble]:
     """Of each GPU that had any, over all launches."""
     link_errors: dict[str, Counter[str]] = {}
     xids: dict[str, list[int]] = {}
-    for card in (card for launch in launches for card in launch.cards if card.link_errors or card.xids):
+    for card in (card for launch in launches for card in launch.gpu_witnesses if card.link_errors or card.xids):
         link_errors.setdefault(card.label, Counter()).update(card.link_errors)
         xids.setdefault(card.label, []).extend(card.xids)
     for label, found in link_errors.items():
-        yield CardTrouble(label=label, link_errors=dict(found), xids=tuple(dict.fromkeys(xids[label])))
+        yield GpuTrouble(label=label, link_errors=dict(found), xids=tuple(dict.fromkeys(xids[label])))
 
 
 def _regressions(result: CaseResult) -> list[Verdict]:
@@ -370,7 +351,7 @@ def _latest(late_s: Sequence[float], margin_s: float) -> int | None:
 
 
 def _clocks(result: CaseResult) -> Iterator[Clocks]:
-    then, now = result.reference.cards, norm_of(result.launches)
+    then, now = result.reference.gpu_norm, norm_of(result.launches)
     if then is not None and now is not None and now.sm_mhz is not None and then.sm_mhz is not None:
         yield Clocks(then=then, now=now)
 
@@ -388,3 +369,20 @@ def _algorithm(result: CaseResult) -> Iterator[FreeAlgorithm]:
         if METRIC_KINDS[verdict.better].rule == "curve" and verdict.kind in ("regressed", "drifted"):
             yield FreeAlgorithm(metric=verdict.metric)
             return
+
+
+def which(hit: Sequence[int], sizes: Sequence[int]) -> str:
+    """Message sizes that are hit, in words: ``from 64 KiB up``, ``at 3 of 25 sizes, first at 4 KiB``."""
+    inside = sorted(sizes)
+    first, last = inside.index(min(hit)), inside.index(max(hit))
+    if len(hit) == len(inside):
+        return f"at all {len(inside)} sizes"
+    if len(hit) == 1:
+        return f"at {format_bytes(hit[0])} only"
+    if last - first + 1 > len(hit):
+        return f"at {len(hit)} of {len(inside)} sizes, first at {format_bytes(inside[first])}"
+    if last == len(inside) - 1:
+        return f"from {format_bytes(inside[first])} up"
+    if first == 0:
+        return f"up to {format_bytes(inside[last])}"
+    return f"from {format_bytes(inside[first])} to {format_bytes(inside[last])}"

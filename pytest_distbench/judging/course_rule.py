@@ -40,10 +40,7 @@ def course_changes(
 ) -> list[str]:
     """How one course differs from another: one sentence each, none if they are equal.
 
-    Args:
-        stored: before.
-        current: now.
-        ordinary: what the described step sends, before and now.
+    ``ordinary`` is what the described step sends, before and now.
     """
     lines: list[str] = []
     is_whole = stored.is_whole and current.is_whole

@@ -41,13 +41,7 @@ def fewest_launches(terms: Terms, launches: Sequence[LaunchRecord]) -> int:
 
 
 def are_enough(terms: Terms, launches: Sequence[LaunchRecord], entry: BaselineEntry | None = None) -> bool:
-    """Whether these launches make a baseline that more of them would not make better.
-
-    Args:
-        terms: tolerances, and which metrics are judged.
-        launches: so far, at least one.
-        entry: that they will replace: tolerances are set in it by hand.
-    """
+    """Whether these launches make a baseline that more of them would not make better."""
     if len(launches) < fewest_launches(terms, launches):
         return False
     judged = _judged(terms, launches)
@@ -69,12 +63,7 @@ def are_enough(terms: Terms, launches: Sequence[LaunchRecord], entry: BaselineEn
 
 
 def explained_by_noise(sigma: float, launches: int) -> float:
-    """The largest change that the noise of so many stored launches explains in a later run.
-
-    Args:
-        sigma: standard deviation between these launches, of the logarithm of what is judged.
-        launches: at least two.
-    """
+    """The largest change that the noise of so many stored launches, of logarithms, explains in a later run."""
     df = launches - 1
     largest = sigma * math.sqrt(df / chi_square_quantile(1 - NOISE_CONFIDENCE, df))
     return noise_limit(largest, launches, RUN_LAUNCHES, BASELINE_ERROR_RATE, drift=DRIFT)

@@ -6,8 +6,8 @@ import statistics
 from collections.abc import Iterable, Sequence
 
 from pytest_distbench.judging import golden_curve
-from pytest_distbench.judging.cards import norm_of
 from pytest_distbench.judging.fingerprint_rule import agree
+from pytest_distbench.judging.gpus import norm_of
 from pytest_distbench.judging.losses import series_length
 from pytest_distbench.judging.memory_rule import most_of_ranks
 from pytest_distbench.records.baseline import BaselineEntry, BaselineMetric
@@ -45,7 +45,7 @@ def make_entry(
         fingerprints=fingerprints_of(launches),
         phases={name: _round(seconds) for name, seconds in phases_of(launches).items()},
         launch_s=_round(statistics.median(launch.wall_s for launch in launches)),
-        cards=norm_of(launches),
+        gpu_norm=norm_of(launches),
         tolerance=before.tolerance if before is not None else None,
         xfail_perf=before.xfail_perf if before is not None else "",
         bounds=before.bounds if before is not None else {},

@@ -8,7 +8,7 @@ from fractions import Fraction
 
 from pytest_distbench.judging.collective_text import changes
 from pytest_distbench.judging.course_rule import CONFIRMING_LAUNCHES, common_course, course_changes
-from pytest_distbench.records.fingerprint import ALL, Beyond, Fingerprint, named_ranks, of_rank
+from pytest_distbench.records.fingerprint import Beyond, Fingerprint, named_ranks, of_rank, rank_ranges
 from pytest_distbench.records.kinds import VerdictName
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.verdict import Verdict
@@ -91,12 +91,6 @@ def judge_fingerprints(
 
     *changed* where any differs, also under other software: then it says so, because the collectives are what the
     network has to carry either way. *lost* where this run has none. *missing* where the baseline has none.
-
-    Args:
-        stored: of the baseline, by key.
-        current: of this run, by key.
-        launches: that showed them.
-        drift: what differs in the software, as text; empty: nothing that matters.
     """
     told: dict[str, list[str]] = {}
     unknown, without, undecided = "", "", ""
@@ -149,19 +143,6 @@ def _attribute(told: Mapping[str, Sequence[str]]) -> list[str]:
         for line in lines:
             keys.setdefault(line, []).append(key)
     return [f"{who[0]}{f' and {len(who) - 1} more' if len(who) > 1 else ''}: {line}" for line, who in keys.items()]
-
-
-def rank_ranges(ranks: Sequence[int], world_size: int | None = None) -> str:
-    """Ranks as text: ``0,2-3``; ``all`` where they are the whole world."""
-    if len(ranks) == world_size:
-        return ALL
-    runs: list[list[int]] = []
-    for rank in sorted(ranks):
-        if runs and rank == runs[-1][-1] + 1:
-            runs[-1].append(rank)
-        else:
-            runs.append([rank])
-    return ",".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
 
 
 def _changes_of_rank(stored: Fingerprint, current: Fingerprint, rank: int) -> Iterator[str]:

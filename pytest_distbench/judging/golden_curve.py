@@ -119,11 +119,7 @@ class Disagreement:
     largest: float
 
     def tell(self, beside: Sequence[str]) -> str:
-        """One clause, with the line that mends it.
-
-        Args:
-            beside: what a script wrote beside each value, if the curve was read.
-        """
+        """One clause, with the line that mends it."""
         by = f"by up to {self.largest:.1e}"
         if self.starts_at > 1:
             return f"differ {by} from value {self.starts_at} on: {_PARTLY}"
@@ -146,10 +142,6 @@ def disagreement(launches: Sequence[Sequence[float]], *, rtol: float = RTOL) -> 
 
     Weights, data or dropout that nobody seeded show in the first values. Kernels with atomic additions differ by
     rounding there, and by less than the tolerance later.
-
-    Args:
-        launches: the curve of each.
-        rtol: accepted relative deviation of each step.
     """
     steps = min(map(len, launches), default=0)
     found = [deviations(launches[0][:steps], series[:steps]) for series in launches[1:]] if steps else []

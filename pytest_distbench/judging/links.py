@@ -64,10 +64,6 @@ def find_slow(slow: Collection[Link], measured: Collection[Link]) -> Slow:
     """Name the ranks whose links are all slow, and the slow links that are left.
 
     Where all links are slow it is no rank's fault; and of two ranks neither can be told from their link.
-
-    Args:
-        slow: some of ``measured``.
-        measured: every link of the ranks.
     """
     ranks = sorted({rank for link in measured for rank in link})
     if len(slow) == len(measured):
@@ -87,11 +83,7 @@ def typical_time(times: Mapping[Link, float]) -> float | None:
 
 
 def imbalance(times: Mapping[Link, float]) -> float:
-    """How many times as long as a typical link the slowest takes; of three ranks or more.
-
-    Raises:
-        ValueError: of two ranks nothing is typical.
-    """
+    """How many times as long as a typical link the slowest takes; of three ranks or more."""
     typical = typical_time(times)
     if typical is None:
         raise ValueError(f"{len(times)} links of two ranks have no typical time; wanted three ranks or more")

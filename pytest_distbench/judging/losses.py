@@ -9,7 +9,6 @@ missed (which is red by its steps), and a clock of a change of membership that d
 from __future__ import annotations
 
 import re
-import statistics
 from collections.abc import Mapping, Sequence
 
 from pytest_distbench.judging.terms import Terms
@@ -17,6 +16,7 @@ from pytest_distbench.records.baseline import BaselineMetric
 from pytest_distbench.records.kinds import METRIC_KINDS, Reduce, VerdictName
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import PEAK_MEMORY, Measurement, metric_name
+from pytest_distbench.records.quantiles import median
 from pytest_distbench.records.verdict import Verdict
 
 FEWEST_VALUES = 0.5
@@ -28,14 +28,16 @@ Found = Mapping[str, Sequence[Measurement]]
 """Metric key -> its measurement in each launch."""
 
 
+def message_bytes(key: str) -> int | None:
+    """The size of the message in a metric's key; None where it has none."""
+    found = _MESSAGE.search(key)
+    return None if found is None else int(found[1])
+
+
 def lost_part(stored: BaselineMetric, current: Sequence[Measurement]) -> str:
     """What is measured no more of a metric that is there: ``recorded by 1 rank, by 2 before``; empty: nothing.
 
     What a baseline from before these were noted does not hold is not known to be lost.
-
-    Args:
-        stored: of the baseline.
-        current: the same metric in each launch of this run, at least one.
     """
     first = current[0]
     if first.name == PEAK_MEMORY:
@@ -84,49 +86,34 @@ def reduction(metric: BaselineMetric | Measurement) -> Reduce:
 def missing_verdict(
     key: str, stored: BaselineMetric, *, found: Found, launches: Sequence[LaunchRecord], left_out: str = ""
 ) -> Verdict:
-    """The verdict on a metric of the baseline that this run did not measure.
-
-    Args:
-        key: of the metric.
-        stored: of the baseline.
-        found: what was measured.
-        launches: of this run.
-        left_out: why the run did not measure it, by :func:`left_out`; empty: nobody left it out.
-    """
+    """The verdict on a metric of the baseline that this run did not measure."""
     why = left_out or _why_it_could_not(key, stored, found, launches)
     kind: VerdictName = "incomparable" if why else "lost"
-    values = [v for v in stored.launches if v is not None]
     return Verdict(
         metric=key,
         kind=kind,
         unit=stored.unit,
         better=stored.better,
-        baseline=statistics.median(values) if values else None,
+        baseline=median(stored.launches),
         baseline_launches=len(stored.launches),
         reason=why or "in the baseline, and not measured by this run",
     )
 
 
 def left_out(keys: Sequence[str], found: Found, terms: Terms) -> dict[str, str]:
-    """Which of these keys the run was told to leave out, or had no memory for, and why.
-
-    Args:
-        keys: of metrics or fingerprints of the baseline.
-        found: what was measured.
-        terms: of the case.
-    """
+    """Which of these keys the run was told to leave out, or had no memory for, and why."""
     reasons: dict[str, str] = {}
     largest = [m.value for found_ones in found.values() for m in found_ones if m.name == "largest_message" and m.value]
     for key in keys:
-        size = _MESSAGE.search(key)
+        size = message_bytes(key)
         if size is None or key in found:
             continue
-        if terms.largest_message is not None and int(size[1]) > terms.largest_message:
+        if terms.largest_message is not None and size > terms.largest_message:
             reasons[key] = "left out by --distbench-max-message"
-        elif largest and int(size[1]) > min(largest):
+        elif largest and size > min(largest):
             reasons[key] = "there was no memory for a message of this size"
     if reasons:  # what is made of all sizes is of other sizes then
-        of_all = [key for key in keys if key not in found and not _MESSAGE.search(key)]
+        of_all = [key for key in keys if key not in found and message_bytes(key) is None]
         reasons |= dict.fromkeys(of_all, f"not all sizes were measured: {next(iter(reasons.values()))}")
     return reasons
 

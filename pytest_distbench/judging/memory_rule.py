@@ -17,7 +17,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 
-from pytest_distbench.judging.draft import Draft, Judgement
+from pytest_distbench.judging.judgement import Draft, Judgement
 from pytest_distbench.records.baseline import BaselineMetric
 from pytest_distbench.records.metric import Measurement
 from pytest_distbench.units import format_bytes
@@ -32,14 +32,7 @@ AGREEING_LAUNCHES = 3
 def judge_by_size(
     draft: Draft, current: Sequence[Measurement], baseline: BaselineMetric, tolerance: float
 ) -> Judgement:
-    """Judge it.
-
-    Args:
-        draft: with its values of this run, in bytes.
-        current: the same, with those of each rank.
-        baseline: the stored ones, at least one.
-        tolerance: as a fraction.
-    """
+    """Judge it."""
     now, then = ([v for v in values if v is not None] for values in (draft.current, baseline.launches))
     highest = max(then) + _margin(max(then), tolerance)
     middle = statistics.median(then)

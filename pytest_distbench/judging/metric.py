@@ -14,8 +14,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from pytest_distbench.errors import ConfigurationError
-from pytest_distbench.judging.draft import Draft, Judgement
-from pytest_distbench.judging.identity import difference
+from pytest_distbench.judging.comparable import difference
+from pytest_distbench.judging.judgement import Draft, Judgement
 from pytest_distbench.judging.memory_rule import judge_by_size
 from pytest_distbench.judging.order_rule import compare_by_order, have_ratios, why_nothing_was_timed
 from pytest_distbench.judging.stats import LARGEST_EXPONENT, baseline_error_rate, noise_limit, pooled_stdev
@@ -36,7 +36,7 @@ beyond it is the code's."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rule:
+class Circumstances:
     """What a verdict depends on besides the samples.
 
     Attributes:
@@ -98,14 +98,8 @@ class Rule:
         return f"other processes used {self.busier_cores:.1f} cores more than when the baseline was taken"
 
 
-def judge(current: Sequence[Measurement], baseline: BaselineMetric | None, rule: Rule) -> Judgement:
-    """Judge one metric.
-
-    Args:
-        current: the metric's measurement in each launch of this run, at least one.
-        baseline: its stored values, or None.
-        rule: tolerance, error rate and circumstances.
-    """
+def judge(current: Sequence[Measurement], baseline: BaselineMetric | None, under: Circumstances) -> Judgement:
+    """Judge one metric."""
     first = current[0]
     values = [m.value for m in current]
     known = [v for v in values if v is not None]
@@ -125,8 +119,8 @@ def judge(current: Sequence[Measurement], baseline: BaselineMetric | None, rule:
     stored = [v for v in baseline.launches if v is not None]
     if not stored or not known:
         return draft.settle("incomparable", "the baseline holds no value")
-    judgement = decide(draft, current, baseline, rule)
-    return Judgement(judgement.verdict, judgement.is_open and not _is_last(draft, rule))
+    judgement = decide(draft, current, baseline, under)
+    return Judgement(judgement.verdict, judgement.is_open and not _is_last(draft, under))
 
 
 def unasked(draft: Draft) -> Judgement:
@@ -140,7 +134,9 @@ def as_info(measurement: Measurement) -> Measurement:
     return replace(measurement, better="info")
 
 
-def judge_exact(draft: Draft, current: Sequence[Measurement], baseline: BaselineMetric, rule: Rule) -> Judgement:
+def judge_exact(
+    draft: Draft, current: Sequence[Measurement], baseline: BaselineMetric, under: Circumstances
+) -> Judgement:
     """Equal, as long as the software is the same."""
     values = [m.value for m in current]
     if len(set(values)) > 1:
@@ -151,7 +147,7 @@ def judge_exact(draft: Draft, current: Sequence[Measurement], baseline: Baseline
     where = first_difference(baseline.series, current)
     if set(values) == set(baseline.launches) and not where:
         return draft.settle("unchanged", limit=0.0)
-    if not rule.same_software:
+    if not under.same_software:
         return draft.settle("incomparable", "the number changed, and so did the software", limit=0.0)
     then = format_values(baseline.launches, draft.metric.unit)
     what = where or f"{then} -> {format_values(values, draft.metric.unit)}"
@@ -169,7 +165,9 @@ def first_difference(stored: Sequence[float], current: Sequence[Measurement]) ->
     return ""
 
 
-def judge_noisy(draft: Draft, current: Sequence[Measurement], baseline: BaselineMetric, rule: Rule) -> Judgement:
+def judge_noisy(
+    draft: Draft, current: Sequence[Measurement], baseline: BaselineMetric, under: Circumstances
+) -> Judgement:
     """Launches are samples: ``stored_rule``, and where there are no ratios, ``order_rule``."""
     known, stored = ([v for v in values if v is not None] for values in (draft.current, baseline.launches))
     if why_not := next(filter(None, map(why_nothing_was_timed, current)), ""):
@@ -177,19 +175,19 @@ def judge_noisy(draft: Draft, current: Sequence[Measurement], baseline: Baseline
     if len(stored) < 2:
         return draft.settle("incomparable", "the baseline has one launch: its noise is unknown")
     if not have_ratios(*known, *stored):
-        return _judge_by_order(draft, known, stored, rule)
+        return _judge_by_order(draft, known, stored, under)
     found = Comparison.of(
         [m for m in current if m.value is not None],
         baseline,
-        tolerance=rule.tolerance,
-        alpha=rule.alpha,
-        most=rule.max_launches,
-        noise_floor=rule.noise_floor,
-        drift=rule.drift,
+        tolerance=under.tolerance,
+        alpha=under.alpha,
+        most=under.max_launches,
+        noise_floor=under.noise_floor,
+        drift=under.drift,
     )
-    answer = _unless_disturbed(found.answer, rule, draft.metric.unit, found.worse_by)
+    answer = _unless_disturbed(found.answer, under, draft.metric.unit, found.worse_by)
     limit = math.expm1(min(found.limit, LARGEST_EXPONENT))
-    excused = min(rule.explained_by_others, LARGEST_EXPONENT)
+    excused = min(under.explained_by_others, LARGEST_EXPONENT)
     return draft.settle(
         answer.kind,
         answer.reason,
@@ -200,25 +198,20 @@ def judge_noisy(draft: Draft, current: Sequence[Measurement], baseline: Baseline
     )
 
 
-def judge_memory(draft: Draft, current: Sequence[Measurement], baseline: BaselineMetric, rule: Rule) -> Judgement:
-    """Sizes: ``memory_rule``."""
-    return judge_by_size(draft, current, baseline, rule.tolerance)
-
-
-DecisionRule = Callable[[Draft, Sequence[Measurement], BaselineMetric, Rule], Judgement]
+DecisionRule = Callable[[Draft, Sequence[Measurement], BaselineMetric, Circumstances], Judgement]
 """Settles a draft, from the metric in each launch of this run, what is stored of it, and tolerance, error rate and
 circumstances. Both sides have values. A judgement that is open asks for another launch, while there may be one."""
 
-RULES: dict[str, DecisionRule] = {"noisy": judge_noisy, "exact": judge_exact, "memory": judge_memory}
+RULES: dict[str, DecisionRule] = {
+    "noisy": judge_noisy,
+    "exact": judge_exact,
+    "memory": lambda draft, current, baseline, under: judge_by_size(draft, current, baseline, under.tolerance),
+}
 """By the name that a kind's ``rule`` has. Those of trainings judge all seeds at once: ``training_rule``."""
 
 
 def decision(better: Better) -> DecisionRule:
-    """The rule for a kind of metrics.
-
-    Raises:
-        ConfigurationError: its row names a rule that there is not.
-    """
+    """The rule for a kind of metrics."""
     name = METRIC_KINDS[better].rule
     if name not in RULES:
         raise ConfigurationError(
@@ -228,45 +221,45 @@ def decision(better: Better) -> DecisionRule:
     return RULES[name]
 
 
-def _judge_by_order(draft: Draft, known: Sequence[float], stored: Sequence[float], rule: Rule) -> Judgement:
+def _judge_by_order(draft: Draft, known: Sequence[float], stored: Sequence[float], under: Circumstances) -> Judgement:
     def noise(old: Sequence[float], new: Sequence[float]) -> float:
-        most = max(rule.max_launches, len(new))
-        return noise_limit(pooled_stdev(old, new), len(old), most, rule.alpha, drift=rule.drift)
+        most = max(under.max_launches, len(new))
+        return noise_limit(pooled_stdev(old, new), len(old), most, under.alpha, drift=under.drift)
 
-    is_last = _is_last(draft, rule)
+    is_last = _is_last(draft, under)
     answer = compare_by_order(
         stored,
         known,
         noise,
         sign=METRIC_KINDS[draft.metric.better].sign,
-        tolerance=rule.tolerance,
+        tolerance=under.tolerance,
         unit=draft.metric.unit,
         is_enough=is_last or len(known) >= OBVIOUS_LAUNCHES,
         is_last=is_last,
     )
-    answer = _unless_disturbed(answer, rule, draft.metric.unit)
+    answer = _unless_disturbed(answer, under, draft.metric.unit)
     return draft.settle(answer.kind, answer.reason, is_open=answer.is_open)
 
 
-def _is_last(draft: Draft, rule: Rule) -> bool:
+def _is_last(draft: Draft, under: Circumstances) -> bool:
     """Whether no launch will follow; those without a value count too."""
-    return len(draft.current) >= rule.max_launches
+    return len(draft.current) >= under.max_launches
 
 
-def _unless_disturbed(answer: Answer, rule: Rule, unit: str, worse_by: float = 0.0) -> Answer:
+def _unless_disturbed(answer: Answer, under: Circumstances, unit: str, worse_by: float = 0.0) -> Answer:
     """A regression that may be the machine's is none; ``worse_by`` as a logarithm, 0 where there is no ratio."""
     if answer.kind != "regressed" or is_size(unit):
         return answer
-    if rule.explained_by_others == 0.0:
-        return Answer("inconclusive", f"slower, but {rule.disturbance}") if rule.disturbance else answer
-    others = rule.others
-    if math.isinf(rule.explained_by_others):
+    if under.explained_by_others == 0.0:
+        return Answer("inconclusive", f"slower, but {under.disturbance}") if under.disturbance else answer
+    others = under.others
+    if math.isinf(under.explained_by_others):
         return Answer("inconclusive", f"slower, but {others}, which explains any slowdown")
-    explained = f"{others}, which explains up to {math.exp(rule.explained_by_others):.1f} times as slow"
-    if worse_by < rule.explained_by_others:
+    explained = f"{others}, which explains up to {math.exp(under.explained_by_others):.1f} times as slow"
+    if worse_by < under.explained_by_others:
         return Answer("inconclusive", f"slower, but {explained}")
     return (
-        Answer("inconclusive", f"slower, but {rule.disturbance}")
-        if rule.disturbance
+        Answer("inconclusive", f"slower, but {under.disturbance}")
+        if under.disturbance
         else Answer("regressed", f"{explained}: this is more")
     )

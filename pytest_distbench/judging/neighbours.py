@@ -13,14 +13,14 @@ finds is in docs/verdicts.md.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from pytest_distbench.judging.draft import Judgement
+from pytest_distbench.judging.judgement import Judgement
 from pytest_distbench.records.baseline import BaselineMetric
 from pytest_distbench.records.kinds import METRIC_KINDS
 from pytest_distbench.records.launch import LaunchRecord
-from pytest_distbench.records.metric import Measurement, Scalar, Summary, metric_key
+from pytest_distbench.records.metric import Measurement, Summary, metric_key, without
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.verdict import Verdict
 from pytest_distbench.units import format_bytes, format_change
@@ -64,7 +64,7 @@ def find_runs(metrics: Iterable[Measurement]) -> list[Run]:
     for metric in metrics:
         size = metric.at.get(AXIS)
         if metric.is_noisy and isinstance(size, int | float) and not isinstance(size, bool) and size > 0:
-            series.setdefault(metric_key(metric.name, _without_size(metric)), []).append((size, metric))
+            series.setdefault(metric_key(metric.name, without(metric.at, AXIS)), []).append((size, metric))
     runs = [run for sizes in series.values() for row in _rows(sizes) for run in _runs_of(row)]
     return sorted(runs, key=lambda run: len(run.keys))
 
@@ -105,14 +105,7 @@ def support(
     tolerances: Mapping[str, float],
     can_ask: bool,
 ) -> dict[str, Judgement]:
-    """The judgements on sizes, with what those on runs add; the shortest run that tells counts.
-
-    Args:
-        alone: by metric.
-        of_runs: of the runs, the shortest first.
-        tolerances: by metric, as fractions.
-        can_ask: whether there may be another launch.
-    """
+    """The judgements on sizes, with what those on runs add; the shortest run that tells counts."""
     found = dict(alone)
     for run, judgement in of_runs.items():
         verdicts = [alone[key].verdict for key in run.keys]
@@ -172,19 +165,9 @@ def _together(metrics: Sequence[Measurement]) -> Measurement:
 
 
 def _spread(summaries: Sequence[Summary]) -> Summary:
-    def mean(of: Callable[[Summary], float]) -> float:
-        return _mean([of(s) for s in summaries])
-
-    return Summary(
-        n=min(s.n for s in summaries),
-        minimum=mean(lambda s: s.minimum),
-        p25=mean(lambda s: s.p25),
-        median=mean(lambda s: s.median),
-        p95=mean(lambda s: s.p95),
-        p99=mean(lambda s: s.p99),
-        mean=mean(lambda s: s.mean),
-        stdev=mean(lambda s: s.stdev),
-    )
+    names = ("minimum", "p25", "median", "p95", "p99", "mean", "stdev")
+    means = {name: _mean([getattr(s, name) for s in summaries]) for name in names}
+    return replace(summaries[0], n=min(s.n for s in summaries), slowest_rank=None, slowest_share=0.0, **means)
 
 
 def _supported(verdict: Verdict, run: Run, of_run: Verdict) -> Judgement:
@@ -198,10 +181,6 @@ def _supported(verdict: Verdict, run: Run, of_run: Verdict) -> Judgement:
 def _worse_by(verdict: Verdict) -> float:
     """Logarithm of the change, towards worse positive; 0 where there is none."""
     return METRIC_KINDS[verdict.better].sign * math.log(verdict.ratio) if verdict.ratio and verdict.ratio > 0 else 0.0
-
-
-def _without_size(metric: Measurement) -> dict[str, Scalar]:
-    return {name: value for name, value in metric.at.items() if name != AXIS}
 
 
 def _mean(values: Sequence[float]) -> float:

@@ -68,8 +68,7 @@ class Noise:
 def noisy_metrics(results: Sequence[CaseResult]) -> dict[str, list[list[Measurement]]]:
     """The metrics of a case that have noise, each with its measurements round by round.
 
-    Args:
-        results: of one case, one per round. Launches that failed do not count.
+    Launches that failed do not count.
     """
     found: dict[str, list[list[Measurement]]] = {}
     for i, result in enumerate(results):
@@ -89,14 +88,7 @@ def passed_launches(result: CaseResult) -> list[LaunchRecord]:
 
 
 def noise_of_case(results: Sequence[CaseResult], *, alpha: float, tolerance: float, comparisons: int) -> CaseNoise:
-    """Everything a calibration says about one case.
-
-    Args:
-        results: of the same case, one per round.
-        alpha: one-sided error rate of one comparison.
-        tolerance: the one somebody would like to promise, as a fraction.
-        comparisons: of a whole run, which share the error rate.
-    """
+    """Everything a calibration says about one case."""
     found = {key: (rounds, *sigma_and_drift(_logarithms(rounds))) for key, rounds in noisy_metrics(results).items()}
     typical = typical_of_siblings({key: sigma for key, (_, sigma, _) in found.items()})
     runs = find_runs(rounds[0][0] for rounds, _, _ in found.values())
@@ -121,11 +113,7 @@ def noise_of_case(results: Sequence[CaseResult], *, alpha: float, tolerance: flo
 
 
 def sigma_and_drift(rounds: Rounds) -> tuple[float, float]:
-    """Standard deviations between launches, and between rounds beyond that.
-
-    Args:
-        rounds: logarithms, at least two rounds for a drift to be seen.
-    """
+    """Standard deviations between launches, and between rounds beyond that."""
     together = statistics.stdev(chain.from_iterable(rounds))
     total, count = sum(map(len, rounds)), len(rounds)
     if count < 2 or total <= count or together == 0.0:

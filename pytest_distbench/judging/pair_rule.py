@@ -23,10 +23,10 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pytest_distbench.judging.draft import Draft, Judgement
+from pytest_distbench.judging.comparable import difference
 from pytest_distbench.judging.entry import stored_metric
-from pytest_distbench.judging.identity import difference
-from pytest_distbench.judging.metric import Rule, decision, first_difference, unasked
+from pytest_distbench.judging.judgement import Draft, Judgement
+from pytest_distbench.judging.metric import Circumstances, decision, first_difference, unasked
 from pytest_distbench.judging.order_rule import compare_by_order, have_ratios, why_nothing_was_timed
 from pytest_distbench.judging.stats import BLIND_LIMIT, LARGEST_EXPONENT, shared_error_rate, student_t_quantile
 from pytest_distbench.records.kinds import METRIC_KINDS, VerdictName
@@ -55,7 +55,7 @@ _WIDEST = 4.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PairRule:
+class PairCircumstances:
     """What a verdict depends on besides the pairs.
 
     Attributes:
@@ -92,13 +92,8 @@ def looks(first: int, most: int) -> tuple[int, ...]:
     return tuple(found)
 
 
-def judge_pairs(pairs: Sequence[tuple[Measurement | None, Measurement | None]], rule: PairRule) -> Judgement:
-    """Judge one metric at a look.
-
-    Args:
-        pairs: per pair of launches what the reference and this tree measured; None where one did not record it.
-        rule: tolerance, error rate and looks.
-    """
+def judge_pairs(pairs: Sequence[tuple[Measurement | None, Measurement | None]], under: PairCircumstances) -> Judgement:
+    """Judge one metric at a look, from what the reference and this tree measured; None where one did not record it."""
     reference = [a for a, _ in pairs if a is not None]
     current = [b for _, b in pairs if b is not None]
     old, new = [m.value for m in reference], [m.value for m in current]
@@ -118,7 +113,7 @@ def judge_pairs(pairs: Sequence[tuple[Measurement | None, Measurement | None]], 
         return draft.settle("regressed", f"no value in {new.count(None)} of {len(new)} launches")
     name = kind.rule
     if name == "exact":
-        return _judge_exact(draft, old, new, rule, where=first_difference(reference[0].series, current))
+        return _judge_exact(draft, old, new, under, where=first_difference(reference[0].series, current))
     values = [
         (a.value, b.value)
         for a, b in pairs
@@ -128,17 +123,17 @@ def judge_pairs(pairs: Sequence[tuple[Measurement | None, Measurement | None]], 
         return draft.settle("incomparable", f"no value in {len(pairs) - len(values)} of {len(pairs)} pairs")
     if name != "noisy":
         stored = stored_metric(reference, tolerance=None)  # the rule knows no pairs
-        tolerance = rule.tolerance if kind.tolerance is None else kind.tolerance
-        return decision(draft.metric.better)(draft, current, stored, _as_stored(rule, tolerance))
+        tolerance = under.tolerance if kind.tolerance is None else kind.tolerance
+        return decision(draft.metric.better)(draft, current, stored, _as_stored(under, tolerance))
     if why_not := next(filter(None, map(why_nothing_was_timed, current)), ""):
         return draft.settle("inconclusive", why_not)
     if not have_ratios(*(v for pair in values for v in pair)):
-        return _judge_by_order(draft, values, rule)
+        return _judge_by_order(draft, values, under)
     sign = METRIC_KINDS[draft.metric.better].sign
-    return _judge_noisy(draft, [sign * math.log(b / a) for a, b in values], rule)
+    return _judge_noisy(draft, [sign * math.log(b / a) for a, b in values], under)
 
 
-def power(slowdown: float, sigma: float, rule: PairRule) -> float:
+def power(slowdown: float, sigma: float, under: PairCircumstances) -> float:
     """Chance that a true slowdown, as a fraction, is called a regression at the last look.
 
     The mean of n normal differences has to exceed ``max(log(1 + tolerance), t s / sqrt(n))``, where the sample's
@@ -147,79 +142,72 @@ def power(slowdown: float, sigma: float, rule: PairRule) -> float:
     Args:
         slowdown: the true one, 0.1 is 10 %.
         sigma: true standard deviation of a pair's logarithm.
-        rule: tolerance, error rate and looks.
+        under: tolerance, error rate and looks.
     """
-    n = rule.looks[-1]
+    n = under.looks[-1]
     df = n - 1
     error = sigma / math.sqrt(n)
-    shift, least = math.log1p(slowdown), math.log1p(rule.tolerance)
+    shift, least = math.log1p(slowdown), math.log1p(under.tolerance)
     if error == 0:
         return float(shift > least)
-    critical = student_t_quantile(1 - rule.alpha(n), df)
+    critical = student_t_quantile(1 - under.alpha(n), df)
+    normal = statistics.NormalDist()
     return sum(
-        weight * _normal_cdf((shift - max(least, critical * u * error)) / error) for u, weight in _sample_stdevs(df)
+        weight * normal.cdf((shift - max(least, critical * u * error)) / error) for u, weight in _sample_stdevs(df)
     )
 
 
-def smallest_slowdown(sigma: float, rule: PairRule) -> float:
+def smallest_slowdown(sigma: float, under: PairCircumstances) -> float:
     """Smallest slowdown, as a fraction, whose :func:`power` is :data:`POWER`; inf where that is beyond all measure."""
-    error = sigma / math.sqrt(rule.looks[-1])
-    critical = student_t_quantile(1 - rule.alpha(rule.looks[-1]), rule.looks[-1] - 1)
-    low = math.log1p(rule.tolerance)
+    error = sigma / math.sqrt(under.looks[-1])
+    critical = student_t_quantile(1 - under.alpha(under.looks[-1]), under.looks[-1] - 1)
+    low = math.log1p(under.tolerance)
     high = low + (_WIDEST * critical + _WIDEST) * error
     if high > _BEYOND:
         return math.inf
     for _ in range(_HALVINGS):
         middle = (low + high) / 2
-        if power(math.expm1(middle), sigma, rule) < POWER:
+        if power(math.expm1(middle), sigma, under) < POWER:
             low = middle
         else:
             high = middle
     return math.expm1(high)
 
 
-def _as_stored(rule: PairRule, tolerance: float) -> Rule:
+def _as_stored(under: PairCircumstances, tolerance: float) -> Circumstances:
     """For a rule from outside, to which the reference's launches are a baseline."""
-    return Rule(
+    return Circumstances(
         tolerance=tolerance,
-        comparisons=rule.comparisons,
-        max_launches=rule.looks[-1],
-        same_software=rule.same_software,
-        share=rule.share,
+        comparisons=under.comparisons,
+        max_launches=under.looks[-1],
+        same_software=under.same_software,
+        share=under.share,
     )
 
 
 def _judge_exact(
-    draft: Draft, old: list[float | None], new: list[float | None], rule: PairRule, *, where: str
+    draft: Draft, old: list[float | None], new: list[float | None], under: PairCircumstances, *, where: str
 ) -> Judgement:
-    """Judge it.
-
-    Args:
-        draft: of the verdict.
-        old: values of the reference.
-        new: values of this tree.
-        rule: circumstances.
-        where: a series leaves that of the reference; empty: nowhere.
-    """
+    """Judge it."""
     if set(old) == set(new) and not where:
         return draft.settle("unchanged", limit=0.0)
     then, now = (format_values(values, draft.metric.unit) for values in (old, new))
     if len(set(old)) > 1:
         return draft.settle("incomparable", f"differs between launches of the reference ({then}): not exact")
-    if not rule.same_software:
+    if not under.same_software:
         return draft.settle("incomparable", f"{then} -> {now}, and the software differs", limit=0.0)
     return draft.settle("regressed", f"exact: {where or f'{then} -> {now}'}", limit=0.0)
 
 
-def _judge_noisy(draft: Draft, worse_by: list[float], rule: PairRule) -> Judgement:
+def _judge_noisy(draft: Draft, worse_by: list[float], under: PairCircumstances) -> Judgement:
     n = len(worse_by)
     mean = statistics.fmean(worse_by)
     ratio = math.exp(METRIC_KINDS[draft.metric.better].sign * mean)
     sigma = statistics.stdev(worse_by)
     error = sigma / math.sqrt(n)
-    wanted = math.log1p(rule.tolerance)
-    limit = max(wanted, student_t_quantile(1 - rule.alpha(n), n - 1) * error, math.log1p(rule.uncertainty))
-    seen = smallest_slowdown(sigma, rule)
+    wanted = math.log1p(under.tolerance)
+    limit = max(wanted, student_t_quantile(1 - under.alpha(n), n - 1) * error, math.log1p(under.uncertainty))
+    seen = smallest_slowdown(sigma, under)
     kind: VerdictName = "inconclusive"
     reason = ""
     if mean > limit:
@@ -228,33 +216,33 @@ def _judge_noisy(draft: Draft, worse_by: list[float], rule: PairRule) -> Judgeme
         kind = "improved"
     elif mean + student_t_quantile(CONFIDENCE, n - 1) * error < wanted:
         kind = "unchanged"
-    elif n < rule.looks[-1]:
+    elif n < under.looks[-1]:
         reason = "more pairs are needed"
     else:
         size = f"+{seen:.0%}" if seen <= BLIND_LIMIT else "more than a doubling"
         reason = f"not clear after {n} pairs: the smallest slowdown we could have seen is {size}"
-    is_open = kind == "inconclusive" and n < rule.looks[-1]
+    is_open = kind == "inconclusive" and n < under.looks[-1]
     return draft.settle(
         kind, reason, ratio=ratio, limit=math.expm1(min(limit, LARGEST_EXPONENT)), detectable=seen, is_open=is_open
     )
 
 
-def _judge_by_order(draft: Draft, pairs: Sequence[tuple[float, float]], rule: PairRule) -> Judgement:
+def _judge_by_order(draft: Draft, pairs: Sequence[tuple[float, float]], under: PairCircumstances) -> Judgement:
     n = len(pairs)
 
     def noise(old: Sequence[float], new: Sequence[float]) -> float:
         scatter = statistics.stdev(b - a for a, b in zip(old, new, strict=True))
-        return student_t_quantile(1 - rule.alpha(n), n - 1) * scatter / math.sqrt(n)
+        return student_t_quantile(1 - under.alpha(n), n - 1) * scatter / math.sqrt(n)
 
     answer = compare_by_order(
         [a for a, _ in pairs],
         [b for _, b in pairs],
         noise,
         sign=METRIC_KINDS[draft.metric.better].sign,
-        tolerance=rule.tolerance,
+        tolerance=under.tolerance,
         unit=draft.metric.unit,
         is_enough=True,
-        is_last=n >= rule.looks[-1],
+        is_last=n >= under.looks[-1],
     )
     return draft.settle(answer.kind, answer.reason, is_open=answer.is_open)
 
@@ -265,7 +253,3 @@ def _sample_stdevs(df: int) -> list[tuple[float, float]]:
     points = [(i + 0.5) * _WIDEST / _STEPS for i in range(_STEPS)]
     density = [math.exp((df - 1) * math.log(u) - df * (u * u - 1) / 2) for u in points]
     return [(u, d / sum(density)) for u, d in zip(points, density, strict=True)]
-
-
-def _normal_cdf(z: float) -> float:
-    return 0.5 * math.erfc(-z / math.sqrt(2))

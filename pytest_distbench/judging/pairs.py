@@ -14,8 +14,10 @@ from pytest_distbench.judging.case import (
     lost_parts,
     uncertainty,
 )
-from pytest_distbench.judging.draft import Judgement
+from pytest_distbench.judging.comparable import version_changes
 from pytest_distbench.judging.entry import make_entry
+from pytest_distbench.judging.judgement import Judgement
+from pytest_distbench.judging.metric import as_info
 from pytest_distbench.judging.neighbours import (
     Run,
     error_share,
@@ -23,8 +25,7 @@ from pytest_distbench.judging.neighbours import (
     runs_of_launch,
     support,
 )
-from pytest_distbench.judging.pair_rule import PairRule, judge_pairs
-from pytest_distbench.judging.software import version_changes
+from pytest_distbench.judging.pair_rule import PairCircumstances, judge_pairs
 from pytest_distbench.judging.terms import Terms
 from pytest_distbench.records.case import Case
 from pytest_distbench.records.kinds import METRIC_KINDS
@@ -44,25 +45,12 @@ def judge_paired(
     looks: tuple[int, ...],
     cases: int,
 ) -> list[Judgement]:
-    """Judge every metric that either side recorded: times by pairs, trainings and fingerprints as against a baseline.
-
-    Args:
-        terms: which metrics are judged.
-        case: what was measured.
-        references: launches of the reference that passed, at least one.
-        launches: of this tree, as many.
-        tolerance: smallest slowdown that counts, as a fraction.
-        looks: numbers of pairs after which is judged.
-        cases: in the whole run: the error rate is shared over them, and over the noisy metrics of each.
-
-    Returns:
-        One judgement per metric; an open one could still be decided by more pairs.
-    """
+    """Judge every metric that either side recorded: times by pairs, trainings, fingerprints as against a baseline."""
     changed = ", ".join(version_changes(references[0].software, launches[0].software))
     found = _by_metric(terms, references, launches)
     pairs = {key: sides for key, sides in found.items() if not METRIC_KINDS[_first(sides).better].is_of_training}
     noisy = sum(_first(found).is_noisy for found in pairs.values())
-    rule = PairRule(
+    under = PairCircumstances(
         tolerance=tolerance,
         comparisons=cases * max(1, noisy),
         looks=looks,
@@ -80,7 +68,7 @@ def judge_paired(
         key: judge_pairs(
             sides,
             dataclasses.replace(
-                rule,
+                under,
                 share=error_share(key, runs),
                 uncertainty=uncertainty(here[key], stored.metrics.get(key)),
             ),
@@ -88,7 +76,7 @@ def judge_paired(
         for key, sides in pairs.items()
     }
     of_runs = {
-        run: judge_pairs(sides, dataclasses.replace(rule, share=run.share))
+        run: judge_pairs(sides, dataclasses.replace(under, share=run.share))
         for run, sides in _of_runs(runs, references, launches).items()
     }
     can_ask = len(launches) < looks[-1]
@@ -102,8 +90,8 @@ def judge_paired(
 
 def not_there(terms: Terms, launch: LaunchRecord, reason: str) -> list[Verdict]:
     """The verdicts on a test that the reference does not have."""
-    rule = PairRule(tolerance=0.0, comparisons=1, looks=(1,))
-    verdicts = [judge_pairs([(None, _as_wanted(terms, m))], rule).verdict for m in launch.measurements]
+    under = PairCircumstances(tolerance=0.0, comparisons=1, looks=(1,))
+    verdicts = [judge_pairs([(None, _as_wanted(terms, m))], under).verdict for m in launch.measurements]
     return [v if not v.is_judged else replace(v, reason=reason) for v in verdicts]
 
 
@@ -145,4 +133,4 @@ def _first(pairs: Sequence[tuple[Measurement | None, Measurement | None]]) -> Me
 
 def _as_wanted(terms: Terms, measurement: Measurement) -> Measurement:
     """A metric that the test does not want judged is for information."""
-    return measurement if terms.wants(measurement.name) else replace(measurement, better="info")
+    return measurement if terms.wants(measurement.name) else as_info(measurement)

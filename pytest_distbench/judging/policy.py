@@ -14,7 +14,7 @@ Reason = Literal["", "launch", "nothing_judged", "beyond", "refused", "regressed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Policy:
+class Strictness:
     """What the run accepts.
 
     Attributes:
@@ -28,31 +28,20 @@ class Policy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Conclusion:
-    """What a case makes of its test.
-
-    Attributes:
-        outcome: of the test, as far as this case goes.
-        reason: what decided; empty where it simply passed.
-        verdicts: those that decided.
-    """
+    """What a case makes of its test."""
 
     outcome: CaseOutcome
     reason: Reason = ""
     verdicts: tuple[Verdict, ...] = ()
 
 
-def conclude(result: CaseResult, policy: Policy, *, stood_down: CaseOutcome = "skipped") -> Conclusion:
+def conclude(result: CaseResult, strictness: Strictness, *, stood_down: CaseOutcome = "skipped") -> Conclusion:
     """Decide about a case.
 
     The first of these that holds: a rank failed; all ranks skipped; the case was only measured; an update took the
     numbers; nothing was measured that can be judged; a metric is beyond a bound, unless that is expected; an update
-    refused the numbers; another verdict fails, unless that is expected; the policy does not accept a verdict; there is
-    no baseline, and the policy does not accept that.
-
-    Args:
-        result: with its launches and verdicts.
-        policy: of the run.
-        stood_down: what ranks that all skipped asked for: ``skipped`` or ``xfailed``.
+    refused the numbers; another verdict fails, unless that is expected; the run does not accept a verdict; there is
+    no baseline, and the run does not accept that. Ranks that all skipped say how the test stands down.
     """
     last = result.launches[-1]
     if last.outcome != "passed":
@@ -72,10 +61,10 @@ def conclude(result: CaseResult, policy: Policy, *, stood_down: CaseOutcome = "s
         return Conclusion(outcome="failed", reason="refused")
     if failing:
         return Conclusion(outcome=expected, reason="regressed", verdicts=failing)
-    if unaccepted := tuple(v for v in judged if v.kind in policy.also_failing):
+    if unaccepted := tuple(v for v in judged if v.kind in strictness.also_failing):
         return Conclusion(outcome="failed", reason="unaccepted", verdicts=unaccepted)
     stored = (v for v in judged if v.kind != "missing" and (v.kind != "unseeded" or v.baseline is not None))
-    if not any(stored) and policy.missing != "warn":
-        outcome: CaseOutcome = "skipped" if policy.missing == "skip" else "failed"
+    if not any(stored) and strictness.missing != "warn":
+        outcome: CaseOutcome = "skipped" if strictness.missing == "skip" else "failed"
         return Conclusion(outcome=outcome, reason="missing", verdicts=judged)
     return Conclusion(outcome="passed")

@@ -34,13 +34,7 @@ class RunComparison:
 
 
 def compare_runs(old: RunRecord, new: RunRecord, *, tolerance: float) -> RunComparison:
-    """Judge every case that both runs measured.
-
-    Args:
-        old: takes the baseline's place.
-        new: is judged.
-        tolerance: accepted change towards worse, as a fraction.
-    """
+    """Judge every case that both runs measured."""
     before = {name: result for name, result in _cases(old).items() if _has_passed(result)}
     after = _cases(new)
     entries = {

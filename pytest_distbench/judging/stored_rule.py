@@ -150,17 +150,7 @@ class Comparison:
         noise_floor: float,
         drift: float = DRIFT,
     ) -> Comparison:
-        """From records whose values are positive, at least two of them stored; launches without a value do not count.
-
-        Args:
-            current: the metric in each launch of this run.
-            baseline: its stored values.
-            tolerance: as a fraction.
-            alpha: one-sided error rate of this comparison.
-            most: the most launches of this run there may be.
-            noise_floor: the noise is not believed to be less.
-            drift: see :data:`DRIFT`.
-        """
+        """From records whose values are positive, at least two of them stored; launches without one do not count."""
         timed = bool(baseline.minimum) and are_timed(current)
         old, new = _stored_side(baseline, timed=timed), Side.of_measurements(current, timed=timed)
         sigma = max(pooled_stdev(old.fast, new.fast), noise_floor)
@@ -252,9 +242,6 @@ def typical_noise(metrics: Mapping[str, BaselineMetric]) -> dict[str, float]:
     The standard deviation of ten launches is itself uncertain by a quarter, and launches taken in one stretch agree
     too well. Points of one sweep run on the same machine at the same time, so none is believed to be much quieter than
     half of them. Names with fewer than :data:`FEWEST_SIBLINGS` metrics have no typical noise.
-
-    Returns:
-        name without point -> median over its metrics of the standard deviation of the launches' logarithms.
     """
     noise = {}
     for key, metric in metrics.items():

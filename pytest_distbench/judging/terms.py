@@ -46,10 +46,6 @@ class Terms:
 
         That is, in this order: what is set by hand in the baseline's file, for the metric and then for the case; what
         the test says for the metric; its kind's; what the test says for all; the run's.
-
-        Args:
-            metric: that it is of.
-            by_hand: what the file says of the metric, then of the case.
         """
         named = self.own_tolerance_of(metric.name, by_hand)
         own = METRIC_KINDS[metric.better].tolerance if named is None else named
@@ -68,10 +64,8 @@ class Terms:
     def misspelt(self, names: Collection[str]) -> dict[str, str]:
         """Names in these terms that no metric has, and the metric's name that each nearly is.
 
-        Others are left alone: a marker may be for several tests, and a metric of some sizes only.
-
-        Args:
-            names: of the metrics there are. The steps to a goal stand for the time to it, which a miss does not have.
+        The steps to a goal stand for the time to it, which a miss does not have. Others are left alone: a
+        marker may be for several tests, and a metric of some sizes only.
         """
         asked = [*(self.tolerance if isinstance(self.tolerance, Mapping) else ()), *(self.metrics or ())]
         others = sorted(set(names) - set(asked))
@@ -83,10 +77,6 @@ class Terms:
         return {name: found[0] for name, found in near.items() if found}
 
     def without_effect(self, kinds: Mapping[str, Better]) -> list[str]:
-        """Names of metrics that were given a tolerance, and are equal or not.
-
-        Args:
-            kinds: of the metrics there are, by name.
-        """
+        """Names of metrics that were given a tolerance, and are equal or not."""
         given = self.tolerance if isinstance(self.tolerance, Mapping) else {}
         return [name for name in given if name in kinds and METRIC_KINDS[kinds[name]].rule == "exact"]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
+from pytest_distbench.judging.comparable import version_changes
 from pytest_distbench.judging.order_rule import why_nothing_was_timed
-from pytest_distbench.judging.software import version_changes
 from pytest_distbench.records.baseline import BaselineEntry, BaselineMetric
 from pytest_distbench.records.case import Case
 from pytest_distbench.records.kinds import METRIC_KINDS, VERDICT_KINDS
@@ -76,12 +76,7 @@ def judged_by_bounds_alone(verdicts: Sequence[Verdict]) -> bool:
 
 
 def why_not_stored(launches: Sequence[LaunchRecord], verdicts: Sequence[Verdict]) -> str:
-    """Why an update refuses what was measured; empty if it does not. Accepting a number does not move its bound.
-
-    Args:
-        launches: that passed.
-        verdicts: on them.
-    """
+    """Why an update refuses what was measured; empty if it does not. Accepting a number does not move its bound."""
     beyond = next((f"{v.metric} is beyond a bound: {v.reason}" for v in verdicts if v.kind == "beyond"), "")
     return beyond or why_not_storable(launches)
 
@@ -90,11 +85,8 @@ def why_not_storable(launches: Sequence[LaunchRecord], *, fewest: int = 2) -> st
     """What these launches lack to be a baseline; empty if nothing.
 
     An entry needs at least one judged metric, and a value for each in every launch; a clock that timed nothing has
-    none. Of the seeds of a training some may miss the goal: that counts, as a number of steps beyond all others.
-
-    Args:
-        launches: that passed.
-        fewest: with fewer, what has noise is refused.
+    none. Of the seeds of a training some may miss the goal: that counts, as a number of steps beyond all others. Of
+    fewer launches than ``fewest`` what has noise is refused.
     """
     judged = [m for launch in launches for m in launch.measurements if m.is_judged]
     if all(m.name == PEAK_MEMORY for m in judged):

@@ -8,8 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TypeVar
 
 from pytest_distbench.errors import RecordingError
-from pytest_distbench.judging.fingerprint_rule import rank_ranges
-from pytest_distbench.records.fingerprint import Fingerprint, RankFingerprint
+from pytest_distbench.records.fingerprint import Fingerprint, RankFingerprint, rank_ranges
 from pytest_distbench.records.kinds import FAST_SIDE, METRIC_KINDS
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.load import Load

@@ -11,8 +11,7 @@ from pytest_distbench.machine.links import Port, kinds, pci_address, read_links
 from pytest_distbench.machine.nvml import Driver, DriverError, connect
 from pytest_distbench.machine.visible import ORDER, PCI_ORDER, VARIABLE, Card, choose, in_order, is_by_number
 from pytest_distbench.records.gpu import Gpu
-
-_MIB = 2**20
+from pytest_distbench.records.record import replace
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,11 +52,7 @@ class Gpus:
 
 
 def read_gpus(variables: Mapping[str, str]) -> Gpus:
-    """Ask the driver. Where it, or one of its GPUs, does not answer, the result says so; nothing is raised.
-
-    Args:
-        variables: the environment: what :mod:`~pytest_distbench.machine.visible` reads.
-    """
+    """Ask the driver. Where it, or one of its GPUs, does not answer, the result says so; nothing is raised."""
     try:
         with connect() as driver:
             try:
@@ -69,12 +64,7 @@ def read_gpus(variables: Mapping[str, str]) -> Gpus:
 
 
 def misplaced(leased: Sequence[Gpu], used: Sequence[str]) -> str:
-    """A sentence about the first rank that did not compute on the GPU that is leased for it; empty: there is none.
-
-    Args:
-        leased: by rank.
-        used: UUIDs as torch spells them, by rank; empty: unknown.
-    """
+    """A sentence about the first rank that did not compute on the GPU that is leased for it; empty: there is none."""
     for rank, (gpu, uuid) in enumerate(zip(leased, used, strict=False)):
         ours, theirs = (text.lower().removeprefix("gpu-") for text in (gpu.uuid, uuid))
         if uuid and not gpu.slice_of and ours != theirs:
@@ -129,11 +119,7 @@ def _variables(
 
 
 def _card(driver: Driver, index: int) -> Card:
-    """One GPU.
-
-    Raises:
-        NVMLError: it cannot be named.
-    """
+    """One GPU."""
     handle = driver.demand("GetHandleByIndex", index)
     gpu = _describe(driver, handle, index, pci=pci_address(driver.ask("GetPciInfo", handle)))
     mode = driver.ask("GetMigMode", handle)
@@ -178,19 +164,14 @@ def _slices(driver: Driver, handle: Any, gpu: Gpu) -> Iterator[tuple[tuple[int, 
             continue
         place = tuple(driver.ask(f"Get{what}InstanceId", piece) or 0 for what in ("Gpu", "Compute"))
         memory = driver.ask("GetMemoryInfo", piece)
-        described = Gpu(
+        described = replace(
+            gpu,
             name=str(name),
             uuid=str(uuid),
-            index=gpu.index,
-            pci=gpu.pci,
             slice_of=gpu.uuid,
             memory_bytes=int(memory.total) if memory is not None else None,
-            capability=gpu.capability,
-            pcie=gpu.pcie,
-            ecc=gpu.ecc,
-            persistence=gpu.persistence,
-            power_limit_w=gpu.power_limit_w,
-            default_power_limit_w=gpu.default_power_limit_w,
+            nvlinks=0,
+            nvlink_bytes_per_s=None,
         )
         yield (place[0], place[1]), described
 

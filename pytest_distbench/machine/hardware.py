@@ -52,11 +52,7 @@ def cpu_class() -> str:
 
 
 def check_platform_name(name: str) -> str:
-    """A platform name given by the user, checked: it becomes a folder.
-
-    Raises:
-        ConfigurationError: not usable as one folder name.
-    """
+    """A platform name given by the user, checked: it becomes a folder."""
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", name):
         raise ConfigurationError(
             f"--distbench-platform: {name!r} is not a usable name: "

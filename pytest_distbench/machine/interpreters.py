@@ -32,13 +32,7 @@ print(json.dumps([list(sys.version_info[:3]), found, sys.path]))
 
 @dataclass(frozen=True, slots=True)
 class Interpreter:
-    """A Python executable that can run ranks.
-
-    Attributes:
-        executable: its path.
-        versions: of python and the packages in :data:`NEEDED`.
-        path: its own ``sys.path``.
-    """
+    """A Python executable that can run ranks."""
 
     executable: Path
     versions: Mapping[str, str]
@@ -49,15 +43,7 @@ class Interpreter:
 
 
 def find_interpreter(given: str, folder: Path) -> Interpreter:
-    """Ask a Python what it has, without importing any of it.
-
-    Args:
-        given: path of the executable, or its name where it is on the PATH.
-        folder: what a relative path is relative to.
-
-    Raises:
-        ConfigurationError: it is no Python, too old, or lacks a package.
-    """
+    """Ask a Python what it has, without importing any of it."""
     option = f"--distbench-against-python {given}"
     executable = folder / Path(given).expanduser()
     if os.sep not in given and not executable.exists() and (on_path := shutil.which(given)):

@@ -29,12 +29,7 @@ _LINK = re.compile(r"(nvlink|pcie)(\d+)x(\d+)")
 
 
 class Port:
-    """One GPU's NVLinks, those that are up.
-
-    Args:
-        driver: that is asked.
-        handle: of the GPU.
-    """
+    """One GPU's NVLinks, those that are up."""
 
     def __init__(self, driver: Driver, handle: Any) -> None:
         self.generation = 0
@@ -71,13 +66,7 @@ class Port:
 
 
 def read_links(driver: Driver, handles: Sequence[Any], pcie: Sequence[str]) -> list[list[str]]:
-    """The matrix of what joins each pair; empty on the diagonal.
-
-    Args:
-        driver: that is asked.
-        handles: of the GPUs.
-        pcie: generation and lanes of each one's link to the host: ``5x16``; empty: unknown.
-    """
+    """The matrix of what joins each pair; empty on the diagonal. A GPU's own link to the host is told as ``5x16``."""
     ports = [Port(driver, handle) for handle in handles]
     addresses = [pci_address(driver.ask("GetPciInfo", handle)) for handle in handles]
 
@@ -102,10 +91,6 @@ def kinds(links: Sequence[Sequence[str]]) -> list[str]:
 
 def peak_bytes_per_s(gpus: Sequence[Gpu], links: Sequence[Sequence[str]]) -> float | None:
     """What each of some GPUs can send to the others, in one direction; of different ones the slowest counts.
-
-    Args:
-        gpus: that are joined.
-        links: the matrix of :func:`read_links`; more rows and columns than there are GPUs are passed over.
 
     Returns:
         None where they are joined in different ways, by what has no known speed, or there is one alone.

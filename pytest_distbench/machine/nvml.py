@@ -38,11 +38,7 @@ class DriverError(DistbenchError):
 
 
 class Driver:
-    """The driver while it is connected.
-
-    Args:
-        binding: the module ``pynvml``.
-    """
+    """The driver while it is connected."""
 
     def __init__(self, binding: Any) -> None:
         self.binding = binding
@@ -55,11 +51,7 @@ class Driver:
             return None
 
     def demand(self, name: str, *arguments: Any) -> Any:
-        """The answer of ``nvmlDevice<name>``.
-
-        Raises:
-            NVMLError: of the binding; :meth:`explain` has words for it.
-        """
+        """The answer of ``nvmlDevice<name>``."""
         return getattr(self.binding, f"nvmlDevice{name}")(*arguments)
 
     def explain(self, error: Exception) -> str:
@@ -86,11 +78,7 @@ class Driver:
 
 @contextlib.contextmanager
 def connect() -> Iterator[Driver]:
-    """The driver, for as long as it is needed. Loads no torch and makes no CUDA context.
-
-    Raises:
-        DriverError: there is none, or it does not answer.
-    """
+    """The driver, for as long as it is needed. Loads no torch and makes no CUDA context."""
     import pynvml
 
     try:

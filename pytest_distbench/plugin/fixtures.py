@@ -11,7 +11,7 @@ import pytest
 
 from pytest_distbench.errors import BackendUnavailable, DerivationError, DistbenchError, DistbenchWarning, show
 from pytest_distbench.judging.bounds import check_measured
-from pytest_distbench.judging.direction import why_doubtful
+from pytest_distbench.judging.doubts import why_doubtful
 from pytest_distbench.judging.policy import Conclusion, conclude
 from pytest_distbench.plugin.arguments import MOST_ITERATIONS, Arguments
 from pytest_distbench.plugin.names import test_and_id

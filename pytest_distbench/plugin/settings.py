@@ -55,7 +55,7 @@ def read_settings(config: pytest.Config) -> Settings:
     Raises:
         ConfigurationError: a value cannot be used; the message names the option and what was found.
     """
-    from pytest_distbench.judging.policy import Missing, Policy  # late: a plain pytest run must not pay for it
+    from pytest_distbench.judging.policy import Missing, Strictness  # late: a plain pytest run must not pay for it
     from pytest_distbench.machine import gpus, hardware
     from pytest_distbench.run.settings import Settings
 
@@ -116,7 +116,7 @@ def read_settings(config: pytest.Config) -> Settings:
         platform=hardware.check_platform_name(platform or default_platform) if platform or default_platform else None,
         prune=bool(_option(config, "prune")),
         update=update,
-        policy=Policy(
+        policy=Strictness(
             also_failing=_kinds_that_fail_too(config),
             missing=_choice(config, "missing", get_args(Missing), "warn"),  # type: ignore[arg-type] # checked by _choice
         ),
@@ -409,8 +409,8 @@ def _refuse_other_devices(torch: str) -> None:
         if build in torch.partition("+")[2]:
             raise ConfigurationError(
                 f"--gpu needs CUDA, and torch {torch} is built for {devices}, which are not supported: it would take "
-                f"what machine/gpus.py and machine/cards.py read of NVML, read of {tool}, and a run of the tests on "
-                "such devices. Without --gpu everything runs on the CPU"
+                f"what machine/gpus.py and machine/gpu_watch.py read of NVML, read of {tool}, and a run of the tests "
+                "on such devices. Without --gpu everything runs on the CPU"
             )
 
 

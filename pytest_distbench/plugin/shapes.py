@@ -18,10 +18,18 @@ from pytest_distbench.records.choices import MODES, OverRanks
 from pytest_distbench.records.metric import as_scalar
 from pytest_distbench.units import as_int, format_bytes
 from pytest_distbench.workloads.collectives import OPERATIONS, Operation, operation
-from pytest_distbench.workloads.collectives.groups import groups_of
 from pytest_distbench.workloads.collectives.reductions import REDUCTIONS, reduction
 from pytest_distbench.workloads.dtypes import DTYPES, dtype_of
-from pytest_distbench.workloads.protocol import CACHES, MEMORY_KINDS, PRESETS, SHIFT, TOGETHER, Preset, preset
+from pytest_distbench.workloads.protocol import (
+    CACHES,
+    MEMORY_KINDS,
+    PRESETS,
+    SHIFT,
+    TOGETHER,
+    Preset,
+    groups_of,
+    preset,
+)
 
 if TYPE_CHECKING:
     from pytest_distbench.worker.context import RankContext

@@ -9,9 +9,9 @@ import msgspec
 
 from pytest_distbench.errors import ConfigurationError
 from pytest_distbench.records.bound_text import BoundValue, terms_of
-from pytest_distbench.records.card import CardNorm
 from pytest_distbench.records.case import Conditions, key_text
 from pytest_distbench.records.fingerprint import Fingerprint
+from pytest_distbench.records.gpu import GpuNorm
 from pytest_distbench.records.kinds import METRIC_KINDS, OfKind, Reduce
 from pytest_distbench.records.metric import Scalar
 from pytest_distbench.records.record import Number, Record, Tolerance
@@ -78,7 +78,7 @@ class BaselineEntry(Record, frozen=True, kw_only=True, omit_defaults=True):
     """Cores that they would have used, had there been enough; None where that is not known."""
     crowding: float | None = None
     """How many times as long its work took because they wanted the same cores; None where that is not known."""
-    cards: CardNorm | None = None
+    gpu_norm: GpuNorm | None = msgspec.field(default=None, name="cards")
     """How the GPUs fared; None on the CPU, and where nobody looked."""
     tolerance: Tolerance | None = None
     """Set by hand in the file, for all metrics of this case; goes before markers and options. An update keeps it."""

@@ -30,11 +30,7 @@ class Bound(Record, frozen=True, kw_only=True):
 
 
 def bounds_between(at_least: object, at_most: object, *, unit: str, where: str) -> list[Bound]:
-    """The bounds that the arguments ``at_least=`` and ``at_most=`` of a call give; None is none.
-
-    Raises:
-        ConfigurationError: one of them is no number that fits the unit, or no value can keep to both.
-    """
+    """The bounds that the arguments ``at_least=`` and ``at_most=`` of a call give; None is none."""
     sides: tuple[tuple[str, Side, object], ...] = (("at_least", "least", at_least), ("at_most", "most", at_most))
     found = [
         Bound(side=side, value=_one_value(name, given, unit), where=where)

@@ -50,11 +50,7 @@ class Term(NamedTuple):
 
 
 def terms_of(given: object) -> list[Term]:
-    """Read a bound as people write it; a text may give both sides: ``">= 0.5 and <= 2.5"``.
-
-    Raises:
-        ConfigurationError: it is none.
-    """
+    """Read a bound as people write it; a text may give both sides: ``">= 0.5 and <= 2.5"``."""
     if not isinstance(given, str):
         number = as_float(given)
         if number is None or not math.isfinite(number):

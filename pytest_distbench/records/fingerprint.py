@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated, TypeVar
 
 import msgspec
@@ -155,3 +155,16 @@ def named_ranks(keys: Iterable[str]) -> list[int]:
             first, _, last = run.partition("-")
             found |= set(range(int(first), int(last or first) + 1))
     return sorted(found)
+
+
+def rank_ranges(ranks: Sequence[int], world_size: int | None = None) -> str:
+    """Ranks as text: ``0,2-3``; ``all`` where they are the whole world."""
+    if len(ranks) == world_size:
+        return ALL
+    runs: list[list[int]] = []
+    for rank in sorted(ranks):
+        if runs and rank == runs[-1][-1] + 1:
+            runs[-1].append(rank)
+        else:
+            runs.append([rank])
+    return ",".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)

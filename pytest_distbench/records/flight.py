@@ -24,12 +24,7 @@ _OPERATIONS = {
 
 
 def group_label(name: str, description: str) -> str:
-    """How a process group is called here: ``default``, its description, or ``group 3`` where it has none.
-
-    Args:
-        name: as torch numbers it in this process.
-        description: that was given to it.
-    """
+    """How a process group is called here: ``default``, its description, or ``group 3`` where it has none."""
     if description == _DEFAULT_GROUP:
         return "default"
     return f"group {name}" if description in _UNNAMED else description

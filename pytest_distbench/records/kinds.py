@@ -79,11 +79,7 @@ class MetricKind:
     tolerance: float | None = None
 
     def __post_init__(self) -> None:
-        """Check it.
-
-        Raises:
-            ValueError: a mistake in the row that would make a metric that never fails.
-        """
+        """Check it."""
         _check("reduce", self.reduce, get_args(Reduce))
         _check("shape", self.shape, get_args(Shape))
         _check("sign", self.sign, get_args(Sign))
@@ -218,11 +214,7 @@ class VerdictKind:
     is_quiet: bool = False
 
     def __post_init__(self) -> None:
-        """Check it.
-
-        Raises:
-            ValueError: tables or counts could not show it.
-        """
+        """Check it."""
         if len(self.mark) != 1:
             raise ValueError(f"mark={self.mark!r} of a kind of verdicts; wanted one character")
         if not self.words.strip():
@@ -294,20 +286,12 @@ VERDICT_KINDS: dict[str, VerdictKind] = {
 
 
 def metric_kind(name: Better) -> MetricKind:
-    """Look a metric kind up.
-
-    Raises:
-        ValueError: no such kind; the message lists those there are.
-    """
+    """Look a metric kind up."""
     return _row(METRIC_KINDS, name, "metrics")
 
 
 def verdict_kind(name: VerdictName) -> VerdictKind:
-    """Look a verdict kind up.
-
-    Raises:
-        ValueError: no such kind; the message lists those there are.
-    """
+    """Look a verdict kind up."""
     return _row(VERDICT_KINDS, name, "verdicts")
 
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pytest_distbench.records.card import CardWitness
+import msgspec
+
 from pytest_distbench.records.elastic import ElasticResult
 from pytest_distbench.records.fingerprint import Fingerprint
+from pytest_distbench.records.gpu import GpuWitness
 from pytest_distbench.records.launch_files import LaunchFiles
 from pytest_distbench.records.metric import Measurement
 from pytest_distbench.records.pool import PoolResult
@@ -46,7 +48,7 @@ class LaunchRecord(Record, frozen=True, kw_only=True):
     """How many times as long the work took because they wanted the same cores; None where that is not known."""
     gpus: list[str] = []
     """UUIDs of the CUDA devices the ranks say they computed on, by rank; empty for those that do not say."""
-    cards: list[CardWitness] = []
+    gpu_witnesses: list[GpuWitness] = msgspec.field(default_factory=list, name="cards")
     """The GPUs it ran on, in the order of the ranks; empty on the CPU, and where the driver is silent."""
     software: dict[str, str] = {}
     elastic: ElasticResult | None = None

@@ -65,9 +65,6 @@ def fit_link_terms(times: Mapping[int, float]) -> LinkTerms:
     7; constant 1.345 times the median absolute deviation), so that one disturbed size, or the step from one algorithm
     to the next, does not turn the line. The standard errors are those of the weighted linear problem at the end: what
     the model misses, such as caches, makes them larger.
-
-    Args:
-        times: message size in bytes -> seconds above zero, at least two sizes.
     """
     sizes, logs = list(times), [math.log(t) for t in times.values()]
     # Sizes without bytes have no second term; the largest ones have hardly anything else.

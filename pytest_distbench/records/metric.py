@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from pytest_distbench.records.bound import Bound
 from pytest_distbench.records.choices import LARGEST_WHOLE
 from pytest_distbench.records.kinds import OfKind, Reduce
@@ -41,25 +43,30 @@ LARGEST_NUMBER = 1e300
 """No measurement is beyond; sums and means over ranks and launches stay finite below it."""
 
 
-class Observation(OfKind, frozen=True, kw_only=True):
-    """What one rank recorded under one name: a value or a series, before reduction over ranks."""
+class _Recorded(OfKind, frozen=True, kw_only=True):
+    """What a number keeps on its way from a rank to a launch."""
 
     name: str
     unit: str
-    reduce: Reduce
-    values: list[Number]
-    is_series: bool
     at: dict[str, Scalar] = {}
     identity: dict[str, Scalar] = {}
     """What defines the number besides its name and point: it is not compared with one of another."""
     facts: dict[str, Scalar] = {}
     """What describes it."""
-    companions: dict[str, list[float]] = {}
-    """Witnesses of a clock, one value per iteration: ``cpu_s``, ``waits``; on a GPU what the host did, too."""
     beside: list[str] = []
     """Of a curve that was read: what the script wrote beside each value, its own number of the step perhaps."""
     bounds: list[Bound] = []
     """That were given with the number."""
+
+
+class Observation(_Recorded, frozen=True, kw_only=True):
+    """What one rank recorded under one name: a value or a series, before reduction over ranks."""
+
+    reduce: Reduce
+    values: list[Number]
+    is_series: bool
+    companions: dict[str, list[float]] = {}
+    """Witnesses of a clock, one value per iteration: ``cpu_s``, ``waits``; on a GPU what the host did, too."""
 
 
 class Summary(Record, frozen=True, kw_only=True):
@@ -79,22 +86,13 @@ class Summary(Record, frozen=True, kw_only=True):
     """Share of the iterations in which that rank was the slowest, 0 to 1."""
 
 
-class Measurement(OfKind, frozen=True, kw_only=True):
+class Measurement(_Recorded, frozen=True, kw_only=True):
     """One metric of one launch, reduced over ranks: the sample a verdict is made of."""
 
-    name: str
-    unit: str
     value: Number | None
     """The launch's value; None says it has none (a goal never reached)."""
-    at: dict[str, Scalar] = {}
-    identity: dict[str, Scalar] = {}
-    """What defines the number besides its name and point: it is not compared with one of another."""
-    facts: dict[str, Scalar] = {}
-    """What describes it."""
     series: list[Number] = []
     """Kept for exact, info and curve series only; of peak memory it is that of each rank."""
-    beside: list[str] = []
-    """What a script wrote beside each value of the series, where it was read."""
     summary: Summary | None = None
     distribution: list[float] = []
     """Of a series that is not kept, in place of it: at most 41 of its values, ascending, at even steps of its quantiles
@@ -105,13 +103,16 @@ class Measurement(OfKind, frozen=True, kw_only=True):
     """That recorded it; 0: it is no number of ranks."""
     reduce: Reduce | None = None
     """Over these ranks, where that is not what its kind says."""
-    bounds: list[Bound] = []
-    """That were given with the number."""
 
     @property
     def key(self) -> str:
         """Name and point: ``latency[message_bytes=4096]``."""
         return metric_key(self.name, self.at)
+
+    @property
+    def key_over_seeds(self) -> str:
+        """The same without the seed: a verdict on a training is over its seeds."""
+        return metric_key(self.name, without(self.at, "seed"))
 
     @property
     def is_phase(self) -> bool:
@@ -156,6 +157,11 @@ def as_scalar(value: object) -> Scalar | None:
 def metric_name(key: str) -> str:
     """The name in such a key: ``latency`` of ``latency[message_bytes=4096]``."""
     return key.partition("[")[0]
+
+
+def without(at: Mapping[str, Scalar], axis: str) -> dict[str, Scalar]:
+    """A point but for one axis."""
+    return {name: value for name, value in at.items() if name != axis}
 
 
 def metric_key(name: str, at: dict[str, Scalar]) -> str:

@@ -1,9 +1,16 @@
-"""Quantiles of a series inside one launch."""
+"""Medians and quantiles."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+import statistics
+from collections.abc import Iterable, Sequence
+
+
+def median(values: Iterable[float | None]) -> float | None:
+    """Of those there are; None where there is none."""
+    known = [value for value in values if value is not None]
+    return statistics.median(known) if known else None
 
 
 def quantile(values: Sequence[float], q: float) -> float:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pytest_distbench.records.card import CardNorm
+import msgspec
+
 from pytest_distbench.records.case import Case, EntryName
 from pytest_distbench.records.environment import Environment
+from pytest_distbench.records.gpu import GpuNorm
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.record import Record
 from pytest_distbench.records.verdict import Verdict
@@ -27,7 +29,7 @@ class ReferenceRecord(Record, frozen=True, kw_only=True):
     peak_memory_bytes: int | None = None
     """Of records that were written before peak memory was a metric."""
     phases: dict[str, float] = {}
-    cards: CardNorm | None = None
+    gpu_norm: GpuNorm | None = msgspec.field(default=None, name="cards")
     """How the GPUs fared then."""
     launches: list[LaunchRecord] = []
     """Of what ran beside them; each ran in turns with the one of the same index in ``CaseResult.launches``."""

@@ -314,12 +314,7 @@ def append(path: Path, line: Record) -> None:
 
 
 class LineReader(Generic[AnyLine]):
-    """Reads a timeline that grows.
-
-    Args:
-        path: of the file; it need not be there yet.
-        decoder: of its lines.
-    """
+    """Reads a timeline that grows."""
 
     def __init__(self, path: Path, decoder: msgspec.json.Decoder[AnyLine]) -> None:
         self._path = path
@@ -346,11 +341,7 @@ class LineReader(Generic[AnyLine]):
 
 
 class TimelineReader(LineReader[Line]):
-    """Reads the timeline of a job.
-
-    Args:
-        path: of the file; it need not be there yet.
-    """
+    """Reads the timeline of a job."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(path, _DECODER)

@@ -10,11 +10,10 @@ from dataclasses import dataclass, field
 
 from pytest_distbench.errors import LauncherError
 from pytest_distbench.launch.starters.table import Hosting
-from pytest_distbench.machine.cards import CardWatch
-from pytest_distbench.machine.gpu_memory import PATIENCE_S, await_memory, held_remark
+from pytest_distbench.machine.gpu_watch import PATIENCE_S, GpuWatch, await_memory, held_remark
 from pytest_distbench.machine.gpus import Gpus, misplaced
 from pytest_distbench.machine.links import peak_bytes_per_s
-from pytest_distbench.records.card import CardWitness
+from pytest_distbench.records.gpu import GpuWitness
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import LINK_PEAK, Measurement
 from pytest_distbench.records.plan import LaunchPlan, LaunchRequest
@@ -41,8 +40,8 @@ class Watched:
 
     plan: LaunchPlan
     gpus: Gpus
-    watch: CardWatch | None = None
-    witnesses: list[CardWitness] = field(default_factory=list)
+    watch: GpuWatch | None = None
+    witnesses: list[GpuWitness] = field(default_factory=list)
     memory: Mapping[str, int] = field(default_factory=dict)
     patience_s: float
     on_progress: Callable[[str], None]
@@ -59,9 +58,11 @@ class Watched:
         if record.outcome == "failed" and self.watch is not None:
             remarks += self._after_failure(self.watch)
         measurements = self._with_link_peak(record.measurements)
-        return replace(record, cards=self.witnesses, software=software, remarks=remarks, measurements=measurements)
+        return replace(
+            record, gpu_witnesses=self.witnesses, software=software, remarks=remarks, measurements=measurements
+        )
 
-    def _after_failure(self, watch: CardWatch) -> list[str]:
+    def _after_failure(self, watch: GpuWatch) -> list[str]:
         """What became of the GPUs, and of the memory on them that the ranks held: a remark on each that is not well."""
         if gone := watch.vanished(self.plan.world_size):
             return [gone]
@@ -104,7 +105,7 @@ class Cards:
         self._gpus = gpus
         self._on_progress = on_progress
         self._patience_s = patience_s
-        self._watch: CardWatch | None = None
+        self._watch: GpuWatch | None = None
 
     @contextlib.contextmanager
     def during(self, plan: LaunchPlan, hosting: Hosting) -> Iterator[Watched]:
@@ -118,7 +119,7 @@ class Cards:
             yield unseen
             return
         if self._watch is None:
-            self._watch = CardWatch(self._gpus.visible)
+            self._watch = GpuWatch(self._gpus.visible)
         if vanished := self._watch.vanished(plan.world_size):
             raise LauncherError(vanished)
         memory = self._watch.memory_in_use(plan.world_size)

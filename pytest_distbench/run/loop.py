@@ -15,9 +15,8 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from pytest_distbench.judging.bounds import check_measured, judge_bounds
-from pytest_distbench.judging.certainty import certain_failure, close
-from pytest_distbench.judging.draft import Judgement
 from pytest_distbench.judging.fingerprint_rule import METRIC as FINGERPRINT
+from pytest_distbench.judging.judgement import Judgement, certain_failure, close
 from pytest_distbench.machine import hardware
 from pytest_distbench.machine.locks import alone_on_this_host, beside_others_on_this_host, lease
 from pytest_distbench.records.baseline import BaselineEntry

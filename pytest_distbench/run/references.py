@@ -11,11 +11,11 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Protocol
 
-from pytest_distbench.judging.cards import norm_of
 from pytest_distbench.judging.case import judge_launches
-from pytest_distbench.judging.draft import Judgement
 from pytest_distbench.judging.enough import are_enough
 from pytest_distbench.judging.entry import completed_entry, make_entry, phases_of
+from pytest_distbench.judging.gpus import norm_of
+from pytest_distbench.judging.judgement import Judgement
 from pytest_distbench.judging.pairs import judge_paired, not_there
 from pytest_distbench.judging.update_policy import (
     is_wanted,
@@ -143,7 +143,7 @@ class Stored:
             path=str(self._path),
             software=self.entry.software,
             phases=self.entry.phases,
-            cards=self.entry.cards,
+            gpu_norm=self.entry.gpu_norm,
         )
 
     def conclude(self, result: CaseResult) -> CaseResult:
@@ -232,7 +232,7 @@ class Paired:
             name=self.name,
             software=references[0].software if references else {},
             phases=phases_of(references),
-            cards=norm_of(references),
+            gpu_norm=norm_of(references),
             launches=list(references),
         )
 

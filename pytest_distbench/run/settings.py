@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pytest_distbench.judging.policy import Policy
+from pytest_distbench.judging.policy import Strictness
 
 if TYPE_CHECKING:
     from pytest_distbench.machine.gpus import Gpus
@@ -88,7 +88,7 @@ class Settings:
     platform: str | None
     update: Update | None
     prune: bool
-    policy: Policy
+    policy: Strictness
     tolerance: float
     json: Path | None
     logs: Path | None

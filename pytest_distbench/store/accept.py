@@ -6,9 +6,9 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from pytest_distbench.errors import ConfigurationError, DistbenchError
 from pytest_distbench.judging.bounds import judge_bounds
-from pytest_distbench.judging.draft import Judgement
 from pytest_distbench.judging.entry import make_entry
 from pytest_distbench.judging.fingerprint_rule import differences
+from pytest_distbench.judging.judgement import Judgement
 from pytest_distbench.judging.update_policy import (
     FEWEST_LAUNCHES,
     few_launches,
@@ -57,16 +57,6 @@ def propose_entry(
 
     A run adds launches only for the metrics that are open, so of one case some metrics have five values and others
     one. Those with too few keep what is stored if they did not move, and are refused if they did.
-
-    Args:
-        result: a case of a run record.
-        stored: its entry in the store, or None.
-        mode: new, failed, changed or all, as of an update.
-        force: take metrics with too few launches too.
-        did_not_pass: what :func:`why_test_did_not_pass` says of its test.
-
-    Raises:
-        NotABaseline: the numbers are not fit to be compared with.
     """
     _check_origin(result)
     if did_not_pass:

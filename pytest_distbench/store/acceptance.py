@@ -35,11 +35,7 @@ class Rows:
     most: int | None = None
 
     def of(self, output: PerfOutput) -> list[PerfRow]:
-        """The rows of a run.
-
-        Raises:
-            ConfigurationError: there are none, or of several kinds and nothing says which.
-        """
+        """The rows of a run."""
         dtype = NCCL_DTYPES.get(self.dtype, self.dtype)
         redop = NCCL_REDOPS.get(self.redop, self.redop)
         side = [row for row in output.rows if row.in_place == self.in_place]
@@ -68,13 +64,7 @@ class Rows:
 
 
 def bounds_of(runs: Sequence[Sequence[PerfRow]], *, metric: str, margin: float) -> dict[str, BoundValue]:
-    """A bound for each size: the median over runs, and a margin towards worse.
-
-    Args:
-        runs: the rows of each.
-        metric: ``latency`` or ``busbw``.
-        margin: as a fraction: times may be so much longer, bandwidths so much smaller.
-    """
+    """A bound for each size: the median over runs, and a margin towards worse."""
     if metric == "busbw":
         found = {size: statistics.median(values) for size, values in _by_size(runs, lambda row: row.busbw).items()}
         return {_key(metric, size): f">= {value * (1 - margin):.4g} GB/s" for size, value in found.items() if value}
@@ -83,12 +73,7 @@ def bounds_of(runs: Sequence[Sequence[PerfRow]], *, metric: str, margin: float) 
 
 
 def baselines_of(runs: Sequence[Sequence[PerfRow]], *, in_place: bool) -> dict[str, BaselineMetric]:
-    """What a store keeps of each size that all runs measured: a time per run.
-
-    Args:
-        runs: the rows of each.
-        in_place: part of the time's identity, as the operation is.
-    """
+    """What a store keeps of each size that all runs measured: a time per run."""
     redop = _OUR_REDOPS.get(runs[0][0].redop, runs[0][0].redop)
     identity: dict[str, Scalar] = {"in_place": in_place, **({"redop": redop} if redop not in ("", "none") else {})}
     return {

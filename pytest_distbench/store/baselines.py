@@ -63,46 +63,25 @@ class BaselineFile(Record, frozen=True, kw_only=True):
 
 
 class BaselineStore:
-    """Baselines of one hardware class below one folder.
-
-    Args:
-        folder: the store's root, for example ``baselines/``. Need not exist.
-        platform: the hardware class, one folder below it.
-    """
+    """Baselines of one hardware class below one folder, which need not exist."""
 
     def __init__(self, folder: Path, platform: str) -> None:
         self.folder = folder
         self.platform = platform
 
     def path(self, test: str, key: str) -> Path:
-        """The file of one case of a test named ``suites/a/test_b.py::TestC::test_d``; never outside the store.
-
-        Raises:
-            StoredFileError: the test's path would leave the store.
-        """
+        """The file of one case of a test named ``suites/a/test_b.py::TestC::test_d``; never outside the store."""
         if not _is_text(key):
             raise StoredFileError(self.folder, f"the case {key!r} is not text", "Give it another id")
         return self._place(test) / _file_name(key)
 
     def entry(self, test: str, key: str) -> BaselineEntry | None:
-        """The stored entry of one case, None where there is none.
-
-        Raises:
-            StoredFileError: the file cannot be read, is no baseline, or is of a later schema.
-        """
+        """The stored entry of one case, None where there is none."""
         path = self.path(test, key)
         return self._read_of(test, path).entry if os.path.lexists(path) else None
 
     def entries(self, test: str, *, test_ids: Collection[str] | None = None) -> dict[str, BaselineEntry]:
-        """Entries of a test by key; empty where there is none.
-
-        Args:
-            test: path and function.
-            test_ids: of the test; files of others, as far as their names tell, are not read. None: all of them.
-
-        Raises:
-            StoredFileError: a file cannot be read, is no baseline, or is of a later schema.
-        """
+        """Entries of a test by key; empty where there is none. Files of other ids, by their names, are not read."""
         paths = sorted(self._place(test).glob("*.json"))
         if test_ids is not None:
             begin = tuple(text for test_id in test_ids for text in beginnings(test_id))
@@ -111,17 +90,10 @@ class BaselineStore:
         return {file.key: file.entry for file in files if test_ids is None or file.entry.is_of(test_ids, file.key)}
 
     def write(self, test: str, key: str, entry: BaselineEntry, *, sync: bool = True) -> Path:
-        """Put ``entry`` in the place of the one stored for this case, if any.
+        """Put ``entry`` in the place of the one stored for this case, if any; a failure leaves that as it was.
 
-        Args:
-            test: path and function.
-            key: of the case.
-            entry: to store.
-            sync: wait until the disk has it. Without, a power failure (no mere ``kill -9``) may leave an empty file:
-                for thousands of entries that can be written again from a file at hand.
-
-        Raises:
-            StoredFileError: the file could not be written; it is as it was before.
+        Without ``sync`` a power failure (no mere ``kill -9``) may leave an empty file: for thousands of entries that
+        can be written again from a file at hand.
         """
         path = self.path(test, key)
         file = BaselineFile(schema=SCHEMA, platform=self.platform, test=test, key=key, entry=entry)
@@ -131,11 +103,7 @@ class BaselineStore:
         return path
 
     def delete(self, test: str, key: str) -> bool:
-        """Remove an entry; False where there is none.
-
-        Raises:
-            StoredFileError: the file could not be removed.
-        """
+        """Remove an entry; False where there is none."""
         path = self.path(test, key)
         try:
             path.unlink()
@@ -156,11 +124,7 @@ class BaselineStore:
                     yield Path(folder, name)
 
     def read_all(self) -> Iterator[BaselineFile]:
-        """Every entry of this platform, one at a time, sorted by path.
-
-        Raises:
-            StoredFileError: after the others: a file cannot be read, is no baseline, or is of a later schema.
-        """
+        """Every entry of this platform, one at a time, sorted by path; then an error for those that cannot be read."""
         return read_each(self._read, self.files())
 
     def platforms(self) -> list[str]:
@@ -216,11 +180,7 @@ class BaselineStore:
 
 
 def read_file(path: Path) -> BaselineFile:
-    """Read one file of a store, strictly.
-
-    Raises:
-        StoredFileError: unreadable, too large, not JSON, wrong fields, or of a later schema.
-    """
+    """Read one file of a store, strictly."""
     return BASELINE_FILES.read(path)
 
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-import statistics
 from collections.abc import Iterator, Mapping
 from typing import Any, Literal
 
 from pytest_distbench.records.baseline import BaselineEntry, BaselineMetric
 from pytest_distbench.records.case import EntryName
 from pytest_distbench.records.kinds import METRIC_KINDS, Better
+from pytest_distbench.records.quantiles import median
 from pytest_distbench.records.record import Record
 
 _LONGEST_VALUE = 60
@@ -78,8 +78,8 @@ def _metric_change(key: str, old: BaselineMetric | None, new: BaselineMetric | N
         metric=key,
         unit=described.unit,
         better=described.better,
-        old=_median(old),
-        new=_median(new),
+        old=median(_launches(old)),
+        new=median(_launches(new)),
         old_launches=len(_launches(old)),
         new_launches=len(_launches(new)),
     )
@@ -96,11 +96,6 @@ def _values(metric: BaselineMetric | None) -> object:
         if metric is not None and METRIC_KINDS[metric.better].rule == "exact"
         else _launches(metric)
     )
-
-
-def _median(metric: BaselineMetric | None) -> float | None:
-    values = [v for v in _launches(metric) if v is not None]
-    return statistics.median(values) if values else None
 
 
 def _notes(old: BaselineEntry, new: BaselineEntry) -> Iterator[str]:

@@ -163,19 +163,7 @@ def estimate(
     spacing_s: float,
     max_launches: int,
 ) -> Estimate:
-    """Add up what is known of each test: from its last runs here, its baseline here, itself, or a baseline elsewhere.
-
-    Args:
-        store: of this class of machines; those of others in its folder are asked last.
-        awaited: the tests that will be measured.
-        history: of earlier runs.
-        launcher: that will start the ranks.
-        spacing_s: from the begin of one launch of a case to that of the next, on a restless machine.
-        max_launches: of a case, however noisy it is.
-
-    Raises:
-        StoredFileError: a baseline cannot be read.
-    """
+    """Add up what is known of each test: its last runs here, its baseline here, itself, or a baseline elsewhere."""
     known: dict[str, Span | None] = {}
     elsewhere = 0
     others = [BaselineStore(store.folder, name) for name in store.platforms() if name != store.platform]

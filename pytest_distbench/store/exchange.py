@@ -24,11 +24,7 @@ def write_json(files: Iterable[BaselineFile], out: BinaryIO) -> None:
 
 
 def entries_of(source: Path) -> Iterator[tuple[str, BaselineFile]]:
-    """The entries of an exported JSON file, or of another store's folder, one at a time, and where each stands.
-
-    Raises:
-        StoredFileError: unreadable, or a line or file is no entry; the message says which.
-    """
+    """The entries of an exported JSON file, or of another store's folder, one at a time, and where each stands."""
     if source.is_dir():
         for platform in BaselineStore(source, "").platforms():
             yield from ((f"{source}, {platform}", file) for file in BaselineStore(source, platform).read_all())

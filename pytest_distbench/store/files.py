@@ -100,11 +100,7 @@ class FileKind(Generic[_Content]):
     render: Callable[[_Content], bytes] = _render
 
     def write(self, path: Path, content: _Content, *, sync: bool = False) -> None:
-        """Put the content in the place of the file, if there is one.
-
-        Raises:
-            StoredFileError: too large, or it could not be written; an older file is as it was.
-        """
+        """Put the content in the place of the file, if there is one."""
         data = self.render(content)
         if len(data) > self.max_bytes:
             problem = f"{len(data)} bytes are too many for a {self.name}; at most {self.max_bytes}"
@@ -113,35 +109,15 @@ class FileKind(Generic[_Content]):
             file.write(data)
 
     def read(self, path: Path) -> _Content:
-        """Read a file, strictly.
-
-        Raises:
-            StoredFileError: unreadable, too large, not JSON, wrong fields, or of a schema that is not known.
-        """
+        """Read a file, strictly."""
         return self.parse(self.read_bytes(path), path)
 
     def read_bytes(self, path: Path) -> bytes:
-        """The content of a file, as it is.
-
-        Raises:
-            StoredFileError: unreadable, no regular file, or too large.
-        """
-        try:
-            with open_regular(path, next_step=self.next_step) as file:
-                size = os.fstat(file.fileno()).st_size
-                if size > self.max_bytes:
-                    raise StoredFileError(path, f"larger than {self.max_bytes // 2**20} MiB", self.next_step)
-                return file.read(size + 1)
-        except OSError as error:
-            next_step = "Check its permissions" if isinstance(error, PermissionError) else self.next_step
-            raise StoredFileError(path, f"cannot read: {error.strerror or error}", next_step) from error
+        """The content of a file, as it is."""
+        return read_limited(path, self.max_bytes, next_step=self.next_step)
 
     def parse(self, data: bytes, path: Path, *, next_step: str = "") -> _Content:
-        """Decode the content of a file, strictly; ``path`` and ``next_step`` are for the error.
-
-        Raises:
-            StoredFileError: not JSON, wrong fields, or of a schema that is not known.
-        """
+        """Decode the content of a file, strictly; ``path`` and ``next_step`` are for the error."""
         if not data.strip():
             raise StoredFileError(path, f"is empty, and no {self.name}", next_step or self.next_step)
         try:
@@ -214,11 +190,7 @@ def _expect(why_not: str) -> None:
 
 
 def _refuse_repeated_keys(data: bytes) -> None:
-    """A key that stands twice in one object: the last would count, and the first be what a person reads.
-
-    Raises:
-        ValidationError: there is one.
-    """
+    """A key that stands twice in one object: the last would count, and the first be what a person reads."""
 
     def check(pairs: list[tuple[str, object]]) -> None:
         if len(pairs) > len(dict(pairs)):
@@ -230,11 +202,7 @@ def _refuse_repeated_keys(data: bytes) -> None:
 
 
 def read_each(read: Callable[[_Given], _Found], given: Iterable[_Given]) -> Iterator[_Found]:
-    """What can be read, and then one error that names all that cannot.
-
-    Raises:
-        StoredFileError: there is some.
-    """
+    """What can be read, and then one error that names all that cannot."""
     errors: list[StoredFileError] = []
     for one in given:
         try:
@@ -248,18 +216,26 @@ def read_each(read: Callable[[_Given], _Found], given: Iterable[_Given]) -> Iter
 
 
 def open_regular(path: Path, *, next_step: str) -> BinaryIO:
-    """Open a file to read it. A pipe or a device, to which a link in a repository may lead, would block for ever.
-
-    Raises:
-        StoredFileError: it is no regular file.
-        OSError: it cannot be opened.
-    """
+    """Open a file to read it. A pipe or a device, to which a link in a repository may lead, would block for ever."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     mode = os.fstat(descriptor).st_mode
     if stat.S_ISREG(mode):
         return os.fdopen(descriptor, "rb")
     os.close(descriptor)
     raise StoredFileError(path, f"wanted a regular file, found {_KINDS.get(stat.S_IFMT(mode), 'no file')}", next_step)
+
+
+def read_limited(path: Path, max_bytes: int, *, next_step: str) -> bytes:
+    """The content of a file."""
+    try:
+        with open_regular(path, next_step=next_step) as file:
+            size = os.fstat(file.fileno()).st_size
+            if size > max_bytes:
+                raise StoredFileError(path, f"larger than {max_bytes // 2**20} MiB", next_step)
+            return file.read(size + 1)
+    except OSError as error:
+        what_to_do = "Check its permissions" if isinstance(error, PermissionError) else next_step
+        raise StoredFileError(path, f"cannot read: {error.strerror or error}", what_to_do) from error
 
 
 @contextlib.contextmanager
@@ -273,9 +249,6 @@ def replace_file(path: Path, *, next_step: str, sync: bool = False) -> Iterator[
         path: the file; its folder is made.
         next_step: for the error.
         sync: wait until the disk has it. Without, a power failure (no mere ``kill -9``) may leave an empty file.
-
-    Raises:
-        StoredFileError: it could not be written; an older file is as it was.
     """
     try:
         if path.exists() and not path.is_file() and not path.is_dir():

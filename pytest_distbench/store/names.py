@@ -20,9 +20,6 @@ def selection(texts: Iterable[str]) -> Choice:
 
     A text without ``::`` is a part of the name, in upper or lower case. One with ``::`` is a whole name, a node id, or
     the beginning of one up to a ``::`` or ``[``: it chooses one test or case, and none whose name merely begins so.
-
-    Raises:
-        ConfigurationError: a text is an expression such as pytest's -k takes.
     """
     wanted = [text.strip() for text in texts if text.strip()]
     for text in wanted:

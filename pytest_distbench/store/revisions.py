@@ -40,15 +40,7 @@ class FolderVersion:
 
 
 class RevisionVersion:
-    """The store as it was at a git revision. One ``git cat-file`` serves all files.
-
-    Args:
-        folder: the store's folder in the work tree.
-        revision: anything git takes for a commit.
-
-    Raises:
-        DistbenchError: no git, no repository, or no such revision.
-    """
+    """The store as it was at a git revision. One ``git cat-file`` serves all files."""
 
     def __init__(self, folder: Path, revision: str) -> None:
         self._folder = folder
@@ -112,11 +104,7 @@ class VersionChanges:
         self.unchanged = 0
 
     def __iter__(self) -> Iterator[EntryChange]:
-        """Every changed, new or removed entry.
-
-        Raises:
-            StoredFileError: a file of either version is no baseline.
-        """
+        """Every changed, new or removed entry."""
         before, after = self._old.paths(), self._new.paths()
         for path in sorted(before | after):
             if self._platform and not path.startswith(f"{self._platform}/"):

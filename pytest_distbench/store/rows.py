@@ -1,13 +1,19 @@
-"""Records as flat tables, one value of one launch a row: for CSV, Parquet and data frames."""
+"""Records as flat tables, one value of one launch a row, and as CSV and Parquet files of such tables."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import csv
+import io
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import islice
+from typing import BinaryIO, TextIO
 
+from pytest_distbench.errors import DistbenchError
 from pytest_distbench.records.bound import tightest
 from pytest_distbench.records.launch import LaunchRecord
-from pytest_distbench.records.metric import Measurement, metric_key
+from pytest_distbench.records.metric import Measurement
 from pytest_distbench.records.run import CaseResult, RunRecord
 from pytest_distbench.store.baselines import BaselineFile
 
@@ -103,9 +109,49 @@ def _rows_of_result(result: CaseResult, axes: Mapping[str, ColumnType]) -> Itera
     verdicts = {v.metric: v for v in result.verdicts}
     for launch in result.launches:
         for m in launch.measurements:
-            over_seeds = metric_key(m.name, {k: v for k, v in m.at.items() if k != "seed"})
-            verdict = verdicts.get(m.key) or verdicts.get(over_seeds)
+            verdict = verdicts.get(m.key) or verdicts.get(m.key_over_seeds)
             said = verdict.kind if verdict is not None else ""
             bounds = verdict.bounds if verdict is not None else []
             limits = tightest(bounds, "least"), tightest(bounds, "most")
             yield (*_of_launch(result, launch, m), m.value, said, *limits, *_points(m, axes))
+
+
+_BATCH_ROWS = 50_000
+
+
+@contextmanager
+def as_text(out: BinaryIO) -> Iterator[TextIO]:
+    """A binary file to write UTF-8 to; it stays open."""
+    text = io.TextIOWrapper(out, encoding="utf-8", newline="")
+    try:
+        yield text
+    finally:
+        text.detach()
+
+
+def write_csv(table: Table, out: BinaryIO, *, show: Callable[[str], str]) -> None:
+    """A header and the rows; None is an empty cell."""
+
+    def shown(cells: Iterable[object]) -> list[object]:
+        return [show(cell) if isinstance(cell, str) else cell for cell in cells]
+
+    with as_text(out) as text:
+        writer = csv.writer(text, lineterminator="\n")
+        writer.writerow(shown(table.columns))
+        writer.writerows(map(shown, table.rows))
+
+
+def write_parquet(table: Table, out: BinaryIO) -> None:
+    """The same, with types, batch by batch."""
+    try:
+        import pyarrow
+        import pyarrow.parquet
+    except ImportError:
+        raise DistbenchError("--format parquet needs pyarrow: pip install 'pytest-distbench[parquet]'") from None
+
+    types = {str: pyarrow.string(), int: pyarrow.int64(), float: pyarrow.float64(), bool: pyarrow.bool_()}
+    schema = pyarrow.schema([(name, types[kind]) for name, kind in table.columns.items()])
+    remaining = iter(table.rows)
+    with pyarrow.parquet.ParquetWriter(out, schema) as writer:
+        while batch := list(islice(remaining, _BATCH_ROWS)):
+            writer.write_table(pyarrow.table(list(zip(*batch, strict=True)), schema=schema))

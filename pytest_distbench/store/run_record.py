@@ -1,4 +1,4 @@
-"""The file ``--distbench-json`` writes: every case, metric, launch and verdict of a run."""
+"""The files ``--distbench-json`` and ``distbench calibrate --json`` write."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+from pytest_distbench.records.calibration import Calibration
 from pytest_distbench.records.kinds import VERDICT_KINDS
 from pytest_distbench.records.run import RunRecord
 from pytest_distbench.store.files import FileKind
@@ -89,19 +90,21 @@ RUN_RECORDS = FileKind(
 )
 
 
-def write_run_record(path: Path, record: RunRecord) -> None:
-    """Write the record atomically.
+CALIBRATIONS = FileKind(
+    name="calibration",
+    record=Calibration,
+    schema=1,
+    max_bytes=64 * 2**20,
+    next_step="Write one with distbench calibrate --json FILE",
+    where="Give --json a writable place",
+)
 
-    Raises:
-        StoredFileError: the file cannot be written; an older one is as it was.
-    """
+
+def write_run_record(path: Path, record: RunRecord) -> None:
+    """Write the record atomically."""
     RUN_RECORDS.write(path, record)
 
 
 def read_run_record(path: Path) -> RunRecord:
-    """Read a record back, strictly.
-
-    Raises:
-        StoredFileError: unreadable, not a run record, or of a later schema.
-    """
+    """Read a record back, strictly."""
     return RUN_RECORDS.read(path)

@@ -38,9 +38,6 @@ def unused_entries(
         seen: (test, case id) of every test of ours -> whether it ran to its end, rather than being skipped.
         rootpath: folder that the files of the tests are relative to.
         roots: folders and files that the run was given, absolute.
-
-    Raises:
-        StoredFileError: a file of the store cannot be read.
     """
     measured = list(results)
     if not measured:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from pytest_distbench.errors import ConfigurationError
 from pytest_distbench.workloads.collectives import operation
-from pytest_distbench.workloads.dtypes import item_bytes
+from pytest_distbench.workloads.dtypes import dtype_of
 
 if TYPE_CHECKING:
     import torch
@@ -67,16 +67,7 @@ and back, as DDP does. A function takes the tensors, and memory for all of them.
 
 
 def tensor_lengths(elements: int, tensors: int, *, aligned: int = 1) -> list[int]:
-    """Elements of each tensor, as equal as they can be.
-
-    Args:
-        elements: in all.
-        tensors: how many.
-        aligned: each begins at a multiple of it, if every one still has some.
-
-    Raises:
-        ConfigurationError: more tensors than elements.
-    """
+    """Elements of each tensor, as equal as they can be; they begin at multiples of ``aligned`` if each has some."""
     if tensors > elements:
         raise ConfigurationError(f"{tensors} tensors of {elements} elements: there can be {elements} at most")
     if tensors * aligned > elements:
@@ -88,12 +79,8 @@ def tensor_lengths(elements: int, tensors: int, *, aligned: int = 1) -> list[int
 
 
 def elements_of(message_bytes: int, dtype: str) -> int:
-    """Elements of a message.
-
-    Raises:
-        ConfigurationError: unknown dtype, or no whole number of elements.
-    """
-    item = item_bytes(dtype)
+    """Elements of a message."""
+    item = dtype_of(dtype).item_bytes
     if not message_bytes or message_bytes % item:
         raise ConfigurationError(f"{message_bytes} B are no whole number of {dtype} elements, which take {item} B each")
     return message_bytes // item
@@ -103,16 +90,11 @@ def bucket_sweep(rank: RankContext) -> None:
     """Record ``latency`` for each number of tensors and each way to send them; every result is checked.
 
     Of ``rank.params``: message_bytes, dtype, tensors, calls (keys of :data:`CALLS`), iterations, warmup.
-
-    Raises:
-        AssertionError: an element of a result is wrong.
-        RecordingError: there is no memory for the message.
-        SkipTest: the backend does not sum such elements; the message is the reason.
     """
     import torch
 
     from pytest_distbench.workloads.check import count_wrong_sums
-    from pytest_distbench.workloads.room import expect_room
+    from pytest_distbench.workloads.pool import expect_room
     from pytest_distbench.workloads.support import expect_sums
 
     params = rank.params

@@ -11,8 +11,7 @@ import torch.distributed as dist
 
 from pytest_distbench.worker.torch_internals import coalescing
 from pytest_distbench.workloads.collectives import Buffers, Form, Operation
-from pytest_distbench.workloads.collectives.groups import groups_of
-from pytest_distbench.workloads.protocol import Together
+from pytest_distbench.workloads.protocol import Together, groups_of
 
 if TYPE_CHECKING:
     from pytest_distbench.worker.context import RankContext
@@ -20,13 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """What one iteration does.
-
-    Attributes:
-        buffers: of each tensor of the message; none on a rank that looks on.
-        form: of the call; None on a rank that looks on.
-        run: does it.
-    """
+    """What one iteration does; on a rank that looks on there are no buffers and no form."""
 
     buffers: Sequence[Buffers]
     form: Form | None
@@ -41,12 +34,7 @@ class Call:
 def join(rank: RankContext, name: str | int) -> Form | None:
     """Make the groups that call at the same time. A collective call.
 
-    Args:
-        rank: where it runs.
-        name: as for :func:`groups_of`.
-
-    Returns:
-        How this rank calls in its group; None where it has none.
+    It gives how this rank calls in its group; None where it has none.
     """
     form = None
     for ranks in groups_of(name, rank.world_size):

@@ -10,8 +10,7 @@ import torch
 from pytest_distbench.errors import RecordingError
 from pytest_distbench.workloads.calls import Call
 from pytest_distbench.workloads.collectives import Buffers, Form, Operation, operation
-from pytest_distbench.workloads.collectives.inputs import Inputs
-from pytest_distbench.workloads.collectives.pattern import Pattern
+from pytest_distbench.workloads.collectives.inputs import Inputs, Pattern
 
 if TYPE_CHECKING:
     from pytest_distbench.worker.context import RankContext
@@ -32,14 +31,7 @@ _WITHOUT_COMPARISON = {
 def count_wrong(rank: RankContext, measured: Operation, call: Call, *, copies: bool = False) -> tuple[int, str]:
     """Wrong elements of one call, summed over ranks, and the first wrong one of this rank as text. A collective call.
 
-    Args:
-        rank: where it runs.
-        measured: what is called.
-        call: of one message. Its buffers hold zeros afterwards.
-        copies: it works on a copy of what is sent.
-
-    Raises:
-        RecordingError: the operation contradicts itself about the elements that a rank receives.
+    The buffers hold zeros afterwards.
     """
     expected = [_prepare(measured, one, call.form, part) for part, one in enumerate(call.buffers)]
     if copies:

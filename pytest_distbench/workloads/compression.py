@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pytest_distbench.errors import ConfigurationError, show
+from pytest_distbench.errors import look_up
 from pytest_distbench.records.metric import metric_key
 
 if TYPE_CHECKING:
@@ -82,14 +82,8 @@ HOOKS = {
 
 
 def hook_named(name: object) -> Hook:
-    """Look a hook up.
-
-    Raises:
-        ConfigurationError: no such hook; the message lists those there are.
-    """
-    if not isinstance(name, str) or name not in HOOKS:
-        raise ConfigurationError(f"unknown hook {show(name)}: known are {', '.join(HOOKS)}")
-    return HOOKS[name]
+    """Look a hook up."""
+    return look_up(HOOKS, name, "hook")
 
 
 _FIRST_BUCKET_BYTES = 2**20
@@ -110,9 +104,6 @@ def compressed_training(rank: RankContext) -> None:
     ones left out.
 
     Of ``rank.params``: hook, width, layers, batch, approximation_rank, iterations, warmup.
-
-    Raises:
-        SkipTest: torch or the backend does not support the hook here; the message is the reason.
     """
     import torch
     import torch.distributed as dist

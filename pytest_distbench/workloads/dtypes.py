@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pytest_distbench.errors import ConfigurationError
+from pytest_distbench.errors import look_up
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,20 +43,5 @@ DTYPES: dict[str, Dtype] = {
 
 
 def dtype_of(name: str) -> Dtype:
-    """Look a type up by torch's name for it.
-
-    Raises:
-        ConfigurationError: unknown; the message lists those there are.
-    """
-    if name not in DTYPES:
-        raise ConfigurationError(f"unknown dtype {name!r}: known are {', '.join(sorted(DTYPES))}")
-    return DTYPES[name]
-
-
-def item_bytes(name: str) -> int:
-    """Bytes of one element of a type.
-
-    Raises:
-        ConfigurationError: unknown.
-    """
-    return dtype_of(name).item_bytes
+    """Look a type up by torch's name for it."""
+    return look_up(DTYPES, name, "dtype")

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from pytest_distbench.records.kinds import METRIC_KINDS
 from pytest_distbench.records.link_terms import BANDWIDTH, FEWEST_SIZES, HALF_SIZE, LATENCY, fit_link_terms
-from pytest_distbench.records.metric import UNCERTAINTY, Observation, Scalar, metric_key
+from pytest_distbench.records.metric import UNCERTAINTY, Observation, Scalar, metric_key, without
 
 if TYPE_CHECKING:
     from pytest_distbench.worker.context import RankContext
@@ -30,18 +30,14 @@ def record_link(rank: RankContext, name: str = "latency") -> None:
 
     ``startup_latency``, ``asymptotic_bandwidth``, and for information ``half_performance_size``: the message that gets
     half of the bandwidth. Of too few sizes none of them, which is told.
-
-    Args:
-        rank: that timed a loop of this name at every size.
-        name: of the loops.
     """
     sweeps: dict[str, dict[int, Observation]] = {}
     for observation in rank.notebook.observations:
         size = observation.at.get(_AXIS)
         if observation.name == name and isinstance(size, int) and size > 0 and min(observation.values) > 0:
-            sweeps.setdefault(metric_key("", _without_size(observation)), {})[size] = observation
+            sweeps.setdefault(metric_key("", without(observation.at, _AXIS)), {})[size] = observation
     for timed in sweeps.values():
-        if needs_all_sizes(rank, _without_size(next(iter(timed.values())))):
+        if needs_all_sizes(rank, without(next(iter(timed.values())).at, _AXIS)):
             _record(rank, dict(sorted(timed.items())))
 
 
@@ -64,7 +60,7 @@ def _record(rank: RankContext, timed: Mapping[int, Observation]) -> None:
             unit=unit,
             better=better,
             reduce="rank0",
-            at=_without_size(first),
+            at=without(first.at, _AXIS),
             identity=first.identity,
             facts={**common, "sizes": len(timed)},
             companions={UNCERTAINTY: [error]},
@@ -76,7 +72,3 @@ def _over_ranks(rank: RankContext, observation: Observation) -> list[float]:
     if observation.reduce == "max":
         return rank.max_over_ranks(observation.values)
     return [rank.sum_over_ranks(value) / rank.world_size for value in observation.values]
-
-
-def _without_size(observation: Observation) -> dict[str, Scalar]:
-    return {name: value for name, value in observation.at.items() if name != _AXIS}

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pytest_distbench.errors import ConfigurationError, show
+from pytest_distbench.errors import look_up
 from pytest_distbench.judging.links import Link, imbalance
 from pytest_distbench.records.bound import Bound
 from pytest_distbench.records.kinds import FAST_SIDE
@@ -80,14 +80,9 @@ PATTERNS = {
 
 
 def pairs(world_size: int, pattern: str) -> list[Link]:
-    """The links of so many ranks, in the order they are measured in.
-
-    Raises:
-        ConfigurationError: unknown pattern; the message lists those there are.
-    """
-    if not isinstance(pattern, str) or pattern not in PATTERNS:
-        raise ConfigurationError(f"unknown pattern {show(pattern)}: known are {', '.join(PATTERNS)}")
-    return [Link(source, target) for source, target in PATTERNS[pattern].choose(range(world_size), 2)]
+    """The links of so many ranks, in the order they are measured in."""
+    choose = look_up(PATTERNS, pattern, "pattern").choose
+    return [Link(source, target) for source, target in choose(range(world_size), 2)]
 
 
 def link_matrix(rank: RankContext) -> None:
@@ -98,12 +93,8 @@ def link_matrix(rank: RankContext) -> None:
     ``imbalance`` says how many times as long as a typical link the slowest takes (``judging/links.py``).
 
     Of ``rank.params``: latency_bytes, bandwidth_bytes, pattern, iterations, warmup, max_imbalance (a bound, or None).
-
-    Raises:
-        AssertionError: a message arrived with a wrong element.
-        RecordingError: there is no memory for a message.
     """
-    from pytest_distbench.workloads.room import expect_room
+    from pytest_distbench.workloads.pool import expect_room
 
     params = rank.params
     links = pairs(rank.world_size, params["pattern"])

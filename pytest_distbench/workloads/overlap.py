@@ -24,11 +24,6 @@ def overlap_fraction(communication_s: float, compute_s: float, both_s: float) ->
 
     IMB-NBC's definition: ``max(0, min(1, (t_pure + t_CPU - t_ovrl) / min(t_pure, t_CPU)))`` (Intel MPI Benchmarks user
     guide, "Measuring Communication and Computation Overlap").
-
-    Args:
-        communication_s: pure communication, ``t_pure``.
-        compute_s: pure computing, ``t_CPU``.
-        both_s: together, ``t_ovrl``.
     """
     return max(0.0, min(1.0, (communication_s + compute_s - both_s) / min(communication_s, compute_s)))
 
@@ -43,17 +38,12 @@ def overlap(rank: RankContext) -> None:
     stream, the multiplications on the current one, which waits for it at the end.
 
     Of ``rank.params``: message_bytes, dtype, matrix (rows and columns), multiplications, iterations, warmup.
-
-    Raises:
-        AssertionError: an element of a result is wrong.
-        RecordingError: there is no memory for the message and the matrices.
-        SkipTest: the backend does not sum such elements; the message is the reason.
     """
     import torch
     import torch.distributed as dist
 
     from pytest_distbench.workloads.check import count_wrong_sums
-    from pytest_distbench.workloads.room import expect_room
+    from pytest_distbench.workloads.pool import expect_room
     from pytest_distbench.workloads.support import expect_sums
 
     params = rank.params

@@ -1,4 +1,4 @@
-"""Pool: the memory from which the buffers of a sweep's calls are cut."""
+"""Memory: whether ranks have it for what a workload wants, and the pool from which a sweep's buffers are cut."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import torch
 import torch.distributed as dist
 
 from pytest_distbench.errors import RecordingError
+from pytest_distbench.units import format_bytes
 from pytest_distbench.workloads.collectives import Buffers, Counts, Operation
 
 if TYPE_CHECKING:
@@ -43,16 +44,7 @@ def sizes_that_fit(
     in_place: bool = True,
     world_size: int | None = None,
 ) -> list[int]:
-    """The message sizes whose buffers every rank has memory for, in their order. A collective call.
-
-    Args:
-        rank: where they are wanted.
-        measured: the operation whose buffers they are.
-        sizes: bytes.
-        item_bytes: of one element.
-        in_place: whether the buffers share memory.
-        world_size: ranks of the group; None: all.
-    """
+    """The message sizes whose buffers every rank has memory for, in their order. A collective call."""
     free = free_bytes(rank)
     fitting = []
     for size in sizes:
@@ -85,10 +77,6 @@ class Pool:
         in_place: the smaller buffer is a part of the larger one, the caller's; or they are the same.
         parts: so many messages have room at the same time.
         is_registered: the memory is NCCL's own, registered with the group.
-
-    Raises:
-        RecordingError: memory is to be registered where that cannot be done.
-        SkipTest: the device cannot; the message is the reason.
     """
 
     def __init__(
@@ -160,10 +148,6 @@ def _registered_memory(device: torch.device, kept: list[object]) -> Iterator[Non
     """What is allocated inside comes from NCCL's allocator, and is registered with the default group at the end.
 
     As torch's documentation of memory pools does it. ``kept`` is given the pool, which has to outlive its memory.
-
-    Raises:
-        RecordingError: here is no NCCL, or a torch that registers no pools.
-        SkipTest: torch has no such allocator for this device.
     """
     group = dist.group.WORLD
     backend = group._get_backend(device) if group is not None else None
@@ -185,3 +169,13 @@ def _registered_memory(device: torch.device, kept: list[object]) -> Iterator[Non
     with torch.cuda.use_mem_pool(pool):
         yield
     backend.register_mem_pool(pool)
+
+
+def expect_room(rank: RankContext, wanted_bytes: int, *, what: str) -> None:
+    """Fail in all ranks if one of them has no memory for it. A collective call."""
+    free = free_bytes(rank)
+    if lacking := int(rank.sum_over_ranks(int(wanted_bytes > free))):
+        raise RecordingError(
+            f"{lacking} of {rank.world_size} ranks have no memory for {what}: wanted {format_bytes(wanted_bytes)}, "
+            f"rank {rank.rank} may take {format_bytes(int(free))}; choose a smaller message"
+        )

@@ -1,4 +1,4 @@
-"""How a sweep measures: its choices and numbers, which pytest's process reads without torch."""
+"""How a sweep measures: its choices, sizes and groups, which pytest's process reads without torch."""
 
 from __future__ import annotations
 
@@ -6,9 +6,56 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from pytest_distbench.errors import ConfigurationError
+from pytest_distbench.errors import ConfigurationError, look_up, show
 from pytest_distbench.records.choices import Mode, OverRanks
-from pytest_distbench.workloads.message_sizes import mlbench_sizes, power_of_two_sizes
+
+
+def power_of_two_sizes(first: int, last: int) -> list[int]:
+    """Message sizes from ``first`` to ``last`` bytes, doubling, both ends included."""
+    sizes = []
+    size = first
+    while size <= last:
+        sizes.append(size)
+        size *= 2
+    return sizes
+
+
+def mlbench_sizes(item_size: int) -> list[int]:
+    """Message sizes in bytes of MLBench task 0a: ``numpy.logspace(0, 8, num=80)`` elements, as integers.
+
+    The small counts repeat (1, 1, 1, 2, ...); each is listed once. Source: MLBench benchmark-tasks.rst, 0.a.
+    """
+    counts = {int(10 ** (8 * i / 79)) for i in range(80)}
+    return [count * item_size for count in sorted(counts)]
+
+
+_GROUPS: dict[str, Callable[[int], list[range]]] = {
+    "all": lambda n: [range(n)],
+    "half": lambda n: [range(n // 2)],
+    "halves": lambda n: [range(n // 2), range(n // 2, n // 2 * 2)],
+}
+"""By name, from the world size: the groups that call at the same time. The other ranks look on."""
+
+
+def groups_of(name: str | int, world_size: int) -> list[tuple[int, ...]]:
+    """The ranks of each group.
+
+    Args:
+        name: ``all``, ``half`` (the first ranks, the others idle), ``halves`` (both at once), or a number of ranks.
+        world_size: ranks at hand.
+    """
+    if isinstance(name, int) and not isinstance(name, bool):
+        found = [range(min(name, world_size))]
+        if not 2 <= name <= world_size:
+            raise ConfigurationError(f"group={name}: wanted 2 to {world_size} ranks, the world size")
+    elif isinstance(name, str) and name in _GROUPS:
+        found = _GROUPS[name](world_size)
+    else:
+        raise ConfigurationError(f"group={show(name)}: wanted one of {', '.join(_GROUPS)}, or a number of ranks")
+    if name != "all" and min(map(len, found)) < 2:
+        raise ConfigurationError(f"group={name!r} of {world_size} ranks is one rank: it needs 4 ranks, --world-size 4")
+    return [tuple(group) for group in found]
+
 
 Cache = Literal["rotate", "hot"]
 """Whether buffers move through a memory larger than the caches, or stay."""
@@ -72,13 +119,5 @@ PRESETS: dict[str, Preset] = {
 
 
 def preset(name: str) -> Preset:
-    """Look a preset up.
-
-    Raises:
-        ConfigurationError: unknown; the message lists those there are.
-    """
-    if name not in PRESETS:
-        raise ConfigurationError(
-            f"unknown preset of sizes {name!r}: known are {', '.join(PRESETS)}, or give a list of bytes"
-        )
-    return PRESETS[name]
+    """Look a preset up."""
+    return look_up(PRESETS, name, "preset of sizes", hint=", or give a list of bytes")

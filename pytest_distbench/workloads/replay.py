@@ -25,14 +25,7 @@ Call = Callable[[], object]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """Where a collective is issued.
-
-    Attributes:
-        group: process group; None: that of all ranks.
-        size: its ranks.
-        rank: this one among them.
-        device: of the buffers.
-    """
+    """Where a collective is issued; no group is that of all ranks."""
 
     group: dist.ProcessGroup | None
     size: int

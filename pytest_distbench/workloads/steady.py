@@ -23,12 +23,7 @@ _EQUAL = 0.02
 def warm_up(rank: RankContext, call: Callable[[], object]) -> int:
     """Call until the last windows of time took equally long a call, or :data:`MOST_S` are over. A collective call.
 
-    Args:
-        rank: rank 0's times decide for all.
-        call: the same in every rank; a collective call.
-
-    Returns:
-        Windows that were needed.
+    Rank 0's times decide for all. It gives the number of windows that were needed.
     """
     each_s = _time(rank, call, 1)
     times: list[float] = []

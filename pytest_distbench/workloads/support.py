@@ -34,10 +34,6 @@ def refusal(rank: RankContext, make: Callable[[], Call], make_usual: Callable[[]
         rank: where it runs.
         make: makes the call.
         make_usual: makes the same one of a pair that every backend takes; gives None where that is the call itself.
-
-    Raises:
-        RecordingError: some ranks refused it, others did not.
-        Exception: what the call raises where it is wrong whatever it sends.
     """
     call = make()
     error = _try(call)
@@ -60,11 +56,7 @@ def refusal(rank: RankContext, make: Callable[[], Call], make_usual: Callable[[]
 
 
 def expect_sums(rank: RankContext, dtype: str) -> None:
-    """Skip the body in all ranks where the backend does not sum elements of a type. A collective call.
-
-    Raises:
-        SkipTest: it does not; the message has its reason.
-    """
+    """Skip the body in all ranks where the backend does not sum elements of a type. A collective call."""
     form = Form(ranks=tuple(range(rank.world_size)), rank=rank.rank)
 
     def summing(name: str) -> Call:

@@ -50,12 +50,6 @@ def sweep(rank: RankContext, measured: Operation) -> None:
 
     Of several dtypes or reduce operations at each of their pairs, and whether the backend has it: ``supported``. Where
     there is one pair that is recorded only if it has not. Last what follows from all sizes: :func:`record_link`.
-
-    Raises:
-        AssertionError: an element of a result is wrong.
-        ConfigurationError: the operation can send none of the sizes.
-        RecordingError: there is no memory for any of them, or none that can be registered.
-        SkipTest: memory is to be registered, and the device cannot.
     """
     params = rank.params
     dtypes, redops = params["dtype"], params.get("redop", "sum")

@@ -6,12 +6,12 @@ import pytest
 from support.cases import ON_TWO
 
 from pytest_distbench.judging.causes import (
-    CardTrouble,
     Cause,
     Clocks,
     CostlierSizes,
     CpuTime,
     FreeAlgorithm,
+    GpuTrouble,
     HostTime,
     LateRank,
     LongerPhase,
@@ -19,12 +19,13 @@ from pytest_distbench.judging.causes import (
     SlowestRank,
     SlowLinks,
     find_causes,
+    which,
 )
 from pytest_distbench.judging.links import Link, Slow
 from pytest_distbench.records.bound import Bound
-from pytest_distbench.records.card import CardNorm, CardWitness
 from pytest_distbench.records.case import Case
 from pytest_distbench.records.environment import Environment
+from pytest_distbench.records.gpu import GpuNorm, GpuWitness
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import Measurement, Summary, metric_key
 from pytest_distbench.records.record import replace
@@ -206,10 +207,10 @@ def on_gpus(result: CaseResult, **variables: str) -> CaseResult:
 
 
 def test_the_clocks_of_the_gpus_stand_beside_a_regression_whether_they_moved_or_not() -> None:
-    then = CardNorm(sm_mhz=1980.0, memory_mhz=2619.0)
-    card = CardWitness(label="GPU 0", uuid="GPU-0", looks=3, sm_mhz=1980.0, memory_mhz=2619.0)
-    launch = LaunchRecord(index=0, outcome="passed", wall_s=1.0, cards=[card])
-    known = case(SLOWER, launches=[launch], cards=then)
+    then = GpuNorm(sm_mhz=1980.0, memory_mhz=2619.0)
+    card = GpuWitness(label="GPU 0", uuid="GPU-0", looks=3, sm_mhz=1980.0, memory_mhz=2619.0)
+    launch = LaunchRecord(index=0, outcome="passed", wall_s=1.0, gpu_witnesses=[card])
+    known = case(SLOWER, launches=[launch], gpu_norm=then)
 
     assert found(known, Clocks) == [Clocks(then=then, now=then)]
     assert found(case(SLOWER, launches=[launch]), Clocks) == []
@@ -218,14 +219,16 @@ def test_the_clocks_of_the_gpus_stand_beside_a_regression_whether_they_moved_or_
 
 def test_errors_of_links_and_reports_of_the_driver_are_added_up_over_launches_for_each_gpu() -> None:
     seen = [
-        [CardWitness(label="GPU 0", uuid="u", looks=1), CardWitness(label="GPU 3", uuid="v", looks=1, **errors)]
+        [GpuWitness(label="GPU 0", uuid="u", looks=1), GpuWitness(label="GPU 3", uuid="v", looks=1, **errors)]
         for errors in ({"link_errors": {"CRC": 10}, "xids": [74]}, {"link_errors": {"CRC": 2}, "xids": [74, 79]})
     ]
-    launches = [LaunchRecord(index=i, outcome="passed", wall_s=1.0, cards=cards) for i, cards in enumerate(seen)]
+    launches = [
+        LaunchRecord(index=i, outcome="passed", wall_s=1.0, gpu_witnesses=cards) for i, cards in enumerate(seen)
+    ]
 
-    told = CardTrouble(label="GPU 3", link_errors={"CRC": 12}, xids=(74, 79))
-    assert found(case(SLOWER, launches=launches), CardTrouble) == [told]
-    assert found(slower(), CardTrouble) == []
+    told = GpuTrouble(label="GPU 3", link_errors={"CRC": 12}, xids=(74, 79))
+    assert found(case(SLOWER, launches=launches), GpuTrouble) == [told]
+    assert found(slower(), GpuTrouble) == []
 
 
 @pytest.mark.parametrize(("kind", "is_advised"), [("regressed", True), ("drifted", True), ("unchanged", False)])
@@ -268,3 +271,18 @@ def test_an_imbalance_beyond_its_bound_names_the_link_without_a_baseline() -> No
     assert found(case(*matrix, beyond, launches=[]), SlowLinks) == [
         SlowLinks(slow=Slow((), (Link(1, 2),)), metrics=("latency",), measured=3)
     ]
+
+
+@pytest.mark.parametrize(
+    ("hit", "words"),
+    [
+        ([4, 8, 16, 32], "at all 4 sizes"),
+        ([16, 32], "from 16 B up"),
+        ([4, 8], "up to 8 B"),
+        ([8, 16], "from 8 B to 16 B"),
+        ([8], "at 8 B only"),
+        ([4, 16], "at 2 of 4 sizes, first at 4 B"),
+    ],
+)
+def test_sizes_in_words(hit: list[int], words: str) -> None:
+    assert which(hit, [4, 8, 16, 32]) == words

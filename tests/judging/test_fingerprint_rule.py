@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from support.fingerprints import BARRIER, MIB, of, reduce
 
-from pytest_distbench.judging.fingerprint_rule import DIFFERS, differences, judge_fingerprints, rank_ranges
+from pytest_distbench.judging.fingerprint_rule import DIFFERS, differences, judge_fingerprints
 from pytest_distbench.records.fingerprint import Beyond, Fingerprint, Group
 
 
@@ -100,10 +100,6 @@ def test_the_same_per_rank_told_otherwise_is_no_difference() -> None:
 
 def test_a_run_cut_in_two_is_the_same_sequence() -> None:
     assert differences(of(reduce(8, 2)), of(reduce(8), reduce(8))) == []
-
-
-def test_ranks_are_told_in_ranges() -> None:
-    assert [rank_ranges([0, 2, 3]), rank_ranges([0, 1], 2), rank_ranges([0, 1], 3)] == ["0,2-3", "all", "0-1"]
 
 
 @pytest.mark.parametrize(

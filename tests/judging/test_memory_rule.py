@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from pytest_distbench.judging.entry import stored_metric
-from pytest_distbench.judging.metric import Rule, judge
-from pytest_distbench.judging.pair_rule import PairRule, judge_pairs
+from pytest_distbench.judging.metric import Circumstances, judge
+from pytest_distbench.judging.pair_rule import PairCircumstances, judge_pairs
 from pytest_distbench.records.baseline import BaselineMetric
 from pytest_distbench.records.metric import Measurement
 from pytest_distbench.records.record import replace
@@ -26,7 +26,7 @@ def ranks(*mebibytes: float) -> Measurement:
 
 
 def kinds(*mebibytes: float, stored: tuple[float, ...] = STORED, most: int = 10) -> tuple[str, bool]:
-    rule = Rule(tolerance=0.2, comparisons=1, max_launches=most, busier_cores=2.0, cores=2)
+    rule = Circumstances(tolerance=0.2, comparisons=1, max_launches=most, busier_cores=2.0, cores=2)
     baseline = BaselineMetric(better="memory", unit="B", launches=[v * MIB for v in stored])
     verdict, is_open = judge([memory(v) for v in mebibytes], baseline, rule)
     return verdict.kind, is_open
@@ -40,7 +40,7 @@ def test_twice_the_memory_is_red_after_three_launches_however_busy_the_machine_i
 
 
 def test_the_message_names_the_rank_that_needs_most() -> None:
-    rule = Rule(tolerance=0.2, comparisons=1, max_launches=1)
+    rule = Circumstances(tolerance=0.2, comparisons=1, max_launches=1)
     baseline = BaselineMetric(better="memory", unit="B", launches=[200.0 * MIB])
     verdict = judge([memory(400)], baseline, rule).verdict
 
@@ -73,7 +73,7 @@ def test_a_few_mebibytes_are_no_change_whatever_share_they_are(stored: float, no
 )
 def test_a_rank_that_needs_less_than_another_is_judged_too(now: tuple[float, ...], kind: str) -> None:
     stored = stored_metric([ranks(150, 20), ranks(19, 149)], tolerance=None)
-    verdict = judge([ranks(*now)] * 3, stored, Rule(tolerance=0.2, comparisons=1, max_launches=3)).verdict
+    verdict = judge([ranks(*now)] * 3, stored, Circumstances(tolerance=0.2, comparisons=1, max_launches=3)).verdict
 
     assert stored.series == [150 * MIB, 20 * MIB]
     assert verdict.kind == kind
@@ -88,13 +88,13 @@ def test_one_launch_in_three_that_needs_more_is_not_red() -> None:
 
 def test_where_the_baseline_has_none_nothing_is_said() -> None:
     """No test asks for it: one of bounds alone has no baseline, and older baselines have no memory."""
-    verdict = judge([memory(400)], None, Rule(tolerance=0.2, comparisons=1, max_launches=1)).verdict
+    verdict = judge([memory(400)], None, Circumstances(tolerance=0.2, comparisons=1, max_launches=1)).verdict
 
     assert (verdict.kind, verdict.is_judged) == ("unchanged", False)
 
 
 def test_beside_another_revision_the_same_holds() -> None:
-    rule = PairRule(tolerance=0.05, comparisons=1, looks=(5,))
+    rule = PairCircumstances(tolerance=0.05, comparisons=1, looks=(5,))
     same = judge_pairs([(memory(200), memory(215))] * 5, rule).verdict
     doubled = judge_pairs([(memory(200), memory(400))] * 5, rule).verdict
     unknown = judge_pairs([(None, memory(400))] * 5, rule).verdict

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from support.metrics import STORED, baseline, metric, rule
 
 from pytest_distbench.errors import ConfigurationError
-from pytest_distbench.judging.draft import Draft, Judgement
 from pytest_distbench.judging.entry import stored_metric
-from pytest_distbench.judging.metric import RULES, Rule, judge
+from pytest_distbench.judging.judgement import Draft, Judgement
+from pytest_distbench.judging.metric import RULES, Circumstances, judge
 from pytest_distbench.records.baseline import BaselineMetric
 from pytest_distbench.records.kinds import METRIC_KINDS, Better, MetricKind
 from pytest_distbench.records.metric import Measurement
@@ -163,7 +163,7 @@ def test_a_slowdown_that_may_be_the_cards_is_inconclusive_and_an_improvement_is_
     assert kind([1.0] * 5, STORED, disturbance=why) == "unchanged"
 
 
-def doubled(draft: Draft, current: Sequence[Measurement], stored: BaselineMetric, rule: Rule) -> Judgement:
+def doubled(draft: Draft, current: Sequence[Measurement], stored: BaselineMetric, rule: Circumstances) -> Judgement:
     """A rule from outside."""
     del current, rule
     is_so = draft.current[0] == 2 * (stored.launches[0] or 0)

@@ -7,7 +7,7 @@ from support.metrics import STORED, baseline, metric, rule
 
 from pytest_distbench.judging.metric import judge
 from pytest_distbench.judging.order_rule import have_ratios, why_nothing_was_timed
-from pytest_distbench.judging.pair_rule import PairRule, judge_pairs
+from pytest_distbench.judging.pair_rule import PairCircumstances, judge_pairs
 from pytest_distbench.records.kinds import Better
 from pytest_distbench.records.metric import Measurement
 from pytest_distbench.records.record import replace
@@ -24,7 +24,7 @@ def against_stored(stored: list[float], now: list[float], better: Better = "lowe
 
 def in_turns(old: list[float], now: list[float], better: Better = "lower", unit: str = "B") -> Verdict:
     pairs = [tuple(replace(metric(v, better), unit=unit) for v in pair) for pair in zip(old, now, strict=True)]
-    return judge_pairs(pairs, PairRule(tolerance=0.05, comparisons=2, looks=(5, 10))).verdict  # type: ignore[arg-type]
+    return judge_pairs(pairs, PairCircumstances(tolerance=0.05, comparisons=2, looks=(5, 10))).verdict  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("compare", [against_stored, in_turns])
@@ -105,7 +105,9 @@ def test_a_clock_that_reads_nothing_is_neither_equal_nor_better(stored: list[flo
 def test_a_clock_that_reads_nothing_is_no_match_for_a_revision() -> None:
     pairs = [(clock(v), clock(0.0)) for v in STORED]
 
-    assert judge_pairs(pairs, PairRule(tolerance=0.05, comparisons=2, looks=(10,))).verdict.kind == "inconclusive"
+    assert (
+        judge_pairs(pairs, PairCircumstances(tolerance=0.05, comparisons=2, looks=(10,))).verdict.kind == "inconclusive"
+    )
 
 
 def test_only_clocks_time_nothing() -> None:

@@ -10,12 +10,12 @@ from collections.abc import Sequence
 import pytest
 from scipy import stats
 
-from pytest_distbench.judging.draft import Draft, Judgement
-from pytest_distbench.judging.metric import RULES, Rule
+from pytest_distbench.judging.judgement import Draft, Judgement
+from pytest_distbench.judging.metric import RULES, Circumstances
 from pytest_distbench.judging.pair_rule import (
     FIRST_LOOK,
     LAST_LOOK,
-    PairRule,
+    PairCircumstances,
     judge_pairs,
     looks,
     power,
@@ -34,8 +34,8 @@ def metric(value: float | None, better: Better = "lower") -> Measurement:
     return Measurement(name="latency", unit="s", better=better, value=value)
 
 
-def rule(**changes: object) -> PairRule:
-    return PairRule(**({"tolerance": 0.05, "comparisons": 2, "looks": (5, 10, 20)} | changes))  # type: ignore[arg-type]
+def rule(**changes: object) -> PairCircumstances:
+    return PairCircumstances(**({"tolerance": 0.05, "comparisons": 2, "looks": (5, 10, 20)} | changes))  # type: ignore[arg-type]
 
 
 def judged(
@@ -176,7 +176,9 @@ def test_unchanged_code_is_hardly_ever_called_a_regression(sigma: float) -> None
 
 
 def test_to_a_rule_from_outside_the_reference_is_a_baseline(monkeypatch: pytest.MonkeyPatch) -> None:
-    def slower_at_most(draft: Draft, current: Sequence[Measurement], stored: BaselineMetric, rule: Rule) -> Judgement:
+    def slower_at_most(
+        draft: Draft, current: Sequence[Measurement], stored: BaselineMetric, rule: Circumstances
+    ) -> Judgement:
         assert (len(current), rule.max_launches) == (5, 20)
         is_so = max(v or 0 for v in draft.current) > max(v or 0 for v in stored.launches)
         return draft.settle("regressed" if is_so else "unchanged")

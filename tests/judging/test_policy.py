@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from support.results import STORED, result, verdict
 
-from pytest_distbench.judging.policy import Conclusion, Policy, conclude
+from pytest_distbench.judging.policy import Conclusion, Strictness, conclude
 from pytest_distbench.records.bound import Bound
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.run import CaseResult, ReferenceRecord
@@ -21,7 +21,7 @@ def ended(outcome: Any) -> dict[str, Any]:
 
 
 def told(made: CaseResult, **policy: Any) -> tuple[str, str]:
-    found = conclude(made, Policy(**policy))
+    found = conclude(made, Strictness(**policy))
     return found.outcome, found.reason
 
 
@@ -54,11 +54,13 @@ def test_the_first_rule_that_holds_decides(made: CaseResult, expected: tuple[str
 def test_the_verdicts_that_decided_are_named() -> None:
     slow, fine = verdict("regressed", metric="slow"), verdict("unchanged", metric="fine")
 
-    assert conclude(result(fine, slow), Policy()) == Conclusion(outcome="failed", reason="regressed", verdicts=(slow,))
+    assert conclude(result(fine, slow), Strictness()) == Conclusion(
+        outcome="failed", reason="regressed", verdicts=(slow,)
+    )
 
 
 def test_ranks_that_all_stood_down_get_what_they_asked_for() -> None:
-    assert conclude(result(**ended("skipped")), Policy(), stood_down="xfailed").outcome == "xfailed"
+    assert conclude(result(**ended("skipped")), Strictness(), stood_down="xfailed").outcome == "xfailed"
 
 
 def test_a_verdict_that_the_policy_does_not_accept_fails() -> None:

@@ -27,8 +27,8 @@ def wanted(run: Run) -> dict[str, Any]:
     [
         (len, {}, "collective=<built-in function len>: wanted a torch name, or 'my_operations.py::ROW'"),
         ("gone.py::ROW", {}, "there is no file"),
-        ("all_reduze", {}, "unknown collective 'all_reduze': known are all_gather, all_reduce"),
-        ("all_reduce", {"dtype": "float33"}, "unknown dtype 'float33': known are bfloat16"),
+        ("all_reduze", {}, "unknown collective 'all_reduze': known are all_reduce, all_gather"),
+        ("all_reduce", {"dtype": "float33"}, "unknown dtype 'float33': known are float32"),
         ("all_reduce", {"dtype": ["float32", "float33"]}, "unknown dtype 'float33'"),
         ("all_reduce", {"dtype": []}, "dtype=[]; wanted a name, a list of names, or 'all'"),
         ("all_reduce", {"world_size": 0}, "world_size=0; wanted a whole number of at least 1"),

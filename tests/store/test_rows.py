@@ -1,9 +1,14 @@
-"""Records as flat tables: one value of one launch a row."""
+"""Records as flat tables: one value of one launch a row; tables as CSV and Parquet."""
 
 from __future__ import annotations
 
+import io
+import sys
+
+import pytest
 from support.cases import ON_TWO
 
+from pytest_distbench.errors import DistbenchError
 from pytest_distbench.records.baseline import BaselineEntry, BaselineMetric
 from pytest_distbench.records.bound import Bound
 from pytest_distbench.records.case import Case
@@ -13,7 +18,7 @@ from pytest_distbench.records.metric import Measurement
 from pytest_distbench.records.run import CaseResult, ReferenceRecord, RunRecord
 from pytest_distbench.records.verdict import Verdict
 from pytest_distbench.store.baselines import BaselineFile
-from pytest_distbench.store.rows import entry_rows, run_rows
+from pytest_distbench.store.rows import Table, entry_rows, run_rows, write_csv, write_parquet
 
 
 def test_an_entry_has_a_row_per_metric_and_launch() -> None:
@@ -67,3 +72,34 @@ def test_a_run_has_a_column_per_axis_and_a_verdict_over_seeds_stands_beside_each
         (4, "steps", "", "steps", 3.0, "unchanged", None, None, None, 1, "0.5"),
         (4, "steps", "", "steps", None, "", None, None, None, 2, "best"),
     ]
+
+
+TABLE = Table({"name": str, "n": int, "x": float, "ok": bool}, [("a,b", 1, 0.5, True), ("ü", None, None, None)])
+
+
+def test_csv_has_a_header_and_empty_cells_and_its_texts_are_made_safe() -> None:
+    out = io.BytesIO()
+    write_csv(TABLE, out, show=str.upper)
+
+    assert out.getvalue().decode() == 'NAME,N,X,OK\n"A,B",1,0.5,True\nÜ,,,\n'
+
+
+def test_parquet_keeps_the_types_also_of_an_empty_table() -> None:
+    import pyarrow.parquet
+
+    full, empty = io.BytesIO(), io.BytesIO()
+    write_parquet(TABLE, full)
+    write_parquet(Table(TABLE.columns, []), empty)
+
+    assert pyarrow.parquet.read_table(full).to_pylist() == [
+        {"name": "a,b", "n": 1, "x": 0.5, "ok": True},
+        {"name": "ü", "n": None, "x": None, "ok": None},
+    ]
+    assert pyarrow.parquet.read_table(empty).schema == pyarrow.parquet.read_table(full).schema
+
+
+def test_parquet_without_pyarrow_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+
+    with pytest.raises(DistbenchError, match=r"pip install 'pytest-distbench\[parquet\]'"):
+        write_parquet(TABLE, io.BytesIO())

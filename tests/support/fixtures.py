@@ -9,7 +9,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from pytest_distbench.judging.policy import Policy
+from pytest_distbench.judging.policy import Strictness
 from pytest_distbench.machine.gpus import Gpus
 from pytest_distbench.plugin.fixtures import Distbench
 from pytest_distbench.records.launch import LaunchRecord
@@ -69,7 +69,7 @@ def made_up_distbench(test: Path, folder: Path, **changes: object) -> Distbench:
         platform="cpu-x-2c",
         update=None,
         prune=False,
-        policy=Policy(),
+        policy=Strictness(),
         tolerance=0.1,
         json=None,
         logs=None,

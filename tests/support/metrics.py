@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pytest_distbench.judging.metric import Rule
+from pytest_distbench.judging.metric import Circumstances
 from pytest_distbench.records.baseline import BaselineMetric
 from pytest_distbench.records.kinds import Better
 from pytest_distbench.records.metric import Measurement, Summary
@@ -20,8 +20,8 @@ def baseline(
     return BaselineMetric(better=better, unit="s", launches=list(values), tolerance=tolerance)
 
 
-def rule(**changes: object) -> Rule:
-    return Rule(**({"tolerance": 0.1, "comparisons": 50, "max_launches": 5} | changes))  # type: ignore[arg-type]
+def rule(**changes: object) -> Circumstances:
+    return Circumstances(**({"tolerance": 0.1, "comparisons": 50, "max_launches": 5} | changes))  # type: ignore[arg-type]
 
 
 def timed(value: float, *, fastest: float = 0.9, slow: float = 1.2) -> Measurement:

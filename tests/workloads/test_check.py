@@ -10,8 +10,7 @@ from pytest_distbench.workloads import check
 from pytest_distbench.workloads.calls import CallMaker
 from pytest_distbench.workloads.check import count_wrong, count_wrong_sums
 from pytest_distbench.workloads.collectives import Buffers, Form, Operation
-from pytest_distbench.workloads.collectives.inputs import Inputs
-from pytest_distbench.workloads.collectives.pattern import Pattern
+from pytest_distbench.workloads.collectives.inputs import Inputs, Pattern
 from pytest_distbench.workloads.dtypes import DTYPES
 
 

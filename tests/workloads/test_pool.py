@@ -1,4 +1,4 @@
-"""The memory behind a sweep's buffers: how much, from where, and what fits."""
+"""The memory behind a sweep's buffers: how much, from where, and what fits; it is asked for before it is taken."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from support.ranks import make_rank
 
 from pytest_distbench.errors import RecordingError
 from pytest_distbench.workloads.collectives import OPERATIONS, Operation
-from pytest_distbench.workloads.pool import LEAST_BYTES, Pool, least_bytes, sizes_that_fit
+from pytest_distbench.workloads.pool import LEAST_BYTES, Pool, expect_room, least_bytes, sizes_that_fit
 
 ALL_REDUCE = OPERATIONS["all_reduce"]
 
@@ -108,3 +108,16 @@ def test_all_parts_of_a_message_have_room() -> None:
     slot = pool(ALL_REDUCE, largest=4, parts=3).slots(4)
 
     assert len({slot(k).sent.data_ptr() for k in range(3)}) == 3
+
+
+def test_what_fits_is_let_through() -> None:
+    expect_room(make_rank(), 1024, what="a message")
+
+
+def test_what_does_not_fit_is_told_with_what_there_is() -> None:
+    wanted = (
+        r"1 of 1 ranks have no memory for a message: wanted 1\.024e\+06 GiB, rank 0 may take .* GiB; choose a smaller"
+    )
+
+    with pytest.raises(RecordingError, match=wanted):
+        expect_room(make_rank(), 10**6 * 2**30 + 24000 * 2**30, what="a message")

@@ -15,12 +15,7 @@ from pytest_distbench.machine import hardware
 
 
 def examine(root: Path = Path("/"), variables: Mapping[str, str] = os.environ) -> Iterator[Finding]:
-    """Run every check, in the order of the report.
-
-    Args:
-        root: where /proc and /sys are, for the checks that read files.
-        variables: the environment.
-    """
+    """Run every check, in the order of the report."""
     checks: tuple[Callable[[], Iterator[Finding]], ...] = (
         host.processor,
         lambda: host.other_work(psutil.cpu_times, host.foreign_shares),

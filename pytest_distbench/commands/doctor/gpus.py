@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 
 from pytest_distbench.commands.doctor.finding import Finding, Level
-from pytest_distbench.machine.cards import held_by, processes_on
+from pytest_distbench.machine.gpu_watch import held_by, processes_on
 from pytest_distbench.machine.gpus import Gpus, read_gpus
 from pytest_distbench.machine.links import kinds
 from pytest_distbench.machine.nvml import Driver, DriverError, connect
@@ -32,11 +32,7 @@ print(json.dumps([torch.version.cuda, names]))
 
 
 def use_every_device(variables: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
-    """Let torch compute on each CUDA device, in a process of its own; prints its CUDA and the devices' names as JSON.
-
-    Raises:
-        TimeoutExpired: it does not come to its end.
-    """
+    """Let torch compute on each CUDA device, in a process of its own; prints its CUDA and their names as JSON."""
     return subprocess.run(
         [sys.executable, "-c", _USE_EVERY_DEVICE],
         env={**os.environ, **variables},
@@ -52,12 +48,7 @@ def gpus(
     *,
     use: Callable[[Mapping[str, str]], subprocess.CompletedProcess[str]] = use_every_device,
 ) -> Iterator[Finding]:
-    """Driver, devices, who uses them, what holds their clocks down, and whether CUDA works.
-
-    Args:
-        variables: the environment.
-        use: lets torch compute on each device.
-    """
+    """Driver, devices, who uses them, what holds their clocks down, and whether CUDA works."""
     found = read_gpus(variables)
     if found.failure:
         level: Level = "note" if found.is_absent else "warn"

@@ -52,12 +52,7 @@ def torch_import() -> Iterator[Finding]:
 
 
 def release(torch: str, python: str) -> Iterator[Finding]:
-    """Whether this release of torch, with this Python, is one we have results of, and what it lacks.
-
-    Args:
-        torch: its version.
-        python: its version.
-    """
+    """Whether this release of torch, with this Python, is one we have results of, and what it lacks."""
     subject = "torch release"
     try:
         check_torch(torch)

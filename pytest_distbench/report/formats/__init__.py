@@ -12,7 +12,7 @@ from pytest_distbench.report.formats.trace import write_trace
 from pytest_distbench.report.tables.table import Section
 from pytest_distbench.report.texts.escape import escape, escape_cell
 from pytest_distbench.report.texts.layout import escape_markdown, layout, row_line, table_head
-from pytest_distbench.store.tables import as_text, write_csv, write_parquet
+from pytest_distbench.store.rows import as_text, write_csv, write_parquet
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,9 +8,8 @@ from __future__ import annotations
 import shlex
 from collections.abc import Sequence
 
-from pytest_distbench.judging.certainty import NOT_JUDGED
-from pytest_distbench.judging.severity import worst
-from pytest_distbench.judging.software import software_changes
+from pytest_distbench.judging.comparable import software_changes
+from pytest_distbench.judging.judgement import NOT_JUDGED, worst
 from pytest_distbench.judging.update_policy import why_not_stored
 from pytest_distbench.records.case import EntryName
 from pytest_distbench.records.kinds import METRIC_KINDS, VERDICT_KINDS

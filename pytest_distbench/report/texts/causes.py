@@ -6,12 +6,12 @@ import functools
 from collections.abc import Callable, Iterator
 
 from pytest_distbench.judging.causes import (
-    CardTrouble,
     Cause,
     Clocks,
     CostlierSizes,
     CpuTime,
     FreeAlgorithm,
+    GpuTrouble,
     HostTime,
     LateRank,
     LongerPhase,
@@ -139,7 +139,7 @@ def _(cause: Clocks) -> Iterator[str]:
 
 
 @describe.register
-def _(cause: CardTrouble) -> Iterator[str]:
+def _(cause: GpuTrouble) -> Iterator[str]:
     told = [f"{count} NVLink {kind} error{'s' * (count != 1)}" for kind, count in cause.link_errors.items()]
     told += [f"Xid {xid}{f' ({_XIDS[xid]})' if xid in _XIDS else ''}" for xid in cause.xids]
     yield f"{cause.label} while ranks ran on it: {', '.join(told)}"

@@ -5,8 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from pytest_distbench.judging.movement import common_movement
-from pytest_distbench.judging.reach import out_of_reach
+from pytest_distbench.judging.doubts import common_movement, out_of_reach
 from pytest_distbench.records.fingerprint import TRAINING_STEP
 from pytest_distbench.records.run import CaseResult
 from pytest_distbench.report.texts.layout import Line

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
-from pytest_distbench.judging.causes import find_card_troubles
+from pytest_distbench.judging.causes import find_gpu_troubles
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.launch_files import LaunchFiles
 from pytest_distbench.records.rank import RankFate
@@ -24,7 +24,7 @@ _LONGEST_TEXT = 8000
 def launch_text(result: CaseResult, *, rerun_command: str) -> str:
     """Explain a failed launch: the culprit first, what GPUs and launcher say, equal fates merged, logs, the command."""
     launch = result.launches[-1]
-    troubles = [line for trouble in find_card_troubles([launch]) for line in describe(trouble)]
+    troubles = [line for trouble in find_gpu_troubles([launch]) for line in describe(trouble)]
     remarks = [escape(remark) for remark in launch.remarks]
     parts = [escape(launch_headline(launch)), *_further_lines(launch), *troubles, *remarks, ""]
     groups: dict[tuple[str, str], list[RankFate]] = {}

@@ -9,18 +9,56 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pytest_distbench.errors import ConfigurationError
 from pytest_distbench.records.metric import Scalar
+from pytest_distbench.workloads.collectives.reductions import REDUCTIONS
 
 if TYPE_CHECKING:
     import torch
+    import torch.distributed as dist
 
     from pytest_distbench.worker.context import RankContext
-    from pytest_distbench.workloads.collectives.form import Form
-    from pytest_distbench.workloads.collectives.inputs import Inputs
-    from pytest_distbench.workloads.collectives.pattern import Pattern
+    from pytest_distbench.workloads.collectives.inputs import Inputs, Pattern
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Form:
+    """How a rank makes a call.
+
+    Attributes:
+        ranks: of the group, as the default group counts them.
+        rank: this rank's place in the group.
+        group: None: the default group.
+        redop: name of the reduce operation.
+        root: in the group.
+        is_async: the call returns a work to wait for.
+        op: the reduce operation as torch has it.
+    """
+
+    ranks: tuple[int, ...]
+    rank: int
+    group: dist.ProcessGroup | None = None
+    redop: str = "sum"
+    root: int = 0
+    is_async: bool = False
+    op: Any = field(init=False)
+
+    def __post_init__(self) -> None:
+        import torch.distributed as dist
+
+        object.__setattr__(self, "op", getattr(dist.ReduceOp, REDUCTIONS[self.redop].torch_name))
+
+    @property
+    def size(self) -> int:
+        """Ranks of the group."""
+        return len(self.ranks)
+
+    @property
+    def global_root(self) -> int:
+        """The root as the default group counts, which is what torch's calls take."""
+        return self.ranks[self.root]
 
 
 class Buffers(NamedTuple):
@@ -91,17 +129,7 @@ class Operation:
     options: Mapping[str, Scalar] = field(default_factory=dict)
 
     def message_sizes(self, sizes: Sequence[int], *, item_bytes: int, world_size: int, parts: int = 1) -> list[int]:
-        """The bytes of ``sizes`` as this operation can send them: rounded down, each once, none empty.
-
-        Args:
-            sizes: bytes of whole messages.
-            item_bytes: of one element.
-            world_size: ranks of the group.
-            parts: equal tensors that each message is cut into.
-
-        Raises:
-            ConfigurationError: none is left.
-        """
+        """The bytes of ``sizes`` as this operation can send them: rounded down, each once, none empty."""
         step = max(item_bytes, self.alignment) * self.granularity(world_size) * parts
         if not step:
             return [0]

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pytest_distbench.errors import ConfigurationError
+from pytest_distbench.errors import look_up
 
 if TYPE_CHECKING:
     import torch
@@ -91,11 +91,5 @@ REDUCTIONS: dict[str, Reduction] = {
 
 
 def reduction(name: str) -> Reduction:
-    """Look a reduce operation up.
-
-    Raises:
-        ConfigurationError: unknown; the message lists those there are.
-    """
-    if name not in REDUCTIONS:
-        raise ConfigurationError(f"unknown reduce operation {name!r}: known are {', '.join(REDUCTIONS)}")
-    return REDUCTIONS[name]
+    """Look a reduce operation up."""
+    return look_up(REDUCTIONS, name, "reduce operation")

@@ -14,7 +14,7 @@ from pytest_distbench.errors import DistbenchError
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import CaseResult
 from pytest_distbench.report.formats.nccl_json import write_nccl_json
-from pytest_distbench.store.perf_json import read_perf_json
+from pytest_distbench.store.perf_output import read_perf_json
 
 FACTS = {"collective": "all_reduce", "dtype": "float32", "redop": "product", "count": 250_000, "busbw_factor": 1.0}
 

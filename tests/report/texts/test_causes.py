@@ -8,7 +8,7 @@ import pytest
 
 from pytest_distbench.judging import causes
 from pytest_distbench.judging.links import Link, Slow
-from pytest_distbench.records.card import CardNorm
+from pytest_distbench.records.gpu import GpuNorm
 from pytest_distbench.records.link_terms import LinkTerms
 from pytest_distbench.report.texts.causes import describe
 
@@ -46,7 +46,7 @@ WORDS: list[tuple[causes.Cause, list[str]]] = [
         ["rank 0 to rank 1: this link is slow (latency)"],
     ),
     (
-        causes.CardTrouble(label="GPU 3", link_errors={"CRC": 12, "replay": 1}, xids=(74,)),
+        causes.GpuTrouble(label="GPU 3", link_errors={"CRC": 12, "replay": 1}, xids=(74,)),
         [
             "GPU 3 while ranks ran on it: 12 NVLink CRC errors, 1 NVLink replay error, Xid 74 (NVLink)",
             "  sudo dmesg | grep -i -e xid -e nvlink has more",
@@ -88,11 +88,11 @@ WORDS: list[tuple[causes.Cause, list[str]]] = [
     ),
     (causes.SlowestRank(rank=3), ["rank 3 was the slowest in over 90 % of the iterations"]),
     (
-        causes.Clocks(then=CardNorm(sm_mhz=2000.0, memory_mhz=2619.0), now=CardNorm(sm_mhz=1500.0, memory_mhz=2619.0)),
+        causes.Clocks(then=GpuNorm(sm_mhz=2000.0, memory_mhz=2619.0), now=GpuNorm(sm_mhz=1500.0, memory_mhz=2619.0)),
         ["median clocks of the slowest GPU: SM 2000 MHz -> 1500 MHz (-25.0 %), memory 2619 MHz -> 2619 MHz (+0.0 %)"],
     ),
     (
-        causes.Clocks(then=CardNorm(sm_mhz=2000.0), now=CardNorm(sm_mhz=1500.0)),
+        causes.Clocks(then=GpuNorm(sm_mhz=2000.0), now=GpuNorm(sm_mhz=1500.0)),
         ["median clocks of the slowest GPU: SM 2000 MHz -> 1500 MHz (-25.0 %)"],
     ),
     (

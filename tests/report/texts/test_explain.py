@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from support.results import result, verdict
 
-from pytest_distbench.judging.policy import Policy, conclude
+from pytest_distbench.judging.policy import Strictness, conclude
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.run import CaseResult
 from pytest_distbench.report.texts.explain import explanation, headline
@@ -17,7 +17,7 @@ def ended(outcome: Any, reason: str) -> dict[str, Any]:
     return {"launches": [LaunchRecord(index=0, outcome=outcome, wall_s=1.0, reason=reason)]}
 
 
-STRICT = Policy(missing="fail", also_failing=frozenset({"inconclusive"}))
+STRICT = Strictness(missing="fail", also_failing=frozenset({"inconclusive"}))
 
 
 @pytest.mark.parametrize(

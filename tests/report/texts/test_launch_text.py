@@ -6,7 +6,7 @@ from typing import Any
 
 from support.results import result
 
-from pytest_distbench.records.card import CardWitness
+from pytest_distbench.records.gpu import GpuWitness
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.rank import ErrorReport, RankFate
 from pytest_distbench.report.texts.launch_text import launch_headline, launch_text, remark_lines
@@ -59,7 +59,7 @@ def test_what_gpus_and_launcher_have_to_say_stands_below_the_headline() -> None:
     lines = text(
         fate(0),
         reason="died",
-        cards=[CardWitness(label="GPU 3", uuid="u", looks=1, xids=[79])],
+        gpu_witnesses=[GpuWitness(label="GPU 3", uuid="u", looks=1, xids=[79])],
         remarks=["GPU 1 holds 3 GiB more than before"],
     )
 

@@ -23,7 +23,7 @@ def test_one_rank_moves_nothing() -> None:
 
 
 def test_an_unknown_name_is_an_error_that_lists_the_known_ones() -> None:
-    with pytest.raises(ConfigurationError, match=r"known are all_gather, all_reduce, .*; one of your own"):
+    with pytest.raises(ConfigurationError, match=r"known are all_reduce, all_gather, .*; one of your own"):
         operation("all_reduze")
 
 

@@ -6,26 +6,26 @@ from typing import Any
 
 import pytest
 
-from pytest_distbench.judging.cards import disturbance, norm_of
-from pytest_distbench.records.card import CardNorm, CardWitness
+from pytest_distbench.judging.gpus import disturbance, norm_of
+from pytest_distbench.records.gpu import GpuNorm, GpuWitness
 from pytest_distbench.records.launch import LaunchRecord
 
-NORM = CardNorm(sm_mhz=1980.0, memory_mhz=2619.0, power_limit_w=700.0, held={"power cap": 0.3})
+NORM = GpuNorm(sm_mhz=1980.0, memory_mhz=2619.0, power_limit_w=700.0, held={"power cap": 0.3})
 
 
-def card(**changes: Any) -> CardWitness:
+def card(**changes: Any) -> GpuWitness:
     given = {"label": "GPU 0", "uuid": "GPU-0", "looks": 5, "sm_mhz": 1980.0, "power_limit_w": 700.0}
-    return CardWitness(**(given | changes))
+    return GpuWitness(**(given | changes))
 
 
-def launch(*cards: CardWitness) -> LaunchRecord:
-    return LaunchRecord(index=0, outcome="passed", wall_s=1.0, cards=list(cards))
+def launch(*cards: GpuWitness) -> LaunchRecord:
+    return LaunchRecord(index=0, outcome="passed", wall_s=1.0, gpu_witnesses=list(cards))
 
 
 def test_a_norm_has_the_slowest_gpu_of_the_median_launch() -> None:
     launches = [launch(card(sm_mhz=mhz, held={"power cap": mhz / 1e4}), card()) for mhz in (1000.0, 1200.0, 1100.0)]
 
-    assert norm_of(launches) == CardNorm(sm_mhz=1100.0, power_limit_w=700.0, held={"power cap": 0.11})
+    assert norm_of(launches) == GpuNorm(sm_mhz=1100.0, power_limit_w=700.0, held={"power cap": 0.11})
     assert norm_of([launch()]) is None
 
 
@@ -48,24 +48,24 @@ def test_a_norm_has_the_slowest_gpu_of_the_median_launch() -> None:
             "GPU 0 was held down by power cap for 90% of the time: 1410 MHz, at the baseline 1980 MHz",
         ),
         (
-            CardNorm(held={"temperature": 0.4}),
+            GpuNorm(held={"temperature": 0.4}),
             {"held": {"temperature": 0.45}},
             "",
         ),
         (None, {"held": {"power brake": 1.0}}, "GPU 0 was held down by power brake for 100% of the time"),
         (NORM, {"power_limit_w": 500.0}, "the power limit is 500 W, at the baseline it was 700 W"),
-        (CardNorm(power_limit_w=500.0), {}, ""),
+        (GpuNorm(power_limit_w=500.0), {}, ""),
         (NORM, {"sm_limit_mhz": 1200.0}, "the SM clock is set to 1200 MHz, at the baseline it was free"),
         (
-            CardNorm(sm_limit_mhz=1500.0),
+            GpuNorm(sm_limit_mhz=1500.0),
             {"sm_limit_mhz": 1200.0},
             "the SM clock is set to 1200 MHz, at the baseline it was 1500 MHz",
         ),
-        (CardNorm(sm_limit_mhz=1200.0), {"sm_limit_mhz": 1200.0}, ""),
+        (GpuNorm(sm_limit_mhz=1200.0), {"sm_limit_mhz": 1200.0}, ""),
         (NORM, {"others": ["python (pid 4711)"]}, "GPU 0 was shared with python (pid 4711)"),
     ],
 )
-def test_what_was_worse_than_at_the_baseline_is_told(then: CardNorm | None, now: dict[str, Any], reason: str) -> None:
+def test_what_was_worse_than_at_the_baseline_is_told(then: GpuNorm | None, now: dict[str, Any], reason: str) -> None:
     assert disturbance(then, [launch(card(**now))]) == reason
 
 

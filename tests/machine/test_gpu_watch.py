@@ -1,17 +1,27 @@
-"""How GPUs fare during a launch, by time lines of a made-up driver."""
+"""How GPUs fare while ranks run on them, as a made-up driver tells it."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 import pytest
-from support.nvml import HOSTS, IDLE, SWITCH, Card, Host, Slice, State, made_up
+from support.nvml import HOSTS, IDLE, SWITCH, Card, Host, Slice, State, h100s, made_up
 
-from pytest_distbench.machine.cards import CardWatch, Look, summarise
+from pytest_distbench.machine.gpu_watch import (
+    PATIENCE_S,
+    SLACK_BYTES,
+    GpuErrors,
+    GpuWatch,
+    Look,
+    await_memory,
+    held_remark,
+    summarise,
+)
 from pytest_distbench.machine.gpus import read_gpus
-from pytest_distbench.records.card import CardWitness
-from pytest_distbench.records.gpu import Gpu
+from pytest_distbench.machine.nvml import connect
+from pytest_distbench.records.gpu import Gpu, GpuWitness
 
 OURS, FOREIGN, UNKNOWN = 100, 200, 300
 WHOSE = {OURS: False, FOREIGN: True, UNKNOWN: None}
@@ -19,11 +29,11 @@ BUSY = State(processes={OURS: 0.9})
 GPU = Gpu(name="NVIDIA H200", uuid="GPU-1")
 
 
-def witness(states: Mapping[float, State], moments: tuple[float, ...] = (0, 1, 2, 3), **changes: object) -> CardWitness:
+def witness(states: Mapping[float, State], moments: tuple[float, ...] = (0, 1, 2, 3), **changes: object) -> GpuWitness:
     """What is told of a GPU that was looked at in these moments."""
     card = Card(**{"name": "NVIDIA H200", "uuid": "GPU-1", "bus": 1, "states": states, **changes})  # type: ignore[arg-type]
     with made_up(Host(cards=[card])) as nvml:
-        watch = CardWatch(read_gpus({}).visible, WHOSE.__getitem__)
+        watch = GpuWatch(read_gpus({}).visible, WHOSE.__getitem__)
         looks: dict[str, list[Look]] = {"GPU-1": []}
         for moment in moments:
             nvml.seconds = lambda moment=moment: moment  # type: ignore[misc]
@@ -108,7 +118,7 @@ def test_a_slice_has_the_clocks_of_its_card() -> None:
     piece = Slice(profile="1g.10gb", uuid="MIG-1", place=(1, 0))
     card = Card(name="NVIDIA H100", uuid="GPU-1", bus=1, mig=(piece,), states={0.0: replace_clock(1500)})
     with made_up(Host(cards=[card])):
-        watch = CardWatch(read_gpus({}).visible, WHOSE.__getitem__)
+        watch = GpuWatch(read_gpus({}).visible, WHOSE.__getitem__)
         with watch.during(1) as cards:
             pass
         watch.close()
@@ -123,7 +133,7 @@ def replace_clock(mhz: int) -> State:
 def test_a_launch_is_watched_from_a_thread_of_its_own() -> None:
     card = Card(name="NVIDIA H200", uuid="GPU-1", bus=1, nvlinks=(SWITCH,), states={0.0: BUSY})
     with made_up(Host(cards=[card, card.__class__(name="NVIDIA H200", uuid="GPU-2", bus=2)])):
-        watch = CardWatch(read_gpus({}).visible, WHOSE.__getitem__)
+        watch = GpuWatch(read_gpus({}).visible, WHOSE.__getitem__)
         with watch.during(1) as cards:
             assert cards == []
             time.sleep(0.2)
@@ -135,7 +145,7 @@ def test_a_launch_is_watched_from_a_thread_of_its_own() -> None:
 
 def test_without_a_driver_there_is_nothing_to_tell() -> None:
     with made_up(HOSTS["no driver"]):
-        watch = CardWatch([GPU])
+        watch = GpuWatch([GPU])
         with watch.during(1) as cards:
             pass
         watch.close()
@@ -146,10 +156,110 @@ def test_without_a_driver_there_is_nothing_to_tell() -> None:
 def test_a_gpu_that_is_lost_meanwhile_tells_nothing_more() -> None:
     card = Card(name="NVIDIA H200", uuid="GPU-1", bus=1, states={0.0: BUSY})
     with made_up(Host(cards=[card])) as nvml:
-        watch = CardWatch(read_gpus({}).visible, WHOSE.__getitem__)
+        watch = GpuWatch(read_gpus({}).visible, WHOSE.__getitem__)
         with watch.during(1) as cards:
             time.sleep(0.5)  # looks at 0.125 and 0.375 s
             nvml.host = HOSTS["no GPU"]
         watch.close()
 
     assert [(c.sm_mhz, c.power_limit_w) for c in cards] == [(1980, None)]
+
+
+BEFORE = State(link_errors={"CRC_FLIT_ERROR_COUNT_TOTAL": 5, "REPLAY_ERROR_COUNT_TOTAL": 1}, xids=(43,))
+RISEN = {"CRC_FLIT_ERROR_COUNT_TOTAL": 15, "CRC_DATA_ERROR_COUNT_TOTAL": 2, "REPLAY_ERROR_COUNT_TOTAL": 1}
+
+
+def host(states: Mapping[float, State], *lacks: str) -> Host:
+    return Host(cards=[replace(h100s(1)[0], states=states, lacks=frozenset(lacks))])
+
+
+def errors(after: State, *lacks: str) -> tuple[dict[str, int], list[int]]:
+    """What is told of a GPU that was in the state before at the beginning and is in that one at the end."""
+    with made_up(host({0.0: BEFORE, 1.0: after}, *lacks)) as nvml, connect() as driver:
+        nvml.seconds = lambda: 0.0  # type: ignore[method-assign]
+        watched = GpuErrors(driver, driver.demand("GetHandleByIndex", 0))
+        watched.begin()
+        nvml.seconds = lambda: 1.0  # type: ignore[method-assign]
+        try:
+            return watched.link_errors(), watched.xids()
+        finally:
+            watched.close()
+
+
+def test_what_has_risen_and_what_was_reported_meanwhile_is_told() -> None:
+    assert errors(State(link_errors=RISEN, xids=(43, 74, 74, 79))) == ({"CRC": 10}, [74, 79])
+
+
+def test_a_counter_that_the_driver_tells_later_has_not_risen() -> None:
+    assert errors(State(link_errors={"RECOVERY_ERROR_COUNT_TOTAL": 3}, xids=(43,))) == ({}, [])
+
+
+@pytest.mark.parametrize("lacks", ["GetFieldValues", "RegisterEvents"])
+def test_what_the_driver_does_not_tell_is_no_error(lacks: str) -> None:
+    link_errors, xids = errors(State(link_errors=RISEN, xids=(43, 79)), lacks)
+
+    assert (link_errors == {}, xids == []) == (lacks == "GetFieldValues", lacks == "RegisterEvents")
+
+
+def test_a_launch_is_told_of_its_own_and_not_of_those_before() -> None:
+    with made_up(host({0.0: BEFORE})) as nvml:
+        watch = GpuWatch(read_gpus({}).visible)
+        with watch.during(1) as first:
+            nvml.host = host({0.0: State(link_errors=RISEN, xids=(43, 79))})
+        with watch.during(1) as second:
+            pass
+        watch.close()
+
+    assert [(card.link_errors, card.xids) for card in first] == [({"CRC": 10}, [79])]
+    assert [(card.link_errors, card.xids) for card in second] == [({}, [])]
+
+
+GIB = 2**30
+
+
+def driver(held_until: Mapping[str, float]) -> tuple[Callable[[], float], Callable[[float], None], Callable[[], dict]]:
+    """A clock that only sleep moves, and GPUs that hold 4 GiB more than before until a moment of it."""
+    now = [0.0]
+
+    def sleep(seconds: float) -> None:
+        now[0] += seconds
+
+    def read() -> dict[str, int]:
+        return {gpu: GIB + 4 * GIB * (now[0] < until) for gpu, until in held_until.items()}
+
+    return lambda: now[0], sleep, read
+
+
+def test_it_is_waited_for() -> None:
+    clock, sleep, read = driver({"GPU 0": 0.0, "GPU 1": 3.0})
+
+    assert await_memory(read, {"GPU 0": GIB, "GPU 1": GIB}, clock=clock, sleep=sleep) == {}
+    assert 3.0 <= clock() < 3.5
+
+
+def test_what_does_not_come_back_is_told_after_so_long() -> None:
+    clock, sleep, read = driver({"GPU 0": 0.0, "GPU 1": 1000.0})
+
+    assert await_memory(read, {"GPU 0": GIB, "GPU 1": GIB}, clock=clock, sleep=sleep) == {"GPU 1": 4 * GIB}
+    assert PATIENCE_S <= clock() < PATIENCE_S + 1
+
+
+@pytest.fixture
+def at_once() -> Mapping[str, object]:
+    return {"clock": lambda: 0.0, "sleep": lambda seconds: pytest.fail("it waits")}
+
+
+@pytest.mark.parametrize("used", [0, GIB, GIB + SLACK_BYTES], ids=["less", "as much", "a little more"])
+def test_little_is_not_waited_for(at_once: Mapping[str, Callable], used: int) -> None:
+    assert await_memory(lambda: {"GPU 0": used}, {"GPU 0": GIB}, **at_once) == {}
+
+
+def test_a_gpu_that_no_longer_tells_is_not_waited_for(at_once: Mapping[str, Callable]) -> None:
+    assert await_memory(dict, {"GPU 0": GIB}, **at_once) == {}
+
+
+def test_the_remark_names_gpu_memory_and_processes() -> None:
+    assert held_remark("GPU 1", 4 * GIB, ["python (pid 12)"]).startswith(
+        "GPU 1 holds 4 GiB more than before the launch, 20 s after its ranks were ended; on it: python (pid 12)."
+    )
+    assert "; no process is on it." in held_remark("GPU 1", 4 * GIB, [])

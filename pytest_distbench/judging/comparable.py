@@ -1,4 +1,4 @@
-"""Whether a stored entry is of the workload that was measured, and what became another one."""
+"""Whether two numbers, two sets of software or two workloads are the same, so that they can be compared. Pure."""
 
 from __future__ import annotations
 
@@ -6,9 +6,45 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
-from pytest_distbench.records.baseline import BaselineEntry
+from pytest_distbench.records.baseline import BaselineEntry, BaselineMetric
 from pytest_distbench.records.case import Case
+from pytest_distbench.records.environment import SETTINGS
 from pytest_distbench.records.kinds import VerdictName
+from pytest_distbench.records.metric import Measurement
+
+
+def difference(stored: BaselineMetric | Measurement, current: Measurement) -> str:
+    """Why a number cannot be compared with a stored one: ``mode was per-iteration, now loop``; empty where it can.
+
+    What only one of them notes is not known to differ: entries from before it was noted stay comparable.
+    """
+    if stored.better != current.better:
+        return f"the kind was {stored.better!r}, now it is {current.better!r}"
+    if stored.unit != current.unit:
+        return f"the unit was {stored.unit!r}, now it is {current.unit!r}"
+    for name in sorted({*stored.identity} & {*current.identity}):
+        if stored.identity[name] != current.identity[name]:
+            return f"{name} was {stored.identity[name]}, now {current.identity[name]}"
+    return ""
+
+
+def software_changes(stored: Mapping[str, str], current: Mapping[str, str]) -> list[str]:
+    """What differs, by name: ``torch 2.12.0 -> 2.13.0``; ``-`` is what one side does not know.
+
+    Ranks record only software that can change a result (worker.usage).
+    """
+    names = sorted({*stored, *current})
+    return [f"{n} {stored.get(n, '-')} -> {current.get(n, '-')}" for n in names if stored.get(n) != current.get(n)]
+
+
+def version_changes(stored: Mapping[str, str], current: Mapping[str, str]) -> list[str]:
+    """The same without what the code under test chooses. Where there is none, exact numbers have to be equal."""
+    return software_changes(_versions(stored), _versions(current))
+
+
+def _versions(software: Mapping[str, str]) -> dict[str, str]:
+    return {name: value for name, value in software.items() if name not in SETTINGS}
+
 
 _ANEW = "--distbench-update records it anew"
 _LONGEST_SHOWN = 60
@@ -29,12 +65,7 @@ _PLACE_OF_A_RUN = re.compile(r"(?:build|run|job|pipeline|workflow)_?(?:number|nu
 
 
 class Staleness(NamedTuple):
-    """Why an entry is not of the workload that was measured.
-
-    Attributes:
-        kind: the verdict on every metric.
-        reason: for people.
-    """
+    """Why an entry is not of the workload that was measured."""
 
     kind: VerdictName
     reason: str

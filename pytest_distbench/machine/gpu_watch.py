@@ -1,4 +1,4 @@
-"""How the GPUs fare while ranks run on them: clocks, heat, power, what holds them down, and who else uses them.
+"""How the GPUs fare while ranks run on them: clocks, heat, power, errors, memory they keep, and who else uses them.
 
 They are looked at from pytest's process, before, during and after a launch, through NVML: nothing runs in the ranks or
 on the GPU for it, and no clock that is judged is running in this process.
@@ -9,20 +9,86 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
-import statistics
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import psutil
 
-from pytest_distbench.machine.card_errors import CardErrors
 from pytest_distbench.machine.nvml import Driver, DriverError, connect
-from pytest_distbench.records.card import CardWitness
-from pytest_distbench.records.gpu import Gpu
+from pytest_distbench.records.gpu import Gpu, GpuWitness
+from pytest_distbench.records.quantiles import median
 from pytest_distbench.records.record import replace
+from pytest_distbench.units import format_bytes, format_seconds
+
+_LINK_COUNTERS = {
+    "CRC_FLIT_ERROR_COUNT_TOTAL": "CRC",
+    "CRC_DATA_ERROR_COUNT_TOTAL": "CRC",
+    "REPLAY_ERROR_COUNT_TOTAL": "replay",
+    "RECOVERY_ERROR_COUNT_TOTAL": "recovery",
+    "ECC_DATA_ERROR_COUNT_TOTAL": "ECC",
+}
+"""NVML's counters of errors over all NVLinks, without ``NVML_FI_DEV_NVLINK_`` -> the kind they are told as."""
+_MOST_EVENTS = 100
+
+
+class GpuErrors:
+    """The errors of one GPU since :meth:`begin`. What driver, GPU or slice do not tell is none."""
+
+    def __init__(self, driver: Driver, handle: Any) -> None:
+        self._driver = driver
+        self._handle = handle
+        self._before: dict[str, int] = {}
+        self._events: Any = None
+        nvml = driver.binding
+        with contextlib.suppress(nvml.NVMLError, AttributeError):
+            events = nvml.nvmlEventSetCreate()
+            try:
+                nvml.nvmlDeviceRegisterEvents(handle, nvml.nvmlEventTypeXidCriticalError, events)
+            except nvml.NVMLError:
+                nvml.nvmlEventSetFree(events)
+            else:
+                self._events = events
+
+    def begin(self) -> None:
+        """What has been until now is not of interest."""
+        self.xids()
+        self._before = self._count()
+
+    def link_errors(self) -> dict[str, int]:
+        """By how much the counters of the NVLinks have risen, by kind; without those that have not."""
+        risen: Counter[str] = Counter()
+        for name, count in self._count().items():
+            risen[_LINK_COUNTERS[name]] += max(0, count - self._before.get(name, count))
+        return {kind: rise for kind, rise in risen.items() if rise}
+
+    def xids(self) -> list[int]:
+        """The Xids since the last call, each once."""
+        found: dict[int, None] = {}
+        if self._events is not None:
+            nvml = self._driver.binding
+            with contextlib.suppress(nvml.NVMLError):  # the last one: a time-out, as no more have come
+                for _ in range(_MOST_EVENTS):
+                    found[int(nvml.nvmlEventSetWait_v2(self._events, 0).eventData)] = None
+        return list(found)
+
+    def close(self) -> None:
+        """Let go of the events."""
+        events, self._events = self._events, None
+        if events is not None:
+            with contextlib.suppress(self._driver.binding.NVMLError):
+                self._driver.binding.nvmlEventSetFree(events)
+
+    def _count(self) -> dict[str, int]:
+        nvml = self._driver.binding
+        fields = {getattr(nvml, f"NVML_FI_DEV_NVLINK_{name}", None): name for name in _LINK_COUNTERS}
+        fields.pop(None, None)  # of an older binding
+        told = self._driver.ask("GetFieldValues", self._handle, list(fields)) or ()
+        return {fields[one.fieldId]: int(one.value.ullVal) for one in told if one.nvmlReturn == nvml.NVML_SUCCESS}
+
 
 TEMPERATURE, POWER_CAP, POWER_BRAKE, HARDWARE = "temperature", "power cap", "power brake", "hardware slowdown"
 _REASONS = {
@@ -37,7 +103,7 @@ _COUNTERS = {"POWER": POWER_CAP, "THERMAL": TEMPERATURE}
 """NVML's names of its counters of the time for which clocks were held down -> ours."""
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.125, 1.0
 """Between two looks: short at first, for launches that are over soon."""
-_PATIENCE_S = 5.0
+_LONGEST_LOOK_S = 5.0
 """How long a look may take: the driver may not answer at all where a GPU is in trouble."""
 _FIRST_NAMESPACE = "pid:[4026531836]"
 """What /proc/self/ns/pid leads to outside of containers: there NVML's process ids are ours."""
@@ -70,15 +136,11 @@ class Look:
     sm_limit_mhz: float | None = None
 
 
-class CardWatch:
+class GpuWatch:
     """Looks at some GPUs while launches run.
 
     It keeps the driver connected from one launch to the next: where persistence mode is off, a GPU that nobody has
     open takes seconds to answer.
-
-    Args:
-        gpus: to be looked at.
-        is_foreign: whether a process is somebody else's; None: it cannot say.
     """
 
     def __init__(self, gpus: Sequence[Gpu], is_foreign: Callable[[int], bool | None] | None = None) -> None:
@@ -87,16 +149,16 @@ class CardWatch:
         self._stack = contextlib.ExitStack()
         self._driver: Driver | None = None
         self._handles: dict[str, tuple[Any, Any]] = {}
-        self._errors: dict[str, CardErrors] = {}
+        self._errors: dict[str, GpuErrors] = {}
         with contextlib.suppress(DriverError):
             self._driver = self._stack.enter_context(connect())
             self._handles = {gpu.uuid: found for gpu in gpus if (found := _handles(self._driver, gpu))[0] is not None}
-            self._errors = {uuid: CardErrors(self._driver, card) for uuid, (card, _) in self._handles.items()}
+            self._errors = {uuid: GpuErrors(self._driver, card) for uuid, (card, _) in self._handles.items()}
 
     @contextlib.contextmanager
-    def during(self, count: int) -> Iterator[list[CardWitness]]:
+    def during(self, count: int) -> Iterator[list[GpuWitness]]:
         """Watch the first so many GPUs; the list is filled at the end, and stays empty where the driver is silent."""
-        witnesses: list[CardWitness] = []
+        witnesses: list[GpuWitness] = []
         gpus = [gpu for gpu in self._gpus[:count] if gpu.uuid in self._handles]
         if not gpus:
             yield witnesses
@@ -118,14 +180,14 @@ class CardWatch:
             for gpu in gpus:
                 errors[gpu.uuid] = self._errors[gpu.uuid].link_errors(), self._errors[gpu.uuid].xids()
 
-        thread = threading.Thread(target=watch, name="distbench-cards", daemon=True)
+        thread = threading.Thread(target=watch, name="distbench-gpus", daemon=True)
         thread.start()
-        has_begun.wait(_PATIENCE_S)
+        has_begun.wait(_LONGEST_LOOK_S)
         try:
             yield witnesses
         finally:
             is_over.set()
-            thread.join(_PATIENCE_S)
+            thread.join(_LONGEST_LOOK_S)
             for gpu in gpus:
                 link_errors, xids = errors.get(gpu.uuid, ({}, []))
                 witness = summarise(gpu, list(looks[gpu.uuid]))
@@ -183,20 +245,20 @@ class CardWatch:
         self._stack.close()
 
 
-def summarise(gpu: Gpu, looks: Sequence[Look]) -> CardWitness:
+def summarise(gpu: Gpu, looks: Sequence[Look]) -> GpuWitness:
     """What the looks at one GPU add up to: the first was before the launch, the last after it."""
     busy = [look for look in looks[1:] if look.utilisation is None or look.utilisation > 0]
     last = looks[-1] if looks else Look(at=0.0)
     temperatures = [look.temperature_c for look in looks if look.temperature_c is not None]
-    return CardWitness(
+    return GpuWitness(
         label=gpu.label,
         uuid=gpu.uuid,
         looks=len(busy),
-        sm_mhz=_median(look.sm_mhz for look in busy),
-        memory_mhz=_median(look.memory_mhz for look in busy),
+        sm_mhz=median(look.sm_mhz for look in busy),
+        memory_mhz=median(look.memory_mhz for look in busy),
         temperature_c=max(temperatures, default=None),
-        power_w=_median(look.power_w for look in busy),
-        utilisation=_median(look.utilisation for look in busy),
+        power_w=median(look.power_w for look in busy),
+        utilisation=median(look.utilisation for look in busy),
         held=_held(looks, busy),
         power_limit_w=last.power_limit_w,
         sm_limit_mhz=last.sm_limit_mhz,
@@ -319,6 +381,35 @@ def _name(pid: int) -> str:
     return f"pid {pid} of the host"
 
 
-def _median(values: Iterator[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return statistics.median(known) if known else None
+PATIENCE_S = 20.0
+"""How long the driver may take. Contexts of tens of GiB were seen to need several seconds."""
+SLACK_BYTES = 2**28
+"""What other processes and the driver itself may take meanwhile."""
+_PAUSE_S = 0.1
+
+
+def await_memory(
+    read: Callable[[], Mapping[str, int]],
+    before: Mapping[str, int],
+    *,
+    patience_s: float = PATIENCE_S,
+    clock: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], None] = time.sleep,
+) -> dict[str, int]:
+    """Wait until GPUs have about as much memory as before; GPU -> bytes that have not come back."""
+    deadline = clock() + patience_s
+    while True:
+        now = read()
+        held = {gpu: now[gpu] - used for gpu, used in before.items() if now.get(gpu, 0) > used + SLACK_BYTES}
+        if not held or clock() >= deadline:
+            return held
+        sleep(_PAUSE_S)
+
+
+def held_remark(gpu: str, held_bytes: int, users: list[str], *, patience_s: float = PATIENCE_S) -> str:
+    """What is said of a GPU whose memory has not come back."""
+    whose = f"on it: {', '.join(users)}" if users else "no process is on it"
+    return (
+        f"{gpu} holds {format_bytes(held_bytes)} more than before the launch, {format_seconds(patience_s)} after its "
+        f"ranks were ended; {whose}. The next launch may find too little memory"
+    )

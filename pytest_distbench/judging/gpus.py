@@ -1,16 +1,17 @@
-"""Was it the code or the card? Whether GPUs were held back more than when the baseline was taken. Pure, no I/O.
+"""Was it the code or the GPU? Whether GPUs were held back more than when the baseline was taken. Pure, no I/O.
 
-A slowdown that was measured on such GPUs is *inconclusive*. Power caps hold back most trainings on most cards, so what
+A slowdown that was measured on such GPUs is *inconclusive*. Power caps hold back most trainings on most GPUs, so what
 counts is what was worse than at the baseline; and one launch of several does not count.
 """
 
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
-from pytest_distbench.records.card import CardNorm, CardWitness
+from pytest_distbench.records.gpu import GpuNorm, GpuWitness
 from pytest_distbench.records.launch import LaunchRecord
+from pytest_distbench.records.quantiles import median
 
 ORDINARY = {"power cap": 0.25}
 """What holds clocks down in ordinary work too: it counts from so much more of the time on than at the baseline, and
@@ -22,34 +23,34 @@ SLOWER_CLOCK = 0.98
 _ALIKE_W, _ALIKE_MHZ = 1.0, 1.0
 
 
-def norm_of(launches: Sequence[LaunchRecord]) -> CardNorm | None:
+def norm_of(launches: Sequence[LaunchRecord]) -> GpuNorm | None:
     """The GPUs of the median launch, of which the slowest counts; None where nobody looked at any."""
-    watched = [launch.cards for launch in launches if launch.cards]
+    watched = [launch.gpu_witnesses for launch in launches if launch.gpu_witnesses]
     if not watched:
         return None
-    names = sorted({name for cards in watched for card in cards for name in card.held})
-    held = {name: statistics.median(_share(cards, name) for cards in watched) for name in names}
-    return CardNorm(
-        sm_mhz=_typical(min(_known(card.sm_mhz for card in cards), default=None) for cards in watched),
-        memory_mhz=_typical(min(_known(card.memory_mhz for card in cards), default=None) for cards in watched),
-        power_limit_w=_typical(min(_known(card.power_limit_w for card in cards), default=None) for cards in watched),
-        sm_limit_mhz=_typical(min(_known(card.sm_limit_mhz for card in cards), default=None) for cards in watched),
+    names = sorted({name for gpus in watched for gpu in gpus for name in gpu.held})
+    held = {name: statistics.median(_share(gpus, name) for gpus in watched) for name in names}
+
+    def slowest(of: Callable[[GpuWitness], float | None]) -> float | None:
+        """Of the GPUs of a launch the least, of the launches the median."""
+        return _typical(min((v for v in map(of, gpus) if v is not None), default=None) for gpus in watched)
+
+    return GpuNorm(
+        sm_mhz=slowest(lambda gpu: gpu.sm_mhz),
+        memory_mhz=slowest(lambda gpu: gpu.memory_mhz),
+        power_limit_w=slowest(lambda gpu: gpu.power_limit_w),
+        sm_limit_mhz=slowest(lambda gpu: gpu.sm_limit_mhz),
         held={name: round(share, 2) for name, share in held.items() if share >= 0.01},
     )
 
 
-def disturbance(then: CardNorm | None, launches: Sequence[LaunchRecord]) -> str:
-    """Why a slowdown may be the card's, in a clause; empty: nothing speaks for that.
-
-    Args:
-        then: of the baseline; None: nobody looked at the GPUs then.
-        launches: of this run.
-    """
+def disturbance(then: GpuNorm | None, launches: Sequence[LaunchRecord]) -> str:
+    """Why a slowdown may be the gpu's, in a clause; empty: nothing speaks for that."""
     now = norm_of(launches)
     if now is None:
         return ""
-    then = then or CardNorm()
-    watched = [launch.cards for launch in launches if launch.cards]
+    then = then or GpuNorm()
+    watched = [launch.gpu_witnesses for launch in launches if launch.gpu_witnesses]
     if shared := _sharers(watched):
         return shared
     if _is_lower(now.power_limit_w, then.power_limit_w, _ALIKE_W):
@@ -63,24 +64,24 @@ def disturbance(then: CardNorm | None, launches: Sequence[LaunchRecord]) -> str:
             continue
         if name in ORDINARY and not _is_slower(now.sm_mhz, then.sm_mhz):
             continue
-        card = max((card for cards in watched for card in cards), key=lambda card: card.held.get(name, 0.0))
-        return f"{card.label} was held down by {name} for {share:.0%} of the time{_clocks(then, now)}"
+        gpu = max((gpu for gpus in watched for gpu in gpus), key=lambda gpu: gpu.held.get(name, 0.0))
+        return f"{gpu.label} was held down by {name} for {share:.0%} of the time{_clocks(then, now)}"
     return ""
 
 
-def _sharers(watched: Sequence[Sequence[CardWitness]]) -> str:
+def _sharers(watched: Sequence[Sequence[GpuWitness]]) -> str:
     """Who else computed on the GPUs, in at least half of the launches."""
-    shared = [next(card for card in cards if card.others) for cards in watched if any(card.others for card in cards)]
+    shared = [next(gpu for gpu in gpus if gpu.others) for gpus in watched if any(gpu.others for gpu in gpus)]
     if 2 * len(shared) < len(watched) or not shared:
         return ""
     return f"{shared[-1].label} was shared with {', '.join(shared[-1].others)}"
 
 
-def _share(cards: Sequence[CardWitness], name: str) -> float:
-    return max(card.held.get(name, 0.0) for card in cards)
+def _share(gpus: Sequence[GpuWitness], name: str) -> float:
+    return max(gpu.held.get(name, 0.0) for gpu in gpus)
 
 
-def _clocks(then: CardNorm, now: CardNorm) -> str:
+def _clocks(then: GpuNorm, now: GpuNorm) -> str:
     if now.sm_mhz is None or then.sm_mhz is None:
         return ""
     return f": {now.sm_mhz:.0f} MHz, at the baseline {then.sm_mhz:.0f} MHz"
@@ -94,11 +95,7 @@ def _is_slower(now: float | None, then: float | None) -> bool:
     return now is None or then is None or now < SLOWER_CLOCK * then
 
 
-def _known(values: Iterable[float | None]) -> list[float]:
-    return [value for value in values if value is not None]
-
-
 def _typical(values: Iterable[float | None]) -> float | None:
     """The median, four digits."""
-    known = _known(values)
-    return float(f"{statistics.median(known):.4g}") if known else None
+    middle = median(values)
+    return None if middle is None else float(f"{middle:.4g}")

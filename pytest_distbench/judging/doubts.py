@@ -1,0 +1,129 @@
+"""What speaks against a run that looks well: directions, metrics that could not fail, cases that all moved. Pure."""
+
+from __future__ import annotations
+
+import math
+import re
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pytest_distbench.judging.comparable import version_changes
+from pytest_distbench.judging.stats import BLIND_LIMIT
+from pytest_distbench.records.kinds import METRIC_KINDS, Better
+from pytest_distbench.records.run import CaseResult
+from pytest_distbench.records.verdict import Verdict
+from pytest_distbench.units import format_change, is_duration, is_rate, is_size
+
+_LOWER = frozenset({"time", "latency", "duration", "delay", "stall", "loss", "error", "perplexity", "memory"})
+_HIGHER = frozenset({
+    "throughput", "bandwidth", "accuracy", "efficiency", "speedup", "goodput", "busbw", "algbw", "mfu", "tps", "sps",
+})  # fmt: skip
+_AFTER_NOUN = re.compile(r"_(?:to|per|at|of|in|on|by|with|over)_.*")
+_WORD = re.compile(r"[a-z]+")
+
+
+def why_doubtful(name: str, unit: str, better: Better) -> str:
+    """Why the direction is asked about, in a clause; empty where nothing speaks against it.
+
+    Of the name its noun counts, the last word before ``_to_`` or ``_per_``.
+    """
+    sign = METRIC_KINDS[better].sign
+    if not sign:
+        return ""
+    if sign < 0 and is_duration(unit):
+        return f"it is a time ({unit}), and a longer one would be called an improvement"
+    if sign > 0 and is_rate(unit):
+        return f"it is a rate ({unit}), and a lower one would be called an improvement"
+    words = _WORD.findall(_AFTER_NOUN.sub("", name.lower()))
+    noun = words[-1] if words else ""
+    if sign < 0 and noun in _LOWER:
+        return f"{'an' if noun[0] in 'aeo' else 'a'} {noun} that rises would be called an improvement"
+    if sign > 0 and noun in _HIGHER:
+        return f"{'an' if noun[0] in 'aeo' else 'a'} {noun} that falls would be called an improvement"
+    return ""
+
+
+_PASSING = ("unchanged", "improved", "drifted")
+
+
+def out_of_reach(result: CaseResult) -> list[tuple[Verdict, str]]:
+    """The metrics that passed and could not have failed, and why, in a clause.
+
+    Of a noisy one that is so where its rule sees no doubling; of one that is equal or not, where the software is
+    another one; of one that is judged over seeds, where besides there is one seed. A bound can fail all the same.
+    """
+    changed = result.reference.software and version_changes(result.reference.software, result.environment.software)
+    found = []
+    for verdict in result.verdicts:
+        if verdict.kind not in _PASSING or not METRIC_KINDS[verdict.better].is_judged or verdict.bounds:
+            continue
+        if why := _why(verdict, other_software=", ".join(changed or ())):
+            found.append((verdict, why))
+    return found
+
+
+def _why(verdict: Verdict, *, other_software: str) -> str:
+    kind = METRIC_KINDS[verdict.better]
+    if kind.is_noisy:
+        seen = verdict.detectable
+        is_blind = seen is not None and seen > BLIND_LIMIT
+        return f"no slowdown below {format_change(1 + (seen or 0.0))} would have been red" if is_blind else ""
+    if not other_software or verdict.name == "fingerprint":
+        return ""
+    if kind.rule == "exact":
+        return f"an exact number is not comparable under other software ({other_software})"
+    if kind.rule in ("steps", "floor", "same") and "seeds" not in verdict.facts:
+        return f"one seed tells nothing under other software ({other_software})"
+    return ""
+
+
+FEWEST_CASES = 4
+"""Fewer that move the same way may do so by chance, or by one change in what they share."""
+
+LEAST = math.log(1.05)
+"""The median case has moved by more than this, as a logarithm."""
+
+EVEN = 0.5
+"""Each case has moved by this share of the median one's movement at least."""
+
+
+@dataclass(frozen=True, slots=True)
+class Movement:
+    """How all cases moved.
+
+    Attributes:
+        cases: how many.
+        is_slower: or faster.
+        least: factor of the case that moved least, above 1.
+        most: of the one that moved most.
+    """
+
+    cases: int
+    is_slower: bool
+    least: float
+    most: float
+
+
+def common_movement(results: Sequence[CaseResult]) -> Movement | None:
+    """The movement of all cases with clocks against stored baselines, if they all moved the same way; else None."""
+    found = [moved for result in results if (moved := _worse_by(result)) is not None]
+    if len(found) < FEWEST_CASES:
+        return None
+    middle = statistics.median(found)
+    if abs(middle) < LEAST or any(moved / middle < EVEN for moved in found):
+        return None
+    factors = [math.exp(abs(moved)) for moved in found]
+    return Movement(cases=len(found), is_slower=middle > 0, least=min(factors), most=max(factors))
+
+
+def _worse_by(result: CaseResult) -> float | None:
+    """Median over the clocks and rates of a case, as a logarithm, towards worse positive; None where it has none."""
+    if result.reference.kind != "stored":
+        return None
+    moved = [
+        METRIC_KINDS[v.better].sign * math.log(v.ratio)
+        for v in result.verdicts
+        if v.is_noisy and v.ratio and v.ratio > 0 and v.unit and not is_size(v.unit)
+    ]
+    return statistics.median(moved) if moved else None

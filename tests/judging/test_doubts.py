@@ -1,0 +1,111 @@
+"""What speaks against a run that looks well."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from support.results import PAIRED, result, verdict
+
+from pytest_distbench.judging.doubts import common_movement, out_of_reach, why_doubtful
+from pytest_distbench.records.bound import Bound
+from pytest_distbench.records.environment import Environment
+from pytest_distbench.records.run import CaseResult
+
+
+@pytest.mark.parametrize(
+    ("name", "unit", "better", "words"),
+    [
+        ("ttft", "ms", "higher", "it is a time (ms), and a longer one would be called an improvement"),
+        ("tokens", "tokens/s", "lower", "it is a rate (tokens/s), and a lower one would be called an improvement"),
+        ("step_time", "", "higher", "a time that rises would be called an improvement"),
+        ("val_loss", "", "higher", "a loss that rises would be called an improvement"),
+        ("accuracy_at_5", "", "lower", "a accuracy that falls would be called an improvement"),
+        ("time_to_accuracy", "s", "lower", ""),
+        ("samples_per_second", "", "higher", ""),
+        ("loss", "", "info", ""),
+        ("time", "s", "exact", ""),
+        ("uptime", "", "higher", ""),
+    ],
+)
+def test_a_direction_that_turns_a_regression_into_an_improvement_is_doubted(
+    name: str, unit: str, better: str, words: str
+) -> None:
+    assert why_doubtful(name, unit, better) == words.replace("a accuracy", "an accuracy")
+
+
+SAME = {"torch": "2.13.0"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "software", "why"),
+    [
+        ({"detectable": 2.1}, SAME, "no slowdown below +210.0 % would have been red"),
+        ({"detectable": 0.4}, SAME, ""),
+        ({"detectable": None}, SAME, ""),
+        ({"detectable": 2.1, "bounds": [Bound(side="most", value=1.0, where="here")]}, SAME, ""),
+        ({"better": "exact"}, SAME, ""),
+        (
+            {"better": "exact"},
+            {"torch": "2.14.0"},
+            "an exact number is not comparable under other software (torch 2.13.0 -> 2.14.0)",
+        ),
+        (
+            {"better": "floor"},
+            {"torch": "2.14.0"},
+            "one seed tells nothing under other software (torch 2.13.0 -> 2.14.0)",
+        ),
+        ({"better": "floor", "facts": {"seeds": 5}}, {"torch": "2.14.0"}, ""),
+        ({"better": "curve"}, {"torch": "2.14.0"}, ""),
+        ({"better": "exact", "metric": "fingerprint"}, {"torch": "2.14.0"}, ""),
+    ],
+)
+def test_a_rule_that_could_not_have_failed_is_found(
+    changes: dict[str, Any], software: dict[str, str], why: str
+) -> None:
+    environment = Environment(platform="cpu-x", device="X", cores=2, software=software)
+    found = out_of_reach(result(verdict("unchanged", **changes), environment=environment))
+
+    assert [text for _, text in found] == ([why] if why else [])
+
+
+def test_what_is_red_was_not_out_of_reach() -> None:
+    assert out_of_reach(result(verdict("regressed", detectable=9.0))) == []
+
+
+def case(*ratios: float, better: str = "lower", unit: str = "s") -> CaseResult:
+    return result(
+        *(verdict("unchanged", metric=f"m{i}", ratio=r, better=better, unit=unit) for i, r in enumerate(ratios))
+    )
+
+
+def test_cases_that_all_became_slower_by_about_as_much_are_one_movement() -> None:
+    found = common_movement([case(1.2), case(1.3, 1.2, 1.4), case(0.8, better="higher", unit="B/s"), case(1.25)])
+
+    assert found is not None
+    assert (found.cases, found.is_slower) == (4, True)
+    assert (round(found.least, 2), round(found.most, 2)) == (1.2, 1.3)
+
+
+def test_cases_that_all_became_faster_are_one_movement_too() -> None:
+    found = common_movement([case(0.8)] * 4)
+
+    assert found is not None
+    assert not found.is_slower
+
+
+@pytest.mark.parametrize(
+    "results",
+    [
+        [case(1.2)] * 3,
+        [case(1.2)] * 4 + [case(1.0)],
+        [case(1.2)] * 4 + [case(0.8)],
+        [case(1.02)] * 9,
+        [case(1.2, unit="B")] * 4,
+        [result(verdict(ratio=1.2), reference=PAIRED)] * 4,
+        [],
+    ],
+    ids=["few", "one stood still", "one became faster", "a little", "sizes", "beside another revision", "none"],
+)
+def test_anything_else_is_none(results: list[CaseResult]) -> None:
+    assert common_movement(results) is None

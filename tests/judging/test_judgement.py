@@ -1,0 +1,88 @@
+"""Judgements on one metric, whatever rule they come from."""
+
+from __future__ import annotations
+
+import pytest
+from support.metrics import metric
+from support.results import verdict
+
+from pytest_distbench.judging.judgement import Draft, Judgement, certain_failure, close, severity, worst
+from pytest_distbench.records.kinds import Better, VerdictName
+from pytest_distbench.records.verdict import Verdict
+
+
+def test_a_verdict_has_the_medians_of_the_values_there_are() -> None:
+    verdict = Draft(metric(None), [1.0, None, 3.0], [4.0]).settle("unchanged").verdict
+
+    assert (verdict.current, verdict.baseline, verdict.ratio) == (2.0, 4.0, 0.5)
+    assert (verdict.launches, verdict.baseline_launches) == (3, 1)
+
+
+def test_without_a_reference_there_is_no_ratio() -> None:
+    verdict = Draft(metric(None), [1.0], []).settle("missing").verdict
+
+    assert (verdict.current, verdict.baseline, verdict.ratio) == (1.0, None, None)
+
+
+def test_the_ratio_of_the_rule_goes_before_that_of_the_medians() -> None:
+    judgement = Draft(metric(None), [2.0], [1.0]).settle("regressed", "slow", ratio=1.5, limit=0.1, is_open=True)
+
+    assert (judgement.verdict.ratio, judgement.verdict.limit, judgement.verdict.reason) == (1.5, 0.1, "slow")
+    assert judgement.is_open
+
+
+@pytest.mark.parametrize(
+    ("kind", "better", "is_open", "words"),
+    [
+        ("regressed", "exact", False, "m regressed"),
+        ("regressed", "curve", False, "m regressed"),
+        ("beyond", "exact", False, "m is beyond a bound"),
+        ("changed", "exact", False, "m changed"),
+        ("lost", "lower", False, "m is measured no more"),
+        ("regressed", "lower", False, ""),
+        ("beyond", "lower", True, ""),
+        ("inconclusive", "lower", True, ""),
+        ("drifted", "curve", False, ""),
+    ],
+)
+def test_what_does_not_scatter_is_certain(kind: VerdictName, better: Better, is_open: bool, words: str) -> None:
+    assert certain_failure([Judgement(verdict(kind, metric="m", better=better), is_open)]) == words
+
+
+def test_what_was_open_says_that_it_was_not_judged_and_why() -> None:
+    closed = close(Judgement(verdict("inconclusive", reason="more launches are needed"), is_open=True), "sum regressed")
+
+    assert not closed.is_open
+    assert (
+        closed.verdict.reason
+        == "not judged: no more launches were made, as the case is red for certain (sum regressed)"
+    )
+
+
+def test_a_fingerprint_that_more_launches_were_to_confirm_stays_changed_beside_what_is_red() -> None:
+    """It may be why that is red."""
+    seen = verdict("changed", metric="fingerprint", better="exact")
+
+    assert close(Judgement(seen, is_open=True), "sum regressed") == Judgement(seen, is_open=False)
+
+
+def regressed(metric: str, ratio: float | None, better: str = "lower") -> Verdict:
+    return Verdict(metric=metric, kind="regressed", unit="", better=better, ratio=ratio)
+
+
+def test_a_halved_throughput_is_as_grave_as_a_doubled_time() -> None:
+    assert severity(regressed("time", 2.0)) == pytest.approx(severity(regressed("rate", 0.5, "higher")))
+
+
+def test_what_has_no_ratio_is_graver_than_any_that_has_one() -> None:
+    assert worst([regressed("a", 100.0), regressed("b", None), regressed("c", 0.001)]).metric == "b"
+
+
+def test_a_curve_is_named_before_what_follows_from_it() -> None:
+    assert worst([regressed("a", None), regressed("loss", 1.01, "curve")]).metric == "loss"
+
+
+def test_what_is_beyond_a_bound_is_named_first() -> None:
+    beyond = Verdict(metric="b", kind="beyond", unit="", better="lower", ratio=1.0)
+
+    assert worst([regressed("loss", None, "curve"), beyond, regressed("a", None)]).metric == "b"
