@@ -40,6 +40,7 @@ MOST_SIZES = 10**4
 """More of any is a typing error."""
 
 _WORKLOADS = Path(workloads.__file__).parent
+_SWEEP = "pytest_distbench.workloads.sweep:sweep"
 OPTIONS = ("world_size", "launches", "timeout", "tolerance", "name")
 """Of ``distbench.run``, handed on as they are."""
 
@@ -111,7 +112,7 @@ class CollectiveSweep:
         given.options(options, OPTIONS)
         ranks = given.ranks(options, self._distbench.world_size)
         try:
-            row, body = _find(collective)
+            row, body, called_by = _find(collective)
             usual = preset(sizes) if isinstance(sizes, str) else _UNNAMED
             dtypes = _names(given, "dtype", dtype, DTYPES, dtype_of)
             redops = _names(given, "redop", redop, REDUCTIONS, reduction)
@@ -181,7 +182,7 @@ class CollectiveSweep:
             "cache": cache,
             **{name: value for name, value in choices.items() if value != usually[name]},
         }
-        wanted = Wanted(body=body, params=params, argument="collective")
+        wanted = Wanted(body=body, called_by=called_by, params=params, argument="collective")
         return self._distbench.run_wanted(given, wanted, Options(**options))
 
 
@@ -222,14 +223,14 @@ class TimeToAccuracy:
 _UNNAMED = Preset(summary="a list", sizes=lambda item: [])
 
 
-def _find(collective: object) -> tuple[Operation | None, str]:
-    """The row of a collective, and the body that sweeps it; of a row in a file of the user's the body alone."""
+def _find(collective: object) -> tuple[Operation | None, str, str]:
+    """The row of a collective, unless it is in a file of the user's; the body; and what it is called by."""
     if not isinstance(collective, str):
         raise ConfigurationError(f"collective={show(collective)}: wanted a torch name, or 'my_operations.py::ROW'")
     file, separator, name = collective.partition("::")
     if separator and file and name:
-        return None, f"{collective}.{Operation.sweep.__name__}"
-    return operation(collective), f"{_WORKLOADS / 'sweep.py'}::collective_sweep"
+        return None, collective, _SWEEP
+    return operation(collective), f"{_WORKLOADS / 'sweep.py'}::collective_sweep", ""
 
 
 def _names(

@@ -29,6 +29,7 @@ class Wanted:
 
     Attributes:
         argument: what the call names the body.
+        called_by: of what is no function, see :class:`BodyReference`.
     """
 
     body: object = None
@@ -41,6 +42,7 @@ class Wanted:
     makes_group: bool = True
     seeds: Sequence[int] = (0,)
     argument: str = "body"
+    called_by: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,6 +102,7 @@ def make_workload(given: Arguments, wanted: Wanted, *, beside: Path, places: Pla
                 "another value; how many ranks there are is said by world_size="
             )
         body = replace(found, arguments=arguments, makes_group=wanted.makes_group, given_at=given.line)
+        body = replace(body, called_by=wanted.called_by)
         work = Ranks(body=body, params=params, seeds=list(seeds))
         words = arguments
         is_elsewhere = bool(body.module) and is_installed_here(body.file)
