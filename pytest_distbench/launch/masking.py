@@ -11,12 +11,7 @@ from pytest_distbench.records.record import replace
 
 
 def mask_record(record: LaunchRecord, values: Sequence[str]) -> LaunchRecord:
-    """The record as it may be shown and stored. What ranks printed stays in their logs as it was.
-
-    Args:
-        record: of a launch that is over.
-        values: the secrets in the environment of its ranks.
-    """
+    """The record as it may be shown and stored. What ranks printed stays in their logs as it was."""
     if not values:
         return record
     return replace(

@@ -25,10 +25,8 @@ from pytest_distbench.records.rank import RankReport
 class Clock:
     """Moments of a launch, CLOCK_MONOTONIC seconds.
 
-    Attributes:
-        started_at: when the launcher was asked.
-        up_at: when the last rank had said hello.
-        finished_at: when nothing of it ran any more.
+    It was started when the launcher was asked, up when the last rank had said hello, and finished when nothing of it
+    ran any more.
     """
 
     started_at: float
@@ -45,16 +43,7 @@ def make_record(
     *,
     remarks: Sequence[str] = (),
 ) -> LaunchRecord:
-    """Tell what happened.
-
-    Args:
-        plan: of the launch.
-        reports: that its ranks left, by rank.
-        heard: what they said.
-        ending: how it ended.
-        clock: when.
-        remarks: what is to be said of it besides; empty ones are passed over.
-    """
+    """Tell what happened."""
     fates = tell_fates(plan, reports, heard, ending)
     outcome, reason = merge_outcomes(fates, after_s=clock.finished_at - clock.up_at)
     trouble = ending.exit.trouble

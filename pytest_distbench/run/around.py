@@ -68,22 +68,14 @@ AROUND: dict[str, Callable[[AroundSetup], Around]] = {"gpus": _make_cards}
 
 
 class Surroundings:
-    """All that happens around the launches of one run.
-
-    Args:
-        setup: what each row is made of.
-    """
+    """All that happens around the launches of one run."""
 
     def __init__(self, setup: AroundSetup) -> None:
         self._all = [make(setup) for make in AROUND.values()]
 
     @contextlib.contextmanager
     def during(self, plan: LaunchPlan, hosting: Hosting) -> Iterator[Callable[[LaunchRecord], LaunchRecord]]:
-        """Do all of it while a launch runs. Gives what makes a record complete, once that is over.
-
-        Raises:
-            LauncherError: a row cannot do it.
-        """
+        """Do all of it while a launch runs. Gives what makes a record complete, once that is over."""
         with contextlib.ExitStack() as stack:
             witnesses = [stack.enter_context(around.during(plan, hosting)) for around in self._all]
 

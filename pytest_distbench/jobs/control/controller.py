@@ -31,12 +31,7 @@ _LOOK_S = 0.02
 
 
 def let_end(timeline: Path, *, after: int) -> None:
-    """Let a training end with the epoch of a step; its workers look at the end of each epoch.
-
-    Args:
-        timeline: of the job.
-        after: number of the step.
-    """
+    """Let a training end with the epoch of a step; its workers look at the end of each epoch."""
     path = LaunchFiles(timeline.parent).last_step
     draft = path.with_suffix(".tmp")
     draft.write_text(f"{after}")
@@ -46,13 +41,7 @@ def let_end(timeline: Path, *, after: int) -> None:
 class Controller:
     """One elastic job from start to end.
 
-    Args:
-        job: with the plan of its membership.
-        engine: changes it.
-        timeline: file that workers append to, as this does.
-        script: makes timeline lines of what a script shows; None: a body appends them itself.
-        clock: CLOCK_MONOTONIC seconds.
-        sleep: waits.
+    Of a script's output its watch makes the timeline's lines; a body appends them itself.
     """
 
     def __init__(
@@ -91,11 +80,7 @@ class Controller:
         """When a node that stands still goes on, and which."""
 
     def run(self) -> None:
-        """Start the job, change its membership as planned, and wait until it has finished.
-
-        Raises:
-            CannotGoOn: it failed, or was over before all changes had happened.
-        """
+        """Start the job, change its membership as planned, and wait until it has finished; else :class:`CannotGoOn`."""
         try:
             self._run()
         finally:
@@ -196,11 +181,7 @@ class Controller:
         )
 
     def _look(self) -> None:
-        """Take in what has happened, and let a moment pass.
-
-        Raises:
-            CannotGoOn: a body failed, an agent that should not have ended has, or the engine has broken down.
-        """
+        """Take in what has happened, and let a moment pass."""
         self._sleep(_LOOK_S)
         if self._resume is not None and self._clock() >= self._resume[0]:
             self._engine.go_on(self._resume[1])
@@ -218,11 +199,7 @@ class Controller:
             raise CannotGoOn(trouble)
 
     def _take_in(self) -> None:
-        """Heed what has happened.
-
-        Raises:
-            CannotGoOn: a body failed, a script's steps cannot be told, or the engine has broken down.
-        """
+        """Heed what has happened."""
         ended = []
         for told in self._engine.poll():
             self._note(told)

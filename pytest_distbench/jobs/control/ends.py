@@ -11,11 +11,7 @@ from pytest_distbench.records.timeline import Started, WorkerEnded
 
 
 class WorkerEnds:
-    """The ends of a job's workers.
-
-    Args:
-        clock: tells the time of the timeline.
-    """
+    """The ends of a job's workers."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock

@@ -24,13 +24,7 @@ _REAP_S = 1.0
 
 
 class AgentEngine(abc.ABC):
-    """An engine whose nodes are agents, each a process of its own.
-
-    Args:
-        setup: what they run, and where.
-        variables: environment of the nodes beside that of the setup.
-        clock: tells the time of the timeline.
-    """
+    """An engine whose nodes are agents, each a process of its own."""
 
     def __init__(self, setup: EngineSetup, variables: Mapping[str, str], clock: Callable[[], float]) -> None:
         self._job = setup.job

@@ -65,11 +65,7 @@ class Engine(Protocol):
         """Let them go on."""
 
     def poll(self) -> list[Rendezvous | AgentEnded]:
-        """What has happened since the last call, and agents do not note themselves. Never blocks.
-
-        Raises:
-            CannotGoOn: the engine itself has broken down.
-        """
+        """What has happened since the last call, and agents do not note themselves. Never blocks; :class:`CannotGoOn`: it is broken."""
 
     def log(self, slot: int) -> str:
         """The last lines of what the slot's agents have printed."""

@@ -31,10 +31,6 @@ class FastEngine:
     """Nodes that are forked. The first is to be made before this process has a second thread, or torch.
 
     The forkserver ends when its process says so (``forkserver.let_helpers_end``): another engine may need it.
-
-    Args:
-        setup: what they run, and where.
-        clock: tells the time of the timeline.
     """
 
     def __init__(self, setup: EngineSetup, *, clock: Callable[[], float] = time.monotonic) -> None:
@@ -119,11 +115,7 @@ class FastEngine:
             node.end()
 
     def _check(self) -> None:
-        """Nothing can be started or told of any more where the forkserver is gone.
-
-        Raises:
-            CannotGoOn: it is.
-        """
+        """Nothing can be started or told of any more where the forkserver is gone."""
         if not forkserver.is_alive():
             raise CannotGoOn(
                 "the forkserver that all agents and workers are forked from has ended, and nobody asked it to"

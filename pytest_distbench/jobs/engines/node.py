@@ -24,11 +24,8 @@ _LOOK_S = 0.002
 class Node:
     """A node of an elastic job.
 
-    Attributes:
-        agent: process id of its agent.
-        word: that its processes have in their environment.
-        announced: file in which processes that were forked, and so show another's environment, announce themselves.
-        is_told: its end is.
+    Its processes have its word in their environment. Those that were forked show another's environment, and announce
+    themselves in a file.
     """
 
     agent: int

@@ -38,15 +38,7 @@ _WHERE = "elastic(...)"
 
 
 def measure(job: ElasticJob, history: History) -> tuple[ElasticResult | None, list[Measurement]]:
-    """What a run showed.
-
-    Args:
-        job: what ran.
-        history: of its timeline.
-
-    Returns:
-        The tables, and the metrics; no table and no metric where nobody took a step.
-    """
+    """What a run showed: its tables, and its metrics. There are none where nobody took a step."""
     first = history.first_step_t
     if first is None:
         return None, []
@@ -180,10 +172,7 @@ def _learning_lost(history: History) -> list[Measurement]:
 def _of_changes(job: ElasticJob, changes: Sequence[ChangeResult], *, torn: int) -> list[Measurement]:
     """Of each kind of change the median and the largest; those that another change disturbed do not count.
 
-    Args:
-        job: what ran.
-        changes: of its membership.
-        torn: checkpoints that were passed over: so much further a job may have gone back.
+    ``torn`` checkpoints were passed over: so much further a job may have gone back.
     """
     kinds: dict[tuple[str, int, int], list[ChangeResult]] = {}
     for change in changes:

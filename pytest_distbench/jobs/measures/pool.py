@@ -31,16 +31,7 @@ _Kind = TypeVar("_Kind", bound=PoolLine)
 def measure_pool(
     pool: Sharing, lines: Sequence[PoolLine], jobs: Mapping[str, Sequence[Line]]
 ) -> tuple[PoolResult | None, list[Measurement]]:
-    """What a run showed.
-
-    Args:
-        pool: what was shared.
-        lines: of its timeline, by time.
-        jobs: name -> lines of the job's timeline, by time.
-
-    Returns:
-        The tables, and the metrics; no table and no metric where nobody took a step.
-    """
+    """What a run showed: its tables, and its metrics. There are none where nobody took a step."""
     began = next((line.t for line in _of(lines, ClockBegan)), None)
     if began is None:
         return None, []

@@ -16,11 +16,8 @@ _DROPPED = 0.1
 class SampleCount:
     """What became of the samples.
 
-    Attributes:
-        skipped: samples of an epoch that nobody trained on, over all epochs.
-        repeated: further trainings on a sample in the same epoch.
-        first_skipped: the first of them, in words; empty: there is none.
-        first_repeated: the same.
+    Skipped are samples of an epoch that nobody trained on, over all epochs; repeated are further trainings on a sample
+    in the same epoch. The first of each is told in words.
     """
 
     skipped: int

@@ -19,15 +19,7 @@ _SHORTEST_S = 0.1
 def measure_serving(
     serving: Serving, lines: Sequence[PoolLine], preemptions: Sequence[Preemption], began: float, end_s: float
 ) -> list[Measurement]:
-    """The metrics of a serving: latencies in each phase of the demand, from when a request was due to its answer.
-
-    Args:
-        serving: what was asked for.
-        lines: of the pool's timeline.
-        preemptions: of this run.
-        began: when the pool's clock began.
-        end_s: when its last job ended, by that clock.
-    """
+    """The metrics of a serving: latencies in each phase of the demand, from when a request was due to its answer."""
     answered = [line for line in lines if isinstance(line, Answered)]
     found = []
     for name, values in (

@@ -12,13 +12,10 @@ from pytest_distbench.records.timeline import Changed, Stable
 
 @dataclass(frozen=True)
 class Unplanned:
-    """A generation that nobody asked for.
+    """A generation that nobody asked for, after the worker in a slot was gone; None: unseen.
 
-    Attributes:
-        generation: its number.
-        at_s: when it had met, since the run's first step.
-        slot: of the worker that was gone first before it; None: unseen.
-        stall_s: from the last step before to the first one of it, of the survivor that waited longest.
+    It had met so long after the run's first step. Its stall is from the last step before to the first one of it, of the
+    survivor that waited longest.
     """
 
     generation: int

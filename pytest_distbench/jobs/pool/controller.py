@@ -42,16 +42,7 @@ _LOOK_S = 0.02
 
 
 class PoolController:
-    """A pool from start to end.
-
-    Args:
-        pool: what is shared.
-        jobs: in the order of the pool's.
-        timeline: of the pool: file that replicas and what sends requests append to, as this does.
-        replicas: of its serving; None: it has none.
-        clock: CLOCK_MONOTONIC seconds.
-        sleep: waits.
-    """
+    """A pool from start to end."""
 
     def __init__(
         self,
@@ -83,11 +74,7 @@ class PoolController:
         self._answered = 0
 
     def run(self) -> None:
-        """Run all jobs.
-
-        Raises:
-            CannotGoOn: one failed, or they were over before the demand had come to its end.
-        """
+        """Run all jobs, until the demand has come to its end."""
         try:
             while not self._is_over():
                 self._look()

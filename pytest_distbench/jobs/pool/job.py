@@ -20,18 +20,7 @@ from pytest_distbench.records.timeline import AgentEnded, Began, Changed, Stable
 class RunningJob:
     """A job of a pool. Its slots are the pool's: a node has the number of the slot it runs in.
 
-    Args:
-        wanted: the job.
-        engine: of its own.
-        timeline: file that its workers append to, as this does.
-        clock: CLOCK_MONOTONIC seconds.
-
-    Attributes:
-        wanted: the job.
-        slots: it has, without those it was asked to give back.
-        leaving: it was asked to give back.
-        first_step_t: when its first step was over.
-        has_ended: it has finished, and its agents are gone.
+    Those it was asked to give back are leaving, and no longer among its slots. It has ended when its agents are gone.
     """
 
     def __init__(
@@ -91,11 +80,7 @@ class RunningJob:
         self._progress.forget_steps(self._clock())
 
     def look(self) -> set[int]:
-        """Take in what has happened. Returns the slots that are free now.
-
-        Raises:
-            CannotGoOn: its body raised, a node ended that nobody had asked to, or it does not come to rest.
-        """
+        """Take in what has happened. Returns the slots that are free now."""
         if self.has_ended or not self.slots_left:
             return set()
         ended = [told for told in self._tell() if isinstance(told, AgentEnded)]

@@ -17,11 +17,7 @@ _MOST_BYTES = 2**20
 
 
 def note_before(plan: LaunchPlan) -> None:
-    """Keep the size and the beginning of each file that will be read, if it is there.
-
-    Args:
-        plan: settled, before anything has started.
-    """
+    """Keep the size and the beginning of each file that will be read, if it is there."""
     found = {}
     for reader in plan.read.values():
         if reader.kind not in _FILE_KINDS:

@@ -37,12 +37,7 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """The output and files of one rank.
-
-    Attributes:
-        plan: of the launch, settled.
-        rank: whose.
-    """
+    """The output and files of one rank."""
 
     plan: LaunchPlan
     rank: int
@@ -57,11 +52,7 @@ class Place:
             return
 
     def path(self, source: str) -> Path:
-        """A file of the launch: relative paths are relative to the working directory.
-
-        Raises:
-            ReadingError: there is no such file, none that can be read, or none that this launch has written.
-        """
+        """A file of the launch: relative paths are relative to the working directory."""
         path = Path(self.plan.working_dir, self.plan.fill(source))
         if not path.exists():
             near = sorted(p.name for p in path.parent.iterdir()) if path.parent.is_dir() else []
@@ -93,9 +84,6 @@ def limited() -> Iterator[None]:
     """End what searches for ever, as a regular expression may: by CPU time, which waiting does not use.
 
     Only the main thread can be interrupted; Python's ``re`` asks for signals while it searches.
-
-    Raises:
-        ReadingError: it took longer than :data:`LONGEST_S`.
     """
 
     def stop(*_: object) -> None:

@@ -6,12 +6,7 @@ from pytest_distbench.records.wire import EventKind, RankEvent
 
 
 class Heard:
-    """All that the ranks of a launch have said.
-
-    Attributes:
-        events: as they came, in the controller's time.
-        closed_at: rank -> when its line ended, in the controller's time.
-    """
+    """All that the ranks of a launch have said, and when their lines ended, in the controller's time."""
 
     def __init__(self) -> None:
         self.events: list[RankEvent] = []

@@ -54,11 +54,7 @@ class LocalLauncher(Protocol):
     """Starts ranks as processes of this host: its only job."""
 
     def start(self, plan: LaunchPlan) -> RunningLaunch:
-        """Start the ranks of a plan that is stored in its directory.
-
-        Raises:
-            LauncherError: the ranks could not be started.
-        """
+        """Start the ranks of a plan that is stored in its directory; :class:`LauncherError`: they cannot be."""
 
     def leftovers(self) -> list[psutil.Process]:
         """Processes of launches that have ended, found by what they were started with, however they got away."""
