@@ -65,7 +65,10 @@ class Engine(Protocol):
         """Let them go on."""
 
     def poll(self) -> list[Rendezvous | AgentEnded]:
-        """What has happened since the last call, and agents do not note themselves. Never blocks; :class:`CannotGoOn`: it is broken."""
+        """What has happened since the last call, and agents do not note themselves. Never blocks.
+
+        An engine that has broken down raises :class:`CannotGoOn`.
+        """
 
     def log(self, slot: int) -> str:
         """The last lines of what the slot's agents have printed."""
