@@ -14,7 +14,7 @@ from typing import Protocol
 from pytest_distbench.launch.starters.table import Hosting
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.plan import LaunchPlan, LaunchRequest
-from pytest_distbench.run.cards import Cards
+from pytest_distbench.run.gpus import GpusAround
 from pytest_distbench.run.settings import Settings
 
 
@@ -59,11 +59,11 @@ class AroundSetup:
     on_progress: Callable[[str], None]
 
 
-def _make_cards(setup: AroundSetup) -> Around:
-    return Cards(setup.settings.gpus, on_progress=setup.on_progress)
+def _make_gpus(setup: AroundSetup) -> Around:
+    return GpusAround(setup.settings.gpus, on_progress=setup.on_progress)
 
 
-AROUND: dict[str, Callable[[AroundSetup], Around]] = {"gpus": _make_cards}
+AROUND: dict[str, Callable[[AroundSetup], Around]] = {"gpus": _make_gpus}
 """By name; what comes first is outermost."""
 
 

@@ -28,8 +28,8 @@ from pytest_distbench.records.torchrun import is_of_a_group
 from pytest_distbench.records.work import BodyReference, Ranks, Work
 from pytest_distbench.run.against import ReferenceSide, Variant, make_setup, outside
 from pytest_distbench.run.around import AroundSetup, Surroundings
-from pytest_distbench.run.cards import devices
 from pytest_distbench.run.directory import RunDirectory
+from pytest_distbench.run.gpus import devices
 from pytest_distbench.run.kinds import kind_of
 from pytest_distbench.run.outputs import Outputs
 from pytest_distbench.run.settings import Settings

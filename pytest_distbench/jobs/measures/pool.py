@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from pytest_distbench.jobs.measures.history import History
 from pytest_distbench.jobs.measures.measure import measure, useful_s
-from pytest_distbench.jobs.measures.serving import measure_serving, moments_of, preemptions_of
+from pytest_distbench.jobs.measures.serving import measure_serving, preemptions_of, stretches_of
 from pytest_distbench.records.metric import Measurement
 from pytest_distbench.records.pool import Hold, PoolJob, PoolJobResult, PoolResult, Sharing
 from pytest_distbench.records.pool_timeline import (
@@ -50,7 +50,7 @@ def measure_pool(
     whole = pool.slots * (last - first)
     busy_s = sum(line.busy_s for line in _of(lines, Answered))
     end_s = last - began
-    moments = [] if pool.serving is None else moments_of(pool.serving, lines, holds, began, end_s)
+    stretches = [] if pool.serving is None else stretches_of(pool.serving, lines, holds, began, end_s)
     preemptions = [] if pool.serving is None else preemptions_of(lines, holds, began)
     found_pool = PoolResult(
         pool=pool,
@@ -60,7 +60,7 @@ def measure_pool(
         productive=(sum(map(useful_s, histories.values())) + busy_s) / whole,
         jobs=results,
         holds=holds,
-        moments=moments,
+        stretches=stretches,
         preemptions=preemptions,
     )
     measurements = [*_of_pool(found_pool), *measurements]

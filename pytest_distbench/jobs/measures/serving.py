@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pytest_distbench.jobs.pool.arrivals import arrivals
 from pytest_distbench.records.bound import Bound
 from pytest_distbench.records.metric import Measurement, Scalar
-from pytest_distbench.records.pool import SERVING, Demand, Hold, Moment, Preemption, Serving
+from pytest_distbench.records.pool import SERVING, Demand, Hold, Preemption, Serving, Stretch
 from pytest_distbench.records.pool_timeline import Answered, Demanded, PoolLine
 from pytest_distbench.records.quantiles import quantile
 
@@ -53,9 +53,9 @@ def phases(serving: Serving, end_s: float) -> list[tuple[Demand, float]]:
     return list(zip(serving.demand, [*untils, end_s], strict=True))
 
 
-def moments_of(
+def stretches_of(
     serving: Serving, lines: Sequence[PoolLine], holds: Sequence[Hold], began: float, end_s: float
-) -> list[Moment]:
+) -> list[Stretch]:
     """Stretches of time in which slots and demand were the same; a replica that begins to answer begins one too."""
     marks = {0.0, end_s, *(demand.at_s for demand in serving.demand)}
     for hold in holds:
@@ -69,15 +69,15 @@ def moments_of(
     if end_s - edges[-1] < _SHORTEST_S and len(edges) > 1:
         edges.pop()
     answered = [line for line in lines if isinstance(line, Answered)]
-    return [_moment(serving, holds, answered, began, b, e) for b, e in itertools.pairwise([*edges, end_s])]
+    return [_stretch(serving, holds, answered, began, b, e) for b, e in itertools.pairwise([*edges, end_s])]
 
 
-def _moment(
+def _stretch(
     serving: Serving, holds: Sequence[Hold], answered: Sequence[Answered], began: float, begin_s: float, end_s: float
-) -> Moment:
+) -> Stretch:
     owners = [hold.owner for hold in holds if hold.begin_s <= begin_s < hold.end_s]
     mine = [line.t - line.intended_t for line in answered if begin_s <= line.intended_t - began < end_s]
-    return Moment(
+    return Stretch(
         begin_s=begin_s,
         end_s=end_s,
         per_s=serving.per_s(begin_s),

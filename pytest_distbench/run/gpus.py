@@ -86,7 +86,7 @@ def devices(gpus: Gpus, world_size: int) -> list[int]:
     return [rank % count for rank in range(world_size)] if count else []
 
 
-class Cards:
+class GpusAround:
     """The GPUs that a run has, as far as they are in sight; none where the run is on the CPU."""
 
     def __init__(self, gpus: Gpus, *, on_progress: Callable[[str], None], patience_s: float = PATIENCE_S) -> None:
