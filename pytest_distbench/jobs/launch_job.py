@@ -8,10 +8,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from pytest_distbench.errors import ReadingError, RecordingError
 from pytest_distbench.jobs.control.diagnosis import tell_slow, tell_standstill
 from pytest_distbench.jobs.control.progress import EXIT_S
+from pytest_distbench.jobs.measures.changes import unplanned
 from pytest_distbench.jobs.measures.history import History
 from pytest_distbench.jobs.measures.measure import measure
 from pytest_distbench.jobs.measures.resume import tell_wrong_resume
-from pytest_distbench.jobs.measures.unplanned import unplanned
 from pytest_distbench.launch.controlled import Controlled, End, TimelineFollower, tell_end
 from pytest_distbench.launch.diagnosis.blame import is_follower
 from pytest_distbench.launch.logs import error_tail

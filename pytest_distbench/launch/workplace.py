@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from pytest_distbench.errors import LauncherError
-from pytest_distbench.launch.readers.before import note_before
+from pytest_distbench.launch.readers.place import note_before
 from pytest_distbench.records.plan import LaunchPlan
 from pytest_distbench.records.record import replace
 

@@ -9,6 +9,8 @@ from __future__ import annotations
 import math
 from typing import Literal
 
+import msgspec
+
 from pytest_distbench.records.elastic import ElasticJob, ElasticResult
 from pytest_distbench.records.record import Record
 
@@ -158,6 +160,6 @@ class PoolResult(Record, frozen=True, kw_only=True):
     """Share that went into steps that counted, and into answers."""
     jobs: list[PoolJobResult]
     holds: list[Hold]
-    stretches: list[Stretch] = []
+    stretches: list[Stretch] = msgspec.field(default_factory=list, name="moments")
     """Of a pool with a serving."""
     preemptions: list[Preemption] = []

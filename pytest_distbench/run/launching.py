@@ -14,7 +14,7 @@ from pathlib import Path
 
 from pytest_distbench.errors import ConfigurationError, LauncherError
 from pytest_distbench.launch.diagnosis import texts
-from pytest_distbench.launch.masking import mask_record
+from pytest_distbench.launch.outcome import mask_record
 from pytest_distbench.launch.side import Side
 from pytest_distbench.launch.starters.contract import Launcher
 from pytest_distbench.launch.starters.table import LAUNCHERS, Hosting, LauncherKind, LauncherSetup

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import TypeVar
 
 from pytest_distbench.jobs.measures.history import History
-from pytest_distbench.jobs.measures.measure import measure, useful_s
+from pytest_distbench.jobs.measures.measure import measure, number, useful_s
 from pytest_distbench.jobs.measures.serving import measure_serving, preemptions_of, stretches_of
 from pytest_distbench.records.metric import Measurement
 from pytest_distbench.records.pool import Hold, PoolJob, PoolJobResult, PoolResult, Sharing
@@ -105,26 +105,21 @@ def _job(
     )
     found = []
     if started is not None:
-        found.append(seconds("queue_wait", started - submitted))
+        found.append(number("queue_wait", started - submitted, unit="s", better="lower"))
     if ended is not None:
-        found.append(seconds("jct", ended - submitted))
+        found.append(number("jct", ended - submitted, unit="s", better="lower"))
     most = max((workers for _, workers in result.workers), default=None)
-    found.append(Measurement(name="most_workers", unit="", better="exact", value=most))
+    found.append(number("most_workers", most, better="exact"))
     return result, [replace(m, at={"job": wanted.name, **m.at}) for m in [*found, *measurements]]
 
 
 def _of_pool(result: PoolResult) -> list[Measurement]:
     return [
-        seconds("makespan", result.makespan_s),
-        seconds("idle_gap", result.idle_gap_s),
-        Measurement(name="allocated", unit="", better="higher", value=result.allocated),
-        Measurement(name="productive", unit="", better="higher", value=result.productive),
+        number("makespan", result.makespan_s, unit="s", better="lower"),
+        number("idle_gap", result.idle_gap_s, unit="s", better="lower"),
+        number("allocated", result.allocated, better="higher"),
+        number("productive", result.productive, better="higher"),
     ]
-
-
-def seconds(name: str, value: float | None, *, better: str = "lower") -> Measurement:
-    """A metric that is a time."""
-    return Measurement(name=name, unit="s", better=better, value=value)
 
 
 def _idle_gap(histories: Sequence[History]) -> float:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 
+from pytest_distbench.jobs.measures.measure import number
 from pytest_distbench.jobs.pool.arrivals import arrivals
 from pytest_distbench.records.bound import Bound
 from pytest_distbench.records.metric import Measurement, Scalar
@@ -28,22 +29,22 @@ def measure_serving(
     ):
         if values:
             told = [value for value in values if value is not None]
-            found.append(_number(name, max(told) if len(told) == len(values) else None, unit="s", better="lower"))
+            found.append(number(name, max(told) if len(told) == len(values) else None, unit="s", better="lower"))
     for demand, until_s in phases(serving, end_s):
         mine = [line for line in answered if demand.at_s <= line.intended_t - began < until_s]
         if not mine:
             continue
         at: dict[str, Scalar] = {"demand": f"{demand.per_s:g}/s from {demand.at_s:g} s"}
         latencies = [line.t - line.intended_t for line in mine]
-        found.append(_number("p50_latency", quantile(latencies, 0.5), unit="s", at=at))
-        found.append(_number("p95_latency", quantile(latencies, 0.95), unit="s", better="lower", at=at))
+        found.append(number("p50_latency", quantile(latencies, 0.5), unit="s", at=at))
+        found.append(number("p95_latency", quantile(latencies, 0.95), unit="s", better="lower", at=at))
         rate = len(mine) / (max(line.t for line in mine) - began - demand.at_s)
-        found.append(_number("requests_per_second", rate, unit="requests/s", at=at))
+        found.append(number("requests_per_second", rate, unit="requests/s", at=at))
     due = sum(1 for _ in itertools.takewhile(lambda at_s: at_s < end_s, arrivals(serving)))
     is_over = serving.demand[-1].per_s == 0  # else some are on their way when the last job ends
     bounds = [Bound(side="most", value=0, where="elastic_pool(...)")] if is_over else []
-    found.append(_number("requests", len(answered)))
-    found.append(_number("requests_unanswered", due - len(answered), bounds=bounds))
+    found.append(number("requests", len(answered)))
+    found.append(number("requests_unanswered", due - len(answered), bounds=bounds))
     return found
 
 
@@ -110,15 +111,3 @@ def preemptions_of(lines: Sequence[PoolLine], holds: Sequence[Hold], began: floa
             )
         )
     return found
-
-
-def _number(
-    name: str,
-    value: float | None,
-    *,
-    unit: str = "",
-    better: str = "info",
-    at: dict[str, Scalar] | None = None,
-    bounds: Sequence[Bound] = (),
-) -> Measurement:
-    return Measurement(name=name, unit=unit, better=better, value=value, at=at or {}, bounds=list(bounds))

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import msgspec
 
-from pytest_distbench.launch.site.heard import Heard
+from pytest_distbench.launch.site.contract import Heard
 from pytest_distbench.records.wire import RankEvent, short_address
 
 _READ_BYTES = 65536

@@ -15,8 +15,7 @@ import psutil
 from pytest_distbench.launch.reports import read_reports
 from pytest_distbench.launch.site import evidence, processes
 from pytest_distbench.launch.site.channel import ControlChannel
-from pytest_distbench.launch.site.contract import Aftermath, Clocks, Exit
-from pytest_distbench.launch.site.heard import Heard
+from pytest_distbench.launch.site.contract import Aftermath, Clocks, Exit, Heard
 from pytest_distbench.launch.site.standstill import LOOK_S, Standstill
 from pytest_distbench.launch.site.stuck import tell_stuck
 from pytest_distbench.records.plan import LaunchPlan

@@ -21,8 +21,7 @@ import msgspec
 
 from pytest_distbench.errors import LauncherError
 from pytest_distbench.launch.reports import read_reports
-from pytest_distbench.launch.site.contract import Aftermath, Clocks, Exit
-from pytest_distbench.launch.site.heard import Heard
+from pytest_distbench.launch.site.contract import Aftermath, Clocks, Exit, Heard
 from pytest_distbench.launch.site.standstill import Standstill
 from pytest_distbench.launch.site.stream import (
     Ask,
