@@ -72,11 +72,7 @@ class LaunchKind:
     launcher: Callable[[Any, str], str]
 
     def hosted_by(self, launcher: Hosting) -> Hosting:
-        """What this host has to do with a launch.
-
-        Args:
-            launcher: what the run's launcher of ranks says.
-        """
+        """What this host has to do with a launch."""
         return launcher if self.hosting is None else self.hosting
 
 
