@@ -91,6 +91,7 @@ class Surroundings:
         return {name: value for around in self._all for name, value in around.conditions(request).items()}
 
     def close(self) -> None:
-        """Let go of everything."""
-        for around in self._all:
-            around.close()
+        """Let go of everything, also where one of them fails at it."""
+        with contextlib.ExitStack() as stack:
+            for around in self._all:
+                stack.callback(around.close)

@@ -252,18 +252,17 @@ class Launching:
 
     def close(self) -> None:
         """End the launchers and remove the worktree; the run directory stays if a launch failed."""
-        self.surroundings.close()
         reference, self._reference = self._reference, None
         launcher, self._launcher = self._launcher, None
-        try:
-            if reference is not None:
-                reference.close()
-        finally:
+        directory, self._directory = self._directory, None
+        with contextlib.ExitStack() as last:  # from below; what fails keeps nothing else from being closed
+            if directory is not None:
+                last.callback(directory.close, keep=self._failed_launches > 0)
             if launcher is not None:
-                launcher.close()
-        if self._directory is not None:
-            self._directory.close(keep=self._failed_launches > 0)
-            self._directory = None
+                last.callback(launcher.close)
+            if reference is not None:
+                last.callback(reference.close)
+            self.surroundings.close()
 
 
 def _why_it_cannot(record: LaunchRecord) -> str:
