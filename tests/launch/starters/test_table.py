@@ -34,6 +34,5 @@ print(sorted(name for name in sys.modules if name.startswith("pytest_distbench")
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
 
-    assert done.stdout.strip() == str(
-        ["pytest_distbench", "pytest_distbench.launch", "pytest_distbench.launch.starters.table"]
-    )
+    starters = "pytest_distbench.launch.starters"
+    assert done.stdout.strip() == str(["pytest_distbench", "pytest_distbench.launch", starters, f"{starters}.table"])
