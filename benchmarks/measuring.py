@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from pytest_distbench.jobs.engines.table import ENGINES
+from pytest_distbench.launch.side import Side
 from pytest_distbench.launch.starters.contract import Launcher
 from pytest_distbench.launch.starters.table import LOOPBACK
 from pytest_distbench.launch.supervise import supervise
@@ -59,7 +60,7 @@ def launched(
         variables={**os.environ, "OMP_NUM_THREADS": "1"},
         set_threads=1 if launcher.name == "warm" else None,
     )
-    record = supervise(launcher, plan)
+    record = supervise(plan, Side(launcher=lambda: launcher))
     if record.outcome != "passed":
         raise SystemExit(f"{launcher.name}: {record.reason}")
     return record

@@ -23,10 +23,7 @@ def run_in_turns(first: Half, second: Half) -> tuple[LaunchRecord | None, Launch
     turn: the other one's limit bounds that wait.
     """
     with contextlib.ExitStack() as stack, selectors.DefaultSelector() as both:
-        launches = [
-            stack.enter_context(open_launch(side.launcher(), _taking_turns(plan), side.on_progress, side.on_output))
-            for plan, side in (first, second)
-        ]
+        launches = [stack.enter_context(open_launch(_taking_turns(plan), side)) for plan, side in (first, second)]
         turnstile = Turnstile(launches, random.SystemRandom().shuffle)
         for launch in launches:
             both.register(launch.site, selectors.EVENT_READ)

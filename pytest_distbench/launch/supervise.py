@@ -11,9 +11,10 @@ from pytest_distbench.errors import Terminated
 from pytest_distbench.launch.diagnosis.fates import Ending
 from pytest_distbench.launch.logs import LogFollower
 from pytest_distbench.launch.outcome import Clock, make_record
+from pytest_distbench.launch.side import Side
 from pytest_distbench.launch.site.contract import Aftermath, Site
 from pytest_distbench.launch.site.standstill import LOOK_S
-from pytest_distbench.launch.starters.contract import SESSION_VARIABLE, Launcher
+from pytest_distbench.launch.starters.contract import SESSION_VARIABLE
 from pytest_distbench.launch.workplace import Leftovers, settle, watched_folder
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.plan import LaunchPlan
@@ -41,32 +42,22 @@ TELLING_S = 5.0
 """How long before the end of the test's own time a launch is ended: ranks that hang have to show where they are."""
 
 
-def supervise(
-    launcher: Launcher,
-    plan: LaunchPlan,
-    *,
-    on_progress: Callable[[str], None] = lambda text: None,
-    on_output: Callable[[int, str], None] | None = None,
-) -> LaunchRecord:
+def supervise(plan: LaunchPlan, side: Side) -> LaunchRecord:
     """Run one launch. Whatever happens to the ranks is in the record; nothing of the launch outlives the call."""
-    with open_launch(launcher, plan, on_progress, on_output) as launch:
+    with open_launch(plan, side) as launch:
         launch.wait()
     return launch.record()
 
 
 @contextlib.contextmanager
-def open_launch(
-    launcher: Launcher,
-    plan: LaunchPlan,
-    on_progress: Callable[[str], None],
-    on_output: Callable[[int, str], None] | None,
-) -> Iterator[Supervised]:
+def open_launch(plan: LaunchPlan, side: Side) -> Iterator[Supervised]:
     """A launch in flight; at the end nothing of it is left but its record."""
+    launcher = side.launcher()
     plan = settle(replace(plan, variables={**plan.variables, SESSION_VARIABLE: launcher.session}))
     site = launcher.open(plan)
-    follower = LogFollower(plan, on_output) if on_output is not None else None
+    follower = LogFollower(plan, side.on_output) if side.on_output is not None else None
     try:
-        launch = Supervised(site, plan, on_progress, follower)
+        launch = Supervised(site, plan, side.on_progress, follower)
         try:
             yield launch
         finally:

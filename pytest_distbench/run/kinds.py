@@ -89,7 +89,7 @@ def _engine(work: Work, launcher: str) -> str:
 
 LAUNCH_KINDS: dict[type[Work], LaunchKind] = {
     Ranks: LaunchKind(
-        run=lambda plan, side: supervise(side.launcher(), plan, on_progress=side.on_progress, on_output=side.on_output),
+        run=supervise,
         pair=run_in_turns,
         hosting=None,
         launcher=lambda work, launcher: launcher,

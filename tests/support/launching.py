@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from pytest_distbench.launch.side import Side
 from pytest_distbench.launch.site import processes
 from pytest_distbench.launch.starters.contract import Launcher
 from pytest_distbench.launch.starters.table import LAUNCHERS
@@ -65,7 +66,6 @@ class Launch:
         directory.mkdir(mode=0o700)
         environment = {**os.environ, "OMP_NUM_THREADS": "1", **LAUNCHERS[self.launcher.name].variables}
         record = supervise(
-            self.launcher,
             LaunchPlan(
                 index=0,
                 world_size=world_size,
@@ -86,6 +86,7 @@ class Launch:
                 set_threads=1 if LAUNCHERS[self.launcher.name].sets_threads else None,
                 **plan,  # type: ignore[arg-type]
             ),
+            Side(launcher=lambda: self.launcher),
         )
         wait_for(lambda: not working_in(self.directory), limit_s=SETTLE_S)
         assert self.launcher.leftovers() == []

@@ -13,6 +13,7 @@ from support.plans import BODY, make_plan
 
 from pytest_distbench.errors import LauncherError
 from pytest_distbench.launch.reports import read_reports
+from pytest_distbench.launch.side import Side
 from pytest_distbench.launch.supervise import supervise
 from pytest_distbench.machine.locks import alone_on_this_host
 from pytest_distbench.records.launch import LaunchRecord
@@ -34,7 +35,7 @@ def launch(tmp_path: Path) -> Callable[..., LaunchRecord]:
     def run(described: object, index: int = 0) -> LaunchRecord:
         work = Ranks(body=BODY, params={} if described is None else {"stand_in": described})
         plan = make_plan(tmp_path, work=work, index=index)
-        return supervise(StandInLauncher("cookie"), plan)
+        return supervise(plan, Side(launcher=lambda: StandInLauncher("cookie")))
 
     return run
 

@@ -20,6 +20,7 @@ from support.plans import make_plan
 from support.processes import wait_for
 
 from pytest_distbench.errors import LauncherError
+from pytest_distbench.launch.side import Side
 from pytest_distbench.launch.site import processes, standstill
 from pytest_distbench.launch.site.contract import Aftermath
 from pytest_distbench.launch.site.relayed import Host, RelayedSite
@@ -263,7 +264,7 @@ def test_no_process_of_this_host_is_sent_a_signal_for_a_rank_of_another(
     relays = [MadeUpRelay(rank, says=says(rank)) for rank in range(2)]
     site = make_site(*relays)
     launcher = type("Made", (), {"name": "made", "session": "x", "open": lambda self, plan: site})()
-    record = supervise(launcher, replace(plan, timeout_s=0.2))
+    record = supervise(replace(plan, timeout_s=0.2), Side(launcher=lambda: launcher))
 
     assert record.timed_out
     assert [type(order).__name__ for order in relays[1].given if not isinstance(order, Ping)] == [
