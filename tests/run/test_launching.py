@@ -112,10 +112,10 @@ STUCK = """
 import pathlib
 from pytest_distbench.launch.starters.table import LAUNCHERS, LauncherKind
 from pytest_distbench.run.around import AROUND
-from pytest_distbench.run.cards import Cards
+from pytest_distbench.run.gpus import GpusAround
 from pytest_distbench.testing import StandInLauncher
 
-class Stuck(Cards):
+class Stuck(GpusAround):
     def close(self):
         raise OSError("it is stuck")
 
