@@ -54,23 +54,14 @@ _PACKAGE = str(Path(__file__).resolve().parents[1])
 
 
 class Arguments:
-    """The arguments of one call.
-
-    Args:
-        call: as the user wrote it: ``distbench.run``.
-        file: of the test.
-    """
+    """The arguments of one call, named as the user wrote it: ``distbench.run``."""
 
     def __init__(self, call: str, file: Path) -> None:
         self._call = call
         self._file = str(file)
 
     def refuse(self, problem: str) -> NoReturn:
-        """Fail the test.
-
-        Raises:
-            Misuse: always; the call, the problem, and the line of the test that made the call.
-        """
+        """Fail the test: with the call, the problem, and the line of the test that made the call."""
         line = self.line
         raise Misuse(f"{self._call}: {problem}{f' ({line})' if line else ''}") from None
 

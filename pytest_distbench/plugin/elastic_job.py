@@ -184,11 +184,7 @@ class Elastic:
 
 
 def _steps(given: Arguments, steps: object, found: Workload, job: ElasticJob) -> Reader | None:
-    """Which lines of a script are steps.
-
-    Raises:
-        Misuse: it does not say, or says so of what is none.
-    """
+    """Which lines of a script are steps; a function does not say."""
     if not found.work.is_program:
         for name, wanted in (
             ("steps", steps is not None),
@@ -242,10 +238,8 @@ def _plain(part: AnyRecord) -> AnyRecord:
 def check_room(given: Arguments, settings: Settings, wanted: int, what: str, *, oversubscribed: object) -> int | None:
     """Skip the test where it wants more than this run was given, and does not say that it may be oversubscribed.
 
-    Of GPUs each node has its own, whatever the test says.
-
-    Returns:
-        The cores of this host, where they are fewer than what is wanted, and the test has asked for that; else None.
+    Of GPUs each node has its own, whatever the test says. Returns the cores of this host, where they are fewer than
+    what is wanted, and the test has asked for that; else None.
     """
     given.yes_or_no("oversubscribed", oversubscribed)
     if wanted <= settings.largest:
@@ -265,11 +259,7 @@ class UsedEngine(TypedDict):
 
 
 def usable_engine(given: Arguments, engine: object, timers: object) -> UsedEngine:
-    """The engine that runs here in place of the one that was asked for, or that itself.
-
-    Raises:
-        Misuse: there is none of that name, or it has no such timer.
-    """
+    """The engine that runs here in place of the one that was asked for, or that itself."""
     if not isinstance(engine, str) or engine not in ENGINES:
         given.refuse(f"engine={show(engine)}; wanted one of {', '.join(ENGINES)}")
     wanted = _timers(given, engine, timers)

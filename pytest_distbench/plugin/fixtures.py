@@ -81,14 +81,7 @@ _FAILURES = {
 
 
 class Distbench:
-    """The ``distbench`` fixture: runs bodies in process groups and judges what they record.
-
-    Attributes:
-        world_size: ranks of this test's process groups.
-        backend: of this test's process groups.
-        device: ``cuda`` with --gpu, else ``cpu``.
-        ask: makes requests of the arguments of calls.
-    """
+    """The ``distbench`` fixture: runs bodies in process groups and judges what they record."""
 
     def __init__(
         self,
@@ -450,11 +443,8 @@ class Distbench:
     def finish(self) -> None:
         """What is left to do, and to say, when the test has passed: launches of measured runs that nobody looked at.
 
-        Raises:
-            LaunchFailed: a rank of one of them failed.
-            Misuse: a bound of the test's marker is of nothing that the test judged.
-            Regression: the baseline has a case that the test did not measure. Or, as any failure that was told to the
-                test and did not end it, in its own class: the test has caught it.
+        A failure that was told to the test and did not end it is raised again: the test has caught it. Refused is a
+        bound of its marker for what it did not judge; a case of the baseline that it did not measure is a regression.
         """
         self.tell_caught()
         judged = [run for run in self._runs if run.samples not in self._measured and run.verdicts]

@@ -62,14 +62,8 @@ class UnfitClass(ConfigurationError):
 def sizes(markers: Iterable[pytest.Mark], settings: Settings, owner: type | None = None) -> list[Size]:
     """The world sizes a test runs at, and those it would have run at with more ranks.
 
-    Args:
-        markers: of the test, the closest first.
-        settings: of the run.
-        owner: the test's class, whose attribute ``world_size``, a number or a list, counts without a marker.
-
-    Raises:
-        ConfigurationError: a marker's arguments cannot be used.
-        UnfitClass: the attribute cannot.
+    Of its markers the closest is the first. The attribute ``world_size`` of its class, a number or a list, counts
+    without a marker.
     """
     marks = list(markers)
     wanted, least, most = _world_size(marks)
@@ -102,11 +96,7 @@ def sizes(markers: Iterable[pytest.Mark], settings: Settings, owner: type | None
 
 
 def sizes_of_class(owner: type | None) -> tuple[int, ...]:
-    """The attribute ``world_size`` of a test's class; none where it has none, or computes it for each object.
-
-    Raises:
-        UnfitClass: it is no number of ranks, and no list of such.
-    """
+    """The attribute ``world_size`` of a test's class; none where it has none, or computes it for each object."""
     value = getattr(owner, "world_size", None)
     if value is None or isinstance(value, property) or callable(value):
         return ()
@@ -121,11 +111,7 @@ def sizes_of_class(owner: type | None) -> tuple[int, ...]:
 
 
 def requirement(markers: Iterable[pytest.Mark]) -> Requirement:
-    """The ``distbench`` marker of a test; of several, the closest one wins keyword by keyword.
-
-    Raises:
-        ConfigurationError: unknown keyword or unusable value.
-    """
+    """The ``distbench`` marker of a test; of several, the closest one wins keyword by keyword."""
     options: dict[str, object] = {}
     for mark in markers:
         _check_keywords(mark)

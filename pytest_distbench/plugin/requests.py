@@ -38,16 +38,9 @@ class RequestMaker:
 
     What an argument says goes before what the marker says, and that before the run's settings.
 
-    Args:
-        settings: of the run.
-        node: the test.
-        world_size: ranks of its process groups.
-        backend: of its process groups.
-        around: what happens around a launch, as far as it makes another case of it.
-
-    Attributes:
-        bounds: that its marker sets; each is for whichever of its cases measures the metric.
-        only_structure: clocks and values mean nothing: the backend is ``fake``.
+    What happens ``around`` a launch is told as far as it makes another case of it. ``bounds`` are those of the test's
+    marker; each is for whichever of its cases measures the metric. With ``only_structure`` clocks and values mean
+    nothing: the backend is ``fake``.
     """
 
     def __init__(
@@ -73,11 +66,7 @@ class RequestMaker:
         self._places = places_of(node.config)
 
     def run(self, given: Arguments, wanted: Wanted, options: Options) -> tuple[LaunchRequest, CaseRequest]:
-        """What to launch, and how to judge it.
-
-        Raises:
-            Misuse: an argument cannot be used.
-        """
+        """What to launch, and how to judge it."""
         found = self.workload(given, wanted)
         ranks = self._world_size
         if options.world_size is not None:
@@ -92,14 +81,7 @@ class RequestMaker:
     def launch(
         self, given: Arguments, found: Workload, options: Options, *, world_size: int
     ) -> tuple[LaunchRequest, CaseRequest]:
-        """As :meth:`run`, for what was found and checked already, of whatever kind.
-
-        Args:
-            given: the arguments of the call.
-            found: what to launch.
-            options: of the call.
-            world_size: ranks, or the most nodes or slots.
-        """
+        """As :meth:`run`, for what was found and checked already, of whatever kind; its ranks may be nodes or slots."""
         work, kind = found.work, kind_of(found.work)
         self.check_kind(given, type(work))
         outputs = work.outputs(world_size)
@@ -159,11 +141,7 @@ class RequestMaker:
         )
 
     def check_kind(self, given: Arguments, kind: type[Work]) -> None:
-        """Refuse a kind of launch, or skip the test, where what the run wants of its ranks cannot be.
-
-        Raises:
-            Misuse: one of its ranks was to have the terminal, and it has none.
-        """
+        """Refuse a kind of launch, or skip the test, where what the run wants of its ranks cannot be."""
         if why := LAUNCH_KINDS[kind].why_no_ranks:
             if self.only_structure:
                 pytest.skip(f"not run: {why}, and the {FAKE} backend needs a rank of ours")
@@ -171,11 +149,7 @@ class RequestMaker:
                 given.refuse(f"--distbench-attach needs ranks of ours, and {why}")
 
     def workload(self, given: Arguments, wanted: Wanted) -> Workload:
-        """What is to run, found and checked.
-
-        Raises:
-            Misuse: an argument cannot be used.
-        """
+        """What is to run, found and checked."""
         return make_workload(given, wanted, beside=self._node.path.parent, places=self._places)
 
     def case(
@@ -189,16 +163,9 @@ class RequestMaker:
         launches: int | None,
         tolerance: float | Mapping[str, float] | None,
     ) -> CaseRequest:
-        """How to judge a case.
+        """How to judge a case, told apart from others of its test by ``run``, and by its size where that is named.
 
-        Args:
-            given: the arguments of the call.
-            run: tells the cases of one test apart.
-            names_size: its world size does so, too.
-            conditions: under which it is measured.
-            identity: what defines the case, without secrets.
-            launches: judged first; None: the test does not say.
-            tolerance: None: the call does not say.
+        Launches and a tolerance of None: the call does not say.
         """
         settings, wanted = self._settings, self._wanted
         largest = max(conditions.world_size, self._world_size)  # some runs of a test may be too small for that rank

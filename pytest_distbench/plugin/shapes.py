@@ -235,11 +235,7 @@ def _find(collective: object) -> tuple[Operation | None, str]:
 def _names(
     given: Arguments, argument: str, value: object, table: Mapping[str, object], look_up: Callable[[str], object]
 ) -> str | list[str]:
-    """One name of a table, or several; ``"all"``: every one.
-
-    Raises:
-        ConfigurationError: one is not in the table.
-    """
+    """One name of a table, or several; ``"all"``: every one."""
     if isinstance(value, str):
         if value == "all":
             return [*table]

@@ -24,11 +24,9 @@ CPU_MARKER = "cpu"
 class State:
     """What the plugin keeps between hooks.
 
-    Attributes:
-        taken_options: short options that a conftest defined before us.
-        session: of this process, once a test of ours is collected.
-        session_on_cpu: of its tests that stay on the CPU under ``--gpu``: another class of hardware, so another store.
-        interrupts: the handlers of Ctrl-C and SIGTERM in this process, once it has a session.
+    A conftest has defined the taken options before us. Tests that stay on the CPU under ``--gpu`` have a session of
+    their own: another class of hardware, so another store. There are interrupts, the handlers of Ctrl-C and SIGTERM,
+    once this process has a session.
     """
 
     @property
@@ -58,11 +56,7 @@ def is_mentioned(config: pytest.Config) -> bool:
 
 
 def settings_of(config: pytest.Config) -> Settings:
-    """What the user asked for, read and checked at the first call.
-
-    Raises:
-        pytest.UsageError: an option, or what this tree is to be compared with, cannot be used.
-    """
+    """What the user asked for, read and checked at the first call; what cannot be used is a usage error."""
     state = config.stash[STATE]
     if state.settings is None:
         from pytest_distbench.errors import ConfigurationError
@@ -139,9 +133,6 @@ def check_device_for_workers(config: pytest.Config) -> None:
     """Make sure, before pytest-xdist starts its workers, that ranks can compute on a GPU where the run is to.
 
     A worker that told it would be taken for one that has crashed.
-
-    Raises:
-        pytest.UsageError: they cannot.
     """
     if not getattr(config.option, "numprocesses", None) or not is_mentioned(config) or not settings_of(config).gpu:
         return

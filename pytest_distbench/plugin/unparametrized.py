@@ -13,12 +13,7 @@ _LEFT_OUT = pytest.StashKey[str]()
 
 
 def choose_ranks(item: pytest.Item, settings: Settings) -> None:
-    """Have a test run on the most ranks that its markers and the run allow; skip it where they allow none.
-
-    Raises:
-        ConfigurationError: a marker's arguments cannot be used.
-        UnfitClass: the attribute ``world_size`` of its class cannot.
-    """
+    """Have a test run on the most ranks that its markers and the run allow; skip it where they allow none."""
     requirement(item.iter_markers())
     wanted = sizes(item.iter_markers(), settings, getattr(item, "cls", None))
     running = sorted(size.ranks for size in wanted if not size.not_run)

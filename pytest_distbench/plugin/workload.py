@@ -25,11 +25,7 @@ from pytest_distbench.records.work import BodyReference, Command, Ranks, Work
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """The arguments of a call that say what runs, as of ``distbench.run``.
-
-    Attributes:
-        argument: what the call names the body.
-    """
+    """The arguments of a call that say what runs, as of ``distbench.run``; ``argument`` is how it names the body."""
 
     body: object = None
     module: str = ""
@@ -58,11 +54,7 @@ class Options:
 class Workload:
     """What is to be launched, and what tells it apart from other workloads.
 
-    Attributes:
-        work: what runs.
-        workplace: where.
-        read: metrics to be read afterwards, by name.
-        identity: what defines it: parameters, arguments and variables, without secrets and places of this machine.
+    Its identity is parameters, arguments and variables, without secrets and places of this machine.
     """
 
     work: Work
@@ -72,17 +64,7 @@ class Workload:
 
 
 def make_workload(given: Arguments, wanted: Wanted, *, beside: Path, places: Places) -> Workload:
-    """Find the ranks or the command that are to run, and check what goes with them.
-
-    Args:
-        given: the arguments of the call.
-        wanted: some of them.
-        beside: folder of the test.
-        places: that are no part of its identity.
-
-    Raises:
-        Misuse: an argument cannot be used, or not with the others.
-    """
+    """Find the ranks or the command that are to run beside the test, and check what goes with them."""
     try:
         found = _find(given, wanted, beside)
         params = json_able(given.mapping("params", wanted.params if wanted.params is not None else {}))
@@ -136,9 +118,8 @@ def make_workload(given: Arguments, wanted: Wanted, *, beside: Path, places: Pla
 def _from_here(word: str, folder: str) -> str:
     """A word of a command line. A path that leads up to something from a folder would not from the one it is linked to.
 
-    Args:
-        word: ``../train.py``, ``--config=../train.yaml``, or anything else.
-        folder: that a launch's own is made of.
+    The word may be ``../train.py``, ``--config=../train.yaml``, or anything else; a launch's own folder is made of
+    links to what is in this one.
     """
     option, equals, value = word.rpartition("=")
     path = os.path.normpath(os.path.join(folder, value))

@@ -39,9 +39,6 @@ class ControlLine:
     pytest holds the other end, or a relay of it. When that process ends, however it ends, the kernel closes the socket
     and the thread here, blocked in a read until then, kills the rank's process group. The thread also answers requests,
     which works while the main thread is blocked in a collective.
-
-    Raises:
-        LauncherError: nobody is there.
     """
 
     def __init__(

@@ -81,11 +81,7 @@ def run_rank(plan_path: str) -> Callable[[], NoReturn]:
 def _connect(plan: LaunchPlan, rank: int, before: int, *, is_attached: bool) -> ControlLine:
     """The rank's line. One that gets none says so in its log, and to whoever started it, and ends.
 
-    Args:
-        plan: of the launch.
-        rank: of this process.
-        before: what was stderr until the log took its place; closed.
-        is_attached: it gets the terminal.
+    ``before`` is what was stderr until the log took its place; closed. One that is attached gets the terminal.
     """
     try:
         return ControlLine(
