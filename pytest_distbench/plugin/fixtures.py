@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import Any, Literal, NoReturn, TypeVar
+from typing import Any, Literal, NoReturn, TypeVar, Unpack
 
 import pytest
 
@@ -14,6 +14,7 @@ from pytest_distbench.judging.bounds import check_measured
 from pytest_distbench.judging.doubts import why_doubtful
 from pytest_distbench.judging.policy import Conclusion, conclude
 from pytest_distbench.plugin.arguments import MOST_ITERATIONS, Arguments
+from pytest_distbench.plugin.keywords import CheckKeywords, MeasureKeywords, RunKeywords, ShapeKeywords, Wanted
 from pytest_distbench.plugin.names import test_and_id
 from pytest_distbench.plugin.outcomes import (
     BeyondBound,
@@ -29,7 +30,7 @@ from pytest_distbench.plugin.replay import BODY as REPLAY_BODY
 from pytest_distbench.plugin.replay import replay_params
 from pytest_distbench.plugin.requests import RequestMaker
 from pytest_distbench.plugin.runs import Run
-from pytest_distbench.plugin.workload import Options, Wanted, Workload
+from pytest_distbench.plugin.workload import Workload
 from pytest_distbench.records.bound_text import BoundValue
 from pytest_distbench.records.case import Case
 from pytest_distbench.records.fingerprint import Fingerprint
@@ -37,7 +38,6 @@ from pytest_distbench.records.kinds import METRIC_KINDS
 from pytest_distbench.records.metric import Measurement, Scalar
 from pytest_distbench.records.options import FAKE
 from pytest_distbench.records.plan import LaunchRequest
-from pytest_distbench.records.reader import Reader
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import CaseResult
 from pytest_distbench.records.wire import XFAILED
@@ -65,9 +65,6 @@ _CAUGHT = (
     "the test caught this failure and went on: it fails all the same; where it is expected, say so with "
     "@pytest.mark.distbench(xfail_perf='why')"
 )
-
-REPLAY_OPTIONS = ("world_size", "launches", "timeout", "tolerance", "name")
-"""What :meth:`Distbench.replay` and :meth:`Distbench.run_work` hand on."""
 
 _FAILURES = {
     "launch": LaunchFailed,
@@ -114,24 +111,7 @@ class Distbench:
         self._told: Failure | None = None
         self._measured: dict[Samples, tuple[CaseRequest, int]] = {}
 
-    def run(
-        self,
-        body: Body | None = None,
-        *,
-        module: str = "",
-        params: Mapping[str, Any] | None = None,
-        args: Sequence[str | os.PathLike[str]] = (),
-        cwd: str | os.PathLike[str] | None = None,
-        env: Mapping[str, str] | None = None,
-        read: Mapping[str, Reader] | None = None,
-        makes_group: bool = True,
-        world_size: int | None = None,
-        launches: int | None = None,
-        timeout: float | None = None,
-        tolerance: float | Mapping[str, float] | None = None,
-        seeds: Sequence[int] = (0,),
-        name: str = "",
-    ) -> Run:
+    def run(self, body: Body | None = None, **options: Unpack[RunKeywords]) -> Run:
         """Launch a body, compare with the baseline, and fail the test if it regressed.
 
         Texts in ``args``, ``env`` and ``cwd`` may hold ``{launch_dir}`` (a folder of each launch's own),
@@ -142,22 +122,6 @@ class Distbench:
             body: a function at module level that takes the :class:`RankContext`, or a method; or
                 ``"file.py::function"``; or a script ``"train.py"`` (paths relative to the test's file); or a command
                 that starts its processes itself, ``["accelerate", "launch", "train.py"]``.
-            module: instead of a body: a module that is run by its name, as ``torchrun -m`` does.
-            params: JSON-able; handed to a function as ``rank.params``, and as its arguments of these names.
-            args: command line of a script.
-            cwd: where the ranks run, relative to the test's file. Default for a script: a folder of each launch's own
-                in which all that lies beside the script is linked.
-            env: added to the ranks' environment.
-            read: metrics by name, read of the output and the files of each launch: :mod:`pytest_distbench.read`.
-            makes_group: False: it is no error that a script makes no process group of torch's, and a function is
-                given none: it makes its own, of the variables that torchrun gives a rank.
-            world_size: ranks of this run's process groups, at most those the run was given; part of the case's name.
-                Default: the test's.
-            launches: process groups judged first.
-            timeout: seconds one launch may take.
-            tolerance: accepted change towards worse, as a fraction, or one per metric name.
-            seeds: the body runs once for each, in the same group, with ``rank.seed`` set.
-            name: tells several runs of one test apart.
 
         Raises:
             Regression: a judged metric is worse than its baseline allows.
@@ -167,25 +131,15 @@ class Distbench:
             MissingBaseline: there is none, and the policy is ``fail``.
             Misuse: an argument cannot be used, or the body or its parameters cannot be handed to the ranks.
         """
-        wanted = Wanted(
-            body=body,
-            module=module,
-            params=params,
-            args=args,
-            cwd=cwd,
-            env=env,
-            read=read,
-            makes_group=makes_group,
-            seeds=seeds,
-        )
-        options = Options(world_size=world_size, launches=launches, timeout=timeout, tolerance=tolerance, name=name)
-        return self.run_wanted(self.arguments("distbench.run"), wanted, options)
+        given = self.arguments("distbench.run")
+        given.keywords(options, self.run, RunKeywords)
+        return self.run_wanted(given, Wanted(body=body, **options))
 
-    def run_wanted(self, given: Arguments, wanted: Wanted, options: Options) -> Run:
+    def run_wanted(self, given: Arguments, wanted: Wanted) -> Run:
         """As :meth:`run`, for what another call of the test wants, whose name errors have."""
-        return self.run_request(*self.ask.run(given, wanted, options))
+        return self.run_request(*self.ask.run(given, wanted))
 
-    def run_work(self, call: str, work: Work, *, identity: Mapping[str, Any], **options: Any) -> Run:
+    def run_work(self, call: str, work: Work, *, identity: Mapping[str, Any], **options: Unpack[ShapeKeywords]) -> Run:
         """As :meth:`run`, for a kind of launch that was added to ``LAUNCH_KINDS``.
 
         Args:
@@ -195,10 +149,10 @@ class Distbench:
             options: as for :meth:`run`: world_size, launches, timeout, tolerance, name.
         """
         given = self.arguments(call)
-        given.options(options, REPLAY_OPTIONS)
-        found = Workload(work=work, identity=self.ask.identity(given, identity))
-        ranks = given.ranks(options, self.world_size)
-        return self.run_request(*self.ask.launch(given, found, Options(**options), world_size=ranks))
+        given.keywords(options, self.run_work, ShapeKeywords)
+        found, wanted = Workload(work=work, identity=self.ask.identity(given, identity)), Wanted(**options)
+        ranks = given.ranks(wanted.world_size, self.world_size)
+        return self.run_request(*self.ask.launch(given, found, wanted, world_size=ranks))
 
     def run_request(self, launched: LaunchRequest, request: CaseRequest) -> Run:
         """As :meth:`run`, for what :attr:`ask` has made of its arguments."""
@@ -226,63 +180,24 @@ class Distbench:
                     )
                 )
 
-    def measure(
-        self,
-        body: Body | None = None,
-        *,
-        module: str = "",
-        params: Mapping[str, Any] | None = None,
-        args: Sequence[str | os.PathLike[str]] = (),
-        cwd: str | os.PathLike[str] | None = None,
-        env: Mapping[str, str] | None = None,
-        read: Mapping[str, Reader] | None = None,
-        makes_group: bool = True,
-        world_size: int | None = None,
-        launches: int | None = None,
-        timeout: float | None = None,
-        seeds: Sequence[int] = (0,),
-        name: str = "",
-    ) -> Run:
+    def measure(self, body: Body | None = None, **options: Unpack[MeasureKeywords]) -> Run:
         """As :meth:`run`, without judging: for numbers that are made of several runs, see :meth:`judge`.
 
         The first launch is made at once; further ones when they are asked for, in turns with those of the other
         measured runs of the test.
         """
         given = self.arguments("distbench.measure")
-        wanted = Wanted(
-            body=body,
-            module=module,
-            params=params,
-            args=args,
-            cwd=cwd,
-            env=env,
-            read=read,
-            makes_group=makes_group,
-            seeds=seeds,
-        )
-        called = "measure" if isinstance(name, str) and not name else name
-        options = Options(world_size=world_size, launches=launches, timeout=timeout, name=called)
-        launched, request = self.ask.run(given, wanted, options)
+        given.keywords(options, self.measure, MeasureKeywords)
+        if options.get("name", "") == "":
+            options["name"] = "measure"
+        launched, request = self.ask.run(given, Wanted(body=body, **options))
         samples = self._session.samples(launched)
         self._measured[samples] = request, 1 if self._session.settings.attach is not None else request.launches
         with self._lend_terminal():
             self._add_launches([samples], 1)
         return self._keep(samples, lambda: self._finish(self._measured_result(samples)))
 
-    def check(
-        self,
-        body: Body | None = None,
-        *,
-        module: str = "",
-        params: Mapping[str, Any] | None = None,
-        args: Sequence[str | os.PathLike[str]] = (),
-        cwd: str | os.PathLike[str] | None = None,
-        env: Mapping[str, str] | None = None,
-        makes_group: bool = True,
-        world_size: int | None = None,
-        timeout: float | None = None,
-        seeds: Sequence[int] = (0,),
-    ) -> Run:
+    def check(self, body: Body | None = None, **options: Unpack[CheckKeywords]) -> Run:
         """Launch a body once, and judge nothing: for tests of correctness, whose asserts are all that counts.
 
         The arguments are those of :meth:`run`. What the body records can be looked at, and is neither compared nor
@@ -295,18 +210,9 @@ class Distbench:
         self._checks += 1
         self.skip_without_clocks("distbench.check looks at values")
         given = self.arguments("distbench.check")
-        wanted = Wanted(
-            body=body,
-            module=module,
-            params=params,
-            args=args,
-            cwd=cwd,
-            env=env,
-            makes_group=makes_group,
-            seeds=seeds,
-        )
-        options = Options(world_size=world_size, launches=1, timeout=timeout, name=f"check{self._checks}")
-        launched, request = self.ask.run(given, wanted, options)
+        given.keywords(options, self.check, CheckKeywords)
+        wanted = Wanted(body=body, launches=1, name=f"check{self._checks}", **options)
+        launched, request = self.ask.run(given, wanted)
         samples = self._session.launches_of(launched)
         reference = Nothing(request)
         with self._lend_terminal():
@@ -389,7 +295,7 @@ class Distbench:
         of: str = "",
         warmup: int = 5,
         iterations: int = 20,
-        **options: Any,
+        **options: Unpack[ShapeKeywords],
     ) -> Run:
         """Time the collectives of a fingerprint, without what is computed between them.
 
@@ -403,22 +309,21 @@ class Distbench:
             of: which of its fingerprints: the name of a loop, ``step_time``. Default: the only one.
             warmup: untimed iterations.
             iterations: timed iterations.
-            options: as for :meth:`run`: world_size, launches, timeout, tolerance, name.
 
         Raises:
             Misuse: there is no such fingerprint, or these ranks cannot replay it.
         """
         self.skip_without_clocks("a replay measures times")
         given = self.arguments("distbench.replay")
-        given.options(options, REPLAY_OPTIONS)
-        ranks = given.ranks(options, self.world_size)
+        given.keywords(options, self.replay, ShapeKeywords)
+        ranks = given.ranks(options.get("world_size"), self.world_size)
         params = replay_params(given, fingerprint, of, world_size=ranks, beside=self._node.path.parent)
         params |= {
             "warmup": given.whole("warmup", warmup, least=1, most=MOST_ITERATIONS),
             "iterations": given.whole("iterations", iterations, least=1, most=MOST_ITERATIONS),
         }
-        wanted = Wanted(body=REPLAY_BODY, params=params)
-        return self.run_wanted(given, wanted, Options(**{"name": "replay", **options}))
+        options.setdefault("name", "replay")
+        return self.run_wanted(given, Wanted(body=REPLAY_BODY, params=params, **options))
 
     def arguments(self, call: str) -> Arguments:
         """What checks the arguments of a call in this test."""

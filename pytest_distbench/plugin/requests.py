@@ -14,10 +14,11 @@ from pytest_distbench.machine import hardware
 from pytest_distbench.machine.secrets import mask_secrets
 from pytest_distbench.plugin.arguments import Arguments
 from pytest_distbench.plugin.identity import places_of
+from pytest_distbench.plugin.keywords import Wanted
 from pytest_distbench.plugin.locate import json_able
 from pytest_distbench.plugin.markers import requirement
 from pytest_distbench.plugin.names import family_of, full_name, test_and_id
-from pytest_distbench.plugin.workload import Options, Wanted, Workload, make_workload
+from pytest_distbench.plugin.workload import Workload, make_workload
 from pytest_distbench.records.bound_text import AskedBound
 from pytest_distbench.records.case import Case, Conditions
 from pytest_distbench.records.choices import LONGEST_TIMEOUT_S, MOST_LAUNCHES
@@ -65,21 +66,21 @@ class RequestMaker:
         self.bounds = tuple(AskedBound(metric, value, f"marker of {node.name}") for metric, value in given.items())
         self._places = places_of(node.config)
 
-    def run(self, given: Arguments, wanted: Wanted, options: Options) -> tuple[LaunchRequest, CaseRequest]:
+    def run(self, given: Arguments, wanted: Wanted) -> tuple[LaunchRequest, CaseRequest]:
         """What to launch, and how to judge it."""
         found = self.workload(given, wanted)
         ranks = self._world_size
-        if options.world_size is not None:
-            ranks = given.whole("world_size", options.world_size, least=1)
+        if wanted.world_size is not None:
+            ranks = given.whole("world_size", wanted.world_size, least=1)
             if ranks > self._settings.largest:
                 pytest.skip(f"not run: needs {ranks} ranks, {self._settings.largest} given")
         if isinstance(found.work, Ranks):
             work = replace(found.work, stands_for=self._stands_for(ranks), attached=self._settings.attach)
             found = dataclasses.replace(found, work=work)
-        return self.launch(given, found, options, world_size=ranks)
+        return self.launch(given, found, wanted, world_size=ranks)
 
     def launch(
-        self, given: Arguments, found: Workload, options: Options, *, world_size: int
+        self, given: Arguments, found: Workload, wanted: Wanted, *, world_size: int
     ) -> tuple[LaunchRequest, CaseRequest]:
         """As :meth:`run`, for what was found and checked already, of whatever kind; its ranks may be nodes or slots."""
         work, kind = found.work, kind_of(found.work)
@@ -89,7 +90,7 @@ class RequestMaker:
             if reader.rank != "all" and reader.rank >= outputs:
                 of = f"there are {outputs} ranks" if outputs == world_size else f"a {work.kind} has one output, rank=0"
                 given.refuse(f"read[{name_read!r}]: rank={reader.rank}, and {of}")
-        timeout = options.timeout
+        timeout = wanted.timeout
         seconds = None if timeout is None else given.number("timeout", timeout, above=0.0, most=LONGEST_TIMEOUT_S)
         seconds = seconds or self._wanted.timeout_s or self._settings.timeout_s
         launched = LaunchRequest(
@@ -103,8 +104,8 @@ class RequestMaker:
         )
         request = self.case(
             given,
-            run=given.text("name", options.name, may_be_empty=True, without="@"),
-            names_size=options.world_size is not None,
+            run=given.text("name", wanted.name, may_be_empty=True, without="@"),
+            names_size=wanted.world_size is not None,
             conditions=Conditions(
                 kind=work.kind,
                 world_size=world_size,
@@ -115,8 +116,8 @@ class RequestMaker:
                 around=self._around(launched),
             ),
             identity=found.identity,
-            launches=options.launches,
-            tolerance=None if options.tolerance is None else given.tolerance(options.tolerance),
+            launches=wanted.launches,
+            tolerance=None if wanted.tolerance is None else given.tolerance(wanted.tolerance),
         )
         return replace(launched, title=request.case.folder), request
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any, Unpack, get_args
 
 import pytest
 
@@ -12,8 +12,8 @@ from pytest_distbench import workloads
 from pytest_distbench.errors import ConfigurationError, show
 from pytest_distbench.plugin.arguments import MOST_ITERATIONS, Arguments, several
 from pytest_distbench.plugin.fixtures import Distbench
+from pytest_distbench.plugin.keywords import ShapeKeywords, Wanted
 from pytest_distbench.plugin.runs import Run
-from pytest_distbench.plugin.workload import Options, Wanted
 from pytest_distbench.records.choices import MODES, OverRanks
 from pytest_distbench.records.metric import as_scalar
 from pytest_distbench.units import as_int, format_bytes
@@ -40,8 +40,6 @@ MOST_SIZES = 10**4
 """More of any is a typing error."""
 
 _WORKLOADS = Path(workloads.__file__).parent
-OPTIONS = ("world_size", "launches", "timeout", "tolerance", "name")
-"""Of ``distbench.run``, handed on as they are."""
 
 
 class CollectiveSweep:
@@ -70,7 +68,7 @@ class CollectiveSweep:
         together: str = "turns",
         cache: str = "rotate",
         buffers: str = "plain",
-        **options: Any,
+        **options: Unpack[ShapeKeywords],
     ) -> Run:
         """Measure and judge a sweep. Each choice is part of what is measured; docs/collectives.md has them all.
 
@@ -101,15 +99,14 @@ class CollectiveSweep:
             cache: ``rotate`` moves through a large buffer so that small messages leave the cache; ``hot`` does not.
             buffers: ``registered`` takes NCCL's own memory, registered with the group (zero copy where the links can);
                 it needs a GPU.
-            options: as for ``distbench.run``: world_size, launches, timeout, tolerance, name.
 
         Raises:
             Misuse: a name is unknown, a choice does not fit the collective or the ranks, or no size is left.
         """
         self._distbench.skip_without_clocks("a sweep measures times")
         given = self._distbench.arguments("collective_sweep")
-        given.options(options, OPTIONS)
-        ranks = given.ranks(options, self._distbench.world_size)
+        given.keywords(options, self.__call__, ShapeKeywords)
+        ranks = given.ranks(options.get("world_size"), self._distbench.world_size)
         try:
             row, body = _find(collective)
             usual = preset(sizes) if isinstance(sizes, str) else _UNNAMED
@@ -181,8 +178,7 @@ class CollectiveSweep:
             "cache": cache,
             **{name: value for name, value in choices.items() if value != usually[name]},
         }
-        wanted = Wanted(body=body, params=params, argument="collective")
-        return self._distbench.run_wanted(given, wanted, Options(**options))
+        return self._distbench.run_wanted(given, Wanted(body=body, params=params, argument="collective", **options))
 
 
 class TimeToAccuracy:
@@ -198,7 +194,7 @@ class TimeToAccuracy:
         goal: float,
         seeds: Sequence[int] = (0,),
         params: Mapping[str, Any] | None = None,
-        **options: Any,
+        **options: Unpack[ShapeKeywords],
     ) -> Run:
         """Train and judge steps, final accuracy, time and step time; fail if the goal is never reached.
 
@@ -207,16 +203,16 @@ class TimeToAccuracy:
             goal: the target the metric must reach.
             seeds: one training each, with ``rank.seed`` set.
             params: handed to the body beside ``goal``.
-            options: as for ``distbench.run``: world_size, launches, timeout, tolerance, name.
         """
         given = self._distbench.arguments("time_to_accuracy")
-        given.options(options, OPTIONS)
+        given.keywords(options, self.__call__, ShapeKeywords)
         target = given.number("goal", goal)
         parameters = given.mapping("params", params if params is not None else {})
         if "goal" in parameters:
             given.refuse("params holds 'goal', which is an argument of its own")
-        wanted = Wanted(body=train, params={**parameters, "goal": target}, seeds=seeds, argument="train")
-        return self._distbench.run_wanted(given, wanted, Options(**options))
+        params = {**parameters, "goal": target}
+        wanted = Wanted(body=train, params=params, seeds=seeds, argument="train", **options)
+        return self._distbench.run_wanted(given, wanted)
 
 
 _UNNAMED = Preset(summary="a list", sizes=lambda item: [])

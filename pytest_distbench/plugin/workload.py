@@ -14,6 +14,7 @@ from pytest_distbench.installation import is_installed_here
 from pytest_distbench.machine.secrets import mask_arguments, mask_secrets
 from pytest_distbench.plugin.arguments import Arguments
 from pytest_distbench.plugin.identity import MEETING_VARIABLES, Places, leave_out_meeting
+from pytest_distbench.plugin.keywords import Wanted
 from pytest_distbench.plugin.locate import json_able, locate, locate_command, locate_module
 from pytest_distbench.records.plan import PLACEHOLDERS, Workplace
 from pytest_distbench.records.reader import Reader
@@ -21,33 +22,6 @@ from pytest_distbench.records.record import replace
 from pytest_distbench.records.torchrun import is_of_a_group
 from pytest_distbench.records.wire import can_be_written
 from pytest_distbench.records.work import BodyReference, Command, Ranks, Work
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
-    """The arguments of a call that say what runs, as of ``distbench.run``; ``argument`` is how it names the body."""
-
-    body: object = None
-    module: str = ""
-    params: Mapping[str, Any] | None = None
-    args: Sequence[str | os.PathLike[str]] = ()
-    cwd: str | os.PathLike[str] | None = None
-    env: Mapping[str, str] | None = None
-    read: Mapping[str, Reader] | None = None
-    makes_group: bool = True
-    seeds: Sequence[int] = (0,)
-    argument: str = "body"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Options:
-    """The arguments of a call that say how it is measured and judged, as of ``distbench.run``."""
-
-    world_size: int | None = None
-    launches: int | None = None
-    timeout: float | None = None
-    tolerance: object = None
-    name: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,7 +20,7 @@ from support.projects import Project, run
         ("buckets(tensors=[0])", "*tensors: a number=0; wanted a whole number of at least 1*"),
         ("buckets(calls=['all'])", "*unknown calls 'all': known are each, coalesced, flattened*"),
         ("buckets(dtype='float33')", "*unknown dtype 'float33': known are*"),
-        ("buckets(root=0)", "*communication.buckets: unknown keyword root; known are world_size*"),
+        ("buckets(root=0)", "*communication.buckets: unknown keyword root; known are message_bytes, *world_size*"),
         ("overlap(dtype='int32')", "*dtype='int32'; matrices have one of float32, float16, bfloat16, float64*"),
         ("overlap(message_bytes=6)", "*6 B are no whole number of float32 elements*"),
         ("overlap(matrix=0)", "*matrix=0; wanted a whole number of at least 1*"),
