@@ -70,8 +70,8 @@ EXEMPT = {
     "worker/script.py": "runs as __main__ of a rank: tests/end_to_end/test_scripts.py",
     "plugin/workload.py": "joins arguments of a test: tests/plugin/test_arguments.py, tests/end_to_end/test_scripts.py",
     **dict.fromkeys(
-        ("plugin/requests.py", "plugin/state.py"),
-        "joins arguments, markers and settings of a pytest run: tests/plugin/test_plugin.py and test_fixtures.py",
+        ("plugin/fixtures.py", "plugin/requests.py", "plugin/state.py"),
+        "joins arguments, markers and settings of a pytest run: tests/plugin/test_plugin.py and test_distbench.py",
     ),
 }
 """Modules without a test file of their own, and why they need none."""

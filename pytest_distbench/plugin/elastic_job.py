@@ -17,7 +17,7 @@ from pytest_distbench.jobs.engines.table import ENGINES
 from pytest_distbench.launch.readers.check import problem_with
 from pytest_distbench.machine import hardware
 from pytest_distbench.plugin.arguments import Arguments
-from pytest_distbench.plugin.fixtures import Distbench
+from pytest_distbench.plugin.distbench import Distbench
 from pytest_distbench.plugin.keywords import ElasticKeywords, Wanted
 from pytest_distbench.plugin.runs import Run
 from pytest_distbench.plugin.workload import Workload

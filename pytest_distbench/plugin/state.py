@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from pytest_distbench.plugin.names import BACKEND_ARGUMENT, full_name
+
 if TYPE_CHECKING:
     from pytest_distbench.plugin.collect import ResultsPlugin
     from pytest_distbench.plugin.interrupts import Interrupts
@@ -167,3 +169,16 @@ def settings_if_used(config: pytest.Config, *, is_used: bool) -> Settings | None
     """The run's settings if anything of ours was asked for or measured, else None."""
     state = config.stash[STATE]
     return settings_of(config) if is_used or state.settings is not None else None
+
+
+def backend_of(item: pytest.Item) -> str:
+    """Backend of a test's process groups."""
+    params = getattr(getattr(item, "callspec", None), "params", {})
+    return str(params.get(BACKEND_ARGUMENT, settings_for(item).backends[0]))
+
+
+def name_of(item: pytest.Item) -> str:
+    """What a test is called where it is told how long it takes."""
+    from pytest_distbench.plugin.history import name_in_history
+
+    return name_in_history(full_name(item), backend_of(item), settings_of(item.config).launcher)

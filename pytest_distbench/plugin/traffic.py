@@ -11,7 +11,7 @@ import pytest
 from pytest_distbench import workloads
 from pytest_distbench.errors import ConfigurationError, show
 from pytest_distbench.plugin.arguments import MOST_ITERATIONS, Arguments, several
-from pytest_distbench.plugin.fixtures import Distbench
+from pytest_distbench.plugin.distbench import Distbench
 from pytest_distbench.plugin.keywords import ShapeKeywords, Wanted
 from pytest_distbench.plugin.runs import Run
 from pytest_distbench.plugin.shapes import LARGEST_BYTES

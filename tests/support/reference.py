@@ -14,8 +14,8 @@ from typing import Any
 from pytest_distbench import elastic, instruments, read
 from pytest_distbench.commands.cli import _parser
 from pytest_distbench.plugin import keywords
+from pytest_distbench.plugin.distbench import Distbench
 from pytest_distbench.plugin.elastic_job import Elastic
-from pytest_distbench.plugin.fixtures import Distbench
 from pytest_distbench.plugin.markers import Requirement
 from pytest_distbench.plugin.options import MARKERS, SHORT
 from pytest_distbench.plugin.pool import ElasticPool
