@@ -31,7 +31,6 @@ EXEMPT = {
     "launch/starters/warm.py": (
         "live with real process groups: tests/launch/starters/test_contract.py, end_to_end/test_interruptions.py"
     ),
-    "worker/line.py": "a protocol, and no rule of its own",
     "worker/member.py": "what a rank has beside its loops: tests/worker/test_context.py",
     "worker/elastic/node.py": "what an elastic rank has beside its training: tests/worker/elastic/test_training.py",
     **dict.fromkeys(

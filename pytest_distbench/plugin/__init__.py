@@ -128,8 +128,7 @@ def pytest_itemcollected(item: pytest.Item) -> None:
     if FIXTURE not in getattr(item, "fixturenames", ()) or hasattr(item, "callspec"):
         return
     from pytest_distbench.errors import ConfigurationError
-    from pytest_distbench.plugin.markers import UnfitClass
-    from pytest_distbench.plugin.unparametrized import choose_ranks
+    from pytest_distbench.plugin.markers import UnfitClass, choose_ranks
 
     try:
         choose_ranks(item, settings_for(item))
