@@ -148,7 +148,7 @@ class CollectiveSweep:
             iterations = given.whole("iterations", iterations, least=1, most=MOST_ITERATIONS)
         warmup = given.whole("warmup", 5 if warmup is None else warmup, least=0, most=MOST_ITERATIONS)
         if choices.mode != "per-iteration" and not warmup:
-            given.refuse(f"mode={mode!r} needs a warm-up, which gives the fingerprint: warmup=1 or more")
+            given.refuse(f"mode={choices.mode!r} needs a warm-up, which gives the fingerprint: warmup=1 or more")
         kept = self._kept(given, chosen, max_bytes, item=item, dtype=_last(dtypes))
         if row is not None:
             _check_fits(given, row, choices)
