@@ -476,7 +476,7 @@ def kills_the_agent(rank: RankContext) -> None:
     _wait(rank)
     if rank.rank == CULPRIT:
         above = [(process, " ".join(process.cmdline())) for process in psutil.Process().parents()]
-        agents = [process for process, line in above if "launch.agent" in line]  # the last: others are forked from it
+        agents = [process for process, line in above if "starters.agent" in line]  # the last: others are forked from it
         for process in agents[-1:] or [process for process, line in above if "torch.distributed.run" in line]:
             process.kill()
         time.sleep(FOREVER_S)

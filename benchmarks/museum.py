@@ -28,7 +28,7 @@ from pytest_distbench.elastic import crash, draw, join
 from pytest_distbench.jobs.engines.table import ENGINES
 from pytest_distbench.jobs.launch_job import launch_elastic
 from pytest_distbench.jobs.measures.ledger import MOMENTS, PARAMETERS, RANDOM, RATE, REPLICAS, STEP
-from pytest_distbench.jobs.measures.order import ORDER
+from pytest_distbench.jobs.measures.samples import ORDER
 from pytest_distbench.launch.side import Side
 from pytest_distbench.records.elastic import Change
 from pytest_distbench.records.launch import LaunchRecord

@@ -254,7 +254,7 @@ def kill(pid: int, victim: str) -> None:
 
 def helpers(parent: psutil.Process) -> list[psutil.Process]:
     """The children of a process that run an agent's code."""
-    return [p for p in parent.children() if "launch.agent" in " ".join(p.cmdline())]
+    return [p for p in parent.children() if "starters.agent" in " ".join(p.cmdline())]
 
 
 def is_whole(path: Path) -> bool:

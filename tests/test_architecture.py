@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import re
 import tomllib
+from graphlib import TopologicalSorter
 from pathlib import Path
+
+import grimp
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "pytest_distbench"
@@ -58,3 +61,10 @@ def test_a_tests_life_passes_every_room_but_the_commands_the_test_kit_and_what_i
     passed = {name.partition("/")[0] for name in re.findall(r"`([\w/]+\.py)`", section("The life of a test"))}
 
     assert passed == rooms() - {"commands", "testing", "workloads"}
+
+
+def test_no_modules_import_each_other_in_a_circle() -> None:
+    """Imports inside functions and those of types alone count too: who reads one module has to know the other."""
+    graph = grimp.build_graph("pytest_distbench")
+
+    TopologicalSorter({m: graph.find_modules_directly_imported_by(m) for m in graph.modules}).prepare()

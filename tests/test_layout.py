@@ -57,7 +57,6 @@ EXEMPT = {
             "launch/readers/csv_file.py",
             "launch/readers/jsonl.py",
             "launch/readers/mllog.py",
-            "launch/readers/place.py",
             "launch/readers/stdout.py",
         ),
         "a reader is its row in the table: tests/launch/readers/test_readers.py",

@@ -8,10 +8,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from pytest_distbench.errors import ReadingError, RecordingError
 from pytest_distbench.jobs.control.diagnosis import tell_slow, tell_standstill
 from pytest_distbench.jobs.control.progress import EXIT_S
+from pytest_distbench.jobs.measures.changes import unplanned
 from pytest_distbench.jobs.measures.history import History
 from pytest_distbench.jobs.measures.measure import measure
 from pytest_distbench.jobs.measures.resume import tell_wrong_resume
-from pytest_distbench.jobs.measures.unplanned import unplanned
 from pytest_distbench.launch.controlled import Controlled, End, TimelineFollower, tell_end
 from pytest_distbench.launch.diagnosis.blame import is_follower
 from pytest_distbench.launch.logs import error_tail
@@ -42,16 +42,7 @@ from pytest_distbench.records.work import Job
 
 
 def launch_elastic(plan: LaunchPlan, side: Side) -> LaunchRecord:
-    """Run an elastic job once. Whatever becomes of it is in the record; nothing of it outlives the call.
-
-    Args:
-        plan: with the job; its directory exists and is empty.
-        side: of the launch.
-
-    Raises:
-        LauncherError: the controller could not be started.
-        KeyboardInterrupt: as it came; all processes are gone by then.
-    """
+    """Run an elastic job once. Whatever becomes of it is in the record; nothing of it outlives the call."""
     job = plan.expect(Job).job
     launch = Controlled(plan, side, observes=job.steps is not None, is_ours=True)
     side.on_progress(str(job))
@@ -116,13 +107,7 @@ def make_record(plan: LaunchPlan, ended: End) -> LaunchRecord:
 def last_reports(reports: Mapping[int, RankReport], lines: Sequence[Line], *, ranks: int) -> dict[int, RankReport]:
     """What a script recorded in the generation that finished, by rank, and an empty report of each other rank.
 
-    Args:
-        reports: by rank; earlier generations have left theirs where the last one had fewer ranks.
-        lines: of the timeline.
-        ranks: the most there may be.
-
-    Raises:
-        RecordingError: what one of them recorded is lost.
+    Earlier generations have left theirs where the last one had fewer ranks.
     """
     last = max((line.generation for line in lines if isinstance(line, Finished)), default=0)
     size = max((line.world_size for line in lines if isinstance(line, Joined) and line.generation == last), default=0)

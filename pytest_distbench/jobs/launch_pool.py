@@ -23,16 +23,7 @@ from pytest_distbench.records.work import Pool
 
 
 def launch_pool(plan: LaunchPlan, side: Side) -> LaunchRecord:
-    """Run a pool once. Whatever becomes of it is in the record; nothing of it outlives the call.
-
-    Args:
-        plan: with the pool; its directory exists and is empty.
-        side: of the launch.
-
-    Raises:
-        LauncherError: the controller could not be started.
-        KeyboardInterrupt: as it came; all processes are gone by then.
-    """
+    """Run a pool once. Whatever becomes of it is in the record; nothing of it outlives the call."""
     launch = Controlled(plan, side, observes=False, is_ours=True)
     side.on_progress(str(plan.expect(Pool).sharing))
     shown = TimelineFollower(LineReader(plan.files.pool_timeline, POOL_LINES).read, _text_of, side.on_progress)

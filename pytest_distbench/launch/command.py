@@ -35,16 +35,7 @@ _STACKS = "(most recent call first):"
 
 
 def launch_command(plan: LaunchPlan, side: Side) -> LaunchRecord:
-    """Run a command once. Whatever becomes of it is in the record; nothing of it outlives the call.
-
-    Args:
-        plan: with the command; its directory exists and is empty.
-        side: of the launch.
-
-    Raises:
-        LauncherError: it could not be started at all.
-        KeyboardInterrupt: as it came; all that the command started is gone by then.
-    """
+    """Run a command once. Whatever becomes of it is in the record; nothing of it outlives the call."""
     launch = Controlled(plan, side, observes=True, is_ours=False)
     words = launch.plan.expect(Command).words
     side.on_progress(shlex.join(words)[:_LONGEST_SHOWN])
@@ -126,11 +117,7 @@ def make_record(plan: LaunchPlan, ended: End) -> LaunchRecord:
 
 
 def _noted(plan: LaunchPlan, own: RankReport) -> dict[int, RankReport]:
-    """What the processes of the command recorded themselves, by rank, and the command's own report among it.
-
-    Raises:
-        RecordingError: one of them recorded something that is lost.
-    """
+    """What the processes of the command recorded themselves, by rank, and the command's own report among it."""
     reports = read_reports(plan)
     for rank, report in reports.items():
         if report.outcome != "passed":

@@ -85,13 +85,7 @@ class Controlled:
     def run(self, words: Sequence[str], *followers: Follower) -> End:
         """Run a command line to its end. Whatever happens, nothing of it outlives the call.
 
-        Args:
-            words: of the command line.
-            followers: look at what it writes meanwhile.
-
-        Raises:
-            LauncherError: it could not be started at all.
-            KeyboardInterrupt: as it came; all that was started is gone by then.
+        Followers look at what it writes meanwhile.
         """
         plan, show = self.plan, self._side.on_output
         looks = [*followers, *([LogFollower(plan, show)] if show is not None else [])]
@@ -119,16 +113,7 @@ class Controlled:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class End:
-    """How it ended.
-
-    Attributes:
-        code: exit code, or minus the signal's number.
-        timed_out: it was ended because its time was over.
-        wall_s: seconds from start to end.
-        cpu_s: seconds that it and all it waited for have computed.
-        peak_memory_bytes: of the largest of its processes; 0: not known.
-        load: who computed meanwhile; None: not known.
-    """
+    """How it ended: the code of a signal is below 0, and a peak memory of 0 is not known."""
 
     code: int
     timed_out: bool
@@ -149,13 +134,7 @@ class Follower(Protocol):
 
 
 class TimelineFollower:
-    """Shows what happens while it runs, line by line of a timeline.
-
-    Args:
-        read: gives the lines that are new.
-        tell: a line as text; empty: it is not shown.
-        show: gets the texts.
-    """
+    """Shows what happens while it runs, line by line of a timeline; what is told of a line may be nothing."""
 
     def __init__(
         self, read: Callable[[], Iterable[Any]], tell: Callable[[Any], str], show: Callable[[str], None]
@@ -173,13 +152,7 @@ class TimelineFollower:
 
 
 class _Running:
-    """A command below its guardian (see there).
-
-    Args:
-        process: the guardian.
-        session: cookie of all it started.
-        files: that it leaves.
-    """
+    """A command below its guardian (see there)."""
 
     def __init__(self, process: subprocess.Popen[bytes], session: str, files: LaunchFiles) -> None:
         self._process = process
@@ -287,13 +260,7 @@ def read_trouble(files: LaunchFiles) -> str:
 
 
 def tell_end(plan: LaunchPlan, what: str, ended: End) -> str:
-    """Why a controller did not come to its end; empty: it did.
-
-    Args:
-        plan: that ran.
-        what: it controlled, in words.
-        ended: how.
-    """
+    """Why a controller did not come to its end; empty: it did."""
     if ended.timed_out:
         return f"the {what} had not ended after {ended.wall_s:.1f} s, and was ended"
     if not ended.code:

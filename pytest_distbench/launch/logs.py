@@ -66,12 +66,7 @@ def find_line(path: Path, pattern: re.Pattern[bytes], *, following: int) -> str:
 
 
 class LogFollower:
-    """Reads the logs of one launch as they grow.
-
-    Args:
-        plan: whose logs.
-        on_line: gets (number, line), the number of what has printed it, without the line's end.
-    """
+    """Reads the logs of one launch as they grow; each line is passed on with the number of what has printed it."""
 
     def __init__(self, plan: LaunchPlan, on_line: Callable[[int, str], None]) -> None:
         self._logs = plan.work.logs(plan.files, plan.world_size)

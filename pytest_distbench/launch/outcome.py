@@ -1,4 +1,4 @@
-"""From all that is known of a launch that is over to its record."""
+"""From all that is known of a launch that is over to its record, and to what of it may be shown and stored."""
 
 from __future__ import annotations
 
@@ -14,21 +14,20 @@ from pytest_distbench.launch.diagnosis.reason import merge_outcomes
 from pytest_distbench.launch.logs import tail
 from pytest_distbench.launch.readers import add_readings
 from pytest_distbench.launch.reduce import largest, late_s, merge, merge_fingerprints, peak_memory, with_load
-from pytest_distbench.launch.site.contract import Exit
-from pytest_distbench.launch.site.heard import Heard
+from pytest_distbench.launch.site.contract import Exit, Heard
+from pytest_distbench.machine.secrets import mask_values
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.plan import LaunchPlan
-from pytest_distbench.records.rank import RankReport
+from pytest_distbench.records.rank import RankFate, RankReport
+from pytest_distbench.records.record import replace
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Clock:
     """Moments of a launch, CLOCK_MONOTONIC seconds.
 
-    Attributes:
-        started_at: when the launcher was asked.
-        up_at: when the last rank had said hello.
-        finished_at: when nothing of it ran any more.
+    It was started when the launcher was asked, up when the last rank had said hello, and finished when nothing of it
+    ran any more.
     """
 
     started_at: float
@@ -45,16 +44,7 @@ def make_record(
     *,
     remarks: Sequence[str] = (),
 ) -> LaunchRecord:
-    """Tell what happened.
-
-    Args:
-        plan: of the launch.
-        reports: that its ranks left, by rank.
-        heard: what they said.
-        ending: how it ended.
-        clock: when.
-        remarks: what is to be said of it besides; empty ones are passed over.
-    """
+    """Tell what happened."""
     fates = tell_fates(plan, reports, heard, ending)
     outcome, reason = merge_outcomes(fates, after_s=clock.finished_at - clock.up_at)
     trouble = ending.exit.trouble
@@ -132,3 +122,34 @@ def _merge_remarks(remarks: Mapping[int, str]) -> list[str]:
     for rank, text in sorted(remarks.items()):
         ranks.setdefault(text, []).append(str(rank))
     return [f"rank {', '.join(who)}: {text}" for text, who in ranks.items()]
+
+
+def mask_record(record: LaunchRecord, values: Sequence[str]) -> LaunchRecord:
+    """The record as it may be shown and stored. What ranks printed stays in their logs as it was."""
+    if not values:
+        return record
+    return replace(
+        record,
+        command=mask_values(record.command, values),
+        reason=mask_values(record.reason, values),
+        remarks=[mask_values(remark, values) for remark in record.remarks],
+        fates=[_mask_fate(fate, values) for fate in record.fates],
+    )
+
+
+def _mask_fate(fate: RankFate, values: Sequence[str]) -> RankFate:
+    error = fate.error
+    if error is not None:
+        error = replace(
+            error,
+            message=mask_values(error.message, values),
+            traceback=mask_values(error.traceback, values),
+            torch_errors=[mask_values(text, values) for text in error.torch_errors],
+        )
+    return replace(
+        fate,
+        how=mask_values(fate.how, values),
+        error=error,
+        log_tail=mask_values(fate.log_tail, values),
+        stacks=mask_values(fate.stacks, values),
+    )

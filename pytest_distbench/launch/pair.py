@@ -19,16 +19,8 @@ def run_in_turns(first: Half, second: Half) -> tuple[LaunchRecord | None, Launch
     """Run two launches of ranks at once, whose bodies take turns, block by block. Nothing of either outlives the call.
 
     A launch that does not pass ends the other at once, which then has no record: what it measured alone is no
-    comparison. A launch's limit stands still while it waits for its turn: the other one's limit bounds that wait.
-
-    Args:
-        first: one launch; each launcher has a session of its own, so that the end of one launch is not the end of the
-            other.
-        second: the other.
-
-    Raises:
-        LauncherError: one launcher could not start ranks at all.
-        KeyboardInterrupt: as it came; the ranks are gone by then.
+    comparison. Each launcher has a session of its own for that. A launch's limit stands still while it waits for its
+    turn: the other one's limit bounds that wait.
     """
     with contextlib.ExitStack() as stack, selectors.DefaultSelector() as both:
         launches = [
@@ -64,12 +56,8 @@ def _alone_at_its_turn(record: LaunchRecord | None) -> LaunchRecord | None:
 class Turnstile:
     """Gives the turn to one group at a time.
 
-    A turn is given only while every group waits that has not left: until it first asks a group starts up, later it
-    asks after each block. In every round each group has one turn; the order of a round is drawn anew.
-
-    Args:
-        launches: of all groups; none of them waits yet.
-        shuffle: brings a list into random order, in place.
+    A turn is given only while every group waits that has not left: until it first asks a group starts up, later it asks
+    after each block. In every round each group has one turn; ``shuffle`` draws the order of a round anew, in place.
     """
 
     def __init__(self, launches: Sequence[Supervised], shuffle: Callable[[list[Supervised]], None]) -> None:

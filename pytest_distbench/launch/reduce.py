@@ -21,11 +21,7 @@ _Part = TypeVar("_Part")
 
 
 def merge(reports: Sequence[RankReport]) -> list[Measurement]:
-    """Reduce the observations of all ranks of a launch, in the order they were first recorded.
-
-    Raises:
-        RecordingError: ranks recorded different things under one name.
-    """
+    """Reduce the observations of all ranks of a launch, in the order they were first recorded."""
     by_key: dict[str, list[tuple[int, Observation]]] = {}
     for report in sorted(reports, key=lambda r: r.rank):
         for observation in report.observations:
@@ -35,11 +31,7 @@ def merge(reports: Sequence[RankReport]) -> list[Measurement]:
 
 
 def peak_memory(bytes_of: Mapping[int, int | None]) -> list[Measurement]:
-    """Peak memory as a metric, of the rank that needed most; none where one of them does not know.
-
-    Args:
-        bytes_of: by rank.
-    """
+    """Peak memory as a metric, of the rank that needed most; none where one of them does not know."""
     known = {rank: used for rank, used in bytes_of.items() if used is not None}
     if not known or len(known) < len(bytes_of):
         return []
@@ -74,9 +66,7 @@ def with_load(record: LaunchRecord, load: Load | None) -> LaunchRecord:
 def merge_fingerprints(reports: Sequence[RankReport], *, stands_for: int | None = None) -> dict[str, Fingerprint]:
     """The ranks' fingerprints by key, equal parts of them told once.
 
-    Args:
-        reports: of all ranks.
-        stands_for: the rank that the only report is of; None: there is one of each.
+    The only report may be of one rank that stands for all.
     """
     ranks = sorted(reports, key=lambda r: r.rank)
     found = {}

@@ -48,18 +48,7 @@ def supervise(
     on_progress: Callable[[str], None] = lambda text: None,
     on_output: Callable[[int, str], None] | None = None,
 ) -> LaunchRecord:
-    """Run one launch. Whatever happens to the ranks is in the record; nothing of the launch outlives the call.
-
-    Args:
-        launcher: starts the ranks.
-        plan: what they run; its directory exists and is empty.
-        on_progress: gets lines of progress.
-        on_output: gets (rank, line) of what ranks print, while they run.
-
-    Raises:
-        LauncherError: the launcher could not start ranks at all.
-        KeyboardInterrupt: as it came; the ranks are gone by then.
-    """
+    """Run one launch. Whatever happens to the ranks is in the record; nothing of the launch outlives the call."""
     with open_launch(launcher, plan, on_progress, on_output) as launch:
         launch.wait()
     return launch.record()
@@ -91,9 +80,8 @@ def open_launch(
 class Supervised:
     """A launch in flight.
 
-    Attributes:
-        latest: CLOCK_MONOTONIC seconds at which it ends whatever else its limits say, for the sake of the test's own.
-        on_ready: told when all ranks wait for their turn; at first they have it at once.
+    ``latest`` is the moment at which it ends whatever else its limits say, for the sake of the test's own. ``on_ready``
+    is told when all ranks wait for their turn; at first they have it at once.
     """
 
     def __init__(

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from pytest_distbench.errors import LauncherError
-from pytest_distbench.launch.readers.before import note_before
+from pytest_distbench.launch.readers.place import note_before
 from pytest_distbench.records.plan import LaunchPlan
 from pytest_distbench.records.record import replace
 
@@ -22,12 +22,7 @@ _MOST_NAMED = 5
 
 
 def settle(plan: LaunchPlan) -> LaunchPlan:
-    """Make a launch's own folder, and put this launch's values where the plan has placeholders.
-
-    Raises:
-        OSError: there is no room for the folder.
-        LauncherError: the test wants it to run in a folder that is not there.
-    """
+    """Make a launch's own folder, and put this launch's values where the plan has placeholders."""
     work = plan.files.work
     work.mkdir(exist_ok=True)
     place = plan.workplace
@@ -53,11 +48,7 @@ def settle(plan: LaunchPlan) -> LaunchPlan:
 
 
 def _make(folder: Path, work: Path) -> Path:
-    """A folder that a test has named with placeholders: below the launch's own it is made.
-
-    Raises:
-        LauncherError: it is elsewhere, and is not there.
-    """
+    """A folder that a test has named with placeholders: below the launch's own it is made."""
     if folder.is_relative_to(work):
         folder.mkdir(parents=True, exist_ok=True)
     elif not folder.is_dir():
@@ -68,8 +59,7 @@ def _make(folder: Path, work: Path) -> Path:
 class Leftovers:
     """What is left in a folder that outlives the launch: the next launch, and the user, find it there.
 
-    Args:
-        folder: that is watched, as far as it is not too large or too deep to be looked through.
+    A folder that is too large or too deep is looked through in part.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -93,13 +83,7 @@ class Leftovers:
 
 
 class _Look:
-    """The files below a folder at one moment.
-
-    Attributes:
-        files: time of the last change and size of each, by its path in the folder.
-        is_cut: there are more than were looked at.
-        unseen: what was passed over, in words; empty: nothing.
-    """
+    """The files below a folder at one moment: when each changed last, its size, and in words what was passed over."""
 
     def __init__(self, folder: Path) -> None:
         self.files: dict[str, tuple[int, int]] = {}

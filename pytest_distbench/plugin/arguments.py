@@ -100,6 +100,9 @@ class Arguments:
 
     def tolerance(self, value: object) -> float | dict[str, float]:
         """A fraction, or one per metric name."""
+        if isinstance(value, Mapping):  # of many, the error names the one that is wrong
+            for name, inner in value.items():
+                self.fraction(f"tolerance[{name!r}]", inner)
         return self.take(TOLERANCE, "tolerance", value)
 
     def fraction(self, name: str, value: object) -> float:

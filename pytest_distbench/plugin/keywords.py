@@ -125,10 +125,14 @@ class ElasticKeywords(Given, PoolKeywords, total=False):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """What a call was given of all these; ``argument`` is how it names the body."""
+    """What a call was given of all these; ``argument`` is how it names the body.
+
+    ``called_by`` is of what is no function, see :class:`~pytest_distbench.records.work.BodyReference`.
+    """
 
     body: object = None
     argument: str = "body"
+    called_by: str = ""
     module: str = ""
     params: Mapping[str, Any] | None = None
     args: Sequence[str | os.PathLike[str]] = ()

@@ -42,6 +42,7 @@ MOST_SIZES = 10**4
 """More of any is a typing error."""
 
 _WORKLOADS = Path(workloads.__file__).parent
+_SWEEP = "pytest_distbench.workloads.sweep:sweep"
 
 
 class CollectiveSweep:
@@ -110,7 +111,7 @@ class CollectiveSweep:
         given.keywords(options, self.__call__, ShapeKeywords)
         ranks = given.ranks(options.get("world_size"), self._distbench.world_size)
         try:
-            row, body = _find(collective)
+            row, body, called_by = _find(collective)
             usual = preset(sizes) if isinstance(sizes, str) else _UNNAMED
             dtypes = _names(given, "dtype", dtype, DTYPES, dtype_of)
             redops = _names(given, "redop", redop, REDUCTIONS, reduction)
@@ -164,7 +165,8 @@ class CollectiveSweep:
             "cache": cache,
             **choices.unusual(),
         }
-        return self._distbench.run_wanted(given, Wanted(body=body, params=params, argument="collective", **options))
+        wanted = Wanted(body=body, called_by=called_by, params=params, argument="collective", **options)
+        return self._distbench.run_wanted(given, wanted)
 
     def _check_machine(self, given: Arguments, choices: _Choices, cache: str) -> None:
         """Refuse choices that these ranks, or what is timed, have no place for."""
@@ -250,14 +252,14 @@ class TimeToAccuracy:
 _UNNAMED = Preset(summary="a list", sizes=lambda item: [])
 
 
-def _find(collective: object) -> tuple[Operation | None, str]:
-    """The row of a collective, and the body that sweeps it; of a row in a file of the user's the body alone."""
+def _find(collective: object) -> tuple[Operation | None, str, str]:
+    """The row of a collective, unless it is in a file of the user's; the body; and what it is called by."""
     if not isinstance(collective, str):
         raise ConfigurationError(f"collective={show(collective)}: wanted a torch name, or 'my_operations.py::ROW'")
     file, separator, name = collective.partition("::")
     if separator and file and name:
-        return None, f"{collective}.{Operation.sweep.__name__}"
-    return operation(collective), f"{_WORKLOADS / 'sweep.py'}::collective_sweep"
+        return None, collective, _SWEEP
+    return operation(collective), f"{_WORKLOADS / 'sweep.py'}::collective_sweep", ""
 
 
 def _names(

@@ -56,6 +56,7 @@ def make_workload(given: Arguments, wanted: Wanted, *, beside: Path, places: Pla
                 "another value; how many ranks there are is said by world_size="
             )
         body = replace(found, arguments=arguments, makes_group=wanted.makes_group, given_at=given.line)
+        body = replace(body, called_by=wanted.called_by)
         work = Ranks(body=body, params=params, seeds=list(seeds))
         words = arguments
         is_elsewhere = bool(body.module) and is_installed_here(body.file)

@@ -58,7 +58,7 @@ class Case(Record, frozen=True, kw_only=True):
         """Its run, for people, with what tells it from runs of that name under other conditions: ``one@ws4``."""
         size = f"@ws{self.world_size}" if self.names_size else ""
         rank = f"@rank{self.conditions.fake_rank}" if self.conditions.fake_rank else ""
-        return self.run + size + rank + "".join(f"@{what}" for _, what in sorted(self.conditions.around.items()))
+        return self.run + size + rank + "".join(f"@{by}={what}" for by, what in sorted(self.conditions.around.items()))
 
     @property
     def name(self) -> str:

@@ -9,6 +9,8 @@ from __future__ import annotations
 import math
 from typing import Literal
 
+import msgspec
+
 from pytest_distbench.records.elastic import ElasticJob, ElasticResult
 from pytest_distbench.records.record import Record
 
@@ -129,7 +131,7 @@ class Preemption(Record, frozen=True, kw_only=True):
     """Until the last of them could answer."""
 
 
-class Moment(Record, frozen=True, kw_only=True):
+class Stretch(Record, frozen=True, kw_only=True):
     """A stretch of time in which the slots and the demand were the same."""
 
     begin_s: float
@@ -158,6 +160,6 @@ class PoolResult(Record, frozen=True, kw_only=True):
     """Share that went into steps that counted, and into answers."""
     jobs: list[PoolJobResult]
     holds: list[Hold]
-    moments: list[Moment] = []
+    stretches: list[Stretch] = msgspec.field(default_factory=list, name="moments")
     """Of a pool with a serving."""
     preemptions: list[Preemption] = []

@@ -40,6 +40,8 @@ class BodyReference(Record, frozen=True, kw_only=True):
     makes_group: bool = True
     """Of a script: it is expected to make a process group. Of a function: it is given one, else it makes its own, or
     none."""
+    called_by: str = ""
+    """Of what is no function: the one that is called with the rank and with it, ``package.module:function``."""
     given_at: str = ""
     """The line of the test that gave it: ``test_a.py:12``."""
 

@@ -35,11 +35,8 @@ PACKAGE = Path(__file__).resolve().parents[1]
 class Variant:
     """What this tree is compared with.
 
-    Attributes:
-        revision: where bodies, and what they import, come from; None: the working tree.
-        interpreter: the Python that runs them; None: the running one.
-        links: what the revision gets from the working tree, relative to the repository.
-        is_itself: nothing that git tracks differs from the working tree, and the Python is the running one.
+    Without a revision it is the working tree, without an interpreter the running one. It is itself where nothing that
+    git tracks differs from the working tree, and the Python is the running one.
     """
 
     revision: Revision | None
@@ -53,16 +50,7 @@ class Variant:
 
 
 def find_variant(asked: AgainstSettings, *, root: Path, folder: Path) -> Variant:
-    """Find what the user wants this tree to be compared with.
-
-    Args:
-        asked: as asked for.
-        root: of the tests; lies in the repository.
-        folder: what relative paths are relative to.
-
-    Raises:
-        ConfigurationError: no such revision or Python, or it cannot run ranks.
-    """
+    """Find what the user wants this tree to be compared with; relative paths are relative to the folder."""
     revision = find_revision(asked.revision, root) if asked.revision else None
     is_here = revision is not None and git.describe_commit(root) == revision.commit
     return Variant(
@@ -76,10 +64,8 @@ def find_variant(asked: AgainstSettings, *, root: Path, folder: Path) -> Variant
 class ReferenceSide:
     """A :class:`Variant` made ready: its launcher, its worktree, and the plans for this tree made plans for it.
 
-    Args:
-        variant: what this tree is compared with.
-        directory: of the run; holds the worktree from its first use until :meth:`close`.
-        launcher: of the reference's ranks, with a session of its own: what ends on one side must not end on the other.
+    The run's directory holds the worktree from its first use until :meth:`close`. The launcher has a session of its
+    own: what ends on one side must not end on the other.
     """
 
     def __init__(self, variant: Variant, directory: Path, launcher: Launcher) -> None:
@@ -96,22 +82,11 @@ class ReferenceSide:
     def launch(
         self, side: Side, ours: LaunchPlan, theirs: LaunchPlan
     ) -> tuple[LaunchRecord | None, LaunchRecord | None]:
-        """Run a pair of launches, of a kind that can be compared.
+        """Run a pair of launches, of a kind that can be compared. Returns the reference's record and this tree's.
 
-        Ranks inherit the memory layout of the process they are forked from, which can make some per cent of
-        difference. Where both sides run the same Python, the launchers are exchanged from pair to pair, and this
-        difference becomes noise that the statistics see.
-
-        Args:
-            side: this tree's.
-            ours: plan for this tree.
-            theirs: the same plan in another directory.
-
-        Returns:
-            The reference's record and this tree's; None for one that was ended because the other did not pass.
-
-        Raises:
-            LauncherError: ranks could not be started, or git could not make the worktree.
+        One that was ended because the other did not pass is None. Ranks inherit the memory layout of the process they
+        are forked from, which can make some per cent of difference. Where both sides run the same Python, the launchers
+        are exchanged from pair to pair, and this difference becomes noise that the statistics see.
         """
         pair, interpreter = kind_of(ours.work).pair, self.variant.interpreter
         assert pair is not None
@@ -201,11 +176,7 @@ def _may_hold(folder: str) -> bool:
 def make_setup(variant: Variant, directory: Path, session: str, preload: Sequence[str]) -> LauncherSetup:
     """What the launcher of the reference's ranks is made of.
 
-    Args:
-        variant: what this tree is compared with.
-        directory: of the run.
-        session: cookie of its own: what ends on one side must not end on the other.
-        preload: modules to import once for all ranks.
+    Its session is its own: what ends on one side must not end on the other.
     """
     interpreter = variant.interpreter
     if interpreter is None:

@@ -14,7 +14,7 @@ from typing import Protocol
 from pytest_distbench.launch.starters.table import Hosting
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.plan import LaunchPlan, LaunchRequest
-from pytest_distbench.run.cards import Cards
+from pytest_distbench.run.gpus import GpusAround
 from pytest_distbench.run.settings import Settings
 
 
@@ -59,31 +59,23 @@ class AroundSetup:
     on_progress: Callable[[str], None]
 
 
-def _make_cards(setup: AroundSetup) -> Around:
-    return Cards(setup.settings.gpus, on_progress=setup.on_progress)
+def _make_gpus(setup: AroundSetup) -> Around:
+    return GpusAround(setup.settings.gpus, on_progress=setup.on_progress)
 
 
-AROUND: dict[str, Callable[[AroundSetup], Around]] = {"gpus": _make_cards}
+AROUND: dict[str, Callable[[AroundSetup], Around]] = {"gpus": _make_gpus}
 """By name; what comes first is outermost."""
 
 
 class Surroundings:
-    """All that happens around the launches of one run.
-
-    Args:
-        setup: what each row is made of.
-    """
+    """All that happens around the launches of one run."""
 
     def __init__(self, setup: AroundSetup) -> None:
         self._all = [make(setup) for make in AROUND.values()]
 
     @contextlib.contextmanager
     def during(self, plan: LaunchPlan, hosting: Hosting) -> Iterator[Callable[[LaunchRecord], LaunchRecord]]:
-        """Do all of it while a launch runs. Gives what makes a record complete, once that is over.
-
-        Raises:
-            LauncherError: a row cannot do it.
-        """
+        """Do all of it while a launch runs. Gives what makes a record complete, once that is over."""
         with contextlib.ExitStack() as stack:
             witnesses = [stack.enter_context(around.during(plan, hosting)) for around in self._all]
 
@@ -99,6 +91,7 @@ class Surroundings:
         return {name: value for around in self._all for name, value in around.conditions(request).items()}
 
     def close(self) -> None:
-        """Let go of everything."""
-        for around in self._all:
-            around.close()
+        """Let go of everything, also where one of them fails at it."""
+        with contextlib.ExitStack() as stack:
+            for around in self._all:
+                stack.callback(around.close)

@@ -27,13 +27,7 @@ class Values(dict[str, float | None]):
 
 
 class GivenNumbers(Samples):
-    """Numbers that a test gives, one per sample.
-
-    Args:
-        metric: name, unit, kind and point of the number.
-        values: at least one.
-        software: that they were made with.
-    """
+    """Numbers that a test gives, one per sample."""
 
     def __init__(self, metric: Measurement, values: Sequence[float], software: Mapping[str, str]) -> None:
         super().__init__()
@@ -52,10 +46,7 @@ class GivenNumbers(Samples):
 class DerivedNumbers(Samples):
     """A number made of several runs, whose launches are made in turns.
 
-    Args:
-        metric: name, unit, kind and point of the number.
-        derive: makes it of what one launch of each run measured.
-        sources: the launches of those runs, at least one of each; more are added where they are needed.
+    It has at least one launch of each source; more are added where they are needed.
     """
 
     def __init__(self, metric: Measurement, derive: Derivation, sources: Sequence[Samples]) -> None:
@@ -74,12 +65,7 @@ class DerivedNumbers(Samples):
         return all(source.may_grow for source in self._sources)
 
     def add(self, *, only: Sequence[str] = ()) -> None:
-        """Add one.
-
-        Raises:
-            SampleFailed: a launch of a source did not pass.
-            DerivationError: the function raised, or returned no number.
-        """
+        """Add one."""
         del only
         number = len(self)
         take_turns(self._sources, number + 1)

@@ -37,11 +37,7 @@ _SEMAPHORES = Path("/dev/shm")
 class RunDirectory:
     """A folder below the system's place for temporary files that only this user can enter.
 
-    Args:
-        project: whose run it is: a path that other projects do not have.
-
-    Raises:
-        OSError: there is no place to write to.
+    The project whose run it is, is told from others by its path.
     """
 
     def __init__(self, project: Path) -> None:

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from pytest_distbench.errors import ConfigurationError
 from pytest_distbench.jobs.launch_job import launch_elastic
 from pytest_distbench.jobs.launch_pool import launch_pool
 from pytest_distbench.launch.command import launch_command
@@ -72,11 +73,7 @@ class LaunchKind:
     launcher: Callable[[Any, str], str]
 
     def hosted_by(self, launcher: Hosting) -> Hosting:
-        """What this host has to do with a launch.
-
-        Args:
-            launcher: what the run's launcher of ranks says.
-        """
+        """What this host has to do with a launch."""
         return launcher if self.hosting is None else self.hosting
 
 
@@ -127,5 +124,15 @@ LAUNCH_KINDS: dict[type[Work], LaunchKind] = {
 
 
 def kind_of(work: Work) -> LaunchKind:
-    """The row of what a launch runs."""
-    return LAUNCH_KINDS[type(work)]
+    """The row of what a launch runs.
+
+    Raises:
+        ConfigurationError: it has none.
+    """
+    if (kind := LAUNCH_KINDS.get(type(work))) is None:
+        name, known = type(work).__name__, ", ".join(row.__name__ for row in LAUNCH_KINDS)
+        raise ConfigurationError(
+            f"LAUNCH_KINDS of pytest_distbench/run/kinds.py has no row for {name}; it has rows for {known}. Add it "
+            f"where {name} is defined: LAUNCH_KINDS[{name}] = LaunchKind(...)"
+        )
+    return kind

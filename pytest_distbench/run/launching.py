@@ -14,7 +14,7 @@ from pathlib import Path
 
 from pytest_distbench.errors import ConfigurationError, LauncherError
 from pytest_distbench.launch.diagnosis import texts
-from pytest_distbench.launch.masking import mask_record
+from pytest_distbench.launch.outcome import mask_record
 from pytest_distbench.launch.side import Side
 from pytest_distbench.launch.starters.contract import Launcher
 from pytest_distbench.launch.starters.table import LAUNCHERS, Hosting, LauncherKind, LauncherSetup
@@ -28,8 +28,8 @@ from pytest_distbench.records.torchrun import is_of_a_group
 from pytest_distbench.records.work import BodyReference, Ranks, Work
 from pytest_distbench.run.against import ReferenceSide, Variant, make_setup, outside
 from pytest_distbench.run.around import AroundSetup, Surroundings
-from pytest_distbench.run.cards import devices
 from pytest_distbench.run.directory import RunDirectory
+from pytest_distbench.run.gpus import devices
 from pytest_distbench.run.kinds import kind_of
 from pytest_distbench.run.outputs import Outputs
 from pytest_distbench.run.settings import Settings
@@ -42,17 +42,10 @@ _DEVICE_CHECK = Path(__file__).parents[1] / "worker" / "device_check.py"
 class Launching:
     """The launches of one pytest run.
 
-    Attributes:
-        settings: what the user asked for.
-        on_start: called before anything is started that has to be ended.
-        on_progress: shows one line while ranks run.
-        on_wait: shows a line while another run is waited for.
-        reports_progress: whether ranks should say what they are doing.
-        on_output: gets (rank, line) of what ranks print, while they run; None leaves it in their logs.
-        post_mortem: an attached rank starts pdb where its body raised.
-        compared_with: what the settings want this tree to be compared with, found; None: nothing.
-        test_ends_at: CLOCK_MONOTONIC seconds at which somebody else ends the test that runs now; None: nobody does.
-        cookie: marks every process this run starts, in its environment.
+    ``on_start`` is called before anything is started that has to be ended, ``on_wait`` shows a line while another run
+    is waited for. What ranks print stays in their logs where nobody gets it as output. ``compared_with`` is what the
+    settings want this tree to be compared with, found. ``test_ends_at`` is the moment at which somebody else ends the
+    test that runs now. The cookie marks every process this run starts, in its environment.
     """
 
     settings: Settings
@@ -82,11 +75,7 @@ class Launching:
 
     @property
     def directory(self) -> RunDirectory:
-        """Private directory of this run, made at its first use.
-
-        Raises:
-            LauncherError: there is no place for it.
-        """
+        """Private directory of this run, made at its first use."""
         if self._directory is None:
             self.on_start()
             try:
@@ -140,12 +129,7 @@ class Launching:
         return self.settings.preload if against is None else outside(self.settings.preload, against)
 
     def check_device(self) -> None:
-        """Compute a number on the first GPU, in a rank: what would stop every test is told once, before the first.
-
-        Raises:
-            ConfigurationError: the GPU, its driver and torch do not fit each other.
-            LauncherError: no rank could be started.
-        """
+        """Compute a number on the first GPU, in a rank: what would stop every test is told once, before the first."""
         request = LaunchRequest(
             title="device",
             work=Ranks(body=BodyReference(file=str(_DEVICE_CHECK), function="compute", makes_group=False)),
@@ -164,17 +148,7 @@ class Launching:
             raise ConfigurationError(f"--gpu: torch {torch} cannot compute on {where}: {_why_it_cannot(record)}")
 
     def launch(self, request: LaunchRequest, index: int, *, only: Sequence[str] = ()) -> LaunchRecord:
-        """Launch a case once.
-
-        Args:
-            request: what to measure.
-            index: of this launch, from 0.
-            only: the metrics that are still needed; none: all.
-
-        Raises:
-            BackendUnavailable: this torch cannot run the backend.
-            LauncherError: no ranks could be started.
-        """
+        """Launch a case once, for the metrics that are still needed; none: all."""
         self.on_progress(f"launch {index + 1}")
         with self._room():
             plan = self._plan(request, index, only=only)
@@ -186,10 +160,9 @@ class Launching:
     def launch_pair(
         self, request: LaunchRequest, index: int, *, only: Sequence[str]
     ) -> tuple[LaunchRecord | None, LaunchRecord | None]:
-        """Launch the reference and this tree side by side, with the arguments and errors of :meth:`launch`.
+        """Launch the reference and this tree side by side, and return their records in this order.
 
-        Returns:
-            The reference's record and this tree's; None for the one that was ended because the other failed.
+        One that was ended because the other failed is None.
         """
         self.on_progress(f"pair {index + 1}")
         with self._room():
@@ -209,12 +182,7 @@ class Launching:
     def _surrounded(
         self, plan: LaunchPlan, run: Callable[[Side], Sequence[LaunchRecord | None]]
     ) -> list[LaunchRecord | None]:
-        """The records of a launch, or of a pair of them, with what happened around it: here all launches pass.
-
-        Args:
-            plan: of the launch of this tree.
-            run: makes the records, with this tree's side.
-        """
+        """The records of a launch, or of a pair of them, with what happened around it: here all launches pass."""
         with self.surroundings.during(plan, self.hosting(plan.work)) as describe:
             records = run(self._side(plan))
         return [record and describe(record) for record in records]
@@ -284,18 +252,17 @@ class Launching:
 
     def close(self) -> None:
         """End the launchers and remove the worktree; the run directory stays if a launch failed."""
-        self.surroundings.close()
         reference, self._reference = self._reference, None
         launcher, self._launcher = self._launcher, None
-        try:
-            if reference is not None:
-                reference.close()
-        finally:
+        directory, self._directory = self._directory, None
+        with contextlib.ExitStack() as last:  # from below; what fails keeps nothing else from being closed
+            if directory is not None:
+                last.callback(directory.close, keep=self._failed_launches > 0)
             if launcher is not None:
-                launcher.close()
-        if self._directory is not None:
-            self._directory.close(keep=self._failed_launches > 0)
-            self._directory = None
+                last.callback(launcher.close)
+            if reference is not None:
+                last.callback(reference.close)
+            self.surroundings.close()
 
 
 def _why_it_cannot(record: LaunchRecord) -> str:

@@ -42,11 +42,8 @@ _SHARES_GPU = "ranks share a GPU: their numbers measure the time-slicing, not th
 class Session:
     """One pytest run: what was asked for, its launches, and the store.
 
-    Attributes:
-        launching: starts the ranks.
-        comparisons: noisy comparisons this run may make; the error rate is shared over them.
-        pending: entries of an update (test, key, entry) that wait for their test to pass.
-        waited_s: for others that measure on this host, in the running test.
+    The error rate is shared over the noisy comparisons that this run may make. Entries of an update (test, key, entry)
+    are pending until their test has passed. In the running test others that measure on this host were waited for.
     """
 
     launching: Launching
@@ -95,11 +92,7 @@ class Session:
         )
 
     def count_comparisons(self, cases: Iterable[tuple[str, str, str]]) -> None:
-        """Count the noisy metrics stored for these (test, case id, backend).
-
-        Raises:
-            StoredFileError: baseline files of these tests cannot be read; it names all of them.
-        """
+        """Count the noisy metrics stored for these (test, case id, backend)."""
         if self.settings.against is not None:
             self.comparisons = sum(1 for _ in cases)  # cases: what each compares is known when it has run
             return
@@ -118,12 +111,7 @@ class Session:
         self.comparisons = max(1, sum(read_each(count_of, of_test)))
 
     def check_device(self) -> None:
-        """Make sure that ranks can compute on a GPU, where the run is to and they are of this host.
-
-        Raises:
-            ConfigurationError: the GPU, its driver and torch do not fit each other.
-            LauncherError: no rank could be started.
-        """
+        """Make sure that ranks can compute on a GPU, where the run is to and they are of this host."""
         if self.settings.gpu and self.launching.launcher_kind.hosts == "one" and self.settings.attach is None:
             with self._alone(1, takes_host=self.launching.launcher_kind.hosts == "one"):
                 self.launching.check_device()
@@ -150,11 +138,7 @@ class Session:
         return Launches(self.launching, request, self.pacer if is_spaced else Pacer(0.0))
 
     def reference(self, request: CaseRequest) -> Reference:
-        """What a case is compared with.
-
-        Raises:
-            StoredFileError: its baseline cannot be read.
-        """
+        """What a case is compared with."""
         if self.settings.attach is not None:
             return Nothing(dataclasses.replace(request, launches=1))
         if self.settings.shares_gpu:
@@ -186,15 +170,6 @@ class Session:
 
         None where nothing stored is compared, where the store is being changed, and under the backend ``fake``. An
         engine of elastic jobs may stand in for another: then the entries of the other one are not lost.
-
-        Args:
-            test: path and function.
-            case_id: of the test, as it ran.
-            backend: of its process groups.
-            used: its cases.
-
-        Raises:
-            StoredFileError: a baseline file cannot be read.
         """
         settings = self.settings
         is_compared = settings.against is None and settings.attach is None and not settings.shares_gpu
@@ -211,14 +186,7 @@ class Session:
         return [EntryName(platform=self.store.platform, test=test, key=key) for key in sorted(lost)]
 
     def run(self, request: CaseRequest, samples: Samples, reference: Reference) -> CaseResult:
-        """Add samples until every answer is clear; in an update prepare what is stored.
-
-        Raises:
-            BackendUnavailable: this torch cannot run the backend.
-            LauncherError: no ranks could be started.
-            SampleFailed: a launch did not pass that a derived number needs.
-            ConfigurationError: a bound does not fit what was measured.
-        """
+        """Add samples until every answer is clear; in an update prepare what is stored."""
         open_metrics: list[str] = []
         verdicts = []
         with self._alone(request.case.world_size, takes_host=samples.takes_host):
@@ -252,13 +220,7 @@ class Session:
         return judge_bounds(judgements, samples.launches, [*request.terms.bounds, *reference.bounds()])
 
     def measure(self, samples: Sequence[Samples], wanted: int, world_size: int) -> None:
-        """Add launches of several cases in turns until each has so many.
-
-        Raises:
-            BackendUnavailable: this torch cannot run the backend.
-            LauncherError: no ranks could be started.
-            SampleFailed: a launch did not pass.
-        """
+        """Add launches of several cases in turns until each has so many."""
         with self._alone(world_size, takes_host=any(source.takes_host for source in samples)):
             take_turns(samples, wanted)
 
@@ -275,11 +237,7 @@ class Session:
         )
 
     def write_pending(self) -> None:
-        """Store what the test that just passed measured in an update.
-
-        Raises:
-            StoredFileError: a baseline cannot be written; it is as it was before.
-        """
+        """Store what the test that just passed measured in an update."""
         pending, self.pending[:] = list(self.pending), []
         for test, key, entry in pending:
             self.store.write(test, key, entry)

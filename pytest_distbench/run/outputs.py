@@ -16,11 +16,7 @@ _LONGEST_NAME = 120
 
 @dataclass
 class Outputs:
-    """The output of the launches of one pytest run.
-
-    Attributes:
-        kept_in: folder for copies of all of it; None: none are made.
-    """
+    """The output of the launches of one pytest run; copies of all of it may be kept in a folder."""
 
     kept_in: Path | None = None
     _folders: list[Path] = field(default_factory=list)
@@ -28,13 +24,7 @@ class Outputs:
     def take(self, record: LaunchRecord, title: str, side: str = "") -> None:
         """Take over the folder of a launch that is over; of one that passed nothing is kept but what its ranks printed.
 
-        Args:
-            record: of the launch.
-            title: of its case, slashes separating folders.
-            side: of a comparison that the launch belongs to; empty: this tree.
-
-        Raises:
-            OSError: no copy could be written.
+        Slashes in the title of its case separate folders.
         """
         folder = Path(record.logs)
         logs = LaunchFiles(folder).logs()

@@ -21,13 +21,7 @@ RESTLESS = 0.1
 
 
 class Pacer:
-    """Says when a launch may begin.
-
-    Args:
-        spacing_s: see :data:`SPACING_S`; 0: at once.
-        clock: CLOCK_MONOTONIC seconds.
-        sleep: waits for seconds.
-    """
+    """Says when a launch may begin, see :data:`SPACING_S`; with 0 seconds: at once."""
 
     def __init__(
         self,
@@ -42,11 +36,7 @@ class Pacer:
         self._began_at = -math.inf
 
     def wait_for_next(self, before: LaunchRecord | None) -> None:
-        """Wait until a launch may begin, which it then does.
-
-        Args:
-            before: the launch of the same case before it; None: it is the first.
-        """
+        """Wait until a launch may begin, which it then does, after the one of the same case before it."""
         remaining = self._began_at + self._spacing_s - self._clock()
         if before is not None and remaining > 0 and is_restless(before):
             self._sleep(remaining)

@@ -62,14 +62,9 @@ class Reference(Protocol):
 class Stored:
     """A stored baseline, whether there is one or not.
 
-    Attributes:
-        request: what is compared.
-        store: where its entry is.
-        entry: None where there is none. One without metrics holds what was set by hand, and nothing to compare with.
-        comparisons: noisy comparisons of the whole run, which share the error rate.
-        update: mode of the update, or None.
-        update_launches: samples of an update; None: as many as their noise needs.
-        pending: gets the (test, key, entry) that the update wants to write.
+    An entry without metrics holds what was set by hand, and nothing to compare with. The error rate is shared over the
+    comparisons of the whole run. An update makes as many launches as their noise needs, unless it was told, and its
+    entries are pending until they are written.
     """
 
     request: CaseRequest
@@ -186,12 +181,7 @@ class Stored:
 class Paired:
     """Launches of another revision or Python, each beside one of this tree.
 
-    Attributes:
-        request: what is compared.
-        name: of the other side, as people know it.
-        tolerance: smallest slowdown that counts, as a fraction.
-        numbers: of pairs after which is judged, ascending.
-        cases: in the whole run; they share the error rate.
+    They are judged after these numbers of pairs, ascending. All cases of the run share the error rate.
     """
 
     request: CaseRequest
@@ -242,12 +232,7 @@ class Paired:
 
 @dataclasses.dataclass
 class Nothing:
-    """Nothing: the case is measured, and where there is a reason why not, that is the verdict on everything.
-
-    Attributes:
-        request: what is measured.
-        reason: why nothing it measures can be compared; empty: nobody asked.
-    """
+    """Nothing: the case is measured, and where there is a reason why not, that is the verdict on everything."""
 
     request: CaseRequest
     reason: str = ""

@@ -12,12 +12,8 @@ from pytest_distbench.records.case import Case
 class CaseRequest:
     """A case to measure, or to derive from others, and how to judge it.
 
-    Attributes:
-        nodeid: the pytest node, for reports.
-        case: the measured point. Its parameters are stored, and hold no secret.
-        terms: how it is judged.
-        launches: launches judged first; an update makes at least as many. Pairs have numbers of their own.
-        xfail_perf: why a regression is expected; empty: it is not.
+    Its parameters are stored, and hold no secret. So many launches are judged first, and an update makes at least as
+    many; pairs have numbers of their own. A regression is expected where there is a reason for it.
     """
 
     nodeid: str

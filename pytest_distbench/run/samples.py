@@ -62,19 +62,11 @@ class Samples(ABC):
 
     @abstractmethod
     def add(self, *, only: Sequence[str] = ()) -> None:
-        """Add one sample.
-
-        Args:
-            only: the metrics that are still needed; none: all.
-        """
+        """Add one sample, for the metrics that are still needed; none: all."""
 
 
 class SampleFailed(Exception):
-    """A launch did not pass, of samples that somebody else needs.
-
-    Attributes:
-        samples: that it belongs to.
-    """
+    """A launch did not pass, of samples that somebody else needs."""
 
     def __init__(self, samples: Samples) -> None:
         super().__init__()
@@ -136,9 +128,6 @@ def take_turns(sources: Sequence[Samples], wanted: int) -> None:
     """Add samples, one of each source and then one of each again, until every source has so many whole ones.
 
     Neighbours in time make a number derived from them quieter than launches that a minute lies between.
-
-    Raises:
-        SampleFailed: a launch did not pass.
     """
     for number in range(1, wanted + 1):
         for source in sources:

@@ -17,12 +17,9 @@ if TYPE_CHECKING:
 class AgainstSettings:
     """What this tree is to be compared with in place of stored baselines, as asked for.
 
-    Attributes:
-        revision: of the repository, by any name git knows; empty: the working tree.
-        interpreter: path or name of another Python; empty: the running one.
-        links: paths relative to the tests' root, that the other revision lacks and gets from the working tree.
-        tolerance: smallest slowdown that counts, as a fraction.
-        looks: numbers of pairs of launches after which is judged, ascending.
+    An empty revision is the working tree, an empty interpreter the running one. Links are paths, relative to the tests'
+    root, that the other revision lacks and gets from the working tree. It is judged after these numbers of pairs,
+    ascending.
     """
 
     revision: str
@@ -37,35 +34,21 @@ class Settings:
     """What the user asked for, checked.
 
     Attributes:
-        world_sizes: process-group sizes given, ascending.
-        only_these_sizes: True when a list was given: exactly those run. Else the one number is an upper bound.
-        gpu: CUDA is required.
-        gpus: what the driver shows; nothing without ``gpu``.
+        only_these_sizes: a list of world sizes was given: exactly those run. Else the one number is an upper bound.
         shares_gpu: several ranks may run on one GPU; nothing is judged or stored then.
         shares_host: other runs that say so too may measure at the same time on this host, on other GPUs.
         numa_binding: which CPUs near its GPU a rank is bound to, a mode of torchrun's; empty: to none.
-        attach: the rank that gets the terminal, or None.
-        backends: of the process groups; every test runs with each of them.
+        attach: the rank that gets the terminal.
         fake_rank: the rank that the one process of a launch stands for, on the backend ``fake``; negative: from the
             end. None: each rank has a process.
-        launcher: name of the launcher.
         launches: launches judged first.
         max_launches: the most launches of one case, while its answer is open.
-        given_max_launches: the user has said how many that is.
         update_launches: launches of each case in an update; None: as many as its noise needs.
-        timeout_s: for one launch.
-        baselines: folder of the store.
-        platform: hardware class given by the user, or None.
-        update: update mode, or None.
         prune: delete the stored entries that a whole, green run did not use.
         policy: which verdicts fail a test, and what happens without a baseline.
-        tolerance: default tolerance as a fraction.
-        json: where to write the run record, or None.
-        logs: folder for what the ranks of all launches print, or None.
         max_message_bytes: larger messages are not sent; None: no limit.
         preload: modules to import once for all ranks.
         full: tests with the marker ``full``, long forms, run too.
-        against: what this tree is compared with in place of stored baselines, or None.
     """
 
     world_sizes: tuple[int, ...]

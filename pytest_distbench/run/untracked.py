@@ -15,16 +15,7 @@ _NOT_THERE = ("FileNotFoundError", "No such file or directory", "ModuleNotFoundE
 
 
 def find_links(given: Sequence[str], *, folder: Path, root: Path) -> tuple[Path, ...]:
-    """Paths to be linked, relative to the repository.
-
-    Args:
-        given: relative to ``folder``, as the user wrote them.
-        folder: of the tests.
-        root: of the repository.
-
-    Raises:
-        ConfigurationError: one is not there, or not below the repository.
-    """
+    """Paths to be linked, given relative to the folder of the tests, as paths relative to the repository."""
     found = []
     for text in given:
         path = Path(folder, text)
@@ -38,11 +29,7 @@ def find_links(given: Sequence[str], *, folder: Path, root: Path) -> tuple[Path,
 
 
 def link(paths: Sequence[Path], *, root: Path, tree: Path) -> None:
-    """Link what the working tree has into a worktree that lacks it.
-
-    Raises:
-        LauncherError: the worktree has it: it is tracked there.
-    """
+    """Link what the working tree has into a worktree that lacks it."""
     for path in paths:
         target = tree / path
         if target.exists() or target.is_symlink():
@@ -56,11 +43,7 @@ def link(paths: Sequence[Path], *, root: Path, tree: Path) -> None:
 def hint(record: LaunchRecord, *, root: Path, tree: Path, folder: Path) -> str:
     """What a launch of the reference missed although the working tree has it, and what to do; empty where nothing.
 
-    Args:
-        record: of a launch that failed.
-        root: of the repository.
-        tree: where the other revision is checked out.
-        folder: relative paths are relative to, in the worktree.
+    The other revision is checked out in the tree; relative paths of the launch were relative to the folder there.
     """
     for name in _named(record):
         for start in (tree, folder):

@@ -23,13 +23,7 @@ _LINES = 4
 
 @dataclass(frozen=True, slots=True)
 class Revision:
-    """A commit of the repository that pytest's root folder belongs to.
-
-    Attributes:
-        name: as the user gave it.
-        commit: its full hash.
-        root: top folder of the working tree.
-    """
+    """A commit of the repository that pytest's root folder belongs to."""
 
     name: str
     commit: str
@@ -41,11 +35,7 @@ class Revision:
 
 
 def find_revision(name: str, inside: Path) -> Revision:
-    """Find a revision by any name git knows.
-
-    Raises:
-        ConfigurationError: no git, no repository, or no such commit.
-    """
+    """Find a revision by any name git knows."""
     if shutil.which("git") is None:
         raise ConfigurationError(f"--distbench-against {name}: there is no git on PATH")
     top = _git(inside, "rev-parse", "--show-toplevel")
@@ -65,9 +55,6 @@ def check_out(revision: Revision, run_directory: Path) -> Iterator[Path]:
     """Have a revision in a folder of the run directory; afterwards neither the folder nor git's note of it is left.
 
     The working tree and its index are not touched, and no hook runs. What a run that was killed has left goes first.
-
-    Raises:
-        LauncherError: git could not make the worktree.
     """
     _remove_stale(revision.root)
     tree = run_directory / FOLDER

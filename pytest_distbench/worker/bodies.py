@@ -40,10 +40,13 @@ def load(reference: BodyReference) -> Callable[[RankContext], object]:
             owner = ".".join(owners[:i])
             missing = f"::{owner} is a {type(found).__name__} without {part!r}" if owner else f" has no {part!r}"
             raise BodyError(
-                f"{reference.file}{missing}; a body is a function at module level or a method of what is there, and a "
-                f"collective of your own is an Operation{given}"
+                f"{reference.file}{missing}; a body is a function at module level or a method of what is there{given}"
             )
         found = getattr(found, part)
+    if reference.called_by:
+        module, _, name = reference.called_by.partition(":")
+        call_with = getattr(importlib.import_module(module), name)
+        return lambda rank: call_with(rank, found)
     if not callable(found):
         raise BodyError(f"{reference.file}::{reference.function} is a {type(found).__name__}, not a function{given}")
     return found

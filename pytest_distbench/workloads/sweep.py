@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from pytest_distbench.errors import RecordingError
+from pytest_distbench.errors import BodyError, RecordingError, show
 from pytest_distbench.records.metric import Scalar
 from pytest_distbench.units import format_bytes
 from pytest_distbench.workloads.calls import Call, CallMaker, join
@@ -51,6 +51,8 @@ def sweep(rank: RankContext, measured: Operation) -> None:
     Of several dtypes or reduce operations at each of their pairs, and whether the backend has it: ``supported``. Where
     there is one pair that is recorded only if it has not. Last what follows from all sizes: :func:`record_link`.
     """
+    if not isinstance(measured, Operation):
+        raise BodyError(f"a collective of your own is an Operation, and this is {show(measured)}")
     params = rank.params
     dtypes, redops = params["dtype"], params.get("redop", "sum")
     form = join(rank, params.get("group", "all"))

@@ -98,7 +98,7 @@ def test_what_happens_around_every_launch_is_one_row(
     assert (plain.ret, cooled.ret) == (0, 1)
     cooled.assert_outcomes(failed=2)  # what was measured under other conditions is no baseline
     results = read_run_record(pytester.path / "run.json").results
-    assert [(r.case.name, r.case.conditions.around) for r in results] == [("ws2:@low", {"cooling": "low"})] * 2
+    assert [(r.case.name, r.case.conditions.around) for r in results] == [("ws2:@cooling=low", {"cooling": "low"})] * 2
     assert all(launch.remarks == ["the fans were set"] for r in results for launch in r.launches)
 
 

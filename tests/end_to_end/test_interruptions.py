@@ -245,7 +245,7 @@ def test_an_agent_killed_between_launches_is_replaced(pytester: pytest.Pytester,
             distbench.run(body)
 
         def test_second(distbench):
-            agents = [p for p in psutil.Process().children() if "launch.agent" in " ".join(p.cmdline())]
+            agents = [p for p in psutil.Process().children() if "starters.agent" in " ".join(p.cmdline())]
             assert len(agents) == 1
             agents[0].kill()
             agents[0].wait()
@@ -489,7 +489,7 @@ def test_memory_of_a_killed_agents_children_is_given_back(pytester: pytest.Pytes
     pytester.makepyfile(test_long=LONG)
     process = start()
     wait_for(lambda: both_up(pytester.path), process)
-    [agent] = [p for p in psutil.Process(process.pid).children() if "launch.agent" in " ".join(p.cmdline())]
+    [agent] = [p for p in psutil.Process(process.pid).children() if "starters.agent" in " ".join(p.cmdline())]
     agent.kill()
     os.kill(process.pid, signal.SIGKILL)
 

@@ -17,6 +17,7 @@ from support.launching import Launch
 from pytest_distbench.records.metric import PEAK_MEMORY
 from pytest_distbench.worker.context import RankContext
 from pytest_distbench.workloads.collectives import OPERATIONS
+from pytest_distbench.workloads.sweep import sweep
 
 pytestmark = pytest.mark.spawn
 
@@ -85,7 +86,7 @@ def waits_for_the_others(rank: RankContext) -> None:
 def sweeps_every_operation(rank: RankContext) -> None:
     for row in OPERATIONS.values():
         with rank.point(operation=row.name):
-            row.sweep(rank)
+            sweep(rank, row)
 
 
 def counts_warnings(rank: RankContext) -> None:

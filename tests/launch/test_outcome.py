@@ -1,20 +1,20 @@
-"""From all that is known of a launch to its record: what is no launch that passed, although every rank did."""
+"""What a launch amounts to, and what of it may be shown and stored where its ranks know secrets."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
 import pytest
 from support.plans import make_plan
 
 from pytest_distbench.launch.diagnosis.fates import Ending
-from pytest_distbench.launch.outcome import Clock, make_record
-from pytest_distbench.launch.site.contract import Exit
-from pytest_distbench.launch.site.heard import Heard
+from pytest_distbench.launch.outcome import Clock, make_record, mask_record
+from pytest_distbench.launch.site.contract import Exit, Heard
 from pytest_distbench.read import stdout
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.plan import LaunchPlan
-from pytest_distbench.records.rank import RankReport
+from pytest_distbench.records.rank import ErrorReport, RankFate, RankReport
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.work import BodyReference, Ranks
 
@@ -89,3 +89,41 @@ def test_a_rank_that_did_not_go_is_said_whatever_the_outcome(plan: LaunchPlan, h
     failed = make_record(plan, {}, heard, ending, clock)
 
     assert failed.reason.splitlines() == ["rank 0 exit code 3", text]
+
+
+SECRET = "s3cr3tValue"
+TOLD = f"found {SECRET}, twice {SECRET}"
+
+RECORD = LaunchRecord(
+    index=0,
+    command=TOLD,
+    outcome="failed",
+    wall_s=1.0,
+    reason=TOLD,
+    remarks=[TOLD],
+    fates=[
+        RankFate(
+            rank=0,
+            outcome="failed",
+            phase="body",
+            how=TOLD,
+            error=ErrorReport(kind="E", message=TOLD, traceback=TOLD, raised_at=1.0, torch_errors=[TOLD]),
+            log_tail=TOLD,
+            stacks=TOLD,
+        ),
+        RankFate(rank=1, outcome="failed", phase="body", how="waited"),
+    ],
+    logs="/folder",
+)
+
+
+def test_secrets_are_masked_in_all_that_ranks_and_their_logs_say() -> None:
+    masked = mask_record(RECORD, [SECRET])
+
+    assert msgspec.to_builtins(masked) == msgspec.json.decode(
+        msgspec.json.encode(RECORD).replace(SECRET.encode(), b"***")
+    )
+
+
+def test_without_secrets_a_record_is_as_it_was() -> None:
+    assert mask_record(RECORD, []) is RECORD

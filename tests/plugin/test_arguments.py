@@ -326,6 +326,7 @@ def test_a_program_that_cannot_be_executed_is_told_as_such(tmp_path: Path) -> No
     ("arguments", "told"),
     [
         ({"tolerance": -1.5}, "tolerance=-1.5; wanted a fraction from 0 to 5, such as 0.05, which is 5 %"),
+        ({"tolerance": {"a": 0.1, "b": 10}}, "tolerance['b']=10; wanted a fraction from 0 to 5"),
         ({"launches": "3"}, "launches='3'; wanted a whole number of at least 1 and at most 1000"),
         ({"seeds": ()}, "seeds=(); wanted 1 to 1000 whole numbers, each once, such as range(5)"),
         ({"seeds": [1, 1]}, "seeds=[1, 1]; wanted 1 to 1000 whole numbers, each once"),

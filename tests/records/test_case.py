@@ -24,7 +24,7 @@ FAKE = replace(ON_TWO, backend="fake", fake_rank=1)
         ({"id": "ws2", "run": "one", "names_size": True, "conditions": FAKE}, "ws2:one@ws2@rank1.fake.warm"),
         (
             {"id": "ws2", "conditions": replace(ON_TWO, around={"network": "wan", "load": "busy"})},
-            "ws2:@busy@wan.gloo.warm",
+            "ws2:@load=busy@network=wan.gloo.warm",
         ),
     ],
 )

@@ -72,7 +72,15 @@ def test_conditions_of_all_rows_are_those_of_the_case(surroundings: Surroundings
     assert surroundings.conditions(make_plan(tmp_path)) == {"outer": "gloo", "inner": "gloo"}
 
 
-def test_all_rows_are_closed(surroundings: Surroundings, events: list[str]) -> None:
-    surroundings.close()
+def test_all_rows_are_closed_also_where_one_fails_at_it(events: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    class Stuck(Noted):
+        def close(self) -> None:
+            raise OSError("it is stuck")
 
-    assert events == ["close outer", "close inner"]
+    monkeypatch.setitem(AROUND, "innermost", lambda setup: Stuck("innermost", events))
+    nothing: Any = None
+
+    with pytest.raises(OSError, match="it is stuck"):
+        Surroundings(AroundSetup(settings=nothing, on_progress=print)).close()
+
+    assert events == ["close inner", "close outer"]

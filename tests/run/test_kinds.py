@@ -11,7 +11,7 @@ from support.plans import BODY, make_plan
 from support.pools import POOL
 from support.timelines import JOB
 
-from pytest_distbench.errors import LauncherError
+from pytest_distbench.errors import ConfigurationError, LauncherError
 from pytest_distbench.launch.side import Side
 from pytest_distbench.launch.starters.table import LAUNCHERS, Hosting
 from pytest_distbench.records.launch import LaunchRecord
@@ -48,6 +48,14 @@ def test_only_ranks_go_by_the_row_of_their_launcher() -> None:
 def test_a_kind_that_is_not_compared_says_why_and_only_jobs_have_a_limit_to_their_launches() -> None:
     assert all(bool(row.why_alone) is (row.pair is None) for row in LAUNCH_KINDS.values())
     assert {kind for kind, row in LAUNCH_KINDS.items() if row.open_s < math.inf} == {Job, Pool}
+
+
+def test_what_has_no_row_is_told_where_there_are_some() -> None:
+    class Nap(Work, frozen=True, kw_only=True):
+        pass
+
+    with pytest.raises(ConfigurationError, match="has no row for Nap; it has rows for Ranks, Command, Job, Pool"):
+        kind_of(Nap())
 
 
 def test_ranks_of_a_side_without_a_launcher_are_told_what_lacks(tmp_path: Path) -> None:

@@ -106,3 +106,39 @@ def test_ranks_see_the_gpus_that_are_leased(plan_of: Callable[..., LaunchPlan]) 
 
 def test_on_the_cpu_the_order_of_gpus_is_left_alone(plan_of: Callable[..., LaunchPlan]) -> None:
     assert "CUDA_DEVICE_ORDER" not in plan_of().variables
+
+
+STUCK = """
+import pathlib
+from pytest_distbench.launch.starters.table import LAUNCHERS, LauncherKind
+from pytest_distbench.run.around import AROUND
+from pytest_distbench.run.cards import Cards
+from pytest_distbench.testing import StandInLauncher
+
+class Stuck(Cards):
+    def close(self):
+        raise OSError("it is stuck")
+
+class Closing(StandInLauncher):
+    def close(self):
+        pathlib.Path("closed").touch()
+
+AROUND["stuck"] = lambda setup: Stuck(setup.settings.gpus, on_progress=setup.on_progress)
+LAUNCHERS["closing"] = LauncherKind(help="", make=lambda setup: Closing(setup.session))
+"""
+
+
+def test_a_row_around_launches_that_cannot_be_closed_leaves_no_launcher_and_no_run_directory(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = project(TEST)
+    with (made.path / "conftest.py").open("a") as file:
+        file.write(STUCK)
+    temporary = made.mkdir("temporary")
+    monkeypatch.setenv("TMPDIR", str(temporary))
+
+    result = made.runpytest_subprocess("--distbench-launcher=closing")
+
+    assert "it is stuck" in result.stderr.str()
+    assert (made.path / "closed").exists()
+    assert not [path for path in temporary.glob("distbench-*") if path.is_dir()]

@@ -6,8 +6,7 @@ import os
 import signal
 from collections.abc import Iterable
 
-from pytest_distbench.launch.site.contract import Aftermath, Clocks, Exit
-from pytest_distbench.launch.site.heard import Heard
+from pytest_distbench.launch.site.contract import Aftermath, Clocks, Exit, Heard
 from pytest_distbench.records.plan import LaunchPlan
 from pytest_distbench.records.rank import RankReport
 from pytest_distbench.records.wire import EventKind, RankEvent

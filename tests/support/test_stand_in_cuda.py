@@ -17,6 +17,7 @@ from torch.nn.parallel import DistributedDataParallel
 from pytest_distbench.worker.context import RankContext
 from pytest_distbench.workloads.collectives import OPERATIONS
 from pytest_distbench.workloads.steady import warm_up
+from pytest_distbench.workloads.sweep import sweep
 from support.launching import Launch
 
 pytestmark = pytest.mark.spawn
@@ -199,7 +200,7 @@ def test_the_stand_in(on_cuda: Launch, body: object) -> None:
 def sweeps_every_operation(rank: RankContext) -> None:
     for name, operation in OPERATIONS.items():
         with rank.point(operation=name):
-            operation.sweep(rank)
+            sweep(rank, operation)
 
 
 def test_every_collective_takes_time_on_the_device(on_cuda: Launch) -> None:

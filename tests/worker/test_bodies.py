@@ -64,13 +64,12 @@ def test_a_module_that_torch_wrote_to_a_temporary_folder_came_from_nowhere(
 @pytest.mark.parametrize(
     ("function", "told"),
     [
-        ("nothing.sweep", " has no 'nothing'; a body is"),
-        ("something.sweep", "::something is a function without 'sweep'; .* a collective of your own is an Operation"),
-        ("Some.thing.sweep", "::Some.thing is a function without 'sweep'"),
+        ("nothing.thing", " has no 'nothing'; a body is"),
+        ("something.more", "::something is a function without 'more'; a body is"),
+        ("Some.thing.more", "::Some.thing is a function without 'more'"),
     ],
 )
 def test_of_a_name_that_is_not_there_only_what_is_missing_is_told(tmp_path: Path, function: str, told: str) -> None:
-    """``sweep`` is added to the name of a collective of one's own: nobody has written it."""
     file = tmp_path / "my_operations.py"
     file.write_text("def something(): pass\nclass Some:\n    def thing(self): pass\n")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.launching import Launch
@@ -10,6 +11,8 @@ from support.releases import RECORDS
 
 from pytest_distbench.judging.fingerprint_rule import differences
 from pytest_distbench.launch.starters.contract import Launcher
+from pytest_distbench.records.launch import LaunchRecord
+from pytest_distbench.records.work import BodyReference
 from pytest_distbench.workloads import sweep
 from pytest_distbench.workloads.collectives import OPERATIONS
 
@@ -22,6 +25,7 @@ ROWS = """
 import torch.distributed as dist
 
 from pytest_distbench.workloads.collectives import Counts, Operation
+from pytest_distbench.workloads.sweep import sweep
 
 def _call(buffers, form):
     raise ValueError("wrong from the beginning")
@@ -101,7 +105,7 @@ PLANTED = {
 def planted(rank):
     for name, row in PLANTED.items():
         with rank.point(form=name):
-            row.sweep(rank)
+            sweep(rank, row)
 
 
 def refused(rank):
@@ -140,12 +144,18 @@ def launch(launcher: Launcher, tmp_path: Path) -> Launch:
     return Launch(launcher, tmp_path, file)
 
 
+def swept(launch: Launch, row: str, **options: Any) -> LaunchRecord:
+    """A row of the file, as :func:`collective_sweep` has it launched."""
+    body = BodyReference(file=str(launch.file), function=row, called_by="pytest_distbench.workloads.sweep:sweep")
+    return launch(row, body=body, **options)
+
+
 def params(*sizes: int) -> dict[str, object]:
     return {"collective": "", "dtype": "float32", "sizes": sizes, "iterations": 3, "warmup": 1, "cache": "rotate"}
 
 
 def test_an_operation_whose_output_is_another_buffer_is_measured_and_checked(launch: Launch) -> None:
-    record = launch("ALL_GATHER.sweep", params=params(4, 24, 4096))
+    record = swept(launch, "ALL_GATHER", params=params(4, 24, 4096))
 
     assert (record.outcome, record.reason) == ("passed", "")
     wrong = {m.at["message_bytes"]: m.value for m in record.measurements if m.name == "wrong_elements"}
@@ -157,20 +167,20 @@ def test_an_operation_whose_output_is_another_buffer_is_measured_and_checked(lau
 
 
 def test_an_operation_that_sends_nothing_is_measured_once(launch: Launch) -> None:
-    record = launch("BARRIER.sweep", params=params(4, 24))
+    record = swept(launch, "BARRIER", params=params(4, 24))
 
     assert [m.key for m in record.measurements] == ["latency[message_bytes=0]", "peak_memory"]
 
 
 def test_a_result_is_checked_on_the_ranks_that_have_one(launch: Launch) -> None:
-    record = launch("REDUCE.sweep", params=params(64))
+    record = swept(launch, "REDUCE", params=params(64))
 
     assert (record.outcome, record.reason) == ("passed", "")
     assert {m.name: m.value for m in record.measurements}["wrong_elements"] == 0
 
 
 def test_an_operation_that_delivers_nothing_fails_with_an_element(launch: Launch) -> None:
-    record = launch("IDLE.sweep", params=params(64))
+    record = swept(launch, "IDLE", params=params(64))
 
     assert record.outcome == "failed"
     assert "idle float32 of 64 B: 32 wrong elements over all ranks; on rank" in record.reason
@@ -179,7 +189,7 @@ def test_an_operation_that_delivers_nothing_fails_with_an_element(launch: Launch
 
 @pytest.mark.parametrize("world_size", [2, 4])
 def test_one_wrong_element_at_the_last_index_of_one_rank_fails_with_it(launch: Launch, world_size: int) -> None:
-    record = launch("LAST_WRONG.sweep", params=params(4096), world_size=world_size)
+    record = swept(launch, "LAST_WRONG", params=params(4096), world_size=world_size)
 
     last = world_size - 1
     assert f"all_reduce float32 of 4096 B: 1 wrong elements over all ranks; on rank {last} element 1023" in str(record)
@@ -199,16 +209,15 @@ def test_what_is_sent_in_another_type_or_in_pieces_is_seen_in_the_fingerprint(la
 
 
 def test_a_row_that_contradicts_itself_is_told(launch: Launch) -> None:
-    record = launch("UNEVEN.sweep", params=params(64))
+    record = swept(launch, "UNEVEN", params=params(64))
 
     assert "uneven: expected(...) has 15 elements, what a rank receives 16" in record.reason
 
 
 def test_what_is_no_operation_is_told(launch: Launch) -> None:
-    record = launch("_call.sweep", params=params(64))
+    record = swept(launch, "_call", params=params(64))
 
-    assert "::_call is a function without 'sweep'" in record.reason
-    assert "a collective of your own is an Operation" in record.reason
+    assert "a collective of your own is an Operation, and this is <function _call" in record.reason
 
 
 EVERY = """
@@ -303,7 +312,7 @@ def test_a_pair_that_the_backend_has_not_is_told_with_its_reason_and_the_group_g
 
 
 def test_a_call_that_is_wrong_whatever_it_sends_is_no_pair_that_is_not_supported(launch: Launch) -> None:
-    record = launch("BROKEN.sweep", params={**params(64), "dtype": "int16"})
+    record = swept(launch, "BROKEN", params={**params(64), "dtype": "int16"})
 
     assert record.outcome == "failed"
     assert "ValueError: wrong from the beginning" in record.reason

@@ -1,59 +1,23 @@
-"""The controller of an elastic job: carries out a membership plan, and says when the job is stable or cannot go on."""
+"""The controller of an elastic job: carries out a membership plan, and says when the job cannot go on."""
 
 from __future__ import annotations
 
-import contextlib
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 
-from pytest_distbench.errors import ReadingError
-from pytest_distbench.jobs.control.diagnosis import tell_agent_end, tell_split, tell_unstable
-from pytest_distbench.jobs.control.ends import WorkerEnds
-from pytest_distbench.jobs.control.progress import EXIT_S, STABLE_LINES, STABLE_STEPS, Progress
+from pytest_distbench.jobs.control.progress import EXIT_S
+from pytest_distbench.jobs.control.running import RunningJob
 from pytest_distbench.jobs.control.schedule import changes_of, choose_slots, taken_after
 from pytest_distbench.jobs.control.script import ScriptWatch
 from pytest_distbench.jobs.engines.contract import CannotGoOn, Engine
-from pytest_distbench.records.elastic import START, Change, ChangeKind, ElasticJob
-from pytest_distbench.records.launch_files import LaunchFiles
-from pytest_distbench.records.timeline import (
-    AgentEnded,
-    Began,
-    Changed,
-    Line,
-    Stable,
-    Started,
-    TimelineReader,
-    append,
-)
+from pytest_distbench.records.elastic import START, Change, ElasticJob
 
 _LOOK_S = 0.02
 
 
-def let_end(timeline: Path, *, after: int) -> None:
-    """Let a training end with the epoch of a step; its workers look at the end of each epoch.
-
-    Args:
-        timeline: of the job.
-        after: number of the step.
-    """
-    path = LaunchFiles(timeline.parent).last_step
-    draft = path.with_suffix(".tmp")
-    draft.write_text(f"{after}")
-    draft.rename(path)
-
-
-class Controller:
-    """One elastic job from start to end.
-
-    Args:
-        job: with the plan of its membership.
-        engine: changes it.
-        timeline: file that workers append to, as this does.
-        script: makes timeline lines of what a script shows; None: a body appends them itself.
-        clock: CLOCK_MONOTONIC seconds.
-        sleep: waits.
-    """
+class Controller(RunningJob):
+    """One elastic job from start to end."""
 
     def __init__(
         self,
@@ -65,25 +29,9 @@ class Controller:
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        self._job = job
-        self._script = script
-        self._ends = WorkerEnds(clock)
-        self._engine = engine
-        self._acts: dict[ChangeKind, Callable[[int], None]] = {
-            "join": engine.join,
-            "leave": engine.leave,
-            "kill": engine.kill,
-            "crash": engine.crash,
-            "stop": engine.stop,
-        }
-        self._path = timeline
-        self._reader = TimelineReader(timeline)
-        self._clock = clock
+        super().__init__(job, engine, timeline, script=script, clock=clock)
         self._sleep = sleep
-        self._progress = Progress(job.most, stable_steps=STABLE_STEPS if script is None else STABLE_LINES)
         self._ended: set[int] = set()
-        self._just_ended: list[AgentEnded] = []
-        """Agents whose end was not yet asked about."""
         self._trained_s = 0.0
         self._changed: tuple[float, int] | None = None
         """When the last change was made, and the highest step then."""
@@ -91,26 +39,14 @@ class Controller:
         """When a node that stands still goes on, and which."""
 
     def run(self) -> None:
-        """Start the job, change its membership as planned, and wait until it has finished.
-
-        Raises:
-            CannotGoOn: it failed, or was over before all changes had happened.
-        """
+        """Start the job, change its membership as planned, and wait until it has finished; else :class:`CannotGoOn`."""
         try:
             self._run()
         finally:
-            self._engine.close()
-            self._note_all(self._ends.poll())
-            self._ends.close()
-            if self._script is not None:
-                with contextlib.suppress(ReadingError):  # it was told before, or the job has finished
-                    self._note_all(self._script.finish())
+            self.close()
 
     def _run(self) -> None:
-        self._progress.taken = set(range(self._job.start))
-        self._note(Began(t=self._clock(), slots=sorted(self._progress.taken)))
-        for slot in sorted(self._progress.taken):
-            self._engine.join(slot)
+        self._begin(range(self._job.start))
         self._settle(START, None)
         waiting: list[tuple[int, Change]] = []
         for index, change in enumerate(changes_of(self._job.plan)):
@@ -123,8 +59,7 @@ class Controller:
             waiting.append((index, change))
         if waiting:
             self._settle(*waiting[-1])
-        if self._job.ends_after is not None:
-            let_end(self._path, after=self._progress.step + self._job.ends_after)
+        self.let_end()
         while not self._progress.has_finished:
             self._look()
         self._wait_for_exit()
@@ -132,37 +67,20 @@ class Controller:
     def _carry_out(self, index: int, change: Change) -> None:
         slots = choose_slots(change, self._progress.taken, least=self._job.least, most=self._job.most)
         self._take_in()  # steps from before the change are none after it
-        self._progress.taken = taken_after(change, slots, self._progress.taken)
         self._changed = self._clock(), self._progress.step
-        self._note(
-            Changed(
-                t=self._clock(),
-                index=index,
-                kind=change.kind,
-                slots=slots,
-                expected=sorted(self._progress.taken),
-                overlaps=change.overlaps,
-            )
-        )
-        act = self._acts[change.kind]
-        for slot in slots:
-            act(slot)
-            self._ended.discard(slot)
-        self._progress.forget_steps(self._clock(), ends_generation=change.kind == "crash")  # until now workers went on
+        self._change(index, change, slots, taken_after(change, slots, self._progress.taken))
+        if change.kind == "join":  # whoever was there before has gone
+            self._ended -= set(slots)
+            self._just_ended = [agent for agent in self._just_ended if agent.slot not in slots]
         if change.for_s is not None:
             self._resume = self._clock() + change.for_s, slots[0]
 
     def _settle(self, index: int, change: Change | None) -> None:
         """Wait until all nodes that there should be have taken steps together since the last change."""
-        deadline = self._clock() + self._job.settle_s + (change.for_s or 0.0 if change is not None else 0.0)
+        since = self._clock() + (change.for_s or 0.0 if change is not None else 0.0)
         while not self._progress.has_finished:
-            found = self._progress.stable_generation if self._resume is None else None
-            if found is not None:
-                self._note(Stable(t=self._clock(), index=index, generation=found, world_size=len(self._progress.taken)))
+            if self._resume is None and self._has_settled(index, change, since=since):
                 return
-            if self._clock() >= deadline:
-                said = f"\n{self._script.last_words()}" if self._script is not None else ""
-                raise CannotGoOn(tell_unstable(self._progress.lines, self._progress.taken, change, self._job) + said)
             self._look()
         if change is not None:
             self._check_reached(index, f"the job was stable after {change}")
@@ -196,62 +114,16 @@ class Controller:
         )
 
     def _look(self) -> None:
-        """Take in what has happened, and let a moment pass.
-
-        Raises:
-            CannotGoOn: a body failed, an agent that should not have ended has, or the engine has broken down.
-        """
+        """Take in what has happened, and let a moment pass."""
         self._sleep(_LOOK_S)
         if self._resume is not None and self._clock() >= self._resume[0]:
             self._engine.go_on(self._resume[1])
             self._resume = None
             self._progress.forget_steps(self._clock())
         self._take_in()
-        ended, self._just_ended = self._just_ended, []
-        if self._progress.split is not None:
-            raise CannotGoOn(tell_split(*self._progress.split, self._job))
-        for agent in ended:
-            if agent.slot in self._progress.taken and not self._progress.is_ending:
-                log = self._engine.log(agent.slot)
-                raise CannotGoOn(tell_agent_end(self._progress.lines, agent, self._job, log=log))
-        if self._script is not None and (trouble := self._script.trouble):
-            raise CannotGoOn(trouble)
-
-    def _take_in(self) -> None:
-        """Heed what has happened.
-
-        Raises:
-            CannotGoOn: a body failed, a script's steps cannot be told, or the engine has broken down.
-        """
-        ended = []
-        for told in self._engine.poll():
-            self._note(told)
-            if isinstance(told, AgentEnded):
-                self._ended.add(told.slot)
-                ended.append(told)
-        self._note_all(self._ends.poll())
-        if self._script is not None:
-            try:
-                self._note_all(self._script.poll())
-                for agent in ended:
-                    if agent.slot in self._progress.taken:
-                        self._note_all(self._script.heed(agent))
-            except ReadingError as error:
-                raise CannotGoOn(str(error)) from None
-        for line in self._reader.read():
-            self._progress.heed(line)
-            if isinstance(line, Started):
-                self._ends.watch(line)
-        self._just_ended += ended
+        self._ended |= {agent.slot for agent in self._check()}
 
     def _wait_for_exit(self) -> None:
         deadline = self._clock() + EXIT_S
         while self._progress.taken - self._ended and self._clock() < deadline:
             self._look()
-
-    def _note(self, line: Line) -> None:
-        append(self._path, line)
-
-    def _note_all(self, lines: Iterable[Line]) -> None:
-        for line in lines:
-            self._note(line)

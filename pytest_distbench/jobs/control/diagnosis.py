@@ -15,14 +15,7 @@ from pytest_distbench.records.timeline import AgentEnded, Changed, Joined, Line,
 
 
 def tell_unstable(lines: Sequence[Line], expected: Collection[int], change: Change | None, job: ElasticJob) -> str:
-    """A text for a job that had not become stable in time.
-
-    Args:
-        lines: of the timeline so far.
-        expected: slots that should train.
-        change: after which it should have; None: after its start.
-        job: what runs.
-    """
+    """A text for a job that had not become stable in time."""
     after = "its start" if change is None else str(change)
     begin = max((line.t for line in lines if isinstance(line, Changed)), default=0.0)
     since = [line for line in lines if line.t >= begin]
@@ -36,13 +29,7 @@ def tell_unstable(lines: Sequence[Line], expected: Collection[int], change: Chan
 
 
 def tell_split(line: Stepped, newest: int, job: ElasticJob) -> str:
-    """A text for a job that has fallen into two, each of which trains.
-
-    Args:
-        line: a step of the older one.
-        newest: the generation of the other.
-        job: what runs.
-    """
+    """A text for a job that has fallen into two, each of which trains."""
     timers = ", ".join(f"{name}={value:g}" for name, value in job.timers.items())
     return (
         f"The job is split: slot {line.slot} trains on in generation {line.generation}, beside the nodes of generation "
@@ -51,14 +38,7 @@ def tell_split(line: Stepped, newest: int, job: ElasticJob) -> str:
 
 
 def tell_agent_end(lines: Sequence[Line], agent: AgentEnded, job: ElasticJob, *, log: str) -> str:
-    """A text for an agent that ended, and nobody had asked it to.
-
-    Args:
-        lines: of the timeline so far.
-        agent: that ended.
-        job: what runs.
-        log: the last lines of what it has printed.
-    """
+    """A text for an agent that ended, and nobody had asked it to."""
     used = [line.restarts for line in lines if isinstance(line, Started) and line.slot == agent.slot]
     head = f"the agent of slot {agent.slot} ended with exit code {agent.code}, and nobody had asked it to"
     limit, told = job.timers.get("max_restarts"), _advice(job).restarts

@@ -25,16 +25,9 @@ SPLIT_S = 5.0
 class Progress:
     """What an elastic job has done so far.
 
-    Args:
-        most: nodes there may be.
-        stable_steps: so many of every node in one generation make it stable.
-
-    Attributes:
-        taken: slots whose nodes should train.
-        lines: that were heeded.
-        step: the highest that anybody has finished.
-        saved: the highest that a checkpoint was written of.
-        split: a step of a generation that goes on beside a later one, and that one; None: there was none.
+    ``taken`` are the slots whose nodes should train, and so many steps of each of them in one generation make the job
+    stable. ``step`` is the highest that anybody has finished, ``saved`` that of the last checkpoint. ``split`` is a
+    step of a generation that goes on beside a later one, and that one.
     """
 
     def __init__(self, most: int, *, stable_steps: int = STABLE_STEPS) -> None:
@@ -61,9 +54,8 @@ class Progress:
     def heed(self, line: Line) -> None:
         """Take in a line.
 
-        Raises:
-            CannotGoOn: it says that the body raised, and not because a peer had gone; or that a worker was started
-                once more, and the job comes no further.
+        The job cannot go on where the body raised, and not because a peer had gone; or where a worker was started once
+        more, and the job comes no further.
         """
         self.lines.append(line)
         if isinstance(line, Started):
@@ -121,9 +113,7 @@ class Progress:
     def forget_steps(self, now: float, *, ends_generation: bool = False) -> None:
         """Something has changed: steps until now, heeded or not, do not show that the job is stable.
 
-        Args:
-            now: when it has.
-            ends_generation: nor do those of this generation that are told of later.
+        Where that ends the generation, steps of it that are told of later do not either.
         """
         self._steps.clear()
         self._attempts.clear()

@@ -29,17 +29,7 @@ def changes_of(plan: MembershipPlan) -> Iterator[Change]:
 
 
 def choose_slots(change: Change, taken: Collection[int], *, least: int, most: int) -> list[int]:
-    """The slots that a change is of.
-
-    Args:
-        change: that is due.
-        taken: slots of the nodes there are.
-        least: fewest nodes the job may have.
-        most: slots there are.
-
-    Raises:
-        ConfigurationError: it cannot be: too many nodes, too few, or no such slot.
-    """
+    """The slots that a change is of."""
     free = [slot for slot in range(most) if slot not in taken]
     if change.kind == "join":
         if change.nodes > len(free):
@@ -76,11 +66,7 @@ def usual_start(plan: MembershipPlan, *, least: int, most: int) -> int:
 
 
 def check_values(plan: MembershipPlan) -> None:
-    """Make sure that what a plan holds are numbers and words that can be, before anybody counts with them.
-
-    Raises:
-        ConfigurationError: they are not.
-    """
+    """Make sure that what a plan holds are numbers and words that can be, before anybody counts with them."""
     cycle = plan.cycle
     if cycle is not None:
         seconds(above=0).plain()("cycle: period_s", cycle.period_s)
@@ -93,11 +79,7 @@ def check_values(plan: MembershipPlan) -> None:
 
 
 def check_job(job: ElasticJob) -> None:
-    """Make sure that a plan can be carried out.
-
-    Raises:
-        ConfigurationError: it cannot; the message names the change and what is wrong with it.
-    """
+    """Make sure that a plan can be carried out."""
     cycle = job.plan.cycle
     check_values(job.plan)
     taken = set(range(job.start))
@@ -150,12 +132,7 @@ def _check_change(change: Change) -> None:
 
 
 def _check_order(latest: dict[str, Change], change: Change) -> None:
-    """A change that is due before one listed above it would be in the past when its turn comes.
-
-    Args:
-        latest: the last one that is due by seconds, and by steps; the change takes its place there.
-        change: the next.
-    """
+    """A change that is due before one listed above it would be in the past when its turn comes. It takes its place."""
     name = "at_s" if change.at_s is not None else "at_step"
     before = latest.get(name)
     if before is not None and getattr(change, name) < getattr(before, name):

@@ -65,14 +65,7 @@ class _Generation:
 
 
 class ScriptWatch:
-    """Makes timeline lines of what a script shows.
-
-    Args:
-        files: of the launch.
-        outputs: what the nodes print.
-        steps: which lines are steps, and of which rank.
-        born: when a process was made.
-    """
+    """Makes timeline lines of what a script shows."""
 
     def __init__(
         self,
@@ -96,11 +89,7 @@ class ScriptWatch:
         self._found: list[Line] = []
 
     def poll(self) -> list[Line]:
-        """What has happened since the last call. Never blocks.
-
-        Raises:
-            ReadingError: the number of a step cannot be used.
-        """
+        """What has happened since the last call. Never blocks."""
         printed = self._outputs.take()  # before the notes: whoever has printed has left them already
         both: list[ScriptNote | Printed] = [*self._read_notes(), *printed]
         for seen in sorted(both, key=lambda one: one.t):

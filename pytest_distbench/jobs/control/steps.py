@@ -17,12 +17,10 @@ _VALUE = "value"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepLine:
-    """A step as a script told of it.
+    """A step as a script told of it. Its number falls only where the training has gone back.
 
-    Attributes:
-        number: that falls only where the training has gone back.
-        is_laid: the script counts anew in each epoch, and this is its first line of one: how many steps the epoch
-            before had behind its last line nobody knows.
+    ``is_laid``: the script counts anew in each epoch, and this is its first line of one: how many steps the epoch
+    before had behind its last line nobody knows.
     """
 
     number: int
@@ -35,11 +33,7 @@ class StepLine:
 
 
 def check_pattern(reader: Reader) -> None:
-    """Make sure that a reader finds steps.
-
-    Raises:
-        ConfigurationError: it is none of printed lines, or its pattern has a group that nobody knows.
-    """
+    """Make sure that a reader finds steps."""
     if reader.kind != "stdout":
         raise ConfigurationError(
             f"a reader of {reader.kind}: steps are told by lines that the script prints, stdout(r'step (\\d+)')"
@@ -57,14 +51,10 @@ def check_pattern(reader: Reader) -> None:
 
 
 class StepLines:
-    """The steps of one generation, line by line.
+    """The steps of one generation, line by line; ``before`` are those of the generation before.
 
     Where the script counts anew in each epoch, its epochs are laid end to end, so that numbers are of the whole
     training. A training that goes back to an earlier epoch goes back in these numbers too.
-
-    Args:
-        pattern: of a line; its group, or the one named ``value``, is the number.
-        before: those of the generation before.
     """
 
     def __init__(self, pattern: str, before: StepLines | None = None) -> None:
@@ -78,9 +68,7 @@ class StepLines:
     def take(self, text: str) -> StepLine | None:
         """The step that a line tells of; None: of none, or of the one before once more.
 
-        Raises:
-            ReadingError: its number is no whole number, or falls within the generation; what another group has taken is
-                no number.
+        A number that is none, or that falls within the generation, cannot be used: :class:`ReadingError`.
         """
         found = self._pattern.search(text)
         if found is None:

@@ -12,8 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import BinaryIO
 
 from pytest_distbench.jobs.engines.contract import EngineSetup
-from pytest_distbench.jobs.engines.node import Node
-from pytest_distbench.launch.logs import tail
+from pytest_distbench.jobs.engines.node import Node, NodeEngine
 from pytest_distbench.launch.starters.contract import NO_REVERSE_DNS
 from pytest_distbench.records.elastic import NODE_VARIABLE, SLOT_VARIABLE
 from pytest_distbench.records.timeline import AgentEnded, Rendezvous
@@ -23,25 +22,16 @@ _VISIBLE = "CUDA_VISIBLE_DEVICES"
 _REAP_S = 1.0
 
 
-class AgentEngine(abc.ABC):
-    """An engine whose nodes are agents, each a process of its own.
-
-    Args:
-        setup: what they run, and where.
-        variables: environment of the nodes beside that of the setup.
-        clock: tells the time of the timeline.
-    """
+class AgentEngine(NodeEngine, abc.ABC):
+    """An engine whose nodes are agents, each a process of its own."""
 
     def __init__(self, setup: EngineSetup, variables: Mapping[str, str], clock: Callable[[], float]) -> None:
-        self._job = setup.job
-        self._files = setup.files
+        super().__init__(setup, clock)
         self._variables = {**setup.variables, **NO_REVERSE_DNS, **variables}
-        self._clock = clock
         self._script = setup.script
         self._outputs = setup.outputs
         self._devices = setup.devices
         self._agents: dict[int, subprocess.Popen[bytes]] = {}
-        self._nodes: dict[int, Node] = {}
         self._offsets: dict[int, int] = {}
         """Slot -> how much of its log was read."""
         self._gone: list[tuple[subprocess.Popen[bytes], Node]] = []
@@ -101,18 +91,9 @@ class AgentEngine(abc.ABC):
     def kill(self, slot: int) -> None:
         _end(self._agents[slot], self._nodes[slot])
 
-    def crash(self, slot: int) -> None:
-        self._nodes[slot].kill_workers()
-
-    def stop(self, slot: int) -> None:
-        self._nodes[slot].send(signal.SIGSTOP)
-
-    def go_on(self, slot: int) -> None:
-        self._nodes[slot].send(signal.SIGCONT)
-
     def poll(self) -> list[Rendezvous | AgentEnded]:
         found: list[Rendezvous | AgentEnded] = []
-        for slot, node in self._nodes.items():
+        for slot in self._nodes:
             code = self._agents[slot].poll()
             with open(self._files.agent_log(slot), "rb") as file:
                 file.seek(self._offsets[slot])
@@ -122,13 +103,8 @@ class AgentEngine(abc.ABC):
             now = self._clock()
             told = self._rendezvous_seconds(whole.decode(errors="replace"))
             found += [Rendezvous(t=now, slot=slot, seconds=seconds) for seconds in told]
-            if code is not None and not node.is_told:
-                node.is_told = True
-                found.append(AgentEnded(t=self._clock(), slot=slot, code=code))
+            found += self._told_end(slot, code)
         return found
-
-    def log(self, slot: int) -> str:
-        return tail(self._files.agent_log(slot))
 
     def close(self) -> None:
         for agent, node in [*self._gone, *((self._agents[slot], node) for slot, node in self._nodes.items())]:

@@ -67,8 +67,7 @@ class Engine(Protocol):
     def poll(self) -> list[Rendezvous | AgentEnded]:
         """What has happened since the last call, and agents do not note themselves. Never blocks.
 
-        Raises:
-            CannotGoOn: the engine itself has broken down.
+        An engine that has broken down raises :class:`CannotGoOn`.
         """
 
     def log(self, slot: int) -> str:

@@ -15,9 +15,8 @@ from collections.abc import Callable
 from multiprocessing.context import ForkServerProcess
 
 from pytest_distbench.jobs.engines.contract import LOOPBACK, CannotGoOn, EngineSetup
-from pytest_distbench.jobs.engines.node import Node, announce
+from pytest_distbench.jobs.engines.node import Node, NodeEngine, announce
 from pytest_distbench.jobs.engines.stock import HANGS_ON_SCALE_UP, STORE_S
-from pytest_distbench.launch.logs import tail
 from pytest_distbench.launch.site import processes
 from pytest_distbench.launch.starters import forkserver
 from pytest_distbench.launch.starters.contract import NO_REVERSE_DNS
@@ -27,23 +26,16 @@ _PRELOAD = [*forkserver.PRELOAD, "pytest_distbench.jobs.engines.fast_agent"]
 _THREADS = "OMP_NUM_THREADS"
 
 
-class FastEngine:
+class FastEngine(NodeEngine):
     """Nodes that are forked. The first is to be made before this process has a second thread, or torch.
 
     The forkserver ends when its process says so (``forkserver.let_helpers_end``): another engine may need it.
-
-    Args:
-        setup: what they run, and where.
-        clock: tells the time of the timeline.
     """
 
     def __init__(self, setup: EngineSetup, *, clock: Callable[[], float] = time.monotonic) -> None:
-        self._job = setup.job
-        self._files = setup.files
-        self._clock = clock
+        super().__init__(setup, clock)
         self._id = uuid.uuid4().hex[:12]
         self._agents: dict[int, ForkServerProcess] = {}
-        self._nodes: dict[int, Node] = {}
         self._gone: list[Node] = []
         """Those whose slot another one has taken; they may not have ended yet."""
         self._count = 0
@@ -89,41 +81,22 @@ class FastEngine:
     def kill(self, slot: int) -> None:
         self._nodes[slot].end()
 
-    def crash(self, slot: int) -> None:
-        self._nodes[slot].kill_workers()
-
-    def stop(self, slot: int) -> None:
-        self._nodes[slot].send(signal.SIGSTOP)
-
-    def go_on(self, slot: int) -> None:
-        self._nodes[slot].send(signal.SIGCONT)
-
     def poll(self) -> list[Rendezvous | AgentEnded]:
         self._check()
         found: list[Rendezvous | AgentEnded] = []
         for slot, agent in self._agents.items():
-            node = self._nodes[slot]
-            if not node.is_told and agent.exitcode is not None:
-                node.is_told = True
-                found.append(AgentEnded(t=self._clock(), slot=slot, code=agent.exitcode))
+            found += self._told_end(slot, agent.exitcode)
         if any(agent.exitcode == forkserver.LOST for agent in self._agents.values()):
             forkserver.has_died()  # waits: it is seen to be dead a moment after its pipes have closed
         self._check()  # where it has died, these codes are made up
         return found
-
-    def log(self, slot: int) -> str:
-        return tail(self._files.agent_log(slot))
 
     def close(self) -> None:
         for node in [*self._nodes.values(), *self._gone]:
             node.end()
 
     def _check(self) -> None:
-        """Nothing can be started or told of any more where the forkserver is gone.
-
-        Raises:
-            CannotGoOn: it is.
-        """
+        """Nothing can be started or told of any more where the forkserver is gone."""
         if not forkserver.is_alive():
             raise CannotGoOn(
                 "the forkserver that all agents and workers are forked from has ended, and nobody asked it to"

@@ -41,17 +41,7 @@ _FAILED = 1
 
 
 class AgentSetup(Record, frozen=True, kw_only=True):
-    """What an agent needs to know.
-
-    Attributes:
-        job: what its worker runs.
-        directory: of the launch.
-        slot: of the node.
-        word: of the node.
-        announced: where its processes announce themselves.
-        port: of the store on this host.
-        run_id: of the job.
-    """
+    """What an agent needs to know. ``announced`` is where its processes announce themselves."""
 
     job: ElasticJob
     directory: str

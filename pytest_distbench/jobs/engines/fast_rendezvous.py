@@ -53,11 +53,7 @@ class FastRendezvous(private.DynamicRendezvousHandler):
         super().shutdown()
 
     def leave(self) -> None:
-        """Take this node off all lists: others need not wait until it counts as lost.
-
-        Raises:
-            RendezvousError: that took too long, or the store is gone.
-        """
+        """Take this node off all lists: others need not wait until it counts as lost."""
         self._stop_heartbeats()
         self._op_executor.run(_leave, time.monotonic() + _LEAVE_S)
 
@@ -72,17 +68,7 @@ def make_rendezvous(
     timers: Mapping[str, Number],
     tell: Callable[[float], None],
 ) -> FastRendezvous:
-    """Make the rendezvous of this process's node.
-
-    Args:
-        store: that the nodes meet at.
-        run_id: of the job.
-        address: of this node.
-        least: nodes of the job, fewest and
-        most: most.
-        timers: as in the engine's row.
-        tell: told how many seconds each rendezvous took.
-    """
+    """Make the rendezvous of this process's node; ``tell`` is told how many seconds each one took."""
     poll_s = float(timers["poll_s"])
     private.get_method_name = lambda depth=2: (
         ""

@@ -1,4 +1,7 @@
-"""The processes of one node: its agent and its workers, with all below them, wherever in the tree of processes."""
+"""The processes of one node: its agent and its workers, with all below them, wherever in the tree of processes.
+
+And what an engine does to them, however it has started them.
+"""
 
 from __future__ import annotations
 
@@ -6,14 +9,17 @@ import contextlib
 import os
 import signal
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
 
+from pytest_distbench.jobs.engines.contract import EngineSetup
+from pytest_distbench.launch.logs import tail
 from pytest_distbench.launch.site import processes
 from pytest_distbench.records.elastic import NODE_VARIABLE
+from pytest_distbench.records.timeline import AgentEnded
 
 _KILL_S = 10.0
 _GONE_S = 1.0
@@ -24,11 +30,8 @@ _LOOK_S = 0.002
 class Node:
     """A node of an elastic job.
 
-    Attributes:
-        agent: process id of its agent.
-        word: that its processes have in their environment.
-        announced: file in which processes that were forked, and so show another's environment, announce themselves.
-        is_told: its end is.
+    Its processes have its word in their environment. Those that were forked show another's environment, and announce
+    themselves in a file.
     """
 
     agent: int
@@ -60,6 +63,36 @@ class Node:
     def _family(self) -> list[psutil.Process]:
         """The agent, those that announced themselves, and all below them."""
         return processes.family([self.agent] if self.announced is None else _announced(self.announced))
+
+
+class NodeEngine:
+    """What engines have in common: a node per slot, whose processes are found."""
+
+    def __init__(self, setup: EngineSetup, clock: Callable[[], float]) -> None:
+        self._job = setup.job
+        self._files = setup.files
+        self._clock = clock
+        self._nodes: dict[int, Node] = {}
+
+    def crash(self, slot: int) -> None:
+        self._nodes[slot].kill_workers()
+
+    def stop(self, slot: int) -> None:
+        self._nodes[slot].send(signal.SIGSTOP)
+
+    def go_on(self, slot: int) -> None:
+        self._nodes[slot].send(signal.SIGCONT)
+
+    def log(self, slot: int) -> str:
+        return tail(self._files.agent_log(slot))
+
+    def _told_end(self, slot: int, code: int | None) -> list[AgentEnded]:
+        """The end of the agent in a slot, once; None: it lives."""
+        node = self._nodes[slot]
+        if code is None or node.is_told:
+            return []
+        node.is_told = True
+        return [AgentEnded(t=self._clock(), slot=slot, code=code)]
 
 
 def _kill(members: Sequence[psutil.Process]) -> None:

@@ -19,13 +19,7 @@ _END_S = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Printed:
-    """A line of a node's output.
-
-    Attributes:
-        slot: of the node.
-        t: when it came, CLOCK_MONOTONIC seconds.
-        text: without the line's end.
-    """
+    """A line of a node's output."""
 
     slot: int
     t: float
@@ -33,12 +27,7 @@ class Printed:
 
 
 class NodeOutputs:
-    """The outputs of all nodes of a job. All of it goes to the agents' logs as well.
-
-    Args:
-        files: of the launch.
-        clock: tells the time of the timeline.
-    """
+    """The outputs of all nodes of a job. All of it goes to the agents' logs as well."""
 
     def __init__(self, files: LaunchFiles, clock: Callable[[], float] = time.monotonic) -> None:
         self._files = files

@@ -32,13 +32,7 @@ _RENDEZVOUS = "RENDEZVOUS"
 
 
 class TorchrunEngine(AgentEngine):
-    """Nodes that are torchrun processes.
-
-    Args:
-        setup: what they run, and where.
-        workaround: for what this torch does wrong; a test leaves it out.
-        clock: tells the time of the timeline.
-    """
+    """Nodes that are torchrun processes. The workaround is for what this torch does wrong; a test leaves it out."""
 
     def __init__(
         self,

@@ -31,12 +31,7 @@ CHANGES: frozenset[ChangeKind] = frozenset(get_args(ChangeKind))
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timer:
-    """How long an engine waits for something; or, where the name does not end in ``_s``, how often.
-
-    Attributes:
-        default: seconds, or a number.
-        is_whole: the engine takes no fraction.
-    """
+    """How long an engine waits for something; or, where the name does not end in ``_s``, how often."""
 
     default: Number
     is_whole: bool = True
@@ -76,9 +71,8 @@ class EngineKind:
     def all_timers(self, given: Mapping[str, Number]) -> dict[str, Number]:
         """Those that were given, and the defaults of the others, in the order of the row.
 
-        Args:
-            given: for this engine or for one that this one stands in for: what it does not have is left out, and what
-                it takes no fraction of is rounded up.
+        They may be given for an engine that this one stands in for: what it does not have is left out, and what it
+        takes no fraction of is rounded up.
         """
         found: dict[str, Number] = {}
         for name, timer in self.timers.items():
@@ -111,11 +105,7 @@ def _fast_problem() -> str:
 
 @functools.cache  # to read 1,500 lines takes some 30 ms
 def fast_problem(rendezvous: Path) -> str:
-    """Why the fast engine cannot be used with the torch that is installed; empty: it can.
-
-    Args:
-        rendezvous: source of the module that it takes private parts from.
-    """
+    """Why the fast engine cannot be used with the torch that is installed; empty: it can."""
     nodes = list(ast.walk(ast.parse(rendezvous.read_text()))) if rendezvous.exists() else []
     known = {getattr(node, field, None) for node in nodes for field in ("name", "id", "attr", "arg")}
     lacking = ", ".join(sorted(FAST_PARTS - known))
@@ -133,12 +123,7 @@ _OLDEST_TORCHFT = "2026.10.26"
 
 
 def torchft_problem(nightly: str, release: str) -> str:
-    """Why the torchft that is installed cannot be used; empty: it can.
-
-    Args:
-        nightly: version of the package torchft-nightly, or ``not installed``.
-        release: the same of torchft: both hold the same modules.
-    """
+    """Why the torchft that is installed, as a nightly or a release, cannot be used; empty: it can."""
     remedy = f"wanted {_TORCHFT} {_OLDEST_TORCHFT} or later: pip install 'pytest-distbench[torchft]'"
     if nightly[0].isdigit():
         is_old = _numbers(nightly) < _numbers(_OLDEST_TORCHFT)

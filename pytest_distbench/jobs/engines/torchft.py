@@ -18,12 +18,7 @@ _QUIET = {"RUST_LOG": "warn"}
 
 
 class TorchftEngine(AgentEngine):
-    """Nodes that are replica groups of torchft.
-
-    Args:
-        setup: what they run, and where.
-        clock: tells the time of the timeline.
-    """
+    """Nodes that are replica groups of torchft."""
 
     def __init__(self, setup: EngineSetup, *, clock: Callable[[], float] = time.monotonic) -> None:
         quiet = {name: value for name, value in _QUIET.items() if name not in setup.variables}

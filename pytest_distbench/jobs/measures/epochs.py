@@ -1,4 +1,4 @@
-"""The epochs of an elastic run, one after the other: how long each took, on how many nodes, and what it learned."""
+"""The course of an elastic run: its epochs, one after the other, and the trace of its learning rate."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from math import fsum
 from typing import Literal
 
 from pytest_distbench.jobs.measures.history import History
-from pytest_distbench.records.elastic import ChangeResult, EpochResult
+from pytest_distbench.records.elastic import ChangeResult, EpochResult, RateChange
 from pytest_distbench.records.timeline import Stepped
 
 
@@ -56,3 +56,21 @@ def mean_of(name: Literal["loss", "accuracy", "top5"], lines: Sequence[Stepped])
     told = [(value, share) for value, share in told if value is not None]
     weight = sum(share for _, share in told)  # fsum: the order is that of slots, and a rank may have another one now
     return fsum(value * share for value, share in told) / weight if weight else None
+
+
+_MOST_CHANGES = 10_000
+"""So many changes of it are kept: a schedule may change it at every step."""
+
+
+def rate_changes(history: History) -> list[RateChange]:
+    """The first step that told of a rate, and each with another one than the step before."""
+    found: list[RateChange] = []
+    for step, generation, lines in history.passes():
+        told = next((line for line in lines if line.lr is not None), None)
+        if told is None or told.lr is None or (found and (found[-1].lr, found[-1].nodes) == (told.lr, told.world_size)):
+            continue
+        epoch = history.workers[generation, told.slot].epoch(told)
+        found.append(RateChange(step=step, epoch=epoch, nodes=told.world_size, lr=told.lr))
+        if len(found) == _MOST_CHANGES:
+            break
+    return found

@@ -31,18 +31,10 @@ _Kind = TypeVar("_Kind", bound=Line)
 
 @dataclass
 class Worker:
-    """A slot in a generation.
+    """A slot in a generation; what was unseen of it is None.
 
-    Attributes:
-        joined: when it was there.
-        started: its process; None: unseen.
-        loaded: what it went on from; None: it did not come so far.
-        batches: samples it was given, by step.
-        drawn: samples that it says it has trained on instead, by step.
-        steps: that it finished, in their order.
-        ended: when its process was gone; None: unseen.
-        remembered: what its optimizers had kept; None: none stepped.
-        held: what it held when it went on, by when it was looked at.
+    Its batches are the samples that it was given, by step, ``drawn`` those that it says it has trained on instead.
+    ``remembered`` is what its optimizers had kept, ``held`` what it held when it went on, by when it was looked at.
     """
 
     joined: Joined
@@ -89,16 +81,9 @@ class Worker:
 
 
 class History:
-    """What a timeline tells of its workers.
+    """What a timeline, sorted by time, tells of its workers, by generation and slot.
 
-    Args:
-        lines: by time.
-
-    Attributes:
-        lines: as given.
-        workers: (generation, slot) -> worker.
-        saved: checkpoints that were written.
-        tells_within_epochs: of any worker; else numbers count epochs, of a script that prints one line for each.
+    Where none of them tells steps within epochs, numbers count epochs, of a script that prints one line for each.
     """
 
     def __init__(self, lines: Sequence[Line]) -> None:

@@ -34,12 +34,7 @@ _ABOVE = 0.25
 
 @dataclass(frozen=True, slots=True)
 class Relapse:
-    """What a load lost.
-
-    Attributes:
-        share: of what had been learned; 0: nothing, or too little had been.
-        told: in words.
-    """
+    """What a load lost, as a share of what had been learned; 0: nothing, or too little had been."""
 
     share: float = 0.0
     told: str = ""

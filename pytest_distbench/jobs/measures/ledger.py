@@ -33,14 +33,7 @@ _SAME_RATE = 1e-6
 
 @dataclass(frozen=True, slots=True)
 class Mismatch:
-    """Something that a worker did not go on with as it should have.
-
-    Attributes:
-        metric: that counts it.
-        generation: of the worker.
-        slot: of the worker.
-        what: in words.
-    """
+    """Something that a worker did not go on with as it should have."""
 
     metric: str
     generation: int

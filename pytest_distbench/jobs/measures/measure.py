@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from statistics import median
 
 from pytest_distbench.jobs.engines.table import ENGINES
-from pytest_distbench.jobs.measures.changes import change_results
-from pytest_distbench.jobs.measures.epochs import epoch_results
+from pytest_distbench.jobs.measures.changes import change_results, unplanned
+from pytest_distbench.jobs.measures.epochs import epoch_results, rate_changes
 from pytest_distbench.jobs.measures.history import History
 from pytest_distbench.jobs.measures.learning import MOST_LOST, accuracy_lost, worst_relapse
 from pytest_distbench.jobs.measures.ledger import (
@@ -23,11 +23,8 @@ from pytest_distbench.jobs.measures.ledger import (
     mismatches,
     shared_batches,
 )
-from pytest_distbench.jobs.measures.order import ORDER, epochs_in_one_order
-from pytest_distbench.jobs.measures.rates import rate_changes
 from pytest_distbench.jobs.measures.resume import optimizers_that_forgot
-from pytest_distbench.jobs.measures.samples import count_samples
-from pytest_distbench.jobs.measures.unplanned import unplanned
+from pytest_distbench.jobs.measures.samples import ORDER, count_samples, epochs_in_one_order
 from pytest_distbench.records.bound import Bound
 from pytest_distbench.records.elastic import PARTS, ChangeResult, ElasticJob, ElasticResult
 from pytest_distbench.records.metric import TOLD, Measurement, Scalar
@@ -38,15 +35,7 @@ _WHERE = "elastic(...)"
 
 
 def measure(job: ElasticJob, history: History) -> tuple[ElasticResult | None, list[Measurement]]:
-    """What a run showed.
-
-    Args:
-        job: what ran.
-        history: of its timeline.
-
-    Returns:
-        The tables, and the metrics; no table and no metric where nobody took a step.
-    """
+    """What a run showed: its tables, and its metrics. There are none where nobody took a step."""
     first = history.first_step_t
     if first is None:
         return None, []
@@ -72,10 +61,10 @@ def measure(job: ElasticJob, history: History) -> tuple[ElasticResult | None, li
 def _of_run(job: ElasticJob, history: History, result: ElasticResult) -> list[Measurement]:
     stall_s = sum(c.stall_s or 0.0 for c in result.changes) + sum(u.stall_s for u in unplanned(history))
     found = [
-        _number("training_time", result.training_s, unit="s", better="lower"),
-        _number("start_time", result.start_s, unit="s"),
-        _number("goodput", _goodput(history), better="higher"),
-        _number("lost_fraction", stall_s / result.training_s if result.training_s else None, better="lower"),
+        number("training_time", result.training_s, unit="s", better="lower"),
+        number("start_time", result.start_s, unit="s"),
+        number("goodput", _goodput(history), better="higher"),
+        number("lost_fraction", stall_s / result.training_s if result.training_s else None, better="lower"),
     ]
     if job.steps is None:  # nobody sees from outside what a script trains on and keeps
         samples = count_samples(history)
@@ -90,23 +79,23 @@ def _of_run(job: ElasticJob, history: History, result: ElasticResult) -> list[Me
         every = job.checkpoint_every
         if every is not None and (interval := _longest_interval(history, every)) is not None:
             claimed = Bound(side="most", value=every, where=_WHERE)
-            found.append(_number("checkpoint_interval", interval, unit="steps", better="exact", bounds=[claimed]))
+            found.append(number("checkpoint_interval", interval, unit="steps", better="exact", bounds=[claimed]))
     found += _losses(job, history, result)
     for epoch in result.epochs:
         for name in ("loss", "accuracy", "top5"):
             if (told := getattr(epoch, name)) is not None:
-                found.append(_number(name, told, at={"epoch": epoch.epoch}))
+                found.append(number(name, told, at={"epoch": epoch.epoch}))
     for world_size in sorted({history.world_size(g) for g in history.generations}):
         rate = _samples_per_second(history, world_size)
         at: dict[str, Scalar] = {"nodes": world_size}
         rates = [
             s.lr for w in history.workers.values() for s in w.steps if s.world_size == world_size and s.lr is not None
         ]
-        found += [_number("lr", median(rates), at=at)] if rates else []
+        found += [number("lr", median(rates), at=at)] if rates else []
         if rate is not None:
-            found.append(_number("samples_per_second", rate, unit="samples/s", better="higher", at=at))
+            found.append(number("samples_per_second", rate, unit="samples/s", better="higher", at=at))
         elif step_s := history.step_s(world_size):
-            found.append(_number("steps_per_second", 1 / step_s, unit="steps/s", better="higher", at=at))
+            found.append(number("steps_per_second", 1 / step_s, unit="steps/s", better="higher", at=at))
     return found
 
 
@@ -167,7 +156,7 @@ def _of_loads(job: ElasticJob, history: History) -> list[Measurement]:
 def _learning_lost(history: History) -> list[Measurement]:
     """Of a body that tells of them; which steps lie about a load is chance, so that no digit of it repeats."""
     lost = accuracy_lost(history)
-    found = [] if lost is None else [_number("accuracy_lost", lost)]
+    found = [] if lost is None else [number("accuracy_lost", lost)]
     if all(step.loss is None for worker in history.workers.values() for step in worker.steps):
         return found
     relapse = worst_relapse(history)
@@ -180,10 +169,7 @@ def _learning_lost(history: History) -> list[Measurement]:
 def _of_changes(job: ElasticJob, changes: Sequence[ChangeResult], *, torn: int) -> list[Measurement]:
     """Of each kind of change the median and the largest; those that another change disturbed do not count.
 
-    Args:
-        job: what ran.
-        changes: of its membership.
-        torn: checkpoints that were passed over: so much further a job may have gone back.
+    ``torn`` checkpoints were passed over: so much further a job may have gone back.
     """
     kinds: dict[tuple[str, int, int], list[ChangeResult]] = {}
     for change in changes:
@@ -197,23 +183,23 @@ def _of_changes(job: ElasticJob, changes: Sequence[ChangeResult], *, torn: int) 
             ("recovery", [c.recovery_s for c in those if c.recovery_s is not None]),
         ):
             if values:
-                found.append(_number(name, median(values), unit="s", better="lower", at=at))
-                found.append(_number(f"{name}_max", max(values), unit="s", better="lower", at=at))
+                found.append(number(name, median(values), unit="s", better="lower", at=at))
+                found.append(number(f"{name}_max", max(values), unit="s", better="lower", at=at))
         for part in PARTS:
             seconds = [c.parts[part] for c in those if part in c.parts]
-            found += [_number(f"recovery/{part}", median(seconds), unit="s", at=at)] if seconds else []
+            found += [number(f"recovery/{part}", median(seconds), unit="s", at=at)] if seconds else []
         every = job.checkpoint_every
         bounds = [] if every is None else [Bound(side="most", value=every * (1 + torn), where=_WHERE)]
         redone = max(c.steps_redone for c in those)
-        found.append(_number("steps_redone", redone, unit="steps", at=at, bounds=bounds))
-        found.append(_number("steps_discarded", max(c.steps_discarded for c in those), unit="steps", at=at))
+        found.append(number("steps_redone", redone, unit="steps", at=at, bounds=bounds))
+        found.append(number("steps_discarded", max(c.steps_discarded for c in those), unit="steps", at=at))
         if ENGINES[job.engine].counts_restarts:
-            found.append(_number("restarts_used", max(c.restarts_used for c in those), at=at))
-        found.append(_number("rounds", max(c.rounds for c in those), at=at))
+            found.append(number("restarts_used", max(c.restarts_used for c in those), at=at))
+        found.append(number("rounds", max(c.rounds for c in those), at=at))
         if ready := [c.joiner_ready_s for c in those if c.joiner_ready_s is not None]:
-            found.append(_number("joiner_ready", median(ready), unit="s", better="lower", at=at))
+            found.append(number("joiner_ready", median(ready), unit="s", better="lower", at=at))
         if free := [c.slot_free_s for c in those if c.slot_free_s is not None]:
-            found.append(_number("slot_free", median(free), unit="s", better="lower", at=at))
+            found.append(number("slot_free", median(free), unit="s", better="lower", at=at))
     return found
 
 
@@ -298,7 +284,7 @@ def _none(name: str, value: int, told: str = "") -> Measurement:
     return Measurement(name=name, unit="", better="exact", value=value, facts=facts, bounds=[none])
 
 
-def _number(
+def number(
     name: str,
     value: Number | None,
     *,
@@ -307,4 +293,5 @@ def _number(
     at: dict[str, Scalar] | None = None,
     bounds: Sequence[Bound] = (),
 ) -> Measurement:
+    """A metric; of a kind that is only told, unless it says another."""
     return Measurement(name=name, unit=unit, better=better, value=value, at=at or {}, bounds=list(bounds))

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from typing import TypeVar
 
 from pytest_distbench.jobs.measures.history import History
-from pytest_distbench.jobs.measures.measure import measure, useful_s
-from pytest_distbench.jobs.measures.serving import measure_serving, moments_of, preemptions_of
+from pytest_distbench.jobs.measures.measure import measure, number, useful_s
+from pytest_distbench.jobs.measures.serving import measure_serving, preemptions_of, stretches_of
 from pytest_distbench.records.metric import Measurement
 from pytest_distbench.records.pool import Hold, PoolJob, PoolJobResult, PoolResult, Sharing
 from pytest_distbench.records.pool_timeline import (
@@ -31,16 +31,7 @@ _Kind = TypeVar("_Kind", bound=PoolLine)
 def measure_pool(
     pool: Sharing, lines: Sequence[PoolLine], jobs: Mapping[str, Sequence[Line]]
 ) -> tuple[PoolResult | None, list[Measurement]]:
-    """What a run showed.
-
-    Args:
-        pool: what was shared.
-        lines: of its timeline, by time.
-        jobs: name -> lines of the job's timeline, by time.
-
-    Returns:
-        The tables, and the metrics; no table and no metric where nobody took a step.
-    """
+    """What a run showed: its tables, and its metrics. There are none where nobody took a step."""
     began = next((line.t for line in _of(lines, ClockBegan)), None)
     if began is None:
         return None, []
@@ -59,7 +50,7 @@ def measure_pool(
     whole = pool.slots * (last - first)
     busy_s = sum(line.busy_s for line in _of(lines, Answered))
     end_s = last - began
-    moments = [] if pool.serving is None else moments_of(pool.serving, lines, holds, began, end_s)
+    stretches = [] if pool.serving is None else stretches_of(pool.serving, lines, holds, began, end_s)
     preemptions = [] if pool.serving is None else preemptions_of(lines, holds, began)
     found_pool = PoolResult(
         pool=pool,
@@ -69,7 +60,7 @@ def measure_pool(
         productive=(sum(map(useful_s, histories.values())) + busy_s) / whole,
         jobs=results,
         holds=holds,
-        moments=moments,
+        stretches=stretches,
         preemptions=preemptions,
     )
     measurements = [*_of_pool(found_pool), *measurements]
@@ -114,26 +105,21 @@ def _job(
     )
     found = []
     if started is not None:
-        found.append(seconds("queue_wait", started - submitted))
+        found.append(number("queue_wait", started - submitted, unit="s", better="lower"))
     if ended is not None:
-        found.append(seconds("jct", ended - submitted))
+        found.append(number("jct", ended - submitted, unit="s", better="lower"))
     most = max((workers for _, workers in result.workers), default=None)
-    found.append(Measurement(name="most_workers", unit="", better="exact", value=most))
+    found.append(number("most_workers", most, better="exact"))
     return result, [replace(m, at={"job": wanted.name, **m.at}) for m in [*found, *measurements]]
 
 
 def _of_pool(result: PoolResult) -> list[Measurement]:
     return [
-        seconds("makespan", result.makespan_s),
-        seconds("idle_gap", result.idle_gap_s),
-        Measurement(name="allocated", unit="", better="higher", value=result.allocated),
-        Measurement(name="productive", unit="", better="higher", value=result.productive),
+        number("makespan", result.makespan_s, unit="s", better="lower"),
+        number("idle_gap", result.idle_gap_s, unit="s", better="lower"),
+        number("allocated", result.allocated, better="higher"),
+        number("productive", result.productive, better="higher"),
     ]
-
-
-def seconds(name: str, value: float | None, *, better: str = "lower") -> Measurement:
-    """A metric that is a time."""
-    return Measurement(name=name, unit="s", better=better, value=value)
 
 
 def _idle_gap(histories: Sequence[History]) -> float:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 
+from pytest_distbench.jobs.measures.measure import number
 from pytest_distbench.jobs.pool.arrivals import arrivals
 from pytest_distbench.records.bound import Bound
 from pytest_distbench.records.metric import Measurement, Scalar
-from pytest_distbench.records.pool import SERVING, Demand, Hold, Moment, Preemption, Serving
+from pytest_distbench.records.pool import SERVING, Demand, Hold, Preemption, Serving, Stretch
 from pytest_distbench.records.pool_timeline import Answered, Demanded, PoolLine
 from pytest_distbench.records.quantiles import quantile
 
@@ -19,15 +20,7 @@ _SHORTEST_S = 0.1
 def measure_serving(
     serving: Serving, lines: Sequence[PoolLine], preemptions: Sequence[Preemption], began: float, end_s: float
 ) -> list[Measurement]:
-    """The metrics of a serving: latencies in each phase of the demand, from when a request was due to its answer.
-
-    Args:
-        serving: what was asked for.
-        lines: of the pool's timeline.
-        preemptions: of this run.
-        began: when the pool's clock began.
-        end_s: when its last job ended, by that clock.
-    """
+    """The metrics of a serving: latencies in each phase of the demand, from when a request was due to its answer."""
     answered = [line for line in lines if isinstance(line, Answered)]
     found = []
     for name, values in (
@@ -36,22 +29,22 @@ def measure_serving(
     ):
         if values:
             told = [value for value in values if value is not None]
-            found.append(_number(name, max(told) if len(told) == len(values) else None, unit="s", better="lower"))
+            found.append(number(name, max(told) if len(told) == len(values) else None, unit="s", better="lower"))
     for demand, until_s in phases(serving, end_s):
         mine = [line for line in answered if demand.at_s <= line.intended_t - began < until_s]
         if not mine:
             continue
         at: dict[str, Scalar] = {"demand": f"{demand.per_s:g}/s from {demand.at_s:g} s"}
         latencies = [line.t - line.intended_t for line in mine]
-        found.append(_number("p50_latency", quantile(latencies, 0.5), unit="s", at=at))
-        found.append(_number("p95_latency", quantile(latencies, 0.95), unit="s", better="lower", at=at))
+        found.append(number("p50_latency", quantile(latencies, 0.5), unit="s", at=at))
+        found.append(number("p95_latency", quantile(latencies, 0.95), unit="s", better="lower", at=at))
         rate = len(mine) / (max(line.t for line in mine) - began - demand.at_s)
-        found.append(_number("requests_per_second", rate, unit="requests/s", at=at))
+        found.append(number("requests_per_second", rate, unit="requests/s", at=at))
     due = sum(1 for _ in itertools.takewhile(lambda at_s: at_s < end_s, arrivals(serving)))
     is_over = serving.demand[-1].per_s == 0  # else some are on their way when the last job ends
     bounds = [Bound(side="most", value=0, where="elastic_pool(...)")] if is_over else []
-    found.append(_number("requests", len(answered)))
-    found.append(_number("requests_unanswered", due - len(answered), bounds=bounds))
+    found.append(number("requests", len(answered)))
+    found.append(number("requests_unanswered", due - len(answered), bounds=bounds))
     return found
 
 
@@ -61,9 +54,9 @@ def phases(serving: Serving, end_s: float) -> list[tuple[Demand, float]]:
     return list(zip(serving.demand, [*untils, end_s], strict=True))
 
 
-def moments_of(
+def stretches_of(
     serving: Serving, lines: Sequence[PoolLine], holds: Sequence[Hold], began: float, end_s: float
-) -> list[Moment]:
+) -> list[Stretch]:
     """Stretches of time in which slots and demand were the same; a replica that begins to answer begins one too."""
     marks = {0.0, end_s, *(demand.at_s for demand in serving.demand)}
     for hold in holds:
@@ -77,15 +70,15 @@ def moments_of(
     if end_s - edges[-1] < _SHORTEST_S and len(edges) > 1:
         edges.pop()
     answered = [line for line in lines if isinstance(line, Answered)]
-    return [_moment(serving, holds, answered, began, b, e) for b, e in itertools.pairwise([*edges, end_s])]
+    return [_stretch(serving, holds, answered, began, b, e) for b, e in itertools.pairwise([*edges, end_s])]
 
 
-def _moment(
+def _stretch(
     serving: Serving, holds: Sequence[Hold], answered: Sequence[Answered], began: float, begin_s: float, end_s: float
-) -> Moment:
+) -> Stretch:
     owners = [hold.owner for hold in holds if hold.begin_s <= begin_s < hold.end_s]
     mine = [line.t - line.intended_t for line in answered if begin_s <= line.intended_t - began < end_s]
-    return Moment(
+    return Stretch(
         begin_s=begin_s,
         end_s=end_s,
         per_s=serving.per_s(begin_s),
@@ -118,15 +111,3 @@ def preemptions_of(lines: Sequence[PoolLine], holds: Sequence[Hold], began: floa
             )
         )
     return found
-
-
-def _number(
-    name: str,
-    value: float | None,
-    *,
-    unit: str = "",
-    better: str = "info",
-    at: dict[str, Scalar] | None = None,
-    bounds: Sequence[Bound] = (),
-) -> Measurement:
-    return Measurement(name=name, unit=unit, better=better, value=value, at=at or {}, bounds=list(bounds))

@@ -10,14 +10,9 @@ from pytest_distbench.records.pool import SERVING, Policy
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Holder:
-    """A job that has been submitted and has not ended.
+    """A job that has been submitted and has not ended. Slots it was asked to give back are not among its own.
 
-    Attributes:
-        name: of the job.
-        least: fewest slots it runs on.
-        most: slots it may have.
-        slots: it has, without those it was asked to give back.
-        is_stable: all of these train; it may be given more, or asked for some so that another job can start.
+    A stable one trains on all of them; it may be given more, or asked for some so that another job can start.
     """
 
     name: str
@@ -34,12 +29,7 @@ class Holder:
 
 @dataclass(slots=True)
 class Decision:
-    """What is done now.
-
-    Attributes:
-        grants: (owner, slot): it is theirs.
-        asks: (owner, slot): they are to give it back.
-    """
+    """What is done now: (owner, slot) that it gets, and that it is to give back."""
 
     grants: list[tuple[str, int]] = field(default_factory=list)
     asks: list[tuple[str, int]] = field(default_factory=list)
@@ -56,13 +46,8 @@ def decide(
 ) -> Decision:
     """Share out the slots. Jobs come in the order in which they were submitted, and none passes the one before it.
 
-    Args:
-        policy: of the pool.
-        jobs: that run or wait.
-        free: slots that nobody has.
-        coming: slots that somebody was asked for and still has.
-        replicas: slots of the serving.
-        wanted: slots that it should have. It goes before the jobs.
+    Coming are slots that somebody was asked for and still has. Before all jobs goes the serving, which has the slots of
+    its replicas and should have as many as are wanted.
     """
     decision = Decision()
     left = sorted(free)

@@ -17,7 +17,7 @@ from pytest_distbench.jobs.engines.contract import CannotGoOn, EngineSetup
 from pytest_distbench.jobs.engines.table import ENGINES
 from pytest_distbench.jobs.pool.allocation import decide
 from pytest_distbench.jobs.pool.arrivals import Backlog
-from pytest_distbench.jobs.pool.job import RunningJob
+from pytest_distbench.jobs.pool.job import SharingJob
 from pytest_distbench.jobs.pool.replicas import LOAD, ReplicaProcesses, Replicas
 from pytest_distbench.launch.starters import forkserver
 from pytest_distbench.records.plan import LaunchPlan
@@ -42,21 +42,12 @@ _LOOK_S = 0.02
 
 
 class PoolController:
-    """A pool from start to end.
-
-    Args:
-        pool: what is shared.
-        jobs: in the order of the pool's.
-        timeline: of the pool: file that replicas and what sends requests append to, as this does.
-        replicas: of its serving; None: it has none.
-        clock: CLOCK_MONOTONIC seconds.
-        sleep: waits.
-    """
+    """A pool from start to end."""
 
     def __init__(
         self,
         pool: Sharing,
-        jobs: Sequence[RunningJob],
+        jobs: Sequence[SharingJob],
         timeline: Path,
         *,
         replicas: Replicas | None = None,
@@ -70,7 +61,7 @@ class PoolController:
         self._replicas = replicas
         self._clock = clock
         self._sleep = sleep
-        self._submitted: list[RunningJob] = []
+        self._submitted: list[SharingJob] = []
         self._began: float | None = None
         self._serving: set[int] = set()
         """Slots of the replicas there should be."""
@@ -83,11 +74,7 @@ class PoolController:
         self._answered = 0
 
     def run(self) -> None:
-        """Run all jobs.
-
-        Raises:
-            CannotGoOn: one failed, or they were over before the demand had come to its end.
-        """
+        """Run all jobs, until the demand has come to its end."""
         try:
             while not self._is_over():
                 self._look()
@@ -113,9 +100,9 @@ class PoolController:
             if job.has_ended:
                 continue
             for slot in sorted(job.look()):
-                self._note(Freed(t=self._clock(), owner=job.wanted.name, slot=slot))
+                self._note(Freed(t=self._clock(), owner=job.name, slot=slot))
             if job.has_ended:
-                self._note(Ended(t=self._clock(), job=job.wanted.name))
+                self._note(Ended(t=self._clock(), job=job.name))
         if self._replicas is not None:
             self._look_at_replicas(self._replicas)
 
@@ -138,10 +125,10 @@ class PoolController:
             if self._replicas is not None:
                 self._replicas.begin()
         for job in self._jobs[len(self._submitted) :]:
-            if job.wanted.submit_s > 0 and self._seconds() < job.wanted.submit_s:
+            if job.submit_s > 0 and self._seconds() < job.submit_s:
                 return
             self._submitted.append(job)
-            self._note(Submitted(t=self._clock(), job=job.wanted.name))
+            self._note(Submitted(t=self._clock(), job=job.name))
 
     def _seconds(self) -> float:
         """By the pool's clock; it stands at 0 until the first step."""
@@ -176,7 +163,7 @@ class PoolController:
             replicas=self._serving,
             wanted=self._replicas_wanted(),
         )
-        for owner in [SERVING, *(job.wanted.name for job in here)]:
+        for owner in [SERVING, *(job.name for job in here)]:
             if asks := [slot for name, slot in decision.asks if name == owner]:
                 self._ask(owner, asks)
             if grants := [slot for name, slot in decision.grants if name == owner]:
@@ -215,8 +202,8 @@ class PoolController:
             self._serving.add(slot)
             self._replicas.start(slot)
 
-    def _job(self, name: str) -> RunningJob:
-        return next(job for job in self._jobs if job.wanted.name == name)
+    def _job(self, name: str) -> SharingJob:
+        return next(job for job in self._jobs if job.name == name)
 
     def _check_demand(self) -> None:
         serving = self._pool.serving
@@ -244,7 +231,7 @@ def main(path: str) -> int:
         part.files.plan.write_bytes(msgspec.json.encode(part))
         setup = EngineSetup(job=wanted.job, files=part.files, variables=variables, projects=plan.preload)
         engine = ENGINES[wanted.job.engine].make(setup)
-        jobs.append(RunningJob(wanted, engine, part.files.timeline))
+        jobs.append(SharingJob(wanted, engine, part.files.timeline))
     replicas = None if pool.serving is None else ReplicaProcesses(plan.files, variables=variables)
     try:
         PoolController(pool, jobs, plan.files.pool_timeline, replicas=replicas).run()

@@ -29,11 +29,7 @@ _ANSWER_S = 30.0
 
 
 class Load:
-    """Requests on their way.
-
-    Args:
-        timeline: of the pool: it says which replicas there are, and is told of answers.
-    """
+    """Requests on their way. The pool's timeline says which replicas there are, and is told of answers."""
 
     def __init__(self, timeline: Path) -> None:
         self._path = timeline

@@ -43,12 +43,7 @@ _END_S = 5.0
 
 
 class ReplicaProcesses:
-    """Replicas that are processes of this host.
-
-    Args:
-        files: of the launch; the plan is among them.
-        variables: environment of the processes.
-    """
+    """Replicas that are processes of this host."""
 
     def __init__(self, files: LaunchFiles, *, variables: Mapping[str, str]) -> None:
         self._files = files

@@ -15,8 +15,7 @@ from pytest_distbench.launch.diagnosis.stacks import is_in_own_code, trim, waits
 from pytest_distbench.launch.diagnosis.watchdog import Abort, read_abort
 from pytest_distbench.launch.logs import TAIL_LINES, tail
 from pytest_distbench.launch.site import processes
-from pytest_distbench.launch.site.contract import Clocks, Exit
-from pytest_distbench.launch.site.heard import Heard
+from pytest_distbench.launch.site.contract import Clocks, Exit, Heard
 from pytest_distbench.records.launch_files import LaunchFiles
 from pytest_distbench.records.plan import LaunchPlan
 from pytest_distbench.records.rank import HUNG, ErrorReport, Phase, RankFate, RankReport

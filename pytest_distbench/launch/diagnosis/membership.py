@@ -16,11 +16,7 @@ from pytest_distbench.records.work import Command, Ranks
 
 
 def check_ranks(plan: LaunchPlan, reports: Mapping[int, RankReport]) -> list[str]:
-    """What is to be said of a launch of ranks of ours, where only some of those that run a script met.
-
-    Raises:
-        RecordingError: no rank was in a process group with another.
-    """
+    """What is to be said of a launch of ranks of ours, where only some of those that run a script met."""
     body = plan.expect(Ranks).body
     if not (body.is_script and body.makes_group):
         return []
@@ -30,14 +26,7 @@ def check_ranks(plan: LaunchPlan, reports: Mapping[int, RankReport]) -> list[str
 def check_command(plan: LaunchPlan, *, gave_numbers: bool) -> list[str]:
     """The same of a command's processes, as far as they are Pythons and on this host.
 
-    Args:
-        plan: of the launch.
-        gave_numbers: something was read of it, or recorded in it, and nothing of it went on when it had ended: that may
-            be what should have been measured.
-
-    Raises:
-        RecordingError: torch.distributed was imported, and no process was in a group with another; or it was not, and
-            there is no number either.
+    What it gave as numbers, with nothing of it going on when it had ended, may be what should have been measured.
     """
     sizes = plan.files.joined()
     if not plan.expect(Command).makes_group or (not sizes and gave_numbers):

@@ -18,13 +18,9 @@ Kind = Literal["wait", "victim", "cause"]
 
 @dataclass(frozen=True, slots=True)
 class Sign:
-    """What a text is a sign of.
+    """What a text, searched in any case, is a sign of.
 
-    Attributes:
-        kind: ``wait``: another rank did not come. ``victim``: another rank is gone. ``cause``: it began here.
-        text: regular expression for it, in any case.
-        meaning: of a cause, in a few words.
-        advice: the next step; empty where the text says it.
+    ``wait``: another rank did not come. ``victim``: another rank is gone. ``cause``: it began here.
     """
 
     kind: Kind

@@ -35,13 +35,9 @@ _OPS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Abort:
-    """Why the watchdog ended a rank, or was about to.
+    """Why the watchdog ended a rank, or was about to, in its words; below them what torch says of an error of NCCL's.
 
-    Attributes:
-        text: its words; below them what torch says of an error of NCCL's.
-        kind: what they are a sign of.
-        op: the collective it was late in, ``all_reduce``; empty: it was not late.
-        number: of that collective in its group.
+    It may have been late in a collective, ``all_reduce``, whose number is that in its group; empty: it was not late.
     """
 
     text: str

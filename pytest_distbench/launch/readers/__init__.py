@@ -34,11 +34,7 @@ READERS: dict[str, Callable[[Reader, Place], list[Found]]] = {
 
 
 def add_readings(plan: LaunchPlan, reports: Mapping[int, RankReport]) -> dict[int, RankReport]:
-    """The reports of a launch that passed, with what its readers find as further observations.
-
-    Raises:
-        ReadingError: a reader found nothing, or no number.
-    """
+    """The reports of a launch that passed, with what its readers find as further observations."""
     added = dict(reports)
     for name, reader in plan.read.items():
         ranks = range(plan.processes) if reader.rank == "all" else [reader.rank]

@@ -1,9 +1,14 @@
-"""Where a reader looks: the output and the files of one rank of one launch."""
+"""Where a reader looks: the output and the files of one rank of one launch.
+
+What lay there before the launch is noted, of the files that are read after it: a script may append to an earlier run's.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import difflib
+import hashlib
+import json
 import re
 import signal
 import threading
@@ -12,7 +17,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pytest_distbench.errors import ReadingError
-from pytest_distbench.launch.readers.before import appended_to
 from pytest_distbench.records.plan import LaunchPlan
 
 _LINE_END = re.compile(r"\r\n|\n|\r")
@@ -37,12 +41,7 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """The output and files of one rank.
-
-    Attributes:
-        plan: of the launch, settled.
-        rank: whose.
-    """
+    """The output and files of one rank."""
 
     plan: LaunchPlan
     rank: int
@@ -57,11 +56,7 @@ class Place:
             return
 
     def path(self, source: str) -> Path:
-        """A file of the launch: relative paths are relative to the working directory.
-
-        Raises:
-            ReadingError: there is no such file, none that can be read, or none that this launch has written.
-        """
+        """A file of the launch: relative paths are relative to the working directory."""
         path = Path(self.plan.working_dir, self.plan.fill(source))
         if not path.exists():
             near = sorted(p.name for p in path.parent.iterdir()) if path.parent.is_dir() else []
@@ -93,9 +88,6 @@ def limited() -> Iterator[None]:
     """End what searches for ever, as a regular expression may: by CPU time, which waiting does not use.
 
     Only the main thread can be interrupted; Python's ``re`` asks for signals while it searches.
-
-    Raises:
-        ReadingError: it took longer than :data:`LONGEST_S`.
     """
 
     def stop(*_: object) -> None:
@@ -123,3 +115,37 @@ def nearest(pattern: str, lines: Iterable[str]) -> Sequence[str]:
     literal = re.sub(r"\\[A-Za-z]|\(\?P<\w+>|[\\^$.*+?()\[\]{}|]", " ", pattern)
     close = difflib.get_close_matches(literal, list(dict.fromkeys(sharing)), n=_MOST_SHOWN, cutoff=0.0)
     return [line[:_LONGEST_SHOWN] for line in close or kept[-_MOST_SHOWN:]]
+
+
+_FILE_KINDS = ("jsonl", "csv")
+"""Readers of one file. TensorBoard begins a new one in every run."""
+
+_MOST_BYTES = 2**20
+"""Of a file's beginning: who appends leaves it as it is, who writes anew hardly writes the same."""
+
+
+def note_before(plan: LaunchPlan) -> None:
+    """Keep the size and the beginning of each file that will be read, if it is there."""
+    found = {}
+    for reader in plan.read.values():
+        if reader.kind not in _FILE_KINDS:
+            continue
+        path = Path(plan.working_dir, plan.fill(reader.source))
+        with contextlib.suppress(OSError):
+            if path.is_file() and (size := path.stat().st_size):
+                found[str(path)] = (size, _digest(path, size))
+    if found:
+        plan.files.before.write_text(json.dumps(found))
+
+
+def appended_to(plan: LaunchPlan, path: Path) -> int:
+    """Bytes of an earlier run that a file still begins with; 0 where it is the launch's own."""
+    if not plan.files.before.exists():
+        return 0
+    size, digest = json.loads(plan.files.before.read_text()).get(str(path), (0, ""))
+    return size if size and path.stat().st_size > size and _digest(path, size) == digest else 0
+
+
+def _digest(path: Path, size: int) -> str:
+    with path.open("rb") as file:
+        return hashlib.sha256(file.read(min(size, _MOST_BYTES))).hexdigest()

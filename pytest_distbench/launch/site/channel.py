@@ -12,7 +12,7 @@ from pathlib import Path
 
 import msgspec
 
-from pytest_distbench.launch.site.heard import Heard
+from pytest_distbench.launch.site.contract import Heard
 from pytest_distbench.records.wire import RankEvent, short_address
 
 _READ_BYTES = 65536
@@ -23,12 +23,8 @@ LONGEST_LINE_BYTES = 2**20
 class ControlChannel:
     """Listens for the ranks of one launch, and for their ends. Closing it ends every rank that is still connected.
 
-    Args:
-        path: of the socket.
-        selector: where connections are registered.
-        heard: gets what they say.
-        processes: events of ranks beyond it are ignored.
-        attached: the rank that is given this process's stdin, stdout and stderr when it says hello.
+    Events of ranks beyond its processes are ignored. The attached rank is given this process's stdin, stdout and stderr
+    when it says hello.
     """
 
     def __init__(

@@ -46,15 +46,9 @@ def collect(
 ) -> None:
     """Make ranks write their stacks and last collectives into the launch's files; returns when they have, or cannot.
 
-    Args:
-        files: of the launch.
-        pids: rank -> process id.
-        ask: sends a request to a rank.
-        undecided: ranks that are still at work.
-        held: ranks that have failed and wait: of them only the collectives matter.
-
-    Ranks answer a signal, also while blocked in a collective. Where one does not (it masks the signal, or has not
-    come that far), py-spy is asked, if it is installed and the kernel lets it look.
+    Undecided ranks are still at work; held ones have failed and wait: of them only the collectives matter. Ranks answer
+    a signal, also while blocked in a collective. Where one does not (it masks the signal, or has not come that far),
+    py-spy is asked, if it is installed and the kernel lets it look.
     """
     at_work = {rank: pids[rank] for rank in undecided if rank in pids}
     # One without the handler would die of the signal: it has not come that far, or the body took the handler away.

@@ -55,11 +55,8 @@ def remove_traces(launch: LaunchFiles) -> None:
 def main(lifeline: int, launch: LaunchFiles, command: list[str], *, looks: bool = False) -> None:
     """Run the command until it or pytest ends; then end all its descendants, and this process.
 
-    Args:
-        lifeline: descriptor that pytest holds the other end of.
-        launch: where files are left.
-        command: to run.
-        looks: note what the command used, and how long others kept it from the CPUs: it has no ranks that do.
+    pytest holds the other end of the lifeline. One that looks notes what the command used, and how long others kept it
+    from the CPUs: it has no ranks that do.
     """
     adopt_orphans()
     window = LoadWindow(os.getpid(), usable_cpus()) if looks else None

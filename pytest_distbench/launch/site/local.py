@@ -15,8 +15,7 @@ import psutil
 from pytest_distbench.launch.reports import read_reports
 from pytest_distbench.launch.site import evidence, processes
 from pytest_distbench.launch.site.channel import ControlChannel
-from pytest_distbench.launch.site.contract import Aftermath, Clocks, Exit
-from pytest_distbench.launch.site.heard import Heard
+from pytest_distbench.launch.site.contract import Aftermath, Clocks, Exit, Heard
 from pytest_distbench.launch.site.standstill import LOOK_S, Standstill
 from pytest_distbench.launch.site.stuck import tell_stuck
 from pytest_distbench.records.plan import LaunchPlan
@@ -54,11 +53,7 @@ class LocalLauncher(Protocol):
     """Starts ranks as processes of this host: its only job."""
 
     def start(self, plan: LaunchPlan) -> RunningLaunch:
-        """Start the ranks of a plan that is stored in its directory.
-
-        Raises:
-            LauncherError: the ranks could not be started.
-        """
+        """Start the ranks of a plan that is stored in its directory; :class:`LauncherError`: they cannot be."""
 
     def leftovers(self) -> list[psutil.Process]:
         """Processes of launches that have ended, found by what they were started with, however they got away."""

@@ -82,10 +82,7 @@ def main() -> None:
 class Relay:
     """Carries out orders on this host's site, and passes on what its ranks say.
 
-    Args:
-        orders: descriptor they arrive on.
-        words: descriptor of what is said.
-        folder: private, for the files of the launch; whoever made it removes it.
+    The launch's files are in a private folder, which whoever made it removes.
     """
 
     def __init__(self, orders: int, words: int, folder: Path) -> None:
@@ -212,11 +209,7 @@ class Relay:
 
 
 class _Ranks:
-    """The ranks that live here: processes that this one has started itself.
-
-    Args:
-        places: rank -> the variables that tell it its place.
-    """
+    """The ranks that live here: processes that this one started, with the variables that tell each its place."""
 
     def __init__(self, places: Mapping[int, Mapping[str, str]]) -> None:
         self._places = places

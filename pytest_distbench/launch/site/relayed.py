@@ -21,8 +21,7 @@ import msgspec
 
 from pytest_distbench.errors import LauncherError
 from pytest_distbench.launch.reports import read_reports
-from pytest_distbench.launch.site.contract import Aftermath, Clocks, Exit
-from pytest_distbench.launch.site.heard import Heard
+from pytest_distbench.launch.site.contract import Aftermath, Clocks, Exit, Heard
 from pytest_distbench.launch.site.standstill import Standstill
 from pytest_distbench.launch.site.stream import (
     Ask,
@@ -176,11 +175,7 @@ class RelayedSite:
         return {hop: those for hop, those in found.items() if those}
 
     def _insist(self, orders: Mapping[_Hop, Order]) -> None:
-        """Have orders carried out.
-
-        Raises:
-            LauncherError: one of them could not be.
-        """
+        """Have orders carried out."""
         self._order(orders)
         for hop in orders:
             if trouble := hop.trouble or hop.answer.trouble:
@@ -293,12 +288,8 @@ class RelayedSite:
 class _Hop:
     """The stream to a host's relay, and what is known of that.
 
-    Attributes:
-        offset_s: what is added to a moment of that host to make it one of ours.
-        error_s: how wrong that may be; None: nobody has measured it.
-        answer: the last one.
-        owed: answers that are still to come: a Ctrl-C may have left one behind.
-        trouble: why it is lost.
+    The offset is added to a moment of that host to make it one of ours; an error of None: nobody has measured it.
+    Answers are owed that are still to come: a Ctrl-C may have left one behind.
     """
 
     def __init__(self, host: Host) -> None:

@@ -17,11 +17,7 @@ STOPPED_S = 5.0
 
 
 class Standstill:
-    """Looks at processes that somebody waits for.
-
-    Attributes:
-        told: what :meth:`look` has said.
-    """
+    """Looks at processes that somebody waits for. What it has said is kept in ``told``."""
 
     def __init__(self) -> None:
         self.told = ""

@@ -13,13 +13,7 @@ _STATES = {"D": "the kernel waits for a device or a file system", "R": "the kern
 
 
 def tell_stuck(pids: Mapping[int, int], *, after_s: float, on_gpu: bool) -> dict[int, str]:
-    """What is to be said of the ranks that are still there.
-
-    Args:
-        pids: rank -> process id, of all that were killed.
-        after_s: seconds since then.
-        on_gpu: whether they may hold memory of GPUs.
-    """
+    """What is to be said of the ranks that are still there so long after they were killed."""
     left = {rank: pid for rank, pid in pids.items() if processes.is_alive(pid)}
     held = gpu_memory(left.values()) if left and on_gpu else {}
     told = {}

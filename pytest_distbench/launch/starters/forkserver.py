@@ -53,11 +53,8 @@ def preload(names: Sequence[str] = PRELOAD) -> None:
 def start(sockets: Path, *, semaphores: str, projects: Sequence[str], close: Collection[int] = ()) -> None:
     """Fork this process's forkserver. To be called while there is one thread.
 
-    Args:
-        sockets: folder for multiprocessing's sockets; made if it is not there.
-        semaphores: how the names of its semaphores begin, for a later run to find what this one could not unlink.
-        projects: modules that a project adds to what is imported (``distbench_preload``).
-        close: descriptors that only this process is to have.
+    Its semaphores' names begin so that a later run finds what this one could not unlink. Descriptors that only this
+    process is to have are closed in it.
     """
     sockets.mkdir(mode=0o700, exist_ok=True)
     name = str(sockets)

@@ -39,11 +39,7 @@ _MAIN = "import gc; gc.disable(); from torch.distributed.run import main; gc.fre
 
 
 class TorchrunLauncher:
-    """Runs ``torchrun`` once per launch.
-
-    Args:
-        session: cookie that marks everything this launcher starts.
-    """
+    """Runs ``torchrun`` once per launch."""
 
     name = "torchrun"
 
@@ -89,14 +85,7 @@ class TorchrunLauncher:
 
 
 class _TorchrunLaunch:
-    """A guardian (see there) and the torchrun below it.
-
-    Args:
-        process: the guardian; it ends as torchrun ended.
-        lifeline: descriptor that keeps it alive.
-        session: cookie of all it started.
-        log: of both.
-    """
+    """A guardian (see there), which ends as its torchrun ends, and that below it."""
 
     def __init__(self, process: subprocess.Popen[bytes], lifeline: int, session: str, log: Path) -> None:
         self._process = process
@@ -136,12 +125,7 @@ class _TorchrunLaunch:
 
 
 def torchrun_on_loopback(processes: int, *, logs: Path) -> list[str]:
-    """The command line of a torchrun of one host, up to what its ranks run; nobody outside this host reaches it.
-
-    Args:
-        processes: ranks.
-        logs: folder for them.
-    """
+    """The command line of a torchrun of one host, up to what its ranks run; nobody outside this host reaches it."""
     return [
         sys.executable, *_torchrun(),
         f"--rdzv-backend={LOOPBACK_RENDEZVOUS}",

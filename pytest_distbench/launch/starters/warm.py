@@ -40,15 +40,7 @@ _SET_HERE = frozenset({"OMP_NUM_THREADS", "PYTHONPATH"})
 
 
 class WarmLauncher:
-    """Keeps one agent process; starts it again when it has died or its start-up environment no longer fits.
-
-    Args:
-        directory: private directory of the session, for the agent's log.
-        session: cookie that marks the agent and all it starts.
-        preload: modules to import once, in the forkserver, besides torch.
-        interpreter: the Python that runs agent and ranks; None: this one.
-        python_path: where that one finds this package, and whatever else it should; None: as here.
-    """
+    """Keeps one agent process; starts it again when it has died or its start-up environment no longer fits."""
 
     name = "warm"
 
@@ -179,11 +171,7 @@ class _Agent:
         return _WarmLaunch(self)
 
     def read(self, *, timeout_s: float | None) -> list[Reply]:
-        """Replies that have arrived; waits for the first at most ``timeout_s`` (0: do not wait).
-
-        Raises:
-            LauncherError: the agent has ended.
-        """
+        """Replies that have arrived; waits for the first at most ``timeout_s`` (0: do not wait)."""
         if self._link.fileno() < 0:
             raise LauncherError("the agent was ended")
         self._link.settimeout(timeout_s)

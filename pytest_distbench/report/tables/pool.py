@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from pytest_distbench.records.launch import LaunchRecord
-from pytest_distbench.records.pool import SERVING, Moment, PoolJobResult, PoolResult
+from pytest_distbench.records.pool import SERVING, PoolJobResult, PoolResult, Stretch
 from pytest_distbench.records.run import CaseResult
 from pytest_distbench.report.tables.table import (
     LAUNCH,
@@ -82,12 +82,12 @@ class ServingRow(NamedTuple):
     result: CaseResult
     launch: LaunchRecord
     pool: PoolResult
-    moment: Moment
+    stretch: Stretch
 
 
 def _preemptions(rows: Sequence[ServingRow]) -> Iterator[str]:
     for row in rows:
-        for preemption in row.pool.preemptions if row.moment is row.pool.moments[0] else ():
+        for preemption in row.pool.preemptions if row.stretch is row.pool.stretches[0] else ():
             yield (
                 f"at {preemption.at_s:.2f} s {preemption.replicas} more wanted: slots free after "
                 f"{seconds(preemption.free_s).text}, serving ready after {seconds(preemption.ready_s).text}"
@@ -96,26 +96,26 @@ def _preemptions(rows: Sequence[ServingRow]) -> Iterator[str]:
 
 SERVINGS: TableKind[ServingRow] = TableKind(
     summary="Every stretch of time of a pool with a serving: who had slots, and how soon requests had their answers.",
-    rows=lambda results: [ServingRow(*row, moment) for row in _pools(results) for moment in row.item.moments],
+    rows=lambda results: [ServingRow(*row, stretch) for row in _pools(results) for stretch in row.item.stretches],
     columns=[
         TEST,
         LAUNCH,
-        Column("begin_s", float, "time s", lambda row: _stretch(row.moment)),
-        Column("end_s", float, None, lambda row: row.moment.end_s),
-        Column("asked_per_s", float, "asked/s", lambda row: number(row.moment.per_s, "g")),
-        Column("serving", int, "serving", lambda row: row.moment.serving),
-        Column("training", int, "training", lambda row: row.moment.training),
-        Column("total", int, "total", lambda row: row.moment.serving + row.moment.training),
+        Column("begin_s", float, "time s", lambda row: _span(row.stretch)),
+        Column("end_s", float, None, lambda row: row.stretch.end_s),
+        Column("asked_per_s", float, "asked/s", lambda row: number(row.stretch.per_s, "g")),
+        Column("serving", int, "serving", lambda row: row.stretch.serving),
+        Column("training", int, "training", lambda row: row.stretch.training),
+        Column("total", int, "total", lambda row: row.stretch.serving + row.stretch.training),
         Column("capacity", int, "capacity", lambda row: row.pool.pool.slots),
-        Column("requests", int, "requests", lambda row: row.moment.requests),
-        Column("p95_s", float, "p95", lambda row: seconds(row.moment.p95_s)),
+        Column("requests", int, "requests", lambda row: row.stretch.requests),
+        Column("p95_s", float, "p95", lambda row: seconds(row.stretch.p95_s)),
     ],
     footer=lambda rows: list(_preemptions(rows)),
 )
 
 
-def _stretch(moment: Moment) -> Cell:
-    return Cell(moment.begin_s, f"{moment.begin_s:.2f} to {moment.end_s:.2f}")
+def _span(stretch: Stretch) -> Cell:
+    return Cell(stretch.begin_s, f"{stretch.begin_s:.2f} to {stretch.end_s:.2f}")
 
 
 def picture(pool: PoolResult) -> list[str]:

@@ -57,7 +57,7 @@ def launch_headline(launch: LaunchRecord) -> str:
 
 def remark_lines(launches: Sequence[LaunchRecord]) -> list[str]:
     """What launches that passed have to say, each line once, with the number of launches that said it."""
-    counts = Counter(remark for launch in launches for remark in launch.remarks)
+    counts = Counter(remark for launch in launches for remark in dict.fromkeys(launch.remarks))
     return [f"{remark} ({count} of {len(launches)} launches)" for remark, count in counts.items()]
 
 

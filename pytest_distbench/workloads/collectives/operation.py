@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     import torch
     import torch.distributed as dist
 
-    from pytest_distbench.worker.context import RankContext
     from pytest_distbench.workloads.collectives.inputs import Inputs, Pattern
 
 
@@ -140,9 +139,3 @@ class Operation:
                 f"{f' in parts={parts}' if parts > 1 else ''}, the largest size given is {max(sizes, default=0)} B"
             )
         return kept
-
-    def sweep(self, rank: RankContext) -> None:
-        """The body that sweeps this operation over message sizes: ``"my_operations.py::BROADCAST.sweep"``."""
-        from pytest_distbench.workloads.sweep import sweep
-
-        sweep(rank, self)

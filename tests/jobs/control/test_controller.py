@@ -100,6 +100,7 @@ class MadeUp:
 
     def kill(self, slot: int) -> None:
         self._change(f"kill {slot}", self.nodes - {slot})
+        self.events.append(AgentEnded(t=self.now, slot=slot, code=-9))
 
     def crash(self, slot: int) -> None:
         self._change(f"crash {slot}", self.nodes)
@@ -195,6 +196,13 @@ def test_a_change_that_overlaps_does_not_wait(run: Callable[..., MadeUp]) -> Non
 
     assert changes[1].t - changes[0].t < 0.5
     assert [line.index for line in lines if isinstance(line, Stable)] == [-1, 1]
+
+
+def test_a_node_may_join_at_once_in_the_place_of_one_that_was_lost(run: Callable[..., MadeUp]) -> None:
+    engine = run([kill(at_s=1, slot=0), join(at_s=1, overlaps=True)], start=2)
+
+    assert engine.calls == ["join 0", "join 1", "kill 0", "join 0"]
+    assert engine.step == 100
 
 
 def test_a_node_that_stands_still_goes_on_in_time(run: Callable[..., MadeUp]) -> None:

@@ -1,12 +1,16 @@
-"""Epochs follow each other without a gap, and have what happened in them."""
+"""Epochs follow each other without a gap, and have what happened in them; a rate is kept where it changes."""
 
 from __future__ import annotations
 
 import pytest
-from support.timelines import killed
+from support.timelines import Timeline, killed
 
 from pytest_distbench.jobs.measures.changes import change_results
-from pytest_distbench.jobs.measures.epochs import epoch_results
+from pytest_distbench.jobs.measures.epochs import epoch_results, rate_changes
+from pytest_distbench.jobs.measures.history import History
+from pytest_distbench.records.elastic import RateChange
+from pytest_distbench.records.record import replace
+from pytest_distbench.records.timeline import Stepped
 
 
 def test_epochs_hold_all_the_time_from_the_first_step_to_the_last() -> None:
@@ -33,3 +37,20 @@ def test_an_epoch_has_the_mean_loss_of_its_samples_and_its_last_learning_rate() 
 
     assert epochs[0].loss == pytest.approx((1 + 1 / 2 + 1 / 3) / 3)
     assert [epoch.lr for epoch in epochs] == [0.2, 0.2, 0.1]
+
+
+def test_a_rate_is_told_once_until_it_changes_as_the_passes_that_counted_left_it() -> None:
+    assert rate_changes(killed().history) == [
+        RateChange(step=1, epoch=0, nodes=2, lr=0.2),
+        RateChange(step=7, epoch=2, nodes=1, lr=0.1),
+    ]
+
+
+def test_a_schedule_shows_step_by_step_and_a_body_without_a_rate_has_no_trace() -> None:
+    timeline = Timeline()
+    timeline.generation(0, [0], first=2.0, steps=3)
+    falling = [replace(x, lr=1 / x.step) if isinstance(x, Stepped) else x for x in timeline.history.lines]
+    untold = [replace(x, lr=None) if isinstance(x, Stepped) else x for x in timeline.history.lines]
+
+    assert [rate.step for rate in rate_changes(History(falling))] == [1, 2, 3]
+    assert rate_changes(History(untold)) == []

@@ -50,7 +50,7 @@ def test_requests_without_an_answer_are_beyond_a_bound_where_the_demand_is_over(
 
 def test_a_row_for_each_stretch_in_which_slots_and_demand_were_the_same() -> None:
     found = [
-        (m.begin_s, m.end_s, m.per_s, m.serving, m.training, m.requests) for m in result(launch_of(SERVED)).moments
+        (m.begin_s, m.end_s, m.per_s, m.serving, m.training, m.requests) for m in result(launch_of(SERVED)).stretches
     ]
 
     assert found == [

@@ -10,7 +10,7 @@ from support.timelines import ERROR, JOB
 
 from pytest_distbench.jobs.engines.contract import CannotGoOn
 from pytest_distbench.jobs.pool.controller import PoolController
-from pytest_distbench.jobs.pool.job import EXIT_S, RunningJob
+from pytest_distbench.jobs.pool.job import EXIT_S, SharingJob
 from pytest_distbench.jobs.pool.replicas import LOAD
 from pytest_distbench.records.pool import SERVING, Demand, Policy, PoolJob, Serving, Sharing
 from pytest_distbench.records.pool_timeline import (
@@ -153,7 +153,8 @@ class World:
         self.folder = folder
         self.now = 100.0
         self.nodes: dict[str, Nodes] = {}
-        self.jobs: list[RunningJob] = []
+        self.wanted: list[PoolJob] = []
+        self.jobs: list[SharingJob] = []
         self.replicas = Answering(self)
         self.timeline = folder / "pool.jsonl"
         self.at: list[tuple[float, Callable[[], None]]] = []
@@ -173,7 +174,8 @@ class World:
         timers = {**JOB.timers, "settle_s": settle_s}
         job = replace(JOB, least=least, most=most, start=least, timers=timers, ends_after=ends_after)
         wanted = PoolJob(name=name, submit_s=submit_s, job=job)
-        self.jobs.append(RunningJob(wanted, nodes, nodes.timeline, clock=lambda: self.now))
+        self.wanted.append(wanted)
+        self.jobs.append(SharingJob(wanted, nodes, nodes.timeline, clock=lambda: self.now))
 
     def sleep(self, seconds: float) -> None:
         self.now += 0.1
@@ -185,7 +187,7 @@ class World:
         assert self.now < 1000, "it never ends"
 
     def run(self, policy: Policy, slots: int, *, serving: Serving | None = None) -> list[PoolLine]:
-        pool = Sharing(slots=slots, policy=policy, jobs=[job.wanted for job in self.jobs], serving=serving)
+        pool = Sharing(slots=slots, policy=policy, jobs=self.wanted, serving=serving)
         replicas = None if serving is None else self.replicas
         PoolController(
             pool, self.jobs, self.timeline, replicas=replicas, clock=lambda: self.now, sleep=self.sleep

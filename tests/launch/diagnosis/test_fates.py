@@ -13,8 +13,7 @@ from support.plans import make_plan
 from pytest_distbench.launch.diagnosis.blame import is_hang
 from pytest_distbench.launch.diagnosis.fates import Ending, tell_fates
 from pytest_distbench.launch.diagnosis.reason import merge_outcomes
-from pytest_distbench.launch.site.contract import Clocks, Exit
-from pytest_distbench.launch.site.heard import Heard
+from pytest_distbench.launch.site.contract import Clocks, Exit, Heard
 from pytest_distbench.records.plan import LaunchPlan
 from pytest_distbench.records.rank import ErrorReport, Phase, RankReport
 from pytest_distbench.records.record import replace

@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_distbench.launch.site.channel import LONGEST_LINE_BYTES, ControlChannel
-from pytest_distbench.launch.site.heard import Heard
+from pytest_distbench.launch.site.contract import Heard
 from pytest_distbench.records.launch_files import LaunchFiles
 from pytest_distbench.records.wire import EventKind, RankEvent, short_address
 

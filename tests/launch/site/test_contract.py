@@ -1,8 +1,9 @@
-"""Which moments can be ordered."""
+"""Which moments can be ordered, and what follows from what ranks have said."""
 
 from __future__ import annotations
 
-from pytest_distbench.launch.site.contract import Clocks
+from pytest_distbench.launch.site.contract import Clocks, Heard
+from pytest_distbench.records.wire import EventKind, RankEvent
 
 TWO = Clocks(hosts={0: "a", 1: "a", 2: "b"}, errors_s={"a": 0.001, "b": 0.002})
 
@@ -17,3 +18,33 @@ def test_of_two_hosts_both_errors_count() -> None:
 
 def test_on_this_host_nothing_is_in_doubt() -> None:
     assert (Clocks().doubt_s(0, 1), Clocks().is_one) == (0.0, True)
+
+
+def heard(*said: tuple[int, EventKind, str]) -> Heard:
+    found = Heard()
+    found.events += [RankEvent(rank=rank, kind=kind, at=0.0, text=text) for rank, kind, text in said]
+    return found
+
+
+def test_a_rank_whose_line_ended_is_lost_unless_it_had_said_how_it_ended() -> None:
+    found = heard((0, "hello", ""), (1, "hello", ""), (1, "done", ""))
+    found.closed_at |= {0: 1.0, 1: 2.0}
+
+    assert (found.ranks_up(), found.ranks_done(), found.ranks_lost()) == ({0, 1}, {1}, {0})
+
+
+def test_the_phase_that_was_said_last_counts_and_a_silent_rank_is_at_its_start() -> None:
+    found = heard((0, "phase", "rendezvous"), (0, "phase", "body"), (1, "phase", "import"))
+
+    assert [found.last_phase(rank) for rank in range(3)] == ["body", "import", "start"]
+    assert found.ranks_in_body() == {0}
+
+
+def test_one_rank_that_has_not_passed_waits_to_be_ended() -> None:
+    assert heard((0, "done", ""), (1, "failed", "no room")).is_holding()
+    assert heard((1, "failed", "no room")).said(1) == "no room"
+    assert not heard((0, "done", "")).is_holding()
+
+
+def test_what_a_rank_says_twice_is_told_once() -> None:
+    assert heard((1, "remark", "a"), (1, "remark", "b"), (1, "remark", "a")).remarks() == {1: "a; b"}

@@ -68,6 +68,6 @@ def test_what_gpus_and_launcher_have_to_say_stands_below_the_headline() -> None:
 
 
 def test_what_launches_that_passed_have_to_say_is_said_once() -> None:
-    launches = [launch(remarks=["rank 0: a"]), launch(remarks=["rank 0: a", "rank 1: b"]), launch()]
+    launches = [launch(remarks=["rank 0: a", "rank 0: a"]), launch(remarks=["rank 0: a", "rank 1: b"]), launch()]
 
     assert remark_lines(launches) == ["rank 0: a (2 of 3 launches)", "rank 1: b (1 of 3 launches)"]

@@ -8,8 +8,7 @@ import pytest
 from support.plans import make_plan
 
 from pytest_distbench.errors import ReadingError
-from pytest_distbench.launch.readers.before import note_before
-from pytest_distbench.launch.readers.place import Place
+from pytest_distbench.launch.readers.place import Place, note_before
 from pytest_distbench.read import jsonl
 from pytest_distbench.records.record import replace
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 
-from pytest_distbench.jobs.control.ends import WorkerEnds
+from pytest_distbench.jobs.control.running import WorkerEnds
 from pytest_distbench.records.timeline import Started, WorkerEnded
 
 

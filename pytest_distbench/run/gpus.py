@@ -28,14 +28,8 @@ _MARGIN_S = 1.0
 class Watched:
     """What was seen of the GPUs around one launch, or one pair of launches.
 
-    Attributes:
-        plan: of the launch.
-        gpus: of the run.
-        watch: of the launch's GPUs; None: it has none in sight.
-        witnesses: how each GPU fared; filled when the launch is over.
-        memory: bytes in use before it, by the label of the GPU.
-        patience_s: seconds for which the memory of ended ranks is awaited.
-        on_progress: shows that it is.
+    Witnesses, how each GPU fared, are there when the launch is over. Memory was in use before it, by the label of the
+    GPU; that of ended ranks is awaited for the seconds of patience.
     """
 
     plan: LaunchPlan
@@ -92,14 +86,8 @@ def devices(gpus: Gpus, world_size: int) -> list[int]:
     return [rank % count for rank in range(world_size)] if count else []
 
 
-class Cards:
-    """The GPUs that a run has, as far as they are in sight.
-
-    Args:
-        gpus: what the driver shows; none where the run is on the CPU.
-        on_progress: shows a line while memory is awaited.
-        patience_s: seconds for which the memory of ended ranks is awaited.
-    """
+class GpusAround:
+    """The GPUs that a run has, as far as they are in sight; none where the run is on the CPU."""
 
     def __init__(self, gpus: Gpus, *, on_progress: Callable[[str], None], patience_s: float = PATIENCE_S) -> None:
         self._gpus = gpus
@@ -109,11 +97,7 @@ class Cards:
 
     @contextlib.contextmanager
     def during(self, plan: LaunchPlan, hosting: Hosting) -> Iterator[Watched]:
-        """Look at the GPUs of a launch while it runs; those of other hosts are out of sight.
-
-        Raises:
-            LauncherError: one of them is gone.
-        """
+        """Look at the GPUs of a launch while it runs; those of other hosts are out of sight."""
         unseen = Watched(plan=plan, gpus=self._gpus, patience_s=self._patience_s, on_progress=self._on_progress)
         if plan.device != "cuda" or not self._gpus.visible or hosting.hosts == "many":
             yield unseen

@@ -17,7 +17,7 @@ from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import LINK_PEAK, Measurement
 from pytest_distbench.records.plan import LaunchPlan
 from pytest_distbench.records.record import replace
-from pytest_distbench.run.cards import Cards, devices
+from pytest_distbench.run.gpus import GpusAround, devices
 from pytest_distbench.run.kinds import HERE
 
 GIB = 2**30
@@ -42,14 +42,14 @@ def describe(
         said.append(text)
         nvml.seconds = lambda: 2.0 if goes else 1.0  # type: ignore[method-assign]
 
-    cards = Cards(read_gpus({}), on_progress=say, patience_s=patience_s)
-    with cards.during(plan, HERE) as watched:
+    gpus = GpusAround(read_gpus({}), on_progress=say, patience_s=patience_s)
+    with gpus.during(plan, HERE) as watched:
         pass
     nvml.seconds = lambda: 1.0  # type: ignore[method-assign]
     try:
         return watched.describe(record)
     finally:
-        cards.close()
+        gpus.close()
 
 
 @pytest.fixture
@@ -90,24 +90,24 @@ def test_the_wait_ends_before_somebody_else_ends_the_test(nvml: Nvml, plan: Laun
 def test_a_gpu_that_vanished_is_told_before_a_launch_in_one_line(
     nvml: Nvml, plan: LaunchPlan, trouble: str, why: str
 ) -> None:
-    cards = Cards(read_gpus({}), on_progress=pytest.fail)
-    with cards.during(plan, HERE):
+    gpus = GpusAround(read_gpus({}), on_progress=pytest.fail)
+    with gpus.during(plan, HERE):
         pass
     nvml.host = Host(cards=[nvml.host.cards[0], replaced(nvml.host.cards[1], trouble=trouble)])
-    with pytest.raises(LauncherError) as told, cards.during(plan, HERE):
+    with pytest.raises(LauncherError) as told, gpus.during(plan, HERE):
         pytest.fail("launched on it")
-    cards.close()
+    gpus.close()
 
     assert str(told.value).startswith(f"GPU 1 (GPU-0001aaaa) has vanished since the run began: {why}")
     assert "\n" not in str(told.value)
 
 
 def test_a_gpu_that_vanished_under_a_launch_is_told_beside_its_failure(nvml: Nvml, plan: LaunchPlan) -> None:
-    cards = Cards(read_gpus({}), on_progress=pytest.fail)
-    with cards.during(plan, HERE) as watched:
+    gpus = GpusAround(read_gpus({}), on_progress=pytest.fail)
+    with gpus.during(plan, HERE) as watched:
         nvml.host = Host(cards=[nvml.host.cards[0], replaced(nvml.host.cards[1], trouble="GPU_IS_LOST")])
     [remark] = watched.describe(FAILED).remarks
-    cards.close()
+    gpus.close()
 
     assert remark.startswith("GPU 1 (GPU-0001aaaa) has vanished")
 
