@@ -31,7 +31,6 @@ EXEMPT = {
     "launch/starters/warm.py": (
         "live with real process groups: tests/launch/starters/test_contract.py, end_to_end/test_interruptions.py"
     ),
-    "worker/line.py": "a protocol, and no rule of its own",
     "worker/member.py": "what a rank has beside its loops: tests/worker/test_context.py",
     "worker/elastic/node.py": "what an elastic rank has beside its training: tests/worker/elastic/test_training.py",
     **dict.fromkeys(
@@ -69,8 +68,8 @@ EXEMPT = {
     "worker/script.py": "runs as __main__ of a rank: tests/end_to_end/test_scripts.py",
     "plugin/workload.py": "joins arguments of a test: tests/plugin/test_arguments.py, tests/end_to_end/test_scripts.py",
     **dict.fromkeys(
-        ("plugin/requests.py", "plugin/state.py"),
-        "joins arguments, markers and settings of a pytest run: tests/plugin/test_plugin.py and test_fixtures.py",
+        ("plugin/fixtures.py", "plugin/requests.py", "plugin/state.py"),
+        "joins arguments, markers and settings of a pytest run: tests/plugin/test_plugin.py and test_distbench.py",
     ),
 }
 """Modules without a test file of their own, and why they need none."""

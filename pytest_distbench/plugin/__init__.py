@@ -5,44 +5,38 @@ from __future__ import annotations
 import math
 import os
 import time
-from collections.abc import Generator, Iterator
+from collections.abc import Generator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_distbench.plugin import carry
+from pytest_distbench.plugin import carry, fixtures
 from pytest_distbench.plugin.collect import ResultsPlugin
-from pytest_distbench.plugin.names import BACKEND_ARGUMENT, RANKS, full_name, test_and_id
+from pytest_distbench.plugin.fixtures import CASES, FIXTURE, MADE
+from pytest_distbench.plugin.names import BACKEND_ARGUMENT, RANKS, test_and_id
 from pytest_distbench.plugin.state import (
     STATE,
     State,
+    backend_of,
     check_device_for_workers,
     is_mentioned,
+    name_of,
     session_for,
     session_of,
     settings_for,
     settings_if_used,
     settings_of,
     stays_on_cpu,
-    terminal_for_rank,
 )
 
 if TYPE_CHECKING:
-    from pytest_distbench.plugin.elastic_job import Elastic
-    from pytest_distbench.plugin.fixtures import Distbench
-    from pytest_distbench.plugin.pool import ElasticPool
-    from pytest_distbench.plugin.shapes import CollectiveSweep, TimeToAccuracy
-    from pytest_distbench.plugin.traffic import Communication
     from pytest_distbench.records.run import CaseResult
     from pytest_distbench.run.settings import Settings
     from pytest_distbench.store.estimate import Awaited
 
 
-_CASES = pytest.StashKey[dict[str, "CaseResult"]]()
 _ATTEMPTS = pytest.StashKey[int]()
-_MADE = pytest.StashKey["Distbench"]()
-_FIXTURE = "distbench"
 _ELASTIC = frozenset({"elastic", "elastic_pool"})
 _BENCHMARK_OPTIONS = tuple(
     f"benchmark_{option}"
@@ -70,7 +64,7 @@ def pytest_load_initial_conftests(early_config: pytest.Config, parser: pytest.Pa
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Declare the markers, begin to collect results, and check the options if any of ours was given."""
+    """Declare markers and fixtures, begin to collect results, and check the options if any of ours was given."""
     from pytest_distbench.plugin.options import MARKERS
 
     for declaration in MARKERS:
@@ -80,10 +74,11 @@ def pytest_configure(config: pytest.Config) -> None:
         config, lambda is_used: settings_if_used(config, is_used=is_used), lambda: state.interrupts
     )
     config.pluginmanager.register(state.results, "distbench-results")
+    config.pluginmanager.register(fixtures, "distbench-fixtures")
     if any(config.getoption(name, None) for name in _BENCHMARK_OPTIONS):
         from pytest_distbench.plugin.pytest_benchmark import PytestBenchmarkPlugin
 
-        config.pluginmanager.register(PytestBenchmarkPlugin(_FIXTURE), "distbench-pytest-benchmark")
+        config.pluginmanager.register(PytestBenchmarkPlugin(FIXTURE), "distbench-pytest-benchmark")
     in_allure = bool(config.getoption("allure_report_dir", None))
     if in_allure or config.getoption("htmlpath", None):
         from pytest_distbench.plugin.viewers import ViewersPlugin
@@ -102,7 +97,7 @@ def pytest_sessionstart(session: pytest.Session) -> None:
 @pytest.hookimpl(trylast=True)
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Turn the world sizes of a distbench test into ids: test[float32-ws2], test[float32-ws4]."""
-    if _FIXTURE not in metafunc.fixturenames:
+    if FIXTURE not in metafunc.fixturenames:
         return
     from pytest_distbench.errors import ConfigurationError
     from pytest_distbench.plugin import markers
@@ -130,11 +125,10 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 def pytest_itemcollected(item: pytest.Item) -> None:
     """Give a test its ranks that could not be parametrized: a method of a unittest.TestCase."""
-    if _FIXTURE not in getattr(item, "fixturenames", ()) or hasattr(item, "callspec"):
+    if FIXTURE not in getattr(item, "fixturenames", ()) or hasattr(item, "callspec"):
         return
     from pytest_distbench.errors import ConfigurationError
-    from pytest_distbench.plugin.markers import UnfitClass
-    from pytest_distbench.plugin.unparametrized import choose_ranks
+    from pytest_distbench.plugin.markers import UnfitClass, choose_ranks
 
     try:
         choose_ranks(item, settings_for(item))
@@ -154,7 +148,7 @@ def _where(item: pytest.Item) -> str:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Stop before anything is measured if a test cannot be run as its markers say."""
     state = config.stash[STATE]
-    measuring = [item for item in items if _FIXTURE in getattr(item, "fixturenames", ())]
+    measuring = [item for item in items if FIXTURE in getattr(item, "fixturenames", ())]
     if measuring and state.taken_options and config.getini("distbench_short_options"):
         options = " and ".join(state.taken_options)
         state.usage_errors.append(
@@ -186,7 +180,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
             items = [item for item in running if stays_on_cpu(item) is on_cpu]
             if items:
                 made = session_for(items[0])
-                made.count_comparisons((*test_and_id(item), _backend_of(item)) for item in items)
+                made.count_comparisons((*test_and_id(item), backend_of(item)) for item in items)
                 made.launching.prepare()
                 if not hasattr(config, "workerinput"):
                     made.check_device()
@@ -196,7 +190,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 
 def pytest_report_collectionfinish(config: pytest.Config, items: list[pytest.Item]) -> list[str]:
     """Say what will be measured on what, and how long that takes; under -q only the time, and that of an update."""
-    if not any(_FIXTURE in getattr(item, "fixturenames", ()) for item in items):
+    if not any(FIXTURE in getattr(item, "fixturenames", ()) for item in items):
         return []
     from pytest_distbench.report.texts.header import header_lines
 
@@ -264,80 +258,23 @@ def _awaited(item: pytest.Item) -> Awaited:
 
     settings, (test, case_id) = settings_for(item), test_and_id(item)
     launches: int | None = settings.launches
-    fixtures = getattr(item, "fixturenames", ())
-    is_elastic, is_alone = not _ELASTIC.isdisjoint(fixtures), settings.against is None or "elastic_pool" in fixtures
+    asked = getattr(item, "fixturenames", ())
+    is_elastic, is_alone = not _ELASTIC.isdisjoint(asked), settings.against is None or "elastic_pool" in asked
     if settings.update is not None:
         entries = session_for(item).store.entries(test, test_ids=[case_id])
         if not only_judges(settings.update, next(iter(entries.values()), None)):
             launches = settings.update_launches
     return Awaited(
-        name=_name_of(item),
+        name=name_of(item),
         test=test,
         case_id=case_id,
-        backend=_backend_of(item),
+        backend=backend_of(item),
         launches=launches,
         pairs=None if is_alone or settings.against is None else (settings.against.looks[0], settings.against.looks[-1]),
         open_s=ELASTIC_OPEN_S if is_elastic and not settings.given_max_launches else math.inf,
         is_elastic=is_elastic,
         takes_s=requirement(item.iter_markers()).takes_s,
     )
-
-
-def _name_of(item: pytest.Item) -> str:
-    from pytest_distbench.plugin.history import name_in_history
-
-    return name_in_history(full_name(item), _backend_of(item), settings_of(item.config).launcher)
-
-
-@pytest.fixture
-def world_size(request: pytest.FixtureRequest) -> int:
-    """Ranks of the test's process groups; parametrized from the markers and --world-size."""
-    if _FIXTURE in request.fixturenames and RANKS not in request.node.stash:
-        from pytest_distbench.plugin.markers import UnfitClass, sizes_of_class
-        from pytest_distbench.plugin.outcomes import Misuse
-
-        try:
-            sizes_of_class(request.cls)
-        except UnfitClass as error:
-            raise Misuse(str(error)) from None
-    ranks: int = request.node.stash.get(RANKS, settings_of(request.config).largest)
-    return ranks
-
-
-@pytest.fixture
-def distbench_backend(request: pytest.FixtureRequest) -> str:
-    """Backend of the test's process groups; parametrized where --distbench-backend names several."""
-    return settings_for(request.node).backends[0]
-
-
-@pytest.fixture
-def distbench(request: pytest.FixtureRequest, world_size: int, distbench_backend: str) -> Iterator[Distbench]:
-    """Run bodies in process groups, measure them and compare with the baseline. See the README."""
-    from pytest_distbench.plugin.fixtures import Distbench
-    from pytest_distbench.plugin.rerun import rerun_command
-    from pytest_distbench.plugin.unparametrized import warn_of_left_out
-
-    config, node = request.config, request.node
-    cases = node.stash[_CASES] = {}  # anew where a plugin runs the test again
-    carry.forget_numbers(node)
-    if "world_size" not in getattr(getattr(node, "callspec", None), "params", {}):
-        node.stash[RANKS] = world_size  # of one that asks for the fixture by request.getfixturevalue too
-    warn_of_left_out(node)
-    session = session_for(node)
-    progress = config.stash[STATE].progress
-    assert progress is not None
-    progress.begin(node.name, _name_of(node))
-
-    def record(result: CaseResult) -> None:
-        cases[result.case.key] = result
-
-    command = rerun_command(config, node)
-    made = node.stash[_MADE] = Distbench(
-        session, node, world_size, distbench_backend, record, command, lambda: terminal_for_rank(config)
-    )
-    yield made
-    progress.end()
-    session.launching.outputs.forget()
 
 
 @pytest.hookimpl(wrapper=True)
@@ -349,11 +286,11 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None]:
     try:
         yield
     except pytest.skip.Exception:
-        if (skipped := item.stash.get(_MADE, None)) is not None:
+        if (skipped := item.stash.get(MADE, None)) is not None:
             skipped.tell_caught()
         raise
     finally:
-        made = item.stash.get(_MADE, None)
+        made = item.stash.get(MADE, None)
         if made is not None:
             made.note_measured()
     if made is not None:
@@ -366,7 +303,7 @@ def pytest_timeout_set_timer(item: pytest.Item, settings: Any) -> bool | None:
 
     Under --distbench-attach time-outs are off, so that this one is not set.
     """
-    if item.config.stash[STATE].session is None or _FIXTURE not in getattr(item, "fixturenames", ()):
+    if item.config.stash[STATE].session is None or FIXTURE not in getattr(item, "fixturenames", ()):
         return None
     session = session_for(item)
     if session.settings.attach is not None:
@@ -382,46 +319,6 @@ def pytest_timeout_cancel_timer(item: pytest.Item) -> None:
         session.launching.test_ends_at = None
 
 
-@pytest.fixture
-def collective_sweep(request: pytest.FixtureRequest, distbench: Distbench) -> CollectiveSweep:
-    """Measure one collective over message sizes: ``collective_sweep("all_reduce", dtype="float32")``."""
-    from pytest_distbench.plugin.shapes import CollectiveSweep
-
-    return CollectiveSweep(distbench, settings_of(request.config).max_message_bytes)
-
-
-@pytest.fixture
-def time_to_accuracy(distbench: Distbench) -> TimeToAccuracy:
-    """Train to a goal: ``time_to_accuracy(train, goal=0.97)``."""
-    from pytest_distbench.plugin.shapes import TimeToAccuracy
-
-    return TimeToAccuracy(distbench)
-
-
-@pytest.fixture
-def elastic(request: pytest.FixtureRequest, distbench: Distbench) -> Elastic:
-    """Train on nodes that come and go: ``elastic(train, nodes=(1, 2), plan=cycle(period_s=8))``."""
-    from pytest_distbench.plugin.elastic_job import Elastic
-
-    return Elastic(distbench, settings_for(request.node))
-
-
-@pytest.fixture
-def elastic_pool(request: pytest.FixtureRequest, distbench: Distbench) -> ElasticPool:
-    """Let jobs share slots: ``elastic_pool([job("A", train, nodes=(1, 2)), ...], slots=2, policy="elastic")``."""
-    from pytest_distbench.plugin.pool import ElasticPool
-
-    return ElasticPool(distbench, settings_for(request.node))
-
-
-@pytest.fixture
-def communication(request: pytest.FixtureRequest, distbench: Distbench) -> Communication:
-    """Measure a shape of real communication: ``communication.links()``, ``buckets``, ``overlap``, ``compression``."""
-    from pytest_distbench.plugin.traffic import Communication
-
-    return Communication(distbench, settings_of(request.config).max_message_bytes)
-
-
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
@@ -431,7 +328,7 @@ def pytest_runtest_makereport(
     item.stash[_ATTEMPTS] = item.stash.get(_ATTEMPTS, 0) + (call.when == "setup")
     if report.skipped and call.excinfo is not None:
         carry.point_to_test(report, item, call.excinfo)
-    if _FIXTURE in getattr(item, "fixturenames", ()) or RANKS in item.stash:
+    if FIXTURE in getattr(item, "fixturenames", ()) or RANKS in item.stash:
         carry.attach_test(report, *test_and_id(item), attempt=f"{os.getpid()}-{item.stash[_ATTEMPTS]}")
         sessions = item.config.stash[STATE].sessions
         carry.attach_waited(report, sum(session.waited_s for session in sessions))
@@ -442,8 +339,8 @@ def pytest_runtest_makereport(
             and call.when == "teardown"
             and (made := item.config.stash[STATE].progress)
         ):
-            carry.attach_awaited(report, *made.expectation(_name_of(item)))
-    cases = item.stash.get(_CASES, {})
+            carry.attach_awaited(report, *made.expectation(name_of(item)))
+    cases = item.stash.get(CASES, {})
     if cases and (call.when != "setup" or not report.passed):  # what fixtures measured before the test is the test's
         from pytest_distbench.records.record import replace
 
@@ -480,13 +377,8 @@ def pytest_sessionfinish(session: pytest.Session) -> Generator[None]:
         state.session = state.session_on_cpu = None
 
 
-def _backend_of(item: pytest.Item) -> str:
-    params = getattr(getattr(item, "callspec", None), "params", {})
-    return str(params.get(BACKEND_ARGUMENT, settings_for(item).backends[0]))
-
-
 def _is_measured(item: pytest.Item) -> bool:
-    return _FIXTURE in getattr(item, "fixturenames", ()) and item.get_closest_marker("skip") is None
+    return FIXTURE in getattr(item, "fixturenames", ()) and item.get_closest_marker("skip") is None
 
 
 def _is_long_form(item: pytest.Item) -> bool:

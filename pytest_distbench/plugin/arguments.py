@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import inspect
 import itertools
 import math
 import os
 import re
 import sys
-from collections.abc import Collection, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Mapping, Sequence, Set
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
@@ -54,23 +55,14 @@ _PACKAGE = str(Path(__file__).resolve().parents[1])
 
 
 class Arguments:
-    """The arguments of one call.
-
-    Args:
-        call: as the user wrote it: ``distbench.run``.
-        file: of the test.
-    """
+    """The arguments of one call, named as the user wrote it: ``distbench.run``."""
 
     def __init__(self, call: str, file: Path) -> None:
         self._call = call
         self._file = str(file)
 
     def refuse(self, problem: str) -> NoReturn:
-        """Fail the test.
-
-        Raises:
-            Misuse: always; the call, the problem, and the line of the test that made the call.
-        """
+        """Fail the test: with the call, the problem, and the line of the test that made the call."""
         line = self.line
         raise Misuse(f"{self._call}: {problem}{f' ({line})' if line else ''}") from None
 
@@ -85,9 +77,8 @@ class Arguments:
         """A whole number."""
         return self.take(whole(least, most), name, value)
 
-    def ranks(self, options: Mapping[str, object], usual: int) -> int:
-        """``world_size=`` of keywords that are handed on, or as many ranks as the test has."""
-        wanted = options.get("world_size")
+    def ranks(self, wanted: object, usual: int) -> int:
+        """``world_size=`` of a call, or as many ranks as the test has."""
         return usual if wanted is None else self.whole("world_size", wanted, least=1)
 
     def number(
@@ -253,8 +244,13 @@ class Arguments:
         """True or False."""
         return self.take(YES_OR_NO, name, value)
 
-    def options(self, given: Mapping[str, object], allowed: Sequence[str]) -> None:
-        """Keywords that are handed on."""
+    def keywords(self, given: Mapping[str, object], call: Callable[..., object], others: type) -> None:
+        """Refuse keywords that are neither those of the call's own signature, nor the others that it takes."""
+        own = [name for name, p in inspect.signature(call).parameters.items() if p.kind is not p.VAR_KEYWORD]
+        self.known(given, [*own, *others.__annotations__])
+
+    def known(self, given: Mapping[str, object], allowed: Sequence[str]) -> None:
+        """Refuse names that are not allowed."""
         if unknown := sorted(set(given) - set(allowed)):
             self.refuse(f"unknown keyword {', '.join(unknown)}; known are {', '.join(allowed)}")
 

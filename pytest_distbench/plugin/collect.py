@@ -36,14 +36,8 @@ _DESELECTED = "distbench_deselected"
 class ResultsPlugin:
     """Registered as a pytest plugin of its own, because its hooks need the run's state.
 
-    Args:
-        config: pytest's.
-        settings_if: the run's settings, given whether anything was measured; None if nothing of ours is in use.
-        interrupts: the handlers of Ctrl-C and SIGTERM, once there are any.
-
-    Attributes:
-        session: of this process, once it measures something.
-        long_forms_s: what the long forms would take that were left out; None: nobody knows.
+    ``settings_if`` gives the run's settings, told whether anything was measured; None if nothing of ours is in use.
+    What the long forms would take that were left out is None where nobody knows.
     """
 
     def __init__(

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-import os
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypedDict
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 import msgspec
 import pytest
@@ -14,13 +13,14 @@ import pytest
 from pytest_distbench.errors import ConfigurationError, show
 from pytest_distbench.jobs.control.schedule import changes_of, check_job, check_values, usual_start
 from pytest_distbench.jobs.control.steps import check_pattern
-from pytest_distbench.jobs.engines.table import DEFAULT_ENGINE, ENGINES
+from pytest_distbench.jobs.engines.table import ENGINES
 from pytest_distbench.launch.readers.check import problem_with
 from pytest_distbench.machine import hardware
 from pytest_distbench.plugin.arguments import Arguments
-from pytest_distbench.plugin.fixtures import Distbench
+from pytest_distbench.plugin.distbench import Distbench
+from pytest_distbench.plugin.keywords import ElasticKeywords, Wanted
 from pytest_distbench.plugin.runs import Run
-from pytest_distbench.plugin.workload import Options, Wanted, Workload
+from pytest_distbench.plugin.workload import Workload
 from pytest_distbench.records.elastic import Change, Cycle, ElasticJob, MembershipPlan
 from pytest_distbench.records.metric import as_scalar
 from pytest_distbench.records.reader import Reader
@@ -55,20 +55,8 @@ class Elastic:
         checkpoint_every: int | None = None,
         hold: bool = False,
         steps: Reader | None = None,
-        args: Sequence[str | os.PathLike[str]] = (),
-        module: str = "",
-        cwd: str | os.PathLike[str] | None = None,
-        env: Mapping[str, str] | None = None,
-        read: Mapping[str, Reader] | None = None,
-        engine: str = DEFAULT_ENGINE,
-        timers: Mapping[str, float] | None = None,
-        oversubscribed: bool = False,
-        params: Mapping[str, Any] | None = None,
         seed: int = 0,
-        launches: int | None = None,
-        timeout: float | None = None,
-        tolerance: float | Mapping[str, float] | None = None,
-        name: str = "",
+        **options: Unpack[ElasticKeywords],
     ) -> Run:
         r"""Train once per launch, change the membership as planned, and judge what that cost.
 
@@ -89,25 +77,7 @@ class Elastic:
                 changed. So each launch goes on at the same step, and the losses of all epochs are a golden curve.
             steps: of a script: which of the lines that it prints are steps, ``stdout(r"step (\d+)")``. Groups of the
                 pattern named ``epoch``, ``loss``, ``accuracy``, ``top5`` and ``lr`` are read besides.
-            args: command line of a script, as of ``distbench.run``; so are ``module``, ``cwd``, ``env`` and ``read``.
-            module: in place of a script: ``pkg.train``, as ``torchrun -m``.
-            cwd: where a script runs.
-            env: added to the environment of a script.
-            read: metrics to be read of what a script prints and writes.
-            engine: what changes the membership, a row of ``jobs/engines/table.py``: ``stock``, the command line
-                tool torchrun; ``fast``, the same agents from a process that has torch loaded; ``torchft``, whose bodies
-                differ in two lines (docs/elastic.md).
-            timers: of the engine, by name: ``last_call_s``, ``keep_alive_s``, ``keep_alive_attempts``,
-                ``collective_s``, ``settle_s``; in whole seconds for ``stock``, which has ``max_restarts`` besides.
-                Default: as short as its public settings allow.
-            oversubscribed: there may be more nodes than ranks of the run. What they learn counts; clocks are shown, and
-                not judged. It is said in the record.
-            params: JSON-able; handed to the body as ``rank.params``, and as its arguments of these names.
             seed: of the training, ``rank.seed``; the order of the samples follows from it.
-            launches: launches judged first.
-            timeout: seconds one launch may take.
-            tolerance: accepted change towards worse, as a fraction, or one per metric name.
-            name: tells several runs of one test apart.
 
         Raises:
             Misuse: an argument cannot be used, or the plan cannot be.
@@ -115,19 +85,12 @@ class Elastic:
             Regression, BeyondBound, Unaccepted, MissingBaseline: as of ``distbench.run``.
         """
         given = self._distbench.arguments("elastic")
+        given.keywords(options, self.__call__, ElasticKeywords)
         self._distbench.ask.check_kind(given, Job)
-        job = self._job(given, nodes, plan, start, ends_after, checkpoint_every, hold, engine, timers)
+        wanted = Wanted(body=body, seeds=(given.seed("seed", seed),), **options)
+        job = self._job(given, wanted, nodes, plan, start, ends_after, checkpoint_every, hold)
+        oversubscribed = wanted.oversubscribed
         job = replace(job, cores=check_room(given, self._settings, job.most, "nodes", oversubscribed=oversubscribed))
-        wanted = Wanted(
-            body=body,
-            module=module,
-            params=params,
-            args=args,
-            cwd=cwd,
-            env=env,
-            read=read,
-            seeds=(given.seed("seed", seed),),
-        )
         found = self._distbench.ask.workload(given, wanted)
         if not isinstance(found.work, Task):
             given.refuse(
@@ -137,30 +100,28 @@ class Elastic:
             job = replace(job, steps=lines, checkpoint_every=None if checkpoint_every is None else job.checkpoint_every)
         if "elastic" in found.identity:
             given.refuse("params holds 'elastic', which is what the job itself is stored under: give it another name")
-        print(f"elastic{name and ' '}{name}: {job}")
+        print(f"elastic{wanted.name and ' '}{wanted.name}: {job}")
         found = dataclasses.replace(
             found,
             work=Job(body=found.work.body, params=found.work.params, seeds=found.work.seeds, job=job),
             identity={**found.identity, "elastic": _identity(job)},
         )
-        options = Options(launches=launches, timeout=timeout, tolerance=tolerance, name=name)
-        return self._distbench.run_request(*self._distbench.ask.launch(given, found, options, world_size=job.most))
+        return self._distbench.run_request(*self._distbench.ask.launch(given, found, wanted, world_size=job.most))
 
     def _job(
         self,
         given: Arguments,
+        wanted: Wanted,
         nodes: object,
         plan: object,
         start: object,
         ends_after: object,
         checkpoint_every: object,
         hold: object,
-        engine: object,
-        timers: object,
     ) -> ElasticJob:
         least, most = given.nodes("nodes", nodes, most=MOST_NODES)
         made = _plan(given, plan)
-        used = usable_engine(given, engine, timers)
+        used = usable_engine(given, wanted.engine, wanted.timers)
         try:
             check_values(made)
             usual = usual_start(made, least=least, most=most) if start is None else start
@@ -184,11 +145,7 @@ class Elastic:
 
 
 def _steps(given: Arguments, steps: object, found: Workload, job: ElasticJob) -> Reader | None:
-    """Which lines of a script are steps.
-
-    Raises:
-        Misuse: it does not say, or says so of what is none.
-    """
+    """Which lines of a script are steps; a function does not say."""
     if not found.work.is_program:
         for name, wanted in (
             ("steps", steps is not None),
@@ -242,10 +199,8 @@ def _plain(part: AnyRecord) -> AnyRecord:
 def check_room(given: Arguments, settings: Settings, wanted: int, what: str, *, oversubscribed: object) -> int | None:
     """Skip the test where it wants more than this run was given, and does not say that it may be oversubscribed.
 
-    Of GPUs each node has its own, whatever the test says.
-
-    Returns:
-        The cores of this host, where they are fewer than what is wanted, and the test has asked for that; else None.
+    Of GPUs each node has its own, whatever the test says. Returns the cores of this host, where they are fewer than
+    what is wanted, and the test has asked for that; else None.
     """
     given.yes_or_no("oversubscribed", oversubscribed)
     if wanted <= settings.largest:
@@ -265,11 +220,7 @@ class UsedEngine(TypedDict):
 
 
 def usable_engine(given: Arguments, engine: object, timers: object) -> UsedEngine:
-    """The engine that runs here in place of the one that was asked for, or that itself.
-
-    Raises:
-        Misuse: there is none of that name, or it has no such timer.
-    """
+    """The engine that runs here in place of the one that was asked for, or that itself."""
     if not isinstance(engine, str) or engine not in ENGINES:
         given.refuse(f"engine={show(engine)}; wanted one of {', '.join(ENGINES)}")
     wanted = _timers(given, engine, timers)
@@ -285,7 +236,7 @@ def usable_engine(given: Arguments, engine: object, timers: object) -> UsedEngin
 def _timers(given: Arguments, engine: str, timers: object) -> dict[str, Number]:
     wanted = given.mapping("timers", {} if timers is None else timers)
     known = ENGINES[engine].timers
-    given.options(wanted, list(known))
+    given.known(wanted, list(known))
     return {
         name: given.whole(f"timers[{name!r}]", value, least=1, most=_MOST_OF_A_TIMER)
         if known[name].is_whole

@@ -32,12 +32,9 @@ _CAPABILITY = re.compile(r"(\d+)\.(\d+)")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuNeed:
-    """What each GPU of a test must have.
+    """What each GPU of a test must have: compute capability (major, minor), link by its key in :data:`LINKS`.
 
-    Attributes:
-        min_memory: bytes, as products are sold: :data:`TOLD_SHARE` of them is enough.
-        capability: the least compute capability, (major, minor).
-        link: key of :data:`LINKS`; empty: any.
+    Bytes of memory are as products are sold: :data:`TOLD_SHARE` of them is enough.
     """
 
     min_memory: int = 0
@@ -66,11 +63,7 @@ class GpuNeed:
 
 
 def gpu_need(markers: Iterable[pytest.Mark]) -> GpuNeed:
-    """What the ``gpu`` markers of a test ask for; of several, the closest one wins keyword by keyword.
-
-    Raises:
-        ConfigurationError: a value cannot be used.
-    """
+    """What the ``gpu`` markers of a test ask for; of several, the closest one wins keyword by keyword."""
     options: dict[str, object] = {}
     for mark in markers:
         if mark.name == "gpu":

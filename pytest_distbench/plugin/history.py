@@ -37,8 +37,7 @@ def read_history(config: pytest.Config) -> History:
 def write_history(config: pytest.Config, settings: Settings, ran: Iterable[PassedTest]) -> str:
     """Add what the tests of this run took, those that passed: one that failed has made other launches.
 
-    Returns:
-        What of it is lost, in one line; empty: nothing.
+    What of it is lost is returned in one line.
     """
     from pytest_distbench.errors import StoredFileError
     from pytest_distbench.records.record import replace
@@ -71,11 +70,7 @@ def write_history(config: pytest.Config, settings: Settings, ran: Iterable[Passe
 
 
 def _path(config: pytest.Config) -> Path | None:
-    """The file in pytest's cache; None where that is off.
-
-    Raises:
-        StoredFileError: there is no folder for it, and none can be made.
-    """
+    """The file in pytest's cache, whose folder is made; None where that is off."""
     from pytest_distbench.errors import StoredFileError
     from pytest_distbench.store.estimate import HISTORY_FILE
 
@@ -90,11 +85,7 @@ def _path(config: pytest.Config) -> Path | None:
 
 
 def _read(path: Path | None) -> History:
-    """What is there; nothing if there is no file yet.
-
-    Raises:
-        StoredFileError: something else is there, or it cannot be read.
-    """
+    """What is there; nothing if there is no file yet."""
     from pytest_distbench.store.estimate import HISTORY_FILE, History
 
     return HISTORY_FILE.read(path) if path is not None and path.exists() else History()

@@ -31,9 +31,7 @@ _OF_A_RUN = re.compile(r"pytest-\d+|popen-gw\d+")
 class Places:
     """The folders that differ between machines and runs.
 
-    Attributes:
-        root: of the tests.
-        made: folder in which pytest was told to make its temporary ones (``--basetemp``), or None.
+    ``root`` is that of the tests, and in ``made`` pytest was told to make its temporary ones (``--basetemp``).
     """
 
     root: Path

@@ -21,16 +21,7 @@ from pytest_distbench.records.work import BodyReference
 
 
 def locate(body: object, *, beside: Path, argument: str = "body") -> BodyReference:
-    """Find out how a rank can import a function, or where a script is.
-
-    Args:
-        body: a function, or a file with or without the name of one.
-        beside: folder that a relative path starts from.
-        argument: what the call names it.
-
-    Raises:
-        BodyError: it is not importable by name from a file.
-    """
+    """Find out how a rank can import a function by name from a file, or where a script is."""
     if isinstance(body, str | os.PathLike):
         return _named(os.fspath(body), beside, argument)
     if inspect.ismethod(body) and not inspect.isclass(body.__self__):
@@ -54,16 +45,7 @@ def locate(body: object, *, beside: Path, argument: str = "body") -> BodyReferen
 
 
 def locate_command(words: Sequence[object], path: str, *, beside: Path) -> list[str]:
-    """The words of a command as text, once it is sure that it can be started.
-
-    Args:
-        words: of the command line, the program first; texts, numbers and paths.
-        beside: what the path of a program is relative to.
-        path: where programs are looked for, as PATH.
-
-    Raises:
-        BodyError: it cannot.
-    """
+    """The words of a command as text, once it is sure that it can be started. Programs are looked for as PATH says."""
     for word in words:
         if isinstance(word, bool) or not isinstance(word, str | int | float | os.PathLike):
             raise BodyError(f"the command has {show(word)}, a {type(word).__name__}; wanted text, a number or a path")
@@ -91,12 +73,7 @@ def _why_not_a_program(word: str, path: Path) -> str:
 def locate_module(name: object, folder: str = "") -> BodyReference:
     """Find the file of a module that is run by its name, as ``python -m`` does. Nothing is imported.
 
-    Args:
-        name: of the module.
-        folder: in which it is run, if that is known: it is looked for there first.
-
-    Raises:
-        BodyError: there is none there nor on ``sys.path``.
+    It is looked for in the folder in which it is run, if that is known, and then on ``sys.path``.
     """
     if not isinstance(name, str) or not all(part.isidentifier() for part in name.split(".")):
         raise BodyError(f"module={show(name)}; wanted the name of a module, such as 'pkg.train'")
@@ -169,15 +146,7 @@ def _method(body: MethodType, argument: str) -> BodyReference:
 
 
 def _check(function: FunctionType, called: str) -> None:
-    """Refuse what ranks cannot find again, or what a call would not run.
-
-    Args:
-        function: the body.
-        called: the argument and the function's name, for people.
-
-    Raises:
-        BodyError: the function is one of those.
-    """
+    """Refuse what ranks cannot find again, or what a call would not run."""
     if "<" in called:
         raise BodyError(
             f"{called} in {function.__code__.co_filename}:{function.__code__.co_firstlineno} is defined inside a "
@@ -207,11 +176,7 @@ def _is_file(path: Path) -> bool:
 
 
 def json_able(params: Mapping[str, Any]) -> dict[str, Any]:
-    """Parameters as they will reach the rank.
-
-    Raises:
-        BodyError: a value is not JSON-able; the message names it.
-    """
+    """Parameters as they will reach the rank; an error names the value that is not JSON-able."""
     for key, value in params.items():
         if not isinstance(key, str):
             raise BodyError(f"params: the key {key!r} is no text: ranks get parameters as JSON")

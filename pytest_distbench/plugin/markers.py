@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from pytest_distbench.errors import ConfigurationError, show
+from pytest_distbench.errors import ConfigurationError, DistbenchWarning, show
 from pytest_distbench.plugin.gpu_marker import WANTED, gpu_need
+from pytest_distbench.plugin.names import RANKS
 from pytest_distbench.records.bound_text import BoundValue, terms_of
 from pytest_distbench.records.choices import MOST_LAUNCHES
 from pytest_distbench.records.wanted import NAMED, TOLERANCE, Wanted, seconds, text, whole
@@ -19,6 +20,7 @@ from pytest_distbench.units import as_float, as_int, convert, parse_quantity
 if TYPE_CHECKING:
     from pytest_distbench.run.settings import Settings
 
+_LEFT_OUT = pytest.StashKey[str]()
 LONG_FORM = "not run: a long form: give --distbench-full"
 
 
@@ -62,14 +64,8 @@ class UnfitClass(ConfigurationError):
 def sizes(markers: Iterable[pytest.Mark], settings: Settings, owner: type | None = None) -> list[Size]:
     """The world sizes a test runs at, and those it would have run at with more ranks.
 
-    Args:
-        markers: of the test, the closest first.
-        settings: of the run.
-        owner: the test's class, whose attribute ``world_size``, a number or a list, counts without a marker.
-
-    Raises:
-        ConfigurationError: a marker's arguments cannot be used.
-        UnfitClass: the attribute cannot.
+    Of its markers the closest is the first. The attribute ``world_size`` of its class, a number or a list, counts
+    without a marker.
     """
     marks = list(markers)
     wanted, least, most = _world_size(marks)
@@ -102,11 +98,7 @@ def sizes(markers: Iterable[pytest.Mark], settings: Settings, owner: type | None
 
 
 def sizes_of_class(owner: type | None) -> tuple[int, ...]:
-    """The attribute ``world_size`` of a test's class; none where it has none, or computes it for each object.
-
-    Raises:
-        UnfitClass: it is no number of ranks, and no list of such.
-    """
+    """The attribute ``world_size`` of a test's class; none where it has none, or computes it for each object."""
     value = getattr(owner, "world_size", None)
     if value is None or isinstance(value, property) or callable(value):
         return ()
@@ -121,11 +113,7 @@ def sizes_of_class(owner: type | None) -> tuple[int, ...]:
 
 
 def requirement(markers: Iterable[pytest.Mark]) -> Requirement:
-    """The ``distbench`` marker of a test; of several, the closest one wins keyword by keyword.
-
-    Raises:
-        ConfigurationError: unknown keyword or unusable value.
-    """
+    """The ``distbench`` marker of a test; of several, the closest one wins keyword by keyword."""
     options: dict[str, object] = {}
     for mark in markers:
         _check_keywords(mark)
@@ -144,6 +132,34 @@ def requirement(markers: Iterable[pytest.Mark]) -> Requirement:
         except ConfigurationError as error:
             raise ConfigurationError(f"@pytest.mark.distbench: bounds[{key!r}]: {error}") from None
     return Requirement(**given)
+
+
+def choose_ranks(item: pytest.Item, settings: Settings) -> None:
+    """Have a test that pytest cannot parametrize run on the most ranks that its markers and the run allow, if any.
+
+    Such tests are methods of unittest.TestCase.
+    """
+    requirement(item.iter_markers())
+    wanted = sizes(item.iter_markers(), settings, getattr(item, "cls", None))
+    running = sorted(size.ranks for size in wanted if not size.not_run)
+    if not running:
+        item.add_marker(pytest.mark.skip(reason=wanted[-1].not_run))
+    item.stash[RANKS] = running[-1] if running else wanted[-1].ranks
+    left_out = [f"on {ranks} ranks" for ranks in running[:-1]] + [f"with {name}" for name in settings.backends[1:]]
+    if left_out:
+        ours = f"on {item.stash[RANKS]} ranks with {settings.backends[0]}"
+        item.stash[_LEFT_OUT] = f"{ours}, and not {', not '.join(left_out)}"
+
+
+def warn_of_left_out(item: pytest.Item) -> None:
+    """Say at which sizes, and with which backends, such a test does not run; as part of the test."""
+    if _LEFT_OUT in item.stash:
+        item.warn(
+            DistbenchWarning(
+                f"pytest cannot parametrize a method of unittest.TestCase: it runs {item.stash[_LEFT_OUT]}. "
+                "A function, or a method of a plain class, runs with each"
+            )
+        )
 
 
 def _check_keywords(mark: pytest.Mark) -> None:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, get_args
+from typing import Any, Unpack, get_args
 
 from pytest_distbench.errors import show
 from pytest_distbench.plugin.arguments import Arguments
+from pytest_distbench.plugin.distbench import Distbench
 from pytest_distbench.plugin.elastic_job import MOST_NODES, check_room, ends_after_steps, usable_engine
-from pytest_distbench.plugin.fixtures import Distbench
+from pytest_distbench.plugin.keywords import PoolKeywords, Wanted
 from pytest_distbench.plugin.runs import Run
-from pytest_distbench.plugin.workload import Options, Wanted, Workload
+from pytest_distbench.plugin.workload import Workload
 from pytest_distbench.records.elastic import ElasticJob
 from pytest_distbench.records.pool import SERVING, Compute, Demand, Policy, PoolJob, Serving, Sharing
 from pytest_distbench.records.record import replace
@@ -38,14 +39,8 @@ class ElasticPool:
         policy: Policy,
         serving: WantedServing | None = None,
         checkpoint_every: int = 20,
-        engine: str = "stock",
-        timers: Mapping[str, float] | None = None,
         compute: Compute = "real",
-        oversubscribed: bool = False,
-        launches: int | None = None,
-        timeout: float | None = None,
-        tolerance: float | Mapping[str, float] | None = None,
-        name: str = "",
+        **options: Unpack[PoolKeywords],
     ) -> Run:
         """Run all jobs once per launch, and judge what sharing made of them.
 
@@ -57,14 +52,7 @@ class ElasticPool:
                 on the fewest it needs, grows into what is free, and gives back what another job needs to start.
             serving: ``serving(...)``, from the same module: it goes before all jobs. Needs ``elastic``.
             checkpoint_every: steps between two checkpoints.
-            engine: what changes the membership of jobs, as of ``elastic``.
-            timers: of the engine, as of ``elastic``.
             compute: ``synthetic``: the bodies wait in place of computing. It is said in the record.
-            oversubscribed: there may be more slots than ranks of the run. It is said in the record.
-            launches: launches judged first.
-            timeout: seconds one launch may take.
-            tolerance: accepted change towards worse, as a fraction, or one per metric name.
-            name: tells several runs of one test apart.
 
         Raises:
             Misuse: an argument cannot be used, or a job could never start.
@@ -72,31 +60,32 @@ class ElasticPool:
             Regression, BeyondBound, Unaccepted, MissingBaseline: as of ``distbench.run``.
         """
         given = self._distbench.arguments("elastic_pool")
+        given.keywords(options, self.__call__, PoolKeywords)
         self._distbench.ask.check_kind(given, Pool)
-        wanted = self._check_jobs(given, jobs)
+        wanted = Wanted(**options)
+        listed = self._check_jobs(given, jobs)
         pool = Sharing(
             slots=given.whole("slots", slots, least=1, most=MOST_NODES),
             policy=given.choice("policy", policy, get_args(Policy)),  # type: ignore[arg-type] # it is one of them
-            jobs=_pool_jobs(given, wanted, policy, checkpoint_every, engine, timers, has_serving=serving is not None),
+            jobs=_pool_jobs(given, listed, policy, checkpoint_every, wanted, has_serving=serving is not None),
             serving=None if serving is None else _serving(given, serving, policy),
             compute=given.choice("compute", compute, get_args(Compute)),  # type: ignore[arg-type] # the same
         )
         _check_pool(given, pool)
         pool = replace(
-            pool, cores=check_room(given, self._settings, pool.slots, "slots", oversubscribed=oversubscribed)
+            pool, cores=check_room(given, self._settings, pool.slots, "slots", oversubscribed=wanted.oversubscribed)
         )
-        works = {job.name: self._workload(given, job.body, job.params, _seed(given, job)) for job in wanted}
+        works = {job.name: self._workload(given, job.body, job.params, _seed(given, job)) for job in listed}
         if serving is not None:
             works[SERVING] = self._workload(given, serving.body, serving.params, 0)
-        print(f"elastic_pool{name and ' '}{name}: {pool}")
+        print(f"elastic_pool{wanted.name and ' '}{wanted.name}: {pool}")
         tasks = {
             owner: Task(body=work.body, params=work.params, seeds=work.seeds)
             for owner, found in works.items()
             if isinstance(work := found.work, Task)
         }
         found = Workload(work=Pool(sharing=pool, tasks=tasks), identity=_identity(pool, works))
-        options = Options(launches=launches, timeout=timeout, tolerance=tolerance, name=name)
-        return self._distbench.run_request(*self._distbench.ask.launch(given, found, options, world_size=pool.slots))
+        return self._distbench.run_request(*self._distbench.ask.launch(given, found, wanted, world_size=pool.slots))
 
     def _check_jobs(self, given: Arguments, jobs: object) -> list[WantedJob]:
         listed = [jobs] if isinstance(jobs, WantedJob) else jobs
@@ -122,18 +111,17 @@ def _seed(given: Arguments, job: WantedJob) -> int:
 
 def _pool_jobs(
     given: Arguments,
-    wanted: Sequence[WantedJob],
+    listed: Sequence[WantedJob],
     policy: Policy,
     checkpoint_every: object,
-    engine: object,
-    timers: object,
+    wanted: Wanted,
     *,
     has_serving: bool,
 ) -> list[PoolJob]:
     every = given.whole("checkpoint_every", checkpoint_every, least=1)
-    used = usable_engine(given, engine, timers)
+    used = usable_engine(given, wanted.engine, wanted.timers)
     found: list[PoolJob] = []
-    for job in wanted:
+    for job in listed:
         where = f"job {job.name!r}: "
         least, most = given.nodes(f"{where}nodes", job.nodes, most=MOST_NODES)
         least = most if policy == "gang" else least

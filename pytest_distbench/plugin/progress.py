@@ -25,11 +25,6 @@ def pace(elapsed_s: float, planned_s: float, total_s: float) -> float:
 
     The tests so far tell little of the others while they are a small part of all: their share of what is expected is
     the weight of what they took.
-
-    Args:
-        elapsed_s: that the tests so far took.
-        planned_s: that was expected of them.
-        total_s: that is expected of all.
     """
     return 1.0 + (elapsed_s - planned_s) / total_s if total_s > 0 else 1.0
 
@@ -37,10 +32,7 @@ def pace(elapsed_s: float, planned_s: float, total_s: float) -> float:
 def remaining_s(expected: Mapping[str, float], begun: Mapping[str, float], now: float) -> float:
     """Seconds until all tests have run, if the others differ from what is expected of them as those before did.
 
-    Args:
-        expected: seconds of each test, by name; 0: nothing is known.
-        begun: when each has begun, in order; the last one runs.
-        now: on the same clock.
+    By name there are the seconds of each test, 0 where nothing is known, and when each has begun; the last one runs.
     """
     *done, running = begun
     elapsed = begun[running] - next(iter(begun.values()))
@@ -52,8 +44,7 @@ def remaining_s(expected: Mapping[str, float], begun: Mapping[str, float], now: 
 class Countdown:
     """A plain line once a minute, of what remains of a run whose tests report from the workers of pytest-xdist.
 
-    Args:
-        began_at: CLOCK_MONOTONIC seconds at which the first of all tests began.
+    The first of all tests began at a moment of CLOCK_MONOTONIC.
     """
 
     def __init__(self, began_at: float) -> None:
@@ -62,13 +53,7 @@ class Countdown:
         self._done_s = 0.0
 
     def line(self, expected_s: float, total_s: float, tests: int) -> str:
-        """What to tell when another test has ended; empty: nothing yet.
-
-        Args:
-            expected_s: of that test.
-            total_s: of all.
-            tests: all.
-        """
+        """What to tell when another test has ended, of which so much was expected; empty: nothing yet."""
         now = time.monotonic()
         self._tests += 1
         self._done_s += expected_s
@@ -117,12 +102,7 @@ class Progress:
         return self._live or self._plain
 
     def begin(self, title: str, name: str = "") -> None:
-        """A test begins to measure.
-
-        Args:
-            title: shown.
-            name: as in :meth:`expect`.
-        """
+        """A test begins to measure: its title is shown, its name is as in :meth:`expect`."""
         now = time.monotonic()
         if not self._begun:
             self._plain_at = now

@@ -29,11 +29,7 @@ _ITS_FIXTURE = "benchmark"
 
 
 class PytestBenchmarkPlugin:
-    """Registered as a pytest plugin of its own, because most runs do without it.
-
-    Args:
-        fixture: tests that use it are ours.
-    """
+    """Registered as a pytest plugin of its own, because most runs do without it. Tests with its fixture are ours."""
 
     def __init__(self, fixture: str) -> None:
         self._fixture = fixture
@@ -82,16 +78,11 @@ class PytestBenchmarkPlugin:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Benchmark:
-    """One time of one case, as pytest-benchmark sees it.
+    """One time of one case, as pytest-benchmark sees it: the value of each launch is a round.
 
-    Attributes:
-        name: the test's function and id, and the metric: ``test_a[ws2]:latency[message_bytes=4096]``.
-        fullname: the same with the test's path; comparisons go by it.
-        group: the case, so that a sweep is one table.
-        param: id and metric.
-        params: what ``--benchmark-group-by=param:NAME`` can use.
-        rounds_s: the value of each launch.
-        extra_info: what else is known, JSON-able.
+    It is called by the test's function, id and metric: ``test_a[ws2]:latency[message_bytes=4096]``; ``fullname`` has
+    the test's path besides, and comparisons go by it. A case is a group, so that a sweep is one table. ``params`` is
+    what ``--benchmark-group-by=param:NAME`` can use.
     """
 
     name: str
@@ -121,8 +112,7 @@ def benchmarks(results: Sequence[CaseResult]) -> Iterator[Benchmark]:
 def hand_over(results: Sequence[CaseResult], receiver: BenchmarkSession) -> None:
     """Add our benchmarks to those of pytest-benchmark's session; of a test that ran twice, the last run counts.
 
-    Raises:
-        AttributeError, TypeError, ImportError: its interface is not the one of versions 5.2 to 5.3.
+    AttributeError, TypeError, ImportError: its interface is not the one of versions 5.2 to 5.3.
     """
     from pytest_benchmark.fixture import BenchmarkFixture
 

@@ -31,18 +31,7 @@ _REPLAYED = frozenset({
 def replay_params(
     given: Arguments, source: Run | Fingerprint | str | os.PathLike[str], of: str, *, world_size: int, beside: Path
 ) -> dict[str, Any]:
-    """The parameters of :data:`BODY`, but for how often.
-
-    Args:
-        given: checks the arguments of the call.
-        source: a run of this test, a fingerprint, or the file of a baseline.
-        of: which of several fingerprints.
-        world_size: ranks that replay it.
-        beside: folder that a relative path starts from.
-
-    Raises:
-        Misuse: there is no such fingerprint, or these ranks cannot replay it.
-    """
+    """The parameters of :data:`BODY`, but for how often: these ranks can replay that fingerprint."""
     name, chosen = _choose(given, _fingerprints(given, source, beside), given.text("of", of, may_be_empty=True))
     if chosen.missing:
         given.refuse(f"there is no fingerprint {name!r}: {chosen.missing}")

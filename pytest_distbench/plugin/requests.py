@@ -14,10 +14,11 @@ from pytest_distbench.machine import hardware
 from pytest_distbench.machine.secrets import mask_secrets
 from pytest_distbench.plugin.arguments import Arguments
 from pytest_distbench.plugin.identity import places_of
+from pytest_distbench.plugin.keywords import Wanted
 from pytest_distbench.plugin.locate import json_able
 from pytest_distbench.plugin.markers import requirement
 from pytest_distbench.plugin.names import family_of, full_name, test_and_id
-from pytest_distbench.plugin.workload import Options, Wanted, Workload, make_workload
+from pytest_distbench.plugin.workload import Workload, make_workload
 from pytest_distbench.records.bound_text import AskedBound
 from pytest_distbench.records.case import Case, Conditions
 from pytest_distbench.records.choices import LONGEST_TIMEOUT_S, MOST_LAUNCHES
@@ -38,16 +39,9 @@ class RequestMaker:
 
     What an argument says goes before what the marker says, and that before the run's settings.
 
-    Args:
-        settings: of the run.
-        node: the test.
-        world_size: ranks of its process groups.
-        backend: of its process groups.
-        around: what happens around a launch, as far as it makes another case of it.
-
-    Attributes:
-        bounds: that its marker sets; each is for whichever of its cases measures the metric.
-        only_structure: clocks and values mean nothing: the backend is ``fake``.
+    What happens ``around`` a launch is told as far as it makes another case of it. ``bounds`` are those of the test's
+    marker; each is for whichever of its cases measures the metric. With ``only_structure`` clocks and values mean
+    nothing: the backend is ``fake``.
     """
 
     def __init__(
@@ -72,34 +66,23 @@ class RequestMaker:
         self.bounds = tuple(AskedBound(metric, value, f"marker of {node.name}") for metric, value in given.items())
         self._places = places_of(node.config)
 
-    def run(self, given: Arguments, wanted: Wanted, options: Options) -> tuple[LaunchRequest, CaseRequest]:
-        """What to launch, and how to judge it.
-
-        Raises:
-            Misuse: an argument cannot be used.
-        """
+    def run(self, given: Arguments, wanted: Wanted) -> tuple[LaunchRequest, CaseRequest]:
+        """What to launch, and how to judge it."""
         found = self.workload(given, wanted)
         ranks = self._world_size
-        if options.world_size is not None:
-            ranks = given.whole("world_size", options.world_size, least=1)
+        if wanted.world_size is not None:
+            ranks = given.whole("world_size", wanted.world_size, least=1)
             if ranks > self._settings.largest:
                 pytest.skip(f"not run: needs {ranks} ranks, {self._settings.largest} given")
         if isinstance(found.work, Ranks):
             work = replace(found.work, stands_for=self._stands_for(ranks), attached=self._settings.attach)
             found = dataclasses.replace(found, work=work)
-        return self.launch(given, found, options, world_size=ranks)
+        return self.launch(given, found, wanted, world_size=ranks)
 
     def launch(
-        self, given: Arguments, found: Workload, options: Options, *, world_size: int
+        self, given: Arguments, found: Workload, wanted: Wanted, *, world_size: int
     ) -> tuple[LaunchRequest, CaseRequest]:
-        """As :meth:`run`, for what was found and checked already, of whatever kind.
-
-        Args:
-            given: the arguments of the call.
-            found: what to launch.
-            options: of the call.
-            world_size: ranks, or the most nodes or slots.
-        """
+        """As :meth:`run`, for what was found and checked already, of whatever kind; its ranks may be nodes or slots."""
         work, kind = found.work, kind_of(found.work)
         self.check_kind(given, type(work))
         outputs = work.outputs(world_size)
@@ -107,7 +90,7 @@ class RequestMaker:
             if reader.rank != "all" and reader.rank >= outputs:
                 of = f"there are {outputs} ranks" if outputs == world_size else f"a {work.kind} has one output, rank=0"
                 given.refuse(f"read[{name_read!r}]: rank={reader.rank}, and {of}")
-        timeout = options.timeout
+        timeout = wanted.timeout
         seconds = None if timeout is None else given.number("timeout", timeout, above=0.0, most=LONGEST_TIMEOUT_S)
         seconds = seconds or self._wanted.timeout_s or self._settings.timeout_s
         launched = LaunchRequest(
@@ -121,8 +104,8 @@ class RequestMaker:
         )
         request = self.case(
             given,
-            run=given.text("name", options.name, may_be_empty=True, without="@"),
-            names_size=options.world_size is not None,
+            run=given.text("name", wanted.name, may_be_empty=True, without="@"),
+            names_size=wanted.world_size is not None,
             conditions=Conditions(
                 kind=work.kind,
                 world_size=world_size,
@@ -133,8 +116,8 @@ class RequestMaker:
                 around=self._around(launched),
             ),
             identity=found.identity,
-            launches=options.launches,
-            tolerance=None if options.tolerance is None else given.tolerance(options.tolerance),
+            launches=wanted.launches,
+            tolerance=None if wanted.tolerance is None else given.tolerance(wanted.tolerance),
         )
         return replace(launched, title=request.case.folder), request
 
@@ -159,11 +142,7 @@ class RequestMaker:
         )
 
     def check_kind(self, given: Arguments, kind: type[Work]) -> None:
-        """Refuse a kind of launch, or skip the test, where what the run wants of its ranks cannot be.
-
-        Raises:
-            Misuse: one of its ranks was to have the terminal, and it has none.
-        """
+        """Refuse a kind of launch, or skip the test, where what the run wants of its ranks cannot be."""
         if why := LAUNCH_KINDS[kind].why_no_ranks:
             if self.only_structure:
                 pytest.skip(f"not run: {why}, and the {FAKE} backend needs a rank of ours")
@@ -171,11 +150,7 @@ class RequestMaker:
                 given.refuse(f"--distbench-attach needs ranks of ours, and {why}")
 
     def workload(self, given: Arguments, wanted: Wanted) -> Workload:
-        """What is to run, found and checked.
-
-        Raises:
-            Misuse: an argument cannot be used.
-        """
+        """What is to run, found and checked."""
         return make_workload(given, wanted, beside=self._node.path.parent, places=self._places)
 
     def case(
@@ -189,16 +164,9 @@ class RequestMaker:
         launches: int | None,
         tolerance: float | Mapping[str, float] | None,
     ) -> CaseRequest:
-        """How to judge a case.
+        """How to judge a case, told apart from others of its test by ``run``, and by its size where that is named.
 
-        Args:
-            given: the arguments of the call.
-            run: tells the cases of one test apart.
-            names_size: its world size does so, too.
-            conditions: under which it is measured.
-            identity: what defines the case, without secrets.
-            launches: judged first; None: the test does not say.
-            tolerance: None: the call does not say.
+        Launches and a tolerance of None: the call does not say.
         """
         settings, wanted = self._settings, self._wanted
         largest = max(conditions.world_size, self._world_size)  # some runs of a test may be too small for that rank

@@ -82,9 +82,7 @@ def without_ours(arguments: Sequence[str], *more: str) -> list[str]:
 def _keep(arguments: Sequence[str], *, chosen: set[str]) -> Iterator[str]:
     """The options that decide how a test runs, those of conftests and other plugins included.
 
-    Args:
-        arguments: as typed.
-        chosen: those of them that name tests. What follows an unknown option and is not among them is its value.
+    What follows an unknown option and is none of the arguments that choose tests is its value.
     """
     rest = deque(arguments)
     while rest:

@@ -13,10 +13,8 @@ from pytest_distbench.run.samples import Samples
 class Run:
     """What one ``distbench.run``, ``measure`` or ``judge`` found.
 
-    Args:
-        samples: its launches so far.
-        result: the record of the case. Of a run that was only measured the launches that were asked for are made when
-            this is first called, in turns with those of the other measured runs of the test.
+    Of a run that was only measured the launches that were asked for are made when ``result`` is first called, in turns
+    with those of the other measured runs of the test.
     """
 
     def __init__(self, samples: Samples, result: Callable[[], CaseResult]) -> None:

@@ -50,11 +50,7 @@ _OTHER_DEVICES = {
 
 
 def read_settings(config: pytest.Config) -> Settings:
-    """Read and check everything.
-
-    Raises:
-        ConfigurationError: a value cannot be used; the message names the option and what was found.
-    """
+    """Read and check everything."""
     from pytest_distbench.judging.policy import Missing, Strictness  # late: a plain pytest run must not pay for it
     from pytest_distbench.machine import gpus, hardware
     from pytest_distbench.run.settings import Settings
@@ -371,11 +367,7 @@ def _attach(config: pytest.Config, largest: int, *, is_update: bool) -> int | No
 
 
 def parse_world_sizes(text: str) -> tuple[int, ...]:
-    """Read ``"4"`` or ``"2,4,8"``: sizes, ascending, each once.
-
-    Raises:
-        ConfigurationError: not a list of positive numbers.
-    """
+    """Read ``"4"`` or ``"2,4,8"``: positive sizes, ascending, each once."""
     parts = [part.strip() for part in text.split(",")]
     if not all(len(part) <= _MOST_DIGITS and part.isdecimal() and int(part) >= 1 for part in parts):
         raise ConfigurationError(f"--world-size: {text!r} is not a number of ranks: write for example 4, or 2,4,8")

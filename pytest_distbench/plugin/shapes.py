@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any, Unpack, get_args
 
 import pytest
 
 from pytest_distbench import workloads
 from pytest_distbench.errors import ConfigurationError, show
 from pytest_distbench.plugin.arguments import MOST_ITERATIONS, Arguments, several
-from pytest_distbench.plugin.fixtures import Distbench
+from pytest_distbench.plugin.distbench import Distbench
+from pytest_distbench.plugin.keywords import ShapeKeywords, Wanted
 from pytest_distbench.plugin.runs import Run
-from pytest_distbench.plugin.workload import Options, Wanted
 from pytest_distbench.records.choices import MODES, OverRanks
 from pytest_distbench.records.metric import as_scalar
 from pytest_distbench.units import as_int, format_bytes
@@ -41,8 +43,6 @@ MOST_SIZES = 10**4
 
 _WORKLOADS = Path(workloads.__file__).parent
 _SWEEP = "pytest_distbench.workloads.sweep:sweep"
-OPTIONS = ("world_size", "launches", "timeout", "tolerance", "name")
-"""Of ``distbench.run``, handed on as they are."""
 
 
 class CollectiveSweep:
@@ -71,7 +71,7 @@ class CollectiveSweep:
         together: str = "turns",
         cache: str = "rotate",
         buffers: str = "plain",
-        **options: Any,
+        **options: Unpack[ShapeKeywords],
     ) -> Run:
         """Measure and judge a sweep. Each choice is part of what is measured; docs/collectives.md has them all.
 
@@ -102,15 +102,14 @@ class CollectiveSweep:
             cache: ``rotate`` moves through a large buffer so that small messages leave the cache; ``hot`` does not.
             buffers: ``registered`` takes NCCL's own memory, registered with the group (zero copy where the links can);
                 it needs a GPU.
-            options: as for ``distbench.run``: world_size, launches, timeout, tolerance, name.
 
         Raises:
             Misuse: a name is unknown, a choice does not fit the collective or the ranks, or no size is left.
         """
         self._distbench.skip_without_clocks("a sweep measures times")
         given = self._distbench.arguments("collective_sweep")
-        given.options(options, OPTIONS)
-        ranks = given.ranks(options, self._distbench.world_size)
+        given.keywords(options, self.__call__, ShapeKeywords)
+        ranks = given.ranks(options.get("world_size"), self._distbench.world_size)
         try:
             row, body, called_by = _find(collective)
             usual = preset(sizes) if isinstance(sizes, str) else _UNNAMED
@@ -125,54 +124,38 @@ class CollectiveSweep:
         if isinstance(sizes, str):
             iterations = usual.iterations if iterations is None else iterations
             warmup = usual.warmup if warmup is None else warmup
-        mode = given.choice("mode", usual.mode if mode is None else mode, MODES)
-        over_ranks = given.choice(
-            "over_ranks", usual.over_ranks if over_ranks is None else over_ranks, get_args(OverRanks)
-        )
-        cache = given.choice("cache", cache, CACHES)
-        buffers = given.choice("buffers", buffers, MEMORY_KINDS)
-        together = given.choice("together", together, TOGETHER)
-        parts = given.whole("parts", parts, least=1, most=MOST_PARTS)
+        if not isinstance(root, str) or root != SHIFT:
+            root = given.whole("root", root, least=0, most=len(groups[0]) - 1)
         in_place = found if isinstance(found := as_scalar(in_place), bool) else in_place
         if in_place is not None and not isinstance(in_place, bool):
             given.refuse(f"in_place={show(in_place)}; wanted True, False, or None: as it is usual")
-        if not isinstance(root, str) or root != SHIFT:
-            root = given.whole("root", root, least=0, most=len(groups[0]) - 1)
-        if buffers == "registered" and (self._distbench.device != "cuda" or group != "all"):
-            given.refuse("buffers='registered' needs NCCL on GPUs, and the group of all ranks: give --gpu")
-        if mode == "graph" and (cache != "hot" or root == SHIFT or self._distbench.device != "cuda"):
-            given.refuse("mode='graph' replays one call: it needs --gpu, cache='hot', and a root that stays")
-        if row is not None:
-            _check_fits(given, row, redop=redops, root=root, in_place=in_place, together=together)
+        choices = _Choices(
+            redop=redops,
+            mode=given.choice("mode", usual.mode if mode is None else mode, MODES),
+            over_ranks=given.choice(
+                "over_ranks", usual.over_ranks if over_ranks is None else over_ranks, get_args(OverRanks)
+            ),
+            in_place=in_place,
+            root=root,
+            group=group,
+            parts=given.whole("parts", parts, least=1, most=MOST_PARTS),
+            together=given.choice("together", together, TOGETHER),
+            buffers=given.choice("buffers", buffers, MEMORY_KINDS),
+            as_memory_allows=usual.as_memory_allows,
+        )
+        cache = given.choice("cache", cache, CACHES)
+        self._check_machine(given, choices, cache)
         if iterations is not None:
             iterations = given.whole("iterations", iterations, least=1, most=MOST_ITERATIONS)
         warmup = given.whole("warmup", 5 if warmup is None else warmup, least=0, most=MOST_ITERATIONS)
-        if mode != "per-iteration" and not warmup:
-            given.refuse(f"mode={mode!r} needs a warm-up, which gives the fingerprint: warmup=1 or more")
-        largest = None if max_bytes is None else given.whole("max_bytes", max_bytes, least=1)
-        caps = [cap for cap in (largest, self._max_message_bytes) if cap is not None]
-        kept = [size for size in chosen if size >= item and all(size <= cap for cap in caps)]
-        asked = [size for size in chosen if size >= item and (largest is None or size <= largest)]
-        if not kept and asked and self._max_message_bytes is not None:
-            told = f"its smallest message has {format_bytes(min(asked))}"
-            pytest.skip(f"not run: {told}, --distbench-max-message is {format_bytes(self._max_message_bytes)}")
-        if not kept:
-            given.refuse(
-                f"no message size left of {len(chosen)}: {_last(dtypes)} takes {item} B, "
-                f"the largest allowed is {min(caps, default=0)} B"
-            )
+        if choices.mode != "per-iteration" and not warmup:
+            given.refuse(f"mode={choices.mode!r} needs a warm-up, which gives the fingerprint: warmup=1 or more")
+        kept = self._kept(given, chosen, max_bytes, item=item, dtype=_last(dtypes))
         if row is not None:
-            sent = _sent_sizes(given, row, kept, item=item, ranks=len(groups[0]), parts=parts)
+            _check_fits(given, row, choices)
+            sent = _sent_sizes(given, row, kept, item=item, ranks=len(groups[0]), parts=choices.parts)
             if not isinstance(sizes, str):
                 _check_apart(given, row, kept, sent)
-        usually = {
-            "redop": "sum", "mode": "per-iteration", "over_ranks": "max", "in_place": None, "root": 0, "group": "all",
-            "parts": 1, "together": "turns", "buffers": "plain", "as_memory_allows": False,
-        }  # fmt: skip
-        choices = {
-            "redop": redops, "mode": mode, "over_ranks": over_ranks, "in_place": in_place, "root": root, "group": group,
-            "parts": parts, "together": together, "buffers": buffers, "as_memory_allows": usual.as_memory_allows,
-        }  # fmt: skip
         params = {
             "collective": collective,
             "dtype": dtypes,
@@ -180,10 +163,56 @@ class CollectiveSweep:
             "iterations": iterations,
             "warmup": warmup,
             "cache": cache,
-            **{name: value for name, value in choices.items() if value != usually[name]},
+            **choices.unusual(),
         }
-        wanted = Wanted(body=body, called_by=called_by, params=params, argument="collective")
-        return self._distbench.run_wanted(given, wanted, Options(**options))
+        wanted = Wanted(body=body, called_by=called_by, params=params, argument="collective", **options)
+        return self._distbench.run_wanted(given, wanted)
+
+    def _check_machine(self, given: Arguments, choices: _Choices, cache: str) -> None:
+        """Refuse choices that these ranks, or what is timed, have no place for."""
+        on_gpus = self._distbench.device == "cuda"
+        if choices.buffers == "registered" and (not on_gpus or choices.group != "all"):
+            given.refuse("buffers='registered' needs NCCL on GPUs, and the group of all ranks: give --gpu")
+        if choices.mode == "graph" and (cache != "hot" or choices.root == SHIFT or not on_gpus):
+            given.refuse("mode='graph' replays one call: it needs --gpu, cache='hot', and a root that stays")
+
+    def _kept(self, given: Arguments, chosen: Sequence[int], max_bytes: object, *, item: int, dtype: str) -> list[int]:
+        """The sizes that hold an element, and are none too large; where the run allows none of them, skip the test."""
+        largest = math.inf if max_bytes is None else given.whole("max_bytes", max_bytes, least=1)
+        allowed = math.inf if self._max_message_bytes is None else self._max_message_bytes
+        asked = [size for size in chosen if item <= size <= largest]
+        kept = [size for size in asked if size <= allowed]
+        if asked and not kept:
+            told = f"its smallest message has {format_bytes(min(asked))}"
+            pytest.skip(f"not run: {told}, --distbench-max-message is {format_bytes(allowed)}")
+        if not kept:
+            most = min(largest, allowed)
+            given.refuse(
+                f"no message size left of {len(chosen)}: {dtype} takes {item} B, "
+                f"the largest allowed is {0 if most == math.inf else most} B"
+            )
+        return kept
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Choices:
+    """How messages are sent and timed. What is as usual is not stored, so that cases outlive new choices."""
+
+    redop: str | list[str] = "sum"
+    mode: str = "per-iteration"
+    over_ranks: str = "max"
+    in_place: bool | None = None
+    root: int | str = 0
+    group: str | int = "all"
+    parts: int = 1
+    together: str = "turns"
+    buffers: str = "plain"
+    as_memory_allows: bool = False
+
+    def unusual(self) -> dict[str, Any]:
+        """Those that differ from what they are by default."""
+        chosen = {field.name: (getattr(self, field.name), field.default) for field in fields(self)}
+        return {name: value for name, (value, usual) in chosen.items() if value != usual}
 
 
 class TimeToAccuracy:
@@ -199,7 +228,7 @@ class TimeToAccuracy:
         goal: float,
         seeds: Sequence[int] = (0,),
         params: Mapping[str, Any] | None = None,
-        **options: Any,
+        **options: Unpack[ShapeKeywords],
     ) -> Run:
         """Train and judge steps, final accuracy, time and step time; fail if the goal is never reached.
 
@@ -208,16 +237,16 @@ class TimeToAccuracy:
             goal: the target the metric must reach.
             seeds: one training each, with ``rank.seed`` set.
             params: handed to the body beside ``goal``.
-            options: as for ``distbench.run``: world_size, launches, timeout, tolerance, name.
         """
         given = self._distbench.arguments("time_to_accuracy")
-        given.options(options, OPTIONS)
+        given.keywords(options, self.__call__, ShapeKeywords)
         target = given.number("goal", goal)
         parameters = given.mapping("params", params if params is not None else {})
         if "goal" in parameters:
             given.refuse("params holds 'goal', which is an argument of its own")
-        wanted = Wanted(body=train, params={**parameters, "goal": target}, seeds=seeds, argument="train")
-        return self._distbench.run_wanted(given, wanted, Options(**options))
+        params = {**parameters, "goal": target}
+        wanted = Wanted(body=train, params=params, seeds=seeds, argument="train", **options)
+        return self._distbench.run_wanted(given, wanted)
 
 
 _UNNAMED = Preset(summary="a list", sizes=lambda item: [])
@@ -236,11 +265,7 @@ def _find(collective: object) -> tuple[Operation | None, str, str]:
 def _names(
     given: Arguments, argument: str, value: object, table: Mapping[str, object], look_up: Callable[[str], object]
 ) -> str | list[str]:
-    """One name of a table, or several; ``"all"``: every one.
-
-    Raises:
-        ConfigurationError: one is not in the table.
-    """
+    """One name of a table, or several; ``"all"``: every one."""
     if isinstance(value, str):
         if value == "all":
             return [*table]
@@ -253,10 +278,9 @@ def _names(
     return list(dict.fromkeys(value))
 
 
-def _check_fits(
-    given: Arguments, row: Operation, *, redop: object, root: object, in_place: object, together: str
-) -> None:
+def _check_fits(given: Arguments, row: Operation, choices: _Choices) -> None:
     """Refuse choices that the operation has not."""
+    redop, root, in_place = choices.redop, choices.root, choices.in_place
     if not row.reduces and redop != "sum":
         given.refuse(f"redop={show(redop)}: {row.name} reduces nothing; those that do: {_that(lambda o: o.reduces)}")
     if not row.is_rooted and root != 0:
@@ -264,7 +288,7 @@ def _check_fits(
     if in_place is not None and in_place not in row.in_place:
         had = " or ".join(map(str, row.in_place))
         given.refuse(f"in_place={show(in_place)}: torch has {row.name} with in_place={had}")
-    if together == "coalesced" and not row.coalesces:
+    if choices.together == "coalesced" and not row.coalesces:
         given.refuse(f"together='coalesced': torch coalesces {_that(lambda o: o.coalesces)}, and not {row.name}")
 
 

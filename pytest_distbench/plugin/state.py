@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from pytest_distbench.plugin.names import BACKEND_ARGUMENT, full_name
+
 if TYPE_CHECKING:
     from pytest_distbench.plugin.collect import ResultsPlugin
     from pytest_distbench.plugin.interrupts import Interrupts
@@ -24,11 +26,9 @@ CPU_MARKER = "cpu"
 class State:
     """What the plugin keeps between hooks.
 
-    Attributes:
-        taken_options: short options that a conftest defined before us.
-        session: of this process, once a test of ours is collected.
-        session_on_cpu: of its tests that stay on the CPU under ``--gpu``: another class of hardware, so another store.
-        interrupts: the handlers of Ctrl-C and SIGTERM in this process, once it has a session.
+    A conftest has defined the taken options before us. Tests that stay on the CPU under ``--gpu`` have a session of
+    their own: another class of hardware, so another store. There are interrupts, the handlers of Ctrl-C and SIGTERM,
+    once this process has a session.
     """
 
     @property
@@ -58,11 +58,7 @@ def is_mentioned(config: pytest.Config) -> bool:
 
 
 def settings_of(config: pytest.Config) -> Settings:
-    """What the user asked for, read and checked at the first call.
-
-    Raises:
-        pytest.UsageError: an option, or what this tree is to be compared with, cannot be used.
-    """
+    """What the user asked for, read and checked at the first call; what cannot be used is a usage error."""
     state = config.stash[STATE]
     if state.settings is None:
         from pytest_distbench.errors import ConfigurationError
@@ -139,9 +135,6 @@ def check_device_for_workers(config: pytest.Config) -> None:
     """Make sure, before pytest-xdist starts its workers, that ranks can compute on a GPU where the run is to.
 
     A worker that told it would be taken for one that has crashed.
-
-    Raises:
-        pytest.UsageError: they cannot.
     """
     if not getattr(config.option, "numprocesses", None) or not is_mentioned(config) or not settings_of(config).gpu:
         return
@@ -176,3 +169,16 @@ def settings_if_used(config: pytest.Config, *, is_used: bool) -> Settings | None
     """The run's settings if anything of ours was asked for or measured, else None."""
     state = config.stash[STATE]
     return settings_of(config) if is_used or state.settings is not None else None
+
+
+def backend_of(item: pytest.Item) -> str:
+    """Backend of a test's process groups."""
+    params = getattr(getattr(item, "callspec", None), "params", {})
+    return str(params.get(BACKEND_ARGUMENT, settings_for(item).backends[0]))
+
+
+def name_of(item: pytest.Item) -> str:
+    """What a test is called where it is told how long it takes."""
+    from pytest_distbench.plugin.history import name_in_history
+
+    return name_in_history(full_name(item), backend_of(item), settings_of(item.config).launcher)

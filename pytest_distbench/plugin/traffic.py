@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 import pytest
 
 from pytest_distbench import workloads
 from pytest_distbench.errors import ConfigurationError, show
 from pytest_distbench.plugin.arguments import MOST_ITERATIONS, Arguments, several
-from pytest_distbench.plugin.fixtures import Distbench
+from pytest_distbench.plugin.distbench import Distbench
+from pytest_distbench.plugin.keywords import ShapeKeywords, Wanted
 from pytest_distbench.plugin.runs import Run
-from pytest_distbench.plugin.shapes import LARGEST_BYTES, OPTIONS
-from pytest_distbench.plugin.workload import Options, Wanted
+from pytest_distbench.plugin.shapes import LARGEST_BYTES
 from pytest_distbench.units import format_bytes
 from pytest_distbench.workloads import buckets, compression, links, overlap
 
@@ -29,9 +29,8 @@ _MESSAGES = ("message_bytes", "bandwidth_bytes", "latency_bytes")
 class Communication:
     """The ``communication`` fixture.
 
-    Every method takes ``iterations`` (timed ones) and ``warmup`` (untimed ones before them), and the options of
-    ``distbench.run``: world_size, launches, timeout, tolerance, name. Every method raises Misuse where an argument
-    cannot be used, and skips the test where its messages are larger than ``--distbench-max-message``.
+    Every method takes ``iterations`` (timed ones) and ``warmup`` (untimed ones before them), raises Misuse where an
+    argument cannot be used, and skips the test where its messages are larger than ``--distbench-max-message``.
     """
 
     def __init__(self, distbench: Distbench, max_message_bytes: int | None) -> None:
@@ -47,7 +46,7 @@ class Communication:
         dtype: str = "float32",
         iterations: int = 10,
         warmup: int = 2,
-        **options: Any,
+        **options: Unpack[ShapeKeywords],
     ) -> Run:
         """The same bytes, all_reduced in few tensors and in many: ``latency`` at ``tensors`` and ``calls``.
 
@@ -59,7 +58,6 @@ class Communication:
             dtype: name of the element type.
             iterations: timed.
             warmup: untimed.
-            options: as for ``distbench.run``.
         """
         given = self._arguments("buckets", options)
         message_bytes = given.whole("message_bytes", message_bytes, least=1, most=LARGEST_BYTES)
@@ -84,7 +82,7 @@ class Communication:
         dtype: str = "float32",
         iterations: int = 20,
         warmup: int = 3,
-        **options: Any,
+        **options: Unpack[ShapeKeywords],
     ) -> Run:
         """An all_reduce beside matrix multiplications: each alone, both together, and how much stays exposed.
 
@@ -95,7 +93,6 @@ class Communication:
             dtype: of the message and the matrices.
             iterations: timed.
             warmup: untimed.
-            options: as for ``distbench.run``.
         """
         given = self._arguments("overlap", options)
         if not isinstance(dtype, str) or dtype not in overlap.DTYPES:
@@ -123,7 +120,7 @@ class Communication:
         approximation_rank: int = 1,
         iterations: int = 20,
         warmup: int = 3,
-        **options: Any,
+        **options: Unpack[ShapeKeywords],
     ) -> Run:
         """A DDP training whose gradients one of torch's hooks compresses: time, bytes, and the gradient's error.
 
@@ -137,7 +134,6 @@ class Communication:
             approximation_rank: of PowerSGD's approximation of a matrix.
             iterations: timed.
             warmup: untimed; PowerSGD compresses from before them on.
-            options: as for ``distbench.run``.
         """
         given = self._arguments("compression", options)
         try:
@@ -162,7 +158,7 @@ class Communication:
         max_imbalance: float | None = None,
         iterations: int = 20,
         warmup: int = 3,
-        **options: Any,
+        **options: Unpack[ShapeKeywords],
     ) -> Run:
         """Every pair of ranks, one at a time: ``latency`` and ``bandwidth`` at ``from`` and ``to``.
 
@@ -174,10 +170,9 @@ class Communication:
                 without a baseline. With three ranks and more.
             iterations: timed.
             warmup: untimed.
-            options: as for ``distbench.run``.
         """
         given = self._arguments("links", options)
-        if given.ranks(options, self._distbench.world_size) < 2:
+        if given.ranks(options.get("world_size"), self._distbench.world_size) < 2:
             given.refuse("a link needs two ranks, and this test has 1: run it with --world-size 2 or more")
         try:
             links.pairs(2, pattern)
@@ -194,7 +189,7 @@ class Communication:
     def _arguments(self, call: str, options: Mapping[str, object]) -> Arguments:
         self._distbench.skip_without_clocks(f"communication.{call} measures times")
         given = self._distbench.arguments(f"communication.{call}")
-        given.options(options, OPTIONS)
+        given.keywords(options, getattr(self, call), ShapeKeywords)
         return given
 
     def _each_once(self, given: Arguments, name: str, value: object) -> list[Any]:
@@ -212,7 +207,7 @@ class Communication:
         params: dict[str, Any],
         iterations: object,
         warmup: object,
-        options: dict[str, Any],
+        options: ShapeKeywords,
     ) -> Run:
         params["iterations"] = given.whole("iterations", iterations, least=1, most=MOST_ITERATIONS)
         params["warmup"] = given.whole("warmup", warmup, least=0, most=MOST_ITERATIONS)
@@ -220,4 +215,4 @@ class Communication:
         if self._max_message_bytes is not None and largest > self._max_message_bytes:
             told = f"its message has {format_bytes(largest)}"
             pytest.skip(f"not run: {told}, --distbench-max-message is {format_bytes(self._max_message_bytes)}")
-        return self._distbench.run_wanted(given, Wanted(body=str(_WORKLOADS / body), params=params), Options(**options))
+        return self._distbench.run_wanted(given, Wanted(body=str(_WORKLOADS / body), params=params, **options))

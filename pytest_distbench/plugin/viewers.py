@@ -11,11 +11,7 @@ _TITLE = "distbench"
 
 
 class ViewersPlugin:
-    """Registered as a pytest plugin of its own, because most runs do without it.
-
-    Args:
-        in_allure: whether Allure's report is written.
-    """
+    """Registered as a pytest plugin of its own, because most runs do without it."""
 
     def __init__(self, *, in_allure: bool) -> None:
         self._in_allure = in_allure

@@ -14,6 +14,7 @@ from pytest_distbench.installation import is_installed_here
 from pytest_distbench.machine.secrets import mask_arguments, mask_secrets
 from pytest_distbench.plugin.arguments import Arguments
 from pytest_distbench.plugin.identity import MEETING_VARIABLES, Places, leave_out_meeting
+from pytest_distbench.plugin.keywords import Wanted
 from pytest_distbench.plugin.locate import json_able, locate, locate_command, locate_module
 from pytest_distbench.records.plan import PLACEHOLDERS, Workplace
 from pytest_distbench.records.reader import Reader
@@ -24,47 +25,10 @@ from pytest_distbench.records.work import BodyReference, Command, Ranks, Work
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
-    """The arguments of a call that say what runs, as of ``distbench.run``.
-
-    Attributes:
-        argument: what the call names the body.
-        called_by: of what is no function, see :class:`BodyReference`.
-    """
-
-    body: object = None
-    module: str = ""
-    params: Mapping[str, Any] | None = None
-    args: Sequence[str | os.PathLike[str]] = ()
-    cwd: str | os.PathLike[str] | None = None
-    env: Mapping[str, str] | None = None
-    read: Mapping[str, Reader] | None = None
-    makes_group: bool = True
-    seeds: Sequence[int] = (0,)
-    argument: str = "body"
-    called_by: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Options:
-    """The arguments of a call that say how it is measured and judged, as of ``distbench.run``."""
-
-    world_size: int | None = None
-    launches: int | None = None
-    timeout: float | None = None
-    tolerance: object = None
-    name: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
     """What is to be launched, and what tells it apart from other workloads.
 
-    Attributes:
-        work: what runs.
-        workplace: where.
-        read: metrics to be read afterwards, by name.
-        identity: what defines it: parameters, arguments and variables, without secrets and places of this machine.
+    Its identity is parameters, arguments and variables, without secrets and places of this machine.
     """
 
     work: Work
@@ -74,17 +38,7 @@ class Workload:
 
 
 def make_workload(given: Arguments, wanted: Wanted, *, beside: Path, places: Places) -> Workload:
-    """Find the ranks or the command that are to run, and check what goes with them.
-
-    Args:
-        given: the arguments of the call.
-        wanted: some of them.
-        beside: folder of the test.
-        places: that are no part of its identity.
-
-    Raises:
-        Misuse: an argument cannot be used, or not with the others.
-    """
+    """Find the ranks or the command that are to run beside the test, and check what goes with them."""
     try:
         found = _find(given, wanted, beside)
         params = json_able(given.mapping("params", wanted.params if wanted.params is not None else {}))
@@ -139,9 +93,8 @@ def make_workload(given: Arguments, wanted: Wanted, *, beside: Path, places: Pla
 def _from_here(word: str, folder: str) -> str:
     """A word of a command line. A path that leads up to something from a folder would not from the one it is linked to.
 
-    Args:
-        word: ``../train.py``, ``--config=../train.yaml``, or anything else.
-        folder: that a launch's own is made of.
+    The word may be ``../train.py``, ``--config=../train.yaml``, or anything else; a launch's own folder is made of
+    links to what is in this one.
     """
     option, equals, value = word.rpartition("=")
     path = os.path.normpath(os.path.join(folder, value))

@@ -127,11 +127,7 @@ def _is_single(value: torch.Tensor | numpy.ndarray[Any, Any]) -> bool:
 
 
 def check_values(call: str, value: object) -> tuple[list[float], bool]:
-    """What ``rank.record`` is given: a number, a series of numbers, or None for "has no value".
-
-    Returns:
-        The numbers, and whether they are a series.
-    """
+    """What ``rank.record`` is given: numbers, none for "has no value"; and whether they are a series."""
     if value is None:
         return [], False
     if isinstance(value, torch.Tensor | numpy.ndarray):

@@ -29,12 +29,7 @@ if TYPE_CHECKING:
 
 
 def load(reference: BodyReference) -> Callable[[RankContext], object]:
-    """Import a body.
-
-    Raises:
-        BodyError: the file or the name is not there, or what the name stands for cannot be called.
-        Exception: whatever the module raises while it is imported.
-    """
+    """Import a body; whatever its module raises meanwhile is raised."""
     found: object = _module(reference)
     given = f" (given at {reference.given_at})" if reference.given_at else ""
     *owners, name = reference.function.split(".")
@@ -60,10 +55,7 @@ def load(reference: BodyReference) -> Callable[[RankContext], object]:
 def call(body: Callable[..., object], rank: RankContext) -> None:
     """Call a body: a parameter that has the name of one of ``params`` gets that, the one that is left gets the rank.
 
-    Raises:
-        BodyError: it wants something else, or the call has run nothing of it.
-        SkipTest: it is marked as unittest's runner would skip it; torch's own decorators only mark.
-        Exception: whatever the body raises.
+    SkipTest is raised where it is marked as unittest's runner would skip it; torch's own decorators only mark.
     """
     if getattr(body, "__unittest_skip__", False):
         raise unittest.SkipTest(getattr(body, "__unittest_skip_why__", ""))
@@ -88,11 +80,7 @@ def call(body: Callable[..., object], rank: RankContext) -> None:
 
 
 def check_ran(returned: object) -> None:
-    """Make sure that a body has run when its call returns.
-
-    Raises:
-        BodyError: it is a coroutine or generator function: calling it runs nothing of it.
-    """
+    """Make sure that a body has run when its call returns: a call of a coroutine or generator function runs nothing."""
     if inspect.isawaitable(returned) or inspect.isasyncgen(returned) or inspect.isgenerator(returned):
         if inspect.iscoroutine(returned):
             returned.close()  # else Python warns that nobody awaited it
@@ -107,9 +95,6 @@ def check_origin(plan: LaunchPlan) -> None:
 
     A project installed as editable may be found by an import hook, which leads to the working tree whatever sys.path
     says: both groups would then run the same code.
-
-    Raises:
-        ForeignModuleError: one did; the message names it.
     """
     if not plan.tree:
         return

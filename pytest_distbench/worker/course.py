@@ -66,11 +66,8 @@ class _Kind:
 class Follower:
     """Follows the steps of one loop.
 
-    Args:
-        count: what there was so far; None where nobody counts.
-        read: what was sent in each of several stretches of time.
-        described: how many collectives the described step has; None: it is still to come.
-        capacity: of the recorder.
+    It goes on from a count, None where nobody counts, and from what was sent in each of several stretches of time. The
+    described step is still to come where nobody says how many collectives it has.
     """
 
     def __init__(
@@ -111,12 +108,7 @@ class Follower:
             self._sort()
 
     def end_last(self, number: int, ordinary: Sequence[Collective]) -> None:
-        """The last step of a script is over, with all that came after it; the process groups may be gone by now.
-
-        Args:
-            number: of the step.
-            ordinary: what the described step sends.
-        """
+        """The last step of a script is over, with all that came after it; the process groups may be gone by now."""
         self._sort()
         [rows] = self._read([(self._begin_ns, time.time_ns())])
         if rows is None:
@@ -128,10 +120,9 @@ class Follower:
             self._put(number, sum(row.count for row in rows if row.op not in _NOT_NUMBERED), rows)
 
     def made(self, ordinary: Sequence[Collective]) -> Course | None:
-        """The course so far; None where it is not known. The described kind is named where it is not most of the steps.
+        """The course so far; None where it is not known.
 
-        Args:
-            ordinary: what the described step sends.
+        ``ordinary`` is what the described step sends; its kind is named where it is not most of the steps.
         """
         self._sort()
         if self._is_lost or self._described() is None or not self._steps:

@@ -51,14 +51,9 @@ class _Window:
 
 
 class Watch:
-    """The fingerprints of one rank.
+    """The fingerprints of one rank, by key. Where it is off every method does nothing.
 
-    Args:
-        is_on: False: every method does nothing.
-        sees_all: the backend moves no data, and the observer looks all the time.
-
-    Attributes:
-        found: fingerprint per key.
+    ``sees_all``: the backend moves no data, and the observer looks all the time.
     """
 
     def __init__(self, *, is_on: bool, sees_all: bool = False) -> None:
@@ -165,14 +160,7 @@ class Watch:
         return Follower(count, self._rows_of, lambda: self._per_iteration.get(key), self._capacity)
 
     def compare(self, key: str, *, since: int | None, iterations: int, course: Follower | None = None) -> None:
-        """Note what the iterations of a loop did beside the described one.
-
-        Args:
-            key: of its description.
-            since: what :meth:`entered` said before them.
-            iterations: since then.
-            course: has followed them.
-        """
+        """Note what the iterations of a loop did beside the described one, since what :meth:`entered` said before."""
         number, each = _difference(self.entered(), since), self._per_iteration.get(key)
         if number is not None and each is not None and iterations and (more := number - iterations * each):
             self.found[key] = replace(self.found[key], beyond=Beyond(more, iterations))

@@ -27,8 +27,7 @@ _MOST_THREADS = 4
 def leave(tell: Callable[[str], None]) -> None:
     """Wait for this process's threads and run what was registered with ``atexit``, in Python's order.
 
-    Args:
-        tell: told what was still going on after :data:`LEAVING_S`; then the process ends, with exit code 0.
+    ``tell`` is told what was still going on after :data:`LEAVING_S`; then the process ends, with exit code 0.
     """
     threads_ended, done = threading.Event(), threading.Event()
     threading.Thread(target=_give_up, args=(threads_ended, done, tell), name="distbench-leaving", daemon=True).start()

@@ -24,13 +24,7 @@ def store_s(timeout_s: float) -> float:
 
 
 def collective_s(backend: str, timeout_s: float, variables: Mapping[str, str]) -> float:
-    """Seconds a rank waits in a collective.
-
-    Args:
-        backend: of its group.
-        timeout_s: of the launch.
-        variables: the environment: ``TORCH_NCCL_BLOCKING_WAIT`` makes NCCL raise as gloo does.
-    """
+    """Seconds a rank waits in a collective: ``TORCH_NCCL_BLOCKING_WAIT`` makes NCCL raise as gloo does."""
     if backend == "nccl" and variables.get("TORCH_NCCL_BLOCKING_WAIT", "").lower() not in _YES:
         return timeout_s + _BEYOND_S
     return timeout_s * _GROUP_SHARE

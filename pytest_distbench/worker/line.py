@@ -1,8 +1,37 @@
-"""What a body's context needs of a rank's line to its site."""
+"""The rank's line to its site: phases and progress out, requests in, and a lifeline: the rank dies with the site."""
 
 from __future__ import annotations
 
+import contextlib
+import os
+import signal
+import socket
+import threading
+import time
+from pathlib import Path
 from typing import Protocol
+
+import msgspec
+
+from pytest_distbench.errors import LauncherError
+from pytest_distbench.records.launch_files import LaunchFiles
+from pytest_distbench.records.rank import Phase
+from pytest_distbench.records.wire import (
+    ALL_JOINED,
+    ALL_UP,
+    FLIGHT_REQUEST,
+    TURN_REQUEST,
+    EventKind,
+    RankEvent,
+    cleans_up,
+    short_address,
+)
+from pytest_distbench.worker import recorder
+
+_START_S = 120.0
+"""How long ranks wait for one that does not come up; pytest's own limit is the launch's time longer."""
+
+PROGRESS_INTERVAL_S = 0.2
 
 
 class Line(Protocol):
@@ -23,3 +52,100 @@ class NoLine:
 
     def take_turn(self) -> None:
         """It is this process's turn."""
+
+
+class ControlLine:
+    """Connection of one rank to the socket of its launch on this host.
+
+    pytest holds the other end, or a relay of it. When that process ends, however it ends, the kernel closes the socket
+    and the thread here, blocked in a read until then, kills the rank's process group. The thread also answers requests,
+    which works while the main thread is blocked in a collective.
+    """
+
+    def __init__(
+        self, address: Path, files: LaunchFiles, rank: int, *, reports_progress: bool, is_attached: bool = False
+    ) -> None:
+        self._rank = rank
+        self._flight = files.flight(rank)
+        self._groups = files.groups(rank)
+        self._reports_progress = reports_progress
+        self._last_progress = 0.0
+        self._lock = threading.Lock()
+        self._turn = threading.Semaphore(0)
+        self._all_up = threading.Event()
+        self._all_joined = threading.Event()
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            with short_address(address) as name:
+                self._socket.connect(name)
+        except OSError as error:
+            raise LauncherError(
+                f"rank {rank} on {socket.gethostname()} cannot reach pytest: {error.strerror or error} ({address}), a "
+                "socket of the host that holds the other end. Has that ended, or is it another host? Ranks of other "
+                "hosts need a relay there (docs/extending.md)"
+            ) from error
+        self.send("hello")
+        if is_attached:
+            _, terminal, _, _ = socket.recv_fds(self._socket, 1, 3)
+            for number, theirs in enumerate(terminal):
+                os.dup2(theirs, number)
+                os.close(theirs)
+        threading.Thread(target=self._die_with_pytest, name="distbench-lifeline", daemon=True).start()
+
+    def send(self, kind: EventKind, text: str = "") -> None:
+        """Send one event. A pytest that is gone is no error here: the lifeline acts on it."""
+        event = RankEvent(kind=kind, rank=self._rank, at=time.monotonic(), text=text)
+        with self._lock, contextlib.suppress(OSError):
+            self._socket.sendall(msgspec.json.encode(event) + b"\n")
+
+    def phase(self, phase: Phase) -> None:
+        """Say which phase begins."""
+        self.send("phase", phase)
+
+    def progress(self, text: str) -> None:
+        """Show one line of progress, at most five a second; free when nobody looks."""
+        now = time.monotonic()
+        if self._reports_progress and now - self._last_progress >= PROGRESS_INTERVAL_S:
+            self._last_progress = now
+            self.send("progress", text[:500])
+
+    def wait_for_the_others(self) -> None:
+        """Wait until every rank is up. A time-out counted from here does not count how long the slowest one starts."""
+        self._all_up.wait(_START_S)
+
+    def wait_until_all_joined(self) -> None:
+        """Wait until every rank has joined the group.
+
+        One that ended sooner would break the others: gloo lets one rank go while another still connects to it.
+        """
+        self._all_joined.wait(_START_S)
+
+    def take_turn(self) -> None:
+        """Wait until it is this group's turn. No limit: pytest bounds the other group, and the lifeline this rank."""
+        self.send("turn")
+        self._turn.acquire()
+
+    def _die_with_pytest(self) -> None:
+        with contextlib.suppress(OSError):
+            while request := self._socket.recv(1):
+                if request == FLIGHT_REQUEST:
+                    recorder.dump(self._flight, self._groups)
+                elif request == ALL_UP:
+                    self._all_up.set()
+                elif request == ALL_JOINED:
+                    self._all_joined.set()
+                elif request == TURN_REQUEST:
+                    self._turn.release()
+        _kill_own_group()
+
+
+def _kill_own_group() -> None:
+    """SIGKILL this process, and its group where it leads one: all but what cleans up after it."""
+    own = os.getpid()
+    with contextlib.suppress(OSError):
+        members = [int(name) for name in os.listdir("/proc") if name.isdecimal()] if os.getpgid(0) == own else []
+        for pid in members:
+            with contextlib.suppress(OSError):
+                if pid != own and os.getpgid(pid) == own and not cleans_up(Path(f"/proc/{pid}/cmdline").read_bytes()):
+                    os.kill(pid, signal.SIGKILL)
+    os.kill(own, signal.SIGKILL)

@@ -31,8 +31,7 @@ def busy_s(cpus: frozenset[int] | None) -> tuple[float, float]:
 
     Other CPUs do not count: on a machine that is divided among jobs, their work takes nothing from this one.
 
-    Args:
-        cpus: their indices; None: all. All count also where some are offline, as the list has no indices then.
+    Without a list all count, also where some are offline, as the list has no indices then.
     """
     per_cpu = psutil.cpu_times(percpu=True)
     if cpus is not None and len(per_cpu) == os.sysconf("SC_NPROCESSORS_CONF") and max(cpus) < len(per_cpu):
@@ -64,11 +63,7 @@ def oldest_marked(variable: str) -> int:
 
 
 class Family:
-    """A process and all that descends from it.
-
-    Args:
-        root: its process id.
-    """
+    """The process ``root`` and all that descends from it."""
 
     def __init__(self, root: int) -> None:
         self._root = root
@@ -94,15 +89,10 @@ class Family:
 
 
 class LoadWindow:
-    """A stretch of a launch's life. It begins when it is made, and may begin again.
+    """A stretch of a launch's life. It begins when it is made, and may begin again; at its end it has a load.
 
-    Args:
-        root: process that all processes of the launch descend from; None: others look, and this one has a clock.
-        cpus: that the launch may use.
-
-    Attributes:
-        wall_s: its length in seconds, once it has ended.
-        load: what computed in it, once it has ended; None where others look.
+    All processes of the launch descend from ``root``; where that is None others look at the load, and this one has a
+    clock.
     """
 
     def __init__(self, root: int | None, cpus: frozenset[int] | None) -> None:

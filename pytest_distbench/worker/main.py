@@ -25,9 +25,9 @@ from pytest_distbench.records.work import Ranks
 from pytest_distbench.worker import bodies, script_notes, usage
 from pytest_distbench.worker.arithmetic import note_autocast
 from pytest_distbench.worker.context import RankContext
-from pytest_distbench.worker.control import ControlLine
 from pytest_distbench.worker.failure import classify, describe, user_frames, without_values
 from pytest_distbench.worker.leaving import flush_output, leave
+from pytest_distbench.worker.line import ControlLine
 from pytest_distbench.worker.load import LoadWindow, oldest_marked, usable_cpus
 from pytest_distbench.worker.membership import join_group, keep_destroyed_groups, leave_group
 from pytest_distbench.worker.preloaded import check_fork
@@ -81,11 +81,7 @@ def run_rank(plan_path: str) -> Callable[[], NoReturn]:
 def _connect(plan: LaunchPlan, rank: int, before: int, *, is_attached: bool) -> ControlLine:
     """The rank's line. One that gets none says so in its log, and to whoever started it, and ends.
 
-    Args:
-        plan: of the launch.
-        rank: of this process.
-        before: what was stderr until the log took its place; closed.
-        is_attached: it gets the terminal.
+    ``before`` is what was stderr until the log took its place; closed. One that is attached gets the terminal.
     """
     try:
         return ControlLine(

@@ -35,15 +35,7 @@ _MOST_KEPT = 16
 
 
 def join_group(backend: str, *, rank: int, world_size: int, timeout_s: float, device: torch.device) -> None:
-    """Join the default group through the store that the environment names.
-
-    Args:
-        backend: of the group; ``fake`` has no store.
-        rank: of this process.
-        world_size: ranks of the group.
-        timeout_s: of the launch.
-        device: what this rank computes on.
-    """
+    """Join the default group through the store that the environment names; ``fake`` has none."""
     if backend == "fake":
         join_fake_group(rank=rank, world_size=world_size)
         return
@@ -75,9 +67,7 @@ def _meet(rank: int, *, timeout_s: float) -> Store:
 def wait_for_listener(address: tuple[str, int], *, at_most_s: float) -> None:
     """Wait until somebody listens there: torch's store, where it comes too early, sleeps 0.4 to 0.7 s and tries again.
 
-    Args:
-        address: on this host.
-        at_most_s: then torch's store waits on.
+    After ``at_most_s`` torch's store waits on.
     """
     deadline = time.monotonic() + at_most_s
     while time.monotonic() < deadline:

@@ -19,12 +19,8 @@ from pytest_distbench.worker import digests
 class Beginning:
     """An optimizer as it was about to take its first step of a generation.
 
-    Attributes:
-        remembered: parameters that it held numbers of.
-        parameters: digest of those that it trains.
-        moments: slot -> digest of what it remembers.
-        steps: that it had counted, in words.
-        rates: learning rate of each group.
+    It has digests of the parameters that it trains, and by slot of what it remembers; ``remembered`` are those that it
+    held numbers of, and ``steps`` is what it had counted, in words.
     """
 
     remembered: int

@@ -13,22 +13,14 @@ from pytest_distbench.worker.arguments import check_choice, check_scalars, check
 
 
 class Notebook:
-    """What one rank has recorded so far, each metric once.
-
-    Attributes:
-        observations: in the order they were noted.
-    """
+    """What one rank has recorded so far, each metric once, in the order they were noted."""
 
     def __init__(self) -> None:
         self.observations: list[Observation] = []
         self._keys: set[str] = set()
 
     def expect_new(self, name: str, at: Mapping[str, Scalar]) -> str:
-        """The key of a metric that is about to be measured.
-
-        Raises:
-            RecordingError: it was recorded before.
-        """
+        """The key of a metric that is about to be measured, and was not before."""
         key = metric_key(name, dict(at))
         if key in self._keys:
             raise RecordingError(
@@ -51,10 +43,9 @@ class Notebook:
         companions: Mapping[str, list[float]] | None = None,
         bounds: Sequence[Bound] = (),
     ) -> None:
-        """Check and keep one observation. Arguments as of ``rank.record``, the bounds in the unit.
+        """Check and keep one observation: it can be merged over ranks, judged and stored later.
 
-        Raises:
-            RecordingError: what could not be merged over ranks, judged or stored later; or a metric recorded twice.
+        Arguments as of ``rank.record``, the bounds in the unit.
         """
         call = f"record({show(name)})"
         unit = check_text(call, "unit", unit)

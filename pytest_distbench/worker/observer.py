@@ -39,13 +39,7 @@ _INPUTS = ("input_tensors", "input_list", "inputs", "input_tensor", "input", "te
 
 
 class Note(NamedTuple):
-    """One collective.
-
-    Attributes:
-        at_ns: when it was entered, CLOCK_REALTIME.
-        collective: what it is.
-        is_counted: the group numbers it; a send or recv it does not.
-    """
+    """One collective, and when it was entered, CLOCK_REALTIME. A send or recv is not counted: no group numbers it."""
 
     at_ns: int
     collective: Collective
@@ -53,15 +47,10 @@ class Note(NamedTuple):
 
 
 class Observer:
-    """Notes what this process sends while it looks.
+    """Notes what this process sends while it looks. While it is paused, that is not the workload's.
 
-    Args:
-        completes: the backend moves no data, see :func:`torch_internals.watch_collectives`.
-
-    Attributes:
-        notes: so far.
-        counted: how many of all that it noted a group numbers.
-        is_paused: what is sent now is not the workload's.
+    ``counted`` is how many of all that it noted a group numbers; what ``completes`` means is said at
+    :func:`torch_internals.watch_collectives`.
     """
 
     def __init__(self, *, completes: bool = False) -> None:

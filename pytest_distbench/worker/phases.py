@@ -16,13 +16,9 @@ from pytest_distbench.worker.notebook import Notebook
 class Loop:
     """A loop of iterations with a clock, while a body is in it.
 
-    Attributes:
-        name: of the clock's metric.
-        at: the point measured.
-        num_timed: timed iterations begun; 0 during warm-up.
-        series: path of a phase -> seconds in each timed iteration, as far as the last that entered it.
-        better: path of a phase -> how it is judged.
-        is_captured: its iterations are replayed without the host.
+    ``num_timed`` are the timed iterations begun, 0 during warm-up. By a phase's path there are its seconds in each of
+    them, as far as the last that entered it, and how it is judged. The iterations of one that is captured are replayed
+    without the host.
     """
 
     name: str
@@ -45,13 +41,7 @@ class Loop:
 
 
 class Phases:
-    """The phases and loops that a body is in, innermost last.
-
-    Args:
-        notebook: takes what they took.
-        clock: seconds.
-        synchronize: waits for the device, at both ends of a phase.
-    """
+    """The phases and loops that a body is in, innermost last. The device is waited for at both ends of a phase."""
 
     def __init__(self, notebook: Notebook, clock: Callable[[], float], synchronize: Callable[[], None]) -> None:
         self._notebook = notebook
@@ -81,9 +71,8 @@ class Phases:
     def phase(self, name: str, *, better: Better, at: Mapping[str, Scalar]) -> Iterator[None]:
         """Time a part of the body; one that raises is not recorded.
 
-        Raises:
-            RecordingError: outside a loop, the name was used before; in one, the phase was judged otherwise before, or
-                outlives its loop; or that loop is captured.
+        Outside a loop a name is used once. In one, the phase is always judged in the same way and ends in its
+        iteration; a captured loop has none.
         """
         path = PHASE + "/".join([*(o.name if isinstance(o, Loop) else o for o in self._open), name])
         loop = next((o for o in reversed(self._open) if isinstance(o, Loop)), None)

@@ -41,11 +41,7 @@ def load(names: Sequence[str]) -> None:
 
 
 def check_fork() -> None:
-    """To be called in a rank that is to use CUDA.
-
-    Raises:
-        ConfigurationError: it was forked from a process that has.
-    """
+    """To be called in a rank that is to use CUDA: it must not be forked from a process that has."""
     if POISONED_BY:
         raise ConfigurationError(
             f"importing {POISONED_BY[0]} (distbench_preload) used CUDA in the process that all ranks are forked from, "

@@ -34,11 +34,7 @@ _RECORDED = "2000"
 
 
 def process_began(pid: int | str = "self") -> float:
-    """When a process of this host was made, CLOCK_MONOTONIC seconds, to a hundredth (proc(5)).
-
-    Raises:
-        OSError: it is gone.
-    """
+    """When a process of this host was made, CLOCK_MONOTONIC seconds, to a hundredth (proc(5)); OSError: it is gone."""
     ticks = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19])
     asleep = time.clock_gettime(time.CLOCK_BOOTTIME) - time.monotonic()
     return ticks / os.sysconf("SC_CLK_TCK") - asleep
@@ -110,12 +106,7 @@ def _name(names: tuple[str, str]) -> str:
 def bind_near_gpu(index: int, mode: str) -> None:
     """Let all threads of this process run on the CPUs near its GPU alone; threads that it starts later inherit that.
 
-    Args:
-        index: of the GPU among the visible ones.
-        mode: as ``torchrun --numa-binding`` names it.
-
-    Raises:
-        ConfigurationError: it cannot be told which CPUs these are.
+    The index is that among the visible GPUs, the mode as ``torchrun --numa-binding`` names it.
     """
     try:
         cpus = cpus_near_gpu(index, mode)

@@ -25,12 +25,7 @@ TEMPORARY_FILE: type[Any] = tempfile._TemporaryFileWrapper
 
 
 def place_sockets(folder: str, *, semaphores: str = "") -> None:
-    """Let multiprocessing make its sockets in a folder, and begin the names of its semaphores with a text.
-
-    Args:
-        folder: for sockets.
-        semaphores: a slash and a prefix; empty: as it is.
-    """
+    """Let multiprocessing make its sockets in a folder, and begin the names of semaphores with a slash and a text."""
     config = multiprocessing.current_process()._config  # type: ignore[attr-defined]
     config["tempdir"] = folder
     if semaphores:
@@ -42,8 +37,7 @@ def end_with(end: Callable[[], None]) -> None:
 
     Until 3.12 it runs its finalizers and then waits for its threads; from 3.13 on it is the other way round.
 
-    Args:
-        end: what it does; may call :func:`wait_for_threads`.
+    ``end`` may call :func:`wait_for_threads`.
     """
     if sys.version_info < (3, 13):
         multiprocessing.util.Finalize(None, end, exitpriority=sys.maxsize)
@@ -97,8 +91,7 @@ def fork_forkserver(*, close: Collection[int]) -> None:
 
     To be called while there is one thread. What the modules have registered with ``atexit`` is done there, too.
 
-    Args:
-        close: descriptors that only this process is to have.
+    It closes the descriptors that only this process is to have.
     """
     resource_tracker.ensure_running()
     tracker: Any = resource_tracker._resource_tracker

@@ -14,9 +14,6 @@ class RandomStreams:
     """Keeps torch's, Python's and numpy's random streams of this process, CUDA's and given generators.
 
     Each rank has streams of its own, and gets its own back. A rank that there was not at the checkpoint keeps its own.
-
-    Args:
-        generators: further ones to keep, by name: that of a sampler.
     """
 
     per_rank = True

@@ -30,10 +30,7 @@ def run_script(body: BodyReference) -> None:
 
     It stays ``__main__`` to the end: what its threads and exit handlers pickle is looked up there.
 
-    Raises:
-        BodyError: the module cannot be found, or cannot be run.
-        SystemExit: it ended with an exit code other than 0.
-        Exception: whatever it raises.
+    An exit code other than 0 is a SystemExit; whatever else it raises is raised.
     """
     script = ModuleType("__main__")
     if body.module:

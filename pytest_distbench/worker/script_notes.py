@@ -27,11 +27,7 @@ CURRENT: ScriptNotes | None = None
 
 
 class ScriptNotes:
-    """The notes of one rank that runs a script.
-
-    Args:
-        context: takes them, at the end those that were collected.
-    """
+    """The notes of one rank that runs a script; its context takes them, at the end those that were collected."""
 
     def __init__(self, context: RankContext) -> None:
         self._context = context
@@ -39,11 +35,7 @@ class ScriptNotes:
         self._open: list[str] = []
 
     def record(self, name: str, value: Any, **options: Any) -> None:
-        """As ``rank.record``; called again under the same name it gives the next value of a series.
-
-        Raises:
-            RecordingError: an argument is not what is wanted, or differs from the earlier calls.
-        """
+        """As ``rank.record``; called again with the same options it gives the next value of a series."""
         call = f"record({show(name)})"
         name = check_metric(call, name)
         options["at"] = check_point(call, options.get("at"))
@@ -64,11 +56,7 @@ class ScriptNotes:
     def phase(
         self, name: str, *, better: Literal["info", "lower"] = "info", at: Mapping[str, Scalar] | None = None
     ) -> Iterator[None]:
-        """As ``rank.phase``; entered again it gives the next value of a series.
-
-        Raises:
-            RecordingError: an argument is not what is wanted, or differs from the earlier calls.
-        """
+        """As ``rank.phase``; entered again with the same options it gives the next value of a series."""
         if self._context.phases.in_loop:
             with self._context.phase(name, better=better):
                 yield

@@ -20,15 +20,11 @@ class SideGroup:
     Every method is a collective call; so is making the group, at the first of them. With the backend ``fake`` there are
     no others to wait for, nor are there for one process that has made no group.
 
-    Args:
-        backend: of the default group; empty: whatever a script or a body has made it.
-        world_size: ranks of the launch.
-        timeout_s: of the launch.
-        watch: is told which collectives are not the workload's.
+    The backend is that of the default group; empty: whatever a script or a body has made it. The watch is told which
+    collectives are not the workload's.
 
-    Attributes:
-        was_refused: the backend has refused a call of the workload's. gloo's barrier waits for all work before it, and
-            may find such a call among it a while later and raise its error once more, in one rank alone.
+    ``was_refused``: the backend has refused a call of the workload's. gloo's barrier waits for all work before it, and
+    may find such a call among it a while later and raise its error once more, in one rank alone.
     """
 
     def __init__(self, backend: str, world_size: int, timeout_s: float, watch: Watch) -> None:

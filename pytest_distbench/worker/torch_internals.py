@@ -36,8 +36,7 @@ def has_recorder() -> bool:
 def recordings(*, whole: bool) -> dict[str, bytes]:
     """What torch's flight recorders hold, as JSON: that of NCCL as ``nccl``, that of all other backends without a name.
 
-    Args:
-        whole: with the collectives; else the counts alone, which takes some ten microseconds.
+    Whole is with the collectives; else the counts alone, which takes some ten microseconds.
     """
     found = {}
     for recorder, name in _DUMPS.items():
@@ -61,13 +60,8 @@ def cpus_near_gpu(index: int, mode: str) -> set[int]:
 
     torch itself binds the processes it starts, in another way in each release and not those of a forkserver in all.
 
-    Args:
-        index: of the GPU among the visible ones.
-        mode: as torchrun names it.
-
-    Raises:
-        ImportError: this torch has no NUMA binding.
-        OSError: the kernel does not tell where the GPU sits.
+    The index is that among the visible GPUs. ImportError: this torch has no NUMA binding. OSError: the kernel does not
+    tell where the GPU sits.
     """
     from torch.numa import binding  # not in torch 2.8 and before
 
@@ -113,13 +107,9 @@ def watch_collectives(tell: Told, *, completes: bool = False) -> Callable[[], No
     an operator of torch's namespace ``c10d``. Ours stands in front of the backends', at the key ``BackendSelect``:
     every call passes there, with and without autograd, and no other operator does. It takes some 50 us a collective.
 
-    Args:
-        tell: is called in whatever thread issues it.
-        completes: the backend moves no data: what it returns is over, and has its tensors as result, which the
-            ``fake`` backend leaves out and DistributedDataParallel's reducer and its hooks need.
-
-    Returns:
-        What ends it.
+    ``tell`` is called in whatever thread issues it. ``completes``: the backend moves no data: what it returns is over,
+    and has its tensors as result, which the ``fake`` backend leaves out and DistributedDataParallel's reducer and its
+    hooks need. Returned is what ends it.
     """
     named = threading.local()
     library = torch.library.Library("c10d", "IMPL")
@@ -274,10 +264,8 @@ def join_fake_groups_only(*, rank: int, world_size: int) -> None:
 def store_on(listener: socket.socket, *, timeout_s: float, multi_tenant: bool = False) -> TCPStore:
     """A TCPStore that serves on a socket of ours, which it closes: torch's own would listen on every interface.
 
-    Args:
-        listener: bound and listening.
-        timeout_s: how long a client may wait for something.
-        multi_tenant: another store of this process on the same port joins it.
+    A client may wait ``timeout_s`` for something. Where it is multi-tenant another store of this process on the same
+    port joins it.
     """
     host, port = listener.getsockname()[:2]
     descriptor = listener.detach()
@@ -309,10 +297,8 @@ class WokenByRanks:
     The stock agent looks every 0.1 s, on the cores that are being measured, and may meet a victim before the
     culprit. This one blocks until a rank's result pipe or exit becomes readable.
 
-    Args:
-        on_start: is told the process ids, in the order of local ranks.
-        shutdown_s: how long ranks that are told to end may take.
-        look_s: how often it looks for what else there may be to do.
+    ``on_start`` is told the process ids, in the order of local ranks. Ranks that are told to end may take
+    ``shutdown_s``, and every ``look_s`` it looks for what else there may be to do.
     """
 
     _pcontext: Any

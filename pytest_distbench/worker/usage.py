@@ -26,9 +26,6 @@ class MemoryPeak:
     A process that has loaded torch has some hundred MiB, shared with others in part, beside which a model is little. So
     the system is asked to forget its high-water mark (proc_pid_clear_refs(5)), and what the process had is taken off.
     Pages of files are, too: which of a library's are read in, and when, is chance.
-
-    Args:
-        plan: of the launch.
     """
 
     def __init__(self, plan: LaunchPlan) -> None:

@@ -10,6 +10,7 @@ OURS = [
     "pytest_distbench.plugin",
     "pytest_distbench.plugin.carry",
     "pytest_distbench.plugin.collect",
+    "pytest_distbench.plugin.fixtures",
     "pytest_distbench.plugin.options",
     "pytest_distbench.plugin.names",
     "pytest_distbench.plugin.state",

@@ -82,7 +82,9 @@ TEST = r"""
         distbench.run("scripts/gives_up.py")
 
     def test_meant(distbench):
-        distbench.check("scripts/gives_up.py", makes_group=False)
+        read = {"gpus": stdout(r"locate (\d)")}
+        run = distbench.check("scripts/gives_up.py", makes_group=False, read=read)
+        assert run.values("gpus") == [2.0]
 """
 
 FILES = {

@@ -17,8 +17,8 @@ from support.fixtures import made_up_distbench
 from pytest_distbench.elastic import job, serving
 from pytest_distbench.errors import ConfigurationError
 from pytest_distbench.plugin.arguments import Arguments
+from pytest_distbench.plugin.distbench import Distbench
 from pytest_distbench.plugin.elastic_job import Elastic
-from pytest_distbench.plugin.fixtures import Distbench
 from pytest_distbench.plugin.outcomes import BeyondBound, Misuse, Regression
 from pytest_distbench.plugin.pool import ElasticPool
 from pytest_distbench.plugin.shapes import CollectiveSweep, TimeToAccuracy
@@ -409,6 +409,9 @@ def test_a_point_of_numpy_s_numbers_is_taken(tmp_path: Path) -> None:
         (lambda d: TimeToAccuracy(d)("no.py::t", goal=0.9), "time_to_accuracy: train 'no.py::t': there is no file"),
         (lambda d: TimeToAccuracy(d)(body, goal=0.9, timeout=0), "time_to_accuracy: timeout=0; wanted a finite number"),
         (lambda d: Communication(d, None).overlap(launches=0), "communication.overlap: launches=0; wanted a whole"),
+        (lambda d: d.run(body, tolerence=1), "distbench.run: unknown keyword tolerence; known are body, module, "),
+        (lambda d: d.measure(body, tolerance=1), "distbench.measure: unknown keyword tolerance; known are body, "),
+        (lambda d: d.check(body, launches=2), "distbench.check: unknown keyword launches; known are body, module, "),
         (lambda d: d.replay(SENDS, tolerance="x"), "distbench.replay: tolerance='x'; wanted a fraction from 0 to 5"),
         (lambda d: d.replay(SENDS, warmup=10**30), f"distbench.replay: warmup={10**30}; wanted a whole number of at"),
     ],

@@ -42,7 +42,6 @@ TEST = """
         ("body, nodes=(2, 1)", "*elastic: nodes=(2, 1); wanted the fewest and the most, and the second is below*"),
         ("body, nodes=(1, 2, 3)", "*elastic: nodes=(1, 2, 3); wanted a number, or the fewest and the most*"),
         ("body, nodes=(0, 1)", "*elastic: nodes=(0, 1): the fewest=0; wanted a whole number of at least 1*"),
-        ("body, nodes=2, seed='1'", "*elastic: seed='1'; wanted a whole number of at least *"),
         ("body, nodes=2, plan='cycle'", "*plan='cycle'; wanted cycle(...), or a list of join(...)*"),
         ("body, nodes=2, plan=[3]", "*plan=[[]3]; wanted cycle(...), or a list of join(...)*"),
         (
@@ -59,7 +58,6 @@ TEST = """
         ("body, nodes=(1, 2), start=3", "*start=3; wanted a whole number of at least 1 and at most 2*"),
         ("body, nodes=2, engine='slow'", "*engine='slow'; wanted one of stock*"),
         ("body, nodes=2, engine=[]", "*engine=[[]]; wanted one of stock*"),
-        ("body, nodes=2, timers={'last_call_s': 0}", "*timers['last_call_s']=0; wanted a whole number of at least 1*"),
         ("body, nodes=2, timers={'last_call_s': 0.5}", "*timers['last_call_s']=0.5; wanted a whole number*"),
         ("body, nodes=2, timers={'heartbeat': 3}", "*unknown keyword heartbeat; known are last_call_s, *"),
         ("body, nodes=2, ends_after=0", "*ends_after=0; wanted a whole number of at least 1*"),
@@ -68,11 +66,6 @@ TEST = """
             "*ends_after=5: cycle(period_s=3, on=1, off=1) goes on until the training ends; give it times=*",
         ),
         ("body, nodes=2, checkpoint_every=0", "*checkpoint_every=0; wanted a whole number of at least 1*"),
-        (
-            "body, nodes=2, checkpoint_every=10**30",
-            "*checkpoint_every=1000*000; wanted a whole number of at least 1 and at most 9007199254740992*",
-        ),
-        ("body, nodes=2, hold='yes'", "*hold='yes'; wanted True or False*"),
         (
             "body, nodes=(1, 2), plan=kill(at_step=30), hold=True",
             "*wanted at_step=, a multiple of 20 (checkpoint_every=)*",

@@ -11,7 +11,7 @@ from typing import Any
 
 from pytest_distbench.judging.policy import Strictness
 from pytest_distbench.machine.gpus import Gpus
-from pytest_distbench.plugin.fixtures import Distbench
+from pytest_distbench.plugin.distbench import Distbench
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import Measurement
 from pytest_distbench.records.plan import LaunchRequest

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import inspect
 import re
+import typing
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 from pytest_distbench import elastic, instruments, read
 from pytest_distbench.commands.cli import _parser
+from pytest_distbench.plugin import keywords
+from pytest_distbench.plugin.distbench import Distbench
 from pytest_distbench.plugin.elastic_job import Elastic
-from pytest_distbench.plugin.fixtures import Distbench
 from pytest_distbench.plugin.markers import Requirement
 from pytest_distbench.plugin.options import MARKERS, SHORT
 from pytest_distbench.plugin.pool import ElasticPool
@@ -87,6 +90,8 @@ Two ini keys have no option. `distbench_preload` names modules that every rank i
 process that ranks are forked from. `distbench_short_options = false` leaves `--world-size` and `--gpu` to a conftest of
 yours that has options of these names; write `--distbench-world-size` and `--distbench-gpu` then."""
 
+SHARED = "Keywords that several of them take; the line of each call names those that it does."
+
 OF_THE_PLUGIN = {"watch", "only_structure"}
 """Attributes of a rank that are not for bodies."""
 
@@ -108,6 +113,9 @@ def _lines() -> Iterator[str]:
     )
     for heading, calls in CALLS.items():
         yield from ["", f"## {heading}"]
+        if heading == "Fixtures":
+            yield from ["", SHARED, ""]
+            yield from _table(["argument", "default", "meaning"], _shared())
         for name, call in calls.items():
             yield from _call(name, call)
         if heading == "Readers":
@@ -165,13 +173,31 @@ def _call(name: str, call: Callable[..., Any]) -> Iterator[str]:
         first = _first(RankContext.goal)
     else:
         first = _text(inspect.getdoc(call) or "", until=("Args:", "Raises:", "Returns:"))
-    defaults = {("**" if p.kind is p.VAR_KEYWORD else "") + p.name: _default(p) for p in arguments}
+    spelt = ", ".join(name for p in arguments for name in _taken(p))
+    yield from ["", f"### {name}", "", f"`{name}({spelt})`", "", first]
+    defaults = {("**" if p.kind is p.VAR_KEYWORD else "") + p.name: _default(p) for p in arguments if not _shares(p)}
     meanings = dict(_section(call, "Args"))
-    yield from ["", f"### {name}", "", f"`{name}({', '.join(_spelt(p) for p in arguments)})`", "", first]
     rows = [[f"`{p}`", value, meanings.get(p.strip("*"), "")] for p, value in defaults.items()]
     if any(row[2] for row in rows):
         yield ""
         yield from _table(["argument", "default", "meaning"], rows)
+
+
+def _shared() -> Iterator[list[str]]:
+    """The keywords that several fixtures take, as their typed dicts document them."""
+    defaults = {field.name: field.default for field in dataclasses.fields(keywords.Wanted)}
+    for documented in filter(typing.is_typeddict, vars(keywords).values()):
+        yield from ([f"`{n}`", f"`{defaults[n]!r}`", text] for n, text in _section(documented, "Attributes"))
+
+
+def _shares(parameter: inspect.Parameter) -> list[str]:
+    """The shared keywords that a parameter stands for."""
+    found = re.fullmatch(r"Unpack\[(\w+)\]", str(parameter.annotation))
+    return [*getattr(keywords, found[1]).__annotations__] if found and hasattr(keywords, found[1]) else []
+
+
+def _taken(parameter: inspect.Parameter) -> list[str]:
+    return [f"{name}=" for name in _shares(parameter)] or [_spelt(parameter)]
 
 
 def _spelt(parameter: inspect.Parameter) -> str:

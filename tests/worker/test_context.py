@@ -199,10 +199,6 @@ def test_the_rest_takes_it_or_refuses_it(value: Any, at: Any) -> None:
             lambda r: r.timed("t", warmup=2.5, iterations=1),
             r"timed\('t'\): warmup=2.5; wanted a whole number of at least 0",
         ),
-        (
-            lambda r: r.timed("t", warmup=0, iterations="3"),
-            "iterations='3'; wanted a whole number of at least 1 and at most 9007199254740992",
-        ),
         (lambda r: r.timed("t", warmup=0, iterations=0), "iterations=0; wanted a whole number of at least 1"),
         (
             lambda r: r.timed("t", warmup=1, iterations=2, before=3),
@@ -225,7 +221,6 @@ def test_the_rest_takes_it_or_refuses_it(value: Any, at: Any) -> None:
             lambda r: r.goal("a", target=math.nan, every=1, max_steps=2),
             "target=nan; wanted a finite number",
         ),
-        (lambda r: r.goal("a", target=1, every=0.5, max_steps=2), "every=0.5; wanted a whole number of at least 1"),
         (lambda r: r.goal("a", target=1, every=5, max_steps=2), "max_steps=2; wanted a whole number of at least 5"),
         (lambda r: r.agree(True), r"agree\(...\): wanted a number, found True"),
         (lambda r: r.progress(3), r"progress\(...\): wanted text, found 3"),

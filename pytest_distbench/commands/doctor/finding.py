@@ -11,14 +11,10 @@ Level = Literal["ok", "note", "warn", "fail"]
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One line of the report.
+    """One line of the report, with advice where not all is well.
 
-    Attributes:
-        level: ``ok``; ``note``: worth knowing; ``warn``: numbers will be noisier or a feature is missing; ``fail``:
-            tests cannot run.
-        subject: what was looked at.
-        found: what was found.
-        advice: what to do; empty where all is well.
+    ``note`` is worth knowing; with ``warn`` numbers will be noisier or a feature is missing; with ``fail`` tests cannot
+    run.
     """
 
     level: Level

@@ -22,11 +22,7 @@ _TIMES = "%Y-%m-%d %H:%M:%S"
 
 
 def write_nccl_json(record: RunRecord, out: BinaryIO) -> None:
-    """Write the rows that have numbers.
-
-    Raises:
-        DistbenchError: the run has none, or of several kinds of group: the file has room for one.
-    """
+    """Write the rows that have numbers, of one kind of group: the file has room for one."""
     rows = [row for row in collective_rows(record.results) if row.sides]
     groups = sorted({(row.kind.backend, row.kind.world_size) for row in rows})
     if len(groups) != 1:

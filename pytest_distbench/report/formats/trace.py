@@ -13,11 +13,7 @@ from pytest_distbench.records.run import RunRecord
 
 
 def write_trace(record: RunRecord, out: BinaryIO) -> None:
-    """Write a trace in the Trace Event Format (JSON object form), with a process per launch.
-
-    Raises:
-        DistbenchError: the run has no elastic job.
-    """
+    """Write a trace in the Trace Event Format (JSON object form), with a process per launch."""
     events: list[dict[str, Any]] = []
     for result in record.results:
         for launch in result.launches:

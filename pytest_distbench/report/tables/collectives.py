@@ -48,15 +48,10 @@ class Kind:
 
 @dataclass(slots=True, kw_only=True)
 class CollectiveRow:
-    """One message of a kind.
+    """One message of a kind; ``sides`` is what was measured ``in_place`` and out of it.
 
-    Attributes:
-        kind: what is sent, and how.
-        message_bytes: size of the message; None where the sweep failed.
-        count: elements, as nccl-tests counts them.
-        sides: in_place -> what was measured.
-        verdict: the gravest, or ``unsupported``, or ``failed``.
-        note: why there are no numbers, or what they are not.
+    The size is None where the sweep failed; ``count`` is elements, as nccl-tests counts them; ``verdict`` the gravest,
+    or ``unsupported``, or ``failed``; ``note`` says why there are no numbers, or what they are not.
     """
 
     kind: Kind

@@ -16,16 +16,10 @@ from pytest_distbench.report.tables.table import TEST, Cell, Column, TableKind, 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinkPoint:
-    """One link.
+    """One link: the latency of a small message, and the bandwidth of large ones in GB/s (1e9 bytes).
 
-    Attributes:
-        result: of its case.
-        link: the two ranks.
-        latency_s: of a small message.
-        bandwidth: GB/s (1e9 bytes), of large ones.
-        share: how many times as long as a typical link of the case it takes, in the metric where that is most.
-        note: who is slow: ``this link``, ``rank 2``; empty: nobody.
-        gravest: the kind of its gravest verdict.
+    ``share`` is how many times as long as a typical link of the case it takes, in the metric where that is most;
+    ``note`` who is slow: ``this link``, ``rank 2``; empty: nobody.
     """
 
     result: CaseResult

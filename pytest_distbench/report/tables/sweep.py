@@ -20,17 +20,10 @@ OF_WHOLE_SWEEP = (LATENCY, BANDWIDTH, HALF_SIZE)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SweepPoint:
-    """One message size.
+    """One message size. Bandwidths are in GB/s (1e9 bytes).
 
-    Attributes:
-        message_bytes: size of the message.
-        time: verdict on the time of one call; its ``current`` is a number.
-        gravest: the kind of the gravest verdict at this size.
-        time_s: of one call.
-        algbw: GB/s (1e9 bytes).
-        busbw: GB/s; None where the collective has no factor.
-        busbw_share: of the peak of the links; None where that is not known.
-        wrong_elements: found by the check; None where nothing was checked.
+    None is a busbw of a collective without a factor, its share of links whose peak is not known, and the wrong elements
+    where nothing was checked. The ``current`` of the verdict on the time of one call is a number.
     """
 
     message_bytes: int

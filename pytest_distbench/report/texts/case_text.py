@@ -73,14 +73,7 @@ def _next_steps(result: CaseResult, command: str, *, intended: str) -> list[str]
 
 
 def lost_text(names: Sequence[EntryName], paths: Sequence[str], *, folder: str, command: str) -> str:
-    """Explain that cases of the baseline were not measured: which, where they are stored, and what takes them out.
-
-    Args:
-        names: of their entries, at least one.
-        paths: of their files.
-        folder: of the store.
-        command: that runs the test again.
-    """
+    """Explain that cases of the baseline were not measured: which, where they are stored, and what takes them out."""
     cases = [name.key for name in names]
     more = f" and {len(cases) - 1} more" if len(cases) > 1 else ""
     parts = [word for name in names[:_MOST_REASONS] for word in ("-k", str(name))]

@@ -35,14 +35,7 @@ def headline(result: CaseResult, conclusion: Conclusion) -> str:
 
 
 def explanation(result: CaseResult, conclusion: Conclusion, *, command: str, platforms: Sequence[str]) -> str:
-    """The text of a failed test.
-
-    Args:
-        result: of the case.
-        conclusion: why it failed.
-        command: that runs the test again.
-        platforms: hardware classes that have baselines.
-    """
+    """The text of a failed test; ``platforms`` are the hardware classes that have baselines."""
     match conclusion.reason:
         case "launch":
             return launch_text(result, rerun_command=command)

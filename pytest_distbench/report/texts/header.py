@@ -12,12 +12,7 @@ from pytest_distbench.store.estimate import Estimate, Span
 
 
 def duration_text(found: Estimate, *, long_forms: int) -> str:
-    """How long the run will take, and what is left out; empty where there is nothing to tell.
-
-    Args:
-        found: of the tests that will be measured.
-        long_forms: tests that are left out.
-    """
+    """How long the run will take, and what long forms are left out; empty where there is nothing to tell."""
     left = f"{long_forms} long form{'s are' if long_forms != 1 else ' is'} left out (--distbench-full)"
     told = [left] if long_forms else []
     count = f"{len(found.tests)} test{'s' * (len(found.tests) != 1)}"

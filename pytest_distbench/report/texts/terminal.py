@@ -71,13 +71,7 @@ def _lacks_baseline(result: CaseResult) -> bool:
 
 
 def left_out_line(ran: int, long_forms: int, *, seconds: float | None) -> str:
-    """What a run without the long forms has shown of the whole, and how to have all of it.
-
-    Args:
-        ran: tests.
-        long_forms: tests that were left out.
-        seconds: a run of all takes; None: nobody knows.
-    """
+    """What a run without the long forms has shown of the whole, and in how many seconds a run shows all of it."""
     takes = f", about {about(seconds)}" if seconds is not None else ""
     were = "long forms were" if long_forms != 1 else "long form was"
     return f"{ran} of {ran + long_forms} tests: {long_forms} {were} left out; all: --distbench-full{takes}"
@@ -95,13 +89,9 @@ def unused_lines(unused: Sequence[EntryName], *, pruned: bool) -> list[Line]:
 
 
 def interrupted_lines(results: Sequence[CaseResult], *, running: int, left: int, command: str) -> list[Line]:
-    """What an update that was interrupted has stored, and how it is continued.
+    """What an update that was interrupted has stored, and how it is continued; without a command nothing does.
 
-    Args:
-        results: of the tests that ended.
-        running: tests that had begun and not ended; under pytest-xdist there may be several.
-        left: tests that had not begun, as far as they had been collected.
-        command: that continues it; empty: none does.
+    Several tests may be running under pytest-xdist; those that are left are told as far as they had been collected.
     """
     stored = sum(result.is_written for result in results)
     told = f"interrupted: {stored} {_cases(stored)} {_are(stored)} stored"

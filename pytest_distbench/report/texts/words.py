@@ -111,11 +111,8 @@ _ALLOWED: Columns = {"change": change, "limit": limit}
 class ReferenceWords:
     """How a comparison is told, by what the reference is.
 
-    Attributes:
-        columns: of a table of verdicts.
-        name: of the other side: ``baseline``.
-        unchanged: what is said of rows that are not shown.
-        drift: before the software that differs.
+    The name is that of the other side, ``baseline``; ``unchanged`` is said of rows that are not shown, and ``drift``
+    before the software that differs.
     """
 
     columns: Columns

@@ -34,8 +34,7 @@ class BusyStream:
     and the host's time is part of what is measured. That is decided once, at the end of a warm-up of at least
     :data:`TRIES` iterations: values with the host in them, and others without, would be no series.
 
-    Args:
-        occupy: enqueues the kernel, for so many seconds.
+    What occupies it is given, and enqueues the kernel for so many seconds.
     """
 
     def __init__(self, occupy: Callable[[float], None]) -> None:
@@ -50,12 +49,7 @@ class BusyStream:
             self._occupy(min(LONGEST_S, self._hold_s * iterations))
 
     def learn(self, host_s: float, *, was_enough: bool) -> None:
-        """Choose the next length.
-
-        Args:
-            host_s: that the host needed to enqueue an iteration.
-            was_enough: the stream was still busy then.
-        """
+        """Choose the next length, after an iteration that the host needed so long to enqueue."""
         if was_enough:
             self._least_s = min(self._least_s, host_s)
         if not self._hold_s:
@@ -71,8 +65,7 @@ class BusyStream:
     def settle(self, iterations: int = 1) -> None:
         """The warm-up is over: decide for the rest whether there is one: where it was enough once.
 
-        Args:
-            iterations: that follow in one breath.
+        So many iterations follow in one breath.
         """
         self._hold_s *= self._least_s * iterations < LONGEST_S
         self._most_s = min(LONGEST_S, _GROWTH * self._hold_s)

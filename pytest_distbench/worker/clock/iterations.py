@@ -41,18 +41,11 @@ def time_iterations(
 
     A collective call: every iteration, or batch of them, begins with an untimed barrier.
 
-    Args:
-        rank: where it runs.
-        loop: is told which iterations are timed.
-        label: key of the fingerprint.
-        mode: of the clock. With ``graph`` one iteration is captured, index 0, and replayed without the host's code.
-        warmup: untimed iterations before the first timed one; on CUDA :data:`TRIES` where there is one at all.
-        iterations: timed ones.
-        before: is called with the index before the barrier of each iteration; with ``batch`` in the warm-up only, and
-            with ``graph`` too.
+    With ``graph`` one iteration is captured, index 0, and replayed without the host's code. On CUDA a warm-up has
+    :data:`TRIES` iterations where there is one at all. ``before`` is called with the index before the barrier of each
+    iteration; with ``batch`` in the warm-up only, and with ``graph`` too.
 
-    Returns:
-        Seconds of each timed iteration, or of one in each batch, and what they cost besides.
+    Returns the seconds of each timed iteration, or of one in each batch, and what they cost besides.
     """
     meter = Meter()
     watch = _stopwatch(rank, meter)

@@ -13,12 +13,9 @@ class Meter:
     outside the clock. On a GPU they tell less, since a host that waits for the device spins; there the host's own share
     stands beside them.
 
-    Attributes:
-        cpu_s: seconds per iteration.
-        waits: times a thread went to sleep, per iteration.
-        of_host: what stands beside a clock of the device, by name, one value per iteration: ``host_s``, seconds of the
-            host in it; ``exposed``, 1 where the device had to wait for the host; ``lead_s``, seconds by which the host
-            was ahead of the device at its end.
+    All of it is per iteration; ``waits`` are times a thread went to sleep. What stands beside a clock of the device is
+    by name: ``host_s``, seconds of the host in it; ``exposed``, 1 where the device had to wait for the host;
+    ``lead_s``, seconds by which the host was ahead of the device at its end.
     """
 
     def __init__(self) -> None:

@@ -16,11 +16,7 @@ from pytest_distbench.worker.clock.meter import Meter
 
 
 class Steps(Protocol):
-    """Times of steps.
-
-    Attributes:
-        times: seconds of each step.
-    """
+    """Times of steps, in seconds."""
 
     times: list[float]
 
@@ -31,20 +27,14 @@ class Steps(Protocol):
         """The step waits for the device now, for reasons of ours: what it has enqueued is all it does."""
 
     def end(self, apart_s: float, *, ends_block: bool) -> None:
-        """The step is over.
+        """The step is over, of which so many seconds are not its own.
 
-        Args:
-            apart_s: seconds since its begin that are not the step's.
-            ends_block: what follows is not to run beside the device's work.
+        ``ends_block``: what follows is not to run beside the device's work.
         """
 
 
 class HostSteps:
-    """Each step by itself, on the host's clock.
-
-    Args:
-        meter: measures each step too.
-    """
+    """Each step by itself, on the host's clock."""
 
     def __init__(self, meter: Meter) -> None:
         self.times: list[float] = []
@@ -76,9 +66,7 @@ class _Enqueued:
 class DeviceSteps:
     """Steps in blocks: the device is waited for once, at the end of a block, whose steps all get their mean time.
 
-    Args:
-        meter: measures each step too, and is told the host's share.
-        synchronize: waits for the device.
+    The meter measures each step too, and is told the host's share.
     """
 
     def __init__(self, meter: Meter, synchronize: Callable[[], None]) -> None:

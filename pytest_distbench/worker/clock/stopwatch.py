@@ -44,12 +44,9 @@ class HostStopwatch:
 
 
 class DeviceStopwatch:
-    """Times what the device does, with events on its current stream.
+    """Times what the device does, with events on its current stream. The meter is told what the host did meanwhile.
 
-    Args:
-        meter: is told what the host did meanwhile.
-        align: enqueues what ends on all ranks' devices together: their streams go on at the same time.
-        busy: keeps the stream busy while the host enqueues.
+    ``align`` enqueues what ends on all ranks' devices together: their streams go on at the same time.
     """
 
     def __init__(self, meter: Meter, align: Callable[[], None], busy: BusyStream) -> None:

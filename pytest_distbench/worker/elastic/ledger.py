@@ -40,11 +40,7 @@ class Place(NamedTuple):
 class Ledger:
     """What a worker of a generation holds, and when.
 
-    Args:
-        rank: in this generation.
-        parts: that the body has handed over, by name.
-        memory: knows the optimizers that have stepped.
-        note: appends to the timeline.
+    It is made of the parts that the body has handed over, and of a memory that knows the optimizers that have stepped.
     """
 
     def __init__(
@@ -113,11 +109,7 @@ class Ledger:
         )
 
     def note_left_out(self, *, draws_samples: bool) -> None:
-        """At the end of the first step: what took part in it, and was not handed over.
-
-        Args:
-            draws_samples: the body chooses its samples itself.
-        """
+        """At the end of the first step: what took part in it, and was not handed over."""
         now = digests.of_random() if RANDOM not in self._others else {}
         drawn = [stream for stream, found in self._begun.items() if now.get(stream, found) != found]
         parts = left_out(self._parts, self._memory.optimizers, drawn_from=drawn, draws_samples=draws_samples)
@@ -138,11 +130,7 @@ class Ledger:
         )
 
     def watch_inputs(self, steps_taken: int) -> None:
-        """Before a step: look at what the models are given in it, if it is one of the first.
-
-        Args:
-            steps_taken: in this generation.
-        """
+        """Before a step: look at what the models are given in it, if it is one of the first of this generation."""
         if steps_taken < _WATCHED_STEPS:
             self._inputs.watch()
 
@@ -203,9 +191,6 @@ class Inputs:
     """What models are given, as a digest of all tensors of all their calls in a step, and how many rows that is.
 
     A compiled model is not looked at: its trace would break at the hook.
-
-    Args:
-        models: to look at, by name.
     """
 
     def __init__(self, models: Mapping[str, torch.nn.Module]) -> None:

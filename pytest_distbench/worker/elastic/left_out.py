@@ -18,11 +18,7 @@ def left_out(
 ) -> list[str]:
     """What was seen in a step and is none of the parts, nor held by one of them; each with the call that keeps it.
 
-    Args:
-        parts: that were handed over, by name.
-        optimizers: that have stepped.
-        drawn_from: random streams that the step has drawn from, where the body does not keep them.
-        draws_samples: the body chooses its samples itself.
+    ``drawn_from`` are the random streams that the step has drawn from, where the body does not keep them.
     """
     kept = [held for part in parts.values() for held in (part, *getattr(part, "__dict__", {}).values())]
     known = {id(held) for held in kept}

@@ -40,9 +40,7 @@ RAISED = 13
 def main(plan_path: str, join: Callable[[LaunchPlan, int], ElasticRank]) -> NoReturn:
     """Run the body of a plan as the worker that the environment names.
 
-    Args:
-        plan_path: of the plan.
-        join: makes what the body is given, of the plan and the slot.
+    ``join`` makes what the body is given, of the plan and the slot.
     """
     plan = LaunchPlan.read_from(plan_path)
     work = plan.expect(Job)

@@ -16,12 +16,6 @@ def next_count(left: int, *, batch: int, world_size: int, most: int) -> int:
 
     What a step leaves of an epoch is nothing, or at least a sample for each of the most ranks there may be: so no rank
     is ever without one, however many there are in the next step.
-
-    Args:
-        left: samples of the epoch that nobody has trained on.
-        batch: samples for a rank.
-        world_size: ranks there are.
-        most: ranks there may be.
     """
     count = batch * world_size
     return left if left - count < most else count

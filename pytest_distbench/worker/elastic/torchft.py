@@ -85,8 +85,7 @@ class StepManager(torchft.Manager):  # type: ignore[misc] # torchft has no types
 
     torchft's Optimizer asks for the quorum in ``zero_grad``; then it has met, and nothing is left to do.
 
-    Attributes:
-        was_asked: whether the step may count, since the last quorum: its optimizer has come to its end.
+    ``was_asked``: the step may count, since the last quorum: its optimizer has come to its end.
     """
 
     was_asked = False
@@ -198,11 +197,7 @@ class TorchftTraining(Training):
 
 
 class _Quorums(logging.Handler):
-    """Hears of each new quorum of a node, when the lighthouse has answered and the group is not made yet.
-
-    Args:
-        name: of the node.
-    """
+    """Hears of each new quorum of a node, when the lighthouse has answered and the group is not made yet."""
 
     def __init__(self, name: str) -> None:
         super().__init__()
@@ -223,11 +218,7 @@ class _Quorums(logging.Handler):
 
 
 class _Transport(HTTPTransport):  # type: ignore[misc] # torchft has no types
-    """Notes when a peer's state begins to come, and serves this host alone: who is served unpickles what it gets.
-
-    Attributes:
-        began_t: the last time.
-    """
+    """Notes when a peer's state begins to come, and serves this host alone: who is served unpickles what it gets."""
 
     began_t = 0.0
 
@@ -240,11 +231,7 @@ class _Transport(HTTPTransport):  # type: ignore[misc] # torchft has no types
 
 
 def _manage(**settings: Any) -> StepManager:
-    """Make the Manager.
-
-    Raises:
-        RecordingError: the torchft that is installed has no such settings.
-    """
+    """Make the Manager, where the torchft that is installed has such settings."""
     unknown = settings.keys() - inspect.signature(torchft.Manager).parameters.keys()
     if unknown:
         raise RecordingError(

@@ -274,12 +274,7 @@ class Training(abc.ABC):
         return state[name]
 
     def _take(self, state: Mapping[str, Any], source: str) -> None:
-        """Go on from what has survived.
-
-        Args:
-            state: as :meth:`_state` has made it.
-            source: where it comes from, in words.
-        """
+        """Go on from what has survived, as :meth:`_state` has made it; its source is told in words."""
         found = [name for name in state if name != _COUNTERS]
         if set(found) != self._parts.keys():
             raise RecordingError(
@@ -307,14 +302,7 @@ class Training(abc.ABC):
 class CheckpointTraining(Training):
     """A training whose processes end with their generation: it goes on where the newest good checkpoint was made.
 
-    Args:
-        rank: in this generation.
-        job: that it belongs to.
-        parts: what must survive, by name.
-        note: appends to the timeline.
-        last_step: file that says after which step it may end, where its plan is to say so.
-        folder: of the checkpoints.
-        every: steps between two.
+    ``last_step`` is a file that says after which step it may end, where its plan is to say so.
     """
 
     def __init__(
@@ -417,11 +405,7 @@ def _unpack(packed: bytes) -> Any:
 
 
 def _finite(value: torch.Tensor | float, name: str, step: int) -> float:
-    """What was noted under a name.
-
-    Raises:
-        RecordingError: it is not finite.
-    """
+    """What was noted under a name."""
     number = float(value)
     if not math.isfinite(number):
         raise RecordingError(f"training.note({name}=...): the {name} is {number} at step {step}: it diverged")

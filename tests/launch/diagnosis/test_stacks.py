@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from pytest_distbench.launch.diagnosis.stacks import is_in_own_code, is_whole, trim, waits_at
 from pytest_distbench.worker import leaving, main, membership
-from pytest_distbench.worker.control import ControlLine
+from pytest_distbench.worker.line import ControlLine
 
 DUMP = """Thread 0x01 (most recent call first):
-  File "/x/site-packages/pytest_distbench/worker/control.py", line 58 in _die_with_pytest
+  File "/x/site-packages/pytest_distbench/worker/line.py", line 58 in _die_with_pytest
   File "/usr/lib/python3.11/threading.py", line 982 in run
 
 Current thread 0x02 (most recent call first):

@@ -1,0 +1,467 @@
+"""The fixture ``distbench``: runs bodies in process groups and judges what they record."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import Any, Literal, NoReturn, TypeVar, Unpack
+
+import pytest
+
+from pytest_distbench.errors import BackendUnavailable, DerivationError, DistbenchError, DistbenchWarning, show
+from pytest_distbench.judging.bounds import check_measured
+from pytest_distbench.judging.doubts import why_doubtful
+from pytest_distbench.judging.policy import Conclusion, conclude
+from pytest_distbench.plugin.arguments import MOST_ITERATIONS, Arguments
+from pytest_distbench.plugin.keywords import CheckKeywords, MeasureKeywords, RunKeywords, ShapeKeywords, Wanted
+from pytest_distbench.plugin.names import test_and_id
+from pytest_distbench.plugin.outcomes import (
+    BeyondBound,
+    Failure,
+    LaunchFailed,
+    MissingBaseline,
+    Misuse,
+    NotStored,
+    Regression,
+    Unaccepted,
+)
+from pytest_distbench.plugin.replay import BODY as REPLAY_BODY
+from pytest_distbench.plugin.replay import replay_params
+from pytest_distbench.plugin.requests import RequestMaker
+from pytest_distbench.plugin.runs import Run
+from pytest_distbench.plugin.workload import Workload
+from pytest_distbench.records.bound_text import BoundValue
+from pytest_distbench.records.case import Case
+from pytest_distbench.records.fingerprint import Fingerprint
+from pytest_distbench.records.kinds import METRIC_KINDS
+from pytest_distbench.records.metric import Measurement, Scalar
+from pytest_distbench.records.options import FAKE
+from pytest_distbench.records.plan import LaunchRequest
+from pytest_distbench.records.record import replace
+from pytest_distbench.records.run import CaseResult
+from pytest_distbench.records.wire import XFAILED
+from pytest_distbench.records.work import Work
+from pytest_distbench.report.texts.case_text import lost_text
+from pytest_distbench.report.texts.escape import escape
+from pytest_distbench.report.texts.explain import explanation, headline
+from pytest_distbench.report.texts.launch_text import remark_lines
+from pytest_distbench.run.derived import DerivedNumbers, GivenNumbers
+from pytest_distbench.run.loop import Session
+from pytest_distbench.run.references import Nothing
+from pytest_distbench.run.request import CaseRequest
+from pytest_distbench.run.samples import SampleFailed, Samples
+from pytest_distbench.units import why_impossible
+
+Recorder = Callable[[CaseResult], None]
+"""Where finished cases go, to be carried into the reports. A case that comes again takes the earlier's place."""
+
+Body = Callable[..., object] | str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
+"""A function that takes the :class:`RankContext`, ``"file.py::function"``, a script, or a command as a list."""
+
+_Found = TypeVar("_Found")
+
+_CAUGHT = (
+    "the test caught this failure and went on: it fails all the same; where it is expected, say so with "
+    "@pytest.mark.distbench(xfail_perf='why')"
+)
+
+_FAILURES = {
+    "launch": LaunchFailed,
+    "nothing_judged": Misuse,
+    "beyond": BeyondBound,
+    "refused": NotStored,
+    "regressed": Regression,
+    "unaccepted": Unaccepted,
+    "missing": MissingBaseline,
+}
+
+
+class Distbench:
+    """The ``distbench`` fixture: runs bodies in process groups and judges what they record."""
+
+    def __init__(
+        self,
+        session: Session,
+        node: pytest.Item,
+        world_size: int,
+        backend: str,
+        record: Recorder,
+        command: str,
+        lend_terminal: Callable[[], AbstractContextManager[None]],
+    ) -> None:
+        self.world_size = world_size
+        self.backend = backend
+        self.device: Literal["cpu", "cuda"] = "cuda" if session.settings.gpu else "cpu"
+        self._session = session
+        self._node = node
+        self._record = record
+        self._command = command
+        self._lend_terminal = lend_terminal
+        self.ask = RequestMaker(
+            session.settings,
+            node,
+            world_size=world_size,
+            backend=backend,
+            around=lambda request: session.launching.surroundings.conditions(request),
+        )
+        self._runs: list[Run] = []
+        self._checks = 0
+        self._used: list[Case] = []
+        self._told: Failure | None = None
+        self._measured: dict[Samples, tuple[CaseRequest, int]] = {}
+
+    def run(self, body: Body | None = None, **options: Unpack[RunKeywords]) -> Run:
+        """Launch a body, compare with the baseline, and fail the test if it regressed.
+
+        Texts in ``args``, ``env`` and ``cwd`` may hold ``{launch_dir}`` (a folder of each launch's own),
+        ``{data_dir}`` (one for all launches of the run), ``{seed}`` and ``{world_size}``. What defines the workload
+        is ``params``, ``args``, ``env`` and ``seeds``, without the paths of this machine.
+
+        Args:
+            body: a function at module level that takes the :class:`RankContext`, or a method; or
+                ``"file.py::function"``; or a script ``"train.py"`` (paths relative to the test's file); or a command
+                that starts its processes itself, ``["accelerate", "launch", "train.py"]``.
+
+        Raises:
+            Regression: a judged metric is worse than its baseline allows.
+            BeyondBound: a metric is beyond a bound that was set for it.
+            Unaccepted: none is, but a verdict is of a kind that the run was told not to accept.
+            LaunchFailed: a rank failed, or the group hung.
+            MissingBaseline: there is none, and the policy is ``fail``.
+            Misuse: an argument cannot be used, or the body or its parameters cannot be handed to the ranks.
+        """
+        given = self.arguments("distbench.run")
+        given.keywords(options, self.run, RunKeywords)
+        return self.run_wanted(given, Wanted(body=body, **options))
+
+    def run_wanted(self, given: Arguments, wanted: Wanted) -> Run:
+        """As :meth:`run`, for what another call of the test wants, whose name errors have."""
+        return self.run_request(*self.ask.run(given, wanted))
+
+    def run_work(self, call: str, work: Work, *, identity: Mapping[str, Any], **options: Unpack[ShapeKeywords]) -> Run:
+        """As :meth:`run`, for a kind of launch that was added to ``LAUNCH_KINDS``.
+
+        Args:
+            call: what errors name.
+            work: what to launch.
+            identity: JSON-able: what defines the case.
+            options: as for :meth:`run`: world_size, launches, timeout, tolerance, name.
+        """
+        given = self.arguments(call)
+        given.keywords(options, self.run_work, ShapeKeywords)
+        found, wanted = Workload(work=work, identity=self.ask.identity(given, identity)), Wanted(**options)
+        ranks = given.ranks(wanted.world_size, self.world_size)
+        return self.run_request(*self.ask.launch(given, found, wanted, world_size=ranks))
+
+    def run_request(self, launched: LaunchRequest, request: CaseRequest) -> Run:
+        """As :meth:`run`, for what :attr:`ask` has made of its arguments."""
+        reference = self._guard(lambda: self._session.reference(request))
+        samples = self._session.samples(launched)
+        with self._lend_terminal():
+            result = self._guard(lambda: self._session.run(request, samples, reference))
+        measured = {m.name for launch in result.launches for m in launch.measurements}
+        for name, meant in request.terms.misspelt(measured | {v.name for v in result.verdicts}).items():
+            self._node.warn(DistbenchWarning(f"nothing called {name!r} was judged; is {meant!r} meant?"))
+        run = self._keep(samples, self._finish(result))
+        self._ask_about_directions(run)
+        for name in request.terms.without_effect({v.name: v.better for v in run.verdicts.values()}):
+            self._node.warn(DistbenchWarning(f"the tolerance for {name!r} has no effect: the metric is exact"))
+        return run
+
+    def _ask_about_directions(self, run: Run) -> None:
+        """Warn of a time that is better higher: it is a rule that cannot fail."""
+        for name, (unit, better) in {m.name: (m.unit, m.better) for m in run.launches[0].measurements}.items():
+            if why := why_doubtful(name, unit, better):
+                self._node.warn(
+                    DistbenchWarning(
+                        f"{name!r} is recorded with better={better!r}: {why}; is that meant? If it is, ignore this "
+                        "warning with pytest's filterwarnings"
+                    )
+                )
+
+    def measure(self, body: Body | None = None, **options: Unpack[MeasureKeywords]) -> Run:
+        """As :meth:`run`, without judging: for numbers that are made of several runs, see :meth:`judge`.
+
+        The first launch is made at once; further ones when they are asked for, in turns with those of the other
+        measured runs of the test.
+        """
+        given = self.arguments("distbench.measure")
+        given.keywords(options, self.measure, MeasureKeywords)
+        if options.get("name", "") == "":
+            options["name"] = "measure"
+        launched, request = self.ask.run(given, Wanted(body=body, **options))
+        samples = self._session.samples(launched)
+        self._measured[samples] = request, 1 if self._session.settings.attach is not None else request.launches
+        with self._lend_terminal():
+            self._add_launches([samples], 1)
+        return self._keep(samples, lambda: self._finish(self._measured_result(samples)))
+
+    def check(self, body: Body | None = None, **options: Unpack[CheckKeywords]) -> Run:
+        """Launch a body once, and judge nothing: for tests of correctness, whose asserts are all that counts.
+
+        The arguments are those of :meth:`run`. What the body records can be looked at, and is neither compared nor
+        stored. A test may check as often as it likes: save with 2 ranks, load with 4.
+
+        Raises:
+            LaunchFailed: a rank failed, or the group hung.
+            Misuse: an argument cannot be used.
+        """
+        self._checks += 1
+        self.skip_without_clocks("distbench.check looks at values")
+        given = self.arguments("distbench.check")
+        given.keywords(options, self.check, CheckKeywords)
+        wanted = Wanted(body=body, launches=1, name=f"check{self._checks}", **options)
+        launched, request = self.ask.run(given, wanted)
+        samples = self._session.launches_of(launched)
+        reference = Nothing(request)
+        with self._lend_terminal():
+            result = self._guard(lambda: self._session.run(request, samples, reference))
+        return self._keep(samples, self._finish(result))
+
+    def judge(
+        self,
+        name: str,
+        values: Sequence[float] | float | Callable[..., float | None],
+        *,
+        of: Sequence[Run] | Run = (),
+        unit: str = "",
+        better: str = "lower",
+        tolerance: float | None = None,
+        at: Mapping[str, Scalar] | None = None,
+        params: Mapping[str, Any] | None = None,
+        at_most: BoundValue | None = None,
+        at_least: BoundValue | None = None,
+    ) -> Run:
+        """Judge a derived number, such as an efficiency, against its own baseline.
+
+        Args:
+            name: of the metric.
+            values: a function that makes the number of one launch of each run in ``of``; it is called once per launch
+                with one mapping (metric -> value) per run, and returns None where there is no value. More launches are
+                added, in turns, while the answer is open. Or the numbers themselves, one per independent repetition.
+            of: the runs of this test that the function gets.
+            unit: as in ``rank.record``.
+            better: as in ``rank.record``.
+            tolerance: accepted change towards worse, as a fraction.
+            at: the point, where one name is judged at several; part of the metric's identity.
+            params: identity of what was derived.
+            at_most: a bound: the test fails where the number is above it, with or without a baseline. A number in
+                ``unit``, or a text with a unit of the same kind.
+            at_least: the same, where it is below.
+
+        Raises:
+            BeyondBound, Regression, Unaccepted, NotStored, MissingBaseline, Misuse: as :meth:`run`.
+            LaunchFailed: a rank of a launch that was added failed.
+        """
+        given = self.arguments("distbench.judge")
+        given.metric_name("name", name)
+        given = self.arguments(f"distbench.judge({name!r})")
+        point = given.point({} if at is None else at)
+        unit = given.text("unit", unit, may_be_empty=True)
+        metric = Measurement(
+            name=name,
+            unit=unit,
+            better=given.derived_kind(better),
+            value=None,
+            at=point,
+            bounds=given.bounds(at_least, at_most, unit=unit),
+        )
+        if tolerance is not None and METRIC_KINDS[metric.better].rule == "exact":
+            given.refuse(f"tolerance={show(tolerance)} has no effect with better={better!r}: it is equal or not")
+        samples = self._derived_samples(given, metric, values, of)
+        request = self.ask.derived(
+            given,
+            metric=metric.key,
+            identity=self.ask.identity(given, params),
+            launches=None if callable(values) else int(samples.most),
+            tolerance=None if tolerance is None else given.fraction("tolerance", tolerance),
+        )
+        reference = self._guard(lambda: self._session.reference(request))
+        with self._lend_terminal():
+            result = self._guard(lambda: self._session.run(request, samples, reference))
+        if result.verdicts and not any(verdict.is_judged for verdict in result.verdicts):
+            given.refuse(
+                f"better={better!r} is judged by nothing but a bound: give at_most= or at_least=, or another one"
+            )
+        run = self._keep(samples, self._finish(result))
+        self._ask_about_directions(run)
+        return run
+
+    def replay(
+        self,
+        fingerprint: Run | Fingerprint | str | os.PathLike[str],
+        *,
+        of: str = "",
+        warmup: int = 5,
+        iterations: int = 20,
+        **options: Unpack[ShapeKeywords],
+    ) -> Run:
+        """Time the collectives of a fingerprint, without what is computed between them.
+
+        Every iteration issues the same sequence, one after the other: operations, sizes, dtypes and groups. Judged are
+        ``replay``, all of it, and ``replay[op=all_gather]``, each operation alone. A fingerprint of one rank of a large
+        group, from the backend ``fake``, is replayed by every rank that there is.
+
+        Args:
+            fingerprint: a run of this test, a :class:`Fingerprint`, or the path of a baseline file, relative to the
+                test's file.
+            of: which of its fingerprints: the name of a loop, ``step_time``. Default: the only one.
+            warmup: untimed iterations.
+            iterations: timed iterations.
+
+        Raises:
+            Misuse: there is no such fingerprint, or these ranks cannot replay it.
+        """
+        self.skip_without_clocks("a replay measures times")
+        given = self.arguments("distbench.replay")
+        given.keywords(options, self.replay, ShapeKeywords)
+        ranks = given.ranks(options.get("world_size"), self.world_size)
+        params = replay_params(given, fingerprint, of, world_size=ranks, beside=self._node.path.parent)
+        params |= {
+            "warmup": given.whole("warmup", warmup, least=1, most=MOST_ITERATIONS),
+            "iterations": given.whole("iterations", iterations, least=1, most=MOST_ITERATIONS),
+        }
+        options.setdefault("name", "replay")
+        return self.run_wanted(given, Wanted(body=REPLAY_BODY, params=params, **options))
+
+    def arguments(self, call: str) -> Arguments:
+        """What checks the arguments of a call in this test."""
+        return Arguments(call, self._node.path)
+
+    def skip_without_clocks(self, why: str) -> None:
+        """Skip the test where clocks and values mean nothing: on the backend ``fake``."""
+        if self.ask.only_structure:
+            pytest.skip(f"not run: {why}, and the {FAKE} backend has no clocks and values")
+
+    def note_measured(self) -> None:
+        """Record what was measured so far, whatever becomes of the test."""
+        for samples, (request, _) in self._measured.items():
+            if samples.launches and not samples.failed:
+                self._record(self._session.result(request, samples, Nothing(request)))
+
+    def tell_caught(self) -> None:
+        """Raise the failure that this test was told, and has caught; nothing where there was none."""
+        if self._told is not None:
+            raise type(self._told)(f"{self._told.msg}\n\n{_CAUGHT}")
+
+    def finish(self) -> None:
+        """What is left to do, and to say, when the test has passed: launches of measured runs that nobody looked at.
+
+        A failure that was told to the test and did not end it is raised again: the test has caught it. Refused is a
+        bound of its marker for what it did not judge; a case of the baseline that it did not measure is a regression.
+        """
+        self.tell_caught()
+        judged = [run for run in self._runs if run.samples not in self._measured and run.verdicts]
+        launches = [launch for run in judged for launch in run.launches]
+        if self._session.settings.attach is None:
+            self._guard(lambda: check_measured(self.ask.bounds, launches, self._session.settings.max_message_bytes))
+        for samples in self._measured:
+            self._finish(self._measured_result(samples, in_update=False))
+        self._expect_every_case()
+
+    def _expect_every_case(self) -> None:
+        """A case of the baseline that no call of this test has measured is lost."""
+        test, case_id = test_and_id(self._node)
+        lost = self._guard(lambda: self._session.lost_cases(test, case_id, self.backend, used=self._used))
+        if lost:
+            store, here = self._session.store, self._node.config.invocation_params.dir
+            paths = [os.path.relpath(store.path(name.test, name.key), here) for name in lost]
+            folder = os.path.relpath(store.folder, here)
+            raise Regression(lost_text(lost, paths, folder=folder, command=self._command))
+
+    def _derived_samples(
+        self, given: Arguments, metric: Measurement, values: object, of: Sequence[Run] | Run
+    ) -> DerivedNumbers | GivenNumbers:
+        runs = [of] if isinstance(of, Run) else of
+        if not isinstance(runs, list | tuple) or not all(any(run is known for known in self._runs) for run in runs):
+            given.refuse(f"of={show(runs)}; wanted what distbench.run or measure of this test returned")
+        if callable(values):
+            if not len(runs):
+                given.refuse("a function needs of=, the runs of this test that it makes its number of")
+            return DerivedNumbers(metric, values, [run.samples for run in runs])
+        if len(runs):
+            given.refuse("of= goes with a function, which is called once per launch; numbers stand for themselves")
+        numbers = given.numbers("values", values)
+        if not numbers:
+            given.refuse("no value to judge")
+        why = next(filter(None, (why_impossible(number, metric.unit) for number in numbers)), "")
+        if why and (metric.is_judged or metric.bounds):
+            given.refuse(f"values={show(values)}: {why}")
+        measured = next((run.samples.launches[0].software for run in reversed(self._runs) if run.samples.launches), {})
+        return GivenNumbers(metric, numbers, measured or self._session.hardware.software)
+
+    def _keep(self, samples: Samples, result: CaseResult | Callable[[], CaseResult]) -> Run:
+        run = Run(samples, (lambda: result) if isinstance(result, CaseResult) else result)
+        self._runs.append(run)
+        return run
+
+    def _measured_result(self, samples: Samples, *, in_update: bool = True) -> CaseResult:
+        """The record of a measured run with all the launches that were asked for; the others' are made beside it."""
+        settings = self._session.settings
+        update = (settings.update_launches or settings.max_launches) if in_update and settings.update else 0
+        wanted = {s: max(launches, int(min(update, s.most_stored))) for s, (_, launches) in self._measured.items()}
+        if len(samples.whole) < min(wanted[samples], samples.most):
+            with self._lend_terminal():
+                for number in range(1, wanted[samples] + 1):
+                    self._add_launches([s for s, launches in wanted.items() if launches >= number], number)
+        request, _ = self._measured[samples]
+        return self._session.result(request, samples, Nothing(request))
+
+    def _add_launches(self, samples: Sequence[Samples], wanted: int) -> None:
+        ranks = max(self._measured[measured][0].case.world_size for measured in samples)
+        self._guard(lambda: self._session.measure(samples, wanted, ranks))
+
+    def _guard(self, work: Callable[[], _Found]) -> _Found:
+        """Do what may need the machine or the store; what goes wrong with them is told as the test's failure."""
+        try:
+            return work()
+        except SampleFailed as error:
+            failed = error.samples
+        except DerivationError as error:
+            if self.ask.only_structure and isinstance(error.__cause__, KeyError):
+                pytest.skip(f"not judged: the {FAKE} backend has no clocks and values: {escape(str(error))}")
+            raise Misuse(str(error)) from None
+        except BackendUnavailable as error:
+            if set(self._session.settings.backends) & set(error.available):
+                pytest.skip(f"not available: {error}")
+            pytest.exit(f"--distbench-backend: {error}", returncode=pytest.ExitCode.USAGE_ERROR)
+        except DistbenchError as error:
+            raise Misuse(str(error)) from None
+        return self._tell_failed(failed)
+
+    def _tell_failed(self, samples: Samples) -> NoReturn:
+        """A launch of a measured run, or one added to a run that was judged, did not pass."""
+        if samples in self._measured:
+            request, _ = self._measured[samples]
+            self._finish(self._session.result(request, samples, Nothing(request)))
+        run = next(run for run in self._runs if run.samples is samples)
+        self._finish(replace(run.result, launches=samples.launches, verdicts=[], update=""))
+        raise AssertionError("a launch that did not pass ends its test")
+
+    def _finish(self, result: CaseResult) -> CaseResult:
+        """Record a case with what it makes of the test, and end the test if it is not to go on."""
+        launch = result.launches[-1]
+        xfailed = launch.outcome == "skipped" and all(f.error and f.error.kind == XFAILED for f in launch.fates)
+        conclusion = conclude(result, self._session.settings.policy, stood_down="xfailed" if xfailed else "skipped")
+        result = replace(result, outcome=conclusion.outcome, headline=headline(result, conclusion))
+        self._record(result)
+        self._used.append(result.case)
+        self._end_test(result, conclusion)
+        for line in remark_lines(result.launches):
+            self._node.warn(DistbenchWarning(escape(line)))
+        return result
+
+    def _end_test(self, result: CaseResult, conclusion: Conclusion) -> None:
+        match conclusion.outcome:
+            case "skipped":
+                pytest.skip(escape(result.headline))
+            case "xfailed":
+                pytest.xfail(escape(result.headline))
+            case "failed":
+                platforms = self._session.store.platforms() if conclusion.reason == "missing" else []
+                text = explanation(result, conclusion, command=self._command, platforms=platforms)
+                failure = _FAILURES[conclusion.reason](text)
+                if result.reference.kind != "nothing":  # a check that has to fail may be expected to
+                    self._told = self._told or failure
+                raise failure
