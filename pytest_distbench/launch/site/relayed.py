@@ -80,7 +80,7 @@ class RelayedSite:
 
     Args:
         plan: what they run; its directory, on this host, gets what they write.
-        hosts: where they live; together they have all ranks.
+        hosts: where they live; together they have all ranks, each once. One may have none.
         meeting_point: address and port where rank 0 keeps the store that all ranks meet at.
     """
 
@@ -91,7 +91,8 @@ class RelayedSite:
         self._plan = plan
         self._meeting_point = meeting_point
         self._selector = selectors.EpollSelector()
-        self._hops = [_Hop(host) for host in hosts]
+        self._hops = [_Hop(host) for host in hosts if host.ranks]
+        self._idle = [_Hop(host) for host in hosts if not host.ranks]
         for hop in self._hops:
             self._selector.register(hop.words, selectors.EVENT_READ, hop)
         self._fresh: list[RankEvent] = []
@@ -101,6 +102,8 @@ class RelayedSite:
         return self._selector.fileno()
 
     def start(self) -> None:
+        if (housed := sorted(rank for hop in self._hops for rank in hop.host.ranks)) != [*range(self._plan.processes)]:
+            raise LauncherError(f"the hosts have ranks {housed}; wanted each of {self._plan.processes} once, from 0")
         plan = replace(self._plan, variables=variables_to_wire(self._plan.variables))
         began_ns = self._plan.files.began.stat().st_mtime_ns
         places = _places([hop.host.ranks for hop in self._hops], self._meeting_point)
@@ -165,7 +168,7 @@ class RelayedSite:
         return {rank: _in_our_time(report, offsets[rank]) for rank, report in read_reports(self._plan).items()}
 
     def close(self) -> None:
-        for hop in self._hops:
+        for hop in [*self._hops, *self._idle]:
             hop.close()
         self._selector.close()
 

@@ -115,7 +115,8 @@ def make_site(plan: LaunchPlan) -> Iterator[MakeSite]:
 
     def make(*relays: MadeUpRelay) -> RelayedSite:
         hosts = [Host(name=f"host{r.rank}", relay=r, ranks=[r.rank]) for r in relays]  # type: ignore[arg-type]
-        made.append(RelayedSite(plan, hosts, meeting_point=("host0", 29500)))
+        here = replace(plan, world_size=len({relay.rank for relay in relays}))
+        made.append(RelayedSite(here, hosts, meeting_point=("host0", 29500)))
         return made[-1]
 
     yield make
@@ -184,6 +185,25 @@ def test_what_ranks_write_there_is_found_among_the_launchs_files(make_site: Make
     assert plan.files.log(0).read_bytes() == b"one\n"
     site.fetch_output()
     assert plan.files.log(0).read_bytes() == b"one\ntwo\n"
+
+
+def test_a_host_without_ranks_is_asked_nothing_and_left(plan: LaunchPlan) -> None:
+    busy, idle = MadeUpRelay(0), MadeUpRelay(1)
+    hosts = [Host(name="busy", relay=busy, ranks=[0]), Host(name="idle", relay=idle, ranks=[])]  # type: ignore[arg-type]
+    site = RelayedSite(replace(plan, world_size=1), hosts, meeting_point=("busy", 29500))
+    site.start()
+
+    assert site.end([0]).codes == {0: -signal.SIGKILL}  # the end of all: nobody is waited for
+    site.close()
+    assert idle.given == []
+    assert idle.stdin.closed
+
+
+def test_hosts_have_each_rank_once(make_site: MakeSite) -> None:
+    with pytest.raises(LauncherError, match=r"the hosts have ranks \[1\]; wanted each of 1 once, from 0"):
+        make_site(MadeUpRelay(1)).start()
+    with pytest.raises(LauncherError, match=r"the hosts have ranks \[0, 0\]; wanted each of 1 once"):
+        make_site(MadeUpRelay(0), MadeUpRelay(0)).start()
 
 
 def test_a_host_that_cannot_start_ranks_is_named(make_site: MakeSite) -> None:
