@@ -6,8 +6,10 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
+import msgspec
+
 from pytest_distbench.records.baseline import BaselineEntry, BaselineMetric
-from pytest_distbench.records.case import Case
+from pytest_distbench.records.case import Case, Conditions
 from pytest_distbench.records.environment import SETTINGS
 from pytest_distbench.records.kinds import VerdictName
 from pytest_distbench.records.metric import Measurement
@@ -71,12 +73,19 @@ class Staleness(NamedTuple):
     reason: str
 
 
+_COMPARED = [name for name in Conditions.__struct_fields__ if name != "kind"]
+"""A file of schema 1 does not know the kind of launch; another one has another launcher."""
+
+
 def staleness(entry: BaselineEntry, case: Case) -> Staleness | None:
-    """What differs between the stored workload and the measured one; None where they are the same.
+    """What differs between the stored conditions and workload and the measured ones; None where they are the same.
 
     Where all that differs names a run, not a workload, there will never be anything to compare with: that is told as
     what it is.
     """
+    then, now = msgspec.structs.asdict(entry.conditions), msgspec.structs.asdict(case.conditions)
+    if others := [f"{name} was {then[name]} and is {now[name]}" for name in _COMPARED if then[name] != now[name]]:
+        return Staleness("incomparable", f"the baseline is of other conditions: {'; '.join(others)}; {_ANEW}")
     if entry.workload in ("", case.workload):  # one that another tool has made does not say
         return None
     then, now = dict(_flatten(entry.params)), dict(_flatten(case.params))

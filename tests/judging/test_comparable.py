@@ -136,6 +136,27 @@ def test_the_same_workload_and_one_that_says_nothing_are_not_stale() -> None:
     assert staleness(replace(entry(1.0), workload=""), case(a=1)) is None
 
 
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"backend": "nccl"}, "backend was nccl and is gloo"),
+        ({"world_size": 4}, "world_size was 4 and is 2"),
+        ({"around": {"cooling": "low"}}, "around was {'cooling': 'low'} and is {}"),
+        ({"kind": "job"}, ""),  # older files take a pool for a job
+    ],
+)
+def test_numbers_of_other_conditions_are_never_compared(changes: dict[str, Any], told: str) -> None:
+    """Though a file may have the case's name: somebody has edited or copied it."""
+    stored = replace(entry(1.0), workload="", conditions=replace(case().conditions, **changes))
+    found = staleness(stored, case())
+
+    if not told:
+        assert found is None
+        return
+    assert found is not None
+    assert (found.kind, told in found.reason) == ("incomparable", True)
+
+
 def test_what_differs_is_named_by_its_place() -> None:
     kind, reason = compare({"args": ["--n", "3"], "env": {"A": "1"}, "lr": 0.1}, {"args": ["--n", "4"], "env": {}})
 
