@@ -20,13 +20,10 @@ import uuid
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from measuring import launched
-
-from pytest_distbench.launch.starters.contract import Launcher
-from pytest_distbench.launch.starters.forkserver import PRELOAD
-from pytest_distbench.launch.starters.torchrun import TorchrunLauncher
-from pytest_distbench.launch.starters.warm import WarmLauncher
+if TYPE_CHECKING:
+    from pytest_distbench.launch.starters.contract import Launcher
 
 PHASES = ("launcher", "process_start", "import", "rendezvous", "body", "exit")
 
@@ -59,6 +56,8 @@ def measure_floor(world_size: int) -> dict[str, float]:
 
 def measure_launcher(launcher: Launcher, world_size: int, folder: Path) -> dict[str, float]:
     """Seconds of one launch, in total and by phase."""
+    from measuring import launched  # not above: a process of the floor imports this file again
+
     start = time.perf_counter()
     record = launched(launcher, folder, "barrier", world_size=world_size)
     total = time.perf_counter() - start
@@ -67,6 +66,10 @@ def measure_launcher(launcher: Launcher, world_size: int, folder: Path) -> dict[
 
 def main() -> None:
     """Measure and print."""
+    from pytest_distbench.launch.starters.forkserver import PRELOAD
+    from pytest_distbench.launch.starters.torchrun import TorchrunLauncher
+    from pytest_distbench.launch.starters.warm import WarmLauncher
+
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--ranks", type=int, nargs="+", default=[1, 2, 4, 8])
     parser.add_argument("--repeats", type=int, default=9)
@@ -74,7 +77,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload([*PRELOAD, "torch.distributed.elastic"])
+    context.set_forkserver_preload(PRELOAD)
     found: dict[str, dict[str, list[dict[str, float]]]] = {}
     with tempfile.TemporaryDirectory(prefix="distbench-") as name:
         folder = Path(name)

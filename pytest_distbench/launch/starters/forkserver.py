@@ -28,8 +28,10 @@ PRELOAD = [
     "psutil",
     "pytest",
     "pytest_distbench.worker.main",
+    "pytest_distbench.launch.starters.group",
 ]
-"""Imported once, for the forkserver too. torch._dynamo because a process's first optimizer imports it, for seconds."""
+"""Imported once, for the forkserver too. torch._dynamo because a process's first optimizer imports it, for seconds; the
+group because each rank begins in it, and torch's agents come along."""
 
 LOST = 255
 """multiprocessing's exit code for a process whose forkserver has died."""
