@@ -1,4 +1,4 @@
-"""Two launches held open together, whose bodies run in turns."""
+"""Launches held open together, whose bodies run in turns."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import random
 import selectors
 from collections.abc import Callable, Sequence
 
-from pytest_distbench.launch.side import Half
+from pytest_distbench.launch.side import Arm
 from pytest_distbench.launch.supervise import Supervised, open_launch
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.plan import LaunchPlan
@@ -15,30 +15,29 @@ from pytest_distbench.records.record import replace
 from pytest_distbench.records.work import Ranks
 
 
-def run_in_turns(first: Half, second: Half) -> tuple[LaunchRecord | None, LaunchRecord | None]:
-    """Run two launches of ranks at once, whose bodies take turns, block by block. Nothing of either outlives the call.
+def run_in_turns(arms: Sequence[Arm]) -> list[LaunchRecord | None]:
+    """Run launches of ranks at once, whose bodies take turns, block by block. Nothing of any outlives the call.
 
-    A launch that does not pass ends the other at once, which then has no record: what it measured alone is no
+    A launch that does not pass ends the others at once, which then have no record: what they measured without it is no
     comparison. Each launcher has a session of its own for that. A launch's limit stands still while it waits for its
-    turn: the other one's limit bounds that wait.
+    turn: the others' limits bound that wait.
     """
-    with contextlib.ExitStack() as stack, selectors.DefaultSelector() as both:
-        launches = [stack.enter_context(open_launch(_taking_turns(plan), side)) for plan, side in (first, second)]
+    with contextlib.ExitStack() as stack, selectors.DefaultSelector() as all_arms:
+        launches = [stack.enter_context(open_launch(_taking_turns(plan), side)) for plan, side in arms]
         turnstile = Turnstile(launches, random.SystemRandom().shuffle)
         for launch in launches:
-            both.register(launch.site, selectors.EVENT_READ)
+            all_arms.register(launch.site, selectors.EVENT_READ)
             launch.on_ready = turnstile.ask
         records: dict[Supervised, LaunchRecord] = {}
         while len(records) < len(launches) and all(r.outcome == "passed" for r in records.values()):
             running = [launch for launch in launches if launch not in records]
-            both.select(min(launch.patience() for launch in running))
+            all_arms.select(min(launch.patience() for launch in running))
             for launch in [launch for launch in running if launch.advance(0.0)]:
-                both.unregister(launch.site)
+                all_arms.unregister(launch.site)
                 launch.finish()
                 records[launch] = launch.record()
                 turnstile.leave(launch)
-    found = [_alone_at_its_turn(records.get(launch)) for launch in launches]
-    return found[0], found[1]
+    return [_alone_at_its_turn(records.get(launch)) for launch in launches]
 
 
 def _taking_turns(plan: LaunchPlan) -> LaunchPlan:
@@ -46,7 +45,7 @@ def _taking_turns(plan: LaunchPlan) -> LaunchPlan:
 
 
 def _alone_at_its_turn(record: LaunchRecord | None) -> LaunchRecord | None:
-    """To each group the other one is foreign work, which says nothing about the machine."""
+    """To each group the others are foreign work, which says nothing about the machine."""
     return record and replace(record, foreign_cores=None, foreign_wanted=None, crowding=None)
 
 

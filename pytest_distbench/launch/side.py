@@ -31,5 +31,5 @@ class Side:
     on_output: Callable[[int, str], None] | None = None
 
 
-Half = tuple[LaunchPlan, Side]
-"""One of two launches that are compared."""
+Arm = tuple[LaunchPlan, Side]
+"""One of the launches that are compared."""

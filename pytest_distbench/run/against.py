@@ -7,7 +7,7 @@ import functools
 import os
 import random
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from dataclasses import replace as replaced
 from pathlib import Path
@@ -25,10 +25,13 @@ from pytest_distbench.records.work import Work
 from pytest_distbench.run.kinds import kind_of
 from pytest_distbench.run.settings import AgainstSettings
 from pytest_distbench.run.untracked import find_links, hint, link
-from pytest_distbench.run.worktree import Revision, check_out, find_revision
+from pytest_distbench.run.worktree import FOLDER, Revision, check_out, find_revision, folder_of
 
 PACKAGE = Path(__file__).resolve().parents[1]
 """This package: its code is the running one on both sides, also where the repository is its own."""
+
+
+VariantKey = tuple[str, Path | None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,6 +46,12 @@ class Variant:
     interpreter: Interpreter | None
     links: tuple[Path, ...] = ()
     is_itself: bool = False
+
+    @property
+    def key(self) -> VariantKey:
+        """What tells it from others: its commit, and its Python."""
+        commit = "" if self.revision is None else self.revision.commit
+        return commit, None if self.interpreter is None else self.interpreter.executable
 
     def __str__(self) -> str:
         parts = [str(part) for part in (self.revision, self.interpreter) if part is not None]
@@ -62,47 +71,47 @@ def find_variant(asked: AgainstSettings, *, root: Path, folder: Path) -> Variant
 
 
 class ReferenceSide:
-    """A :class:`Variant` made ready: its launcher, its worktree, and the plans for this tree made plans for it.
+    """A :class:`Variant` made ready: its worktree, and the plans for this tree made plans for it.
 
-    The run's directory holds the worktree from its first use until :meth:`close`. The launcher has a session of its
-    own: what ends on one side must not end on the other.
+    The run's directory holds the worktree from its first use until :meth:`close`. Each launch of it that runs beside
+    another has a launcher of its own, by number, with a session of its own: what ends in one must not end in another.
     """
 
-    def __init__(self, variant: Variant, directory: Path, launcher: Launcher) -> None:
+    def __init__(self, variant: Variant, directory: Path, launcher: Callable[[int], Launcher]) -> None:
         self.variant = variant
-        self.launcher = launcher
+        self._launcher = launcher
         self._directory = directory
         self._stack = contextlib.ExitStack()
-        self._is_swapped = random.random() < 0.5
 
     def has(self, work: Work) -> bool:
         """Whether the files of what runs exist on this side; of a command nobody knows what it needs."""
         return all(Path(self._there(file)).is_file() for file in work.files)
 
-    def launch(
-        self, side: Side, ours: LaunchPlan, theirs: LaunchPlan
-    ) -> tuple[LaunchRecord | None, LaunchRecord | None]:
-        """Run a pair of launches, of a kind that can be compared. Returns the reference's record and this tree's.
+    def launch(self, side: Side, ours: LaunchPlan, theirs: Sequence[LaunchPlan]) -> list[LaunchRecord | None]:
+        """Run this tree, of a kind that can be compared, beside the reference, which may run more than once.
 
-        One that was ended because the other did not pass is None. Ranks inherit the memory layout of the process they
-        are forked from, which can make some per cent of difference. Where both sides run the same Python, the launchers
-        are exchanged from pair to pair, and this difference becomes noise that the statistics see.
+        Returns this tree's record first. One that was ended because another did not pass is None. Ranks inherit the
+        memory layout of the process they are forked from, which can make some per cent of difference. Where all sides
+        run the same Python, the launchers are dealt anew each time, and this difference becomes noise that the
+        statistics see.
         """
-        pair, interpreter = kind_of(ours.work).pair, self.variant.interpreter
-        assert pair is not None
-        there = Side(
-            launcher=lambda: self.launcher,
-            python="" if interpreter is None else str(interpreter.executable),
-            on_progress=side.on_progress,
-        )
-        here = side
+        in_turns, interpreter = kind_of(ours.work).in_turns, self.variant.interpreter
+        assert in_turns is not None
+        there = [
+            Side(
+                launcher=functools.partial(self._launcher, number),
+                python="" if interpreter is None else str(interpreter.executable),
+                on_progress=side.on_progress,
+            )
+            for number in range(len(theirs))
+        ]
+        sides = [side, *there]
         if interpreter is None:
-            self._is_swapped = not self._is_swapped
-            if self._is_swapped:
-                there, here = replaced(there, launcher=here.launcher), replaced(here, launcher=there.launcher)
-        first = self._plan(theirs)
-        reference, current = pair((first, there), (ours, here))
-        return self._explain(reference, first), current
+            dealt = random.sample(sides, len(sides))
+            sides = [replaced(own, launcher=other.launcher) for own, other in zip(sides, dealt, strict=True)]
+        plans = [ours, *(self._plan(plan, number) for number, plan in enumerate(theirs))]
+        records = in_turns(list(zip(plans, sides, strict=True)))
+        return [records[0], *map(self._explain, records[1:], plans[1:])]
 
     def _explain(self, record: LaunchRecord | None, plan: LaunchPlan) -> LaunchRecord | None:
         """A launch of the reference that failed: on which side, and whether it lacked what git does not track."""
@@ -116,8 +125,8 @@ class ReferenceSide:
                 reason = f"in {self.variant}: {missed} ({record.reason})"
         return replace(record, reason=reason)
 
-    def _plan(self, plan: LaunchPlan) -> LaunchPlan:
-        """Every path below the repository leads into the worktree."""
+    def _plan(self, plan: LaunchPlan, number: int) -> LaunchPlan:
+        """Every path below the repository leads into the worktree. What one launch prepares is not for another."""
         path = [self._there(entry) for entry in plan.python_path]
         interpreter = self.variant.interpreter
         if interpreter is not None:
@@ -125,7 +134,7 @@ class ReferenceSide:
         variables = dict(plan.variables)
         if "PYTHONPATH" in variables:
             variables["PYTHONPATH"] = os.pathsep.join(map(self._there, variables["PYTHONPATH"].split(os.pathsep)))
-        data_dir = self._directory / "reference-data"  # what one revision has prepared is not for the other
+        data_dir = self._directory / f"data-{self._name}-{number}"
         data_dir.mkdir(exist_ok=True)
         place = plan.workplace
         folder = self._there(place.folder)
@@ -143,11 +152,8 @@ class ReferenceSide:
         )
 
     def close(self) -> None:
-        """End the launcher and remove the worktree."""
-        try:
-            self.launcher.close()
-        finally:
-            self._stack.close()
+        """Remove the worktree."""
+        self._stack.close()
 
     @functools.cached_property
     def _tree(self) -> Path | None:
@@ -157,6 +163,11 @@ class ReferenceSide:
         tree = self._stack.enter_context(check_out(revision, self._directory))
         link(self.variant.links, root=revision.root, tree=tree)
         return tree
+
+    @property
+    def _name(self) -> str:
+        """Of folders of its own in the run's directory."""
+        return FOLDER if self.variant.revision is None else folder_of(self.variant.revision)
 
     def _there(self, path: str) -> str:
         revision = self.variant.revision

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +17,7 @@ from pytest_distbench.jobs.launch_job import launch_elastic
 from pytest_distbench.jobs.launch_pool import launch_pool
 from pytest_distbench.launch.command import launch_command
 from pytest_distbench.launch.pair import run_in_turns
-from pytest_distbench.launch.side import Half, Side
+from pytest_distbench.launch.side import Arm, Side
 from pytest_distbench.launch.starters.table import Hosting
 from pytest_distbench.launch.supervise import supervise
 from pytest_distbench.records.choices import ELASTIC_BASELINE_LAUNCHES, ELASTIC_RUN_LAUNCHES
@@ -25,20 +25,18 @@ from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.plan import LaunchPlan
 from pytest_distbench.records.work import Command, Job, Pool, Ranks, Work
 
-Pair = Callable[[Half, Half], tuple[LaunchRecord | None, LaunchRecord | None]]
-"""Runs two launches that are to be compared; None for the one that was left out because the other did not pass."""
+InTurns = Callable[[Sequence[Arm]], list[LaunchRecord | None]]
+"""Runs launches that are to be compared; None for those that were left out because one did not pass."""
 
 
-def one_after_the_other(first: Half, second: Half) -> tuple[LaunchRecord | None, LaunchRecord | None]:
-    """Two launches that have no blocks to take turns at, in an order that is drawn anew for each pair."""
-    order = [0, 1]
-    random.shuffle(order)
+def one_after_the_other(arms: Sequence[Arm]) -> list[LaunchRecord | None]:
+    """Launches that have no blocks to take turns at, in an order that is drawn anew each time."""
     found: dict[int, LaunchRecord] = {}
-    for index in order:
+    for index in random.sample(range(len(arms)), len(arms)):
         if all(record.outcome == "passed" for record in found.values()):
-            plan, side = (first, second)[index]
+            plan, side = arms[index]
             found[index] = kind_of(plan.work).run(plan, side)
-    return found.get(0), found.get(1)
+    return [found.get(index) for index in range(len(arms))]
 
 
 HERE = Hosting()
@@ -51,7 +49,7 @@ class LaunchKind:
 
     Attributes:
         run: runs one. Whatever becomes of it is in the record.
-        pair: runs two that are to be compared; None: they cannot be.
+        in_turns: runs those that are to be compared; None: they cannot be.
         why_alone: why they cannot be compared.
         hosting: what this host has to do with it; None: what the launcher says that starts its ranks.
         why_no_ranks: why it has no ranks of one group, of which one could be given the terminal, and for one of which a
@@ -63,7 +61,7 @@ class LaunchKind:
     """
 
     run: Callable[[LaunchPlan, Side], LaunchRecord]
-    pair: Pair | None = one_after_the_other
+    in_turns: InTurns | None = one_after_the_other
     why_alone: str = ""
     hosting: Hosting | None = HERE
     why_no_ranks: str = ""
@@ -90,7 +88,7 @@ def _engine(work: Work, launcher: str) -> str:
 LAUNCH_KINDS: dict[type[Work], LaunchKind] = {
     Ranks: LaunchKind(
         run=supervise,
-        pair=run_in_turns,
+        in_turns=run_in_turns,
         hosting=None,
         launcher=lambda work, launcher: launcher,
     ),
@@ -110,7 +108,7 @@ LAUNCH_KINDS: dict[type[Work], LaunchKind] = {
     ),
     Pool: LaunchKind(
         run=launch_pool,
-        pair=None,
+        in_turns=None,
         why_alone="a pool of jobs takes the whole machine: it is not compared in turns",
         hosting=Hosting(sets_threads=True),
         why_no_ranks="a pool has many jobs, whose ranks come and go",

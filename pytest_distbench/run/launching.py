@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 import os
 import shutil
 import sys
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from dataclasses import replace as replaced
 from pathlib import Path
 
 from pytest_distbench.errors import ConfigurationError, LauncherError
@@ -26,7 +28,7 @@ from pytest_distbench.records.plan import LaunchPlan, LaunchRequest
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.torchrun import is_of_a_group
 from pytest_distbench.records.work import BodyReference, Ranks, Work
-from pytest_distbench.run.against import ReferenceSide, Variant, make_setup, outside
+from pytest_distbench.run.against import ReferenceSide, Variant, VariantKey, make_setup, outside
 from pytest_distbench.run.around import AroundSetup, Surroundings
 from pytest_distbench.run.directory import RunDirectory
 from pytest_distbench.run.gpus import devices
@@ -60,7 +62,8 @@ class Launching:
     cookie: str = field(default_factory=lambda: uuid.uuid4().hex)
     _directory: RunDirectory | None = None
     _launcher: Launcher | None = None
-    _reference: ReferenceSide | None = None
+    _references: dict[VariantKey, ReferenceSide] = field(default_factory=dict)
+    _launchers_beside: dict[Path | None, list[Launcher]] = field(default_factory=dict)
     _failed_launches: int = 0
 
     @functools.cached_property
@@ -89,7 +92,7 @@ class Launching:
         with contextlib.suppress(LauncherError):
             self.launcher.prepare(self._variables())
             if self.compared_with is not None:
-                self.reference.launcher.prepare(self._variables())
+                self._launcher_beside(self.compared_with, 0).prepare(self._variables())
 
     @property
     def launcher_kind(self) -> LauncherKind:
@@ -108,23 +111,25 @@ class Launching:
             self._launcher = self.launcher_kind.make(setup)
         return self._launcher
 
-    @property
-    def reference(self) -> ReferenceSide:
-        """The side that this tree is compared with; only where the settings name one."""
-        if self._reference is None:
-            setup = make_setup(self.against, self.directory.path, uuid.uuid4().hex, self.preload)
-            self._reference = ReferenceSide(self.against, self.directory.path, self.launcher_kind.make(setup))
-        return self._reference
+    def reference(self, variant: Variant) -> ReferenceSide:
+        """The side of what this tree is compared with."""
+        if variant.key not in self._references:
+            launcher = functools.partial(self._launcher_beside, variant)
+            self._references[variant.key] = ReferenceSide(variant, self.directory.path, launcher)
+        return self._references[variant.key]
 
-    @property
-    def against(self) -> Variant:
-        """What this tree is compared with; only where the settings name something."""
-        assert self.compared_with is not None
-        return self.compared_with
+    def _launcher_beside(self, variant: Variant, number: int) -> Launcher:
+        """What starts the ranks of another side; sides of one Python share them."""
+        known = self._launchers_beside.setdefault(variant.key[1], [])
+        while len(known) <= number:
+            preload = outside(self.settings.preload, variant)
+            setup = make_setup(variant, self.directory.path, uuid.uuid4().hex, preload)
+            known.append(self.launcher_kind.make(setup))
+        return known[number]
 
     @property
     def preload(self) -> tuple[str, ...]:
-        """Modules to import once for all ranks, whatever tree they measure."""
+        """Modules to import once for all ranks."""
         against = self.compared_with
         return self.settings.preload if against is None else outside(self.settings.preload, against)
 
@@ -157,18 +162,29 @@ class Launching:
         assert kept is not None
         return kept
 
-    def launch_pair(
-        self, request: LaunchRequest, index: int, *, only: Sequence[str]
-    ) -> tuple[LaunchRecord | None, LaunchRecord | None]:
-        """Launch the reference and this tree side by side, and return their records in this order.
+    def launch_beside(
+        self, variant: Variant, request: LaunchRequest, index: int, *, only: Sequence[str], times: int = 1
+    ) -> list[LaunchRecord | None]:
+        """Launch this tree, and so many times the reference beside it; return their records in this order.
 
-        One that was ended because the other failed is None.
+        One that was ended because another failed is None.
         """
         self.on_progress(f"pair {index + 1}")
         with self._room():
-            ours, theirs = (self._plan(request, index, only=only) for _ in range(2))
-            there, here = self._surrounded(ours, lambda side: self.reference.launch(side, ours, theirs))
-            return self._keep(there, theirs, "reference"), self._keep(here, ours)
+            preload = outside(self.settings.preload, variant)
+            plans = [self._plan(request, index, only=only) for _ in range(1 + times)]
+            ours, *theirs = (replace(plan, preload=list(preload)) for plan in plans)
+
+            def run(side: Side) -> list[LaunchRecord | None]:
+                if preload != self.preload:  # this tree's launcher holds modules that are not for the reference
+                    side = replaced(side, launcher=functools.partial(self._launcher_beside, variant, times))
+                return self.reference(variant).launch(side, ours, theirs)
+
+            here, *there = self._surrounded(ours, run)
+            return [
+                self._keep(here, ours),
+                *(self._keep(r, p, "reference") for r, p in zip(there, theirs, strict=True)),
+            ]
 
     @contextlib.contextmanager
     def _room(self) -> Iterator[None]:
@@ -252,7 +268,8 @@ class Launching:
 
     def close(self) -> None:
         """End the launchers and remove the worktree; the run directory stays if a launch failed."""
-        reference, self._reference = self._reference, None
+        references, self._references = self._references, {}
+        beside, self._launchers_beside = self._launchers_beside, {}
         launcher, self._launcher = self._launcher, None
         directory, self._directory = self._directory, None
         with contextlib.ExitStack() as last:  # from below; what fails keeps nothing else from being closed
@@ -260,8 +277,10 @@ class Launching:
                 last.callback(directory.close, keep=self._failed_launches > 0)
             if launcher is not None:
                 last.callback(launcher.close)
-            if reference is not None:
+            for reference in references.values():
                 last.callback(reference.close)
+            for other in itertools.chain.from_iterable(beside.values()):
+                last.callback(other.close)
             self.surroundings.close()
 
 

@@ -120,11 +120,12 @@ class Session:
         """The launches of a case, none made yet: in pairs where this tree is compared with another."""
         kind = kind_of(request.work)
         is_compared = self.settings.against is not None and self.settings.attach is None
-        if is_compared and kind.pair is not None:
-            samples: Samples = PairedLaunches(self.launching, request)
+        variant = self.launching.compared_with
+        if is_compared and variant is not None and kind.in_turns is not None:
+            samples: Samples = PairedLaunches(self.launching, request, variant)
         else:
             samples = self.launches_of(request)
-        if is_compared and kind.pair is None:
+        if is_compared and kind.in_turns is None:
             samples.alone, samples.most = kind.why_alone, 1
         if not self.settings.given_max_launches:
             samples.open_s, samples.most_stored = kind.open_s, kind.most_stored
@@ -146,7 +147,7 @@ class Session:
         if self.settings.against is not None:
             return Paired(
                 request,
-                name=str(self.launching.against),
+                name=str(self.launching.compared_with),
                 tolerance=self.settings.against.tolerance,
                 numbers=self.settings.against.looks,
                 cases=self.comparisons,

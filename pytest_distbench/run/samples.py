@@ -13,6 +13,7 @@ from pytest_distbench.records.plan import LaunchRequest
 from pytest_distbench.run.pacing import Pacer
 
 if TYPE_CHECKING:
+    from pytest_distbench.run.against import Variant
     from pytest_distbench.run.launching import Launching
 
 
@@ -22,6 +23,7 @@ class Samples(ABC):
     Attributes:
         launches: of this tree.
         references: of what it is compared with on the spot, as many; empty where that is nothing, or stored.
+        controls: the same once more, to be compared with the references; empty where nobody asked for that.
         alone: why there are no references although there should be; empty: there are.
         most: the most samples there can be.
         most_stored: of them, the most that a baseline is worth, whatever their noise.
@@ -33,6 +35,7 @@ class Samples(ABC):
     def __init__(self) -> None:
         self.launches: list[LaunchRecord] = []
         self.references: list[LaunchRecord] = []
+        self.controls: list[LaunchRecord] = []
         self.alone = ""
         self.most: float = math.inf
         self.most_stored: float = math.inf
@@ -89,38 +92,45 @@ class Launches(Samples):
 
 
 class PairedLaunches(Samples):
-    """Launches of this tree and of the reference, side by side."""
+    """Launches of this tree and of a reference, side by side; and, with a control, of the reference once more."""
 
-    def __init__(self, launching: Launching, request: LaunchRequest) -> None:
+    def __init__(
+        self, launching: Launching, request: LaunchRequest, variant: Variant, *, has_control: bool = False
+    ) -> None:
         super().__init__()
         self._launching = launching
         self._request = request
+        self._variant = variant
+        self._times = 1 + has_control
         self.takes_host = launching.hosting(request.work).hosts == "one"
 
     def add(self, *, only: Sequence[str] = ()) -> None:
-        if not self.alone and not self._launching.reference.has(self._request.work):
+        if not self.alone and not self._launching.reference(self._variant).has(self._request.work):
             self._stay_alone()
         if self.alone:
             self.launches.append(self._launching.launch(self._request, len(self.launches), only=only))
             return
-        reference, current = self._launching.launch_pair(self._request, len(self.launches), only=only)
-        if not self.launches and reference is not None and _has_no_body(reference):
-            self._launching.forget(reference)
+        found = self._launching.launch_beside(
+            self._variant, self._request, len(self.launches), only=only, times=self._times
+        )
+        records = [record for record in found if record is not None]
+        bodiless = [record for record in found[1:] if record is not None and _has_no_body(record)]
+        if not self.launches and bodiless:
+            for record in bodiless:
+                self._launching.forget(record)
             self._stay_alone()
             self.add(only=only)
             return
-        for record in (current, reference):
-            if record is not None and record.outcome != "passed":
-                self.launches, self.references = [record], []
+        for record in records:
+            if record.outcome != "passed":
+                self.launches, self.references, self.controls = [record], [], []
                 return
-        assert reference is not None
-        assert current is not None
-        self.references.append(reference)
-        self.launches.append(current)
+        for kept, record in zip((self.launches, self.references, self.controls), records, strict=False):
+            kept.append(record)
 
     def _stay_alone(self) -> None:
         """A test that the reference does not have is run once: it has to work, and shows its numbers."""
-        self.alone = f"the test does not exist in {self._launching.against}"
+        self.alone = f"the test does not exist in {self._variant}"
         self.most = 1
 
 

@@ -14,7 +14,7 @@ from pytest_distbench.errors import ConfigurationError, LauncherError
 from pytest_distbench.run.directory import is_of_an_ended_run
 
 FOLDER = "reference"
-"""Of the worktree, in the run directory."""
+"""Of a worktree, in the run directory; the commit follows."""
 
 _GIT_TIMEOUT_S = 300.0
 _SHORT = 10
@@ -57,12 +57,17 @@ def check_out(revision: Revision, run_directory: Path) -> Iterator[Path]:
     The working tree and its index are not touched, and no hook runs. What a run that was killed has left goes first.
     """
     _remove_stale(revision.root)
-    tree = run_directory / FOLDER
+    tree = run_directory / folder_of(revision)
     try:
         _add(revision.root, tree, revision)
         yield tree
     finally:
         _remove(revision.root, tree)
+
+
+def folder_of(revision: Revision) -> str:
+    """Name of the folder that a revision is checked out in."""
+    return f"{FOLDER}-{revision.commit[:_SHORT]}"
 
 
 def _add(root: Path, tree: Path, revision: Revision) -> None:
@@ -97,7 +102,7 @@ def _remove_stale(root: Path) -> None:
         key, _, value = line.partition(" ")
         tree = Path(value)
         # A folder that is not here may be in a container that shares this checkout: git forgets it, some day later.
-        if key == "worktree" and tree.name == FOLDER and tree.exists() and is_of_an_ended_run(tree.parent):
+        if key == "worktree" and tree.name.startswith(FOLDER) and tree.exists() and is_of_an_ended_run(tree.parent):
             _remove(root, tree)
     _git(root, "worktree", "prune", "--expire=1.day.ago")
 

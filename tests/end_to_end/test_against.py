@@ -80,7 +80,7 @@ SUITE = """
         distbench.run(new)
 """
 
-Pair = Callable[..., tuple[LaunchRecord | None, LaunchRecord | None]]
+Pair = Callable[..., list[LaunchRecord | None]]
 
 
 @pytest.fixture(scope="module")
@@ -96,10 +96,10 @@ def launchers(made_launcher: MadeLauncher) -> tuple[Launcher, Launcher]:
 def pair(launchers: tuple[Launcher, Launcher], tmp_path: Path) -> Pair:
     (tmp_path / "turn_bodies.py").write_text(BODIES)
 
-    def run(first: str, second: str, *, timeout_s: float = 30.0) -> tuple[LaunchRecord | None, LaunchRecord | None]:
+    def run(first: str, second: str, *, timeout_s: float = 30.0) -> list[LaunchRecord | None]:
         one, other = (plan(tmp_path, function, timeout_s) for function in (first, second))
         sides = [Side(launcher=lambda launcher=launcher: launcher) for launcher in launchers]
-        records = run_in_turns((one, sides[0]), (other, sides[1]))
+        records = run_in_turns([(one, sides[0]), (other, sides[1])])
         assert [launcher.leftovers() for launcher in launchers] == [[], []]
         return records
 

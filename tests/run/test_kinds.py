@@ -46,7 +46,7 @@ def test_only_ranks_go_by_the_row_of_their_launcher() -> None:
 
 
 def test_a_kind_that_is_not_compared_says_why_and_only_jobs_have_a_limit_to_their_launches() -> None:
-    assert all(bool(row.why_alone) is (row.pair is None) for row in LAUNCH_KINDS.values())
+    assert all(bool(row.why_alone) is (row.in_turns is None) for row in LAUNCH_KINDS.values())
     assert {kind for kind, row in LAUNCH_KINDS.items() if row.open_s < math.inf} == {Job, Pool}
 
 
@@ -74,8 +74,8 @@ def test_the_second_of_two_that_take_no_turns_runs_only_where_the_first_has_pass
         return LaunchRecord(index=0, outcome=outcome, wall_s=1.0, reason=plan.title)
 
     monkeypatch.setitem(LAUNCH_KINDS, Command, dataclasses.replace(LAUNCH_KINDS[Command], run=run))
-    halves = [(make_plan(tmp_path, work=COMMAND, title=title), Side()) for title in ("first", "second")]
-    first, second = one_after_the_other(halves[0], halves[1])
+    arms = [(make_plan(tmp_path, work=COMMAND, title=title), Side()) for title in ("first", "second")]
+    first, second = one_after_the_other(arms)
 
     if runs is None:
         assert len(ran) == 1

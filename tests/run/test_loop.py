@@ -25,6 +25,7 @@ from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import CaseResult, ReferenceRecord
 from pytest_distbench.records.work import Job, Ranks, Work
 from pytest_distbench.run import loop
+from pytest_distbench.run.against import Variant
 from pytest_distbench.run.loop import Session
 from pytest_distbench.run.request import CaseRequest
 from pytest_distbench.run.samples import Launches, PairedLaunches, Samples
@@ -177,6 +178,7 @@ def test_launches_come_in_pairs_beside_another_revision_and_those_of_an_elastic_
 ) -> None:
     settings = SimpleNamespace(against=against, attach=None, given_max_launches=given)
     session.launching.settings = settings  # type: ignore[assignment]
+    session.launching.compared_with = Variant(revision=None, interpreter=None)
     request: Any = SimpleNamespace(work=work)
     samples = session.samples(request)
     samples.launches = [LaunchRecord(index=0, outcome="passed", wall_s=299.0)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import pytest
 
@@ -12,8 +13,10 @@ from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.plan import LaunchRequest
 from pytest_distbench.records.rank import ErrorReport, Outcome, RankFate
 from pytest_distbench.records.work import BodyReference, Ranks, Work
+from pytest_distbench.run.against import Variant
 from pytest_distbench.run.pacing import Pacer
 from pytest_distbench.run.samples import Launches, PairedLaunches, SampleFailed, Samples, take_turns
+from pytest_distbench.run.worktree import Revision
 
 REQUEST = LaunchRequest(
     title="test_a.py/test_b/ws2.gloo.warm",
@@ -23,6 +26,8 @@ REQUEST = LaunchRequest(
     device="cpu",
     timeout_s=1.0,
 )
+
+MAIN = Variant(revision=Revision("main", "main", Path()), interpreter=None)
 
 
 def launch(index: int = 0, *, outcome: Outcome = "passed", only: Sequence[str] = ()) -> LaunchRecord:
@@ -55,15 +60,15 @@ class Counted(Samples):
 
 @dataclass
 class Sides:
-    """Takes the place of what starts launches: pairs as given, single launches as many as asked for."""
+    """Takes the place of what starts launches: those in turns as given, single launches as many as asked for."""
 
-    pairs: list[tuple[LaunchRecord | None, LaunchRecord | None]] = field(default_factory=list)
+    rounds: list[list[LaunchRecord | None]] = field(default_factory=list)
     has_body: bool = True
     forgotten: list[LaunchRecord] = field(default_factory=list)
-    against: str = "main"
+    times: list[int] = field(default_factory=list)
 
-    @property
-    def reference(self) -> Sides:
+    def reference(self, variant: Variant) -> Sides:
+        assert variant is MAIN
         return self
 
     def hosting(self, work: Work) -> Hosting:
@@ -75,10 +80,12 @@ class Sides:
     def launch(self, request: LaunchRequest, index: int, *, only: Sequence[str]) -> LaunchRecord:
         return launch(index, only=only)
 
-    def launch_pair(
-        self, request: LaunchRequest, index: int, *, only: Sequence[str]
-    ) -> tuple[LaunchRecord | None, LaunchRecord | None]:
-        return self.pairs.pop(0)
+    def launch_beside(
+        self, variant: Variant, request: LaunchRequest, index: int, *, only: Sequence[str], times: int
+    ) -> list[LaunchRecord | None]:
+        assert variant is MAIN
+        self.times.append(times)
+        return self.rounds.pop(0)
 
     def forget(self, record: LaunchRecord) -> None:
         self.forgotten.append(record)
@@ -133,28 +140,41 @@ def test_launches_are_numbered_and_told_what_they_are_for() -> None:
 
 def test_a_pair_is_a_launch_of_each_side() -> None:
     reference, current = launch(0), launch(0)
-    made = PairedLaunches(Sides([(reference, current)]), REQUEST)  # type: ignore[arg-type]
+    sides = Sides([[current, reference]])
+    made = PairedLaunches(sides, REQUEST, MAIN)  # type: ignore[arg-type]
     made.add()
 
     assert made.references[0] is reference
     assert made.launches[0] is current
-    assert made.alone == ""
+    assert (made.alone, made.controls, sides.times) == ("", [], [1])
 
 
-@pytest.mark.parametrize("side", ["this tree", "reference"])
-def test_a_side_that_does_not_pass_is_all_that_is_told(side: str) -> None:
+def test_a_control_is_the_reference_once_more() -> None:
+    current, reference, control = (launch(0) for _ in range(3))
+    sides = Sides([[current, reference, control]])
+    made = PairedLaunches(sides, REQUEST, MAIN, has_control=True)  # type: ignore[arg-type]
+    made.add()
+
+    assert made.references[0] is reference
+    assert made.controls[0] is control
+    assert sides.times == [2]
+
+
+@pytest.mark.parametrize("side", [0, 1, 2])
+def test_a_side_that_does_not_pass_is_all_that_is_told(side: int) -> None:
     failed = launch(1, outcome="failed")
-    broken = (None, failed) if side == "this tree" else (failed, None)
-    made = PairedLaunches(Sides([(launch(), launch()), broken]), REQUEST)  # type: ignore[arg-type]
+    broken = [failed if number == side else None for number in range(3)]
+    sides = Sides([[launch(), launch(), launch()], broken])
+    made = PairedLaunches(sides, REQUEST, MAIN, has_control=True)  # type: ignore[arg-type]
     made.add()
     made.add()
 
-    assert (made.launches, made.references) == ([failed], [])
+    assert (made.launches, made.references, made.controls) == ([failed], [], [])
     assert made.failed is failed
 
 
 def test_a_test_whose_file_the_reference_lacks_runs_once_alone() -> None:
-    made = PairedLaunches(Sides(has_body=False), REQUEST)  # type: ignore[arg-type]
+    made = PairedLaunches(Sides(has_body=False), REQUEST, MAIN)  # type: ignore[arg-type]
     take_turns([made], 5)
 
     assert (len(made.launches), made.references) == (1, [])
@@ -163,8 +183,8 @@ def test_a_test_whose_file_the_reference_lacks_runs_once_alone() -> None:
 
 def test_a_body_that_only_the_ranks_of_the_reference_miss_is_no_failure_and_leaves_no_logs() -> None:
     missing = without_a_body()
-    sides = Sides([(missing, None)])
-    made = PairedLaunches(sides, REQUEST)  # type: ignore[arg-type]
+    sides = Sides([[None, missing]])
+    made = PairedLaunches(sides, REQUEST, MAIN)  # type: ignore[arg-type]
     take_turns([made], 5)
 
     assert [record.outcome for record in made.launches] == ["passed"]
