@@ -62,10 +62,7 @@ def judge_launches(
         cores=terms.cores,
         disturbance=disturbance(entry.gpu_norm if entry is not None else None, launches),
     )
-    tolerances = {
-        key: terms.tolerance_of(measurements[0], _by_hand(entry, stored.get(key)))
-        for key, measurements in found.items()
-    }
+    tolerances = {key: terms.tolerance_of(m[0], _by_hand(entry, stored.get(key))) for key, m in found.items()}
     judgements = [
         Judgement(add_witnesses(judgement.verdict, stored.get(key), found[key]), judgement.is_open)
         for key, judgement in _judge_noise(under, tolerances, launches, found, stored).items()
@@ -82,6 +79,12 @@ def judge_launches(
     if stale:
         judgements = [_as_stale(j, stale) for j in judgements]
     return judgements + judge_missing(terms, launches, found, stored)
+
+
+def accepted_changes(terms: Terms, launches: Sequence[LaunchRecord], entry: BaselineEntry) -> dict[str, float]:
+    """The tolerance of every metric that was measured, as a fraction."""
+    found = by_metric(launches)
+    return {key: terms.tolerance_of(m[0], _by_hand(entry, entry.metrics.get(key))) for key, m in found.items()}
 
 
 def judge_missing(

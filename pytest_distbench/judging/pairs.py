@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from pytest_distbench.judging.case import (
     add_witnesses,
@@ -41,7 +41,7 @@ def judge_paired(
     references: Sequence[LaunchRecord],
     launches: Sequence[LaunchRecord],
     *,
-    tolerance: float,
+    tolerance_of: Callable[[Measurement], float],
     looks: tuple[int, ...],
     cases: int,
 ) -> list[Judgement]:
@@ -50,8 +50,9 @@ def judge_paired(
     found = _by_metric(terms, references, launches)
     pairs = {key: sides for key, sides in found.items() if not METRIC_KINDS[_first(sides).better].is_of_training}
     noisy = sum(_first(found).is_noisy for found in pairs.values())
+    tolerances = {key: tolerance_of(_first(sides)) for key, sides in pairs.items()}
     under = PairCircumstances(
-        tolerance=tolerance,
+        tolerance=0.0,
         comparisons=cases * max(1, noisy),
         looks=looks,
         same_software=not changed,
@@ -69,6 +70,7 @@ def judge_paired(
             sides,
             dataclasses.replace(
                 under,
+                tolerance=tolerances[key],
                 share=error_share(key, runs),
                 uncertainty=uncertainty(here[key], stored.metrics.get(key)),
             ),
@@ -76,11 +78,14 @@ def judge_paired(
         for key, sides in pairs.items()
     }
     of_runs = {
-        run: judge_pairs(sides, dataclasses.replace(under, share=run.share))
+        run: judge_pairs(
+            sides,
+            dataclasses.replace(under, tolerance=min(tolerances[key] for key in run.keys), share=run.share),
+        )
         for run, sides in _of_runs(runs, references, launches).items()
     }
     can_ask = len(launches) < looks[-1]
-    for key, judgement in support(alone, of_runs, tolerances=dict.fromkeys(alone, tolerance), can_ask=can_ask).items():
+    for key, judgement in support(alone, of_runs, tolerances=tolerances, can_ask=can_ask).items():
         verdict = add_witnesses(judgement.verdict, stored.metrics.get(key), here[key])
         judgements.append(judgement._replace(verdict=verdict))
     judgements = as_lost(judgements, lost_parts(terms, trainings, stored.metrics), trainings, stored.metrics)

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
 
 _ATTEMPTS = pytest.StashKey[int]()
+_CONFIRM = "distbench-confirm"
 _ELASTIC = frozenset({"elastic", "elastic_pool"})
 _BENCHMARK_OPTIONS = tuple(
     f"benchmark_{option}"
@@ -175,6 +176,10 @@ def pytest_collection_finish(session: pytest.Session) -> None:
         return
     from pytest_distbench.errors import DistbenchError
 
+    if session_of(config).recorders is not None and not config.pluginmanager.hasplugin(_CONFIRM):
+        from pytest_distbench.plugin.confirm import ConfirmPlugin
+
+        config.pluginmanager.register(ConfirmPlugin(config, settings_of(config).confirm), _CONFIRM)
     try:
         for on_cpu in (False, True):
             items = [item for item in running if stays_on_cpu(item) is on_cpu]
@@ -353,7 +358,9 @@ def pytest_runtest_makereport(
 
 
 def pytest_report_teststatus(report: pytest.TestReport) -> tuple[str, str, str] | None:
-    """N for a test measured without a baseline, U for one whose baseline was written; both have passed."""
+    """N for a test measured without a baseline, U for one whose baseline was written; ? for one in doubt."""
+    if carry.is_doubtful(report):
+        return "", "?", "IN DOUBT"
     if report.when != "call" or not report.passed or not carry.texts_of(report):
         return None
     return carry.status_of(carry.decode(carry.texts_of(report)))

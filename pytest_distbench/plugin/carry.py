@@ -6,6 +6,7 @@ the records is imported.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, cast
@@ -20,6 +21,7 @@ TEST_ATTRIBUTE = "distbench_test"
 ATTEMPT_ATTRIBUTE = "distbench_attempt"
 WAITED_ATTRIBUTE = "distbench_waited"
 AWAITED_ATTRIBUTE = "distbench_awaited"
+DOUBTFUL_ATTRIBUTE = "distbench_doubtful"
 
 _PACKAGE = str(Path(__file__).resolve().parents[1])
 _RERUN = "rerun"
@@ -82,6 +84,21 @@ def forget_numbers(item: pytest.Item) -> None:
     from pytest_distbench.report.formats.properties import PREFIX
 
     item.user_properties[:] = [pair for pair in item.user_properties if not pair[0].startswith(PREFIX)]
+
+
+def doubtful(report: pytest.TestReport) -> pytest.TestReport:
+    """What is shown of a test that is run again at the end: that it was run, and no outcome."""
+    shown = copy.copy(report)
+    shown.outcome = _RERUN  # type: ignore[assignment] # as other plugins call it, so that files of results leave it out
+    shown.longrepr, shown.sections = None, []
+    setattr(shown, CASES_ATTRIBUTE, [])
+    setattr(shown, DOUBTFUL_ATTRIBUTE, True)
+    return shown
+
+
+def is_doubtful(report: pytest.TestReport) -> bool:
+    """Whether that is what a report shows."""
+    return getattr(report, DOUBTFUL_ATTRIBUTE, False)
 
 
 def test_of(report: pytest.TestReport) -> tuple[str, str] | None:
@@ -157,7 +174,7 @@ class Attempts:
             self._texts.setdefault(node, []).extend(texts)
         if report.failed:
             self._failed.add(node)
-        elif str(report.outcome) == _RERUN:
+        elif str(report.outcome) == _RERUN and not is_doubtful(report):
             self._ended.setdefault(node, []).append(_first_line(report))
 
     def passed(self) -> list[PassedTest]:

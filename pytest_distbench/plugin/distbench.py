@@ -46,11 +46,13 @@ from pytest_distbench.report.texts.case_text import lost_text
 from pytest_distbench.report.texts.escape import escape
 from pytest_distbench.report.texts.explain import explanation, headline
 from pytest_distbench.report.texts.launch_text import remark_lines
+from pytest_distbench.run.confirm import Again, Doubt
 from pytest_distbench.run.derived import DerivedNumbers, GivenNumbers
 from pytest_distbench.run.loop import Session
 from pytest_distbench.run.references import Nothing
 from pytest_distbench.run.request import CaseRequest
 from pytest_distbench.run.samples import SampleFailed, Samples
+from pytest_distbench.store.recording import NotRecorded
 from pytest_distbench.units import why_impossible
 
 Recorder = Callable[[CaseResult], None]
@@ -89,6 +91,7 @@ class Distbench:
         record: Recorder,
         command: str,
         lend_terminal: Callable[[], AbstractContextManager[None]],
+        again: Again | None = None,
     ) -> None:
         self.world_size = world_size
         self.backend = backend
@@ -98,6 +101,7 @@ class Distbench:
         self._record = record
         self._command = command
         self._lend_terminal = lend_terminal
+        self._again = again
         self.ask = RequestMaker(
             session.settings,
             node,
@@ -110,6 +114,10 @@ class Distbench:
         self._used: list[Case] = []
         self._told: Failure | None = None
         self._measured: dict[Samples, tuple[CaseRequest, int]] = {}
+        self._samples_of: dict[str, Samples] = {}
+        self._results: dict[str, CaseResult] = {}
+        self.doubts: dict[str, Doubt] = {}
+        self.failed_in_doubt = False
 
     def run(self, body: Body | None = None, **options: Unpack[RunKeywords]) -> Run:
         """Launch a body, compare with the baseline, and fail the test if it regressed.
@@ -156,10 +164,8 @@ class Distbench:
 
     def run_request(self, launched: LaunchRequest, request: CaseRequest) -> Run:
         """As :meth:`run`, for what :attr:`ask` has made of its arguments."""
-        reference = self._guard(lambda: self._session.reference(request))
-        samples = self._session.samples(launched)
-        with self._lend_terminal():
-            result = self._guard(lambda: self._session.run(request, samples, reference))
+        samples = self._samples(launched, request)
+        result = self._judge(request, samples)
         measured = {m.name for launch in result.launches for m in launch.measurements}
         for name, meant in request.terms.misspelt(measured | {v.name for v in result.verdicts}).items():
             self._node.warn(DistbenchWarning(f"nothing called {name!r} was judged; is {meant!r} meant?"))
@@ -168,6 +174,62 @@ class Distbench:
         for name in request.terms.without_effect({v.name: v.better for v in run.verdicts.values()}):
             self._node.warn(DistbenchWarning(f"the tolerance for {name!r} has no effect: the metric is exact"))
         return run
+
+    def _samples(self, launched: LaunchRequest, request: CaseRequest) -> Samples:
+        """The launches of a case; in a test that is run again those it had, or such as can settle a doubt."""
+        key, again = request.case.key, self._again
+        known = again.samples.get(key) if again is not None else None
+        variant = again.beside.get(key) if again is not None else None
+        if known is None:
+            known = self._session.samples(launched)
+        elif variant is not None:
+            known = self._session.samples_beside(launched, variant, known)
+        self._samples_of[key] = known
+        return known
+
+    def _judge(self, request: CaseRequest, samples: Samples, sources: Sequence[str] = ()) -> CaseResult:
+        """The verdicts on a case; in a test that is run again those it had, or those that settle a doubt."""
+        key, again = request.case.key, self._again
+        if again is not None and (doubt := again.doubts.get(key)) is not None:
+            with self._lend_terminal():
+                result = self._guard(lambda: self._session.confirm(request, samples, doubt, again))
+        elif again is not None and key in again.results:
+            result = again.results[key]
+        else:
+            result = self._compared(request, samples, sources)
+        self._results[key] = result
+        return result
+
+    def _compared(self, request: CaseRequest, samples: Samples, sources: Sequence[str]) -> CaseResult:
+        """The verdicts on a case by what it is compared with, and the doubt that they leave, if any."""
+        reference = self._guard(lambda: self._session.reference(request))
+        with self._lend_terminal():
+            result = self._guard(lambda: self._session.run(request, samples, reference))
+        try:
+            if (raised := self._session.doubt(samples, reference, result, sources)) is not None:
+                self.doubts[request.case.key] = raised
+        except NotRecorded as error:
+            return replace(result, unconfirmed=str(error))
+        return result
+
+    def again(self, until: float, cases: int) -> Again:
+        """How this test is run again to settle its doubts.
+
+        Args:
+            until: the moment (monotonic) from which on no open answer is worth a further launch.
+            cases: in doubt, in this run of pytest.
+        """
+        beside = {key: doubt.variant for key, doubt in self.doubts.items()}
+        for doubt in self.doubts.values():
+            beside |= dict.fromkeys(doubt.sources, doubt.variant)
+        return Again(
+            samples=self._samples_of,
+            results=self._results,
+            doubts=self.doubts,
+            beside=beside,
+            cases=cases,
+            until=until,
+        )
 
     def _ask_about_directions(self, run: Run) -> None:
         """Warn of a time that is better higher: it is a rule that cannot fail."""
@@ -191,7 +253,7 @@ class Distbench:
         if options.get("name", "") == "":
             options["name"] = "measure"
         launched, request = self.ask.run(given, Wanted(body=body, **options))
-        samples = self._session.samples(launched)
+        samples = self._samples(launched, request)
         self._measured[samples] = request, 1 if self._session.settings.attach is not None else request.launches
         with self._lend_terminal():
             self._add_launches([samples], 1)
@@ -277,9 +339,9 @@ class Distbench:
             launches=None if callable(values) else int(samples.most),
             tolerance=None if tolerance is None else given.fraction("tolerance", tolerance),
         )
-        reference = self._guard(lambda: self._session.reference(request))
-        with self._lend_terminal():
-            result = self._guard(lambda: self._session.run(request, samples, reference))
+        made_of = [run.samples for run in ([of] if isinstance(of, Run) else of)]
+        sources = [key for key, known in self._samples_of.items() if any(known is source for source in made_of)]
+        result = self._judge(request, samples, sources)
         if result.verdicts and not any(verdict.is_judged for verdict in result.verdicts):
             given.refuse(
                 f"better={better!r} is judged by nothing but a bound: give at_most= or at_least=, or another one"
@@ -447,6 +509,7 @@ class Distbench:
         result = replace(result, outcome=conclusion.outcome, headline=headline(result, conclusion))
         self._record(result)
         self._used.append(result.case)
+        self.failed_in_doubt = conclusion.reason in ("regressed", "unaccepted") and result.case.key in self.doubts
         self._end_test(result, conclusion)
         for line in remark_lines(result.launches):
             self._node.warn(DistbenchWarning(escape(line)))

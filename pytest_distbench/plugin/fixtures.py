@@ -25,12 +25,15 @@ if TYPE_CHECKING:
     from pytest_distbench.plugin.shapes import CollectiveSweep, TimeToAccuracy
     from pytest_distbench.plugin.traffic import Communication
     from pytest_distbench.records.run import CaseResult
+    from pytest_distbench.run.confirm import Again
 
 FIXTURE = "distbench"
 """A test is ours that asks for it, or for one that does."""
 CASES = pytest.StashKey[dict[str, "CaseResult"]]()
 MADE = pytest.StashKey["Distbench"]()
 """What a test has measured, and with what."""
+AGAIN = pytest.StashKey["Again"]()
+"""How a test is run again whose stored comparisons are in doubt."""
 
 
 @pytest.fixture
@@ -76,8 +79,16 @@ def distbench(request: pytest.FixtureRequest, world_size: int, distbench_backend
         cases[result.case.key] = result
 
     command = rerun_command(config, node)
+    again: Again | None = node.stash.get(AGAIN, None)
     made = node.stash[MADE] = Distbench(
-        session, node, world_size, distbench_backend, record, command, lambda: terminal_for_rank(config)
+        session,
+        node,
+        world_size,
+        distbench_backend,
+        record,
+        command,
+        lambda: terminal_for_rank(config),
+        again=again,
     )
     yield made
     progress.end()

@@ -15,6 +15,8 @@ from pytest_distbench.errors import ConfigurationError
 from pytest_distbench.launch.starters.table import DEFAULT_LAUNCHER, LAUNCHERS, who_hold_two
 from pytest_distbench.records.choices import (
     ANY_PLATFORM,
+    CONFIRM_BUDGET_S,
+    CONFIRMS,
     DEFAULT_TOLERANCE,
     LONGEST_TIMEOUT_S,
     MOST_LAUNCHES,
@@ -30,7 +32,7 @@ if TYPE_CHECKING:
     from pytest_distbench.machine.gpus import Gpus
     from pytest_distbench.records.choices import Update
     from pytest_distbench.records.kinds import VerdictName
-    from pytest_distbench.run.settings import AgainstSettings, Settings
+    from pytest_distbench.run.settings import AgainstSettings, ConfirmSettings, Settings
 
 T = TypeVar("T")
 
@@ -123,6 +125,7 @@ def read_settings(config: pytest.Config) -> Settings:
         preload=tuple(config.getini("distbench_preload")),
         full=_is_on(config, "full"),
         against=_against(config),
+        confirm=_confirm(config),
     )
 
 
@@ -314,6 +317,22 @@ def _most(config: pytest.Config, first: int, default: int) -> int:
     return max(first, most)
 
 
+def _links(config: pytest.Config) -> tuple[str, ...]:
+    return tuple(filter(None, (part.strip() for part in re.split(r"[,\n]", _text(config, "against_link")))))
+
+
+def _confirm(config: pytest.Config) -> ConfirmSettings:
+    """How doubts about stored comparisons are settled."""
+    from pytest_distbench.run.settings import ConfirmSettings
+
+    mode = _choice(config, "confirm", CONFIRMS, "auto")
+    return ConfirmSettings(
+        mode=mode,  # type: ignore[arg-type] # checked by _choice
+        budget_s=_number(config, "confirm_budget", CONFIRM_BUDGET_S, least=0.0, most=LONGEST_TIMEOUT_S),
+        links=_links(config),
+    )
+
+
 def _against(config: pytest.Config) -> AgainstSettings | None:
     """What to compare with; says at once which other options it cannot go with."""
     _refuse_empty(config, "against", "against_python")
@@ -342,7 +361,7 @@ def _against(config: pytest.Config) -> AgainstSettings | None:
     return AgainstSettings(
         revision=revision,
         interpreter=interpreter,
-        links=tuple(filter(None, (part.strip() for part in re.split(r"[,\n]", _text(config, "against_link"))))),
+        links=_links(config),
         tolerance=_tolerance(config, "against_tolerance", TOLERANCE),
         looks=looks(first, _most(config, first, LAST_LOOK)),
     )

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from pytest_distbench.plugin.interrupts import Interrupts
     from pytest_distbench.plugin.progress import Progress
     from pytest_distbench.run.against import Variant
+    from pytest_distbench.run.confirm import Recorders
     from pytest_distbench.run.loop import Session
     from pytest_distbench.run.settings import Settings
 
@@ -128,7 +129,17 @@ def _make_session(config: pytest.Config, settings: Settings) -> Session:
         post_mortem=bool(config.getoption("usepdb")),
         compared_with=state.against,
     )
-    return Session(launching)
+    return Session(launching, _recorders(config, settings))
+
+
+def _recorders(config: pytest.Config, settings: Settings) -> Recorders | None:
+    """What finds the revisions that recorded baselines; None where nothing is compared with baselines, or confirmed."""
+    is_compared = settings.against is None and settings.attach is None and settings.fake_rank is None
+    if not is_compared or settings.update is not None or settings.confirm.mode == "never":
+        return None
+    from pytest_distbench.run.confirm import Recorders
+
+    return Recorders(settings.confirm, config.rootpath, config.invocation_params.dir)
 
 
 def check_device_for_workers(config: pytest.Config) -> None:

@@ -9,6 +9,14 @@ Update = Literal["new", "failed", "changed", "all"]
 
 UPDATES: tuple[Update, ...] = get_args(Update)
 
+Confirm = Literal["auto", "always", "never"]
+"""Which comparisons with stored baselines are decided in turns with the revision that recorded them."""
+
+CONFIRMS: tuple[Confirm, ...] = get_args(Confirm)
+
+CONFIRM_BUDGET_S = 60.0
+"""Seconds of a run that go into that."""
+
 Mode = Literal["per-iteration", "batch", "graph"]
 """How a clock stands around what is timed: each iteration, iterations in one breath, or replays of a CUDA graph."""
 

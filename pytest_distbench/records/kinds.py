@@ -264,6 +264,14 @@ VERDICT_KINDS: dict[str, VerdictKind] = {
     "drifted": VerdictKind(
         mark="~", words="drifted (same curve, other digits)", is_answer=True, moved=True, is_told=True, warns=True
     ),
+    "machine": VerdictKind(
+        mark="~",
+        words="slower by the machine, not by the code",
+        is_answer=True,
+        moved=True,
+        is_told=True,
+        warns=True,
+    ),
     "improved": VerdictKind(
         mark="+",
         words="better than the baseline",

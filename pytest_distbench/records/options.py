@@ -152,6 +152,18 @@ OPTIONS: dict[str, Option] = {
         "revision",
         calibration="refused",
     ),
+    "confirm": Option(
+        metavar="MODE",
+        summary="decide doubtful comparisons with stored baselines in turns with the revision that recorded them: auto "
+        "(default: where that is at hand), always (every case with clocks), never",
+        calibration="cleared",
+        cleared="never",
+    ),
+    "confirm-budget": Option(
+        metavar="S",
+        summary="seconds of the run for that, the most doubtful cases first (default: 60)",
+        calibration="refused",
+    ),
     "attach": Option(
         metavar="RANK",
         summary="give this rank the terminal, for breakpoint(); time-outs are off and nothing is judged",

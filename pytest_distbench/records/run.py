@@ -35,6 +35,23 @@ class ReferenceRecord(Record, frozen=True, kw_only=True):
     """Of what ran beside them; each ran in turns with the one of the same index in ``CaseResult.launches``."""
 
 
+class Confirmation(Record, frozen=True, kw_only=True):
+    """A doubtful comparison with a stored baseline, decided in turns with the revision that recorded it.
+
+    Launches of the same index ran in turns: this tree, that revision, and that revision once more. There are none where
+    this tree is that revision.
+    """
+
+    revision: str
+    """That recorded the baseline: a commit, with a Python where that is another one."""
+    here: str
+    """What was compared with it: a commit, followed by ``-dirty`` where tracked files differ from it."""
+    took_s: float = 0.0
+    launches: list[LaunchRecord] = []
+    references: list[LaunchRecord] = []
+    controls: list[LaunchRecord] = []
+
+
 class CaseResult(Record, frozen=True, kw_only=True):
     """Everything measured and said about one case in this run."""
 
@@ -48,6 +65,12 @@ class CaseResult(Record, frozen=True, kw_only=True):
     """What an update made of its entry. *Completed*: what it lacked was added; *rewritten*: nothing in it had moved."""
     previous: dict[str, float | None] = {}
     """Old baseline values of the metrics an update rewrote; None where there was none."""
+    suspicion: float = 0.0
+    """How far the stored comparison is from what healthy code may show, in standard errors; 0: it raises no doubt."""
+    confirmation: Confirmation | None = None
+    """What decided the doubt; None: nothing did."""
+    unconfirmed: str = ""
+    """Why nothing did; empty: there was no doubt, or no wish."""
     xfail_perf: str = ""
     """Why a regression is expected: the marker's reason, or the baseline's; empty: it is not."""
     outcome: CaseOutcome = "passed"

@@ -33,6 +33,7 @@ class GivenNumbers(Samples):
         super().__init__()
         self.most = len(values)
         self.alone = "derived by the test: give judge a function and of=, and it is called for both sides"
+        self.why_never_beside = self.alone
         self._metric = metric
         self._values = values
         self._software = dict(software)
@@ -55,6 +56,7 @@ class DerivedNumbers(Samples):
         self._derive = derive
         self._sources = sources
         self.alone = next((source.alone for source in sources if source.alone), "")
+        self.why_never_beside = next((s.why_never_beside for s in sources if s.why_never_beside), "")
         self.most = min(source.most for source in sources)
         self.most_stored = min(source.most_stored for source in sources)
         self.most_open = min(source.most_open for source in sources)
@@ -69,10 +71,16 @@ class DerivedNumbers(Samples):
         del only
         number = len(self)
         take_turns(self._sources, number + 1)
+        if any(len(source.whole) <= number for source in self._sources):
+            self.alone = next((source.alone for source in self._sources if source.alone), "")
+            self.most = number
+            return
         at = [source.whole[number] for source in self._sources]
         self.launches.append(self._of([s.launches[i] for s, i in zip(self._sources, at, strict=True)]))
         if not self.alone and all(source.references for source in self._sources):
             self.references.append(self._of([s.references[i] for s, i in zip(self._sources, at, strict=True)]))
+        if not self.alone and all(source.controls for source in self._sources):
+            self.controls.append(self._of([s.controls[i] for s, i in zip(self._sources, at, strict=True)]))
 
     def _of(self, launches: Sequence[LaunchRecord]) -> LaunchRecord:
         value = self._value([Values({m.key: m.value for m in launch.measurements}) for launch in launches])

@@ -25,6 +25,8 @@ from pytest_distbench.records.environment import Environment
 from pytest_distbench.records.plan import LaunchRequest
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import CaseResult
+from pytest_distbench.run.against import Variant
+from pytest_distbench.run.confirm import Again, Confirmed, Doubt, Recorders, in_time
 from pytest_distbench.run.kinds import kind_of
 from pytest_distbench.run.launching import Launching
 from pytest_distbench.run.pacing import SPACING_S, Pacer
@@ -34,6 +36,7 @@ from pytest_distbench.run.samples import Launches, PairedLaunches, Samples, take
 from pytest_distbench.run.settings import Settings
 from pytest_distbench.store.baselines import BaselineStore
 from pytest_distbench.store.files import read_each
+from pytest_distbench.store.recording import NotRecorded
 
 _SHARES_GPU = "ranks share a GPU: their numbers measure the time-slicing, not the hardware"
 
@@ -47,6 +50,7 @@ class Session:
     """
 
     launching: Launching
+    recorders: Recorders | None = None
     comparisons: int = 1
     pending: list[tuple[str, str, BaselineEntry]] = field(default_factory=list)
     waited_s: float = 0.0
@@ -133,10 +137,28 @@ class Session:
                 samples.most_open = kind.most_open
         return samples
 
+    def samples_beside(self, request: LaunchRequest, variant: Variant, known: Samples) -> Samples:
+        """The launches of a case in doubt, each in turns with two of the revision that recorded its baseline.
+
+        Args:
+            request: what is launched.
+            variant: that revision.
+            known: the launches of this tree that raised the doubt.
+        """
+        bounded = in_time(request, [launch.wall_s for launch in known.launches])
+        return PairedLaunches(self.launching, bounded, variant, has_control=True)
+
     def launches_of(self, request: LaunchRequest) -> Samples:
         """The launches of a case, of this tree alone."""
-        is_spaced = self.launching.hosting(request.work).is_spaced
-        return Launches(self.launching, request, self.pacer if is_spaced else Pacer(0.0))
+        hosting, kind = self.launching.hosting(request.work), kind_of(request.work)
+        samples = Launches(self.launching, request, self.pacer if hosting.is_spaced else Pacer(0.0))
+        if hosting.hosts != "one":
+            samples.why_never_beside = "its ranks are of several hosts"
+        elif kind.hosting is None and not self.launching.launcher_kind.holds_two:
+            samples.why_never_beside = f"the {self.settings.launcher} launcher holds no two groups open at once"
+        else:
+            samples.why_never_beside = kind.why_alone
+        return samples
 
     def reference(self, request: CaseRequest) -> Reference:
         """What a case is compared with."""
@@ -160,6 +182,7 @@ class Session:
             update=self.settings.update,
             update_launches=self.settings.update_launches,
             pending=self.pending,
+            recorders=self.recorders if self.settings.update is None else None,
         )
 
     def _may_measure(self, conditions: Conditions) -> bool:
@@ -236,6 +259,34 @@ class Session:
             reference=reference.record(samples),
             xfail_perf=request.xfail_perf,
         )
+
+    def doubt(self, samples: Samples, reference: Reference, result: CaseResult, sources: Sequence[str]) -> Doubt | None:
+        """What is to be settled in turns; None: nothing is, or it cannot be.
+
+        Raises:
+            NotRecorded: it cannot be, and the text says why.
+        """
+        if self.recorders is None or not isinstance(reference, Stored) or not reference.is_in_doubt(result):
+            return None
+        if samples.why_never_beside:
+            raise NotRecorded(samples.why_never_beside)
+        return Doubt(
+            result=result,
+            samples=samples,
+            variant=self.recorders.variant(reference.path),
+            sources=sources,
+            tolerances=reference.tolerances(result),
+        )
+
+    def confirm(self, request: CaseRequest, samples: Samples, doubt: Doubt, again: Again) -> CaseResult:
+        """Settle a doubt; a launch of this tree that does not pass is a failure as ever."""
+        assert self.recorders is not None
+        confirmed = Confirmed(request, doubt, again, self.recorders.here)
+        with self._alone(request.case.world_size, takes_host=samples.takes_host):
+            verdicts = confirmed.grow(samples)
+        if samples.failed:
+            return self.result(request, samples, Nothing(request))
+        return confirmed.conclude(samples, verdicts)
 
     def write_pending(self) -> None:
         """Store what the test that just passed measured in an update."""

@@ -11,7 +11,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Protocol
 
-from pytest_distbench.judging.case import judge_launches
+from pytest_distbench.judging.case import accepted_changes, judge_launches
+from pytest_distbench.judging.confirmation import is_clock, is_of_clocks, suspicion
 from pytest_distbench.judging.enough import are_enough
 from pytest_distbench.judging.entry import completed_entry, make_entry, phases_of
 from pytest_distbench.judging.gpus import norm_of
@@ -31,9 +32,14 @@ from pytest_distbench.records.kinds import METRIC_KINDS
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import CaseResult, ReferenceRecord
+from pytest_distbench.run.confirm import Recorders
 from pytest_distbench.run.request import CaseRequest
 from pytest_distbench.run.samples import Samples
 from pytest_distbench.store.baselines import BaselineStore
+from pytest_distbench.store.recording import NotRecorded
+
+SCREENING_LAUNCHES = 3
+"""Launches at most of a case whose doubts can be settled in turns: from there on that is the cheaper way."""
 
 
 class Reference(Protocol):
@@ -74,6 +80,7 @@ class Stored:
     update: Update | None
     update_launches: int | None
     pending: list[tuple[str, str, BaselineEntry]]
+    recorders: Recorders | None = None
 
     @property
     def _known(self) -> BaselineEntry | None:
@@ -107,35 +114,59 @@ class Stored:
         return len(samples) < most and not are_enough(self.request.terms, stored, self.entry)
 
     def judge(self, samples: Samples) -> list[Judgement]:
-        terms = self.request.terms
-        most = min(terms.max_launches, max(len(samples), samples.most_open))
+        most = min(self.request.terms.max_launches, max(len(samples), samples.most_open))
         if self._is_updated or len(samples) >= samples.most:  # no launch can be added: no answer stays open
             most = len(samples)
-        terms = dataclasses.replace(terms, max_launches=int(most))
+        judgements = self._judge(samples, int(most))
+        if self._known is None or not any(j.is_open for j in judgements) or not self._can_be_confirmed(samples):
+            return judgements
+        return self._judge(samples, min(int(most), max(self.request.launches, SCREENING_LAUNCHES)))
+
+    def _judge(self, samples: Samples, most: int) -> list[Judgement]:
+        terms = dataclasses.replace(self.request.terms, max_launches=most)
         return judge_launches(
-            terms,
-            samples.launches,
-            self._known,
-            case=self.request.case,
-            comparisons=self.comparisons,
+            terms, samples.launches, self._known, case=self.request.case, comparisons=self.comparisons
         )
 
+    def _can_be_confirmed(self, samples: Samples) -> bool:
+        """Whether doubts can be settled in turns: then launches of this tree alone are not worth much."""
+        if self.recorders is None or samples.why_never_beside:
+            return False
+        try:
+            self.recorders.variant(self.path)
+        except NotRecorded:
+            return False
+        return True
+
     def bounds(self) -> list[AskedBound]:
-        where = str(self._path.relative_to(self.store.folder.parent))
+        where = str(self.path.relative_to(self.store.folder.parent))
         bounds = self.entry.bounds if self.entry is not None else {}
         return [AskedBound(metric, value, where) for metric, value in bounds.items()]
 
+    def is_in_doubt(self, result: CaseResult) -> bool:
+        """Whether what the clock says of a case is to be settled in turns: nothing else speaks against it."""
+        clocks = [v for v in result.verdicts if is_clock(v) and v.is_judged]
+        if self._known is None or not clocks or result.xfail_perf or not is_of_clocks(result.verdicts):
+            return False
+        return result.suspicion > 0.0 or (self.recorders is not None and self.recorders.settings.mode == "always")
+
+    def tolerances(self, result: CaseResult) -> dict[str, float]:
+        """Of every metric that was measured, as a fraction."""
+        assert self.entry is not None
+        return accepted_changes(self.request.terms, result.launches, self.entry)
+
     @property
-    def _path(self) -> Path:
+    def path(self) -> Path:
+        """The file of the baseline, whether it is there or not."""
         return self.store.path(self.request.case.test, self.request.case.key)
 
     def record(self, samples: Samples) -> ReferenceRecord:
         del samples
         if self.entry is None:
-            return ReferenceRecord(kind="stored", path=str(self._path))
+            return ReferenceRecord(kind="stored", path=str(self.path))
         return ReferenceRecord(
             kind="stored",
-            path=str(self._path),
+            path=str(self.path),
             software=self.entry.software,
             phases=self.entry.phases,
             gpu_norm=self.entry.gpu_norm,
@@ -147,6 +178,8 @@ class Stored:
             return result
         if self._is_updated:
             return self._update(result)
+        if self.recorders is not None and self._known is not None:
+            result = replace(result, suspicion=suspicion(result.verdicts, self.tolerances(result)))
         lacking = self._lacking(result.launches)
         return self._complete(result, lacking) if lacking else result
 
@@ -207,7 +240,7 @@ class Paired:
             self.request.case,
             samples.references,
             samples.launches,
-            tolerance=self.tolerance,
+            tolerance_of=lambda metric: self.tolerance,
             looks=self.numbers,
             cases=self.cases,
         )

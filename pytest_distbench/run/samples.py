@@ -24,6 +24,7 @@ class Samples(ABC):
         launches: of this tree.
         references: of what it is compared with on the spot, as many; empty where that is nothing, or stored.
         controls: the same once more, to be compared with the references; empty where nobody asked for that.
+        why_never_beside: why it cannot be run in turns with another revision, in a clause; empty: it can.
         alone: why there are no references although there should be; empty: there are.
         most: the most samples there can be.
         most_stored: of them, the most that a baseline is worth, whatever their noise.
@@ -36,6 +37,7 @@ class Samples(ABC):
         self.launches: list[LaunchRecord] = []
         self.references: list[LaunchRecord] = []
         self.controls: list[LaunchRecord] = []
+        self.why_never_beside = ""
         self.alone = ""
         self.most: float = math.inf
         self.most_stored: float = math.inf
@@ -92,7 +94,10 @@ class Launches(Samples):
 
 
 class PairedLaunches(Samples):
-    """Launches of this tree and of a reference, side by side; and, with a control, of the reference once more."""
+    """Launches of this tree and of a reference, side by side; and, with a control, of the reference once more.
+
+    With a control a reference that fails ends the samples, and is no failure of the case: ``alone`` says why.
+    """
 
     def __init__(
         self, launching: Launching, request: LaunchRequest, variant: Variant, *, has_control: bool = False
@@ -101,17 +106,19 @@ class PairedLaunches(Samples):
         self._launching = launching
         self._request = request
         self._variant = variant
-        self._times = 1 + has_control
+        self._has_control = has_control
         self.takes_host = launching.hosting(request.work).hosts == "one"
 
     def add(self, *, only: Sequence[str] = ()) -> None:
         if not self.alone and not self._launching.reference(self._variant).has(self._request.work):
             self._stay_alone()
+        if self.alone and self._has_control:
+            return
         if self.alone:
             self.launches.append(self._launching.launch(self._request, len(self.launches), only=only))
             return
         found = self._launching.launch_beside(
-            self._variant, self._request, len(self.launches), only=only, times=self._times
+            self._variant, self._request, len(self.launches), only=only, times=1 + self._has_control
         )
         records = [record for record in found if record is not None]
         bodiless = [record for record in found[1:] if record is not None and _has_no_body(record)]
@@ -119,9 +126,13 @@ class PairedLaunches(Samples):
             for record in bodiless:
                 self._launching.forget(record)
             self._stay_alone()
-            self.add(only=only)
+            if not self._has_control:
+                self.add(only=only)
             return
         for record in records:
+            if record.outcome != "passed" and self._has_control and record is not found[0]:
+                self.alone, self.most = record.reason, len(self)
+                return
             if record.outcome != "passed":
                 self.launches, self.references, self.controls = [record], [], []
                 return
@@ -131,7 +142,7 @@ class PairedLaunches(Samples):
     def _stay_alone(self) -> None:
         """A test that the reference does not have is run once: it has to work, and shows its numbers."""
         self.alone = f"the test does not exist in {self._variant}"
-        self.most = 1
+        self.most = 0 if self._has_control else 1
 
 
 def take_turns(sources: Sequence[Samples], wanted: int) -> None:

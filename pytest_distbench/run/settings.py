@@ -10,7 +10,7 @@ from pytest_distbench.judging.policy import Strictness
 
 if TYPE_CHECKING:
     from pytest_distbench.machine.gpus import Gpus
-    from pytest_distbench.records.choices import Update
+    from pytest_distbench.records.choices import Confirm, Update
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,6 +27,23 @@ class AgainstSettings:
     links: tuple[str, ...]
     tolerance: float
     looks: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConfirmSettings:
+    """How doubts about stored comparisons are settled: in turns with the revision that recorded the baseline.
+
+    Attributes:
+        mode: ``auto``: doubtful cases; ``always``: all that have clocks; ``never``: none.
+        budget_s: seconds of the run for it, the most doubtful cases first.
+        links: paths, relative to the tests' root, that the revision lacks and gets from the working tree.
+        interpreter: the Python of that revision; empty: this one.
+    """
+
+    mode: Confirm = "never"
+    budget_s: float = 60.0
+    links: tuple[str, ...] = ()
+    interpreter: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,6 +96,7 @@ class Settings:
     preload: tuple[str, ...]
     full: bool = False
     against: AgainstSettings | None = None
+    confirm: ConfirmSettings = ConfirmSettings()
 
     def on_cpu(self) -> Settings:
         """The same for a test that stays on the CPU: without GPUs, and stored under the class of the CPU."""

@@ -1,0 +1,170 @@
+"""Decide doubts about stored comparisons of clocks, by launches in turns with what recorded them. Pure, no I/O.
+
+Three launches run in turns: this tree, the revision that recorded the baseline, and that revision once more. This tree
+is compared with both launches of the revision (their geometric mean) by ``pair_rule``, at the tolerance that the stored
+comparison had. Then a clock
+
+- *regressed* where this tree is slower than the revision, and by more than :data:`VETO` times what the revision
+  differs from itself: a machine on which that is much tells nothing, whatever the statistics of the pairs say;
+- is slower by the *machine* where it is not, and the stored comparison was beyond its tolerance;
+- is *unchanged* where it is not, and the stored comparison was within;
+- is *inconclusive* where the last pair leaves it open.
+
+What was judged exactly (fingerprints, curves, sizes, whatever is lost or beyond a bound) stays as it was judged.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from pytest_distbench.judging.judgement import Judgement
+from pytest_distbench.judging.pairs import judge_paired
+from pytest_distbench.judging.terms import Terms
+from pytest_distbench.records.case import Case
+from pytest_distbench.records.kinds import METRIC_KINDS
+from pytest_distbench.records.launch import LaunchRecord
+from pytest_distbench.records.metric import Measurement
+from pytest_distbench.records.record import replace
+from pytest_distbench.records.verdict import Verdict
+from pytest_distbench.units import format_change, is_size
+
+VETO = 2.0
+"""A slowdown counts only where it is more than so many times what the revision differs from itself."""
+
+_TOLD = ("regressed", "inconclusive", "unchanged", "improved")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sides:
+    """Launches in turns; those of one index ran beside each other."""
+
+    launches: Sequence[LaunchRecord]
+    references: Sequence[LaunchRecord]
+    controls: Sequence[LaunchRecord]
+
+
+def is_clock(verdict: Verdict) -> bool:
+    """Whether a number depends on how fast the machine is; sizes do not."""
+    return METRIC_KINDS[verdict.better].rule == "noisy" and not is_size(verdict.unit)
+
+
+def is_of_clocks(verdicts: Sequence[Verdict]) -> bool:
+    """Whether nothing but the clock speaks against a case: then turns can decide it."""
+    return all(is_clock(v) and v.kind == "regressed" for v in verdicts if v.is_failure)
+
+
+def suspicion(verdicts: Sequence[Verdict], tolerances: Mapping[str, float]) -> float:
+    """How much the clocks of a case speak against it."""
+    found = [_worse_by(v) / math.log1p(max(tolerances[v.metric], 1e-3)) for v in verdicts if is_clock(v)]
+    worst = max(found, default=0.0)
+    return worst if worst > 0.5 else 0.0
+
+
+def confirm(
+    terms: Terms,
+    case: Case,
+    stored: Sequence[Verdict],
+    sides: Sides,
+    *,
+    tolerances: Mapping[str, float],
+    revision: str,
+    looks: tuple[int, ...],
+    cases: int,
+) -> list[Judgement]:
+    """Judge a case again whose stored comparison was in doubt.
+
+    Args:
+        terms: how its metrics are judged.
+        case: it.
+        stored: the verdicts of the stored comparison.
+        sides: what ran in turns, at least three launches each.
+        tolerances: by metric, as fractions, of the stored comparison.
+        revision: what recorded the baseline, as texts name it.
+        looks: numbers of pairs after which is judged, ascending.
+        cases: that this run confirms; they share its error rate.
+    """
+
+    def judge(then: Sequence[LaunchRecord], now: Sequence[LaunchRecord]) -> dict[str, Judgement]:
+        found = judge_paired(
+            terms, case, then, now, tolerance_of=lambda metric: tolerances[metric.key], looks=looks, cases=cases
+        )
+        return {judgement.verdict.metric: judgement for judgement in found}
+
+    both = [_together(a, b) for a, b in zip(sides.references, sides.controls, strict=True)]
+    paired, null = judge(both, sides.launches), judge(sides.references, sides.controls)
+    return [
+        _decide(v, paired.get(v.metric), null.get(v.metric), tolerances[v.metric], revision)
+        if is_clock(v)
+        else Judgement(v, is_open=False)
+        for v in stored
+    ]
+
+
+def undecided(stored: Sequence[Verdict], reason: str) -> list[Verdict]:
+    """The verdicts where nothing could be measured in turns: what only the clock says stays in doubt."""
+    return [
+        replace(v, kind="inconclusive", reason=f"{reason}{f' ({v.reason})' if v.reason else ''}")
+        if is_clock(v) and v.kind in ("regressed", "inconclusive")
+        else v
+        for v in stored
+    ]
+
+
+def by_the_machine(stored: Sequence[Verdict], tolerances: Mapping[str, float], reason: str) -> list[Verdict]:
+    """The verdicts where the code is known to be the same: what only the clock says is the machine's."""
+    return [_as_machine(v, tolerances[v.metric], reason) if is_clock(v) else v for v in stored]
+
+
+def _decide(
+    stored: Verdict, paired: Judgement | None, null: Judgement | None, tolerance: float, revision: str
+) -> Judgement:
+    if paired is None or paired.verdict.kind not in _TOLD:
+        why = f": {paired.verdict.reason}" if paired is not None and paired.verdict.reason else ""
+        [found] = undecided([stored], f"not comparable in turns with {revision}{why}")
+        return Judgement(found, is_open=False)
+    verdict, itself = paired.verdict, null.verdict.ratio if null is not None else None
+    pairs = f"over {verdict.launches} pairs"
+    against_itself = f"; {revision} against itself {format_change(itself)}" if itself is not None else ""
+    told = f"in turns with {revision}, which recorded the baseline: {format_change(verdict.ratio or 1.0)} {pairs}"
+    now = replace(verdict, reason=f"{told}{against_itself}", bounds=stored.bounds, companions=stored.companions)
+    if paired.is_open:
+        return Judgement(replace(now, kind="inconclusive"), is_open=True)
+    if verdict.kind == "regressed":
+        if itself is None or abs(math.log(verdict.ratio or 1.0)) > VETO * abs(math.log(itself)):
+            return Judgement(now, is_open=False)
+        vetoed = f"{told}, but {revision} against itself {format_change(itself)}: the machine is too restless"
+        return Judgement(replace(now, kind="inconclusive", reason=vetoed), is_open=False)
+    if verdict.kind == "inconclusive":
+        return Judgement(replace(now, reason=f"{now.reason}; {verdict.reason}"), is_open=False)
+    return Judgement(_as_machine(stored, tolerance, f"{told}{against_itself}"), is_open=False)
+
+
+def _as_machine(stored: Verdict, tolerance: float, reason: str) -> Verdict:
+    """A clock whose code did not become slower: where its stored comparison says so, the machine did."""
+    if _worse_by(stored) <= math.log1p(tolerance):
+        return replace(stored, kind="unchanged", reason=reason)
+    return replace(
+        stored,
+        kind="machine",
+        reason=f"{reason}: the machine or its software changed, not the code; --distbench-update takes new baselines",
+    )
+
+
+def _worse_by(verdict: Verdict) -> float:
+    """Logarithm of the change, towards worse positive; 0 where there is none."""
+    return METRIC_KINDS[verdict.better].sign * math.log(verdict.ratio) if verdict.ratio and verdict.ratio > 0 else 0.0
+
+
+def _together(first: LaunchRecord, second: LaunchRecord) -> LaunchRecord:
+    """Two launches of one revision as one: clocks by their geometric mean."""
+    others = {m.key: m for m in second.measurements}
+    return replace(first, measurements=[_mean(m, others.get(m.key)) for m in first.measurements])
+
+
+def _mean(first: Measurement, second: Measurement | None) -> Measurement:
+    if METRIC_KINDS[first.better].rule != "noisy" or second is None:
+        return first
+    a, b = first.value, second.value
+    return replace(first, value=math.sqrt(a * b)) if a is not None and b is not None and min(a, b) > 0 else first

@@ -1,0 +1,143 @@
+"""Tests whose stored comparison is in doubt are run again at the end, in turns with the revisions that recorded it.
+
+Their reports are held back until then. So the most doubtful come first while the budget lasts, at some distance from
+the moment that raised the doubt, and with fixtures of their own.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import pytest
+from _pytest.runner import runtestprotocol
+
+from pytest_distbench.plugin import carry
+from pytest_distbench.plugin.fixtures import AGAIN, FIXTURE, MADE
+
+if TYPE_CHECKING:
+    from pytest_distbench.records.run import CaseResult
+    from pytest_distbench.run.confirm import Again, Doubt
+    from pytest_distbench.run.settings import ConfirmSettings
+
+
+@dataclass
+class _Held:
+    """A test in doubt, and the reports that it ends with if nothing settles that."""
+
+    item: pytest.Item
+    reports: Sequence[pytest.TestReport]
+    doubts: dict[str, Doubt]
+    again: Callable[[float, int], Again]
+
+    @property
+    def suspicion(self) -> float:
+        return max(doubt.result.suspicion for doubt in self.doubts.values())
+
+    @property
+    def takes_s(self) -> float:
+        return sum(doubt.takes_s for doubt in self.doubts.values())
+
+    def log(self, *, why: str) -> None:
+        """Report it as it is."""
+        for report in self.reports:
+            if texts := carry.texts_of(report):
+                carry.attach_cases(report, [self._told(case, why) for case in carry.decode(texts)])
+            self.item.ihook.pytest_runtest_logreport(report=report)
+
+    def _told(self, case: CaseResult, why: str) -> CaseResult:
+        from pytest_distbench.records.record import replace
+
+        return replace(case, unconfirmed=why) if case.case.key in self.doubts else case
+
+
+class ConfirmPlugin:
+    """Registered where stored comparisons may be confirmed."""
+
+    def __init__(self, config: pytest.Config, settings: ConfirmSettings) -> None:
+        self._config = config
+        self._settings = settings
+        self._held: list[_Held] = []
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_protocol(self, item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
+        """Run a test of ours; what it reports is held back where it is in doubt."""
+        if FIXTURE not in getattr(item, "fixturenames", ()) or self._is_run_again(item):
+            return None
+        item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
+        reports = runtestprotocol(item, log=False, nextitem=nextitem)
+        shown = list(reports)
+        if held := self._doubted(item, reports):
+            self._held.append(held)
+            shown = [] if AGAIN in item.stash else [reports[0], carry.doubtful(reports[1])]
+        for report in shown:
+            item.ihook.pytest_runtest_logreport(report=report)
+        item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
+        return True
+
+    def _is_run_again(self, item: pytest.Item) -> bool:
+        """Whether pytest-rerunfailures may run a test again: it is left to it."""
+        return bool(self._config.getoption("reruns", None)) or item.get_closest_marker("flaky") is not None
+
+    def _doubted(self, item: pytest.Item, reports: Sequence[pytest.TestReport]) -> _Held | None:
+        """A test that ran to its end, or to a regression that only the clock tells of, with doubts."""
+        made = item.stash.get(MADE, None)
+        if made is None or [r.when for r in reports] != ["setup", "call", "teardown"] or not reports[2].passed:
+            return None
+        if not made.doubts or not (reports[1].passed or made.failed_in_doubt):
+            return None
+        return _Held(item, reports[1:], dict(made.doubts), made.again)
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtestloop(self, session: pytest.Session) -> Generator[None, object, object]:
+        """Settle the doubts when all tests have run; a run that was stopped has them told as they are."""
+        try:
+            result = yield
+        except BaseException:
+            self._log_all("the run was stopped")
+            raise
+        self._confirm()
+        if session.shouldfail:
+            raise session.Failed(session.shouldfail)
+        return result
+
+    def _confirm(self) -> None:
+        budget_s = self._settings.budget_s / self._workers
+        until = time.monotonic() + budget_s
+        self._announce(self._held)
+        is_first = True
+        try:
+            while self._held:
+                self._held.sort(key=lambda test: -test.suspicion)
+                test = self._held.pop(0)
+                if not is_first and test.takes_s > until - time.monotonic():
+                    why = f"it would take about {test.takes_s:.0f} s more than the budget of {budget_s:.0f} s has left"
+                    test.log(why=f"{why}: --distbench-confirm-budget")
+                    continue
+                is_first = False
+                test.item.stash[AGAIN] = test.again(until, sum(len(other.doubts) for other in [test, *self._held]))
+                self._config.hook.pytest_runtest_protocol(item=test.item, nextitem=None)
+        finally:
+            self._log_all("the run was stopped")
+
+    @property
+    def _workers(self) -> int:
+        """Of pytest-xdist: they share the budget."""
+        given = getattr(self._config, "workerinput", {})
+        return int(given.get("workercount", 1))
+
+    def _announce(self, held: Sequence[_Held]) -> None:
+        reporter = self._config.pluginmanager.getplugin("terminalreporter")
+        cases = sum(len(test.doubts) for test in held)
+        if held and reporter is not None and not hasattr(self._config, "workerinput"):
+            are, s = ("is", "") if cases == 1 else ("are", "s")
+            seconds = min(sum(test.takes_s for test in held), self._settings.budget_s)
+            reporter.ensure_newline()
+            what = f"{cases} case{s} in doubt {are} run in turns with what recorded the baseline"
+            reporter.write_line(f"distbench: {what}, about {seconds:.0f} s")
+
+    def _log_all(self, why: str) -> None:
+        while self._held:
+            self._held.pop(0).log(why=why)
