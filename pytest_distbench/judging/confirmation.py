@@ -21,6 +21,7 @@ from dataclasses import dataclass
 
 from pytest_distbench.judging.judgement import Judgement
 from pytest_distbench.judging.pairs import judge_paired
+from pytest_distbench.judging.screening import is_clock
 from pytest_distbench.judging.terms import Terms
 from pytest_distbench.records.case import Case
 from pytest_distbench.records.kinds import METRIC_KINDS
@@ -28,7 +29,7 @@ from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import Measurement
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.verdict import Verdict
-from pytest_distbench.units import format_change, is_size
+from pytest_distbench.units import format_change
 
 VETO = 2.0
 """A slowdown counts only where it is more than so many times what the revision differs from itself."""
@@ -45,21 +46,9 @@ class Sides:
     controls: Sequence[LaunchRecord]
 
 
-def is_clock(verdict: Verdict) -> bool:
-    """Whether a number depends on how fast the machine is; sizes do not."""
-    return METRIC_KINDS[verdict.better].rule == "noisy" and not is_size(verdict.unit)
-
-
 def is_of_clocks(verdicts: Sequence[Verdict]) -> bool:
     """Whether nothing but the clock speaks against a case: then turns can decide it."""
-    return all(is_clock(v) and v.kind == "regressed" for v in verdicts if v.is_failure)
-
-
-def suspicion(verdicts: Sequence[Verdict], tolerances: Mapping[str, float]) -> float:
-    """How much the clocks of a case speak against it."""
-    found = [_worse_by(v) / math.log1p(max(tolerances[v.metric], 1e-3)) for v in verdicts if is_clock(v)]
-    worst = max(found, default=0.0)
-    return worst if worst > 0.5 else 0.0
+    return all(is_clock(v, v.unit) and v.kind == "regressed" for v in verdicts if v.is_failure)
 
 
 def confirm(
@@ -96,7 +85,7 @@ def confirm(
     paired, null = judge(both, sides.launches), judge(sides.references, sides.controls)
     return [
         _decide(v, paired.get(v.metric), null.get(v.metric), tolerances[v.metric], revision)
-        if is_clock(v)
+        if is_clock(v, v.unit)
         else Judgement(v, is_open=False)
         for v in stored
     ]
@@ -106,7 +95,7 @@ def undecided(stored: Sequence[Verdict], reason: str) -> list[Verdict]:
     """The verdicts where nothing could be measured in turns: what only the clock says stays in doubt."""
     return [
         replace(v, kind="inconclusive", reason=f"{reason}{f' ({v.reason})' if v.reason else ''}")
-        if is_clock(v) and v.kind in ("regressed", "inconclusive")
+        if is_clock(v, v.unit) and v.kind in ("regressed", "inconclusive")
         else v
         for v in stored
     ]
@@ -114,7 +103,7 @@ def undecided(stored: Sequence[Verdict], reason: str) -> list[Verdict]:
 
 def by_the_machine(stored: Sequence[Verdict], tolerances: Mapping[str, float], reason: str) -> list[Verdict]:
     """The verdicts where the code is known to be the same: what only the clock says is the machine's."""
-    return [_as_machine(v, tolerances[v.metric], reason) if is_clock(v) else v for v in stored]
+    return [_as_machine(v, tolerances[v.metric], reason) if is_clock(v, v.unit) else v for v in stored]
 
 
 def _decide(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Iterable, Sequence
 
@@ -15,8 +16,11 @@ from pytest_distbench.records.case import Case
 from pytest_distbench.records.fingerprint import Fingerprint
 from pytest_distbench.records.kinds import METRIC_KINDS
 from pytest_distbench.records.launch import LaunchRecord
-from pytest_distbench.records.metric import PHASE, Measurement, Summary
+from pytest_distbench.records.metric import CPU_S, CPU_SPREAD, HOST_S, PHASE, Measurement, Summary
 from pytest_distbench.records.record import replace
+
+FEWEST_TO_SPREAD = 3
+"""Launches; of fewer nobody knows how much they differ."""
 
 
 def make_entry(
@@ -121,7 +125,18 @@ def _with_curve(made: BaselineMetric, series: Sequence[Sequence[float]]) -> Base
 
 def _companions(measurements: Sequence[Measurement]) -> dict[str, float]:
     names = measurements[0].companions
-    return {name: _round(statistics.median(m.companions.get(name, 0.0) for m in measurements)) for name in names}
+    found = {name: statistics.median(m.companions.get(name, 0.0) for m in measurements) for name in names}
+    if (spread := _cpu_spread(measurements)) is not None:
+        found[CPU_SPREAD] = spread
+    return {name: _round(value) for name, value in found.items()}
+
+
+def _cpu_spread(measurements: Sequence[Measurement]) -> float | None:
+    """How much the CPU time differs between launches; None where it says nothing of the clock."""
+    seconds = [m.companions.get(CPU_S, 0.0) for m in measurements]
+    if HOST_S in measurements[0].companions or len(seconds) < FEWEST_TO_SPREAD or min(seconds) <= 0:
+        return None
+    return statistics.stdev(map(math.log, seconds))
 
 
 def _stored_value(value: float | None, *, exact: bool) -> float | None:

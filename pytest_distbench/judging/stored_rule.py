@@ -152,7 +152,7 @@ class Comparison:
     ) -> Comparison:
         """From records whose values are positive, at least two of them stored; launches without one do not count."""
         timed = bool(baseline.minimum) and are_timed(current)
-        old, new = _stored_side(baseline, timed=timed), Side.of_measurements(current, timed=timed)
+        old, new = stored_side(baseline, timed=timed), Side.of_measurements(current, timed=timed)
         sigma = max(pooled_stdev(old.fast, new.fast), noise_floor)
         stored, most = len(old.fast), max(most, len(new.fast))
         return cls(
@@ -247,7 +247,7 @@ def typical_noise(metrics: Mapping[str, BaselineMetric]) -> dict[str, float]:
     for key, metric in metrics.items():
         known = [v for v in metric.launches if v is not None]
         if metric.is_noisy and len(known) >= 2 and min(known) > 0:
-            noise[key] = statistics.stdev(_stored_side(metric, timed=bool(metric.minimum)).fast)
+            noise[key] = statistics.stdev(stored_side(metric, timed=bool(metric.minimum)).fast)
     return typical_of_siblings(noise)
 
 
@@ -259,7 +259,8 @@ def typical_of_siblings(noise: Mapping[str, float]) -> dict[str, float]:
     return {name: statistics.median(known) for name, known in found.items() if len(known) >= FEWEST_SIBLINGS}
 
 
-def _stored_side(baseline: BaselineMetric, *, timed: bool) -> Side:
+def stored_side(baseline: BaselineMetric, *, timed: bool) -> Side:
+    """Of the launches that have a value; see :meth:`Side.of_measurements`."""
     if not timed:
         return Side.of((v, v, v) for v in baseline.launches if v is not None)
     rows = zip(baseline.launches, baseline.minimum, baseline.p95, strict=True)

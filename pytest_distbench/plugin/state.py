@@ -139,7 +139,7 @@ def _recorders(config: pytest.Config, settings: Settings) -> Recorders | None:
         return None
     from pytest_distbench.run.confirm import Recorders
 
-    return Recorders(settings.confirm, config.rootpath, config.invocation_params.dir)
+    return Recorders(settings.confirm, settings.baselines, config.rootpath, config.invocation_params.dir)
 
 
 def check_device_for_workers(config: pytest.Config) -> None:

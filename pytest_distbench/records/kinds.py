@@ -239,6 +239,9 @@ VERDICT_KINDS: dict[str, VerdictKind] = {
     "inconclusive": VerdictKind(
         mark="?", words="inconclusive", fails_under="distbench-strict", is_told=True, warns=True
     ),
+    "unseen": VerdictKind(
+        mark=" ", words="too noisy to show their tolerance", fails_under="distbench-strict", is_quiet=True
+    ),
     "incomparable": VerdictKind(
         mark="x",
         words="not comparable",
@@ -266,7 +269,7 @@ VERDICT_KINDS: dict[str, VerdictKind] = {
     ),
     "machine": VerdictKind(
         mark="~",
-        words="slower by the machine, not by the code",
+        words="slower by a drifted machine, not by the code",
         is_answer=True,
         moved=True,
         is_told=True,

@@ -15,6 +15,15 @@ Scalar = bool | int | float | str
 UNCERTAINTY = "uncertainty"
 """Companion of a number that was estimated inside its launch: its standard error there, as a fraction of it."""
 
+CPU_S = "cpu_s"
+"""Companion of a clock: seconds of CPU time of all ranks, per iteration."""
+
+CPU_SPREAD = "cpu_spread"
+"""Companion of a stored clock: the standard deviation of the logarithm of that CPU time between launches."""
+
+HOST_S = "host_s"
+"""Companion of a clock of a GPU: seconds that the host needed to enqueue."""
+
 TOLD = "told"
 """Fact of a number: what is told of it where it is beyond a bound."""
 

@@ -42,12 +42,14 @@ class Recorders:
 
     Args:
         settings: what the user asked for.
+        baselines: their folder; what lies there does not run.
         root: folder of the tests; links are relative to it.
         folder: that pytest was started in; the path of a Python is relative to it.
     """
 
-    def __init__(self, settings: ConfirmSettings, root: Path, folder: Path) -> None:
+    def __init__(self, settings: ConfirmSettings, baselines: Path, root: Path, folder: Path) -> None:
         self.settings = settings
+        self._baselines = baselines
         self._root = root
         self._folder = folder
         self._known: dict[Path, Variant | NotRecorded] = {}
@@ -81,10 +83,18 @@ class Recorders:
                 revision=Revision("", commit, self._top),
                 links=find_links(asked.links, folder=self._root, root=self._top),
                 interpreter=find_interpreter(asked.interpreter, self._folder) if asked.interpreter else None,
-                is_itself=self.here == commit and not asked.interpreter,
+                is_itself=not asked.interpreter and self._is_here(commit, path),
             )
         except ConfigurationError as error:
             raise NotRecorded(str(error)) from None
+
+    def _is_here(self, commit: str, path: Path) -> bool:
+        """Whether nothing that git tracks differs from a commit, but baselines of the same platform and others."""
+        baselines = self._baselines.resolve()
+        if not path.resolve().is_relative_to(baselines) or not baselines.is_relative_to(self._top):
+            return False
+        rest = f":(exclude,top){baselines.relative_to(self._top).as_posix()}"
+        return git.run(self._top, "diff", "--quiet", commit, "--", ".", rest).returncode == 0
 
     @functools.cached_property
     def _top(self) -> Path:
@@ -180,7 +190,7 @@ class Confirmed:
         """The verdicts where nothing ran in turns."""
         stored, variant = self._doubt.result.verdicts, self._doubt.variant
         if variant.is_itself:
-            same = f"nothing that git tracks differs from {variant}, which recorded the baseline"
+            same = f"no tracked file but baselines differs from {variant}, which recorded the baseline"
             return by_the_machine(stored, self._doubt.tolerances, same)
         return undecided(stored, f"not confirmed: {reason}")
 

@@ -12,12 +12,13 @@ from pathlib import Path
 from typing import Protocol
 
 from pytest_distbench.judging.case import accepted_changes, judge_launches
-from pytest_distbench.judging.confirmation import is_clock, is_of_clocks, suspicion
+from pytest_distbench.judging.confirmation import is_of_clocks
 from pytest_distbench.judging.enough import are_enough
 from pytest_distbench.judging.entry import completed_entry, make_entry, phases_of
 from pytest_distbench.judging.gpus import norm_of
 from pytest_distbench.judging.judgement import Judgement
 from pytest_distbench.judging.pairs import judge_paired, not_there
+from pytest_distbench.judging.screening import LAUNCHES, is_clock, judge_screened
 from pytest_distbench.judging.update_policy import (
     is_wanted,
     judged_by_bounds_alone,
@@ -37,9 +38,6 @@ from pytest_distbench.run.request import CaseRequest
 from pytest_distbench.run.samples import Samples
 from pytest_distbench.store.baselines import BaselineStore
 from pytest_distbench.store.recording import NotRecorded
-
-SCREENING_LAUNCHES = 3
-"""Launches at most of a case whose doubts can be settled in turns: from there on that is the cheaper way."""
 
 
 class Reference(Protocol):
@@ -81,6 +79,7 @@ class Stored:
     update_launches: int | None
     pending: list[tuple[str, str, BaselineEntry]]
     recorders: Recorders | None = None
+    _suspicion: float = 0.0
 
     @property
     def _known(self) -> BaselineEntry | None:
@@ -117,16 +116,16 @@ class Stored:
         most = min(self.request.terms.max_launches, max(len(samples), samples.most_open))
         if self._is_updated or len(samples) >= samples.most:  # no launch can be added: no answer stays open
             most = len(samples)
-        judgements = self._judge(samples, int(most))
-        if self._known is None or not any(j.is_open for j in judgements) or not self._can_be_confirmed(samples):
-            return judgements
-        return self._judge(samples, min(int(most), max(self.request.launches, SCREENING_LAUNCHES)))
-
-    def _judge(self, samples: Samples, most: int) -> list[Judgement]:
-        terms = dataclasses.replace(self.request.terms, max_launches=most)
-        return judge_launches(
+        terms = dataclasses.replace(self.request.terms, max_launches=int(most))
+        if self._known is None or not self._can_be_confirmed(samples):
+            return judge_launches(
+                terms, samples.launches, self._known, case=self.request.case, comparisons=self.comparisons
+            )
+        terms = dataclasses.replace(terms, max_launches=min(int(most), max(self.request.launches, LAUNCHES)))
+        judgements, self._suspicion = judge_screened(
             terms, samples.launches, self._known, case=self.request.case, comparisons=self.comparisons
         )
+        return judgements
 
     def _can_be_confirmed(self, samples: Samples) -> bool:
         """Whether doubts can be settled in turns: then launches of this tree alone are not worth much."""
@@ -145,10 +144,12 @@ class Stored:
 
     def is_in_doubt(self, result: CaseResult) -> bool:
         """Whether what the clock says of a case is to be settled in turns: nothing else speaks against it."""
-        clocks = [v for v in result.verdicts if is_clock(v) and v.is_judged]
+        clocks = [v for v in result.verdicts if is_clock(v, v.unit) and v.is_judged]
         if self._known is None or not clocks or result.xfail_perf or not is_of_clocks(result.verdicts):
             return False
-        return result.suspicion > 0.0 or (self.recorders is not None and self.recorders.settings.mode == "always")
+        if result.suspicion > 0.0 or any(v.kind in ("regressed", "inconclusive") for v in clocks):
+            return True
+        return self.recorders is not None and self.recorders.settings.mode == "always"
 
     def tolerances(self, result: CaseResult) -> dict[str, float]:
         """Of every metric that was measured, as a fraction."""
@@ -178,8 +179,7 @@ class Stored:
             return result
         if self._is_updated:
             return self._update(result)
-        if self.recorders is not None and self._known is not None:
-            result = replace(result, suspicion=suspicion(result.verdicts, self.tolerances(result)))
+        result = replace(result, suspicion=self._suspicion)
         lacking = self._lacking(result.launches)
         return self._complete(result, lacking) if lacking else result
 

@@ -157,7 +157,7 @@ def test_beside_another_revision_neighbours_support_each_other_too() -> None:
             CASE,
             sweeps(pairs, seed=5),
             sweeps(pairs, factor, seed=6),
-            tolerance=0.05,
+            tolerance_of=lambda metric: 0.05,
             looks=(5, pairs),
             cases=1,
         )

@@ -48,7 +48,9 @@ def launches(*measurements: Measurement, bytes_sent: int = 4096) -> list[LaunchR
 
 
 def judged(references: list[LaunchRecord], current: list[LaunchRecord]) -> dict[str, Verdict]:
-    judgements = judge_paired(TERMS, CASE, references, current, tolerance=0.05, looks=(5, 10), cases=1)
+    judgements = judge_paired(
+        TERMS, CASE, references, current, tolerance_of=lambda metric: 0.05, looks=(5, 10), cases=1
+    )
     return {j.verdict.metric: j.verdict for j in judgements}
 
 

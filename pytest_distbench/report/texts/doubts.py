@@ -10,7 +10,7 @@ from pytest_distbench.records.fingerprint import TRAINING_STEP
 from pytest_distbench.records.run import CaseResult
 from pytest_distbench.report.texts.layout import Line
 from pytest_distbench.report.texts.words import change, metric_text
-from pytest_distbench.units import is_duration, is_rate, is_size
+from pytest_distbench.units import format_change, is_duration, is_rate, is_size
 
 TOO_GOOD = 5
 """Code rarely becomes so many times as fast by itself."""
@@ -20,7 +20,13 @@ _NUMBER = re.compile(r"[+-]?[\d.,]+ %")
 
 def doubt_lines(results: Sequence[CaseResult]) -> list[Line]:
     """What casts doubt on the answers of a run as a whole; nothing where nothing does."""
-    return [*_movement(results), *_too_good(results), *_out_of_reach(results)]
+    return [
+        *_movement(results),
+        *_too_good(results),
+        *_out_of_reach(results),
+        *_tolerances_out_of_sight(results),
+        *_unconfirmed(results),
+    ]
 
 
 def still_curves(results: Sequence[CaseResult]) -> list[Line]:
@@ -108,4 +114,34 @@ def _out_of_reach(results: Sequence[CaseResult]) -> list[Line]:
             "doubt",
         )
         for found in groups.values()
+    ]
+
+
+def _tolerances_out_of_sight(results: Sequence[CaseResult]) -> list[Line]:
+    """One line for all clocks whose tolerance the screening would not have seen, with what it would."""
+    found = [(v.detectable or 0.0, r, v) for r in results for v in r.verdicts if v.kind == "unseen"]
+    if not found:
+        return []
+    cases = {result.case.key for _, result, _ in found}
+    (least, *_), (most, result, verdict) = min(found, key=lambda f: f[0]), max(found, key=lambda f: f[0])
+    span = format_change(1 + least) if len(found) == 1 else f"{format_change(1 + least)} to {format_change(1 + most)}"
+    return [
+        Line(
+            f"? {len(found)} metric{'s' * (len(found) > 1)} of {len(cases)} case{'s' * (len(cases) > 1)} would not "
+            f"have shown a slowdown of their tolerance; what would have been looked into: {span} (most: {result.case.title} "
+            f"{metric_text(verdict)}); --distbench-confirm=always runs all cases in turns",
+            "doubt",
+        )
+    ]
+
+
+def _unconfirmed(results: Sequence[CaseResult]) -> list[Line]:
+    """Why cases in doubt were not decided in turns, a line for each reason."""
+    groups: dict[str, list[str]] = {}
+    for result in results:
+        if result.unconfirmed:
+            groups.setdefault(result.unconfirmed, []).append(result.case.title)
+    return [
+        Line(f"? not decided in turns: {titles[0]}{f' and {len(titles) - 1} more' if len(titles) > 1 else ''}: {why}")
+        for why, titles in groups.items()
     ]

@@ -1,0 +1,307 @@
+"""Screen a case: is what few launches of this tree show worth launches in turns? Pure, no I/O.
+
+A screening that is wrong costs some seconds, so it may be sharp: there is no reserve for the drift of the machine, and
+its limit is far below the tolerance. Launches of this tree are compared with the stored ones, on logarithms, by three
+kinds of evidence, whichever speaks loudest:
+
+- the fast side of each metric, as ``stored_rule`` has it;
+- the CPU time of all ranks per iteration: beside other processes work that computes takes longer, and hardly any more
+  CPU time. It sees what computes more, and nothing that waits;
+- all points of a name together, by their geometric mean: the sizes of a sweep.
+
+After the first launch whatever speaks for a slowdown at all asks for a second one, and that for a third
+(:data:`LAUNCHES`). What is beyond the limit then is *suspicious*: the larger of half of the tolerance
+(:data:`SHARE_OF_TOLERANCE`) and what the noise between launches allows, at error rates that let :data:`CONFIRMED` cases
+of a healthy run be suspicious on average, and that add :data:`ADDED` launches to a healthy case. Drift comes on top of
+both; docs/verdicts.md has what was measured.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from pytest_distbench.judging.case import accepted_changes, by_metric, judge_launches
+from pytest_distbench.judging.comparable import staleness
+from pytest_distbench.judging.entry import FEWEST_TO_SPREAD
+from pytest_distbench.judging.judgement import Judgement
+from pytest_distbench.judging.neighbours import Run, runs_of_launch, stored_together
+from pytest_distbench.judging.stats import normal_quantile
+from pytest_distbench.judging.stored_rule import Side, are_timed, stored_side, typical_noise
+from pytest_distbench.judging.terms import Terms
+from pytest_distbench.records.baseline import BaselineEntry, BaselineMetric
+from pytest_distbench.records.case import Case
+from pytest_distbench.records.kinds import METRIC_KINDS, OfKind
+from pytest_distbench.records.launch import LaunchRecord
+from pytest_distbench.records.metric import CPU_S, CPU_SPREAD, Measurement, metric_name
+from pytest_distbench.records.record import replace
+from pytest_distbench.records.verdict import Verdict
+from pytest_distbench.units import is_size
+
+LAUNCHES = 3
+"""Of this tree, at most: from there on launches in turns are the cheaper way."""
+
+SHARE_OF_TOLERANCE = 0.5
+"""A change below this share of the tolerance is never looked at more closely."""
+
+CONFIRMED = 0.3
+"""Cases of a healthy run that are suspicious, on average."""
+
+ADDED = 0.2
+"""Healthy cases that ask for a second launch."""
+
+FEWEST_POINTS = 3
+"""Of a name, to be looked at together."""
+
+POWER = 0.8
+"""What is found less often is not seen."""
+
+LEAST = 1e-6
+"""Of what may be divided by."""
+
+_HALVINGS = 30
+_LARGEST = 5.0
+"""As a logarithm."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evidence:
+    """One way in which some metrics may have become worse. Differences are of logarithms, towards worse positive.
+
+    Attributes:
+        keys: of the metrics that it speaks of.
+        worse_by: by so much the launches differ from the stored ones.
+        sigma: standard deviation between stored launches.
+        stored, launches: how many there are.
+        floor: half of the tolerance.
+        asking, confirming: error rates of the first launch, and of the last.
+        is_clock: whether it sees all that takes longer, and not only what computes more.
+    """
+
+    keys: tuple[str, ...]
+    worse_by: float
+    sigma: float
+    stored: int
+    launches: int
+    floor: float
+    asking: float
+    confirming: float
+    is_clock: bool = True
+
+    def limit(self, launches: int) -> float:
+        """Beyond it this many launches speak for a slowdown."""
+        rate = self.confirming if launches >= LAUNCHES else self.asking
+        return max(self.floor, normal_quantile(1 - min(rate, 0.5)) * self._error(launches))
+
+    @property
+    def is_loud(self) -> bool:
+        """Whether it speaks for a slowdown."""
+        return self.worse_by > self.limit(self.launches)
+
+    @property
+    def sees(self) -> float:
+        """The smallest slowdown, as a logarithm, that is suspicious in :data:`POWER` of all runs."""
+        low, high = 0.0, _LARGEST
+        for _ in range(_HALVINGS):
+            middle = (low + high) / 2
+            low, high = (low, middle) if self._power(middle) >= POWER else (middle, high)
+        return high
+
+    def _power(self, slowdown: float) -> float:
+        """Chance that first and last launch both are beyond their limits, as if they were independent."""
+        return math.prod(_share_beyond(slowdown - self.limit(n), self._error(n)) for n in (1, LAUNCHES))
+
+    def _error(self, launches: int) -> float:
+        return self.sigma * math.sqrt(1 / self.stored + 1 / launches)
+
+
+def _share_beyond(above: float, error: float) -> float:
+    """Chance that a number with this error is positive whose mean is so far above zero."""
+    return statistics.NormalDist().cdf(above / error) if error > 0 else float(above > 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Screening:
+    """What the evidence on a case comes to."""
+
+    evidence: Sequence[Evidence]
+
+    @property
+    def suspicion(self) -> float:
+        """The loudest, in limits; 0 where none is beyond its limit."""
+        return max((e.worse_by / max(e.limit(e.launches), LEAST) for e in self.evidence if e.is_loud), default=0.0)
+
+    @property
+    def asked(self) -> set[str]:
+        """The metrics that look worse, while one more launch of this tree may tell that they are not."""
+        return {key for e in self.evidence if e.is_loud and e.launches < LAUNCHES for key in e.keys}
+
+    def is_suspicious(self, metric: str) -> bool:
+        """Whether anything speaks for a slowdown of this metric."""
+        return any(e.is_loud for e in self.evidence if metric in e.keys)
+
+    def sees(self, metric: str) -> float | None:
+        """The smallest slowdown of a metric, as a fraction, that would be suspicious; None where it is no clock."""
+        found = [e.sees for e in self.evidence if metric in e.keys and e.is_clock]
+        return math.expm1(min(found)) if found else None
+
+
+def is_clock(metric: OfKind, unit: str) -> bool:
+    """Whether a number depends on how fast the machine is; sizes do not."""
+    return METRIC_KINDS[metric.better].rule == "noisy" and not is_size(unit)
+
+
+def judge_screened(
+    terms: Terms,
+    launches: Sequence[LaunchRecord],
+    entry: BaselineEntry,
+    *,
+    case: Case,
+    comparisons: int,
+) -> tuple[list[Judgement], float]:
+    """Judge launches whose clocks can be decided in turns.
+
+    Returns:
+        The judgements, of the clocks those that stand where nothing decides them in turns; and how suspicious they are:
+        0 where they are not. Of a clock that is not, and of which the screening would not have seen the tolerance,
+        nothing is known, and it is *unseen*.
+    """
+    judgements = judge_launches(terms, launches, entry, case=case, comparisons=comparisons)
+    found = by_metric(launches)
+    tolerances = accepted_changes(terms, launches, entry)
+    wanted = {key: m for key, m in found.items() if terms.wants(m[0].name)}
+    stored = {} if staleness(entry, case) else entry.metrics
+    screening = screen(launches, wanted, stored, tolerances=tolerances, comparisons=comparisons)
+    asked = screening.asked
+    made = []
+    for judgement in judgements:
+        verdict = judgement.verdict
+        sees = screening.sees(verdict.metric)
+        if sees is None:
+            made.append(judgement)
+        elif verdict.metric in asked:
+            made.append(Judgement(replace(verdict, kind="inconclusive", reason=ASKED), is_open=True))
+        else:
+            made.append(Judgement(_as_seen(verdict, sees, tolerances[verdict.metric], screening), is_open=False))
+    left = [j.verdict for j in made if not j.is_open and is_clock(j.verdict, j.verdict.unit)]
+    is_doubtful = any(v.kind in ("regressed", "inconclusive") and v.is_judged for v in left)
+    return made, max(screening.suspicion, 1.0 if is_doubtful and not asked else 0.0)
+
+
+ASKED = "more launches are needed"
+
+
+def _as_seen(verdict: Verdict, sees: float, tolerance: float, screening: Screening) -> Verdict:
+    """What a verdict on stored launches is worth, where launches in turns are at hand."""
+    if verdict.kind not in ("unchanged", "inconclusive") or screening.is_suspicious(verdict.metric):
+        return verdict
+    if sees <= tolerance:
+        return replace(verdict, kind="unchanged", reason="", detectable=sees)
+    return replace(verdict, kind="unseen", reason="", detectable=sees)
+
+
+def screen(
+    launches: Sequence[LaunchRecord],
+    found: Mapping[str, Sequence[Measurement]],
+    stored: Mapping[str, BaselineMetric],
+    *,
+    tolerances: Mapping[str, float],
+    comparisons: int,
+) -> Screening:
+    """Look at the clocks of a case.
+
+    Args:
+        launches: of this tree.
+        found: what they measured, by key.
+        stored: the metrics of the baseline, by key.
+        tolerances: of what was measured, as fractions.
+        comparisons: clocks in the run: they share the cases that may be suspicious.
+    """
+    clocks = {key: m for key, m in found.items() if key in stored and _is_comparable(m, stored[key])}
+    names = [run for run in _names(clocks) if len(run.keys) >= FEWEST_POINTS]
+    noise = typical_noise(stored)
+    shares = Shares(asking=ADDED / max(1, len(clocks)), confirming=CONFIRMED / max(1, comparisons))
+    evidence = []
+    for key, measurements in clocks.items():
+        old, new = _fast_sides(measurements, stored[key])
+        sigma = max(_spread(old), noise.get(metric_name(key), 0.0))
+        evidence.append(shares.evidence((key,), tolerances, new, old, sigma, sign=_sign(stored[key])))
+        then, sigma = (stored[key].companions.get(name, 0.0) for name in (CPU_S, CPU_SPREAD))
+        now = [m.companions.get(CPU_S, 0.0) for m in measurements]
+        if sigma > 0 and min(then, *now) > 0:
+            old, new = [math.log(then)] * len(stored[key].launches), [math.log(seconds) for seconds in now]
+            evidence.append(shares.evidence((key,), tolerances, new, old, sigma, sign=1.0, is_clock=False))
+    for run in names:
+        known = stored_together([stored[key] for key in run.keys])
+        together = [m for launch in launches for _, m in runs_of_launch(launch, [run])]
+        if known is not None and together:
+            old, new = _fast_sides(together, known)
+            evidence.append(shares.evidence(run.keys, tolerances, new, old, _spread(old), sign=_sign(known)))
+    return Screening(evidence)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shares:
+    """What one metric may spend: launches that are asked for, and cases that are suspicious.
+
+    A third goes to its clock, a third to its CPU time, and a third to all points of its name together.
+    """
+
+    asking: float
+    confirming: float
+
+    def evidence(
+        self,
+        keys: tuple[str, ...],
+        tolerances: Mapping[str, float],
+        new: Sequence[float],
+        old: Sequence[float],
+        sigma: float,
+        *,
+        sign: float,
+        is_clock: bool = True,
+    ) -> Evidence:
+        """Of so many metrics, from the logarithms of each launch."""
+        return Evidence(
+            keys=keys,
+            worse_by=sign * (statistics.fmean(new) - statistics.fmean(old)),
+            sigma=sigma,
+            stored=len(old),
+            launches=len(new),
+            floor=SHARE_OF_TOLERANCE * math.log1p(min(tolerances[key] for key in keys)),
+            asking=self.asking * len(keys) / 3,
+            confirming=self.confirming * len(keys) / 3,
+            is_clock=is_clock,
+        )
+
+
+def _is_comparable(measurements: Sequence[Measurement], stored: BaselineMetric) -> bool:
+    """Whether it is a clock, judged, with logarithms on both sides."""
+    if not is_clock(measurements[0], measurements[0].unit) or not measurements[0].is_judged:
+        return False
+    values = [*(m.value for m in measurements), *stored.launches]
+    return stored.better == measurements[0].better and all(v is not None and v > 0 for v in values)
+
+
+def _names(clocks: Mapping[str, Sequence[Measurement]]) -> list[Run]:
+    """All points of each name, as one run."""
+    keys: dict[str, list[str]] = {}
+    for key in clocks:
+        keys.setdefault(metric_name(key), []).append(key)
+    return [Run(keys=tuple(found), sizes=(), key=name, share=1.0) for name, found in keys.items()]
+
+
+def _fast_sides(measurements: Sequence[Measurement], stored: BaselineMetric) -> tuple[list[float], list[float]]:
+    """Of the stored launches, and of these."""
+    timed = bool(stored.minimum) and are_timed(measurements)
+    return stored_side(stored, timed=timed).fast, Side.of_measurements(measurements, timed=timed).fast
+
+
+def _spread(launches: Sequence[float]) -> float:
+    return statistics.stdev(launches) if len(launches) >= FEWEST_TO_SPREAD else 0.0
+
+
+def _sign(metric: BaselineMetric) -> float:
+    return METRIC_KINDS[metric.better].sign
