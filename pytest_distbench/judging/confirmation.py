@@ -16,6 +16,7 @@ What was judged exactly (fingerprints, curves, sizes, whatever is lost or beyond
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -77,7 +78,13 @@ def confirm(
 
     def judge(then: Sequence[LaunchRecord], now: Sequence[LaunchRecord]) -> dict[str, Judgement]:
         found = judge_paired(
-            terms, case, then, now, tolerance_of=lambda metric: tolerances[metric.key], looks=looks, cases=cases
+            terms,
+            case,
+            then,
+            now,
+            tolerance_of=lambda metric: tolerances.get(metric.key, terms.default_tolerance),
+            looks=looks,
+            cases=cases,
         )
         return {judgement.verdict.metric: judgement for judgement in found}
 
@@ -89,6 +96,39 @@ def confirm(
         else Judgement(v, is_open=False)
         for v in stored
     ]
+
+
+def ratios(then: Sequence[LaunchRecord], now: Sequence[LaunchRecord]) -> dict[str, float]:
+    """By how much each clock differs between launches in turns: the geometric mean of now over then, by metric."""
+    logs: dict[str, list[float]] = {}
+    for before, after in zip(then, now, strict=True):
+        known = {m.key: m.value for m in before.measurements if is_clock(m, m.unit)}
+        for m in after.measurements:
+            if (value := known.get(m.key)) and value > 0 and m.value is not None and m.value > 0:
+                logs.setdefault(m.key, []).append(math.log(m.value / value))
+    return {key: math.exp(statistics.fmean(found)) for key, found in logs.items()}
+
+
+def split_change(
+    verdicts: Sequence[Verdict], *, code: Mapping[str, float], total: Mapping[str, float], software: str
+) -> list[Verdict]:
+    """The verdicts, those on clocks with the shares that code and software have in what changed.
+
+    Args:
+        verdicts: made in turns, both revisions under today's software.
+        code: by metric, this tree over the revision, both under today's software.
+        total: the same, the revision under the software of its time.
+        software: what differs in it, as texts name it.
+    """
+
+    def split(verdict: Verdict) -> Verdict:
+        if verdict.kind not in ("regressed", "machine") or verdict.metric not in code.keys() & total.keys():
+            return verdict
+        mine, both = code[verdict.metric], total[verdict.metric]
+        shares = f"code {format_change(mine)}, {software} {format_change(both / mine)}"
+        return replace(verdict, reason=f"{verdict.reason}; of {format_change(both)} in turns: {shares}")
+
+    return [split(verdict) for verdict in verdicts]
 
 
 def undecided(stored: Sequence[Verdict], reason: str) -> list[Verdict]:

@@ -30,7 +30,7 @@ class _Held:
     item: pytest.Item
     reports: Sequence[pytest.TestReport]
     doubts: dict[str, Doubt]
-    again: Callable[[float, int], Again]
+    again: Callable[[float, int, str], Again]
 
     @property
     def suspicion(self) -> float:
@@ -112,12 +112,13 @@ class ConfirmPlugin:
             while self._held:
                 self._held.sort(key=lambda test: -test.suspicion)
                 test = self._held.pop(0)
-                if not is_first and test.takes_s > until - time.monotonic():
-                    why = f"it would take about {test.takes_s:.0f} s more than the budget of {budget_s:.0f} s has left"
-                    test.log(why=f"{why}: --distbench-confirm-budget")
-                    continue
+                left_s, why_not = until - time.monotonic(), ""
+                if not is_first and test.takes_s > left_s:
+                    left = f"the budget of {budget_s:g} s has {max(0.0, left_s):.0f} s left"
+                    why_not = f"it would take about {test.takes_s:.0f} s, and {left}: --distbench-confirm-budget"
                 is_first = False
-                test.item.stash[AGAIN] = test.again(until, sum(len(other.doubts) for other in [test, *self._held]))
+                cases = sum(len(other.doubts) for other in [test, *self._held])
+                test.item.stash[AGAIN] = test.again(until, cases, why_not)
                 self._config.hook.pytest_runtest_protocol(item=test.item, nextitem=None)
         finally:
             self._log_all("the run was stopped")

@@ -46,6 +46,7 @@ from pytest_distbench.report.texts.case_text import lost_text
 from pytest_distbench.report.texts.escape import escape
 from pytest_distbench.report.texts.explain import explanation, headline
 from pytest_distbench.report.texts.launch_text import remark_lines
+from pytest_distbench.run.against import Variant
 from pytest_distbench.run.confirm import Again, Doubt
 from pytest_distbench.run.derived import DerivedNumbers, GivenNumbers
 from pytest_distbench.run.loop import Session
@@ -165,7 +166,7 @@ class Distbench:
     def run_request(self, launched: LaunchRequest, request: CaseRequest) -> Run:
         """As :meth:`run`, for what :attr:`ask` has made of its arguments."""
         samples = self._samples(launched, request)
-        result = self._judge(request, samples)
+        result = self._judge(request, samples, launched=launched)
         measured = {m.name for launch in result.launches for m in launch.measurements}
         for name, meant in request.terms.misspelt(measured | {v.name for v in result.verdicts}).items():
             self._node.warn(DistbenchWarning(f"nothing called {name!r} was judged; is {meant!r} meant?"))
@@ -187,12 +188,19 @@ class Distbench:
         self._samples_of[key] = known
         return known
 
-    def _judge(self, request: CaseRequest, samples: Samples, sources: Sequence[str] = ()) -> CaseResult:
+    def _judge(
+        self,
+        request: CaseRequest,
+        samples: Samples,
+        *,
+        launched: LaunchRequest | None = None,
+        sources: Sequence[str] = (),
+    ) -> CaseResult:
         """The verdicts on a case; in a test that is run again those it had, or those that settle a doubt."""
         key, again = request.case.key, self._again
         if again is not None and (doubt := again.doubts.get(key)) is not None:
             with self._lend_terminal():
-                result = self._guard(lambda: self._session.confirm(request, samples, doubt, again))
+                result = self._guard(lambda: self._session.confirm(request, samples, doubt, again, launched))
         elif again is not None and key in again.results:
             result = again.results[key]
         else:
@@ -212,16 +220,18 @@ class Distbench:
             return replace(result, unconfirmed=str(error))
         return result
 
-    def again(self, until: float, cases: int) -> Again:
+    def again(self, until: float, cases: int, why_not: str) -> Again:
         """How this test is run again to settle its doubts.
 
         Args:
             until: the moment (monotonic) from which on no open answer is worth a further launch.
             cases: in doubt, in this run of pytest.
+            why_not: why nothing is to be launched, so that the doubts stay; empty: it is.
         """
-        beside = {key: doubt.variant for key, doubt in self.doubts.items()}
-        for doubt in self.doubts.values():
-            beside |= dict.fromkeys(doubt.sources, doubt.variant)
+        beside: dict[str, Variant] = {}
+        for key, doubt in self.doubts.items():
+            if not why_not and not doubt.variant.is_itself:
+                beside |= dict.fromkeys([key, *doubt.sources], doubt.variant)
         return Again(
             samples=self._samples_of,
             results=self._results,
@@ -229,6 +239,7 @@ class Distbench:
             beside=beside,
             cases=cases,
             until=until,
+            why_not=why_not,
         )
 
     def _ask_about_directions(self, run: Run) -> None:
@@ -341,7 +352,7 @@ class Distbench:
         )
         made_of = [run.samples for run in ([of] if isinstance(of, Run) else of)]
         sources = [key for key, known in self._samples_of.items() if any(known is source for source in made_of)]
-        result = self._judge(request, samples, sources)
+        result = self._judge(request, samples, sources=sources)
         if result.verdicts and not any(verdict.is_judged for verdict in result.verdicts):
             given.refuse(
                 f"better={better!r} is judged by nothing but a bound: give at_most= or at_least=, or another one"

@@ -330,7 +330,15 @@ def _confirm(config: pytest.Config) -> ConfirmSettings:
         mode=mode,  # type: ignore[arg-type] # checked by _choice
         budget_s=_number(config, "confirm_budget", CONFIRM_BUDGET_S, least=0.0, most=LONGEST_TIMEOUT_S),
         links=_links(config),
+        interpreter=_python_of_recorder(config),
     )
+
+
+def _python_of_recorder(config: pytest.Config) -> str:
+    """Beside --distbench-confirm, --distbench-against-python is the Python of what recorded the baselines."""
+    given = _text(config, "against_python")
+    is_of_confirmation = bool(_text(config, "confirm")) and _text(config, "against") in ("", NOTHING)
+    return given if is_of_confirmation and given != NOTHING else ""
 
 
 def _against(config: pytest.Config) -> AgainstSettings | None:
@@ -338,7 +346,7 @@ def _against(config: pytest.Config) -> AgainstSettings | None:
     _refuse_empty(config, "against", "against_python")
     given = (_text(config, name) for name in ("against", "against_python"))
     revision, interpreter = ("" if text == NOTHING else text for text in given)
-    if not revision and not interpreter:
+    if (not revision and not interpreter) or _python_of_recorder(config):
         return None
     option = "--distbench-against" if revision else "--distbench-against-python"
     if _text(config, "update"):

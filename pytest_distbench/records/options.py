@@ -137,7 +137,8 @@ OPTIONS: dict[str, Option] = {
     ),
     "against-python": Option(
         metavar="PATH",
-        summary="compare with another Python, and so another torch; with --distbench-against: both",
+        summary="compare with another Python, and so another torch; with --distbench-against: both; with "
+        "--distbench-confirm: the Python of the revisions that recorded the baselines",
         calibration="cleared",
         cleared=NOTHING,
     ),

@@ -10,10 +10,11 @@ from pathlib import Path
 
 from pytest_distbench import git
 from pytest_distbench.errors import ConfigurationError, LauncherError
-from pytest_distbench.judging.confirmation import Sides, by_the_machine, confirm, undecided
+from pytest_distbench.judging.comparable import version_changes
+from pytest_distbench.judging.confirmation import Sides, by_the_machine, confirm, ratios, split_change, undecided
 from pytest_distbench.judging.judgement import Judgement
 from pytest_distbench.judging.pair_rule import FIRST_LOOK, LAST_LOOK, looks
-from pytest_distbench.machine.interpreters import find_interpreter
+from pytest_distbench.machine.interpreters import Interpreter, find_interpreter
 from pytest_distbench.records.plan import LaunchRequest
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import CaseResult, Confirmation
@@ -70,6 +71,15 @@ class Recorders:
             raise found
         return found
 
+    def of_its_time(self, variant: Variant) -> Variant | None:
+        """A revision under the Python that the user has kept for it; None: there is none."""
+        return dataclasses.replace(variant, interpreter=self._interpreter) if self._interpreter is not None else None
+
+    @functools.cached_property
+    def _interpreter(self) -> Interpreter | None:
+        given = self.settings.interpreter
+        return find_interpreter(given, self._folder) if given else None
+
     @functools.cached_property
     def here(self) -> str:
         """The commit that is checked out, followed by ``-dirty`` where tracked files differ."""
@@ -82,8 +92,8 @@ class Recorders:
             return Variant(
                 revision=Revision("", commit, self._top),
                 links=find_links(asked.links, folder=self._root, root=self._top),
-                interpreter=find_interpreter(asked.interpreter, self._folder) if asked.interpreter else None,
-                is_itself=not asked.interpreter and self._is_here(commit, path),
+                interpreter=None,
+                is_itself=self._is_here(commit, path),
             )
         except ConfigurationError as error:
             raise NotRecorded(str(error)) from None
@@ -143,6 +153,7 @@ class Again:
         beside: what the launches of a case run in turns with, by the same keys; those of sources too.
         cases: that this run of pytest confirms.
         until: the moment (monotonic) from which on no open answer is worth a further launch.
+        why_not: why nothing is launched in turns, so that the doubts stay; empty: it is.
     """
 
     samples: Mapping[str, Samples]
@@ -151,13 +162,17 @@ class Again:
     beside: Mapping[str, Variant]
     cases: int
     until: float
+    why_not: str = ""
 
 
 class Confirmed:
     """The reference of a case in doubt: judges what ran in turns with the revision that recorded its baseline."""
 
-    def __init__(self, request: CaseRequest, doubt: Doubt, again: Again, here: str) -> None:
+    def __init__(
+        self, request: CaseRequest, doubt: Doubt, again: Again, here: str, *, of_its_time: Samples | None = None
+    ) -> None:
         self._request = request
+        self._of_its_time = of_its_time
         self._doubt = doubt
         self._again = again
         self._here = here
@@ -186,6 +201,20 @@ class Confirmed:
             cases=self._again.cases,
         )
 
+    def split(self, samples: Samples, verdicts: Sequence[Verdict]) -> list[Verdict]:
+        """The verdicts, with the software's share in a change where the old software is at hand."""
+        pairs = self._of_its_time
+        if pairs is None or not any(v.kind in ("regressed", "machine") for v in verdicts):
+            return list(verdicts)
+        while len(pairs) < FIRST_LOOK and not pairs.alone and not pairs.failed:
+            pairs.add()
+        if pairs.alone or pairs.failed:
+            return list(verdicts)
+        total = ratios(pairs.references, pairs.launches)
+        code = ratios(samples.references, samples.launches) or dict.fromkeys(total, 1.0)
+        changes = version_changes(pairs.references[0].software, pairs.launches[0].software)
+        return split_change(verdicts, code=code, total=total, software=", ".join(changes) or "software")
+
     def without_turns(self, reason: str) -> list[Verdict]:
         """The verdicts where nothing ran in turns."""
         stored, variant = self._doubt.result.verdicts, self._doubt.variant
@@ -196,14 +225,16 @@ class Confirmed:
 
     def conclude(self, samples: Samples, verdicts: Sequence[Verdict]) -> CaseResult:
         """The record of the case: that of the stored comparison, with what was made of it."""
+        result = replace(self._doubt.result, verdicts=list(verdicts))
+        if self._again.why_not:
+            return result
         return replace(
-            self._doubt.result,
-            verdicts=list(verdicts),
+            result,
             confirmation=Confirmation(
                 revision=str(self._doubt.variant),
                 here=self._here,
                 took_s=time.monotonic() - self._began_at,
-                launches=list(samples.launches),
+                launches=list(samples.launches[: len(samples.references)]),
                 references=list(samples.references),
                 controls=list(samples.controls),
             ),
@@ -211,8 +242,8 @@ class Confirmed:
 
     def grow(self, samples: Samples) -> list[Verdict]:
         """Add samples until every answer is clear, or no more are worth it."""
-        if self._doubt.variant.is_itself:
-            return self.without_turns("")
+        if self._doubt.variant.is_itself or self._again.why_not:
+            return self.without_turns(self._again.why_not)
         verdicts: list[Verdict] = []
         open_metrics: list[str] = []
         for look in self.looks():

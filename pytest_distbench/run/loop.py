@@ -278,12 +278,25 @@ class Session:
             tolerances=reference.tolerances(result),
         )
 
-    def confirm(self, request: CaseRequest, samples: Samples, doubt: Doubt, again: Again) -> CaseResult:
-        """Settle a doubt; a launch of this tree that does not pass is a failure as ever."""
+    def confirm(
+        self, request: CaseRequest, samples: Samples, doubt: Doubt, again: Again, launched: LaunchRequest | None
+    ) -> CaseResult:
+        """Settle a doubt; a launch of this tree that does not pass is a failure as ever.
+
+        Args:
+            request: how the case is judged.
+            samples: in turns with the revision that recorded its baseline.
+            doubt: it.
+            again: how the test is run again.
+            launched: what is launched; None: the number is made of several runs.
+        """
         assert self.recorders is not None
-        confirmed = Confirmed(request, doubt, again, self.recorders.here)
+        old = self.recorders.of_its_time(doubt.variant)
+        may_launch = launched is not None and not again.why_not
+        of_its_time = self.samples_beside(launched, old, doubt.samples) if old and may_launch and launched else None
+        confirmed = Confirmed(request, doubt, again, self.recorders.here, of_its_time=of_its_time)
         with self._alone(request.case.world_size, takes_host=samples.takes_host):
-            verdicts = confirmed.grow(samples)
+            verdicts = confirmed.split(samples, confirmed.grow(samples))
         if samples.failed:
             return self.result(request, samples, Nothing(request))
         return confirmed.conclude(samples, verdicts)

@@ -30,8 +30,8 @@ REQUEST = LaunchRequest(
 MAIN = Variant(revision=Revision("main", "main", Path()), interpreter=None)
 
 
-def launch(index: int = 0, *, outcome: Outcome = "passed", only: Sequence[str] = ()) -> LaunchRecord:
-    return LaunchRecord(index=index, outcome=outcome, wall_s=1.0, only=list(only))
+def launch(index: int = 0, *, outcome: Outcome = "passed", only: Sequence[str] = (), reason: str = "") -> LaunchRecord:
+    return LaunchRecord(index=index, outcome=outcome, wall_s=1.0, only=list(only), reason=reason)
 
 
 def without_a_body() -> LaunchRecord:
@@ -160,17 +160,30 @@ def test_a_control_is_the_reference_once_more() -> None:
     assert sides.times == [2]
 
 
-@pytest.mark.parametrize("side", [0, 1, 2])
-def test_a_side_that_does_not_pass_is_all_that_is_told(side: int) -> None:
+@pytest.mark.parametrize(("side", "has_control"), [(0, True), (0, False), (1, False)])
+def test_a_side_that_does_not_pass_is_all_that_is_told(side: int, has_control: bool) -> None:
     failed = launch(1, outcome="failed")
-    broken = [failed if number == side else None for number in range(3)]
-    sides = Sides([[launch(), launch(), launch()], broken])
-    made = PairedLaunches(sides, REQUEST, MAIN, has_control=True)  # type: ignore[arg-type]
+    broken = [failed if number == side else None for number in range(2 + has_control)]
+    sides = Sides([[launch()] * (2 + has_control), broken])
+    made = PairedLaunches(sides, REQUEST, MAIN, has_control=has_control)  # type: ignore[arg-type]
     made.add()
     made.add()
 
     assert (made.launches, made.references, made.controls) == ([failed], [], [])
     assert made.failed is failed
+
+
+@pytest.mark.parametrize("side", [1, 2])
+def test_a_confirmation_ends_where_the_revision_does_not_pass_and_says_why(side: int) -> None:
+    failed = launch(1, outcome="failed", reason="in 3f2a91c0d4: hung in body")
+    broken = [failed if number == side else None for number in range(3)]
+    sides = Sides([[launch(), launch(), launch()], broken])
+    made = PairedLaunches(sides, REQUEST, MAIN, has_control=True)  # type: ignore[arg-type]
+    made.add()
+    made.add()
+    made.add()
+
+    assert (made.alone, made.failed, len(made), made.most) == ("in 3f2a91c0d4: hung in body", None, 1, 1)
 
 
 def test_a_test_whose_file_the_reference_lacks_runs_once_alone() -> None:

@@ -5,6 +5,7 @@ One text per kind of failure, whatever the case was compared with: a stored base
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Sequence
 
@@ -199,7 +200,15 @@ def comparison_lines(result: CaseResult) -> list[str]:
         lines = [f"this run  {platform}  {_versions(current)}"]
         if any(v.baseline is not None for v in result.verdicts):
             lines.insert(0, f"baseline  {platform}  {_versions(stored)}  {result.reference.path}")
+        if (turns := result.confirmation) is not None and turns.launches:
+            sides = f"this tree ({short(turns.here)}) and twice {turns.revision}, which recorded the baseline"
+            lines.append(f"in turns  {sides}: {len(turns.launches)} times in {turns.took_s:.0f} s")
     return lines + ([f"differs   {what}" for what in software_changes(stored, current)] if stored else [])
+
+
+def short(commit: str) -> str:
+    """A commit as texts name it, with what follows the hash."""
+    return re.sub(r"^([0-9a-f]{10})[0-9a-f]*", r"\1", commit)
 
 
 def _versions(software: dict[str, str]) -> str:

@@ -125,14 +125,13 @@ def _tolerances_out_of_sight(results: Sequence[CaseResult]) -> list[Line]:
     cases = {result.case.key for _, result, _ in found}
     (least, *_), (most, result, verdict) = min(found, key=lambda f: f[0]), max(found, key=lambda f: f[0])
     span = format_change(1 + least) if len(found) == 1 else f"{format_change(1 + least)} to {format_change(1 + most)}"
-    return [
-        Line(
-            f"? {len(found)} metric{'s' * (len(found) > 1)} of {len(cases)} case{'s' * (len(cases) > 1)} would not "
-            f"have shown a slowdown of their tolerance; what would have been looked into: {span} (most: {result.case.title} "
-            f"{metric_text(verdict)}); --distbench-confirm=always runs all cases in turns",
-            "doubt",
-        )
-    ]
+    metrics = f"{len(found)} metric{'s' * (len(found) > 1)} of {len(cases)} case{'s' * (len(cases) > 1)}"
+    looked_into = f"what would have been looked into: {span} (most: {result.case.title} {metric_text(verdict)})"
+    line = (
+        f"? {metrics} would not have shown a slowdown of their tolerance; {looked_into}; --distbench-confirm=always "
+        "runs all cases in turns"
+    )
+    return [Line(line, "doubt")]
 
 
 def _unconfirmed(results: Sequence[CaseResult]) -> list[Line]:

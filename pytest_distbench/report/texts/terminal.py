@@ -155,7 +155,10 @@ def _counts(results: Sequence[CaseResult]) -> str:
     ]
     launches = sum(len(r.launches) + len(r.reference.launches) for r in results)
     counted = f"{total} metric{'s' * (total != 1)} of {len(results)} {_cases(len(results))}"
-    return f"{counted} in {launches} launch{'es' * (launches != 1)}: {', '.join(parts) or 'nothing judged'}"
+    decided = [r.confirmation for r in results if r.confirmation is not None and r.confirmation.launches]
+    in_turns = sum(len(turns.launches) + len(turns.references) + len(turns.controls) for turns in decided)
+    more = f", and {in_turns} in turns for {len(decided)} {_cases(len(decided))}" if decided else ""
+    return f"{counted} in {launches} launch{'es' * (launches != 1)}{more}: {', '.join(parts) or 'nothing judged'}"
 
 
 def _told_verdicts(result: CaseResult) -> list[Verdict]:

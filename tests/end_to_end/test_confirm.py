@@ -1,0 +1,199 @@
+"""Doubts about stored comparisons, settled with real process groups in turns with what recorded the baseline."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from support.launching import RunInside
+from support.processes import LIMIT_S
+from support.repositories import git
+
+pytestmark = [pytest.mark.spawn, pytest.mark.timeout(LIMIT_S)]
+
+SUITE = """
+    import work
+
+    def body(rank):
+        for _ in rank.timed("step", warmup=0, iterations=10):
+            work.step()
+        rank.record("answer", work.ANSWER, better="exact")
+
+    def test_step(distbench):
+        distbench.run(body, tolerance=0.15)
+"""
+WORK = "import time\nANSWER = 1\n\ndef step():\n    time.sleep({seconds})\n"
+
+
+@pytest.fixture
+def project(pytester: pytest.Pytester, run_inside: RunInside) -> Path:
+    """A repository whose second commit has recorded a baseline of a step of 20 ms."""
+    pytester.makeini("[pytest]\n")
+    pytester.makepyfile(test_it=SUITE)
+    (pytester.path / ".gitignore").write_text("__pycache__/\n")
+    write(pytester.path, 0.02)
+    git(pytester.path, "init", "--quiet")
+    commit(pytester.path, "code")
+    run_inside("--distbench-update", "--distbench-launches=3").assert_outcomes(passed=1)
+    commit(pytester.path, "baselines")
+    return pytester.path
+
+
+def write(project: Path, seconds: float, more: str = "") -> None:
+    (project / "work.py").write_text(WORK.format(seconds=seconds) + more)
+
+
+def commit(project: Path, message: str) -> str:
+    git(project, "add", "--all")
+    git(project, "commit", "--quiet", "--message", message)
+    return git(project, "rev-parse", "--short=10", "HEAD").strip()
+
+
+def make_baseline_faster(project: Path) -> str:
+    """Record a machine that was four times as fast: the commit that did it."""
+    [path] = (project / "baselines").rglob("*.json")
+    stored = json.loads(path.read_text())
+    step = stored["entry"]["metrics"]["step"]
+    for name in ("launches", "minimum", "p95"):
+        step[name] = [value / 4 for value in step[name]]
+    path.write_text(json.dumps(stored))
+    return commit(project, "baselines of a fast machine")
+
+
+def is_clean(project: Path) -> bool:
+    """Neither worktree nor change is left."""
+    return git(project, "worktree", "list").count("\n") == 1 and not git(project, "status", "--porcelain", "baselines")
+
+
+def test_slower_code_is_red_with_the_paired_figure_and_both_commits(project: Path, run_inside: RunInside) -> None:
+    recorded = git(project, "rev-parse", "--short=10", "HEAD").strip()
+    write(project, 0.04)
+    here = commit(project, "slower")
+    result = run_inside("--distbench-json=run.json")
+    result.assert_outcomes(failed=1)
+
+    result.stdout.fnmatch_lines([
+        "*1 case in doubt is run in turns with what recorded the baseline, about * s",
+        "step +9*% (limit +15%)",
+        f"step: in turns with {recorded}, which recorded the baseline: +9*% over 5 pairs; {recorded} against itself *",
+        f"in turns  this tree ({here}) and twice {recorded}, which recorded the baseline: 5 times in * s",
+    ])  # fmt: skip
+    [found] = json.loads((project / "run.json").read_text())["results"]
+    assert (found["outcome"], len(found["confirmation"]["controls"])) == ("failed", 5)
+    assert is_clean(project)
+
+
+def test_a_slower_machine_passes_and_is_told(project: Path, run_inside: RunInside) -> None:
+    make_baseline_faster(project)
+    write(project, 0.02, "# another line\n")
+    result = run_inside("-rA")
+    result.assert_outcomes(passed=1)
+
+    result.stdout.fnmatch_lines(
+        ["*1 slower by a drifted machine, not by the code*", "*--distbench-update takes new baselines"]
+    )
+    assert is_clean(project)
+
+
+def test_the_same_tree_needs_no_launch_to_be_told_from_a_slower_machine(project: Path, run_inside: RunInside) -> None:
+    recorded = make_baseline_faster(project)[:10]
+    (project / "README").write_text("read me\n")
+    git(project, "add", "README")
+    git(project, "rm", "--cached", "--quiet", "README")
+    result = run_inside()
+    result.assert_outcomes(passed=1)
+
+    result.stdout.fnmatch_lines(
+        [f"*no tracked file but baselines differs from {recorded}*the machine or its software*"]
+    )
+    assert "in turns for" not in result.stdout.str()
+
+
+def test_an_exact_red_is_never_confirmed_away(project: Path, run_inside: RunInside) -> None:
+    make_baseline_faster(project)
+    (project / "work.py").write_text(WORK.format(seconds=0.02).replace("ANSWER = 1", "ANSWER = 2"))
+    result = run_inside()
+    result.assert_outcomes(failed=1)
+
+    assert "in doubt" not in result.stdout.str()
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        ("raise SystemExit('not today')", "not confirmed: in *: *not today*"),
+        ("input('name? ')", "not confirmed: in *: *EOF*"),
+        ("import time; time.sleep(600)", "not confirmed: in *"),
+    ],
+)
+def test_a_revision_that_does_not_run_leaves_the_answer_open(
+    project: Path, run_inside: RunInside, monkeypatch: pytest.MonkeyPatch, line: str, told: str
+) -> None:
+    monkeypatch.setattr("pytest_distbench.run.confirm._GRACE_S", 3.0)
+    write(project, 0.02, f"{line}\n")
+    (project / "work.py").write_text(f"{line}\n" + WORK.format(seconds=0.02))
+    make_baseline_faster(project)
+    write(project, 0.02)
+    result = run_inside()
+    result.assert_outcomes(passed=1)
+
+    result.stdout.fnmatch_lines(["*1 inconclusive*", f"? test_step[[]ws2] step: {told}"])
+    assert is_clean(project)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "told"),
+    [
+        (lambda project: None, "*its baseline is not committed: git add baselines/*"),
+        (lambda project: (project / ".git").rename(project / "git"), "*the tests are not in a git repository*"),
+    ],
+    ids=["not committed", "no repository"],
+)
+def test_why_a_doubt_is_not_settled_is_one_line(project: Path, run_inside: RunInside, spoil: object, told: str) -> None:
+    make_baseline_faster(project)
+    git(project, "reset", "--quiet", "--soft", "HEAD~1")
+    assert callable(spoil)
+    spoil(project)
+    result = run_inside("--distbench-max-launches=3")
+    result.stdout.fnmatch_lines([f"*? not decided in turns: test_step[[]ws2]: {told}"])
+
+
+def test_never_is_todays_rule(project: Path, run_inside: RunInside) -> None:
+    make_baseline_faster(project)
+    result = run_inside("--distbench-confirm=never", "--distbench-max-launches=3")
+    result.assert_outcomes(failed=1)
+
+    assert "turns" not in result.stdout.str()
+
+
+def test_always_runs_what_raises_no_doubt_in_turns_too(project: Path, run_inside: RunInside) -> None:
+    write(project, 0.02, "# another line\n")
+    result = run_inside("--distbench-confirm=always", "--distbench-json=run.json")
+    result.assert_outcomes(passed=1)
+
+    [found] = json.loads((project / "run.json").read_text())["results"]
+    assert [v["kind"] for v in found["verdicts"] if v["metric"] == "step"] == ["unchanged"]
+    assert found["confirmation"]["launches"]
+
+
+def test_what_does_not_fit_the_budget_is_told_with_what_it_would_take(project: Path, run_inside: RunInside) -> None:
+    (project / "test_it.py").write_text(
+        (project / "test_it.py").read_text() + "\ndef test_other(distbench):\n    distbench.run(body, tolerance=0.15)\n"
+    )
+    run_inside("--distbench-update=new", "--distbench-launches=3")
+    for path in (project / "baselines").rglob("*.json"):
+        stored = json.loads(path.read_text())
+        step = stored["entry"]["metrics"]["step"]
+        for name in ("launches", "minimum", "p95"):
+            step[name] = [value / 4 for value in step[name]]
+        path.write_text(json.dumps(stored))
+    commit(project, "both")
+    write(project, 0.02, "# another line\n")
+    result = run_inside("--distbench-confirm-budget=0.5", "--distbench-max-launches=3")
+    result.assert_outcomes(passed=2)
+
+    result.stdout.fnmatch_lines([
+        "*1 inconclusive*",
+        "? test_*[[]ws2] step: not confirmed: it would take about * s, and the budget of 0.5 s has * s left*",
+    ])  # fmt: skip

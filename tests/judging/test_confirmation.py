@@ -1,0 +1,185 @@
+"""What launches in turns make of a doubt."""
+
+from __future__ import annotations
+
+import math
+import random
+
+import pytest
+from support.stores import CASE, SOFTWARE
+
+from pytest_distbench.judging.confirmation import (
+    VETO,
+    Sides,
+    by_the_machine,
+    confirm,
+    is_of_clocks,
+    ratios,
+    split_change,
+    undecided,
+)
+from pytest_distbench.judging.judgement import Judgement
+from pytest_distbench.judging.pair_rule import FIRST_LOOK, LAST_LOOK, looks
+from pytest_distbench.judging.terms import Terms
+from pytest_distbench.records.kinds import VerdictName
+from pytest_distbench.records.launch import LaunchRecord
+from pytest_distbench.records.metric import Measurement
+from pytest_distbench.records.record import replace
+from pytest_distbench.records.verdict import Verdict
+
+TERMS = Terms(default_tolerance=0.15, max_launches=10, cores=2)
+SLOWER = Verdict(metric="step", kind="regressed", unit="s", better="lower", ratio=1.4, limit=0.15)
+EXACT = Verdict(metric="sum", kind="changed", unit="", better="exact")
+
+
+def launches(*values: float | None, name: str = "step") -> list[LaunchRecord]:
+    return [
+        LaunchRecord(
+            index=i,
+            outcome="passed",
+            wall_s=1.0,
+            measurements=[Measurement(name=name, unit="s", better="lower", value=value)],
+            software=dict(SOFTWARE),
+        )
+        for i, value in enumerate(values)
+    ]
+
+
+def turns(
+    slower: float,
+    *,
+    count: int = FIRST_LOOK,
+    itself: float = 1.0,
+    noise: float = 0.01,
+    moods: float = 0.3,
+    seed: int = 0,
+) -> Sides:
+    """This tree so many times as slow as the revision, on a machine whose moods all three share."""
+    rng = random.Random(seed)
+    mood = [math.exp(rng.gauss(0, moods)) for _ in range(count)]
+
+    def side(factor: float) -> list[LaunchRecord]:
+        return launches(*(factor * m * math.exp(rng.gauss(0, noise)) for m in mood))
+
+    return Sides(launches=side(slower), references=side(1.0), controls=side(itself))
+
+
+def confirmed(sides: Sides, *stored: Verdict, cases: int = 1) -> list[Judgement]:
+    return confirm(
+        TERMS,
+        CASE,
+        stored or [SLOWER],
+        sides,
+        tolerances={"step": 0.15, "sum": 0.15},
+        revision="3f2a91c0d4",
+        looks=looks(FIRST_LOOK, LAST_LOOK),
+        cases=cases,
+    )
+
+
+def test_slower_than_the_revision_is_regressed_with_the_figure_of_the_pairs() -> None:
+    [found] = confirmed(turns(1.25))
+
+    assert (found.verdict.kind, found.is_open) == ("regressed", False)
+    assert found.verdict.ratio == pytest.approx(1.25, abs=0.03)
+    assert "in turns with 3f2a91c0d4, which recorded the baseline: +2" in found.verdict.reason
+    assert "3f2a91c0d4 against itself" in found.verdict.reason
+
+
+def test_not_slower_is_the_machine_and_says_what_takes_new_baselines() -> None:
+    [found] = confirmed(turns(1.0))
+
+    assert (found.verdict.kind, found.verdict.ratio, found.is_open) == ("machine", 1.4, False)
+    assert "not the code; --distbench-update takes new baselines" in found.verdict.reason
+
+
+def test_not_slower_and_within_the_tolerance_is_unchanged() -> None:
+    [found] = confirmed(turns(1.0), replace(SLOWER, kind="unseen", ratio=1.1))
+
+    assert found.verdict.kind == "unchanged"
+
+
+def test_a_machine_that_differs_from_itself_as_much_vetoes() -> None:
+    [found] = confirmed(turns(1.35, itself=1.25))
+
+    assert found.verdict.kind == "inconclusive"
+    assert "the machine is too restless" in found.verdict.reason
+
+
+def test_the_veto_needs_no_more_than_its_share() -> None:
+    [found] = confirmed(turns(1.35, itself=1 + 0.3 / VETO / 2))
+
+    assert found.verdict.kind == "regressed"
+
+
+def test_noise_asks_for_more_pairs_and_stays_inconclusive_at_the_last() -> None:
+    [first] = confirmed(turns(1.2, noise=0.4))
+    [last] = confirmed(turns(1.15, noise=0.4, count=LAST_LOOK))
+
+    assert (first.verdict.kind, first.is_open) == ("inconclusive", True)
+    assert (last.verdict.kind, last.is_open) == ("inconclusive", False)
+
+
+def test_what_is_exact_stays_as_it_was_judged() -> None:
+    found = confirmed(turns(1.0), SLOWER, EXACT)
+
+    assert [j.verdict.kind for j in found] == ["machine", "changed"]
+    assert not is_of_clocks([SLOWER, EXACT])
+    assert is_of_clocks([SLOWER, replace(SLOWER, kind="unchanged")])
+
+
+def test_a_metric_that_the_revision_does_not_record_stays_in_doubt() -> None:
+    sides = turns(1.25)
+    foreign = Sides(
+        launches=sides.launches,
+        references=launches(*[1.0] * FIRST_LOOK, name="other"),
+        controls=launches(*[1.0] * FIRST_LOOK, name="other"),
+    )
+    found = {j.verdict.metric: j.verdict for j in confirmed(foreign)}
+
+    assert found["step"].kind == "inconclusive"
+    assert "not comparable in turns with 3f2a91c0d4" in found["step"].reason
+
+
+@pytest.mark.parametrize(
+    ("before", "after"), [("regressed", "inconclusive"), ("changed", "changed"), ("unseen", "unseen")]
+)
+def test_where_nothing_ran_in_turns_what_only_the_clock_says_is_inconclusive(
+    before: VerdictName, after: VerdictName
+) -> None:
+    verdict = replace(EXACT if before == "changed" else SLOWER, kind=before, reason="why")
+    [found] = undecided([verdict], "it hung")
+
+    assert found.kind == after
+    assert found.reason == ("it hung (why)" if before == "regressed" else "why")
+
+
+def test_where_the_code_is_the_same_it_is_the_machine() -> None:
+    found = by_the_machine([SLOWER, EXACT], {"step": 0.15}, "the same code")
+
+    assert [v.kind for v in found] == ["machine", "changed"]
+
+
+def test_a_change_is_split_between_code_and_software() -> None:
+    total = ratios(launches(1.0, 2.0), launches(1.2, 2.4))
+    [found] = split_change([SLOWER], code={"step": 1.03}, total=total, software="torch 2.12.0 -> 2.13.0")
+
+    assert total == {"step": pytest.approx(1.2)}
+    assert found.reason.endswith("of +20.0 % in turns: code +3.0 %, torch 2.12.0 -> 2.13.0 +16.5 %")
+
+
+def test_of_what_is_not_slower_nothing_is_split() -> None:
+    fine = replace(SLOWER, kind="unchanged")
+
+    assert split_change([fine], code={"step": 1.0}, total={"step": 1.2}, software="torch") == [fine]
+
+
+def test_unchanged_code_is_hardly_ever_red_on_a_moody_machine_and_a_slower_one_nearly_always() -> None:
+    def red(slower: float) -> int:
+        return sum(
+            confirmed(turns(slower, noise=0.05, count=14, seed=seed))[0].verdict.kind == "regressed"
+            for seed in range(60)
+        )
+
+    assert red(1.0) == 0
+    assert red(1.3) > 55

@@ -1,0 +1,181 @@
+"""What few launches of this tree show of a case: suspicious, not suspicious, or nothing at all."""
+
+from __future__ import annotations
+
+import math
+import random
+import statistics
+
+import pytest
+from support.stores import CASE, SOFTWARE
+
+from pytest_distbench.judging.entry import make_entry
+from pytest_distbench.judging.judgement import Judgement
+from pytest_distbench.judging.screening import CONFIRMED, LAUNCHES, judge_screened
+from pytest_distbench.judging.terms import Terms
+from pytest_distbench.records.baseline import BaselineEntry
+from pytest_distbench.records.launch import LaunchRecord
+from pytest_distbench.records.metric import Measurement, Summary
+from pytest_distbench.records.record import replace
+
+TERMS = Terms(default_tolerance=0.15, max_launches=LAUNCHES, cores=2)
+STORED = 10
+
+
+def measurement(value: float, cpu_s: float | None = None, size: int | None = None, **more: object) -> Measurement:
+    summary = Summary(n=50, minimum=value, p25=value, median=value, p95=value, p99=value, mean=value, stdev=0.0)
+    made = Measurement(
+        name="step",
+        unit="s",
+        better="lower",
+        value=value,
+        summary=summary,
+        companions={} if cpu_s is None else {"cpu_s": cpu_s},
+        at={} if size is None else {"message_bytes": size},
+    )
+    return replace(made, **more)
+
+
+def launch(index: int, *measurements: Measurement) -> LaunchRecord:
+    return LaunchRecord(
+        index=index, outcome="passed", wall_s=1.0, measurements=list(measurements), software=dict(SOFTWARE)
+    )
+
+
+def noisy(rng: random.Random, sigma: float, factor: float = 1.0) -> float:
+    return factor * math.exp(rng.gauss(0.0, sigma))
+
+
+def baseline(launches: list[LaunchRecord]) -> BaselineEntry:
+    return make_entry(CASE, launches, SOFTWARE)
+
+
+def screened(
+    entry: BaselineEntry, launches: list[LaunchRecord], *, comparisons: int = 1, terms: Terms = TERMS
+) -> tuple[dict[str, Judgement], float]:
+    judgements, suspicion = judge_screened(terms, launches, entry, case=CASE, comparisons=comparisons)
+    return {j.verdict.metric: j for j in judgements}, suspicion
+
+
+def alone(rng: random.Random, sigma: float, count: int, factor: float = 1.0) -> list[LaunchRecord]:
+    return [launch(i, measurement(noisy(rng, sigma, factor))) for i in range(count)]
+
+
+def suspicious_after(entry: BaselineEntry, launches: list[LaunchRecord], comparisons: int) -> tuple[bool, int]:
+    """Whether a case is suspicious, and how many launches that took, as the loop asks for them."""
+    for count in range(1, LAUNCHES + 1):
+        found, suspicion = screened(entry, launches[:count], comparisons=comparisons)
+        if not any(j.is_open for j in found.values()):
+            return suspicion > 0, count
+    raise AssertionError("still open")
+
+
+def test_what_is_as_it_was_needs_one_launch() -> None:
+    entry = baseline(alone(random.Random(1), 0.01, STORED))
+    found, suspicion = screened(entry, alone(random.Random(2), 0.0, 1))
+
+    assert (found["step"].verdict.kind, found["step"].is_open, suspicion) == ("unchanged", False, 0)
+
+
+def test_what_is_slower_asks_for_three_and_is_suspicious_then() -> None:
+    entry = baseline(alone(random.Random(1), 0.01, STORED))
+    slower = alone(random.Random(2), 0.01, LAUNCHES, 1.2)
+    opened = [screened(entry, slower[:n])[0]["step"].is_open for n in (1, 2, 3)]
+
+    assert opened == [True, True, False]
+    assert screened(entry, slower)[1] > 1
+
+
+@pytest.mark.parametrize("change", [0.9, 0.75, 1.05])
+def test_below_half_of_the_tolerance_nothing_is_suspicious(change: float) -> None:
+    entry = baseline(alone(random.Random(1), 0.001, STORED))
+
+    assert screened(entry, alone(random.Random(2), 0.001, LAUNCHES, change))[1] == 0
+
+
+def test_of_a_clock_whose_tolerance_it_would_not_see_nothing_is_known() -> None:
+    entry = baseline(alone(random.Random(1), 0.3, STORED))
+    found, suspicion = screened(entry, alone(random.Random(2), 0.0, 1, 0.9))
+    verdict = found["step"].verdict
+
+    assert (verdict.kind, suspicion) == ("unseen", 0)
+    assert verdict.detectable is not None
+    assert verdict.detectable > 0.3
+
+
+def test_cpu_time_tells_a_slowdown_that_a_baseline_of_a_busy_machine_hides() -> None:
+    rng = random.Random(3)
+    busy = [launch(i, measurement(noisy(rng, 0.1, 1.5), noisy(rng, 0.02, 2.0))) for i in range(STORED)]
+    slower = [launch(i, measurement(noisy(rng, 0.1, 1.2), noisy(rng, 0.02, 2.4))) for i in range(LAUNCHES)]
+
+    assert screened(baseline(busy), slower)[1] > 1
+
+
+def test_cpu_time_of_one_that_waits_on_a_gpu_says_nothing() -> None:
+    rng = random.Random(3)
+
+    def on_gpu(cpu_s: float) -> Measurement:
+        return measurement(noisy(rng, 0.01), companions={"cpu_s": cpu_s, "host_s": cpu_s})
+
+    entry = baseline([launch(i, on_gpu(noisy(rng, 0.01))) for i in range(STORED)])
+    assert screened(entry, [launch(i, on_gpu(2.0)) for i in range(LAUNCHES)])[1] == 0
+
+
+def test_the_sizes_of_a_sweep_are_looked_at_together() -> None:
+    sizes = [1 << n for n in range(10, 30)]
+
+    def sweep(rng: random.Random, index: int, factor: float) -> LaunchRecord:
+        return launch(index, *(measurement(noisy(rng, 0.2, factor), size=size) for size in sizes))
+
+    rng = random.Random(4)
+    entry = baseline([sweep(rng, i, 1.0) for i in range(STORED)])
+    _, suspicion = screened(entry, [sweep(rng, i, 1.2) for i in range(LAUNCHES)], comparisons=len(sizes))
+    found, _ = screened(entry, [sweep(rng, 0, 0.9)], comparisons=len(sizes))
+
+    assert suspicion > 1
+    assert all((j.verdict.detectable or 1.0) < 0.3 for j in found.values())
+
+
+@pytest.mark.parametrize("comparisons", [1, 30])
+@pytest.mark.parametrize("sigma", [0.03, 0.15])
+def test_of_healthy_cases_no_more_are_confirmed_than_it_may_and_nearly_all_need_one_launch(
+    sigma: float, comparisons: int
+) -> None:
+    rng = random.Random(5)
+    answers = [
+        suspicious_after(baseline(alone(rng, sigma, STORED)), alone(rng, sigma, LAUNCHES), comparisons)
+        for _ in range(200)
+    ]
+
+    assert statistics.fmean(found for found, _ in answers) * comparisons < CONFIRMED
+    assert statistics.fmean(count for _, count in answers) < 1.3
+
+
+def test_it_finds_what_it_says_it_sees() -> None:
+    rng = random.Random(6)
+    shares = []
+    for _ in range(80):
+        entry = baseline(alone(rng, 0.05, STORED))
+        found, _ = screened(entry, alone(rng, 0.0, 1, 0.9), comparisons=10)
+        sees = found["step"].verdict.detectable or 0.0
+        shares.append(suspicious_after(entry, alone(rng, 0.05, LAUNCHES, 1 + sees), 10)[0])
+
+    assert statistics.fmean(shares) > 0.7
+
+
+def test_a_workload_that_is_another_one_raises_no_suspicion() -> None:
+    entry = replace(baseline(alone(random.Random(1), 0.01, STORED)), workload="other")
+    found, suspicion = screened(entry, alone(random.Random(2), 0.01, 1, 2.0))
+
+    assert (found["step"].verdict.kind, suspicion) == ("incomparable", 0)
+
+
+def test_what_the_test_does_not_want_judged_raises_none_either() -> None:
+    entry = baseline(alone(random.Random(1), 0.01, STORED))
+    terms = replace_terms(metrics=("other",))
+
+    assert screened(entry, alone(random.Random(2), 0.01, LAUNCHES, 2.0), terms=terms)[1] == 0
+
+
+def replace_terms(**changes: object) -> Terms:
+    return Terms(**{"default_tolerance": 0.15, "max_launches": LAUNCHES, "cores": 2, **changes})  # type: ignore[arg-type]
