@@ -15,7 +15,7 @@ import pytest
 from _pytest.runner import runtestprotocol
 
 from pytest_distbench.plugin import carry
-from pytest_distbench.plugin.fixtures import AGAIN, FIXTURE, MADE
+from pytest_distbench.plugin.fixtures import AGAIN, FIXTURE, MADE, WHY_NOT_AGAIN
 
 if TYPE_CHECKING:
     from pytest_distbench.records.run import CaseResult
@@ -64,7 +64,10 @@ class ConfirmPlugin:
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_protocol(self, item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
         """Run a test of ours; what it reports is held back where it is in doubt."""
-        if FIXTURE not in getattr(item, "fixturenames", ()) or self._is_run_again(item):
+        if FIXTURE not in getattr(item, "fixturenames", ()):
+            return None
+        if self._is_run_again(item):
+            item.stash[WHY_NOT_AGAIN] = "pytest-rerunfailures may run its test again, which one of the two can do"
             return None
         item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
         reports = runtestprotocol(item, log=False, nextitem=nextitem)

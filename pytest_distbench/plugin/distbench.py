@@ -93,6 +93,7 @@ class Distbench:
         command: str,
         lend_terminal: Callable[[], AbstractContextManager[None]],
         again: Again | None = None,
+        why_not_again: str = "",
     ) -> None:
         self.world_size = world_size
         self.backend = backend
@@ -103,6 +104,7 @@ class Distbench:
         self._command = command
         self._lend_terminal = lend_terminal
         self._again = again
+        self._why_not_again = why_not_again
         self.ask = RequestMaker(
             session.settings,
             node,
@@ -215,6 +217,8 @@ class Distbench:
             result = self._guard(lambda: self._session.run(request, samples, reference))
         try:
             if (raised := self._session.doubt(samples, reference, result, sources)) is not None:
+                if self._why_not_again:
+                    return replace(result, unconfirmed=self._why_not_again)
                 self.doubts[request.case.key] = raised
         except NotRecorded as error:
             return replace(result, unconfirmed=str(error))

@@ -34,6 +34,8 @@ MADE = pytest.StashKey["Distbench"]()
 """What a test has measured, and with what."""
 AGAIN = pytest.StashKey["Again"]()
 """How a test is run again whose stored comparisons are in doubt."""
+WHY_NOT_AGAIN = pytest.StashKey[str]()
+"""Why it cannot be run again."""
 
 
 @pytest.fixture
@@ -89,6 +91,7 @@ def distbench(request: pytest.FixtureRequest, world_size: int, distbench_backend
         command,
         lambda: terminal_for_rank(config),
         again=again,
+        why_not_again=node.stash.get(WHY_NOT_AGAIN, ""),
     )
     yield made
     progress.end()

@@ -201,8 +201,8 @@ def comparison_lines(result: CaseResult) -> list[str]:
         if any(v.baseline is not None for v in result.verdicts):
             lines.insert(0, f"baseline  {platform}  {_versions(stored)}  {result.reference.path}")
         if (turns := result.confirmation) is not None and turns.launches:
-            sides = f"this tree ({short(turns.here)}) and twice {turns.revision}, which recorded the baseline"
-            lines.append(f"in turns  {sides}: {len(turns.launches)} times in {turns.took_s:.0f} s")
+            beside = f"this tree ({short(turns.here)}) and twice {turns.revision}, which recorded the baseline"
+            lines.append(f"in turns  {beside}: {len(turns.launches)} times in {turns.took_s:.0f} s")
     return lines + ([f"differs   {what}" for what in software_changes(stored, current)] if stored else [])
 
 

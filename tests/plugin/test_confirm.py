@@ -1,0 +1,86 @@
+"""Tests in doubt beside what else runs, stops and reports tests."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from support.launching import RunInside
+from support.processes import LIMIT_S
+from support.repositories import git
+
+pytestmark = [pytest.mark.spawn, pytest.mark.timeout(LIMIT_S)]
+
+SUITE = """
+    import time
+
+    def body(rank):
+        for _ in rank.timed("step", warmup=0, iterations=5):
+            time.sleep(0.02)
+
+    def test_step(distbench):
+        distbench.run(body, tolerance=0.15)
+"""
+SHORT = ("--distbench-launches=3", "--distbench-max-launches=3")
+
+
+@pytest.fixture
+def doubtful(pytester: pytest.Pytester, run_inside: RunInside) -> Path:
+    """A project whose baseline is of a machine four times as fast, and whose tree has changed since."""
+    pytester.makeini("[pytest]\n")
+    pytester.makepyfile(test_it=SUITE)
+    (pytester.path / ".gitignore").write_text("__pycache__/\n")
+    run_inside("--distbench-update", *SHORT).assert_outcomes(passed=1)
+    [path] = (pytester.path / "baselines").rglob("*.json")
+    stored = json.loads(path.read_text())
+    step = stored["entry"]["metrics"]["step"]
+    for name in ("launches", "minimum", "p95"):
+        step[name] = [value / 4 for value in step[name]]
+    path.write_text(json.dumps(stored))
+    git(pytester.path, "init", "--quiet")
+    git(pytester.path, "add", "--all")
+    git(pytester.path, "commit", "--quiet", "--message", "baselines")
+    add(pytester.path, "")
+    return pytester.path
+
+
+def add(project: Path, test: str) -> None:
+    file = project / "test_it.py"
+    file.write_text(f"{file.read_text()}\n# another line\n{test}")
+
+
+def test_a_file_of_results_has_each_test_once_with_how_it_ended(doubtful: Path, run_inside: RunInside) -> None:
+    result = run_inside("--junit-xml=results.xml", *SHORT)
+    result.assert_outcomes(passed=1)
+
+    text = (doubtful / "results.xml").read_text()
+    assert (text.count("<testcase "), 'failures="0"' in text, 'tests="1"' in text) == (1, True, True)
+
+
+def test_what_fails_for_another_reason_is_not_run_again(doubtful: Path, run_inside: RunInside) -> None:
+    file = doubtful / "test_it.py"
+    file.write_text(
+        file.read_text() + "\ndef test_bad(distbench):\n    distbench.run(body, tolerance=0.15)\n    assert False\n"
+    )
+    result = run_inside("-k", "bad", *SHORT)
+    result.assert_outcomes(failed=1)
+
+    assert "in doubt" not in result.stdout.str()
+
+
+def test_a_run_that_is_stopped_tells_doubts_as_they_are(doubtful: Path, run_inside: RunInside) -> None:
+    add(doubtful, "def test_stops():\n    import pytest\n    pytest.exit('enough')\n")
+    result = run_inside(*SHORT)
+
+    result.stdout.fnmatch_lines(["*? not decided in turns: test_step[[]ws2]: the run was stopped*"])
+    assert result.ret == pytest.ExitCode.INTERRUPTED
+
+
+@pytest.mark.other_plugins
+def test_where_another_plugin_runs_tests_again_it_does(doubtful: Path, run_inside: RunInside) -> None:
+    result = run_inside("--reruns=1", "-p", "no:xdist", *SHORT)
+
+    result.stdout.fnmatch_lines(
+        ["*? not decided in turns: test_step[[]ws2]: pytest-rerunfailures may run its test again*"]
+    )

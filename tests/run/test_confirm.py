@@ -1,0 +1,208 @@
+"""Finding the revision that recorded a baseline, and adding launches in turns while an answer is open."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from support.repositories import git
+from support.stores import CASE, KEY, PLATFORM, SOFTWARE, TEST, entry, result
+
+from pytest_distbench.errors import LauncherError
+from pytest_distbench.judging.pair_rule import FIRST_LOOK
+from pytest_distbench.judging.terms import Terms
+from pytest_distbench.records.launch import LaunchRecord
+from pytest_distbench.records.metric import Measurement
+from pytest_distbench.records.plan import LaunchRequest
+from pytest_distbench.records.record import replace
+from pytest_distbench.records.work import BodyReference, Ranks
+from pytest_distbench.run.against import Variant
+from pytest_distbench.run.confirm import Again, Confirmed, Doubt, Recorders, in_time
+from pytest_distbench.run.request import CaseRequest
+from pytest_distbench.run.samples import Samples
+from pytest_distbench.run.settings import ConfirmSettings
+from pytest_distbench.run.worktree import Revision
+from pytest_distbench.store.baselines import BaselineStore
+from pytest_distbench.store.recording import NotRecorded
+
+COMMIT = "3f2a91c0d4" + 30 * "0"
+REQUEST = CaseRequest(
+    nodeid="n", case=CASE, terms=Terms(default_tolerance=0.1, max_launches=4, cores=2), launches=1, xfail_perf=""
+)
+
+
+class Turns(Samples):
+    """Launches in turns, this tree so many times as slow."""
+
+    def __init__(self, slower: float, *, breaks_at: int = 99, error: str = "") -> None:
+        super().__init__()
+        self._slower = slower
+        self._breaks_at = breaks_at
+        self._error = error
+
+    def add(self, *, only: Sequence[str] = ()) -> None:
+        del only
+        if len(self) == self._breaks_at:
+            if self._error:
+                raise LauncherError(self._error)
+            self.alone, self.most = "in 3f2a91c0d4: hung", len(self)
+            return
+        wobble = 1 + 0.001 * (len(self) % 3)
+        for side, value in ((self.launches, self._slower), (self.references, 1.0), (self.controls, 1.0 * wobble)):
+            side.append(launch(len(side), value * wobble))
+
+
+def launch(index: int, value: float, torch: str = "2.13.0") -> LaunchRecord:
+    measured = Measurement(name="step", unit="s", better="lower", value=value)
+    return LaunchRecord(
+        index=index, outcome="passed", wall_s=2.0, measurements=[measured], software={**SOFTWARE, "torch": torch}
+    )
+
+
+def doubt(*, is_itself: bool = False) -> Doubt:
+    before = result(1.4, 1.4, 1.4)
+    [verdict] = before.verdicts
+    return Doubt(
+        result=replace(before, verdicts=[replace(verdict, ratio=1.4)], suspicion=2.0),
+        samples=Turns(1.4),
+        variant=Variant(revision=Revision("", COMMIT, Path("/r")), interpreter=None, is_itself=is_itself),
+        sources=(),
+        tolerances={"step": 0.1},
+    )
+
+
+def again(raised: Doubt, *, until: float | None = None, why_not: str = "") -> Again:
+    ends_at = time.monotonic() + 60 if until is None else until
+    return Again(samples={}, results={}, doubts={KEY: raised}, beside={}, cases=1, until=ends_at, why_not=why_not)
+
+
+def settle(samples: Samples, raised: Doubt, how: Again, of_its_time: Samples | None = None) -> tuple[str, str, int]:
+    confirmed = Confirmed(REQUEST, raised, how, "1a2b", of_its_time=of_its_time)
+    verdicts = confirmed.split(samples, confirmed.grow(samples))
+    made = confirmed.conclude(samples, verdicts)
+    [verdict] = made.verdicts
+    return verdict.kind, verdict.reason, len(made.confirmation.references) if made.confirmation else -1
+
+
+@pytest.mark.parametrize(("slower", "kind"), [(1.3, "regressed"), (1.0, "machine")])
+def test_as_many_pairs_are_made_as_it_takes(slower: float, kind: str) -> None:
+    raised = doubt()
+
+    assert settle(Turns(slower), raised, again(raised))[::2] == (kind, FIRST_LOOK)
+
+
+def test_the_same_tree_is_not_launched() -> None:
+    raised = doubt(is_itself=True)
+    kind, reason, pairs = settle(Turns(1.3), raised, again(raised))
+
+    assert (kind, pairs) == ("machine", 0)
+    assert reason.startswith("no tracked file but baselines differs from 3f2a91c0d4")
+
+
+def test_what_is_out_of_time_stays_in_doubt() -> None:
+    raised = doubt()
+
+    assert settle(Turns(1.3), raised, again(raised, why_not="no time")) == (
+        "inconclusive",
+        "not confirmed: no time",
+        -1,
+    )
+
+
+@pytest.mark.parametrize(("breaks_at", "error"), [(0, ""), (0, "cannot start"), (2, "")])
+def test_a_revision_that_breaks_leaves_the_doubt_with_the_reason(breaks_at: int, error: str) -> None:
+    raised = doubt()
+    kind, reason, _ = settle(Turns(1.3, breaks_at=breaks_at, error=error), raised, again(raised))
+
+    assert (kind, reason) == ("inconclusive", f"not confirmed: {error or 'in 3f2a91c0d4: hung'}")
+
+
+def test_an_open_answer_gets_no_more_once_the_time_is_up() -> None:
+    raised = doubt()
+    kind, _, pairs = settle(Turns(1.1), raised, again(raised, until=0.0))
+
+    assert (kind, pairs) == ("inconclusive", FIRST_LOOK)
+
+
+def test_with_the_old_software_at_hand_the_change_is_split() -> None:
+    raised = doubt()
+    old = Turns(1.0)
+    for index in range(FIRST_LOOK):
+        old.launches.append(launch(index, 1.2))
+        old.references.append(launch(index, 1.0, "2.12.0"))
+    kind, reason, _ = settle(Turns(1.0), raised, again(raised), old)
+
+    assert kind == "machine"
+    assert reason.endswith("of +20.0 % in turns: code +0.0 %, torch 2.12.0 -> 2.13.0 +20.0 %")
+
+
+def test_a_launch_in_turns_takes_no_longer_than_this_tree_made_likely() -> None:
+    request = LaunchRequest(
+        title="t", work=Ranks(body=BodyReference(file="f", function="g")), world_size=2, backend="gloo", device="cpu",
+        timeout_s=600.0,
+    )  # fmt: skip
+
+    assert in_time(request, [1.0, 2.0]).timeout_s == pytest.approx(50.0)
+    assert in_time(request, [500.0]).timeout_s == 600.0
+
+
+def test_it_says_about_how_long_it_takes() -> None:
+    assert doubt().takes_s > 3 * FIRST_LOOK
+    assert doubt(is_itself=True).takes_s == 0
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> BaselineStore:
+    git(tmp_path, "init", "--quiet")
+    (tmp_path / "work.py").write_text("1")
+    made = BaselineStore(tmp_path / "baselines", PLATFORM)
+    made.write(TEST, KEY, entry(1.0, 1.1))
+    git(tmp_path, "add", "--all")
+    git(tmp_path, "commit", "--quiet", "--message", "one")
+    return made
+
+
+def recorders(root: Path, **settings: object) -> Recorders:
+    asked = ConfirmSettings(mode="auto", **settings)  # type: ignore[arg-type]
+    return Recorders(asked, root / "baselines", root, root)
+
+
+def test_a_tree_in_which_nothing_but_baselines_differs_is_the_one_that_was_measured(
+    store: BaselineStore, tmp_path: Path
+) -> None:
+    store.write("other.py::test_b", KEY, entry(2.0, 2.1))
+    git(tmp_path, "add", "--all")
+    git(tmp_path, "commit", "--quiet", "--message", "other baselines")
+    path = store.path(TEST, KEY)
+    same = recorders(tmp_path).variant(path)
+    (tmp_path / "work.py").write_text("2")
+    other = recorders(tmp_path).variant(path)
+
+    assert (same.is_itself, other.is_itself) == (True, False)
+    assert same.revision is not None
+    assert same.revision.commit == git(tmp_path, "rev-parse", "HEAD~1").strip()
+
+
+def test_a_reason_is_found_once(store: BaselineStore, tmp_path: Path) -> None:
+    found = recorders(tmp_path)
+    missing = store.path("never.py::test_a", KEY)
+    reasons = []
+    for _ in range(2):
+        with pytest.raises(NotRecorded) as error:
+            found.variant(missing)
+        reasons.append(error.value)
+
+    assert reasons[0] is reasons[1]
+
+
+def test_a_link_to_nothing_is_a_reason(store: BaselineStore, tmp_path: Path) -> None:
+    with pytest.raises(NotRecorded, match="data"):
+        recorders(tmp_path, links=("data",)).variant(store.path(TEST, KEY))
+
+
+def test_without_a_python_of_its_time_there_is_no_variant_of_it(store: BaselineStore, tmp_path: Path) -> None:
+    found = recorders(tmp_path)
+
+    assert found.of_its_time(found.variant(store.path(TEST, KEY))) is None
