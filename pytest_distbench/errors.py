@@ -65,6 +65,10 @@ class BackendUnavailable(DistbenchError):
         self.available = available
 
 
+class TableError(DistbenchError):
+    """A table cannot be made of a run: what somebody's row of it does raises."""
+
+
 class LauncherError(DistbenchError):
     """The launcher itself (not a rank) failed."""
 
@@ -113,6 +117,11 @@ def show(value: object, *, longest: int = 200) -> str:
         text = f"<{type(value).__name__} without text: {type(broken).__name__}>"
     text = text.encode(errors="backslashreplace").decode().replace("\n", " ")
     return text if len(text) <= longest else f"{text[: longest - 4]} ..."
+
+
+def tell(error: Exception) -> str:
+    """What the code of somebody else raised, on one line."""
+    return f"{type(error).__name__}: {error}".replace("\n", " ")
 
 
 _Row = TypeVar("_Row")
