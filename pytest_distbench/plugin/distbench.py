@@ -103,7 +103,7 @@ class Distbench:
             node,
             world_size=world_size,
             backend=backend,
-            around=lambda request: session.launching.surroundings.conditions(request),
+            around=lambda request: self._guard(lambda: session.launching.surroundings.conditions(request)),
         )
         self._runs: list[Run] = []
         self._checks = 0
