@@ -119,6 +119,7 @@ class HostsLauncher:
             env={**inherited, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
             start_new_session=True,
         )
 
