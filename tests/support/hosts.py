@@ -131,6 +131,7 @@ def row() -> LauncherKind:
         help="ranks on other hosts",
         make=lambda setup: HostsLauncher(setup.session, hosts),
         hosts="many",
+        holds_two=True,
         is_spaced=False,
         variables=NETWORK,
     )
