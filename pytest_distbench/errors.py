@@ -5,12 +5,15 @@ Every message says what was wanted, what was found, where, and what to do next.
 
 from __future__ import annotations
 
+import contextlib
 import sys
-from collections.abc import Collection, Mapping, Sequence
+import traceback
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
 
 _PACKAGE = str(Path(__file__).resolve().parent)
+_LIBRARY = str(Path(traceback.__file__).parent)
 
 
 class DistbenchWarning(UserWarning):
@@ -65,6 +68,14 @@ class BackendUnavailable(DistbenchError):
         self.available = available
 
 
+class TableError(DistbenchError):
+    """A table cannot be made of a run: what somebody's row of it does raises."""
+
+
+class ExtensionError(DistbenchError):
+    """A row that somebody added to a table does what it must not."""
+
+
 class LauncherError(DistbenchError):
     """The launcher itself (not a rank) failed."""
 
@@ -115,6 +126,32 @@ def show(value: object, *, longest: int = 200) -> str:
     return text if len(text) <= longest else f"{text[: longest - 4]} ..."
 
 
+def tell(error: Exception) -> str:
+    """What the code of somebody else raised, on one line."""
+    return f"{type(error).__name__}: {error}".replace("\n", " ")
+
+
+def line_of(error: Exception) -> str:
+    """Where it was raised in the code of somebody else, to stand behind its text; empty where that had no part in it.
+
+    ``" (/suite/conftest.py:12)"``.
+    """
+    frames = reversed(traceback.extract_tb(error.__traceback__))
+    frame = next((f for f in frames if not f.filename.startswith((_PACKAGE, _LIBRARY, "<frozen"))), None)
+    return f" ({frame.filename}:{frame.lineno})" if frame is not None else ""
+
+
+@contextlib.contextmanager
+def blame(row: str) -> Iterator[None]:
+    """Tell what a row of a table raises, which somebody may have added, as what it is."""
+    try:
+        yield
+    except DistbenchError:
+        raise
+    except Exception as error:
+        raise ExtensionError(f"{row}: {tell(error)}{line_of(error)}") from error
+
+
 _Row = TypeVar("_Row")
 
 
@@ -127,6 +164,13 @@ def look_up(table: Mapping[str, _Row], name: object, what: str, *, hint: str = "
     if not isinstance(name, str) or name not in table:
         raise ConfigurationError(f"unknown {what} {show(name)}: known are {', '.join(table)}{hint}")
     return table[name]
+
+
+def expect(kind: type[_Row], given: object, by: str) -> _Row:
+    """What a row of a table gave, which somebody may have added: it has to be of this kind."""
+    if not isinstance(given, kind):
+        raise ExtensionError(f"{by} gave {show(given)}; wanted a {kind.__name__}")
+    return given
 
 
 def line_outside() -> str:

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from pytest_distbench.commands import calibrate, entries, fitness, review, runs, transfer
 from pytest_distbench.commands.contract import NegativeError
-from pytest_distbench.errors import ConfigurationError, DistbenchError
+from pytest_distbench.errors import ConfigurationError, DistbenchError, tell
 from pytest_distbench.installation import __version__
 from pytest_distbench.report.texts.escape import escape
 
@@ -67,7 +67,7 @@ def _import_modules(arguments: Sequence[str]) -> None:
         try:
             importlib.import_module(name)
         except Exception as error:  # noqa: BLE001 whatever a user's module does when it is imported
-            raise ConfigurationError(f"-p {name}: cannot import it: {type(error).__name__}: {error}") from None
+            raise ConfigurationError(f"-p {name}: cannot import it: {tell(error)}") from None
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 
 from pytest_distbench.commands.contract import Adder, NegativeError
@@ -16,7 +16,7 @@ from pytest_distbench.records.choices import DEFAULT_TOLERANCE, MOST_TOLERANCE, 
 from pytest_distbench.records.kinds import VERDICT_KINDS
 from pytest_distbench.records.run import RunRecord
 from pytest_distbench.report.formats import FORMATS
-from pytest_distbench.report.tables import TABLES, sections_of
+from pytest_distbench.report.tables import TABLES, section_of, sections_of
 from pytest_distbench.report.tables.table import Section
 from pytest_distbench.report.texts.layout import layout
 from pytest_distbench.report.texts.terminal import summary_lines
@@ -104,11 +104,10 @@ def _report(options: argparse.Namespace) -> Iterator[str]:
     if not options.table and options.format == "text" and options.output is None:
         yield from _tell(record)
         return
-    chosen, sections = FORMATS[options.format], sections_of(record)
+    chosen = FORMATS[options.format]
     if chosen.is_whole and options.table:
         raise ConfigurationError(f"report --format {options.format} is of the whole run: leave out --table")
-    if not chosen.is_whole:
-        sections = _chosen(sections, options)
+    sections, errors = sections_of(record) if chosen.is_whole else (_chosen(record, options), [])
     if options.output is not None:
         with replace_file(options.output, next_step="Give -o a writable place") as out:
             chosen.write(record, sections, out)
@@ -119,16 +118,20 @@ def _report(options: argparse.Namespace) -> Iterator[str]:
         chosen.write(record, sections, sys.stdout.buffer)
     else:
         raise ConfigurationError(f"report --format {options.format} is no text: give -o FILE")
+    if errors:
+        raise DistbenchError(f"written without what cannot be made: {'; '.join(map(str, errors))}")
 
 
-def _chosen(sections: Mapping[str, Section], options: argparse.Namespace) -> dict[str, Section]:
+def _chosen(record: RunRecord, options: argparse.Namespace) -> dict[str, Section]:
     """The table that was asked for."""
     name = options.table or "verdicts"
-    if name in sections:
-        return {name: sections[name]}
+    if name in TABLES and (section := section_of(name, record)).rows:
+        return {name: section}
+    sections, errors = sections_of(record)
     needs = TABLES[name].needs if name in TABLES else ""
     has = ", ".join(sections) or "none"
-    raise DistbenchError(f"{options.run} has no table {name!r}{needs and f', which needs {needs}'}; it has {has}")
+    told = f"{options.run} has no table {name!r}{needs and f', which needs {needs}'}; it has {has}"
+    raise DistbenchError("; ".join([told, *map(str, errors)]))
 
 
 def _tell(record: RunRecord) -> Iterator[str]:

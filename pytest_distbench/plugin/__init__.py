@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import time
@@ -377,11 +378,17 @@ def pytest_sessionfinish(session: pytest.Session) -> Generator[None]:
         yield
     finally:
         if state.interrupts is not None:
-            with state.interrupts.ignored():
-                for made in state.sessions:
-                    made.launching.close()
-            state.interrupts.forget()
-        state.session = state.session_on_cpu = None
+            from pytest_distbench.errors import ExtensionError
+
+            try:
+                with state.interrupts.ignored(), contextlib.ExitStack() as last:
+                    for made in state.sessions:
+                        last.callback(made.launching.close)
+            except ExtensionError as error:
+                raise pytest.UsageError(str(error)) from None
+            finally:
+                state.interrupts.forget()
+                state.session = state.session_on_cpu = None
 
 
 def _is_measured(item: pytest.Item) -> bool:

@@ -295,11 +295,12 @@ class ResultsPlugin:
                 session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
     def _append_summary(self) -> None:
+        from pytest_distbench.errors import TableError
         from pytest_distbench.report.formats.github import append_summary
 
         try:
             append_summary(Path(os.environ["GITHUB_STEP_SUMMARY"]), self._results)
-        except OSError as error:
+        except (OSError, TableError) as error:
             self._trouble.append(f"cannot write GITHUB_STEP_SUMMARY: {error}")
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Literal, NoReturn, TypeVar, Unpack
 
@@ -110,7 +110,7 @@ class Distbench:
             node,
             world_size=world_size,
             backend=backend,
-            around=lambda request: session.launching.surroundings.conditions(request),
+            around=lambda request: self._guard(lambda: session.launching.surroundings.conditions(request)),
         )
         self._runs: list[Run] = []
         self._checks = 0
@@ -350,6 +350,7 @@ class Distbench:
         request = self.ask.derived(
             given,
             metric=metric.key,
+            around=self._around([of] if isinstance(of, Run) else of or self._runs),
             identity=self.ask.identity(given, params),
             launches=None if callable(values) else int(samples.most),
             tolerance=None if tolerance is None else given.fraction("tolerance", tolerance),
@@ -467,6 +468,16 @@ class Distbench:
             given.refuse(f"values={show(values)}: {why}")
         measured = next((run.samples.launches[0].software for run in reversed(self._runs) if run.samples.launches), {})
         return GivenNumbers(metric, numbers, measured or self._session.hardware.software)
+
+    def _around(self, runs: Iterable[Run]) -> dict[str, str]:
+        """What happened around the launches that a number is made of: where they differ in it, all of it."""
+        found: dict[str, dict[str, None]] = {}
+        for run in runs:
+            is_measured = run.samples in self._measured
+            case = self._measured[run.samples][0].case if is_measured else run.result.case
+            for name, value in case.conditions.around.items():
+                found.setdefault(name, {})[value] = None
+        return {name: "+".join(values) for name, values in found.items()}
 
     def _keep(self, samples: Samples, result: CaseResult | Callable[[], CaseResult]) -> Run:
         run = Run(samples, (lambda: result) if isinstance(result, CaseResult) else result)

@@ -126,16 +126,18 @@ class RequestMaker:
         given: Arguments,
         *,
         metric: str,
+        around: dict[str, str],
         identity: dict[str, Any],
         launches: int | None,
         tolerance: float | None,
     ) -> CaseRequest:
-        """How to judge a number that is made of other cases, with the test's own ranks."""
+        """How to judge a number that is made of other cases, with the test's own ranks, and with theirs around."""
         conditions = Conditions(
             world_size=self._world_size,
             backend=self._backend,
             launcher=self._settings.launcher,
             fake_rank=self._stands_for(self._world_size),
+            around=around,
         )
         return self.case(
             given, run=metric, conditions=conditions, identity=identity, launches=launches, tolerance=tolerance

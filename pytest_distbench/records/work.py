@@ -6,6 +6,7 @@ stands here, in its record; what all launches have is in ``records/plan.py``.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Self
@@ -67,7 +68,7 @@ class Work(Record, frozen=True, kw_only=True, tag_field="kind", tag=str.lower):
     @property
     def kind(self) -> str:
         """The name of its kind: ``ranks``."""
-        return str(self.__struct_config__.tag)
+        return sys.intern(str(self.__struct_config__.tag))  # the default of conditions, which msgspec knows by identity
 
     @property
     def is_program(self) -> bool:

@@ -11,6 +11,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Protocol
 
+from pytest_distbench.errors import ExtensionError, blame, expect, show
 from pytest_distbench.launch.starters.table import Hosting
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.plan import LaunchPlan, LaunchRequest
@@ -71,27 +72,38 @@ class Surroundings:
     """All that happens around the launches of one run."""
 
     def __init__(self, setup: AroundSetup) -> None:
-        self._all = [make(setup) for make in AROUND.values()]
+        self._all: dict[str, Around] = {}
+        for name, make in AROUND.items():
+            with blame(f"AROUND[{name!r}]"):
+                self._all[name] = make(setup)
 
     @contextlib.contextmanager
     def during(self, plan: LaunchPlan, hosting: Hosting) -> Iterator[Callable[[LaunchRecord], LaunchRecord]]:
         """Do all of it while a launch runs. Gives what makes a record complete, once that is over."""
         with contextlib.ExitStack() as stack:
-            witnesses = [stack.enter_context(around.during(plan, hosting)) for around in self._all]
+            seen = {name: stack.enter_context(around.during(plan, hosting)) for name, around in self._all.items()}
 
             def describe(record: LaunchRecord) -> LaunchRecord:
-                for witness in reversed(witnesses):
-                    record = witness.describe(record)
+                for name, witness in reversed(seen.items()):
+                    record = expect(LaunchRecord, witness.describe(record), f"AROUND[{name!r}]: describe")
                 return record
 
             yield describe
 
     def conditions(self, request: LaunchRequest) -> dict[str, str]:
         """What all of it makes of a case."""
-        return {name: value for around in self._all for name, value in around.conditions(request).items()}
+        found: dict[str, str] = {}
+        for name, around in self._all.items():
+            with blame(f"AROUND[{name!r}]"):
+                given = dict(around.conditions(request))
+            if not all(isinstance(text, str) for pair in given.items() for text in pair):
+                wanted = "wanted texts by name, as {'cooling': 'low'}"
+                raise ExtensionError(f"AROUND[{name!r}]: conditions gave {show(given)}; {wanted}")
+            found |= given
+        return found
 
     def close(self) -> None:
         """Let go of everything, also where one of them fails at it."""
         with contextlib.ExitStack() as stack:
-            for around in self._all:
-                stack.callback(around.close)
+            for name, around in self._all.items():
+                stack.callback(blame(f"AROUND[{name!r}]")(around.close))

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from pathlib import Path
 
-from pytest_distbench.errors import DerivationError, show
+from pytest_distbench.errors import DerivationError, line_of, show
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import LARGEST_NUMBER, Measurement
 from pytest_distbench.records.record import replace
 from pytest_distbench.run.samples import Samples, take_turns
 from pytest_distbench.units import as_float, why_impossible
-
-_PACKAGE = str(Path(__file__).resolve().parents[1])
 
 Derivation = Callable[..., float | None]
 """Called once per launch with one :class:`Values` per run that the number is made of; None: there is no value."""
@@ -103,9 +99,7 @@ class DerivedNumbers(Samples):
         try:
             found = self._derive(*values)
         except Exception as error:
-            frames = traceback.extract_tb(error.__traceback__)
-            frame = next((f for f in reversed(frames) if not f.filename.startswith(_PACKAGE)), None)
-            where = f" ({frame.filename}:{frame.lineno})" if frame is not None else self._line
+            where = line_of(error) or self._line
             text = error.args[0] if isinstance(error, KeyError) and error.args else error
             raise DerivationError(f"{call}: its function raised {type(error).__name__}: {text}{where}") from error
         if found is None:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pytest_distbench.errors import ConfigurationError
+from pytest_distbench.errors import ConfigurationError, expect
 from pytest_distbench.jobs.launch_job import launch_elastic
 from pytest_distbench.jobs.launch_pool import launch_pool
 from pytest_distbench.launch.command import launch_command
@@ -35,7 +35,7 @@ def one_after_the_other(arms: Sequence[Arm]) -> list[LaunchRecord | None]:
     for index in random.sample(range(len(arms)), len(arms)):
         if all(record.outcome == "passed" for record in found.values()):
             plan, side = arms[index]
-            found[index] = kind_of(plan.work).run(plan, side)
+            found[index] = run_launch(plan, side)
     return [found.get(index) for index in range(len(arms))]
 
 
@@ -134,3 +134,8 @@ def kind_of(work: Work) -> LaunchKind:
             f"where {name} is defined: LAUNCH_KINDS[{name}] = LaunchKind(...)"
         )
     return kind
+
+
+def run_launch(plan: LaunchPlan, side: Side) -> LaunchRecord:
+    """Run a launch as the row of its kind says."""
+    return expect(LaunchRecord, kind_of(plan.work).run(plan, side), f"LAUNCH_KINDS[{type(plan.work).__name__}]: run")

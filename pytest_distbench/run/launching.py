@@ -8,13 +8,14 @@ import itertools
 import os
 import shutil
 import sys
+import tempfile
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from dataclasses import replace as replaced
 from pathlib import Path
 
-from pytest_distbench.errors import ConfigurationError, LauncherError
+from pytest_distbench.errors import ConfigurationError, ExtensionError, LauncherError, blame, line_of
 from pytest_distbench.launch.diagnosis import texts
 from pytest_distbench.launch.outcome import mask_record
 from pytest_distbench.launch.side import Side
@@ -32,7 +33,7 @@ from pytest_distbench.run.against import ReferenceSide, Variant, VariantKey, mak
 from pytest_distbench.run.around import AroundSetup, Surroundings
 from pytest_distbench.run.directory import RunDirectory
 from pytest_distbench.run.gpus import devices
-from pytest_distbench.run.kinds import kind_of
+from pytest_distbench.run.kinds import kind_of, run_launch
 from pytest_distbench.run.outputs import Outputs
 from pytest_distbench.run.settings import Settings
 
@@ -65,6 +66,7 @@ class Launching:
     _references: dict[VariantKey, ReferenceSide] = field(default_factory=dict)
     _launchers_beside: dict[Path | None, list[Launcher]] = field(default_factory=dict)
     _failed_launches: int = 0
+    _unprepared: ExtensionError | None = None
 
     @functools.cached_property
     def surroundings(self) -> Surroundings:
@@ -89,10 +91,13 @@ class Launching:
 
     def prepare(self) -> None:
         """Let the launchers warm up in the background. Where they cannot, the first launch says why."""
-        with contextlib.suppress(LauncherError):
-            self.launcher.prepare(self._variables())
-            if self.compared_with is not None:
-                self._launcher_beside(self.compared_with, 0).prepare(self._variables())
+        try:
+            with contextlib.suppress(LauncherError), self._blaming_launcher():
+                self.launcher.prepare(self._variables())
+                if self.compared_with is not None:
+                    self._launcher_beside(self.compared_with, 0).prepare(self._variables())
+        except ExtensionError as error:
+            self._unprepared = error
 
     @property
     def launcher_kind(self) -> LauncherKind:
@@ -108,7 +113,7 @@ class Launching:
         """The launcher the settings ask for."""
         if self._launcher is None:
             setup = LauncherSetup(directory=self.directory.path, session=self.cookie, preload=self.preload)
-            self._launcher = self.launcher_kind.make(setup)
+            self._launcher = self._make_launcher(setup)
         return self._launcher
 
     def reference(self, variant: Variant) -> ReferenceSide:
@@ -124,8 +129,16 @@ class Launching:
         while len(known) <= number:
             preload = outside(self.settings.preload, variant)
             setup = make_setup(variant, self.directory.path, uuid.uuid4().hex, preload)
-            known.append(self.launcher_kind.make(setup))
+            known.append(self._make_launcher(setup))
         return known[number]
+
+    def _make_launcher(self, setup: LauncherSetup) -> Launcher:
+        with self._blaming_launcher():
+            return self.launcher_kind.make(setup)
+
+    def _blaming_launcher(self) -> contextlib._GeneratorContextManager[None]:
+        """Whoever added its row is told what is wrong with it."""
+        return blame(f"LAUNCHERS[{self.settings.launcher!r}]")
 
     @property
     def preload(self) -> tuple[str, ...]:
@@ -144,7 +157,7 @@ class Launching:
             timeout_s=self.settings.timeout_s,
         )
         plan = self._plan(request, 0, only=())
-        record = kind_of(plan.work).run(plan, self._side(plan))
+        record = run_launch(plan, self._side(plan))
         shutil.rmtree(plan.directory, ignore_errors=True)
         if record.outcome == "failed":
             gpus, torch = self.settings.gpus, hardware.installed_version("torch")
@@ -157,7 +170,7 @@ class Launching:
         self.on_progress(f"launch {index + 1}")
         with self._room():
             plan = self._plan(request, index, only=only)
-            [record] = self._surrounded(plan, lambda side: [kind_of(plan.work).run(plan, side)])
+            [record] = self._surrounded(plan, lambda side: [run_launch(plan, side)])
             kept = self._keep(record, plan)
         assert kept is not None
         return kept
@@ -189,11 +202,21 @@ class Launching:
     @contextlib.contextmanager
     def _room(self) -> Iterator[None]:
         """A place for launches; what the disk refuses them is told as what it is."""
+        if self._unprepared is not None:
+            raise self._unprepared
         self._replace_what_is_gone()
         try:
             yield
         except OSError as error:
-            raise _no_room(error) from error
+            raise self._told(error) from error
+
+    def _told(self, error: OSError) -> LauncherError:
+        """What the system has refused a launch: room for its files, unless it names another file."""
+        is_of_others = isinstance(error, FileNotFoundError | PermissionError) and error.filename
+        if not is_of_others or Path(os.fsdecode(error.filename)).is_relative_to(tempfile.gettempdir()):
+            return _no_room(error)
+        under = f"a launch under --distbench-launcher={self.settings.launcher} wants it"
+        return LauncherError(f"cannot start ranks: {error.strerror}: {error.filename}{line_of(error)}: {under}")
 
     def _surrounded(
         self, plan: LaunchPlan, run: Callable[[Side], Sequence[LaunchRecord | None]]
@@ -276,12 +299,13 @@ class Launching:
             if directory is not None:
                 last.callback(directory.close, keep=self._failed_launches > 0)
             if launcher is not None:
-                last.callback(launcher.close)
+                last.callback(self._blaming_launcher()(launcher.close))
             for reference in references.values():
                 last.callback(reference.close)
             for other in itertools.chain.from_iterable(beside.values()):
                 last.callback(other.close)
-            self.surroundings.close()
+            if "surroundings" in vars(self):
+                self.surroundings.close()
 
 
 def _why_it_cannot(record: LaunchRecord) -> str:

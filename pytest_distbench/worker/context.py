@@ -99,18 +99,16 @@ class RankContext(Member):
             identity = {**identity, "over_ranks": over_ranks}
         label = self.notebook.expect_new(name, point)
         self._unfinished.append(label)
-        return self._time(
-            name,
-            warmup,
-            iterations,
-            mode,
-            label=label,
-            point=point,
-            identity=identity,
-            facts=facts,
-            over_ranks=over_ranks,
-            before=before,
-        )
+
+        def run() -> Iterator[int]:
+            with self.phases.loop(name, point, is_captured=mode == "graph") as loop:
+                times, meter = yield from time_iterations(
+                    self, loop, label, mode=mode, warmup=warmup, iterations=iterations, before=before
+                )
+                self._unfinished.remove(label)
+                self.record_times(name, times, meter, at=point, identity=identity, facts=facts, over_ranks=over_ranks)
+
+        return run()
 
     def _with_mode(self, call: str, mode: Mode, warmup: int, identity: dict[str, Scalar]) -> dict[str, Scalar]:
         """The identity of a loop with its mode; the usual one stands there only where the body names it."""
@@ -129,27 +127,6 @@ class RankContext(Member):
                 f"{call}: mode={mode!r} needs a warm-up, which gives the fingerprint: warmup=1 or more"
             )
         return {**identity, "mode": mode}
-
-    def _time(
-        self,
-        name: str,
-        warmup: int,
-        iterations: int,
-        mode: Mode,
-        *,
-        label: str,
-        point: dict[str, Scalar],
-        identity: dict[str, Scalar],
-        facts: dict[str, Scalar],
-        over_ranks: OverRanks,
-        before: Callable[[int], object] | None,
-    ) -> Iterator[int]:
-        with self.phases.loop(name, point, is_captured=mode == "graph") as loop:
-            times, meter = yield from time_iterations(
-                self, loop, label, mode=mode, warmup=warmup, iterations=iterations, before=before
-            )
-            self._unfinished.remove(label)
-            self.record_times(name, times, meter, at=point, identity=identity, facts=facts, over_ranks=over_ranks)
 
     def goal(
         self,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,6 +17,9 @@ from pytest_distbench.jobs.measures.measure import measure
 from pytest_distbench.records.fingerprint import Collective, Fingerprint
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import CaseResult
+from pytest_distbench.report.formats import FORMATS, Format
+from pytest_distbench.report.tables import TABLES
+from pytest_distbench.report.tables.table import Column
 
 
 class TestCompare:
@@ -105,6 +109,28 @@ def test_report_says_what_there_is(
 ) -> None:
     assert main(["report", record(tmp_path / "run.json", result(0.01)), *arguments]) == 2
     assert message in capsys.readouterr().err
+
+
+def test_a_table_is_made_without_those_that_cannot_be(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = record(tmp_path / "run.json", result(0.01))
+    broken = Column("ratio", float, "ratio", lambda row: 1 / 0)
+    monkeypatch.setitem(TABLES, "launches", dataclasses.replace(TABLES["launches"], columns=[broken]))
+    monkeypatch.setitem(
+        FORMATS, "names", Format(write=lambda _, tables, out: out.writelines(map(str.encode, tables)), is_whole=True)
+    )
+    told = f"the table 'launches' cannot be made: column 'ratio' of {__name__}: ZeroDivisionError: division by zero\n"
+
+    assert main(["report", run, "--table", "verdicts"]) == 0
+    assert capsys.readouterr().err == ""
+    assert main(["report", run, "--table", "launches"]) == 2
+    assert capsys.readouterr() == ("", f"distbench: {told}")
+    assert main(["report", run, "--table", "links"]) == 2
+    assert capsys.readouterr().err.endswith(f"it has verdicts, environment; {told}")
+    assert main(["report", run, "--format", "names", "-o", str(tmp_path / "names")]) == 2
+    assert (tmp_path / "names").read_text() == "verdictsenvironment"
+    assert capsys.readouterr().err == f"distbench: written without what cannot be made: {told}"
 
 
 class TestTrace:

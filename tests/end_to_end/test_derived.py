@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import textwrap
 from pathlib import Path
 
 import pytest
@@ -246,3 +247,44 @@ def test_what_was_only_measured_is_shown_with_v(project: Project) -> None:
     result = run(make(project), "-v")
 
     result.stdout.fnmatch_lines(["test_efficiency?ws2:one@ws1?  1 rank, gloo, *1 launch", "*step*20 ms*1"])
+
+
+COOLING = """
+    import contextlib, os
+    from pytest_distbench.run.around import AROUND
+
+    class Cooling:
+        def __init__(self, setup):
+            pass
+
+        @contextlib.contextmanager
+        def during(self, plan, hosting):
+            yield self
+
+        def describe(self, record):
+            return record
+
+        def conditions(self, request):
+            cooling = os.environ.get("COOLING")
+            return {"cooling": cooling, "size": str(request.world_size)} if cooling else {}
+
+        def close(self):
+            pass
+
+    AROUND["cooling"] = Cooling
+"""
+
+
+@pytest.mark.parametrize(("values", "of"), [('lambda a, b: a["step"]', "of=[one, two]"), ("[1.0, 1.0, 1.0]", "of=()")])
+def test_a_derived_number_carries_what_happened_around_the_launches_it_is_made_of(
+    project: Project, monkeypatch: pytest.MonkeyPatch, values: str, of: str
+) -> None:
+    made = make(project, test=TEST.replace('lambda a, b: a["step"] / b["step"]', values).replace("of=[one, two]", of))
+    with (made.path / "conftest.py").open("a") as file:
+        file.write(textwrap.dedent(COOLING))
+    run(made, "--distbench-update")
+    monkeypatch.setenv("COOLING", "low")
+    cooled = record(made, "--distbench-missing=fail")
+
+    assert cooled["efficiency"]["case"]["conditions"]["around"] == {"cooling": "low", "size": "1+2"}  # type: ignore[index]
+    assert [verdict["kind"] for verdict in cooled["efficiency"]["verdicts"]] == ["missing"]  # type: ignore[attr-defined]

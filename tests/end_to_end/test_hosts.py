@@ -23,8 +23,10 @@ from support import hosts
 from support.hosts import AHEAD_S, HostsLauncher, Namespaces
 from support.launching import Launch
 from support.processes import wait_for
+from support.repositories import git
 
 from pytest_distbench.launch.starters.table import LAUNCHERS
+from pytest_distbench.store.run_record import read_run_record
 
 pytestmark = pytest.mark.spawn
 
@@ -150,17 +152,20 @@ def test_a_hang_there_ends_at_the_time_out_and_shows_the_line_each_rank_is_at(la
     assert "; rank 0 waits in " in record.reason
 
 
+CONFTEST = """
+    from pytest_distbench.launch.starters.table import LAUNCHERS
+    from support import hosts
+
+    LAUNCHERS["hosts"] = hosts.row()
+"""
+
+
 @pytest.fixture
 def run(pytester: pytest.Pytester, launch: Launch) -> Iterator[subprocess.Popen[str]]:
     """A run of pytest whose ranks are in their bodies, on both hosts."""
-    pytester.makeconftest("""
-        from pytest_distbench.launch.starters.table import LAUNCHERS
-        from support import hosts
-
-        LAUNCHERS["hosts"] = hosts.row()
-    """)
+    pytester.makeconftest(CONFTEST)
     pytester.makepyfile(textwrap.dedent(LONG))
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[1]), *sys.path])}
     before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job inherits it ignored
     command = [sys.executable, "-m", "pytest", "--distbench-launcher=hosts", "--world-size=2", "-p", "no:cacheprovider"]
     with subprocess.Popen(
@@ -192,3 +197,39 @@ def test_nobody_outlives_a_pytest_that_is_killed(
     assert_nothing_is_left(two_hosts)
 
     assert launch("measures", working_dir=launch.file.parent).outcome == "passed"
+
+
+COMPARED = """
+    import time
+
+    def body(rank):
+        rank.record("host", rank.node, better="exact", reduce="max")
+        for _ in rank.timed("step", warmup=1, iterations=10):
+            time.sleep(0.02)
+
+    def test_step(distbench):
+        distbench.run(body)
+"""
+
+
+def test_two_revisions_take_turns_on_the_same_hosts(
+    pytester: pytest.Pytester, launch: Launch, two_hosts: list[Namespaces], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The worktree of the other one has to lie where both hosts see it."""
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[1]), prepend=os.pathsep)
+    pytester.makeconftest(CONFTEST)
+    test = pytester.makepyfile(test_it=textwrap.dedent(COMPARED))
+    git(pytester.path, "init", "-q")
+    git(pytester.path, "add", ".")
+    git(pytester.path, "commit", "-qm", "fast")
+    test.write_text(test.read_text().replace("0.02", "0.06"))
+    command = ("--distbench-launcher=hosts", "--world-size=2", "--distbench-against=HEAD", "--distbench-launches=3")
+    compared = pytester.runpytest_subprocess(*command, "--distbench-json=run.json")
+    monkeypatch.setenv("TMPDIR", str(launch.directory))
+    refused = pytester.runpytest_subprocess(*command)
+
+    compared.assert_outcomes(failed=1)
+    compared.stdout.re_match_lines([r"! +step +60\S* ms +20\S* ms .*"])
+    [found] = read_run_record(pytester.path / "run.json").results
+    assert {m.value for one in found.launches for m in one.measurements if m.name == "host"} == {1.0}
+    refused.stdout.re_match_lines([r"host host1: ranks need .*/test_it.py, which this host does not see.*"])

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 from support.cases import ON_TWO
+from support.plans import BODY
 
-from pytest_distbench.records.case import Case
+from pytest_distbench.records.case import Case, Conditions
 from pytest_distbench.records.record import replace
+from pytest_distbench.records.work import Ranks
 
 FAKE = replace(ON_TWO, backend="fake", fake_rank=1)
 
@@ -47,3 +50,13 @@ def test_the_workload_does_not_depend_on_backend_or_launcher() -> None:
     other = replace(case, conditions=replace(ON_TWO, backend="nccl", launcher="torchrun"))
 
     assert case.workload == "c6b2b44a" == other.workload
+
+
+def test_conditions_of_ranks_do_not_store_their_kind() -> None:
+    conditions = Conditions(world_size=2, backend="gloo", launcher="warm", kind=Ranks(body=BODY).kind)
+
+    assert msgspec.json.decode(msgspec.json.encode(conditions)) == {
+        "world_size": 2,
+        "backend": "gloo",
+        "launcher": "warm",
+    }

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from support.plans import make_plan
 
+from pytest_distbench.errors import ExtensionError
 from pytest_distbench.launch.starters.table import Hosting
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.plan import LaunchPlan, LaunchRequest
@@ -80,7 +81,7 @@ def test_all_rows_are_closed_also_where_one_fails_at_it(events: list[str], monke
     monkeypatch.setitem(AROUND, "innermost", lambda setup: Stuck("innermost", events))
     nothing: Any = None
 
-    with pytest.raises(OSError, match="it is stuck"):
+    with pytest.raises(ExtensionError, match=r"AROUND\['innermost'\]: OSError: it is stuck"):
         Surroundings(AroundSetup(settings=nothing, on_progress=print)).close()
 
     assert events == ["close inner", "close outer"]

@@ -119,6 +119,7 @@ class HostsLauncher:
             env={**inherited, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
             start_new_session=True,
         )
 
@@ -130,6 +131,7 @@ def row() -> LauncherKind:
         help="ranks on other hosts",
         make=lambda setup: HostsLauncher(setup.session, hosts),
         hosts="many",
+        holds_two=True,
         is_spaced=False,
         variables=NETWORK,
     )

@@ -10,7 +10,7 @@ import math
 import re
 from collections.abc import Callable, Mapping
 
-from pytest_distbench.errors import ReadingError, show
+from pytest_distbench.errors import ReadingError, show, tell
 from pytest_distbench.launch.readers import csv_file, jsonl, mllog, stdout, tensorboard
 from pytest_distbench.launch.readers.place import Found, Place, limited
 from pytest_distbench.records.kinds import METRIC_KINDS
@@ -51,7 +51,7 @@ def _observe(name: str, reader: Reader, place: Place) -> Observation:
             found = READERS[reader.kind](reader, place)
     except (OSError, ValueError, RecursionError, LookupError, TypeError, csv.Error) as error:
         source = reader.source or "the output"
-        raise ReadingError(f"{key}: cannot read {show(source)}: {type(error).__name__}: {error}") from None
+        raise ReadingError(f"{key}: cannot read {show(source)}: {tell(error)}") from None
     kept = found[reader.skip :]
     if not kept:
         raise ReadingError(f"{key}: {_times(found)} found, and skip={reader.skip} leaves nothing: {found[-1].where}")

@@ -166,6 +166,11 @@ class Relay:
 
     def _open(self, order: Open) -> None:
         self._plan = plan = _settle_here(order.plan, self._folder, began_ns=order.began_ns)
+        if lacking := [path for path in (plan.working_dir, *plan.work.files) if not os.path.exists(path)]:
+            raise LauncherError(
+                f"ranks need {' and '.join(lacking)}, which this host does not see: wanted at the same path as on "
+                "pytest's (another revision is checked out below TMPDIR there)"
+            )
         self._ranks = sorted(order.places)
         self._site = LocalSite(_Ranks(order.places), plan, ranks=self._ranks)
         self._selector.register(self._site, selectors.EVENT_READ)

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from pytest_distbench.errors import LauncherError
+from pytest_distbench.errors import LauncherError, show
 from pytest_distbench.launch.reports import read_reports
 from pytest_distbench.launch.site.contract import Aftermath, Clocks, Exit, Heard
 from pytest_distbench.launch.site.standstill import Standstill
@@ -52,10 +52,14 @@ from pytest_distbench.records.wire import RankEvent, variables_to_wire
 
 _READ_BYTES = 2**18
 _PINGS = 5
+_OPEN_S = 30.0
+"""How long a relay may take to start, and to answer its first order."""
 _ANSWER_S = 120.0
 """How long a relay may take to do what it is told: its own limits are shorter."""
 _LEAVE_S = 10.0
 """How long a relay may take to end when its stream has closed: it ends what is left of its ranks."""
+_COMPLAINT_BYTES = 300
+"""Of what a relay, or what leads to it, has said on stderr: the last is shown when its host is lost."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +70,7 @@ class Host:
         name: for people; each host has another.
         relay: a process of this host whose stdin and stdout, both pipes, are those of the relay over there: an ``srun``
             or ``ssh`` that runs ``python -m pytest_distbench.launch.site.relay``. In a session of its own, which
-            Ctrl-C does not reach.
+            Ctrl-C does not reach. Where its stderr is a pipe too, errors have the end of what it said there.
         ranks: that are to live there.
     """
 
@@ -95,6 +99,8 @@ class RelayedSite:
         self._idle = [_Hop(host) for host in hosts if not host.ranks]
         for hop in self._hops:
             self._selector.register(hop.words, selectors.EVENT_READ, hop)
+            if hop.host.relay.stderr is not None:
+                self._selector.register(hop.host.relay.stderr, selectors.EVENT_READ, hop)
         self._fresh: list[RankEvent] = []
         self._standstill = Standstill()
 
@@ -110,7 +116,7 @@ class RelayedSite:
         opening = {
             hop: Open(plan=plan, places=place, began_ns=began_ns) for hop, place in zip(self._hops, places, strict=True)
         }
-        self._insist(opening)
+        self._insist(opening, within_s=_OPEN_S)
         self._compare_clocks()
         self._insist(dict.fromkeys(self._hops, Start()))
 
@@ -177,19 +183,19 @@ class RelayedSite:
         found = {hop: sorted(wanted.intersection(hop.host.ranks)) for hop in self._hops}
         return {hop: those for hop, those in found.items() if those}
 
-    def _insist(self, orders: Mapping[_Hop, Order]) -> None:
+    def _insist(self, orders: Mapping[_Hop, Order], *, within_s: float = _ANSWER_S) -> None:
         """Have orders carried out."""
-        self._order(orders)
+        self._order(orders, within_s=within_s)
         for hop in orders:
             if trouble := hop.trouble or hop.answer.trouble:
                 raise LauncherError(f"host {hop.host.name}: {trouble}")
 
-    def _order(self, orders: Mapping[_Hop, Order]) -> list[Done]:
+    def _order(self, orders: Mapping[_Hop, Order], *, within_s: float = _ANSWER_S) -> list[Done]:
         """Give orders that are answered. Returns the answers; a host that gives none in time is lost."""
         for hop, order in orders.items():
             hop.owed += 1
             self._send(hop, order)
-        self._take_until(lambda hop: not hop.owed, orders, "did not answer")
+        self._take_until(lambda hop: not hop.owed, orders, "did not answer", within_s=within_s)
         return [hop.answer for hop in orders if not hop.owed]
 
     def _compare_clocks(self) -> None:
@@ -213,13 +219,17 @@ class RelayedSite:
         half = (time.monotonic() - sent) / 2
         return (sent + half - hop.pong_at, half) if hop.pong_at is not None else (hop.offset_s, math.inf)
 
-    def _take_until(self, is_so: Callable[[_Hop], bool], hops: Iterable[_Hop], otherwise: str) -> None:
+    def _take_until(
+        self, is_so: Callable[[_Hop], bool], hops: Iterable[_Hop], otherwise: str, *, within_s: float = _ANSWER_S
+    ) -> None:
         """Take in what arrives until something holds of each of the hosts; those of which it never does are lost."""
-        deadline = time.monotonic() + _ANSWER_S
+        deadline = time.monotonic() + within_s
         while waiting := [hop for hop in hops if not hop.is_lost and not is_so(hop)]:
             if (remaining := deadline - time.monotonic()) <= 0:
                 for hop in waiting:
-                    self._lose(hop, f"its relay {otherwise} within {_ANSWER_S:.0f} s")
+                    if hop.error_s is None:  # nothing runs there yet that it would have to end
+                        hop.host.relay.kill()
+                    self._lose(hop, f"its relay {otherwise} within {within_s:.0f} s")
             self._take(max(0.0, remaining))
 
     def _send(self, hop: _Hop, order: Order) -> None:
@@ -233,7 +243,10 @@ class RelayedSite:
         """Take in what arrives within a time."""
         for key, _ in self._selector.select(timeout_s):
             hop: _Hop = key.data
-            if data := os.read(hop.words, _READ_BYTES):
+            if key.fd != hop.words:
+                if not hop.take_complaints():
+                    self._selector.unregister(key.fd)
+            elif data := os.read(hop.words, _READ_BYTES):
                 for line in hop.lines.take(data):
                     try:
                         self._heed(hop, msgspec.json.decode(line, type=Word))
@@ -271,6 +284,12 @@ class RelayedSite:
         if hop.is_lost:
             return
         self._selector.unregister(hop.words)
+        if hop.host.relay.stderr is not None:
+            hop.take_complaints()
+            with contextlib.suppress(KeyError):  # it has ended before
+                self._selector.unregister(hop.host.relay.stderr)
+            said = hop.complaints.decode(errors="replace").strip()
+            why = f"{why}; on stderr it said {show(said, longest=4 * _COMPLAINT_BYTES) if said else 'nothing'}"
         hop.is_lost, hop.trouble = True, why
         if hop.ended is None:
             hop.close()
@@ -309,6 +328,9 @@ class _Hop:
         self.ended: Ended | None = None
         self.is_lost = False
         self.trouble = ""
+        self.complaints = b""
+        if host.relay.stderr is not None:
+            os.set_blocking(host.relay.stderr.fileno(), False)
 
     def send(self, order: Order) -> None:
         """Write an order into the stream."""
@@ -316,11 +338,19 @@ class _Hop:
         self.host.relay.stdin.write(msgspec.json.encode(order) + b"\n")
         self.host.relay.stdin.flush()
 
+    def take_complaints(self) -> bool:
+        """Keep the end of what it has said on stderr so far; False once there will be no more."""
+        assert self.host.relay.stderr is not None
+        with contextlib.suppress(BlockingIOError):
+            while data := os.read(self.host.relay.stderr.fileno(), _READ_BYTES):
+                self.complaints = (self.complaints + data)[-_COMPLAINT_BYTES:]
+            return False
+        return True
+
     def close(self) -> None:
         """Close the stream, which ends what is left there, and see that what led to it ends."""
         relay = self.host.relay
-        for pipe in (relay.stdin, relay.stdout):
-            assert pipe is not None
+        for pipe in filter(None, (relay.stdin, relay.stdout, relay.stderr)):
             with contextlib.suppress(OSError):
                 pipe.close()
         try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from pytest_distbench.errors import TableError, tell
 from pytest_distbench.records.run import RunRecord
 from pytest_distbench.report.tables.accuracy import ACCURACY
 from pytest_distbench.report.tables.buckets import BUCKETS
@@ -39,7 +40,26 @@ TABLES: dict[str, TableKind[Any]] = {
 """By the name that ``--table`` takes."""
 
 
-def sections_of(record: RunRecord) -> dict[str, Section]:
-    """The tables that a run has: those with a row."""
-    made = {name: kind.section(record.results) for name, kind in TABLES.items()}
-    return {name: section for name, section in made.items() if section.rows}
+def section_of(name: str, record: RunRecord) -> Section:
+    """One table of a run; without rows: the run does not have it.
+
+    Raises:
+        TableError: it cannot be made.
+    """
+    try:
+        return TABLES[name].section(record.results)
+    except Exception as error:
+        told = str(error) if isinstance(error, TableError) else tell(error)
+        raise TableError(f"the table {name!r} cannot be made: {told}") from error
+
+
+def sections_of(record: RunRecord) -> tuple[dict[str, Section], list[TableError]]:
+    """The tables that a run has, those with a row; and what is wrong with those that cannot be made."""
+    sections, errors = {}, []
+    for name in TABLES:
+        try:
+            if (section := section_of(name, record)).rows:
+                sections[name] = section
+        except TableError as error:
+            errors.append(error)
+    return sections, errors

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, NamedTuple, TypeVar
 
+from pytest_distbench.errors import TableError, show, tell
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.run import CaseResult
 from pytest_distbench.store.rows import ColumnType, Table
@@ -39,11 +40,24 @@ class Column(Generic[Row]):
     cell: Callable[[Row], object]
 
     def make_cell(self, row: Row) -> Cell:
-        """The cell of this row."""
+        """The cell of this row.
+
+        Raises:
+            TableError: it cannot be made; the message has the column, and the module that it is of.
+        """
+        try:
+            return self._make_cell(row)
+        except Exception as error:
+            raise TableError(f"column {self.name!r} of {self.cell.__module__}: {tell(error)}") from error
+
+    def _make_cell(self, row: Row) -> Cell:
         made = self.cell(row)
+        value = made.value if isinstance(made, Cell) else made
+        if value is not None and not isinstance(value, int | float if self.type is float else self.type):
+            raise TypeError(f"wanted {self.type.__name__} or None, found {show(value)}")
         if isinstance(made, Cell):
             return made
-        return Cell(made, "-" if made is None else f"{made:.4g}" if self.type is float else str(made))
+        return Cell(value, "-" if value is None else f"{value:.4g}" if self.type is float else str(value))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

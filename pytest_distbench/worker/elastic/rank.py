@@ -41,10 +41,7 @@ class ElasticRank(Node):
             raise RecordingError("rank.training(...) was called before in this body: one training keeps all parts")
         every = self._job.checkpoint_every if checkpoint_every is None else checkpoint_every
         every = check_whole("training(...)", "checkpoint_every", every, least=1)
-        files = self._files
-        self._training = CheckpointTraining(
-            self, self._job, parts, self.note, files.last_step, folder=files.checkpoints, every=every
-        )
+        self._training = CheckpointTraining(self, self._job, self._files, parts, every=every)
         return self._training
 
     def random_streams(self, **generators: torch.Generator) -> RandomStreams:

@@ -65,7 +65,7 @@ class TorchftRank(ElasticRank):
         """
         if self._training is not None:
             raise RecordingError("rank.training(...) was called before in this body: one training keeps all parts")
-        training = TorchftTraining(self, self._job, parts, self.note, self._files.last_step)
+        training = TorchftTraining(self, self._job, self._files, parts)
         self._training = training
         return training
 

@@ -6,15 +6,15 @@ import abc
 import io
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
 
 from pytest_distbench.errors import RecordingError
 from pytest_distbench.records.elastic import ElasticJob
-from pytest_distbench.records.timeline import Batch, Drew, Line, Loaded, Remembered, Saved, Stepped, Wanted
+from pytest_distbench.records.launch_files import LaunchFiles
+from pytest_distbench.records.timeline import Batch, Drew, Loaded, Remembered, Saved, Stepped, Wanted
 from pytest_distbench.worker.arguments import check_unread, check_whole, real, refuse
 from pytest_distbench.worker.elastic import checkpoints, sampler
 from pytest_distbench.worker.elastic.ledger import Ledger, Place, is_per_rank
@@ -37,14 +37,7 @@ class Training(abc.ABC):
         position: samples of it that were trained on.
     """
 
-    def __init__(
-        self,
-        rank: Node,
-        job: ElasticJob,
-        parts: Mapping[str, Any],
-        note: Callable[[Line], None],
-        last_step: Path,
-    ) -> None:
+    def __init__(self, rank: Node, job: ElasticJob, files: LaunchFiles, parts: Mapping[str, Any]) -> None:
         for name, part in parts.items():
             if name == _COUNTERS or not callable(getattr(part, "load_state_dict", None)):
                 refuse("training(...)", f"{name} to have state_dict and load_state_dict", part)
@@ -52,11 +45,11 @@ class Training(abc.ABC):
         self._rank = rank
         self._job = job
         self._parts = parts
-        self._note = note
-        self._last_step_file = last_step
+        self._note = rank.note
+        self._files = files
         self._told: dict[str, torch.Tensor | float] = {}
         self._memory = OptimizerMemory()
-        self._ledger = Ledger(rank, parts, self._memory, note)
+        self._ledger = Ledger(rank, parts, self._memory, rank.note)
         self._drawn: list[int] | None = None
         self._taken = 0
         self._samples = 0
@@ -147,7 +140,7 @@ class Training(abc.ABC):
     def _last_step(self) -> float:
         """The step after which the plan of the membership lets the training end; infinite: there is none yet."""
         try:
-            return int(self._last_step_file.read_text())
+            return int(self._files.last_step.read_text())
         except FileNotFoundError:
             return math.inf
 
@@ -300,24 +293,12 @@ class Training(abc.ABC):
 
 
 class CheckpointTraining(Training):
-    """A training whose processes end with their generation: it goes on where the newest good checkpoint was made.
-
-    ``last_step`` is a file that says after which step it may end, where its plan is to say so.
-    """
+    """A training whose processes end with their generation: it goes on where the newest good checkpoint was made."""
 
     def __init__(
-        self,
-        rank: Node,
-        job: ElasticJob,
-        parts: Mapping[str, Any],
-        note: Callable[[Line], None],
-        last_step: Path,
-        *,
-        folder: Path,
-        every: int,
+        self, rank: Node, job: ElasticJob, files: LaunchFiles, parts: Mapping[str, Any], *, every: int
     ) -> None:
-        super().__init__(rank, job, parts, note, last_step)
-        self._folder = folder
+        super().__init__(rank, job, files, parts)
         self._every = every
         self._has_begun = False
         self._holds = [change.at_step for change in job.plan.changes] if job.hold else []
@@ -346,7 +327,7 @@ class CheckpointTraining(Training):
         is_held = self._is_held()  # settled before the checkpoint is noted, which the controller waits for
         if self._rank.rank == 0:
             start = time.monotonic()
-            checkpoints.save(self._folder, self.step, {**self._state(), **everybody})
+            checkpoints.save(self._files.checkpoints, self.step, {**self._state(), **everybody})
             now = time.monotonic()
             slot, generation = self._rank.slot, self._rank.generation
             self._note(Saved(t=now, slot=slot, generation=generation, step=self.step, seconds=now - start))
@@ -376,11 +357,11 @@ class CheckpointTraining(Training):
         """All ranks load the checkpoint that rank 0 has found good."""
         rank = self._rank
         began = time.monotonic()
-        found, torn = checkpoints.find_good(self._folder) if rank.rank == 0 else (0, [])
+        found, torn = checkpoints.find_good(self._files.checkpoints) if rank.rank == 0 else (0, [])
         step = int(rank.agree(found))
         if step:
             self._ledger.before_load()
-            self._take(checkpoints.load(self._folder, step), f"the checkpoint of step {step}")
+            self._take(checkpoints.load(self._files.checkpoints, step), f"the checkpoint of step {step}")
             self._ledger.at_load(self._place)
         self._note(
             Loaded(

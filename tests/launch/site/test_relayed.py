@@ -21,7 +21,7 @@ from support.processes import wait_for
 
 from pytest_distbench.errors import LauncherError
 from pytest_distbench.launch.side import Side
-from pytest_distbench.launch.site import processes, standstill
+from pytest_distbench.launch.site import processes, relayed, standstill
 from pytest_distbench.launch.site.contract import Aftermath
 from pytest_distbench.launch.site.relayed import Host, RelayedSite
 from pytest_distbench.launch.site.stream import (
@@ -61,6 +61,7 @@ class MadeUpRelay:
         orders, self._orders = os.pipe()
         self._words, self.words = os.pipe()
         self.stdin, self.stdout = os.fdopen(self._orders, "wb"), os.fdopen(self._words, "rb")
+        self.stderr = None
         self.rank, self.ahead_s, self._says = rank, ahead_s, says
         self.pid = os.getpid()
         self.given: list[Order] = []
@@ -219,6 +220,34 @@ def test_what_is_no_word_ends_the_stream_and_is_shown(make_site: MakeSite, noise
     os.write(relay.words, noise)
     with pytest.raises(LauncherError, match=r"its relay said b.*and alone"):
         make_site(relay).start()
+
+
+@pytest.mark.parametrize(
+    ("relay", "told"),
+    [
+        (
+            "echo waiting for a queue >&2; exec sleep 1000",
+            "did not answer within 1 s; on stderr it said 'waiting for a queue'",
+        ),
+        ("exec sleep 1000", "did not answer within 1 s; on stderr it said nothing"),
+        ("read order; echo no such host >&2", "has ended, or what leads to it; on stderr it said 'no such host'"),
+        ("read order; seq 99999 >&2", r"has ended, or what leads to it; on stderr it said .*99998\\n99999'"),
+    ],
+)
+def test_a_host_whose_relay_never_answers_is_lost_soon_with_what_was_said_there(
+    plan: LaunchPlan, monkeypatch: pytest.MonkeyPatch, relay: str, told: str
+) -> None:
+    monkeypatch.setattr(relayed, "_OPEN_S", 1.0)
+    pipes = dict.fromkeys(["stdin", "stdout", "stderr"], subprocess.PIPE)
+    with subprocess.Popen(["sh", "-c", relay], **pipes) as process:
+        host = Host(name="host0", relay=process, ranks=[0])
+        site = RelayedSite(replace(plan, world_size=1), [host], meeting_point=("host0", 29500))
+        began = time.monotonic()
+        with pytest.raises(LauncherError, match=f"host host0: its relay {told}"):
+            site.start()
+        site.close()
+
+    assert time.monotonic() - began < 5.0
 
 
 def test_a_relay_that_is_gone_is_no_ranks_fault(make_site: MakeSite) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
 from support.results import result
 
+from pytest_distbench.errors import TableError
 from pytest_distbench.records.run import CaseResult
 from pytest_distbench.report.tables.table import (
     LAUNCH,
@@ -51,6 +53,14 @@ def test_people_get_the_texts_that_have_a_heading() -> None:
 
 def test_a_table_without_rows_has_its_columns() -> None:
     assert KIND.section([]).header == ["name", "of 0", "time", "third", "no"]
+
+
+@pytest.mark.parametrize("made", ["abc", Cell("abc", "a text")])
+def test_a_cell_of_another_type_is_an_error_that_names_its_column(made: object) -> None:
+    column: Column[CaseResult] = Column("third", float, "third", lambda row: made)
+
+    with pytest.raises(TableError, match=f"column 'third' of {__name__}: TypeError: wanted float or None, found 'abc'"):
+        column.make_cell(result())
 
 
 def test_numbers_have_a_text_of_their_own_and_none_has_a_stroke() -> None:
