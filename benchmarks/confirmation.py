@@ -1,11 +1,13 @@
 """Is a slowdown red on a shared machine, and healthy code green? Stored baselines, screened and confirmed in turns.
 
-    python benchmarks/confirmation.py healthy|slowed|machine|power [--runs N] [--out FILE] [--show]
+    python benchmarks/confirmation.py healthy|planted|slowed|machine|power [--runs N] [--out FILE] [--show]
 
 Each command runs its cells in turns until every one has N runs, and prints a table of all that the file holds. A run is
 one line of JSON in the file, so what was interrupted goes on where it was; ``--show`` only prints.
 
 - *healthy*: the default suites (``suites/``), unchanged;
+- *planted*: everything slowed by 20 %, in turns in any case: does the code become slower by as much as was meant? Where
+  not, on a quiet machine, :data:`PLANTED` is to be changed;
 - *slowed*: a body, a sweep and a training (``slowed/``) whose code does 20 % and 10 % more work;
 - *machine*: the same, unchanged, on a machine that became slower as a whole: under a CPU quota of 70 %, and with one
   core taken by another process;
@@ -17,8 +19,8 @@ recorded beside as many of them as drawn from 0, ``--loops`` and twice as many, 
 anew; none under *quiet* and under *machine*. A baseline serves some runs (:data:`RUNS_PER_BASELINE`).
 
 The project is a git repository in a temporary folder: its baselines are committed, what follows differs from that
-commit in a file that is not. Slower code works on after each iteration, for a share of the time that this took. Where
-ranks wait for each other that is not exactly the share: *in turns* is what launches in turns measured.
+commit in a file that is not. Slower code works on after each iteration, for a share of the time that this took. A rank
+that works keeps the other waiting besides, so that less than the share is planted (:data:`PLANTED`).
 
 Columns: runs; those that were *red*, that told of the *machine*, that stayed *open* (inconclusive); *unseen*: the noise
 would have hidden the tolerance; *confirmed*: cases a run that ran in turns; their *launches* and *pairs*, the mean of
@@ -59,6 +61,9 @@ QUOTA, TAKEN = "CPU quota of 70 %", "one core taken"
 CPU_CONTROLLER = Path("/sys/fs/cgroup/cpu")
 PERIOD_US = 100_000
 RUNS_PER_BASELINE = {"suites": 10, "slowed": 5}
+PLANTED = {"suites": 1.0, "body": 1.0, "sweep": 1.0, "training": 1.0, "script": 1.0}
+"""Of a slowdown so much is planted to make it."""
+
 PATIENCE_S = 30.0
 """That pytest is given to end after Ctrl-C."""
 
@@ -77,6 +82,7 @@ class Cell(NamedTuple):
 
 PARTS: Mapping[str, Sequence[Cell]] = {
     "healthy": [Cell("suites", BUSY)],
+    "planted": [Cell(case, QUIET, 0.2) for case in ("body", "sweep", "training", "script")],
     "slowed": [Cell(case, BUSY, share) for share in (0.2, 0.1) for case in ("body", "sweep", "training")],
     "machine": [Cell(case, how) for how in (QUOTA, TAKEN) for case in ("body", "sweep", "training")],
     "power": [
@@ -86,6 +92,9 @@ PARTS: Mapping[str, Sequence[Cell]] = {
         for case in ("sweep", "training", "script")
     ],
 }
+
+
+OPTIONS = {"planted": ["--distbench-confirm=always", "--distbench-confirm-budget=300"]}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -148,13 +157,13 @@ class Project:
         self._commit("baselines")
         self.recorded_loops, self.runs = loops, 0
 
-    def run(self, cell: Cell, prefix: Sequence[str] = ()) -> tuple[list[CaseResult], float]:
+    def run(self, cell: Cell, prefix: Sequence[str] = (), *options: str) -> tuple[list[CaseResult], float]:
         """One run of a case, slowed by a share, and its seconds."""
         self.runs += 1
-        changed = self._code.replace("SHARE = 0.0", f"SHARE = {cell.slowdown}")
+        changed = self._code.replace("SHARE = 0.0", f"SHARE = {PLANTED[cell.case] * cell.slowdown}")
         self._changing.write_text(f"{changed}\n# run {self.runs}\n")
         start = time.monotonic()
-        results = self._pytest([cell.case], prefix=prefix)
+        results = self._pytest([cell.case], *options, prefix=prefix)
         return results, time.monotonic() - start
 
     def _pytest(self, cases: Sequence[str], *options: str, prefix: Sequence[str] = ()) -> list[CaseResult]:
@@ -267,7 +276,7 @@ def measure(
                     project.record(list(dict.fromkeys(c.case for c in cells)), drawn)
                 now = dice.choice((0, loops, 2 * loops)) if comes_and_goes else 0
                 with beside(now), slower_machine(cell.beside) as prefix:
-                    results, seconds = project.run(cell, prefix)
+                    results, seconds = project.run(cell, prefix, *OPTIONS.get(part, ()))
                 missing[cell] -= 1
                 if records is not None:
                     shutil.copy(project.file, records / f"{part}-{time.time():.0f}-{cell.case}-{cell.slowdown}.json")

@@ -41,7 +41,7 @@ def train(rank):
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
     data = torch.randn(512, 64)
     target = data.sum(1, keepdim=True).sign()
-    goal = rank.goal("accuracy", target=0.9, every=10, max_steps=200)
+    goal = rank.goal("accuracy", target=0.9, every=10, min_steps=200, max_steps=400)
     for _ in goal.steps(samples_per_step=512 * rank.world_size):
         start = time.perf_counter()
         loss = (model(data) - target).square().mean()
