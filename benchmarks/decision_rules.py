@@ -14,11 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import ndtr
 
-from pytest_distbench.judging.confirmation import Sides, confirm
+from pytest_distbench.judging.confirmation import LOOKS, Sides, confirm
 from pytest_distbench.judging.enough import are_enough
 from pytest_distbench.judging.entry import make_entry
 from pytest_distbench.judging.metric import Circumstances, judge
-from pytest_distbench.judging.pair_rule import FIRST_LOOK, LAST_LOOK, looks
 from pytest_distbench.judging.screening import LAUNCHES, judge_screened
 from pytest_distbench.judging.stored_rule import DRIFT
 from pytest_distbench.judging.terms import Terms
@@ -153,7 +152,7 @@ def whole(stored: Launches, new: Launches, turns: Launches, factor: float) -> An
     if not suspicion:
         return Answer(0.0, count)
     verdicts = [judgement.verdict for judgement in judgements]
-    numbers = looks(FIRST_LOOK, min(LAST_LOOK, len(turns) // ARMS))
+    numbers = tuple(n for n in LOOKS if ARMS * n <= len(turns))
     for look in numbers:
         there = [[turns[ARMS * i + (i + arm) % ARMS] for i in range(look)] for arm in range(ARMS)]
         here = [launch.slowed(factor) for launch in there[0]]

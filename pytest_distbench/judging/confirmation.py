@@ -20,6 +20,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from pytest_distbench.judging.judgement import Judgement
+from pytest_distbench.judging.pair_rule import looks
 from pytest_distbench.judging.pairs import judge_paired
 from pytest_distbench.judging.screening import is_clock
 from pytest_distbench.judging.terms import Terms
@@ -30,6 +31,12 @@ from pytest_distbench.records.metric import Measurement
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.verdict import Verdict
 from pytest_distbench.units import format_change
+
+LOOKS = looks(3, 28)
+"""Pairs after which is judged."""
+
+ERROR_RATE = 0.05
+"""Of a run that confirms anything; few healthy runs do."""
 
 VETO = 2.0
 """A slowdown counts only where it is more than so many times what the revision differs from itself."""
@@ -77,12 +84,21 @@ def confirm(
 
     def judge(then: Sequence[LaunchRecord], now: Sequence[LaunchRecord]) -> dict[str, Judgement]:
         found = judge_paired(
-            terms, case, then, now, tolerance_of=lambda metric: tolerances[metric.key], looks=looks, cases=cases
+            terms,
+            case,
+            then,
+            now,
+            tolerance_of=lambda metric: tolerances[metric.key],
+            looks=looks,
+            cases=cases,
+            itself=(references, controls),
+            spending={"error_rate": ERROR_RATE, "weight": 1},
         )
         return {judgement.verdict.metric: judgement for judgement in found}
 
-    both = [_together(a, b) for a, b in zip(sides.references, sides.controls, strict=True)]
-    paired, null = judge(both, sides.launches), judge(sides.references, sides.controls)
+    launches, references, controls = map(_fast, (sides.launches, sides.references, sides.controls))
+    both = [_together(a, b) for a, b in zip(references, controls, strict=True)]
+    paired, null = judge(both, launches), judge(references, controls)
     return [
         _decide(v, paired.get(v.metric), null.get(v.metric), tolerances[v.metric], revision)
         if is_clock(v, v.unit)
@@ -144,6 +160,22 @@ def _as_machine(stored: Verdict, tolerance: float, reason: str) -> Verdict:
 def _worse_by(verdict: Verdict) -> float:
     """Logarithm of the change, towards worse positive; 0 where there is none."""
     return METRIC_KINDS[verdict.better].sign * math.log(verdict.ratio) if verdict.ratio and verdict.ratio > 0 else 0.0
+
+
+def _fast(launches: Sequence[LaunchRecord]) -> list[LaunchRecord]:
+    """The launches, with the fast sides of their clocks for values, as the stored comparison has it."""
+    return [replace(launch, measurements=[_fast_side(m) for m in launch.measurements]) for launch in launches]
+
+
+def _fast_side(m: Measurement) -> Measurement:
+    if (
+        not METRIC_KINDS[m.better].has_fast_side
+        or m.summary is None
+        or not m.value
+        or min(m.value, m.summary.minimum) <= 0
+    ):
+        return m
+    return replace(m, value=math.sqrt(m.value * m.summary.minimum))
 
 
 def _together(first: LaunchRecord, second: LaunchRecord) -> LaunchRecord:

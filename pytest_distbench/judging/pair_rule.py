@@ -28,7 +28,7 @@ from pytest_distbench.judging.entry import stored_metric
 from pytest_distbench.judging.judgement import Draft, Judgement
 from pytest_distbench.judging.metric import Circumstances, decision, first_difference, unasked
 from pytest_distbench.judging.order_rule import compare_by_order, have_ratios, why_nothing_was_timed
-from pytest_distbench.judging.stats import BLIND_LIMIT, LARGEST_EXPONENT, shared_error_rate, student_t_quantile
+from pytest_distbench.judging.stats import BLIND_LIMIT, LARGEST_EXPONENT, RUN_ERROR_RATE, student_t_quantile
 from pytest_distbench.records.kinds import METRIC_KINDS, VerdictName
 from pytest_distbench.records.metric import PEAK_MEMORY, Measurement
 from pytest_distbench.units import format_values
@@ -65,6 +65,8 @@ class PairCircumstances:
         same_software: whether both arms ran the same Python and torch.
         uncertainty: of a number that was estimated in its launch, as a fraction: a smaller change is none.
         share: of the error rate of a comparison, see :mod:`~pytest_distbench.judging.neighbours`.
+        error_rate: of the run.
+        weight: of the pairs of a look, as a power, in its share of that.
     """
 
     tolerance: float
@@ -73,6 +75,8 @@ class PairCircumstances:
     same_software: bool = True
     uncertainty: float = 0.0
     share: float = 1.0
+    error_rate: float = RUN_ERROR_RATE
+    weight: int = 2
 
     def alpha(self, pairs: int) -> float:
         """One-sided error rate of one comparison at the look after so many pairs.
@@ -80,8 +84,8 @@ class PairCircumstances:
         Spent in proportion to the square of the pairs: the noise of five pairs looks small by luck too easily for the
         first look to have an equal share.
         """
-        spent = pairs**2 / sum(n**2 for n in self.looks)
-        return shared_error_rate(self.comparisons) * self.share * spent
+        spent = pairs**self.weight / sum(n**self.weight for n in self.looks)
+        return self.error_rate / max(1, self.comparisons) * self.share * spent
 
 
 def looks(first: int, most: int) -> tuple[int, ...]:
@@ -92,8 +96,15 @@ def looks(first: int, most: int) -> tuple[int, ...]:
     return tuple(found)
 
 
-def judge_pairs(pairs: Sequence[tuple[Measurement | None, Measurement | None]], under: PairCircumstances) -> Judgement:
-    """Judge one metric at a look, from what the reference and this tree measured; None where one did not record it."""
+def judge_pairs(
+    pairs: Sequence[tuple[Measurement | None, Measurement | None]],
+    under: PairCircumstances,
+    itself: Sequence[tuple[Measurement | None, Measurement | None]] = (),
+) -> Judgement:
+    """Judge one metric at a look, from what the reference and this tree measured; None where one did not record it.
+
+    ``itself`` is what the reference measured twice, where each pair has the mean of both: it tells of the same noise.
+    """
     reference = [a for a, _ in pairs if a is not None]
     current = [b for _, b in pairs if b is not None]
     old, new = [m.value for m in reference], [m.value for m in current]
@@ -130,7 +141,8 @@ def judge_pairs(pairs: Sequence[tuple[Measurement | None, Measurement | None]], 
     if not have_ratios(*(v for pair in values for v in pair)):
         return _judge_by_order(draft, values, under)
     sign = METRIC_KINDS[draft.metric.better].sign
-    return _judge_noisy(draft, [sign * math.log(b / a) for a, b in values], under)
+    null = [math.log(b.value / a.value) for a, b in itself if a and b and a.value and b.value and a.value * b.value > 0]
+    return _judge_noisy(draft, [sign * math.log(b / a) for a, b in values], under, null)
 
 
 def power(slowdown: float, sigma: float, under: PairCircumstances) -> float:
@@ -199,14 +211,14 @@ def _judge_exact(
     return draft.settle("regressed", f"exact: {where or f'{then} -> {now}'}", limit=0.0)
 
 
-def _judge_noisy(draft: Draft, worse_by: list[float], under: PairCircumstances) -> Judgement:
-    n = len(worse_by)
+def _judge_noisy(draft: Draft, worse_by: list[float], under: PairCircumstances, null: Sequence[float]) -> Judgement:
+    n, df = len(worse_by), len(worse_by) - 1 + len(null)
     mean = statistics.fmean(worse_by)
     ratio = math.exp(METRIC_KINDS[draft.metric.better].sign * mean)
-    sigma = statistics.stdev(worse_by)
+    sigma = math.sqrt((sum((d - mean) ** 2 for d in worse_by) + 0.75 * sum(d * d for d in null)) / df)
     error = sigma / math.sqrt(n)
     wanted = math.log1p(under.tolerance)
-    limit = max(wanted, student_t_quantile(1 - under.alpha(n), n - 1) * error, math.log1p(under.uncertainty))
+    limit = max(wanted, student_t_quantile(1 - under.alpha(n), df) * error, math.log1p(under.uncertainty))
     seen = smallest_slowdown(sigma, under)
     kind: VerdictName = "inconclusive"
     reason = ""
@@ -214,7 +226,7 @@ def _judge_noisy(draft: Draft, worse_by: list[float], under: PairCircumstances) 
         kind = "regressed"
     elif mean < -limit:
         kind = "improved"
-    elif mean + student_t_quantile(CONFIDENCE, n - 1) * error < wanted:
+    elif mean + student_t_quantile(CONFIDENCE, df) * error < wanted:
         kind = "unchanged"
     elif n < under.looks[-1]:
         reason = "more pairs are needed"
