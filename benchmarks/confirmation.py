@@ -59,7 +59,9 @@ SLOWED = ROOT / "benchmarks" / "slowed"
 BUSY, QUIET = "work that comes and goes", "quiet"
 QUOTA, TAKEN = "CPU quota of 70 %", "one core taken"
 CPU_CONTROLLER = Path("/sys/fs/cgroup/cpu")
-PERIOD_US = 100_000
+PERIOD_US = 5_000
+"""Short, so that the quota slows iterations and does not only pause between them."""
+
 RUNS_PER_BASELINE = {"suites": 10, "slowed": 5}
 PLANTED = {"suites": 1.0, "body": 1.0, "sweep": 1.0, "training": 1.0, "script": 1.0}
 """Of a slowdown so much is planted to make it."""
