@@ -59,8 +59,8 @@ class Loops:
         with busy_loop():
             self._over.wait()
 
-    def _come_and_go(self, seed: int) -> None:
-        dice = random.Random(seed)
+    def _come_and_go(self, _: int) -> None:
+        dice = random.Random()
         while not self._over.is_set():
             with busy_loop():
                 self._over.wait(dice.uniform(0, LONGEST_S))
@@ -68,11 +68,11 @@ class Loops:
 
 
 @contextmanager
-def busy_loop() -> Iterator[None]:
+def busy_loop() -> Iterator[subprocess.Popen[bytes]]:
     """One process that computes for ever."""
     process = subprocess.Popen([sys.executable, "-c", "while True: pass"], start_new_session=True)
     try:
-        yield
+        yield process
     finally:
         process.kill()
         process.wait()

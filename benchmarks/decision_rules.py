@@ -14,11 +14,15 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import ndtr
 
+from pytest_distbench.judging.confirmation import LOOKS, Sides, confirm
 from pytest_distbench.judging.enough import are_enough
+from pytest_distbench.judging.entry import make_entry
 from pytest_distbench.judging.metric import Circumstances, judge
+from pytest_distbench.judging.screening import LAUNCHES, judge_screened
 from pytest_distbench.judging.stored_rule import DRIFT
 from pytest_distbench.judging.terms import Terms
 from pytest_distbench.records.baseline import BaselineMetric
+from pytest_distbench.records.case import Case, Conditions
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import Measurement, Summary
 from pytest_distbench.records.quantiles import nearest_rank
@@ -67,28 +71,34 @@ Launches = Sequence[Launch]
 
 @dataclass(frozen=True)
 class Answer:
-    """What a rule says: the change it judges (minus infinity: not significant), and how many launches it looked at."""
+    """What a rule says: the change it judges (minus infinity: not significant), and how many launches it looked at.
+
+    And whether that made it run launches in turns.
+    """
 
     change: float
     launches: int = 1
+    is_confirmed: bool = False
 
 
 @dataclass(frozen=True)
 class DecisionRule:
-    """A rule, and the smallest change that is an alarm."""
+    """A rule, and the smallest change that is an alarm.
+
+    It judges stored and new launches. One ``in_turns`` is given launches besides that ran soon after the new ones, of
+    unchanged code, and by which factor the new code is slower.
+    """
 
     name: str
-    judge: Callable[[Launches, Launches], Answer]
+    judge: Callable[..., Answer]
     least: float
+    in_turns: bool = False
 
 
 def as_needed(stored: Launches, tolerance: float) -> Launches:
     """Of the launches that an update could make, those that it makes: see :mod:`~pytest_distbench.judging.enough`."""
     terms = Terms(default_tolerance=tolerance, max_launches=len(stored), cores=1)
-    records = [
-        LaunchRecord(index=i, outcome="passed", wall_s=0.0, measurements=[launch.measurement])
-        for i, launch in enumerate(stored)
-    ]
+    records = _records(stored)
     count = next((n for n in range(1, len(stored)) if are_enough(terms, records[:n])), len(stored))
     return stored[:count]
 
@@ -120,6 +130,51 @@ def distbench(
     while (judgement := judge(measurements[:count], baseline, rule)).is_open:
         count += 1
     return Answer(float(judgement.verdict.kind == "regressed"), count)
+
+
+ARMS = 3
+CASE = Case(test="recorded", conditions=Conditions(world_size=1, backend="gloo", launcher="warm"), device="cpu")
+
+
+def whole(
+    stored: Launches, new: Launches, turns: Launches, factor: float, *, least: float = SUSPICIOUS
+) -> Answer:
+    """Ours, where the revision that recorded the baseline is at hand: screened, and in turns what is as suspicious.
+
+    With ``least=LEAST`` that is also what is too noisy to tell, as where the budget reaches so far.
+
+    Three launches that followed each other stand for three in turns; who comes first changes from pair to pair.
+    There are as many looks as launches for them.
+    """
+    terms = Terms(default_tolerance=TOLERANCE, max_launches=LAUNCHES, cores=1)
+    entry = make_entry(CASE, _records(stored), {})
+    records = _records(new)
+    for count in range(1, LAUNCHES + 1):
+        judgements, suspicion = judge_screened(terms, records[:count], entry, case=CASE, comparisons=COMPARISONS)
+        if not any(judgement.is_open for judgement in judgements):
+            break
+    if suspicion < least:
+        return Answer(0.0, count)
+    verdicts = [judgement.verdict for judgement in judgements]
+    numbers = tuple(n for n in LOOKS if ARMS * n <= len(turns))
+    for look in numbers:
+        there = [[turns[ARMS * i + (i + arm) % ARMS] for i in range(look)] for arm in range(ARMS)]
+        here = [launch.slowed(factor) for launch in there[0]]
+        sides = Sides(launches=_records(here), references=_records(there[1]), controls=_records(there[2]))
+        judgements = confirm(
+            terms, CASE, verdicts, sides, tolerances={"t": TOLERANCE}, revision="then", cases=1
+        )
+        if not any(judgement.is_open for judgement in judgements):
+            break
+    is_red = any(judgement.verdict.kind == "regressed" for judgement in judgements)
+    return Answer(float(is_red), count + ARMS * look, is_confirmed=True)
+
+
+def _records(launches: Launches) -> list[LaunchRecord]:
+    return [
+        LaunchRecord(index=i, outcome="passed", wall_s=0.0, measurements=[launch.measurement])
+        for i, launch in enumerate(launches)
+    ]
 
 
 def pytest_benchmark(statistic: str) -> Callable[[Launches, Launches], Answer]:
@@ -177,6 +232,7 @@ def github_action_benchmark(stored: Launches, new: Launches) -> Answer:
 
 RULES: dict[str, DecisionRule] = {
     "distbench": DecisionRule("distbench", distbench, 0.5),
+    "distbench, then in turns": DecisionRule("distbench, then in turns", whole, 0.5, in_turns=True),
     "pytest-benchmark min 5 %": DecisionRule("pytest-benchmark min", pytest_benchmark("minimum"), 0.05),
     "pytest-benchmark mean 10 %": DecisionRule("pytest-benchmark mean", pytest_benchmark("mean"), 0.10),
     "asv 1.1, p < .002": DecisionRule("asv", asv, 0.10),

@@ -12,6 +12,10 @@ in it. A slowdown multiplies every iteration of the run.
 
 ``--live`` launches an all_reduce on this machine, in random order unchanged and with a slowdown planted in its body.
 
+*distbench, then in turns* is what a run does where the revision that recorded the baseline is at hand: few launches,
+and what they make suspicious in turns, made of launches that followed each other (*in turns*, *elsewhere*: the share
+of unchanged tests that is, in the same stretch and in another one).
+
 The peers' rules come as they are, and once more, marked *=*, with the smallest change that counts raised until they
 raise no more false alarms than ours, over all unchanged trials together. Only there can power be compared.
 
@@ -40,6 +44,7 @@ import pandas as pd
 from decision_rules import COMPARISONS, RULES, Answer, DecisionRule, Launch, Launches, as_needed, distbench
 from measuring import launched
 
+from pytest_distbench.judging.screening import LAUNCHES
 from pytest_distbench.judging.stored_rule import DRIFT
 from pytest_distbench.launch.starters.warm import WarmLauncher
 from pytest_distbench.machine.locks import alone_on_this_host
@@ -61,11 +66,15 @@ POWER = 0.9
 
 @dataclass(frozen=True)
 class Trial:
-    """Launches of a baseline, of a run of the same code, and of runs of slower code; the stretch they are from."""
+    """Launches of a baseline, of a run of the same code, and of runs of slower code; the stretch they are from.
+
+    And, in order, those that ran after the run, for rules that launch in turns.
+    """
 
     stored: Launches
     new: Launches
     slower: Mapping[float, Launches] = field(default_factory=dict)
+    turns: Launches = ()
     stretch: str = ""
     point: str = ""
 
@@ -124,7 +133,7 @@ class Trials:
             if before != after
             for point in sorted(data[before].keys() & data[after].keys())
         ]
-        other = [Trial(_window(a, STORED, dice), _window(b, NEW, dice)) for a, b in pairs for _ in range(count)]
+        other = [_of_two(a, b, dice) for a, b in pairs for _ in range(count)]
         across = [_apart([*a, *b], dice) for a, b in pairs for _ in range(count)]
         return cls(same, other, across)
 
@@ -136,7 +145,7 @@ class Trials:
         for _ in range(count):
             trial = _apart(launches, dice)
             runs = {factor: _window(slow, NEW, dice) for factor, slow in slower.items()}
-            trials.append(Trial(trial.stored, trial.new, runs))
+            trials.append(replace(trial, slower=runs))
         return cls(trials, [], [])
 
 
@@ -149,6 +158,9 @@ class Score:
     across: float | None
     power: dict[float, float]
     mean_launches: float
+    confirmed: float
+    confirmed_elsewhere: float | None
+    """The same of ``other_stretch``."""
 
 
 @dataclass(frozen=True)
@@ -163,10 +175,10 @@ class Answers:
     @classmethod
     def of(cls, rule: DecisionRule, trials: Trials) -> Answers:
         def unchanged(part: list[Trial]) -> list[Answer]:
-            return [rule.judge(t.stored, t.new) for t in part]
+            return [_judge(rule, t, t.new, 1.0) for t in part]
 
         slower = {
-            factor: [rule.judge(t.stored, t.slower[factor]) for t in trials.same] for factor in trials.same[0].slower
+            factor: [_judge(rule, t, t.slower[factor], factor) for t in trials.same] for factor in trials.same[0].slower
         }
         return cls(unchanged(trials.same), unchanged(trials.other), unchanged(trials.across), slower)
 
@@ -181,6 +193,8 @@ class Answers:
             across=_alarms(self.across, least),
             power={factor: _alarms(answers, least) or 0.0 for factor, answers in self.slower.items()},
             mean_launches=float(np.mean([a.launches for a in self.same])),
+            confirmed=float(np.mean([a.is_confirmed for a in self.same])),
+            confirmed_elsewhere=float(np.mean([a.is_confirmed for a in self.other])) if self.other else None,
         )
 
     def least_for(self, rate: float) -> float:
@@ -195,7 +209,7 @@ def evaluate(trials: Trials) -> dict[str, Score]:
     ours = _alarms(answers["distbench"].unchanged, RULES["distbench"].least) or 0.0
     found = {name: answers[name].score(rule.least) for name, rule in RULES.items()}
     for name, rule in RULES.items():
-        if name != "distbench":
+        if not name.startswith("distbench"):
             least = max(rule.least, answers[name].least_for(ours))
             found[f"{rule.name} = {least:.0%}"] = answers[name].score(least)
     return found
@@ -245,13 +259,16 @@ def table(scores: Mapping[str, Score]) -> list[str]:
         "across",
         *(f"+{f - 1:.0%}" for f in factors),
         "launches",
+        "in turns",
+        "elsewhere",
     )
     rows = []
     for name, s in scores.items():
         alarms = (s.false_alarms, 1 - (1 - s.false_alarms) ** COMPARISONS, s.other_stretch, s.across)
         cells = ["-" if a is None else f"{a:.2%}" for a in alarms]
         cells[1] = f"{alarms[1]:.0%}"
-        rows.append((name, *cells, *(f"{s.power[f]:.0%}" for f in factors), f"{s.mean_launches:.2f}"))
+        confirmed = ["-" if a is None else f"{a:.1%}" for a in (s.confirmed, s.confirmed_elsewhere)]
+        rows.append((name, *cells, *(f"{s.power[f]:.0%}" for f in factors), f"{s.mean_launches:.2f}", *confirmed))
     return layout(header, rows)
 
 
@@ -264,6 +281,8 @@ def as_json(scores: Mapping[str, Score]) -> dict[str, Any]:
             "false_alarms_across": s.across,
             "power": {str(factor): power for factor, power in s.power.items()},
             "mean_launches": s.mean_launches,
+            "confirmed": s.confirmed,
+            "confirmed_other_stretch": s.confirmed_elsewhere,
         }
         for name, s in scores.items()
     }
@@ -303,14 +322,30 @@ def _apart(launches: Launches, dice: random.Random) -> Trial:
     start = dice.randint(0, len(launches) - STORED - count - gap)
     if dice.random() < 0.5:
         later = start + STORED + gap
-        return Trial(launches[start : start + STORED], launches[later : later + count])
+        return _run(launches[start : start + STORED], launches, later, count)
     later = start + count + gap
-    return Trial(launches[later : later + STORED], launches[start : start + count])
+    return _run(launches[later : later + STORED], launches, start, count)
+
+
+def _of_two(before: Launches, after: Launches, dice: random.Random) -> Trial:
+    """The run is of another stretch than the baseline."""
+    stored = _window(before, STORED, dice)
+    count = min(NEW, len(after))
+    return _run(stored, after, dice.randint(0, len(after) - count), count)
+
+
+def _run(stored: Launches, launches: Launches, start: int, count: int) -> Trial:
+    """Its launches; for turns all that began with the run's, and from the beginning again at the end."""
+    return Trial(stored, launches[start : start + count], turns=[*launches[start + LAUNCHES :], *launches[:start]])
+
+
+def _judge(rule: DecisionRule, trial: Trial, new: Launches, factor: float) -> Answer:
+    return rule.judge(trial.stored, new, *((trial.turns, factor) if rule.in_turns else ()))
 
 
 def _with_slower(trial: Trial) -> Trial:
     slower = {factor: [launch.slowed(factor) for launch in trial.new] for factor in SLOWDOWNS}
-    return Trial(trial.stored, trial.new, slower)
+    return replace(trial, slower=slower)
 
 
 def _window(launches: Launches, count: int, dice: random.Random) -> Launches:

@@ -1,13 +1,15 @@
 """Decide doubts about stored comparisons of clocks, by launches in turns with what recorded them. Pure, no I/O.
 
-Three launches run in turns: this tree, the revision that recorded the baseline, and that revision once more. This tree
-is compared with both launches of the revision (their geometric mean) by ``pair_rule``, at the tolerance that the stored
-comparison had. Then a clock
+Three launches run in turns: this tree, the revision that recorded the baseline, and that revision once more. Of their
+clocks the fast sides count, as in the stored comparison. This tree is compared with both launches of the revision
+(their geometric mean) by ``pair_rule``, at the tolerance that the stored comparison had; by how much the revision
+differs from itself tells of the same noise. Then a clock
 
 - *regressed* where this tree is slower than the revision, and by more than :data:`VETO` times what the revision
   differs from itself: a machine on which that is much tells nothing, whatever the statistics of the pairs say;
 - is slower by the *machine* where it is not, and the stored comparison was beyond its tolerance;
-- is *unchanged* where it is not, and the stored comparison was within;
+- *improved* where this tree is faster;
+- is *unchanged* where it is neither, and the stored comparison was within;
 - is *inconclusive* where the last pair leaves it open.
 
 What was judged exactly (fingerprints, curves, sizes, whatever is lost or beyond a bound) stays as it was judged.
@@ -21,8 +23,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from pytest_distbench.judging.judgement import Judgement
+from pytest_distbench.judging.pair_rule import FEWEST_PAIRS, LAST_LOOK, looks
 from pytest_distbench.judging.pairs import judge_paired
 from pytest_distbench.judging.screening import is_clock
+from pytest_distbench.judging.stored_rule import are_timed
 from pytest_distbench.judging.terms import Terms
 from pytest_distbench.records.case import Case
 from pytest_distbench.records.kinds import METRIC_KINDS
@@ -31,6 +35,12 @@ from pytest_distbench.records.metric import Measurement
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.verdict import Verdict
 from pytest_distbench.units import format_change
+
+LOOKS = looks(FEWEST_PAIRS, LAST_LOOK)
+"""Pairs after which is judged."""
+
+SPENDING = 1
+"""The error rate is spent in proportion to the pairs: with two contrasts the noise of three is known well enough."""
 
 VETO = 2.0
 """A slowdown counts only where it is more than so many times what the revision differs from itself."""
@@ -60,7 +70,6 @@ def confirm(
     *,
     tolerances: Mapping[str, float],
     revision: str,
-    looks: tuple[int, ...],
     cases: int,
 ) -> list[Judgement]:
     """Judge a case again whose stored comparison was in doubt.
@@ -72,24 +81,24 @@ def confirm(
         sides: what ran in turns, at least three launches each.
         tolerances: by metric, as fractions, of the stored comparison.
         revision: what recorded the baseline, as texts name it.
-        looks: numbers of pairs after which is judged, ascending.
         cases: that this run confirms; they share its error rate.
     """
+    now, then, again = (
+        [_by_fast_sides(launch) for launch in side] for side in (sides.launches, sides.references, sides.controls)
+    )
 
-    def judge(then: Sequence[LaunchRecord], now: Sequence[LaunchRecord]) -> dict[str, Judgement]:
-        found = judge_paired(
-            terms,
-            case,
-            then,
-            now,
-            tolerance_of=lambda metric: tolerances.get(metric.key, terms.default_tolerance),
-            looks=looks,
-            cases=cases,
-        )
-        return {judgement.verdict.metric: judgement for judgement in found}
-
-    both = [_together(a, b) for a, b in zip(sides.references, sides.controls, strict=True)]
-    paired, null = judge(both, sides.launches), judge(sides.references, sides.controls)
+    found = judge_paired(
+        terms,
+        case,
+        [_together(a, b) for a, b in zip(then, again, strict=True)],
+        now,
+        tolerance_of=lambda metric: tolerances.get(metric.key, terms.default_tolerance),
+        looks=LOOKS,
+        cases=cases,
+        spending=SPENDING,
+        itself=(then, again),
+    )
+    paired, null = {judgement.verdict.metric: judgement for judgement in found}, ratios(then, again)
     return [
         _decide(v, paired.get(v.metric), null.get(v.metric), tolerances[v.metric], revision)
         if is_clock(v, v.unit)
@@ -147,13 +156,13 @@ def by_the_machine(stored: Sequence[Verdict], tolerances: Mapping[str, float], r
 
 
 def _decide(
-    stored: Verdict, paired: Judgement | None, null: Judgement | None, tolerance: float, revision: str
+    stored: Verdict, paired: Judgement | None, itself: float | None, tolerance: float, revision: str
 ) -> Judgement:
     if paired is None or paired.verdict.kind not in _TOLD:
         why = f": {paired.verdict.reason}" if paired is not None and paired.verdict.reason else ""
         [found] = undecided([stored], f"not comparable in turns with {revision}{why}")
         return Judgement(found, is_open=False)
-    verdict, itself = paired.verdict, null.verdict.ratio if null is not None else None
+    verdict = paired.verdict
     pairs = f"over {verdict.launches} pairs"
     against_itself = f"; {revision} against itself {format_change(itself)}" if itself is not None else ""
     told = f"in turns with {revision}, which recorded the baseline: {format_change(verdict.ratio or 1.0)} {pairs}"
@@ -167,6 +176,8 @@ def _decide(
         return Judgement(replace(now, kind="inconclusive", reason=vetoed), is_open=False)
     if verdict.kind == "inconclusive":
         return Judgement(replace(now, reason=f"{now.reason}; {verdict.reason}"), is_open=False)
+    if verdict.kind == "improved":
+        return Judgement(now, is_open=False)
     return Judgement(_as_machine(stored, tolerance, f"{told}{against_itself}"), is_open=False)
 
 
@@ -184,6 +195,17 @@ def _as_machine(stored: Verdict, tolerance: float, reason: str) -> Verdict:
 def _worse_by(verdict: Verdict) -> float:
     """Logarithm of the change, towards worse positive; 0 where there is none."""
     return METRIC_KINDS[verdict.better].sign * math.log(verdict.ratio) if verdict.ratio and verdict.ratio > 0 else 0.0
+
+
+def _by_fast_sides(launch: LaunchRecord) -> LaunchRecord:
+    """A launch whose clocks are their fast sides: they are the quieter number on a shared machine."""
+    return replace(launch, measurements=[_fast_side(m) for m in launch.measurements])
+
+
+def _fast_side(m: Measurement) -> Measurement:
+    if not are_timed([m]) or m.value is None or m.summary is None or m.value <= 0:
+        return m
+    return replace(m, value=math.sqrt(m.value * m.summary.minimum))
 
 
 def _together(first: LaunchRecord, second: LaunchRecord) -> LaunchRecord:

@@ -46,6 +46,10 @@ FEWEST_PAIRS = 3
 CONFIDENCE = 0.95
 POWER = 0.9
 
+_TWICE_OVER_MEAN = 4 / 3
+"""Of two launches of noise ``s`` each the difference has the variance ``2 s^2``, that of one and the mean of two others
+``1.5 s^2``."""
+
 _STEPS = 60
 _HALVINGS = 18
 _BEYOND = 20.0
@@ -65,6 +69,7 @@ class PairCircumstances:
         same_software: whether both arms ran the same Python and torch.
         uncertainty: of a number that was estimated in its launch, as a fraction: a smaller change is none.
         share: of the error rate of a comparison, see :mod:`~pytest_distbench.judging.neighbours`.
+        spending: a look's share of the error rate grows with this power of its pairs.
     """
 
     tolerance: float
@@ -73,14 +78,15 @@ class PairCircumstances:
     same_software: bool = True
     uncertainty: float = 0.0
     share: float = 1.0
+    spending: int = 2
 
     def alpha(self, pairs: int) -> float:
         """One-sided error rate of one comparison at the look after so many pairs.
 
-        Spent in proportion to the square of the pairs: the noise of five pairs looks small by luck too easily for the
-        first look to have an equal share.
+        Unless told otherwise it is spent in proportion to the square of the pairs: the noise of five pairs looks small
+        by luck too easily for the first look to have an equal share.
         """
-        spent = pairs**2 / sum(n**2 for n in self.looks)
+        spent = math.pow(pairs, self.spending) / sum(math.pow(n, self.spending) for n in self.looks)
         return shared_error_rate(self.comparisons) * self.share * spent
 
 
@@ -92,8 +98,19 @@ def looks(first: int, most: int) -> tuple[int, ...]:
     return tuple(found)
 
 
-def judge_pairs(pairs: Sequence[tuple[Measurement | None, Measurement | None]], under: PairCircumstances) -> Judgement:
-    """Judge one metric at a look, from what the reference and this tree measured; None where one did not record it."""
+def judge_pairs(
+    pairs: Sequence[tuple[Measurement | None, Measurement | None]],
+    under: PairCircumstances,
+    itself: Sequence[tuple[Measurement | None, Measurement | None]] = (),
+) -> Judgement:
+    """Judge one metric at a look.
+
+    Args:
+        pairs: what the reference and this tree measured; None where one did not record it.
+        under: what else it depends on.
+        itself: where the reference ran twice, and each pair has the mean of both, what it measured each time: the
+            variance of that difference is 4/3 of that of a pair, and its mean is known to be zero.
+    """
     reference = [a for a, _ in pairs if a is not None]
     current = [b for _, b in pairs if b is not None]
     old, new = [m.value for m in reference], [m.value for m in current]
@@ -130,7 +147,9 @@ def judge_pairs(pairs: Sequence[tuple[Measurement | None, Measurement | None]], 
     if not have_ratios(*(v for pair in values for v in pair)):
         return _judge_by_order(draft, values, under)
     sign = METRIC_KINDS[draft.metric.better].sign
-    return _judge_noisy(draft, [sign * math.log(b / a) for a, b in values], under)
+    twice = [(a.value, b.value) for a, b in itself if a is not None and b is not None]
+    null = [math.log(b / a) for a, b in twice if a and b and min(a, b) > 0]
+    return _judge_noisy(draft, [sign * math.log(b / a) for a, b in values], under, null)
 
 
 def power(slowdown: float, sigma: float, under: PairCircumstances) -> float:
@@ -199,14 +218,14 @@ def _judge_exact(
     return draft.settle("regressed", f"exact: {where or f'{then} -> {now}'}", limit=0.0)
 
 
-def _judge_noisy(draft: Draft, worse_by: list[float], under: PairCircumstances) -> Judgement:
-    n = len(worse_by)
+def _judge_noisy(draft: Draft, worse_by: list[float], under: PairCircumstances, null: Sequence[float]) -> Judgement:
+    n, df = len(worse_by), len(worse_by) - 1 + len(null)
     mean = statistics.fmean(worse_by)
     ratio = math.exp(METRIC_KINDS[draft.metric.better].sign * mean)
-    sigma = statistics.stdev(worse_by)
+    sigma = math.sqrt((sum((d - mean) ** 2 for d in worse_by) + sum(d**2 for d in null) / _TWICE_OVER_MEAN) / df)
     error = sigma / math.sqrt(n)
     wanted = math.log1p(under.tolerance)
-    limit = max(wanted, student_t_quantile(1 - under.alpha(n), n - 1) * error, math.log1p(under.uncertainty))
+    limit = max(wanted, student_t_quantile(1 - under.alpha(n), df) * error, math.log1p(under.uncertainty))
     seen = smallest_slowdown(sigma, under)
     kind: VerdictName = "inconclusive"
     reason = ""
@@ -214,7 +233,7 @@ def _judge_noisy(draft: Draft, worse_by: list[float], under: PairCircumstances) 
         kind = "regressed"
     elif mean < -limit:
         kind = "improved"
-    elif mean + student_t_quantile(CONFIDENCE, n - 1) * error < wanted:
+    elif mean + student_t_quantile(CONFIDENCE, df) * error < wanted:
         kind = "unchanged"
     elif n < under.looks[-1]:
         reason = "more pairs are needed"

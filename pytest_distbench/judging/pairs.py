@@ -44,8 +44,15 @@ def judge_paired(
     tolerance_of: Callable[[Measurement], float],
     looks: tuple[int, ...],
     cases: int,
+    spending: int = 2,
+    itself: tuple[Sequence[LaunchRecord], Sequence[LaunchRecord]] = ((), ()),
 ) -> list[Judgement]:
-    """Judge every metric that either side recorded: times by pairs, trainings, fingerprints as against a baseline."""
+    """Judge every metric that either side recorded: times by pairs, trainings, fingerprints as against a baseline.
+
+    See :class:`~pytest_distbench.judging.pair_rule.PairCircumstances` and
+    :func:`~pytest_distbench.judging.pair_rule.judge_pairs` for ``spending`` and ``itself``.
+    """
+    null = _by_metric(terms, *itself)
     changed = ", ".join(version_changes(references[0].software, launches[0].software))
     found = _by_metric(terms, references, launches)
     pairs = {key: sides for key, sides in found.items() if not METRIC_KINDS[_first(sides).better].is_of_training}
@@ -56,6 +63,7 @@ def judge_paired(
         comparisons=cases * max(1, noisy),
         looks=looks,
         same_software=not changed,
+        spending=spending,
     )
     stored = make_entry(case, references, references[0].software)
     here = {key: [b for _, b in sides if b is not None] for key, sides in found.items()}
@@ -74,13 +82,16 @@ def judge_paired(
                 share=error_share(key, runs),
                 uncertainty=uncertainty(here[key], stored.metrics.get(key)),
             ),
+            null.get(key, ()),
         )
         for key, sides in pairs.items()
     }
+    of_itself = _of_runs(runs, *itself)
     of_runs = {
         run: judge_pairs(
             sides,
             dataclasses.replace(under, tolerance=min(tolerances[key] for key in run.keys), share=run.share),
+            of_itself.get(run, ()),
         )
         for run, sides in _of_runs(runs, references, launches).items()
     }

@@ -58,8 +58,11 @@ FEWEST_POINTS = 3
 POWER = 0.8
 """What is found less often is not seen."""
 
+SUSPICIOUS = 1.0
+"""From here on the evidence is beyond its limit."""
+
 LEAST = 1e-6
-"""Of what may be divided by."""
+"""Of what may be divided by, and of what is worth a look."""
 
 _HALVINGS = 30
 _LARGEST = 5.0
@@ -102,12 +105,15 @@ class Evidence:
 
     @property
     def sees(self) -> float:
-        """The smallest slowdown, as a logarithm, that is suspicious in :data:`POWER` of all runs."""
+        """The smallest slowdown, as a logarithm, that is suspicious in :data:`POWER` of all runs.
+
+        A machine that is faster than the baseline's hides as much.
+        """
         low, high = 0.0, _LARGEST
         for _ in range(_HALVINGS):
             middle = (low + high) / 2
             low, high = (low, middle) if self._power(middle) >= POWER else (middle, high)
-        return high
+        return high + max(0.0, -self.worse_by - self._error(self.launches))
 
     def _power(self, slowdown: float) -> float:
         """Chance that first and last launch both are beyond their limits, as if they were independent."""
@@ -130,8 +136,13 @@ class Screening:
 
     @property
     def suspicion(self) -> float:
-        """The loudest, in limits; 0 where none is beyond its limit."""
-        return max((e.worse_by / max(e.limit(e.launches), LEAST) for e in self.evidence if e.is_loud), default=0.0)
+        """The loudest, in limits: above 1 it is beyond its own."""
+        return max((e.worse_by / max(e.limit(e.launches), LEAST) for e in self.evidence), default=0.0)
+
+    @property
+    def is_loud(self) -> bool:
+        """Whether anything speaks for a slowdown."""
+        return any(e.is_loud for e in self.evidence)
 
     @property
     def asked(self) -> set[str]:
@@ -164,9 +175,10 @@ def judge_screened(
     """Judge launches whose clocks can be decided in turns.
 
     Returns:
-        The judgements, of the clocks those that stand where nothing decides them in turns; and how suspicious they are:
-        0 where they are not. Of a clock that is not, and of which the screening would not have seen the tolerance,
-        nothing is known, and it is *unseen*.
+        The judgements, of the clocks those that stand where nothing decides them in turns; and how suspicious they are,
+        from :data:`SUSPICIOUS` on. Of a clock that is not, and of which the screening would not have seen the
+        tolerance, nothing is known, and it is *unseen*: below that, and above 0, is what launches in turns would tell
+        more of, if there is time. So it is with an improvement: a faster machine may hide a slowdown in it.
     """
     judgements = judge_launches(terms, launches, entry, case=case, comparisons=comparisons)
     found = by_metric(launches)
@@ -185,9 +197,10 @@ def judge_screened(
             made.append(Judgement(replace(verdict, kind="inconclusive", reason=ASKED), is_open=True))
         else:
             made.append(Judgement(_as_seen(verdict, sees, tolerances[verdict.metric], screening), is_open=False))
-    left = [j.verdict for j in made if not j.is_open and is_clock(j.verdict, j.verdict.unit)]
-    is_doubtful = any(v.kind in ("regressed", "inconclusive") and v.is_judged for v in left)
-    return made, max(screening.suspicion, 1.0 if is_doubtful and not asked else 0.0)
+    left = {j.verdict.kind for j in made if is_clock(j.verdict, j.verdict.unit) and j.verdict.is_judged}
+    if left & {"regressed", "inconclusive"}:
+        return made, max(screening.suspicion, SUSPICIOUS)
+    return made, max(screening.suspicion, LEAST) if left & {"unseen", "improved"} or screening.is_loud else 0.0
 
 
 ASKED = "more launches are needed"

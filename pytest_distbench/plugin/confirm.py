@@ -37,6 +37,10 @@ class _Held:
         return max(doubt.result.suspicion for doubt in self.doubts.values())
 
     @property
+    def is_suspicious(self) -> bool:
+        return any(doubt.is_suspicious for doubt in self.doubts.values())
+
+    @property
     def takes_s(self) -> float:
         return sum(doubt.takes_s for doubt in self.doubts.values())
 
@@ -116,7 +120,11 @@ class ConfirmPlugin:
                 self._held.sort(key=lambda test: -test.suspicion)
                 test = self._held.pop(0)
                 left_s, why_not = until - time.monotonic(), ""
-                if not is_first and test.takes_s > left_s:
+                fits = test.takes_s <= left_s or (is_first and test.is_suspicious)
+                if not fits and not test.is_suspicious:
+                    test.log(why="")
+                    continue
+                if not fits:
                     left = f"the budget of {budget_s:g} s has {max(0.0, left_s):.0f} s left"
                     why_not = f"it would take about {test.takes_s:.0f} s, and {left}: --distbench-confirm-budget"
                 is_first = False
@@ -134,13 +142,19 @@ class ConfirmPlugin:
 
     def _announce(self, held: Sequence[_Held]) -> None:
         reporter = self._config.pluginmanager.getplugin("terminalreporter")
-        cases = sum(len(test.doubts) for test in held)
-        if held and reporter is not None and not hasattr(self._config, "workerinput"):
-            are, s = ("is", "") if cases == 1 else ("are", "s")
-            seconds = min(sum(test.takes_s for test in held), self._settings.budget_s)
-            reporter.ensure_newline()
-            what = f"{cases} case{s} in doubt {are} run in turns with what recorded the baseline"
-            reporter.write_line(f"distbench: {what}, about {seconds:.0f} s")
+        if not held or reporter is None or hasattr(self._config, "workerinput"):
+            return
+        doubts = [doubt for test in held for doubt in test.doubts.values()]
+        loud = sum(doubt.is_suspicious for doubt in doubts)
+        quiet = len(doubts) - loud
+        seconds = min(sum(test.takes_s for test in held), self._settings.budget_s)
+        what = [f"{loud} in doubt"] if loud else []
+        what += [f"{quiet} too noisy to tell"] if quiet else []
+        reporter.ensure_newline()
+        reporter.write_line(
+            f"distbench: in turns with what recorded their baselines, as far as {self._settings.budget_s:g} s reach: "
+            f"cases {' and '.join(what)}; about {seconds:.0f} s"
+        )
 
     def _log_all(self, why: str) -> None:
         while self._held:

@@ -11,9 +11,9 @@ from pathlib import Path
 from pytest_distbench import git
 from pytest_distbench.errors import ConfigurationError, LauncherError
 from pytest_distbench.judging.comparable import version_changes
-from pytest_distbench.judging.confirmation import Sides, by_the_machine, confirm, ratios, split_change, undecided
+from pytest_distbench.judging.confirmation import LOOKS, Sides, by_the_machine, confirm, ratios, split_change, undecided
 from pytest_distbench.judging.judgement import Judgement
-from pytest_distbench.judging.pair_rule import FIRST_LOOK, LAST_LOOK, looks
+from pytest_distbench.judging.screening import SUSPICIOUS
 from pytest_distbench.machine.interpreters import Interpreter, find_interpreter
 from pytest_distbench.records.plan import LaunchRequest
 from pytest_distbench.records.record import replace
@@ -136,10 +136,15 @@ class Doubt:
     tolerances: Mapping[str, float]
 
     @property
+    def is_suspicious(self) -> bool:
+        """Whether something speaks for a slowdown; else nothing speaks against one, and it is looked into last."""
+        return self.result.suspicion >= SUSPICIOUS
+
+    @property
     def takes_s(self) -> float:
         """About how long it takes to settle it."""
         walls = [launch.wall_s for launch in self.result.launches]
-        return 0.0 if self.variant.is_itself else _START_S + FIRST_LOOK * ARMS * min(walls, default=0.0)
+        return 0.0 if self.variant.is_itself else _START_S + LOOKS[0] * ARMS * min(walls, default=0.0)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -180,8 +185,8 @@ class Confirmed:
 
     def looks(self) -> Iterator[int]:
         """Numbers of samples after which is judged; the first is made in any case, the others while there is time."""
-        for look in looks(FIRST_LOOK, LAST_LOOK):
-            if look > FIRST_LOOK and time.monotonic() > self._again.until:
+        for look in LOOKS:
+            if look > LOOKS[0] and time.monotonic() > self._again.until:
                 return
             yield look
 
@@ -197,7 +202,6 @@ class Confirmed:
             Sides(launches=samples.launches, references=samples.references, controls=samples.controls),
             tolerances=self._doubt.tolerances,
             revision=str(self._doubt.variant),
-            looks=looks(FIRST_LOOK, LAST_LOOK),
             cases=self._again.cases,
         )
 
@@ -206,7 +210,7 @@ class Confirmed:
         pairs = self._of_its_time
         if pairs is None or not any(v.kind in ("regressed", "machine") for v in verdicts):
             return list(verdicts)
-        while len(pairs) < FIRST_LOOK and not pairs.alone and not pairs.failed:
+        while len(pairs) < LOOKS[0] and not pairs.alone and not pairs.failed:
             pairs.add()
         if pairs.alone or pairs.failed:
             return list(verdicts)

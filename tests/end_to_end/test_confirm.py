@@ -74,7 +74,7 @@ def test_slower_code_is_red_with_the_paired_figure_and_both_commits(project: Pat
     result.assert_outcomes(failed=1)
 
     result.stdout.fnmatch_lines([
-        "*1 case in doubt is run in turns with what recorded the baseline, about * s",
+        "*in turns with what recorded their baselines, as far as 60 s reach: cases 1 in doubt; about * s",
         "step +9*% (limit +15%)",
         f"step: in turns with {recorded}, which recorded the baseline: +9*% over 5 pairs; {recorded} against itself *",
         f"in turns  this tree ({here}) and twice {recorded}, which recorded the baseline: 5 times in * s",

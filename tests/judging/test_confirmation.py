@@ -9,6 +9,7 @@ import pytest
 from support.stores import CASE, SOFTWARE
 
 from pytest_distbench.judging.confirmation import (
+    LOOKS,
     VETO,
     Sides,
     by_the_machine,
@@ -19,7 +20,6 @@ from pytest_distbench.judging.confirmation import (
     undecided,
 )
 from pytest_distbench.judging.judgement import Judgement
-from pytest_distbench.judging.pair_rule import FIRST_LOOK, LAST_LOOK, looks
 from pytest_distbench.judging.terms import Terms
 from pytest_distbench.records.kinds import VerdictName
 from pytest_distbench.records.launch import LaunchRecord
@@ -48,7 +48,7 @@ def launches(*values: float | None, name: str = "step") -> list[LaunchRecord]:
 def turns(
     slower: float,
     *,
-    count: int = FIRST_LOOK,
+    count: int = LOOKS[0],
     itself: float = 1.0,
     noise: float = 0.01,
     moods: float = 0.3,
@@ -72,7 +72,6 @@ def confirmed(sides: Sides, *stored: Verdict, cases: int = 1) -> list[Judgement]
         sides,
         tolerances={"step": 0.15, "sum": 0.15},
         revision="3f2a91c0d4",
-        looks=looks(FIRST_LOOK, LAST_LOOK),
         cases=cases,
     )
 
@@ -100,21 +99,21 @@ def test_not_slower_and_within_the_tolerance_is_unchanged() -> None:
 
 
 def test_a_machine_that_differs_from_itself_as_much_vetoes() -> None:
-    [found] = confirmed(turns(1.35, itself=1.25))
+    [found] = confirmed(turns(1.5, itself=1.25, count=LOOKS[-1]))
 
     assert found.verdict.kind == "inconclusive"
     assert "the machine is too restless" in found.verdict.reason
 
 
 def test_the_veto_needs_no_more_than_its_share() -> None:
-    [found] = confirmed(turns(1.35, itself=1 + 0.3 / VETO / 2))
+    [found] = confirmed(turns(1.5, itself=1 + 0.3 / VETO / 2, count=LOOKS[-1]))
 
     assert found.verdict.kind == "regressed"
 
 
 def test_noise_asks_for_more_pairs_and_stays_inconclusive_at_the_last() -> None:
     [first] = confirmed(turns(1.2, noise=0.4))
-    [last] = confirmed(turns(1.15, noise=0.4, count=LAST_LOOK))
+    [last] = confirmed(turns(1.15, noise=0.4, count=LOOKS[-1]))
 
     assert (first.verdict.kind, first.is_open) == ("inconclusive", True)
     assert (last.verdict.kind, last.is_open) == ("inconclusive", False)
@@ -132,8 +131,8 @@ def test_a_metric_that_the_revision_does_not_record_stays_in_doubt() -> None:
     sides = turns(1.25)
     foreign = Sides(
         launches=sides.launches,
-        references=launches(*[1.0] * FIRST_LOOK, name="other"),
-        controls=launches(*[1.0] * FIRST_LOOK, name="other"),
+        references=launches(*[1.0] * LOOKS[0], name="other"),
+        controls=launches(*[1.0] * LOOKS[0], name="other"),
     )
     found = {j.verdict.metric: j.verdict for j in confirmed(foreign)}
 

@@ -11,7 +11,7 @@ from support.repositories import git
 from support.stores import CASE, KEY, PLATFORM, SOFTWARE, TEST, entry, result
 
 from pytest_distbench.errors import LauncherError
-from pytest_distbench.judging.pair_rule import FIRST_LOOK
+from pytest_distbench.judging.confirmation import LOOKS
 from pytest_distbench.judging.terms import Terms
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import Measurement
@@ -90,7 +90,7 @@ def settle(samples: Samples, raised: Doubt, how: Again, of_its_time: Samples | N
 def test_as_many_pairs_are_made_as_it_takes(slower: float, kind: str) -> None:
     raised = doubt()
 
-    assert settle(Turns(slower), raised, again(raised))[::2] == (kind, FIRST_LOOK)
+    assert settle(Turns(slower), raised, again(raised))[::2] == (kind, LOOKS[0])
 
 
 def test_the_same_tree_is_not_launched() -> None:
@@ -123,13 +123,13 @@ def test_an_open_answer_gets_no_more_once_the_time_is_up() -> None:
     raised = doubt()
     kind, _, pairs = settle(Turns(1.1), raised, again(raised, until=0.0))
 
-    assert (kind, pairs) == ("inconclusive", FIRST_LOOK)
+    assert (kind, pairs) == ("inconclusive", LOOKS[0])
 
 
 def test_with_the_old_software_at_hand_the_change_is_split() -> None:
     raised = doubt()
     old = Turns(1.0)
-    for index in range(FIRST_LOOK):
+    for index in range(LOOKS[0]):
         old.launches.append(launch(index, 1.2))
         old.references.append(launch(index, 1.0, "2.12.0"))
     kind, reason, _ = settle(Turns(1.0), raised, again(raised), old)
@@ -149,7 +149,7 @@ def test_a_launch_in_turns_takes_no_longer_than_this_tree_made_likely() -> None:
 
 
 def test_it_says_about_how_long_it_takes() -> None:
-    assert doubt().takes_s > 3 * FIRST_LOOK
+    assert doubt().takes_s > 3 * LOOKS[0]
     assert doubt(is_itself=True).takes_s == 0
 
 

@@ -1,0 +1,62 @@
+"""What ``confirmation.py`` slows: a body, a sweep, a training and a script."""
+
+from __future__ import annotations
+
+import time
+
+from slower import work_more
+
+from pytest_distbench.read import stdout
+
+
+def steps(rank):
+    import torch
+    import torch.distributed as dist
+
+    torch.manual_seed(0)
+    a, gradients = torch.randn(192, 192), torch.zeros(1 << 16)
+    for _ in rank.timed("step", warmup=5, iterations=200):
+        start = time.perf_counter()
+        for _ in range(8):
+            a = (a @ a).tanh()
+        dist.all_reduce(gradients)
+        work_more(start)
+
+
+def test_body(distbench):
+    distbench.run(steps)
+
+
+def test_sweep(collective_sweep):
+    collective_sweep("operations.py::ALL_REDUCE", sizes=[4096 << 2 * i for i in range(6)])
+
+
+def train(rank):
+    import torch
+    from torch import nn
+    from torch.nn.parallel import DistributedDataParallel
+
+    torch.manual_seed(rank.seed)
+    model = DistributedDataParallel(nn.Sequential(nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 1)))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    data = torch.randn(512, 64)
+    target = data.sum(1, keepdim=True).sign()
+    goal = rank.goal("accuracy", target=0.9, every=10, min_steps=200, max_steps=400)
+    for _ in goal.steps(samples_per_step=512 * rank.world_size):
+        start = time.perf_counter()
+        loss = (model(data) - target).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        work_more(start)
+        goal.check(lambda: float((model(data).sign() == target).float().mean()), loss=loss)
+
+
+def test_training(distbench):
+    distbench.run(train)
+
+
+def test_script(distbench):
+    step = stdout(r"step ([\d.]+) ms", scale=1e-3, unit="s", better="lower", skip=5)
+    loss = stdout(r"loss ([\d.]+)", better="curve", first=10)
+    distbench.run("train.py", read={"step_time": step, "loss": loss})
