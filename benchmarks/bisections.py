@@ -48,8 +48,11 @@ def body(rank):
 def test_step(distbench):
     distbench.run(body)
 """
-USUAL = {"multiplications": 20, "more": ""}
-FAULTS = {"slowdown": {"multiplications": 24}, "fingerprint": {"more": "    dist.all_reduce(y[:1])\n"}}
+USUAL: dict[str, object] = {"multiplications": 20, "more": ""}
+FAULTS: dict[str, dict[str, object]] = {
+    "slowdown": {"multiplications": 24},
+    "fingerprint": {"more": "    dist.all_reduce(y[:1])\n"},
+}
 
 
 def make(folder: Path, fault: str, *, commits: int, place: int) -> None:
@@ -105,7 +108,9 @@ def main() -> None:
     options = parser.parse_args()
     os.environ["GIT_CONFIG_NOSYSTEM"] = "1"
     rows = [
-        run(fault, commits=options.commits, place=options.place) for _ in range(options.runs) for fault in options.faults
+        run(fault, commits=options.commits, place=options.place)
+        for _ in range(options.runs)
+        for fault in options.faults
     ]
     print(f"\n{'planted':<12}{'at':>6}{'':<10}{'visits':>6}{'seconds':>9}{'exit':>6}{'left':>6}  found")
     print("\n".join(rows))

@@ -5,17 +5,18 @@ last is known to be moved. A visit is evidence, no proof: its logarithmic odds s
 there than not. So one rule serves exact metrics, noisy clocks, commits that cannot be measured, and visits that
 contradict each other:
 
-1. Before the first visit all commits are equally likely; each visit multiplies the chances by its odds (:func:`chances`).
+1. Before the first visit all commits are equally likely; each visit multiplies them by its odds (:func:`chances`).
 2. The next visit is where the answer is most open: half of the chance lies on either side (:func:`next_place`).
 3. Commits that no visit can tell apart, because those between them cannot be measured, stay together. Those that hold
    95 % of the chance are the suspects; the search ends when that is one commit, or one group (:func:`suspects`).
 
 A clock is judged between two hypotheses, *as GOOD* and *as BAD*, with the change that the ends have shown
-(:func:`clock_odds`). That needs fewer pairs than a limit does.
+(:func:`clock_odds`). That needs fewer pairs than a limit does. :class:`Standing` is all of this for a search.
 """
 
 from __future__ import annotations
 
+import functools
 import math
 import statistics
 from collections import Counter
@@ -24,6 +25,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from pytest_distbench.judging.pair_rule import FEWEST_PAIRS, LAST_LOOK
+from pytest_distbench.records.bisection import Bisection, Commit, Visit
 
 SURE = 0.95
 """So much of the chance on one commit, or on one group that cannot be told apart, ends the search."""
@@ -168,3 +170,63 @@ def _bits(chance: float) -> float:
     if not 0 < chance < 1:
         return 0.0
     return -chance * math.log2(chance) - (1 - chance) * math.log2(1 - chance)
+
+
+@dataclass(frozen=True)
+class Standing:
+    """Where a search stands among the commits from the first after GOOD to BAD."""
+
+    state: Bisection
+    commits: Sequence[Commit]
+
+    @functools.cached_property
+    def noise(self) -> Noise:
+        """Of the clock that is followed."""
+        return Noise.of([self.state.followed.at_bad, *(visit.changes for visit in self.state.visits)])
+
+    def seen(self, visit: Visit) -> Seen:
+        """What a visit that measured its commit says."""
+        followed = self.state.followed
+        if followed.is_exact:
+            return Seen(self.place(visit), EXACT_ODDS if visit.has_moved else -EXACT_ODDS)
+        return Seen(self.place(visit), clock_odds(visit.changes, followed.at_bad, self.noise))
+
+    def place(self, visit: Visit) -> int:
+        """The number of its commit."""
+        return self._places[visit.commit]
+
+    @functools.cached_property
+    def chances(self) -> list[float]:
+        """Of each commit."""
+        return chances(len(self.commits), self._seen)
+
+    @functools.cached_property
+    def suspects(self) -> list[Group]:
+        """The fewest groups that hold 95 % of the chance, the likeliest first."""
+        return suspects(self.chances, self.skipped)
+
+    @property
+    def found(self) -> Commit | None:
+        """The commit, where it is one."""
+        group = self.suspects[0]
+        is_one = len(self.suspects) == len(group.places) == 1
+        return self.commits[group.first - 1] if is_one else None
+
+    @functools.cached_property
+    def next(self) -> Commit | None:
+        """The commit to visit; None where the search is over."""
+        place = next_place(self.chances, self._seen, self.skipped) if len(self.suspects) > 1 else None
+        return None if place is None else self.commits[place - 1]
+
+    @functools.cached_property
+    def skipped(self) -> set[int]:
+        """Numbers of the commits that could not be measured."""
+        return {self.place(visit) for visit in self.state.visits if visit.skipped}
+
+    @functools.cached_property
+    def _seen(self) -> list[Seen]:
+        return [self.seen(visit) for visit in self.state.visits if not visit.skipped]
+
+    @functools.cached_property
+    def _places(self) -> dict[str, int]:
+        return {commit.hash: number for number, commit in enumerate(self.commits, 1)}

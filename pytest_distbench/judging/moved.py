@@ -18,10 +18,10 @@ from pytest_distbench.records.verdict import Verdict
 
 
 class Answer(NamedTuple):
-    """Whether an exact metric differs from GOOD's, and how; None: that cannot be said, and why."""
+    """Whether an exact metric differs from GOOD's; None: that cannot be said. And what else is to be told."""
 
-    has_moved: bool | None
     told: str
+    has_moved: bool | None
 
 
 def failure(launches: list[LaunchRecord]) -> str:
@@ -45,18 +45,20 @@ def answer(metric: str, good: CaseResult, bad: CaseResult, here: CaseResult) -> 
     failed = failure(here.launches)
     if metric == LAUNCH_FAILS:
         if failed in ("", failure(bad.launches)):
-            return Answer(bool(failed), failed or "passes")
-        return Answer(None, f"fails in another way than at BAD: {here.launches[-1].reason}")
+            return Answer("", has_moved=bool(failed))
+        return Answer(f"fails in another way than at BAD: {here.launches[-1].reason}", has_moved=None)
     if failed:
-        return Answer(None, f"the launch fails: {here.launches[-1].reason}")
+        return Answer(f"the launch fails: {here.launches[-1].reason}", has_moved=None)
     verdict = next((v for v in _compare(good, here) if v.metric == metric), None)
     if verdict is None or not VERDICT_KINDS[verdict.kind].is_answer:
-        return Answer(None, f"{metric} cannot be compared: {(verdict and verdict.reason) or 'it is not measured'}")
+        why = (verdict and verdict.reason) or "it is not measured"
+        return Answer(f"{metric} cannot be compared: {why}", has_moved=None)
     if not _is_moved(verdict):
-        return Answer(False, "")
+        return Answer("", has_moved=False)
     as_bad = next((v for v in _compare(bad, here) if v.metric == metric), None)
     is_third = as_bad is not None and _is_moved(as_bad)
-    return Answer(True, tell(verdict) + "; not as BAD either: it has moved more than once" * is_third)
+    third = f"not as BAD either, so it moved more than once; here: {tell(verdict)}"
+    return Answer(third if is_third else "", has_moved=True)
 
 
 def tell(verdict: Verdict) -> str:
@@ -65,9 +67,13 @@ def tell(verdict: Verdict) -> str:
 
 
 def clock_moves(result: CaseResult) -> list[Verdict]:
-    """The verdicts on clocks, and on amounts, that differ between two revisions in turns, the clearest first."""
-    moved = [v for v in result.verdicts if _is_moved(v) and not _is_exact(v) and len(log_ratios(result, v.metric)) > 1]
-    return sorted(moved, key=lambda v: -abs(math.log(v.ratio or 1.0)) / (v.limit or 1.0))
+    """The verdicts on clocks, and on amounts, that differ between two revisions in turns."""
+    return [v for v in result.verdicts if _is_moved(v) and not _is_exact(v) and len(log_ratios(result, v.metric)) > 1]
+
+
+def clarity(verdict: Verdict) -> float:
+    """How far a clock has moved beyond the limit that its noise allows."""
+    return abs(math.log(verdict.ratio or 1.0)) / (verdict.limit or 1.0)
 
 
 def log_ratios(result: CaseResult, metric: str) -> list[float]:

@@ -4,9 +4,25 @@ from __future__ import annotations
 
 from pytest_distbench.records.record import Record
 from pytest_distbench.records.run import CaseResult
+from pytest_distbench.records.verdict import Verdict
 
 LAUNCH_FAILS = "launch"
 """In the place of a metric: that its launches fail at BAD and pass at GOOD."""
+
+
+class Commit(Record, frozen=True, kw_only=True):
+    """A commit, as people are told of it."""
+
+    hash: str
+    parents: list[str]
+    author: str
+    date: str
+    subject: str
+
+    @property
+    def short(self) -> str:
+        """Ten digits."""
+        return self.hash[:10]
 
 
 class Followed(Record, frozen=True, kw_only=True):
@@ -14,8 +30,8 @@ class Followed(Record, frozen=True, kw_only=True):
 
     metric: str
     """Name and point, or :data:`LAUNCH_FAILS`."""
-    told: str
-    """What became of it between GOOD and BAD: ``+21.3 % (9.2 ms -> 11.2 ms)``."""
+    verdict: Verdict | None = None
+    """On it at BAD, compared with GOOD; None: its launch fails."""
     good: CaseResult
     """Its case, measured at GOOD; of a clock it holds both sides, in turns."""
     bad: CaseResult

@@ -7,25 +7,10 @@ from pathlib import Path
 
 from pytest_distbench import git
 from pytest_distbench.errors import ConfigurationError
+from pytest_distbench.records.bisection import Commit
 from pytest_distbench.run.worktree import Revision, find_revision
 
 _FORMAT = "%H%x1f%P%x1f%an%x1f%as%x1f%s"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Commit:
-    """A commit, as people are told of it."""
-
-    hash: str
-    parents: tuple[str, ...]
-    author: str
-    date: str
-    subject: str
-
-    @property
-    def short(self) -> str:
-        """Ten digits."""
-        return self.hash[:10]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +34,7 @@ def find_history(good_name: str, bad_name: str, inside: Path) -> History:
         f"{good.commit}..{bad.commit}", "--",
     )  # fmt: skip
     fields = [line.split("\x1f", 4) for line in listed.stdout.splitlines()]
-    commits = [Commit(hash=h, parents=tuple(p.split()), author=a, date=d, subject=s) for h, p, a, d, s in fields]
+    commits = [Commit(hash=h, parents=p.split(), author=a, date=d, subject=s) for h, p, a, d, s in fields]
     if not commits or commits[-1].hash != bad.commit:
         raise ConfigurationError(f"bisect: git lists no commits from {good} to {bad}: {listed.stderr.strip()}")
     return History(good=good, bad=bad, commits=tuple(commits))

@@ -149,7 +149,7 @@ class Visits:
                 self._take_along(tree)
                 _git(tree, "add", "--force", "--", *map(str, self._taken))
                 files = _git(tree, "write-tree")
-                who = ("-c", "user.name=distbench", "-c", "user.email=distbench@localhost", "-c", "commit.gpgSign=false")
+                who = ("-c", "user.name=distbench", "-c", "user.email=distbench@localhost")
                 made = _git(tree, *who, "commit-tree", "-p", good.commit, "-m", "distbench bisect --take", files)
                 self._with_taken[good.commit] = made
         return self._with_taken[good.commit]
