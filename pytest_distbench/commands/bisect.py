@@ -127,6 +127,7 @@ def _follow(ends: Ends) -> Generator[str, None, Followed]:
     """Measure GOOD and BAD; returns what is followed of what differs: what is exact goes before clocks."""
     yield f"GOOD and BAD, {LAUNCHES_AT_ENDS} launches each ..."
     found = ends.exact()
+    yield from ends.remarks
     if not found:
         yield "nothing exact differs; BAD and GOOD in turns ..."
         results = ends.in_turns()

@@ -32,9 +32,11 @@ SURE = 0.95
 
 EXACT_ODDS = math.log(1e6)
 """Of a visit that shows an exact metric: it does not err, unless the code is another one in every run."""
+EXACTLY_SURE = 0.999
+"""In the place of :data:`SURE`, where only commits that were not visited are open."""
 
-_MOST_ODDS = math.log(99.0)
-"""Of one visit that shows a clock: one of a hundred may mislead, whatever its pairs say of their noise."""
+_MISLED = 0.01
+"""Of the visits that show a clock so many mislead, whatever their pairs say of their noise."""
 
 _DRIFT = 0.015
 """Standard deviation of what one run differs from another by, as a logarithm, that its pairs do not show."""
@@ -113,8 +115,8 @@ def next_place(chance: Sequence[float], seen: Sequence[Seen], skipped: Collectio
     return best
 
 
-def suspects(chance: Sequence[float], skipped: Collection[int]) -> list[Group]:
-    """The fewest groups of commits that hold 95 % of the chance, the likeliest first."""
+def suspects(chance: Sequence[float], skipped: Collection[int], *, sure: float = SURE) -> list[Group]:
+    """The fewest groups of commits that hold so much of the chance, the likeliest first."""
     groups: list[Group] = []
     first = 1
     for place in range(1, len(chance) + 1):
@@ -125,7 +127,7 @@ def suspects(chance: Sequence[float], skipped: Collection[int]) -> list[Group]:
     held = 0.0
     for number, group in enumerate(groups, 1):
         held += group.chance
-        if held >= SURE:
+        if held >= sure:
             return groups[:number]
     return groups
 
@@ -144,8 +146,8 @@ def pairs_a_visit(at_bad: Sequence[float], noise: Noise) -> int:
 def clock_odds(changes: Sequence[float], at_bad: Sequence[float], noise: Noise) -> float:
     """How much rather pairs show the change at BAD than none, as the logarithm of the odds.
 
-    Student's density of their mean around the one and around the other. Pairs noisier than others count as what they
-    are.
+    Student's density of their mean around the one and around the other; beyond either end is as at that end. A mean
+    that neither explains, half of the change say, speaks for neither. Pairs noisier than others count as what they are.
 
     Args:
         changes: logarithm of the commit's value over GOOD's, one per pair.
@@ -153,16 +155,17 @@ def clock_odds(changes: Sequence[float], at_bad: Sequence[float], noise: Noise) 
         noise: of all pairs.
     """
     sigma = max(noise.sigma, statistics.stdev(changes))
-    whole, mean = statistics.fmean(at_bad), statistics.fmean(changes)
+    whole = statistics.fmean(at_bad)
+    moved = min(max(statistics.fmean(changes) / whole, 0.0), 1.0) * whole
     variance = sigma**2 / len(changes) + _DRIFT**2
-    as_good = _log_density(mean, variance, noise.df)
-    as_bad = _log_density(mean - whole, variance + noise.sigma**2 / len(at_bad), noise.df)
-    return min(max(as_bad - as_good, -_MOST_ODDS), _MOST_ODDS)
+    as_good = _density(moved, variance, noise.df)
+    as_bad = _density(whole - moved, variance + noise.sigma**2 / len(at_bad), noise.df)
+    return math.log((as_bad + _MISLED) / (as_good + _MISLED))
 
 
-def _log_density(distance: float, variance: float, df: int) -> float:
-    """Of Student's t, but for what is the same of every distance and variance."""
-    return -(df + 1) / 2 * math.log1p(distance**2 / (variance * df)) - math.log(variance) / 2
+def _density(distance: float, variance: float, df: int) -> float:
+    """Of Student's t, as a fraction of that at its middle."""
+    return float((1 + distance**2 / (variance * df)) ** (-(df + 1) / 2))
 
 
 def _bits(chance: float) -> float:
@@ -202,8 +205,9 @@ class Standing:
 
     @functools.cached_property
     def suspects(self) -> list[Group]:
-        """The fewest groups that hold 95 % of the chance, the likeliest first."""
-        return suspects(self.chances, self.skipped)
+        """The fewest groups that hold enough of the chance, the likeliest first."""
+        sure = EXACTLY_SURE if self.state.followed.is_exact else SURE
+        return suspects(self.chances, self.skipped, sure=sure)
 
     @property
     def found(self) -> Commit | None:

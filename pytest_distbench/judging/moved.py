@@ -13,6 +13,7 @@ from pytest_distbench.records.bisection import LAUNCH_FAILS
 from pytest_distbench.records.choices import DEFAULT_TOLERANCE
 from pytest_distbench.records.kinds import METRIC_KINDS, VERDICT_KINDS
 from pytest_distbench.records.launch import LaunchRecord
+from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import CaseResult
 from pytest_distbench.records.verdict import Verdict
 
@@ -35,8 +36,8 @@ def failure(launches: list[LaunchRecord]) -> str:
 
 def exact_moves(good: CaseResult, bad: CaseResult) -> list[Verdict]:
     """The verdicts on the exact metrics that differ, the gravest first."""
-    judged = {v.metric: v.is_judged for v in bad.verdicts}
-    moved = [v for v in _compare(good, bad) if judged.get(v.metric, True) and _is_moved(v) and _is_exact(v)]
+    no_case = {v.metric for v in bad.verdicts if not v.is_judged} | _unsteady(good) | _unsteady(bad)
+    moved = [v for v in _compare(good, bad) if v.metric not in no_case and _is_moved(v) and _is_exact(v)]
     return sorted(moved, key=lambda v: list(VERDICT_KINDS).index(v.kind))
 
 
@@ -84,6 +85,15 @@ def log_ratios(result: CaseResult, metric: str) -> list[float]:
     )
     pairs = [(there.get(index), value) for index, value in here.items()]
     return [math.log(b / a) for a, b in pairs if a and b and a > 0 and b > 0]
+
+
+def _unsteady(result: CaseResult) -> set[str]:
+    """What differs between launches of one commit."""
+    first, *others = result.launches
+    if not others:
+        return set()
+    compared = _compare(replace(result, launches=[first]), replace(result, launches=others))
+    return {v.metric for v in compared if _is_moved(v)}
 
 
 def _compare(old: CaseResult, new: CaseResult) -> list[Verdict]:

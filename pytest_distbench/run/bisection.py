@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from pytest_distbench.errors import DistbenchError
 from pytest_distbench.judging import moved
@@ -24,12 +24,16 @@ LAUNCHES_AT_ENDS = 2
 
 @dataclass(frozen=True, slots=True)
 class Ends:
-    """GOOD and BAD, and what differs between them: of the metric that is asked for, empty: of any."""
+    """GOOD and BAD, and what differs between them: of the metric that is asked for, empty: of any.
+
+    Remarks say what could not be compared.
+    """
 
     history: History
     visits: Visits
     test: str
     metric: str
+    remarks: list[str] = field(default_factory=list)
 
     def exact(self) -> list[Followed]:
         """What is exact and differs, by launches of each end alone; launches that fail at BAD first."""
@@ -64,6 +68,8 @@ class Ends:
             if self.wants(LAUNCH_FAILS):
                 yield Followed(metric=LAUNCH_FAILS, good=good, bad=bad)
             return
+        if good.case.workload != bad.case.workload:
+            self.remarks.append(f"{bad.nodeid} has other parameters at GOOD: nothing exact of it can be compared")
         for verdict in moved.exact_moves(good, bad):
             if self.wants(verdict.metric):
                 yield Followed(metric=verdict.metric, verdict=verdict, good=good, bad=bad)
@@ -74,7 +80,9 @@ class Ends:
 
     def _expect(self, results: Sequence[CaseResult], why_not: str, end: Revision) -> Sequence[CaseResult]:
         if why_not:
-            raise DistbenchError(f"bisect: {end} cannot be measured: {why_not}")
+            file = self.test.partition("::")[0]
+            hint = f"; --take {file} lays that of the working tree over each commit" if "there is no" in why_not else ""
+            raise DistbenchError(f"bisect: {end} cannot be measured: {why_not}{hint}")
         return results
 
 

@@ -29,14 +29,15 @@ def find_history(good_name: str, bad_name: str, inside: Path) -> History:
         raise ConfigurationError(f"bisect: {good} and {bad} are one commit: give two, between which a metric moved")
     if git.run(good.root, "merge-base", "--is-ancestor", good.commit, bad.commit).returncode:
         raise ConfigurationError(f"bisect: {good} is no ancestor of {bad}: {_advice(good, bad)}")
-    listed = git.run(
-        good.root, "log", "--first-parent", "--ancestry-path", "--reverse", f"--format={_FORMAT}",
-        f"{good.commit}..{bad.commit}", "--",
-    )  # fmt: skip
-    fields = [line.split("\x1f", 4) for line in listed.stdout.splitlines()]
-    commits = [Commit(hash=h, parents=p.split(), author=a, date=d, subject=s) for h, p, a, d, s in fields]
-    if not commits or commits[-1].hash != bad.commit:
-        raise ConfigurationError(f"bisect: git lists no commits from {good} to {bad}: {listed.stderr.strip()}")
+    between = f"{good.commit}..{bad.commit}"
+    after_good = set(git.run(good.root, "rev-list", "--ancestry-path", between).stdout.split())
+    listed = git.run(good.root, "log", "--first-parent", "--reverse", f"--format={_FORMAT}", between, "--").stdout
+    fields = [line.split("\x1f", 4) for line in listed.splitlines()]
+    commits = [
+        Commit(hash=commit, parents=parents.split(), author=author, date=date, subject=subject)
+        for commit, parents, author, date, subject in fields
+        if commit in after_good
+    ]
     return History(good=good, bad=bad, commits=tuple(commits))
 
 

@@ -159,10 +159,10 @@ class Visits:
         return self._directory.path / "log.txt"
 
     def _last_words(self) -> str:
-        """The last lines that pytest printed, pytest's own summary line left out where others say more."""
-        lines = [line.strip() for line in self._log.read_text(errors="replace").splitlines() if line.strip(" =!")]
-        said = [line for line in lines if not line.startswith("===")] or lines
-        return "".join(f"\n{line}" for line in said[-_TAIL_LINES:])
+        """The last lines that pytest printed of errors, else the last of all."""
+        lines = [line for line in self._log.read_text(errors="replace").splitlines() if line.strip(" =!")]
+        errors = [line.removeprefix("E") for line in lines if line.startswith("E  ")]
+        return "".join(f"\n{line.strip()}" for line in (errors or lines)[-_TAIL_LINES:])
 
 
 def refuse(options: Sequence[str]) -> None:

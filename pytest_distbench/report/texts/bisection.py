@@ -39,7 +39,7 @@ def visit_lines(visit: Visit, standing: Standing) -> Iterator[str]:
     more = visits_left(standing.chances)
     left = f"{places} left" + (f", about {more} visit{'s' * (more != 1)} more" if standing.next else "")
     commit = standing.commits[standing.place(visit) - 1]
-    yield f"{len(standing.state.visits):>3}  {commit.short}  {_seen(visit, standing):<29}{left:<30}{commit.subject}"
+    yield f"{len(standing.state.visits):>3}  {commit.short}  {_seen(visit, standing):<32}{left:<32}{commit.subject}"
     yield from (f"       {line}" for line in (visit.skipped or visit.told).splitlines())
 
 
