@@ -10,13 +10,13 @@ import os
 import sys
 from collections.abc import Sequence
 
-from pytest_distbench.commands import calibrate, entries, fitness, review, runs, transfer
+from pytest_distbench.commands import bisect, calibrate, entries, fitness, review, runs, transfer
 from pytest_distbench.commands.contract import NegativeError
 from pytest_distbench.errors import ConfigurationError, DistbenchError, tell
 from pytest_distbench.installation import __version__
 from pytest_distbench.report.texts.escape import escape
 
-_COMMANDS = frozenset({"doctor", "calibrate", "baseline", "compare", "report"})
+_COMMANDS = frozenset({"doctor", "calibrate", "bisect", "baseline", "compare", "report"})
 EXIT_NEGATIVE = 1
 EXIT_ERROR = 2
 EXIT_INTERRUPTED = 130
@@ -84,6 +84,7 @@ def _parser() -> argparse.ArgumentParser:
     groups = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
     fitness.add(groups.add_parser)
     calibrate.add(groups.add_parser)
+    bisect.add(groups.add_parser)
     baseline = groups.add_parser("baseline", help="look at and change stored baselines")
     commands = baseline.add_subparsers(title="commands", required=True, metavar="COMMAND")
     entries.add(commands.add_parser)

@@ -12,6 +12,11 @@ from pytest_distbench.records.reader import Reader
 from pytest_distbench.records.record import Record, replace
 from pytest_distbench.records.work import Command, Job, Pool, Ranks, Work
 
+TREE = "DISTBENCH_TREE"
+"""Variable of a run of pytest in a worktree: where that is, see :attr:`LaunchPlan.tree`."""
+FOREIGN_TREE = "DISTBENCH_FOREIGN_TREE"
+"""And the working tree that it belongs to, see :attr:`LaunchPlan.foreign_tree`."""
+
 PLACEHOLDERS = ("{launch_dir}", "{data_dir}", "{seed}", "{world_size}")
 """What a test may write in arguments, variables and the working folder of a script."""
 
@@ -77,7 +82,7 @@ class LaunchPlan(LaunchRequest, frozen=True, kw_only=True):
     set_threads: int | None = None
     """Intra-op threads to set in a rank that did not import torch itself; None leaves them alone."""
     tree: str = ""
-    """Where the revision is checked out that this group measures; empty: it measures the working tree."""
+    """Where the revision is checked out that this group measures; empty: it measures the tree that pytest runs in."""
     foreign_tree: str = ""
     """The working tree, from which a group with a ``tree`` of its own may import no module."""
 

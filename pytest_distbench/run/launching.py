@@ -25,7 +25,7 @@ from pytest_distbench.machine import hardware
 from pytest_distbench.machine.secrets import mask_values, secret_values
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import PEAK_MEMORY
-from pytest_distbench.records.plan import LaunchPlan, LaunchRequest
+from pytest_distbench.records.plan import FOREIGN_TREE, TREE, LaunchPlan, LaunchRequest
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.torchrun import is_of_a_group
 from pytest_distbench.records.work import BodyReference, Ranks, Work
@@ -248,6 +248,8 @@ class Launching:
             only=[] if PEAK_MEMORY in only else list(only),  # it is of all that a launch does
             preload=list(self.preload),
             reports_progress=self.reports_progress,
+            tree=variables.get(TREE, ""),
+            foreign_tree=variables.get(FOREIGN_TREE, ""),
             set_threads=_threads(variables) if self.hosting(request.work).sets_threads else None,
         )
 

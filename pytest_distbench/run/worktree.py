@@ -34,17 +34,18 @@ class Revision:
         return short if self.commit.startswith(self.name) else f"{self.name} ({short})"
 
 
-def find_revision(name: str, inside: Path) -> Revision:
-    """Find a revision by any name git knows."""
+def find_revision(name: str, inside: Path, *, asked: str = "") -> Revision:
+    """Find a revision by any name git knows; errors begin with what asked for it."""
+    asked = asked or f"--distbench-against {name}"
     if shutil.which("git") is None:
-        raise ConfigurationError(f"--distbench-against {name}: there is no git on PATH")
+        raise ConfigurationError(f"{asked}: there is no git on PATH")
     top = _git(inside, "rev-parse", "--show-toplevel")
     if top.returncode:
-        raise ConfigurationError(f"--distbench-against {name}: git finds no working tree at {inside}: {_said(top)}")
+        raise ConfigurationError(f"{asked}: git finds no working tree at {inside}: {_said(top)}")
     found = _git(inside, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{name}^{{commit}}")
     if found.returncode:
         raise ConfigurationError(
-            f"--distbench-against {name}: the repository {top.stdout.strip()} has no commit of that name; see "
+            f"{asked}: the repository {top.stdout.strip()} has no commit of that name; see "
             "'git branch -a' and 'git tag'. A clone made by CI may be shallow: fetch the commit first"
         )
     return Revision(name, found.stdout.strip(), Path(top.stdout.strip()).resolve())
@@ -56,7 +57,7 @@ def check_out(revision: Revision, run_directory: Path) -> Iterator[Path]:
 
     The working tree and its index are not touched, and no hook runs. What a run that was killed has left goes first.
     """
-    _remove_stale(revision.root)
+    remove_stale(revision.root)
     tree = run_directory / folder_of(revision)
     try:
         _add(revision.root, tree, revision)
@@ -96,7 +97,7 @@ def _submodules(tree: Path) -> list[tuple[str, str]]:
     return [(path, description.split()[2]) for description, _, path in entries]
 
 
-def _remove_stale(root: Path) -> None:
+def remove_stale(root: Path) -> None:
     """Forget the worktrees of runs that were killed, known by their place; nobody else's are touched."""
     for line in _git(root, "worktree", "list", "--porcelain").stdout.splitlines():
         key, _, value = line.partition(" ")
