@@ -18,7 +18,7 @@ from pytest_distbench.judging.confirmation import LOOKS, Sides, confirm
 from pytest_distbench.judging.enough import are_enough
 from pytest_distbench.judging.entry import make_entry
 from pytest_distbench.judging.metric import Circumstances, judge
-from pytest_distbench.judging.screening import LAUNCHES, LEAST, SUSPICIOUS, judge_screened
+from pytest_distbench.judging.screening import SCREENING_LAUNCHES, LEAST, SUSPICIOUS, judge_screened
 from pytest_distbench.judging.stored_rule import DRIFT
 from pytest_distbench.judging.terms import Terms
 from pytest_distbench.records.baseline import BaselineMetric
@@ -144,10 +144,10 @@ def whole(stored: Launches, new: Launches, turns: Launches, factor: float, *, le
     Three launches that followed each other stand for three in turns; who comes first changes from pair to pair.
     There are as many looks as launches for them.
     """
-    terms = Terms(default_tolerance=TOLERANCE, max_launches=LAUNCHES, cores=1)
+    terms = Terms(default_tolerance=TOLERANCE, max_launches=SCREENING_LAUNCHES, cores=1)
     entry = make_entry(CASE, _records(stored), {})
     records = _records(new)
-    for count in range(1, LAUNCHES + 1):
+    for count in range(1, SCREENING_LAUNCHES + 1):
         judgements, suspicion = judge_screened(terms, records[:count], entry, case=CASE, comparisons=COMPARISONS)
         if not any(judgement.is_open for judgement in judgements):
             break

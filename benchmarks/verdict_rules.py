@@ -44,7 +44,7 @@ import pandas as pd
 from decision_rules import COMPARISONS, RULES, Answer, DecisionRule, Launch, Launches, as_needed, distbench
 from measuring import launched
 
-from pytest_distbench.judging.screening import LAUNCHES
+from pytest_distbench.judging.screening import SCREENING_LAUNCHES
 from pytest_distbench.judging.stored_rule import DRIFT
 from pytest_distbench.launch.starters.warm import WarmLauncher
 from pytest_distbench.machine.locks import alone_on_this_host
@@ -336,7 +336,9 @@ def _of_two(before: Launches, after: Launches, dice: random.Random) -> Trial:
 
 def _run(stored: Launches, launches: Launches, start: int, count: int) -> Trial:
     """Its launches; for turns all that began with the run's, and from the beginning again at the end."""
-    return Trial(stored, launches[start : start + count], turns=[*launches[start + LAUNCHES :], *launches[:start]])
+    return Trial(
+        stored, launches[start : start + count], turns=[*launches[start + SCREENING_LAUNCHES :], *launches[:start]]
+    )
 
 
 def _judge(rule: DecisionRule, trial: Trial, new: Launches, factor: float) -> Answer:

@@ -10,7 +10,7 @@ kinds of evidence, whichever speaks loudest:
 - all points of a name together, by their geometric mean: the sizes of a sweep.
 
 After the first launch whatever speaks for a slowdown at all asks for a second one, and that for a third
-(:data:`LAUNCHES`). What is beyond the limit then is *suspicious*: the larger of half of the tolerance
+(:data:`SCREENING_LAUNCHES`). What is beyond the limit then is *suspicious*: the larger of half of the tolerance
 (:data:`SHARE_OF_TOLERANCE`) and what the noise between launches allows, at error rates that let :data:`CONFIRMED` cases
 of a healthy run be suspicious on average, and that add :data:`ADDED` launches to a healthy case. Drift comes on top of
 both; docs/verdicts.md has what was measured.
@@ -40,7 +40,7 @@ from pytest_distbench.records.record import replace
 from pytest_distbench.records.verdict import Verdict
 from pytest_distbench.units import is_size
 
-LAUNCHES = 3
+SCREENING_LAUNCHES = 3
 """Of this tree, at most: from there on launches in turns are the cheaper way."""
 
 SHARE_OF_TOLERANCE = 0.5
@@ -55,7 +55,7 @@ ADDED = 0.2
 FEWEST_POINTS = 3
 """Of a name, to be looked at together."""
 
-POWER = 0.8
+SEEN_SHARE = 0.8
 """What is found less often is not seen."""
 
 SUSPICIOUS = 1.0
@@ -95,7 +95,7 @@ class Evidence:
 
     def limit(self, launches: int) -> float:
         """Beyond it this many launches speak for a slowdown."""
-        rate = self.confirming if launches >= LAUNCHES else self.asking
+        rate = self.confirming if launches >= SCREENING_LAUNCHES else self.asking
         return max(self.floor, normal_quantile(1 - min(rate, 0.5)) * self._error(launches))
 
     @property
@@ -105,19 +105,19 @@ class Evidence:
 
     @property
     def sees(self) -> float:
-        """The smallest slowdown, as a logarithm, that is suspicious in :data:`POWER` of all runs.
+        """The smallest slowdown, as a logarithm, that is suspicious in :data:`SEEN_SHARE` of all runs.
 
         A machine that is faster than the baseline's hides as much.
         """
         low, high = 0.0, _LARGEST
         for _ in range(_HALVINGS):
             middle = (low + high) / 2
-            low, high = (low, middle) if self._power(middle) >= POWER else (middle, high)
+            low, high = (low, middle) if self._power(middle) >= SEEN_SHARE else (middle, high)
         return high + max(0.0, -self.worse_by - self._error(self.launches))
 
     def _power(self, slowdown: float) -> float:
         """Chance that first and last launch both are beyond their limits, as if they were independent."""
-        return math.prod(_share_beyond(slowdown - self.limit(n), self._error(n)) for n in (1, LAUNCHES))
+        return math.prod(_share_beyond(slowdown - self.limit(n), self._error(n)) for n in (1, SCREENING_LAUNCHES))
 
     def _error(self, launches: int) -> float:
         return self.sigma * math.sqrt(1 / self.stored + 1 / launches)
@@ -147,7 +147,7 @@ class Screening:
     @property
     def asked(self) -> set[str]:
         """The metrics that look worse, while one more launch of this tree may tell that they are not."""
-        return {key for e in self.evidence if e.is_loud and e.launches < LAUNCHES for key in e.keys}
+        return {key for e in self.evidence if e.is_loud and e.launches < SCREENING_LAUNCHES for key in e.keys}
 
     def is_suspicious(self, metric: str) -> bool:
         """Whether anything speaks for a slowdown of this metric."""

@@ -262,8 +262,9 @@ class Confirmed:
             verdicts = [judgement.verdict for judgement in judgements]
             open_metrics = [j.verdict.metric for j in judgements if j.is_open]
             if not open_metrics or samples.alone or len(samples) < look:
-                break
-        return verdicts
+                return verdicts
+        ended = "the time for it was up: --distbench-confirm-budget"
+        return [replace(v, reason=f"{v.reason}; {ended}") if v.metric in open_metrics else v for v in verdicts]
 
 
 def in_time(request: LaunchRequest, launched: Sequence[float]) -> LaunchRequest:

@@ -18,7 +18,7 @@ from pytest_distbench.judging.entry import completed_entry, make_entry, phases_o
 from pytest_distbench.judging.gpus import norm_of
 from pytest_distbench.judging.judgement import Judgement
 from pytest_distbench.judging.pairs import judge_paired, not_there
-from pytest_distbench.judging.screening import LAUNCHES, is_clock, judge_screened
+from pytest_distbench.judging.screening import SCREENING_LAUNCHES, is_clock, judge_screened
 from pytest_distbench.judging.update_policy import (
     is_wanted,
     judged_by_bounds_alone,
@@ -121,7 +121,7 @@ class Stored:
             return judge_launches(
                 terms, samples.launches, self._known, case=self.request.case, comparisons=self.comparisons
             )
-        terms = dataclasses.replace(terms, max_launches=min(int(most), max(self.request.launches, LAUNCHES)))
+        terms = dataclasses.replace(terms, max_launches=min(int(most), max(self.request.launches, SCREENING_LAUNCHES)))
         judgements, self._suspicion = judge_screened(
             terms, samples.launches, self._known, case=self.request.case, comparisons=self.comparisons
         )

@@ -11,14 +11,14 @@ from support.stores import CASE, SOFTWARE
 
 from pytest_distbench.judging.entry import make_entry
 from pytest_distbench.judging.judgement import Judgement
-from pytest_distbench.judging.screening import CONFIRMED, LAUNCHES, SUSPICIOUS, judge_screened
+from pytest_distbench.judging.screening import CONFIRMED, SCREENING_LAUNCHES, SUSPICIOUS, judge_screened
 from pytest_distbench.judging.terms import Terms
 from pytest_distbench.records.baseline import BaselineEntry
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import Measurement, Summary
 from pytest_distbench.records.record import replace
 
-TERMS = Terms(default_tolerance=0.15, max_launches=LAUNCHES, cores=2)
+TERMS = Terms(default_tolerance=0.15, max_launches=SCREENING_LAUNCHES, cores=2)
 STORED = 10
 
 
@@ -63,7 +63,7 @@ def alone(rng: random.Random, sigma: float, count: int, factor: float = 1.0) -> 
 
 def suspicious_after(entry: BaselineEntry, launches: list[LaunchRecord], comparisons: int) -> tuple[bool, int]:
     """Whether a case is suspicious, and how many launches that took, as the loop asks for them."""
-    for count in range(1, LAUNCHES + 1):
+    for count in range(1, SCREENING_LAUNCHES + 1):
         found, suspicion = screened(entry, launches[:count], comparisons=comparisons)
         if not any(j.is_open for j in found.values()):
             return suspicion >= SUSPICIOUS, count
@@ -79,7 +79,7 @@ def test_what_is_as_it_was_needs_one_launch() -> None:
 
 def test_what_is_slower_asks_for_three_and_is_suspicious_then() -> None:
     entry = baseline(alone(random.Random(1), 0.01, STORED))
-    slower = alone(random.Random(2), 0.01, LAUNCHES, 1.2)
+    slower = alone(random.Random(2), 0.01, SCREENING_LAUNCHES, 1.2)
     opened = [screened(entry, slower[:n])[0]["step"].is_open for n in (1, 2, 3)]
 
     assert opened == [True, True, False]
@@ -90,7 +90,7 @@ def test_what_is_slower_asks_for_three_and_is_suspicious_then() -> None:
 def test_below_half_of_the_tolerance_nothing_is_suspicious(change: float) -> None:
     entry = baseline(alone(random.Random(1), 0.001, STORED))
 
-    assert screened(entry, alone(random.Random(2), 0.001, LAUNCHES, change))[1] < SUSPICIOUS
+    assert screened(entry, alone(random.Random(2), 0.001, SCREENING_LAUNCHES, change))[1] < SUSPICIOUS
 
 
 def test_a_faster_machine_may_hide_a_slowdown_and_says_so() -> None:
@@ -114,7 +114,7 @@ def test_of_a_clock_whose_tolerance_it_would_not_see_nothing_is_known() -> None:
 def test_cpu_time_tells_a_slowdown_that_a_baseline_of_a_busy_machine_hides() -> None:
     rng = random.Random(3)
     busy = [launch(i, measurement(noisy(rng, 0.1, 1.5), noisy(rng, 0.02, 2.0))) for i in range(STORED)]
-    slower = [launch(i, measurement(noisy(rng, 0.1, 1.2), noisy(rng, 0.02, 2.4))) for i in range(LAUNCHES)]
+    slower = [launch(i, measurement(noisy(rng, 0.1, 1.2), noisy(rng, 0.02, 2.4))) for i in range(SCREENING_LAUNCHES)]
 
     assert screened(baseline(busy), slower)[1] > 1
 
@@ -126,7 +126,7 @@ def test_cpu_time_of_one_that_waits_on_a_gpu_says_nothing() -> None:
         return measurement(noisy(rng, 0.01), companions={"cpu_s": cpu_s, "host_s": cpu_s})
 
     entry = baseline([launch(i, on_gpu(noisy(rng, 0.01))) for i in range(STORED)])
-    assert screened(entry, [launch(i, on_gpu(2.0)) for i in range(LAUNCHES)])[1] == 0
+    assert screened(entry, [launch(i, on_gpu(2.0)) for i in range(SCREENING_LAUNCHES)])[1] == 0
 
 
 def test_the_sizes_of_a_sweep_are_looked_at_together() -> None:
@@ -137,7 +137,7 @@ def test_the_sizes_of_a_sweep_are_looked_at_together() -> None:
 
     rng = random.Random(4)
     entry = baseline([sweep(rng, i, 1.0) for i in range(STORED)])
-    _, suspicion = screened(entry, [sweep(rng, i, 1.2) for i in range(LAUNCHES)], comparisons=len(sizes))
+    _, suspicion = screened(entry, [sweep(rng, i, 1.2) for i in range(SCREENING_LAUNCHES)], comparisons=len(sizes))
     found, _ = screened(entry, [sweep(rng, 0, 0.9)], comparisons=len(sizes))
 
     assert suspicion > 1
@@ -151,7 +151,7 @@ def test_of_healthy_cases_no_more_are_confirmed_than_it_may_and_nearly_all_need_
 ) -> None:
     rng = random.Random(5)
     answers = [
-        suspicious_after(baseline(alone(rng, sigma, STORED)), alone(rng, sigma, LAUNCHES), comparisons)
+        suspicious_after(baseline(alone(rng, sigma, STORED)), alone(rng, sigma, SCREENING_LAUNCHES), comparisons)
         for _ in range(200)
     ]
 
@@ -166,7 +166,7 @@ def test_it_finds_what_it_says_it_sees() -> None:
         entry = baseline(alone(rng, 0.05, STORED))
         found, _ = screened(entry, alone(rng, 0.0, 1, 0.9), comparisons=10)
         sees = found["step"].verdict.detectable or 0.0
-        shares.append(suspicious_after(entry, alone(rng, 0.05, LAUNCHES, 1 + sees), 10)[0])
+        shares.append(suspicious_after(entry, alone(rng, 0.05, SCREENING_LAUNCHES, 1 + sees), 10)[0])
 
     assert statistics.fmean(shares) > 0.7
 
@@ -182,8 +182,8 @@ def test_what_the_test_does_not_want_judged_raises_none_either() -> None:
     entry = baseline(alone(random.Random(1), 0.01, STORED))
     terms = replace_terms(metrics=("other",))
 
-    assert screened(entry, alone(random.Random(2), 0.01, LAUNCHES, 2.0), terms=terms)[1] == 0
+    assert screened(entry, alone(random.Random(2), 0.01, SCREENING_LAUNCHES, 2.0), terms=terms)[1] == 0
 
 
 def replace_terms(**changes: object) -> Terms:
-    return Terms(**{"default_tolerance": 0.15, "max_launches": LAUNCHES, "cores": 2, **changes})  # type: ignore[arg-type]
+    return Terms(**{"default_tolerance": 0.15, "max_launches": SCREENING_LAUNCHES, "cores": 2, **changes})  # type: ignore[arg-type]

@@ -121,9 +121,10 @@ def test_a_revision_that_breaks_leaves_the_doubt_with_the_reason(breaks_at: int,
 
 def test_an_open_answer_gets_no_more_once_the_time_is_up() -> None:
     raised = doubt()
-    kind, _, pairs = settle(Turns(1.1), raised, again(raised, until=0.0))
+    kind, reason, pairs = settle(Turns(1.1), raised, again(raised, until=0.0))
 
     assert (kind, pairs) == ("inconclusive", LOOKS[0])
+    assert reason.endswith("the time for it was up: --distbench-confirm-budget")
 
 
 def test_with_the_old_software_at_hand_the_change_is_split() -> None:
