@@ -18,7 +18,7 @@ from pytest_distbench.judging.confirmation import LOOKS, Sides, confirm
 from pytest_distbench.judging.enough import are_enough
 from pytest_distbench.judging.entry import make_entry
 from pytest_distbench.judging.metric import Circumstances, judge
-from pytest_distbench.judging.screening import SCREENING_LAUNCHES, LEAST, SUSPICIOUS, judge_screened
+from pytest_distbench.judging.screening import LEAST, SCREENING_LAUNCHES, SUSPICIOUS, judge_screened
 from pytest_distbench.judging.stored_rule import DRIFT
 from pytest_distbench.judging.terms import Terms
 from pytest_distbench.records.baseline import BaselineMetric
