@@ -74,6 +74,39 @@ def confirm(
         looks: numbers of pairs after which is judged, ascending.
         cases: that this run confirms; they share its error rate.
     """
+    of = ", which recorded the baseline"
+    found = judge_in_turns(terms, case, sides, tolerances=tolerances, name=revision, of=of, looks=looks, cases=cases)
+    return [
+        _decide(v, found.get(v.metric), tolerances[v.metric], revision)
+        if is_clock(v, v.unit)
+        else Judgement(v, is_open=False)
+        for v in stored
+    ]
+
+
+def judge_in_turns(
+    terms: Terms,
+    case: Case,
+    sides: Sides,
+    *,
+    tolerances: Mapping[str, float],
+    name: str,
+    of: str = "",
+    looks: tuple[int, ...],
+    cases: int,
+) -> dict[str, Judgement]:
+    """Judge the clocks of a case by what ran in turns alone, by metric.
+
+    Args:
+        terms: how its metrics are judged.
+        case: it.
+        sides: what ran in turns, at least three launches each.
+        tolerances: by metric, as fractions.
+        name: of the references, in reasons.
+        of: what the first mention of it goes on with.
+        looks: numbers of pairs after which is judged, ascending.
+        cases: that share the error rate.
+    """
 
     def judge(then: Sequence[LaunchRecord], now: Sequence[LaunchRecord]) -> dict[str, Judgement]:
         found = judge_paired(
@@ -83,12 +116,8 @@ def confirm(
 
     both = [_together(a, b) for a, b in zip(sides.references, sides.controls, strict=True)]
     paired, null = judge(both, sides.launches), judge(sides.references, sides.controls)
-    return [
-        _decide(v, paired.get(v.metric), null.get(v.metric), tolerances[v.metric], revision)
-        if is_clock(v, v.unit)
-        else Judgement(v, is_open=False)
-        for v in stored
-    ]
+    clocks = {key: judged for key, judged in paired.items() if is_clock(judged.verdict, judged.verdict.unit)}
+    return {key: _weigh(judged, null.get(key), name, of) for key, judged in clocks.items()}
 
 
 def undecided(stored: Sequence[Verdict], reason: str) -> list[Verdict]:
@@ -106,28 +135,35 @@ def by_the_machine(stored: Sequence[Verdict], tolerances: Mapping[str, float], r
     return [_as_machine(v, tolerances[v.metric], reason) if is_clock(v, v.unit) else v for v in stored]
 
 
-def _decide(
-    stored: Verdict, paired: Judgement | None, null: Judgement | None, tolerance: float, revision: str
-) -> Judgement:
+def _weigh(paired: Judgement, null: Judgement | None, name: str, of: str) -> Judgement:
+    """What pairs say of a clock, beside what the other side differs from itself."""
+    if paired.verdict.kind not in _TOLD:
+        return paired
+    verdict, itself = paired.verdict, null.verdict.ratio if null is not None else None
+    pairs = f"over {verdict.launches} pairs"
+    against_itself = f"; {name} against itself {format_change(itself)}" if itself is not None else ""
+    told = f"in turns with {name}{of}: {format_change(verdict.ratio or 1.0)} {pairs}"
+    now = replace(verdict, reason=f"{told}{against_itself}")
+    if paired.is_open:
+        return Judgement(replace(now, kind="inconclusive"), is_open=True)
+    itself_by = abs(math.log(itself)) if itself is not None else 0.0
+    if verdict.kind == "regressed" and abs(math.log(verdict.ratio or 1.0)) <= VETO * itself_by:
+        vetoed = f"{told}, but {name} against itself {format_change(itself or 1.0)}: the machine is too restless"
+        return Judgement(replace(now, kind="inconclusive", reason=vetoed), is_open=False)
+    if verdict.kind == "inconclusive":
+        now = replace(now, reason=f"{now.reason}; {verdict.reason}")
+    return Judgement(now, is_open=False)
+
+
+def _decide(stored: Verdict, paired: Judgement | None, tolerance: float, revision: str) -> Judgement:
     if paired is None or paired.verdict.kind not in _TOLD:
         why = f": {paired.verdict.reason}" if paired is not None and paired.verdict.reason else ""
         [found] = undecided([stored], f"not comparable in turns with {revision}{why}")
         return Judgement(found, is_open=False)
-    verdict, itself = paired.verdict, null.verdict.ratio if null is not None else None
-    pairs = f"over {verdict.launches} pairs"
-    against_itself = f"; {revision} against itself {format_change(itself)}" if itself is not None else ""
-    told = f"in turns with {revision}, which recorded the baseline: {format_change(verdict.ratio or 1.0)} {pairs}"
-    now = replace(verdict, reason=f"{told}{against_itself}", bounds=stored.bounds, companions=stored.companions)
-    if paired.is_open:
-        return Judgement(replace(now, kind="inconclusive"), is_open=True)
-    if verdict.kind == "regressed":
-        if itself is None or abs(math.log(verdict.ratio or 1.0)) > VETO * abs(math.log(itself)):
-            return Judgement(now, is_open=False)
-        vetoed = f"{told}, but {revision} against itself {format_change(itself)}: the machine is too restless"
-        return Judgement(replace(now, kind="inconclusive", reason=vetoed), is_open=False)
-    if verdict.kind == "inconclusive":
-        return Judgement(replace(now, reason=f"{now.reason}; {verdict.reason}"), is_open=False)
-    return Judgement(_as_machine(stored, tolerance, f"{told}{against_itself}"), is_open=False)
+    if paired.verdict.kind in ("regressed", "inconclusive"):
+        verdict = replace(paired.verdict, bounds=stored.bounds, companions=stored.companions)
+        return Judgement(verdict, is_open=paired.is_open)
+    return Judgement(_as_machine(stored, tolerance, paired.verdict.reason), is_open=False)
 
 
 def _as_machine(stored: Verdict, tolerance: float, reason: str) -> Verdict:

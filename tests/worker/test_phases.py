@@ -22,7 +22,7 @@ def rank() -> RankContext:
     """A rank whose phases are timed by a clock that moves by one second at every look."""
     made = make_rank()
     ticks = itertools.count()
-    made.phases = Phases(made.notebook, lambda: float(next(ticks)), lambda: None)
+    made.phases = Phases(made.notebook, lambda: float(next(ticks)), lambda: None, made.delay)
     return made
 
 
@@ -163,7 +163,9 @@ def test_an_exception_inside_is_told_without_waiting_for_the_device() -> None:
     """The device may wait for ranks that have given up: who waits for it then hangs, and nobody hears of the error."""
     waited = itertools.count()
     made = make_rank()
-    made.phases = Phases(made.notebook, time.perf_counter, lambda: None if next(waited) == 0 else pytest.fail("waits"))
+    made.phases = Phases(
+        made.notebook, time.perf_counter, lambda: None if next(waited) == 0 else pytest.fail("waits"), made.delay
+    )
 
     with pytest.raises(ValueError, match="the cause"), made.phase("step"):
         raise ValueError("the cause")
