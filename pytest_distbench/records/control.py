@@ -28,6 +28,8 @@ class Control(Record, frozen=True, kw_only=True):
     launches: int = 0
     """That it took: those with the delay, and those beside them."""
     took_s: float = 0.0
+    left_out: list[str] = []
+    """Clocks that the delay cannot reach: a script of ranks has them of its own, and prints them."""
     why_alone: str = ""
     """Why nothing could be decided in turns; empty: it could."""
     why_not: str = ""

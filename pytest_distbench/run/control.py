@@ -58,14 +58,12 @@ class _Turns(Confirmed):
 class _Planted:
     """One case with its slowdown."""
 
-    def __init__(
-        self, session: Session, launched: LaunchRequest, request: CaseRequest, *, share: float, is_chosen: bool
-    ) -> None:
+    def __init__(self, session: Session, launched: LaunchRequest, request: CaseRequest, control: Control) -> None:
         self._session = session
         self._request = request
-        self._launched = replace(launched, delay=share, timeout_s=launched.timeout_s * (1 + share))
+        self._launched = replace(launched, delay=control.share, timeout_s=launched.timeout_s * (1 + control.share))
         self._began_at = time.monotonic()
-        self._control = Control(share=share, is_chosen=is_chosen)
+        self._control = control
         self._count = 0
 
     def follow(self, clocks: list[str]) -> Control:
@@ -149,4 +147,6 @@ def plant(session: Session, launched: LaunchRequest, request: CaseRequest, healt
         return Control(why_not=why)
     tolerances = accepted_changes(request.terms, healthy.launches, session.stored(request).entry)
     share = asked.share or share_beyond(tolerances[key] for key in clocks)
-    return _Planted(session, launched, request, share=share, is_chosen=asked.share is not None).follow(clocks)
+    left_out = sorted({m.name for m in healthy.launches[-1].measurements if m.name in printed})
+    control = Control(share=share, is_chosen=asked.share is not None, left_out=left_out)
+    return _Planted(session, launched, request, control).follow(clocks)

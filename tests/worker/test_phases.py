@@ -7,6 +7,7 @@ import time
 
 import pytest
 from support.ranks import make_rank
+from support.virtual_cuda import VirtualCuda
 
 from pytest_distbench.errors import RecordingError
 from pytest_distbench.launch.reduce import merge
@@ -178,3 +179,14 @@ def test_a_captured_loop_has_no_phases(rank: RankContext) -> None:
         rank.phase("send"),
     ):
         pytest.fail("its time would be recorded")
+
+
+def test_a_delay_makes_a_phase_and_its_loop_longer_by_the_same_share(monkeypatch: pytest.MonkeyPatch) -> None:
+    host, rank = VirtualCuda(monkeypatch), make_rank(delay=0.5)
+    for _ in rank.timed("step", warmup=0, iterations=3):
+        with rank.phase("forward"):
+            host.compute(1.0)
+        host.compute(2.0)
+
+    assert found(rank)["phase/step/forward"].values == pytest.approx([1.5] * 3, abs=1e-4)
+    assert found(rank)["step"].values == pytest.approx([4.5] * 3, abs=1e-4)

@@ -31,6 +31,14 @@ def control_lines(results: Sequence[CaseResult]) -> list[Line]:
         if control.why_not:
             groups.setdefault(control.why_not, []).append(result.case.title)
     lines += [Line(f"? nothing planted in {_first(titles)}: {why}", "doubt") for why, titles in groups.items()]
+    lines += [
+        Line(
+            f"? not delayed in {r.case.title}: {', '.join(c.left_out)}, which the script prints of clocks of its own",
+            "doubt",
+        )
+        for r, c in planted
+        if c.left_out
+    ]
     if tried:
         lines.append(_count([control for _, control in tried]))
     return lines
