@@ -221,7 +221,7 @@ def _control_of(settings: Settings) -> str:
     if settings.control is None:
         return ""
     share = settings.control.share
-    return "a third more than its tolerance" if share is None else f"{share:.0%}"
+    return "a third more than its tolerance" if share is None else f"{share * 100:.3g} %"
 
 
 def _launches_of_update(settings: Settings) -> str:

@@ -51,7 +51,7 @@ def _first(titles: Sequence[str]) -> str:
 def _count(controls: Sequence[Control]) -> Line:
     found = sum(bool(control.found) for control in controls)
     chosen = [control.share for control in controls if control.is_chosen]
-    of = f"{chosen[0]:.0%}" if chosen else "their tolerance (planted: a third more)"
+    of = f"{chosen[0] * 100:.3g} %" if chosen else "their tolerance (planted: a third more)"
     cases = f"case{'s' * (len(controls) != 1)}"
     text = f"{found} of {len(controls)} {cases} would have shown a slowdown of {of}"
     return Line(text, "plain" if found == len(controls) else "doubt")

@@ -213,7 +213,7 @@ def test_each_mode_is_its_own_identity_and_measures_in_a_real_group(on_cuda: Lau
 
 @pytest.mark.parametrize("mode", ["per-iteration", "batch", "graph"])
 def test_a_delay_is_a_kernel_behind_what_is_timed_on_a_device(cuda: VirtualCuda, mode: str) -> None:
-    """Of a CUDA graph the first replay is the first that is timed: there is none before it to tell how long it takes."""
+    """Of a CUDA graph the first replay is timed: there is none before it that tells how long it takes."""
     kernel = measure(cuda, 40e-6, delay=0.5, mode=mode)
     skipped = 1 if mode == "graph" else 0
 
