@@ -81,10 +81,10 @@ def judge_launches(
     return judgements + judge_missing(terms, launches, found, stored)
 
 
-def accepted_changes(terms: Terms, launches: Sequence[LaunchRecord], entry: BaselineEntry) -> dict[str, float]:
+def accepted_changes(terms: Terms, launches: Sequence[LaunchRecord], entry: BaselineEntry | None) -> dict[str, float]:
     """The tolerance of every metric that was measured, as a fraction."""
-    found = by_metric(launches)
-    return {key: terms.tolerance_of(m[0], _by_hand(entry, entry.metrics.get(key))) for key, m in found.items()}
+    stored = entry.metrics if entry is not None else {}
+    return {key: terms.tolerance_of(m[0], _by_hand(entry, stored.get(key))) for key, m in by_metric(launches).items()}
 
 
 def judge_missing(

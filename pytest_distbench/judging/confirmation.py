@@ -83,10 +83,40 @@ def confirm(
         revision: what recorded the baseline, as texts name it.
         cases: that this run confirms; they share its error rate.
     """
+    of = ", which recorded the baseline"
+    found = judge_in_turns(terms, case, sides, tolerances=tolerances, name=revision, of=of, cases=cases)
+    return [
+        _decide(v, found.get(v.metric), tolerances[v.metric], revision)
+        if is_clock(v, v.unit)
+        else Judgement(v, is_open=False)
+        for v in stored
+    ]
+
+
+def judge_in_turns(
+    terms: Terms,
+    case: Case,
+    sides: Sides,
+    *,
+    tolerances: Mapping[str, float],
+    name: str,
+    of: str = "",
+    cases: int,
+) -> dict[str, Judgement]:
+    """Judge the clocks of a case by what ran in turns alone, by metric.
+
+    Args:
+        terms: how its metrics are judged.
+        case: it.
+        sides: what ran in turns, at least three launches each.
+        tolerances: by metric, as fractions.
+        name: of the references, in reasons.
+        of: what the first mention of it goes on with.
+        cases: that share the error rate.
+    """
     now, then, again = (
         [_by_fast_sides(launch) for launch in side] for side in (sides.launches, sides.references, sides.controls)
     )
-
     found = judge_paired(
         terms,
         case,
@@ -98,13 +128,9 @@ def confirm(
         spending=SPENDING,
         itself=(then, again),
     )
-    paired, null = {judgement.verdict.metric: judgement for judgement in found}, ratios(then, again)
-    return [
-        _decide(v, paired.get(v.metric), null.get(v.metric), tolerances[v.metric], revision)
-        if is_clock(v, v.unit)
-        else Judgement(v, is_open=False)
-        for v in stored
-    ]
+    null = ratios(then, again)
+    clocks = {j.verdict.metric: j for j in found if is_clock(j.verdict, j.verdict.unit)}
+    return {key: _weigh(judged, null.get(key), name, of) for key, judged in clocks.items()}
 
 
 def ratios(then: Sequence[LaunchRecord], now: Sequence[LaunchRecord]) -> dict[str, float]:
@@ -155,30 +181,35 @@ def by_the_machine(stored: Sequence[Verdict], tolerances: Mapping[str, float], r
     return [_as_machine(v, tolerances[v.metric], reason) if is_clock(v, v.unit) else v for v in stored]
 
 
-def _decide(
-    stored: Verdict, paired: Judgement | None, itself: float | None, tolerance: float, revision: str
-) -> Judgement:
+def _weigh(paired: Judgement, itself: float | None, name: str, of: str) -> Judgement:
+    """What pairs say of a clock, beside what the other side differs from itself."""
+    if paired.verdict.kind not in _TOLD:
+        return paired
+    verdict = paired.verdict
+    pairs = f"over {verdict.launches} pairs"
+    against_itself = f"; {name} against itself {format_change(itself)}" if itself is not None else ""
+    told = f"in turns with {name}{of}: {format_change(verdict.ratio or 1.0)} {pairs}"
+    now = replace(verdict, reason=f"{told}{against_itself}")
+    if paired.is_open:
+        return Judgement(replace(now, kind="inconclusive"), is_open=True)
+    itself_by = abs(math.log(itself)) if itself is not None else 0.0
+    if verdict.kind == "regressed" and abs(math.log(verdict.ratio or 1.0)) <= VETO * itself_by:
+        vetoed = f"{told}, but {name} against itself {format_change(itself or 1.0)}: the machine is too restless"
+        return Judgement(replace(now, kind="inconclusive", reason=vetoed), is_open=False)
+    if verdict.kind == "inconclusive":
+        now = replace(now, reason=f"{now.reason}; {verdict.reason}")
+    return Judgement(now, is_open=False)
+
+
+def _decide(stored: Verdict, paired: Judgement | None, tolerance: float, revision: str) -> Judgement:
     if paired is None or paired.verdict.kind not in _TOLD:
         why = f": {paired.verdict.reason}" if paired is not None and paired.verdict.reason else ""
         [found] = undecided([stored], f"not comparable in turns with {revision}{why}")
         return Judgement(found, is_open=False)
-    verdict = paired.verdict
-    pairs = f"over {verdict.launches} pairs"
-    against_itself = f"; {revision} against itself {format_change(itself)}" if itself is not None else ""
-    told = f"in turns with {revision}, which recorded the baseline: {format_change(verdict.ratio or 1.0)} {pairs}"
-    now = replace(verdict, reason=f"{told}{against_itself}", bounds=stored.bounds, companions=stored.companions)
-    if paired.is_open:
-        return Judgement(replace(now, kind="inconclusive"), is_open=True)
-    if verdict.kind == "regressed":
-        if itself is None or abs(math.log(verdict.ratio or 1.0)) > VETO * abs(math.log(itself)):
-            return Judgement(now, is_open=False)
-        vetoed = f"{told}, but {revision} against itself {format_change(itself)}: the machine is too restless"
-        return Judgement(replace(now, kind="inconclusive", reason=vetoed), is_open=False)
-    if verdict.kind == "inconclusive":
-        return Judgement(replace(now, reason=f"{now.reason}; {verdict.reason}"), is_open=False)
-    if verdict.kind == "improved":
-        return Judgement(now, is_open=False)
-    return Judgement(_as_machine(stored, tolerance, f"{told}{against_itself}"), is_open=False)
+    if paired.verdict.kind in ("regressed", "inconclusive", "improved"):
+        verdict = replace(paired.verdict, bounds=stored.bounds, companions=stored.companions)
+        return Judgement(verdict, is_open=paired.is_open)
+    return Judgement(_as_machine(stored, tolerance, paired.verdict.reason), is_open=False)
 
 
 def _as_machine(stored: Verdict, tolerance: float, reason: str) -> Verdict:

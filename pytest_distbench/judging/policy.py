@@ -10,7 +10,7 @@ from pytest_distbench.records.run import CaseOutcome, CaseResult
 from pytest_distbench.records.verdict import Verdict
 
 Missing = Literal["warn", "fail", "skip"]
-Reason = Literal["", "launch", "nothing_judged", "beyond", "refused", "regressed", "unaccepted", "missing"]
+Reason = Literal["", "launch", "nothing_judged", "beyond", "refused", "regressed", "unaccepted", "missing", "not_found"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,15 +38,19 @@ class Conclusion:
 def conclude(result: CaseResult, strictness: Strictness, *, stood_down: CaseOutcome = "skipped") -> Conclusion:
     """Decide about a case.
 
-    The first of these that holds: a rank failed; all ranks skipped; the case was only measured; an update took the
-    numbers; nothing was measured that can be judged; a metric is beyond a bound, unless that is expected; an update
-    refused the numbers; another verdict fails, unless that is expected; the run does not accept a verdict; there is
-    no baseline, and the run does not accept that. Ranks that all skipped say how the test stands down.
+    The first of these that holds: a rank failed; all ranks skipped; a planted slowdown was not found, and the run
+    does not accept that; the case was only measured; an update took the numbers; nothing was measured that can be
+    judged; a metric is beyond a bound, unless that is expected; an update refused the numbers; another verdict fails,
+    unless that is expected; the run does not accept a verdict; there is no baseline, and the run does not accept
+    that. Ranks that all skipped say how the test stands down.
     """
     last = result.launches[-1]
     if last.outcome != "passed":
         return Conclusion(outcome="failed" if last.outcome == "failed" else stood_down, reason="launch")
     judged = tuple(v for v in result.verdicts if v.is_judged)
+    is_lost = result.control is not None and not result.control.why_not and not result.control.found
+    if is_lost and "unseen" in strictness.also_failing:
+        return Conclusion(outcome="failed", reason="not_found")
     if result.update in ("new", "changed", "rewritten", "kept") or (
         result.reference.kind == "nothing" and not result.verdicts
     ):

@@ -47,7 +47,7 @@ _GUARDED = (
     f"import sys; sys.path.append({_PACKAGE!r}); from pathlib import Path\n"
     "from pytest_distbench.launch.site.guardian import main\n"
     "from pytest_distbench.records.launch_files import LaunchFiles\n"
-    "main(int(sys.argv[1]), LaunchFiles(Path(sys.argv[2])), sys.argv[3:], looks=True)"
+    "main(int(sys.argv[1]), LaunchFiles(Path(sys.argv[2])), sys.argv[4:], looks=True, delay=float(sys.argv[3]))"
 )
 _SITE = str(Path(__file__).resolve().parents[1] / "worker" / "site")
 """On the path of every Python that is observed; see the module that lies there."""
@@ -90,10 +90,10 @@ class Controlled:
         plan, show = self.plan, self._side.on_output
         looks = [*followers, *([LogFollower(plan, show)] if show is not None else [])]
         plan.files.plan.touch(mode=0o600)  # it has the command line, with its secrets
-        plan.files.plan.write_bytes(msgspec.json.encode(replace(plan, variables={}, read={})))
+        plan.files.plan.write_bytes(msgspec.json.encode(replace(plan, variables={}, read={}, delay=0.0)))
         try:
             with _running(plan, words, self._session) as running:
-                return running.wait(plan.timeout_s, looks)
+                return running.wait(plan.timeout_s, looks, is_throttled=plan.delay > 0)
         finally:
             remove_traces(plan.files)
             for look in looks:
@@ -107,7 +107,7 @@ class Controlled:
     def complete(self, record: LaunchRecord, ended: End) -> LaunchRecord:
         """A record of the launch with what is told of each: who computed beside it, and what it left."""
         remark = self._leftovers.remark() if self._leftovers is not None else ""
-        record = with_load(record, ended.load)
+        record = replace(with_load(record, ended.load), delayed_s=ended.delayed_s)
         return replace(record, remarks=[*record.remarks, remark]) if remark else record
 
 
@@ -121,6 +121,7 @@ class End:
     cpu_s: float
     peak_memory_bytes: int
     load: Load | None
+    delayed_s: float = 0.0
 
 
 class Follower(Protocol):
@@ -160,10 +161,13 @@ class _Running:
         self._files = files
         self._start = time.perf_counter()
 
-    def wait(self, timeout_s: float, followers: Sequence[Follower]) -> End:
-        """Wait for its end, or make it end when its time is over, or where somebody has stopped who waits for it."""
+    def wait(self, timeout_s: float, followers: Sequence[Follower], *, is_throttled: bool = False) -> End:
+        """Wait for its end, or make it end when its time is over, or where somebody has stopped who waits for it.
+
+        One that is throttled stands still again and again, and that means nothing.
+        """
         deadline = time.monotonic() + timeout_s
-        standstill, look_at = Standstill(), 0.0
+        standstill, look_at = Standstill(), float("inf") if is_throttled else 0.0
         patience_s = _FOLLOW_S if followers else LOOK_S
         handle = os.pidfd_open(self._process.pid)
         try:
@@ -217,6 +221,7 @@ class _Running:
             cpu_s=usage.ru_utime + usage.ru_stime,
             peak_memory_bytes=used.peak_memory_bytes,
             load=used.load,
+            delayed_s=used.delayed_s,
         )
 
 
@@ -228,7 +233,7 @@ def _running(plan: LaunchPlan, words: Sequence[str], session: str) -> Iterator[_
         with open(plan.files.log(0), "ab") as log:
             try:
                 process = subprocess.Popen(
-                    [sys.executable, "-P", "-c", _GUARDED, str(lifeline), plan.directory, *words],
+                    [sys.executable, "-P", "-c", _GUARDED, str(lifeline), plan.directory, str(plan.delay), *words],
                     env=plan.variables,
                     cwd=plan.working_dir,
                     stdin=subprocess.DEVNULL,

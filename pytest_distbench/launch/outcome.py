@@ -84,6 +84,7 @@ def make_record(
         fates=fates,
         measurements=measurements,
         fingerprints=fingerprints,
+        delayed_s=max((r.delayed_s for r in told), default=0.0),
         unseen_collectives=max((r.unseen_collectives for r in told), default=0) if plan.work.stands_for is None else 0,
         late_s=late_s(told) if has_passed and ending.clocks.is_one else {},
         peak_memory_bytes=largest(told) if plan.work.stands_for is None else 0,

@@ -213,8 +213,16 @@ def pytest_report_collectionfinish(config: pytest.Config, items: list[pytest.Ite
         launcher=settings.launcher,
         update=f"{settings.update}, {_launches_of_update(settings)}" if settings.update else "",
         against=str(session.launching.compared_with or ""),
+        control=_control_of(settings),
         duration=duration,
     )
+
+
+def _control_of(settings: Settings) -> str:
+    if settings.control is None:
+        return ""
+    share = settings.control.share
+    return "a third more than its tolerance" if share is None else f"{share * 100:.3g} %"
 
 
 def _launches_of_update(settings: Settings) -> str:
@@ -231,6 +239,8 @@ def _duration(config: pytest.Config, items: list[pytest.Item]) -> str:
     from pytest_distbench.store.estimate import estimate
 
     settings, state = settings_of(config), config.stash[STATE]
+    if settings.control is not None:
+        return ""  # nobody knows: a case whose slowdown is lost early costs little
     try:
         awaited = [_awaited(item) for item in items if _is_measured(item)]
         left_out = [_awaited(item) for item in items if _is_long_form(item)]

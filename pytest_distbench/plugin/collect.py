@@ -141,7 +141,7 @@ class ResultsPlugin:
                 "--gpu was given and nothing was measured: every test was skipped, deselected or not ours"
             )
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
-        if self._results:
+        if self._results and settings.control is None:
             from pytest_distbench.plugin.history import write_history
 
             self._lost = write_history(self._config, settings, self._attempts.passed())

@@ -22,6 +22,7 @@ from pytest_distbench.plugin.outcomes import (
     LaunchFailed,
     MissingBaseline,
     Misuse,
+    NotFound,
     NotStored,
     Regression,
     Unaccepted,
@@ -33,6 +34,7 @@ from pytest_distbench.plugin.runs import Run
 from pytest_distbench.plugin.workload import Workload
 from pytest_distbench.records.bound_text import BoundValue
 from pytest_distbench.records.case import Case
+from pytest_distbench.records.control import Control
 from pytest_distbench.records.fingerprint import Fingerprint
 from pytest_distbench.records.kinds import METRIC_KINDS
 from pytest_distbench.records.metric import Measurement, Scalar
@@ -48,6 +50,7 @@ from pytest_distbench.report.texts.explain import explanation, headline
 from pytest_distbench.report.texts.launch_text import remark_lines
 from pytest_distbench.run.against import Variant
 from pytest_distbench.run.confirm import Again, Doubt
+from pytest_distbench.run.control import DERIVED, plant
 from pytest_distbench.run.derived import DerivedNumbers, GivenNumbers
 from pytest_distbench.run.loop import Session
 from pytest_distbench.run.references import Nothing
@@ -77,6 +80,7 @@ _FAILURES = {
     "regressed": Regression,
     "unaccepted": Unaccepted,
     "missing": MissingBaseline,
+    "not_found": NotFound,
 }
 
 
@@ -168,7 +172,7 @@ class Distbench:
     def run_request(self, launched: LaunchRequest, request: CaseRequest) -> Run:
         """As :meth:`run`, for what :attr:`ask` has made of its arguments."""
         samples = self._samples(launched, request)
-        result = self._judge(request, samples, launched=launched)
+        result = self._with_control(launched, request, self._judge(request, samples, launched=launched))
         measured = {m.name for launch in result.launches for m in launch.measurements}
         for name, meant in request.terms.misspelt(measured | {v.name for v in result.verdicts}).items():
             self._node.warn(DistbenchWarning(f"nothing called {name!r} was judged; is {meant!r} meant?"))
@@ -189,6 +193,14 @@ class Distbench:
             known = self._session.samples_beside(launched, variant, known)
         self._samples_of[key] = known
         return known
+
+    def _with_control(self, launched: LaunchRequest, request: CaseRequest, result: CaseResult) -> CaseResult:
+        """The case with what is found of a slowdown that is planted in it, where that is asked for."""
+        if self._session.settings.control is None or result.launches[-1].outcome != "passed":
+            return result
+        with self._lend_terminal():
+            found = self._guard(lambda: plant(self._session, launched, request, result))
+        return replace(result, control=found)
 
     def _judge(
         self,
@@ -269,7 +281,7 @@ class Distbench:
             options["name"] = "measure"
         launched, request = self.ask.run(given, Wanted(body=body, **options))
         samples = self._samples(launched, request)
-        self._measured[samples] = request, 1 if self._session.settings.attach is not None else request.launches
+        self._measured[samples] = request, request.launches if self._session.settings.judges else 1
         with self._lend_terminal():
             self._add_launches([samples], 1)
         return self._keep(samples, lambda: self._finish(self._measured_result(samples)))
@@ -358,6 +370,8 @@ class Distbench:
         made_of = [run.samples for run in ([of] if isinstance(of, Run) else of)]
         sources = [key for key, known in self._samples_of.items() if any(known is source for source in made_of)]
         result = self._judge(request, samples, sources=sources)
+        if self._session.settings.control is not None and metric.is_noisy:
+            result = replace(result, control=Control(why_not=DERIVED))
         if result.verdicts and not any(verdict.is_judged for verdict in result.verdicts):
             given.refuse(
                 f"better={better!r} is judged by nothing but a bound: give at_most= or at_least=, or another one"
@@ -432,7 +446,7 @@ class Distbench:
         self.tell_caught()
         judged = [run for run in self._runs if run.samples not in self._measured and run.verdicts]
         launches = [launch for run in judged for launch in run.launches]
-        if self._session.settings.attach is None:
+        if self._session.settings.judges:
             self._guard(lambda: check_measured(self.ask.bounds, launches, self._session.settings.max_message_bytes))
         for samples in self._measured:
             self._finish(self._measured_result(samples, in_update=False))

@@ -34,6 +34,10 @@ class MissingBaseline(Failure):
     """There is no baseline, and the policy is to fail then."""
 
 
+class NotFound(Failure):
+    """A slowdown was planted, and this run would not have told of it."""
+
+
 class LaunchFailed(Failure):
     """Ranks failed, hung or disagreed."""
 
@@ -42,5 +46,5 @@ class Misuse(Failure):
     """The test asks for something that cannot be done: a body that cannot be imported, parameters that are not JSON."""
 
 
-for _kind in (Regression, BeyondBound, Unaccepted, NotStored, MissingBaseline, LaunchFailed, Misuse):
+for _kind in (Regression, BeyondBound, Unaccepted, NotStored, MissingBaseline, NotFound, LaunchFailed, Misuse):
     _kind.__module__ = "builtins"  # pytest prints "Regression: ...", not the module's path, in its summary

@@ -20,10 +20,11 @@ from pytest_distbench.records.choices import (
     DEFAULT_TOLERANCE,
     LONGEST_TIMEOUT_S,
     MOST_LAUNCHES,
+    MOST_TOLERANCE,
     RUN_LAUNCHES,
     UPDATES,
 )
-from pytest_distbench.records.options import BACKENDS, FAKE, NOTHING, NUMA_BINDINGS, OPTIONS
+from pytest_distbench.records.options import BACKENDS, BY_TOLERANCE, FAKE, NOTHING, NUMA_BINDINGS, OPTIONS
 from pytest_distbench.records.wanted import FRACTION, Wanted, number, whole
 from pytest_distbench.releases import PARTS, check_torch, release_of, text
 from pytest_distbench.units import parse_bytes
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     from pytest_distbench.machine.gpus import Gpus
     from pytest_distbench.records.choices import Update
     from pytest_distbench.records.kinds import VerdictName
-    from pytest_distbench.run.settings import AgainstSettings, ConfirmSettings, Settings
+    from pytest_distbench.run.settings import AgainstSettings, ConfirmSettings, ControlSettings, Settings
 
 T = TypeVar("T")
 
@@ -126,6 +127,7 @@ def read_settings(config: pytest.Config) -> Settings:
         full=_is_on(config, "full"),
         against=_against(config),
         confirm=_confirm(config),
+        control=_control(config),
     )
 
 
@@ -339,6 +341,42 @@ def _python_of_recorder(config: pytest.Config) -> str:
     given = _text(config, "against_python")
     is_of_confirmation = bool(_text(config, "confirm")) and _text(config, "against") in ("", NOTHING)
     return given if is_of_confirmation and given != NOTHING else ""
+
+
+def _control(config: pytest.Config) -> ControlSettings | None:
+    """Whether a slowdown is planted; says at once which other options that cannot go with."""
+    from pytest_distbench.run.settings import ControlSettings
+
+    if (given := _option(config, "control")) is None:
+        return None
+    text, words = str(given).strip(), "--distbench-control"
+    others = {
+        "update": "measures with a slowdown in it, which is no baseline",
+        "prune": "judges nothing, so that no stored entry is known to be unused",
+        "against": "compares with this tree itself, without the slowdown",
+        "against_python": "compares with this tree itself, without the slowdown",
+        "attach": "needs clocks, and under a debugger they mean nothing",
+        "share_gpu": "needs clocks, and where ranks share a GPU they mean nothing",
+    }
+    for name, why in others.items():
+        given_too = _option(config, name) if name in ("prune", "share_gpu") else _text(config, name)
+        if given_too and given_too != NOTHING:
+            raise ConfigurationError(f"{words} {why}: leave out --distbench-{name.replace('_', '-')}")
+    if FAKE in _backends(config, gpu=False):
+        raise ConfigurationError(f"{words} needs clocks, and the backend {FAKE} has none: take another one")
+    if text == BY_TOLERANCE:
+        return ControlSettings()
+    share = _float(text)
+    if share is not None and 0 < share <= MOST_TOLERANCE:
+        return ControlSettings(share=share)
+    if Path(config.invocation_params.dir, text.partition("::")[0]).exists():
+        raise ConfigurationError(
+            f"{words} took {text!r} for the share: write the tests first, or {words}={BY_TOLERANCE}"
+        )
+    raise ConfigurationError(
+        f"{words}: {text!r} is no share; wanted a number above 0 and at most {MOST_TOLERANCE:g}, such as 0.2, which "
+        "makes what is timed 20 % slower; or nothing, for a third more than each case's tolerance"
+    )
 
 
 def _against(config: pytest.Config) -> AgainstSettings | None:

@@ -51,6 +51,8 @@ class LaunchRecord(Record, frozen=True, kw_only=True):
     gpu_witnesses: list[GpuWitness] = msgspec.field(default_factory=list, name="cards")
     """The GPUs it ran on, in the order of the ranks; empty on the CPU, and where the driver is silent."""
     software: dict[str, str] = {}
+    delayed_s: float = 0.0
+    """By which a slowdown that was planted made it longer: its clocks are no measurements."""
     elastic: ElasticResult | None = None
     """Of an elastic job: its changes and epochs."""
     pool: PoolResult | None = None

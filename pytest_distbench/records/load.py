@@ -76,3 +76,5 @@ class CommandUse(Record, frozen=True, kw_only=True):
     load: Load | None
     peak_memory_bytes: int
     """Of the largest of its processes."""
+    delayed_s: float = 0.0
+    """For which a slowdown that was planted had it stand still."""

@@ -41,6 +41,9 @@ NOTHING = "-"
 """Given to --distbench-against and --distbench-against-python: compare with nothing, whatever ``addopts`` says.
 An empty text is an error: it is what a variable that is not set leaves of an option."""
 
+BY_TOLERANCE = "tolerance"
+"""Given to --distbench-control: what is planted follows from the tolerance of each case."""
+
 OPTIONS: dict[str, Option] = {
     "world-size": Option(
         metavar="N[,N...]",
@@ -163,6 +166,15 @@ OPTIONS: dict[str, Option] = {
     "confirm-budget": Option(
         metavar="S",
         summary="seconds of the run for that, the most doubtful cases first (default: 60)",
+        calibration="refused",
+    ),
+    "control": Option(
+        metavar="X",
+        const=BY_TOLERANCE,
+        summary="plant a slowdown in every case, and say whether this run would have found it; X: its share, as a "
+        "fraction (default: a third more than the case's tolerance); nothing is judged or stored",
+        has_ini_key=False,
+        is_repeated=False,
         calibration="refused",
     ),
     "attach": Option(

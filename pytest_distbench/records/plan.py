@@ -48,6 +48,8 @@ class LaunchRequest(Record, frozen=True, kw_only=True):
     backend: str
     device: Literal["cpu", "cuda"]
     timeout_s: float
+    delay: float = 0.0
+    """What is timed takes longer by this share of itself: a slowdown that is planted."""
 
 
 class LaunchPlan(LaunchRequest, frozen=True, kw_only=True):

@@ -57,6 +57,8 @@ class RankReport(Record, frozen=True, kw_only=True):
     """UUID of the CUDA device it computed on, as torch spells it; empty: on none, or torch does not tell."""
     group_size: int = 0
     """Ranks of the largest process group it was in; 0: in none."""
+    delayed_s: float = 0.0
+    """By which a slowdown that was planted made it longer."""
 
 
 class RankFate(Record, frozen=True, kw_only=True):

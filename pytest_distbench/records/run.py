@@ -7,6 +7,7 @@ from typing import Literal
 import msgspec
 
 from pytest_distbench.records.case import Case, EntryName
+from pytest_distbench.records.control import Control
 from pytest_distbench.records.environment import Environment
 from pytest_distbench.records.gpu import GpuNorm
 from pytest_distbench.records.launch import LaunchRecord
@@ -71,6 +72,8 @@ class CaseResult(Record, frozen=True, kw_only=True):
     """What decided the doubt; None: nothing did."""
     unconfirmed: str = ""
     """Why nothing did; empty: there was no doubt, or no wish."""
+    control: Control | None = None
+    """What was found of a slowdown that was planted; None: none was."""
     xfail_perf: str = ""
     """Why a regression is expected: the marker's reason, or the baseline's; empty: it is not."""
     outcome: CaseOutcome = "passed"

@@ -55,7 +55,7 @@ class Variant:
 
     def __str__(self) -> str:
         parts = [str(part) for part in (self.revision, self.interpreter) if part is not None]
-        return " with ".join(parts)
+        return " with ".join(parts) or "this tree"
 
 
 def find_variant(asked: AgainstSettings, *, root: Path, folder: Path) -> Variant:
@@ -147,6 +147,7 @@ class ReferenceSide:
             data_dir=str(data_dir),
             python_path=path,
             variables=variables,
+            delay=0.0,  # what is planted in this tree is not in what it is compared with
             tree=str(self._tree or ""),
             foreign_tree=str(self.variant.revision.root) if self.variant.revision else "",
         )

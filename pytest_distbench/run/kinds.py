@@ -54,6 +54,7 @@ class LaunchKind:
         hosting: what this host has to do with it; None: what the launcher says that starts its ranks.
         why_no_ranks: why it has no ranks of one group, of which one could be given the terminal, and for one of which a
             process could stand, in a clause; empty: it has.
+        why_no_delay: why no slowdown can be planted in one, in a clause; empty: it can.
         open_s: an answer that is open gets more launches only while those so far took less, if the user says nothing.
         most_open: the most launches that an open answer is worth, if the user says nothing.
         most_stored: the most launches that an update stores, whatever their noise, if the user says nothing.
@@ -65,6 +66,7 @@ class LaunchKind:
     why_alone: str = ""
     hosting: Hosting | None = HERE
     why_no_ranks: str = ""
+    why_no_delay: str = ""
     open_s: float = math.inf
     most_open: float = math.inf
     most_stored: float = math.inf
@@ -77,6 +79,9 @@ class LaunchKind:
 
 ELASTIC_OPEN_S = 300.0
 """A launch of elastic jobs may take a minute: so long its answer is worth more of them."""
+
+
+NOT_DELAYED = "the clocks of elastic jobs are computed of their timelines, and are not delayed"
 
 
 def _engine(work: Work, launcher: str) -> str:
@@ -101,6 +106,7 @@ LAUNCH_KINDS: dict[type[Work], LaunchKind] = {
         run=launch_elastic,
         hosting=Hosting(sets_threads=True),
         why_no_ranks="the ranks of an elastic job come and go",
+        why_no_delay=NOT_DELAYED,
         open_s=ELASTIC_OPEN_S,
         most_open=ELASTIC_RUN_LAUNCHES,
         most_stored=ELASTIC_BASELINE_LAUNCHES,
@@ -112,6 +118,7 @@ LAUNCH_KINDS: dict[type[Work], LaunchKind] = {
         why_alone="a pool of jobs takes the whole machine: it is not compared in turns",
         hosting=Hosting(sets_threads=True),
         why_no_ranks="a pool has many jobs, whose ranks come and go",
+        why_no_delay=NOT_DELAYED,
         open_s=ELASTIC_OPEN_S,
         most_open=ELASTIC_RUN_LAUNCHES,
         most_stored=ELASTIC_BASELINE_LAUNCHES,

@@ -117,7 +117,7 @@ class Session:
     def check_device(self) -> None:
         """Make sure that ranks can compute on a GPU, where the run is to and they are of this host."""
         if self.settings.gpu and self.launching.launcher_kind.hosts == "one" and self.settings.attach is None:
-            with self._alone(1, takes_host=self.launching.launcher_kind.hosts == "one"):
+            with self.alone(1, takes_host=self.launching.launcher_kind.hosts == "one"):
                 self.launching.check_device()
 
     def samples(self, request: LaunchRequest) -> Samples:
@@ -162,7 +162,7 @@ class Session:
 
     def reference(self, request: CaseRequest) -> Reference:
         """What a case is compared with."""
-        if self.settings.attach is not None:
+        if not self.settings.judges:
             return Nothing(dataclasses.replace(request, launches=1))
         if self.settings.shares_gpu:
             return Nothing(request, _SHARES_GPU)
@@ -174,6 +174,10 @@ class Session:
                 numbers=self.settings.against.looks,
                 cases=self.comparisons,
             )
+        return self.stored(request)
+
+    def stored(self, request: CaseRequest) -> Stored:
+        """The stored baseline of a case, whether there is one or not."""
         return Stored(
             request,
             store=self.store,
@@ -196,7 +200,7 @@ class Session:
         engine of elastic jobs may stand in for another: then the entries of the other one are not lost.
         """
         settings = self.settings
-        is_compared = settings.against is None and settings.attach is None and not settings.shares_gpu
+        is_compared = settings.against is None and settings.judges and not settings.shares_gpu
         if not is_compared or settings.update is not None or settings.prune or settings.fake_rank is not None:
             return []
         keys = {case.key for case in used}
@@ -213,7 +217,7 @@ class Session:
         """Add samples until every answer is clear; in an update prepare what is stored."""
         open_metrics: list[str] = []
         verdicts = []
-        with self._alone(request.case.world_size, takes_host=samples.takes_host):
+        with self.alone(request.case.world_size, takes_host=samples.takes_host):
             for look in reference.looks():
                 while len(samples) < samples.most and (len(samples) < look or reference.wants_more(samples)):
                     samples.add(only=open_metrics)
@@ -245,7 +249,7 @@ class Session:
 
     def measure(self, samples: Sequence[Samples], wanted: int, world_size: int) -> None:
         """Add launches of several cases in turns until each has so many."""
-        with self._alone(world_size, takes_host=any(source.takes_host for source in samples)):
+        with self.alone(world_size, takes_host=any(source.takes_host for source in samples)):
             take_turns(samples, wanted)
 
     def result(self, request: CaseRequest, samples: Samples, reference: Reference) -> CaseResult:
@@ -295,7 +299,7 @@ class Session:
         may_launch = launched is not None and not again.why_not
         of_its_time = self.samples_beside(launched, old, doubt.samples) if old and may_launch and launched else None
         confirmed = Confirmed(request, doubt, again, self.recorders.here, of_its_time=of_its_time)
-        with self._alone(request.case.world_size, takes_host=samples.takes_host):
+        with self.alone(request.case.world_size, takes_host=samples.takes_host):
             verdicts = confirmed.split(samples, confirmed.grow(samples))
         if samples.failed:
             return self.result(request, samples, Nothing(request))
@@ -308,7 +312,7 @@ class Session:
             self.store.write(test, key, entry)
 
     @contextlib.contextmanager
-    def _alone(self, world_size: int, *, takes_host: bool) -> Iterator[None]:
+    def alone(self, world_size: int, *, takes_host: bool) -> Iterator[None]:
         """One measurement at a time on this host, unless it is shared; and nobody else on these GPUs."""
         gpus = [gpu.uuid for gpu in self.settings.gpus.visible[:world_size]]
         tell, asked_at = self.launching.on_wait, time.monotonic()

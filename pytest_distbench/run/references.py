@@ -82,6 +82,11 @@ class Stored:
     _suspicion: float = 0.0
 
     @property
+    def has_numbers(self) -> bool:
+        """Whether there is something to compare with."""
+        return self._known is not None
+
+    @property
     def _known(self) -> BaselineEntry | None:
         """The entry, if there is something in it to compare with."""
         return self.entry if self.entry is not None and self.entry.holds_numbers else None
@@ -153,7 +158,6 @@ class Stored:
 
     def tolerances(self, result: CaseResult) -> dict[str, float]:
         """Of every metric that was measured, as a fraction."""
-        assert self.entry is not None
         return accepted_changes(self.request.terms, result.launches, self.entry)
 
     @property

@@ -47,6 +47,16 @@ class ConfirmSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ControlSettings:
+    """A slowdown is planted in every case, to see whether it would be found.
+
+    A share of None follows from the tolerance of the case.
+    """
+
+    share: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
     """What the user asked for, checked.
 
@@ -97,6 +107,7 @@ class Settings:
     full: bool = False
     against: AgainstSettings | None = None
     confirm: ConfirmSettings = ConfirmSettings()
+    control: ControlSettings | None = None
 
     def on_cpu(self) -> Settings:
         """The same for a test that stays on the CPU: without GPUs, and stored under the class of the CPU."""
@@ -105,6 +116,11 @@ class Settings:
         return replace(
             self, gpu=False, gpus=Gpus(), shares_gpu=False, numa_binding="", backends=("gloo",), platform=None
         )
+
+    @property
+    def judges(self) -> bool:
+        """Whether what is measured is judged, or stored."""
+        return self.attach is None and self.control is None
 
     @property
     def largest(self) -> int:

@@ -37,6 +37,7 @@ class RankContext(Member):
         launch: index of this launch in its case.
         data_dir: directory shared by the launches of this run.
         watch: takes the fingerprints.
+        delay: makes what the clocks span take longer, where that was asked for.
         only_structure: this process stands for a rank on the backend ``fake``: no clock and no value means anything.
     """
 

@@ -107,9 +107,11 @@ class Goal:
         self._reached_s = 0.0
         self._rank = rank
         self._step = 0
-        self._meter = Meter()
+        self._meter = Meter(rank.delay)
         self._clock: Steps = (
-            DeviceSteps(self._meter, rank.synchronize) if rank.device.type == "cuda" else HostSteps(self._meter)
+            DeviceSteps(self._meter, rank.synchronize, rank.delay)
+            if rank.device.type == "cuda"
+            else HostSteps(self._meter, rank.delay)
         )
         self._evaluation_s = 0.0
         self._values: list[float] = []
@@ -206,10 +208,12 @@ class Goal:
             return False
         self._clock.pause()
         self._rank.synchronize()
+        mark = self._rank.delay.mark()
         start = time.perf_counter()
         with self._rank.watch.beside():
             value = self._evaluate(call, evaluate)
             self._rank.synchronize()
+        self._rank.delay.wait(mark, is_apart=True)
         self._evaluation_s += time.perf_counter() - start
         self._values.append(value)
         self._rank.progress(

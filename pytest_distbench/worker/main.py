@@ -160,8 +160,10 @@ class _Life:
                 self.memory.begin()
                 self.window.begin()
                 began_s = usage.own_cpu_s()
+                mark = self.context.delay.mark()
                 run_script(work.body)
                 self.context.wait_for_queued()
+                self.context.delay.wait(mark)
                 computed_s = usage.own_cpu_s() - began_s
             notes.finish()
             self.context.record_wall_time(self.window.wall_s, computed_s)
@@ -249,6 +251,7 @@ class _Life:
             software=usage.software(self.plan) if self.rank == 0 else {},
             gpu=usage.gpu() if self.plan.device == "cuda" else "",
             group_size=self.largest_group(),
+            delayed_s=self.context.delay.waited_s,
         )
 
 

@@ -30,6 +30,7 @@ from pytest_distbench.worker.arguments import (
     real,
     refuse,
 )
+from pytest_distbench.worker.clock.delay import Delay
 from pytest_distbench.worker.clock.meter import Meter
 from pytest_distbench.worker.fingerprint import Watch
 from pytest_distbench.worker.line import Line
@@ -65,7 +66,9 @@ class Member:
         is_watched = plan.backend != "fake" or self.only_structure
         self.watch = watch or Watch(is_on=is_watched, sees_all=self.only_structure)
         self.notebook = Notebook()
-        self.phases = Phases(self.notebook, self.own_clock, self.synchronize)
+        self._waited_s = 0.0
+        self.delay = Delay(plan.delay, self.own_clock)
+        self.phases = Phases(self.notebook, self.own_clock, self.synchronize, self.delay)
         self._only = frozenset(plan.only)
         self._line = line
         self._common_at: dict[str, Scalar] = {}
@@ -73,7 +76,6 @@ class Member:
             plan.backend if work.is_given_a_group else "", self.world_size, plan.timeout_s, self.watch
         )
         self._takes_turns = isinstance(work, Ranks) and work.takes_turns
-        self._waited_s = 0.0
         self._unfinished: list[str] = []
 
     def record(

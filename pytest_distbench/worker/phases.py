@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pytest_distbench.errors import RecordingError
 from pytest_distbench.records.kinds import Better
 from pytest_distbench.records.metric import PHASE, Scalar
+from pytest_distbench.worker.clock.delay import Delay
 from pytest_distbench.worker.notebook import Notebook
 
 
@@ -43,8 +44,11 @@ class Loop:
 class Phases:
     """The phases and loops that a body is in, innermost last. The device is waited for at both ends of a phase."""
 
-    def __init__(self, notebook: Notebook, clock: Callable[[], float], synchronize: Callable[[], None]) -> None:
+    def __init__(
+        self, notebook: Notebook, clock: Callable[[], float], synchronize: Callable[[], None], delay: Delay
+    ) -> None:
         self._notebook = notebook
+        self._delay = delay
         self._clock = clock
         self._synchronize = synchronize
         self._open: list[Loop | str] = []
@@ -90,11 +94,13 @@ class Phases:
         self._open.append(name)
         try:
             self._synchronize()
+            mark = self._delay.mark()
             start = self._clock()
             yield
         finally:
             del self._open[len(self._open) - 1 - self._open[::-1].index(name)]
         self._synchronize()
+        self._delay.wait(mark)
         seconds = self._clock() - start
         if loop is None:
             self._notebook.note(path, seconds, unit="s", better=better, reduce="max", at=at)

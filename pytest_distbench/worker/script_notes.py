@@ -68,11 +68,13 @@ class ScriptNotes:
         self._open.append(name)
         try:
             self._context.synchronize()
+            mark = self._context.delay.mark()
             start = self._context.own_clock()
             yield
         finally:
             self._open.remove(name)
         self._context.synchronize()
+        self._context.delay.wait(mark)
         options = {"unit": "s", "better": better, "reduce": "max", "at": point, "bounds": ()}
         self._collect(metric_key(path, point), path, options, self._context.own_clock() - start)
 

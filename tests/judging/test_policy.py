@@ -9,6 +9,7 @@ from support.results import STORED, result, verdict
 
 from pytest_distbench.judging.policy import Conclusion, Strictness, conclude
 from pytest_distbench.records.bound import Bound
+from pytest_distbench.records.control import Control
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.run import CaseResult, ReferenceRecord
 
@@ -76,6 +77,23 @@ def test_a_verdict_that_the_policy_does_not_accept_fails() -> None:
 )
 def test_without_any_baseline_the_policy_decides(missing: str, expected: tuple[str, str]) -> None:
     assert told(result(verdict("missing")), missing=missing) == expected
+
+
+@pytest.mark.parametrize(
+    ("control", "strict"),
+    [
+        (Control(verdicts=[verdict("regressed")]), ("passed", "")),
+        (Control(verdicts=[verdict("unchanged")]), ("failed", "not_found")),
+        (Control(why_not="its clocks are its own"), ("passed", "")),
+    ],
+)
+def test_a_planted_slowdown_that_was_not_found_fails_under_strict_alone(
+    control: Control, strict: tuple[str, str]
+) -> None:
+    made = result(reference=NOTHING, control=control)
+
+    assert told(made, also_failing=frozenset({"unseen"})) == strict
+    assert told(made) == ("passed", "")
 
 
 def test_what_keeps_to_a_bound_was_judged() -> None:

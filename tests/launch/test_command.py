@@ -69,6 +69,7 @@ def run(tmp_path: Path) -> Run:
         read: dict[str, Reader] | None = None,
         program: Path | None = None,
         makes_group: bool = False,
+        delay: float = 0.0,
         **env: str,
     ) -> LaunchRecord:
         directory = tmp_path / f"launch{time.monotonic_ns()}"
@@ -78,6 +79,7 @@ def run(tmp_path: Path) -> Run:
             work=Command(words=[str(program or sys.executable), "-c", code, *words], makes_group=makes_group),
             workplace=Workplace(folder=str(tmp_path), is_mirrored=True, variables=env),
             timeout_s=timeout_s,
+            delay=delay,
             read=read or {},
             variables=dict(os.environ),
         )
@@ -313,3 +315,15 @@ def test_a_rank_that_died_fails_a_command_that_ends_well(run: Run, stand_in: str
 def test_one_without_torch_has_to_show_a_number(run: Run) -> None:
     assert "no process of the command joined" in run("print('busbw 3')", makes_group=True).reason
     assert run("print('busbw 3')", makes_group=True, read={"bw": stdout(r"bw (\d)")}).outcome == "passed"
+
+
+def test_a_delay_has_a_command_and_all_it_starts_stand_still_for_a_share_of_the_time(run: Run) -> None:
+    """Its own clock sees it. Beside others, who take the cores meanwhile, it catches up in part."""
+    code = "import time; t = time.perf_counter()\nwhile time.process_time() < 0.5: pass\nprint(time.perf_counter() - t)"
+    read = {"took": stdout("(.+)", unit="s", better="lower")}
+    healthy, delayed = (run(code, read=read, delay=share) for share in (0.0, 2.0))
+    took = [next(m.value for m in launch.measurements if m.name == "took") for launch in (healthy, delayed)]
+
+    assert healthy.delayed_s == 0
+    assert delayed.delayed_s == pytest.approx(delayed.wall_s * 2 / 3, rel=0.2)
+    assert took[1] > 1.2 * took[0]

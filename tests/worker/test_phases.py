@@ -7,6 +7,7 @@ import time
 
 import pytest
 from support.ranks import make_rank
+from support.virtual_cuda import VirtualCuda
 
 from pytest_distbench.errors import RecordingError
 from pytest_distbench.launch.reduce import merge
@@ -22,7 +23,7 @@ def rank() -> RankContext:
     """A rank whose phases are timed by a clock that moves by one second at every look."""
     made = make_rank()
     ticks = itertools.count()
-    made.phases = Phases(made.notebook, lambda: float(next(ticks)), lambda: None)
+    made.phases = Phases(made.notebook, lambda: float(next(ticks)), lambda: None, made.delay)
     return made
 
 
@@ -163,7 +164,9 @@ def test_an_exception_inside_is_told_without_waiting_for_the_device() -> None:
     """The device may wait for ranks that have given up: who waits for it then hangs, and nobody hears of the error."""
     waited = itertools.count()
     made = make_rank()
-    made.phases = Phases(made.notebook, time.perf_counter, lambda: None if next(waited) == 0 else pytest.fail("waits"))
+    made.phases = Phases(
+        made.notebook, time.perf_counter, lambda: None if next(waited) == 0 else pytest.fail("waits"), made.delay
+    )
 
     with pytest.raises(ValueError, match="the cause"), made.phase("step"):
         raise ValueError("the cause")
@@ -176,3 +179,14 @@ def test_a_captured_loop_has_no_phases(rank: RankContext) -> None:
         rank.phase("send"),
     ):
         pytest.fail("its time would be recorded")
+
+
+def test_a_delay_makes_a_phase_and_its_loop_longer_by_the_same_share(monkeypatch: pytest.MonkeyPatch) -> None:
+    host, rank = VirtualCuda(monkeypatch), make_rank(delay=0.5)
+    for _ in rank.timed("step", warmup=0, iterations=3):
+        with rank.phase("forward"):
+            host.compute(1.0)
+        host.compute(2.0)
+
+    assert found(rank)["phase/step/forward"].values == pytest.approx([1.5] * 3, abs=1e-4)
+    assert found(rank)["step"].values == pytest.approx([4.5] * 3, abs=1e-4)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 from support.ranks import Line, make_rank
 
+from pytest_distbench.worker.clock.delay import Delay
 from pytest_distbench.worker.clock.meter import Meter
 from pytest_distbench.worker.context import RankContext
 from pytest_distbench.workloads.link_model import needs_all_sizes, record_link
@@ -18,7 +21,14 @@ def swept(rank: RankContext, sizes: list[int], latency_s: float = 1e-4, **point:
     for size in sizes:
         t = latency_s + size / 1e9
         at = {**point, "message_bytes": size}
-        rank.record_times("latency", [t, t, 9 * t], Meter(), at=at, identity=IDENTITY, facts={"busbw_factor": 1.0})
+        rank.record_times(
+            "latency",
+            [t, t, 9 * t],
+            Meter(Delay(0.0, time.perf_counter)),
+            at=at,
+            identity=IDENTITY,
+            facts={"busbw_factor": 1.0},
+        )
     record_link(rank)
     return rank
 

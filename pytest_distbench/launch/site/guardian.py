@@ -26,6 +26,7 @@ import msgspec
 import psutil
 
 from pytest_distbench.launch.site import processes
+from pytest_distbench.launch.site.throttle import Throttle
 from pytest_distbench.records.launch_files import LaunchFiles
 from pytest_distbench.records.load import CommandUse
 from pytest_distbench.worker.load import LoadWindow, usable_cpus
@@ -52,11 +53,11 @@ def remove_traces(launch: LaunchFiles) -> None:
         shutil.rmtree(files.sockets, ignore_errors=True)
 
 
-def main(lifeline: int, launch: LaunchFiles, command: list[str], *, looks: bool = False) -> None:
+def main(lifeline: int, launch: LaunchFiles, command: list[str], *, looks: bool = False, delay: float = 0.0) -> None:
     """Run the command until it or pytest ends; then end all its descendants, and this process.
 
     pytest holds the other end of the lifeline. One that looks notes what the command used, and how long others kept it
-    from the CPUs: it has no ranks that do.
+    from the CPUs: it has no ranks that do. A delay is the share by which all of it is to take longer.
     """
     adopt_orphans()
     window = LoadWindow(os.getpid(), usable_cpus()) if looks else None
@@ -66,12 +67,14 @@ def main(lifeline: int, launch: LaunchFiles, command: list[str], *, looks: bool 
     except OSError as error:
         print(_why_not(command[0], error), file=sys.stderr, flush=True)
         os._exit(_NOT_STARTED)
+    throttle = Throttle(delay)
     with selectors.DefaultSelector() as selector:
         selector.register(os.pidfd_open(child.pid), selectors.EVENT_READ)
         selector.register(lifeline, selectors.EVENT_READ)
         while not (ended := {key.fd for key, _ in selector.select(_LOOK_S if looks else None)}):
             if window is not None:
                 window.look()
+    throttle.close()
     if window is not None:
         window.end()
     if lifeline not in ended:
@@ -80,7 +83,9 @@ def main(lifeline: int, launch: LaunchFiles, command: list[str], *, looks: bool 
     code = child.wait()
     if window is not None:
         largest = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024
-        launch.used.write_bytes(msgspec.json.encode(CommandUse(load=window.load, peak_memory_bytes=largest)))
+        launch.used.write_bytes(
+            msgspec.json.encode(CommandUse(load=window.load, peak_memory_bytes=largest, delayed_s=throttle.stopped_s))
+        )
     if lifeline in ended:
         remove_traces(launch)
     if code >= 0:

@@ -9,6 +9,7 @@ from pytest_distbench.records.run import RunRecord
 from pytest_distbench.report.tables.accuracy import ACCURACY
 from pytest_distbench.report.tables.buckets import BUCKETS
 from pytest_distbench.report.tables.collectives import COLLECTIVES
+from pytest_distbench.report.tables.control import CONTROL
 from pytest_distbench.report.tables.cycle import CYCLE
 from pytest_distbench.report.tables.elastic import EPOCHS, EVENTS, JOBS, RATES, WORKERS
 from pytest_distbench.report.tables.growth import GROWTH
@@ -21,6 +22,7 @@ from pytest_distbench.report.tables.verdicts import VERDICTS
 TABLES: dict[str, TableKind[Any]] = {
     "verdicts": VERDICTS,
     "collectives": COLLECTIVES,
+    "control": CONTROL,
     "growth": GROWTH,
     "buckets": BUCKETS,
     "links": LINKS,

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pytest_distbench.judging.policy import Conclusion
 from pytest_distbench.records.run import CaseResult
 from pytest_distbench.report.texts import case_text
+from pytest_distbench.report.texts.control import not_found_headline, not_found_text
 from pytest_distbench.report.texts.launch_text import launch_headline, launch_text
 
 
@@ -30,6 +31,8 @@ def headline(result: CaseResult, conclusion: Conclusion) -> str:
             return case_text.unaccepted_headline(conclusion.verdicts)
         case "missing":
             return case_text.missing_headline(result)
+        case "not_found":
+            return not_found_headline(result)
         case _:
             return ""
 
@@ -47,5 +50,7 @@ def explanation(result: CaseResult, conclusion: Conclusion, *, command: str, pla
             return case_text.unaccepted_text(result, conclusion.verdicts, command=command)
         case "missing":
             return case_text.missing_text(result, platforms=platforms, command=command)
+        case "not_found":
+            return not_found_text(result, command=command)
         case _:
             return headline(result, conclusion)

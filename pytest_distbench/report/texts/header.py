@@ -54,11 +54,12 @@ def header_lines(
     launcher: str,
     update: str,
     against: str,
+    control: str = "",
     duration: str = "",
 ) -> list[str]:
     """Two lines; one more in an update, where GPUs are missing that the machine has, and where the host is shared.
 
-    No GPU is visible to a CPU run; ``update``, ``against`` and ``duration`` may be empty.
+    No GPU is visible to a CPU run; ``update``, ``against``, ``control`` and ``duration`` may be empty.
     """
     sizes = ", ".join(map(str, world_sizes))
     count = len(gpus.visible)
@@ -74,6 +75,8 @@ def header_lines(
     compared = f"baselines {store.folder / store.platform} ({entries} {'entry' if entries == 1 else 'entries'})"
     if against:
         compared = f"against {against}, in turns; nothing is compared with stored baselines"
+    if control:
+        compared += f"; a slowdown is planted in every case ({control}): nothing is judged or stored"
     lines = [first, *missing, f"distbench: {compared}"]
     if duration:
         lines.append(f"distbench: {duration}")

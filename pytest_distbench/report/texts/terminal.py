@@ -17,6 +17,7 @@ from pytest_distbench.records.kinds import METRIC_KINDS, VERDICT_KINDS, VerdictN
 from pytest_distbench.records.metric import PEAK_MEMORY
 from pytest_distbench.records.run import CaseResult
 from pytest_distbench.records.verdict import Verdict
+from pytest_distbench.report.texts.control import control_lines
 from pytest_distbench.report.texts.doubts import doubt_lines, still_curves, unjudged_learning
 from pytest_distbench.report.texts.header import about
 from pytest_distbench.report.texts.layout import Line, layout
@@ -38,10 +39,11 @@ def summary_lines(results: Sequence[CaseResult], *, verbosity: int, record_comma
     if verbosity > 0:
         for result in results:
             lines += [Line(_title(result)), *case_table(result, show_all=True), Line("")]
-    elif verbosity == 0:
+    elif verbosity == 0 and not any(r.control for r in results):
         lines += [*overview(results), Line("")]
     if compared:
         lines.append(Line(_counts(compared)))
+    lines += control_lines(results)
     lines += doubt_lines(compared)
     lines += still_curves(results)
     lines += unjudged_learning([r for r in results if verbosity > 0 or r.is_written or _lacks_baseline(r)])

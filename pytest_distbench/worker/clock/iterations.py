@@ -8,7 +8,8 @@ import torch
 
 from pytest_distbench.records.choices import Mode
 from pytest_distbench.worker.clock.blocks import block_length
-from pytest_distbench.worker.clock.busy import TRIES, BusyStream, stream_occupier
+from pytest_distbench.worker.clock.busy import TRIES, stream_occupier
+from pytest_distbench.worker.clock.delay import Delay
 from pytest_distbench.worker.clock.meter import Meter
 from pytest_distbench.worker.clock.stopwatch import DeviceStopwatch, HostStopwatch, Stopwatch
 from pytest_distbench.worker.course import Follower
@@ -47,7 +48,7 @@ def time_iterations(
 
     Returns the seconds of each timed iteration, or of one in each batch, and what they cost besides.
     """
-    meter = Meter()
+    meter = Meter(rank.delay)
     watch = _stopwatch(rank, meter)
     if warmup and rank.device.type == "cuda":
         warmup = max(TRIES, warmup)
@@ -165,10 +166,10 @@ def batches(iterations: int) -> list[int]:
 
 def _stopwatch(rank: Member, meter: Meter) -> Stopwatch:
     if rank.device.type != "cuda":
-        return HostStopwatch()
+        return HostStopwatch(rank.delay)
     occupy = stream_occupier()
-    empty = DeviceStopwatch(meter, rank.align_devices, BusyStream(occupy))
+    empty = DeviceStopwatch(meter, rank.align_devices, occupy, Delay(0.0, rank.own_clock))
     for _ in range(_WARMUP_ON_DEVICE):
         empty.start()
         empty.stop()
-    return DeviceStopwatch(meter, rank.align_devices, BusyStream(occupy))  # has learned nothing of empty rounds
+    return DeviceStopwatch(meter, rank.align_devices, occupy, rank.delay)  # has learned nothing of empty rounds

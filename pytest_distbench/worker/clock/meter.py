@@ -5,6 +5,8 @@ from __future__ import annotations
 import resource
 import time
 
+from pytest_distbench.worker.clock.delay import Delay
+
 
 class Meter:
     """CPU time and voluntary context switches of this process, all threads, per iteration.
@@ -15,10 +17,12 @@ class Meter:
 
     All of it is per iteration; ``waits`` are times a thread went to sleep. What stands beside a clock of the device is
     by name: ``host_s``, seconds of the host in it; ``exposed``, 1 where the device had to wait for the host;
-    ``lead_s``, seconds by which the host was ahead of the device at its end.
+    ``lead_s``, seconds by which the host was ahead of the device at its end. CPU time that
+    a delay has taken is left out.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, delay: Delay) -> None:
+        self._delay = delay
         self.cpu_s: list[float] = []
         self.waits: list[float] = []
         self.of_host: dict[str, list[float]] = {}
@@ -43,6 +47,5 @@ class Meter:
         """All of them by name."""
         return {"cpu_s": self.cpu_s, "waits": self.waits, **self.of_host}
 
-    @staticmethod
-    def _now() -> tuple[float, int]:
-        return time.process_time(), resource.getrusage(resource.RUSAGE_SELF).ru_nvcsw
+    def _now(self) -> tuple[float, int]:
+        return time.process_time() - self._delay.awake_s, resource.getrusage(resource.RUSAGE_SELF).ru_nvcsw

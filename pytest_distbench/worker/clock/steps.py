@@ -12,6 +12,7 @@ from typing import Protocol
 
 import torch
 
+from pytest_distbench.worker.clock.delay import Delay
 from pytest_distbench.worker.clock.meter import Meter
 
 
@@ -36,13 +37,16 @@ class Steps(Protocol):
 class HostSteps:
     """Each step by itself, on the host's clock."""
 
-    def __init__(self, meter: Meter) -> None:
+    def __init__(self, meter: Meter, delay: Delay) -> None:
         self.times: list[float] = []
         self._meter = meter
+        self._delay = delay
+        self._mark = delay.mark()
         self._start = 0.0
 
     def begin(self) -> None:
         self._meter.start()
+        self._mark = self._delay.mark()
         self._start = time.perf_counter()
 
     def pause(self) -> None:
@@ -50,6 +54,7 @@ class HostSteps:
 
     def end(self, apart_s: float, *, ends_block: bool) -> None:
         del ends_block
+        self._delay.wait(self._mark, apart_s=apart_s)
         self.times.append(time.perf_counter() - self._start - apart_s)
         self._meter.stop()
 
@@ -69,9 +74,11 @@ class DeviceSteps:
     The meter measures each step too, and is told the host's share.
     """
 
-    def __init__(self, meter: Meter, synchronize: Callable[[], None]) -> None:
+    def __init__(self, meter: Meter, synchronize: Callable[[], None], delay: Delay) -> None:
         self.times: list[float] = []
         self._meter = meter
+        self._delay = delay
+        self._mark = delay.mark()
         self._synchronize = synchronize
         self._block: list[_Enqueued] = []
         self._block_start = self._step_start = self._apart_s = 0.0
@@ -82,6 +89,7 @@ class DeviceSteps:
         if not self._block:
             self._apart_s = 0.0
             self._began = _recorded()
+            self._mark = self._delay.mark()
             self._block_start = time.perf_counter()
         self._is_enqueued = False
         self._meter.start()
@@ -102,6 +110,7 @@ class DeviceSteps:
 
     def _close(self) -> None:
         self._synchronize()
+        self._delay.wait(self._mark, apart_s=self._apart_s)
         step_s = (time.perf_counter() - self._block_start - self._apart_s) / len(self._block)
         for step in self._block:
             done_s = self._began.elapsed_time(step.event) / 1e3

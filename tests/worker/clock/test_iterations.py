@@ -23,9 +23,11 @@ def cuda(monkeypatch: pytest.MonkeyPatch) -> VirtualCuda:
     return VirtualCuda(monkeypatch)
 
 
-def measure(cuda: VirtualCuda, host_s: float, *, waits: bool = False, **loop: object) -> Observation:
+def measure(
+    cuda: VirtualCuda, host_s: float, *, waits: bool = False, delay: float = 0.0, **loop: object
+) -> Observation:
     """A loop whose iteration takes the host so long, and the device 10 us."""
-    rank = make_rank(device="cuda")
+    rank = make_rank(device="cuda", delay=delay)
     for _ in rank.timed("kernel", **{"warmup": 5, "iterations": 60, **loop}):  # type: ignore[arg-type]
         cuda.compute(host_s)
         cuda.launch(KERNEL_S)
@@ -207,3 +209,22 @@ def test_each_mode_is_its_own_identity_and_measures_in_a_real_group(on_cuda: Lau
     quickest = {m.name: m.summary.minimum for m in record.measurements if m.summary}
     assert quickest["per-iteration"] == pytest.approx(KERNEL_S, abs=2e-6)
     assert quickest["graph"] == pytest.approx(KERNEL_S, abs=2e-6)
+
+
+@pytest.mark.parametrize("mode", ["per-iteration", "batch", "graph"])
+def test_a_delay_is_a_kernel_behind_what_is_timed_on_a_device(cuda: VirtualCuda, mode: str) -> None:
+    """Of a CUDA graph the first replay is timed: there is none before it that tells how long it takes."""
+    kernel = measure(cuda, 40e-6, delay=0.5, mode=mode)
+    skipped = 1 if mode == "graph" else 0
+
+    assert kernel.values[skipped:] == pytest.approx([1.5 * KERNEL_S] * (len(kernel.values) - skipped), abs=1e-8)
+
+
+@pytest.mark.parametrize("mode", ["per-iteration", "batch"])
+def test_a_delay_is_waited_for_on_a_cpu(cuda: VirtualCuda, mode: str) -> None:
+    rank = make_rank(delay=0.5)
+    for _ in rank.timed("step", warmup=1, iterations=40, mode=mode):  # type: ignore[arg-type]
+        cuda.compute(1e-3)
+    [timed] = rank.notebook.observations
+
+    assert timed.values == pytest.approx([1.5e-3] * len(timed.values), rel=1e-3)

@@ -106,3 +106,19 @@ def test_on_a_cpu_each_step_has_its_own_time(cuda: VirtualCuda) -> None:
 
     assert step_time.values == [pytest.approx(step * 1e-3, abs=1e-5) for step in (1, 2, 3, 4)]
     assert set(step_time.companions) == {"cpu_s", "waits"}
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_a_delay_makes_all_clocks_of_a_training_longer_by_its_share(cuda: VirtualCuda, device: str) -> None:
+    """The evaluations too: they are part of the time to the goal."""
+    options = {"every": 15, "evaluation_s": 0.02}
+    healthy, delayed = (
+        train(cuda, make_rank(device=device, delay=share), **options)  # type: ignore[arg-type]
+        for share in (0.0, 0.5)
+    )
+
+    assert value(delayed) / value(healthy) == pytest.approx(1.5, rel=0.01)
+    for name, by in [("evaluation_time", 1.5), ("samples_per_second", 1 / 1.5)]:
+        assert delayed[name].values[0] / healthy[name].values[0] == pytest.approx(by, rel=0.02)
+    for name in ("steps_to_accuracy", "final_accuracy"):
+        assert delayed[name].values == healthy[name].values

@@ -1,0 +1,161 @@
+"""What a run says of the slowdowns that were planted in its cases: a row each, and how many it would have shown."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from pytest_distbench.records.control import Control, is_found
+from pytest_distbench.records.kinds import METRIC_KINDS
+from pytest_distbench.records.run import CaseResult
+from pytest_distbench.records.verdict import Verdict
+from pytest_distbench.report.texts.escape import escape
+from pytest_distbench.report.texts.layout import Line, layout
+from pytest_distbench.report.texts.words import metric_text
+from pytest_distbench.units import format_change
+
+_COLUMNS = ("", "test", "metric", "slowdown", "planted", "seen", "launches", "time")
+
+
+def control_lines(results: Sequence[CaseResult]) -> list[Line]:
+    """A row for each case, the last line counts them; nothing where nothing was planted."""
+    planted = [(r, r.control) for r in results if r.control is not None]
+    tried = [(r, control) for r, control in planted if not control.why_not]
+    lines = []
+    if tried:
+        rows = layout(_COLUMNS, [_row(result, control) for result, control in tried], left=4)
+        severities = ["plain", *("plain" if control.found else "doubt" for _, control in tried)]
+        lines += [Line(row, severity) for row, severity in zip(rows, severities, strict=True)]  # type: ignore[arg-type] # they are literals
+    groups: dict[str, list[str]] = {}
+    for result, control in planted:
+        if control.why_not:
+            groups.setdefault(control.why_not, []).append(result.case.title)
+    lines += [Line(f"? nothing planted in {_first(titles)}: {why}", "doubt") for why, titles in groups.items()]
+    lines += [
+        Line(
+            f"? not delayed in {r.case.title}: {', '.join(c.left_out)}, which the script prints of clocks of its own",
+            "doubt",
+        )
+        for r, c in planted
+        if c.left_out
+    ]
+    if tried:
+        lines.append(_count([control for _, control in tried]))
+    return lines
+
+
+def _first(titles: Sequence[str]) -> str:
+    return f"{titles[0]}{f' and {len(titles) - 1} more' if len(titles) > 1 else ''}"
+
+
+def _count(controls: Sequence[Control]) -> Line:
+    found = sum(bool(control.found) for control in controls)
+    chosen = [control.share for control in controls if control.is_chosen]
+    of = f"{chosen[0] * 100:.3g} %" if chosen else "their tolerance (planted: a third more)"
+    cases = f"case{'s' * (len(controls) != 1)}"
+    text = f"{found} of {len(controls)} {cases} would have shown a slowdown of {of}"
+    return Line(text, "plain" if found == len(controls) else "doubt")
+
+
+def _row(result: CaseResult, control: Control) -> tuple[str, ...]:
+    shown = telling(control)
+    more = f" and {len(control.verdicts) - 1} more" if len(control.verdicts) > 1 else ""
+    return (
+        " " if control.found else "?",
+        result.case.title,
+        f"{metric_text(shown)}{more}",
+        outcome(control),
+        format_change(planted_ratio(control, shown)),
+        format_change(shown.ratio) if shown.ratio is not None else "-",
+        str(control.launches),
+        f"{control.took_s:.1f} s",
+    )
+
+
+def telling(control: Control) -> Verdict:
+    """The clock that speaks for all: in which the slowdown was found, and of those the one that moved most."""
+    return max(control.verdicts, key=lambda v: (is_found(v), _worse_by(v)))
+
+
+def _worse_by(verdict: Verdict) -> float:
+    return METRIC_KINDS[verdict.better].sign * math.log(verdict.ratio) if verdict.ratio and verdict.ratio > 0 else 0.0
+
+
+def planted_ratio(control: Control, verdict: Verdict) -> float:
+    """What the number was to be of its value without the delay: of a rate it is less."""
+    return (1 + control.share) ** METRIC_KINDS[verdict.better].sign
+
+
+def outcome(control: Control) -> str:
+    """Whether it was found, and at which step; else at which it was lost."""
+    every = f" in {len(control.found)} of {len(control.verdicts)}" if len(control.verdicts) > 1 else ""
+    match control.step:
+        case "bound":
+            return f"found{every}: beyond its bound"
+        case "turns" if control.found:
+            return f"found{every}" if control.has_baseline else f"found{every}, in turns alone: no baseline"
+        case "turns":
+            return "not found: not red in turns" + ("" if control.has_baseline else "; no baseline")
+        case "stored":
+            return (
+                f"found{every}, against the baseline alone" if control.found else "not found: not red, never in turns"
+            )
+        case _:
+            return "not found: not suspicious beside the baseline"
+
+
+def not_found_headline(result: CaseResult) -> str:
+    """One line: what was planted, what was seen, and where it was lost."""
+    assert result.control is not None
+    control = result.control
+    verdict = telling(control)
+    seen = "nothing" if verdict.ratio is None else format_change(verdict.ratio)
+    planted = format_change(planted_ratio(control, verdict))
+    where = "in turns" if control.step == "turns" else "against the baseline"
+    return f"a planted slowdown was {outcome(control)}: {metric_text(verdict)} planted {planted}, seen {seen} {where}"
+
+
+def not_found_text(result: CaseResult, *, command: str) -> str:
+    """The same with what each clock has shown, and what would help."""
+    assert result.control is not None
+    control = result.control
+    rows = [
+        (
+            metric_text(v),
+            format_change(planted_ratio(control, v)),
+            format_change(v.ratio) if v.ratio is not None else "-",
+            f"+{v.limit:.1%}" if v.limit is not None else "-",
+            f"+{v.detectable:.1%}" if v.detectable is not None and math.isfinite(v.detectable) else "-",
+        )
+        for v in control.verdicts
+    ]
+    reasons = [f"{metric_text(v)}: {v.reason}" for v in control.verdicts if v.reason]
+    return "\n".join(
+        [
+            escape(not_found_headline(result)),
+            "",
+            *map(escape, layout(("metric", "planted", "seen", "limit", "finds"), rows, left=1)),
+            "",
+            *map(escape, reasons[:_MOST_REASONS]),
+            *([f"not run in turns: {escape(control.why_alone)}"] if control.why_alone else []),
+            f"what would help: {_HELP[control.step]}",
+            f"again:  {command} --distbench-control{f'={control.share:g}' if control.is_chosen else ''}",
+        ]
+    )
+
+
+_MOST_REASONS = 8
+_HELP = {
+    "screening": (
+        "a baseline with more launches or of a quieter hour (--distbench-update), a larger tolerance (distbench "
+        "calibrate proposes one), or --distbench-confirm=always, which runs every case in turns"
+    ),
+    "turns": (
+        "more iterations a loop, which make a pair quieter; more time for pairs (--distbench-confirm-budget); or a "
+        "larger tolerance (distbench calibrate proposes one)"
+    ),
+    "stored": (
+        "what makes launches in turns possible (above); a baseline with more launches; or a larger tolerance "
+        "(distbench calibrate proposes one)"
+    ),
+}

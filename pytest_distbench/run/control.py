@@ -1,0 +1,150 @@
+"""A positive control: plant a slowdown in a case, and follow it through all that a regression meets.
+
+First launches with the delay are compared with the stored baseline, as launches of slower code would be. Where that
+asks for it, they run in turns with launches of this tree without the delay. What is measured is never stored, and is
+no regression.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+
+from pytest_distbench.judging.case import accepted_changes
+from pytest_distbench.judging.confirmation import Sides, judge_in_turns
+from pytest_distbench.judging.control import clocks_of, share_beyond, spoken_against
+from pytest_distbench.judging.judgement import Judgement
+from pytest_distbench.records.control import Control, Step
+from pytest_distbench.records.plan import LaunchRequest
+from pytest_distbench.records.record import replace
+from pytest_distbench.records.run import CaseResult
+from pytest_distbench.records.work import Ranks
+from pytest_distbench.run.against import Variant
+from pytest_distbench.run.confirm import Again, Confirmed, Doubt, in_time
+from pytest_distbench.run.kinds import kind_of
+from pytest_distbench.run.loop import Session
+from pytest_distbench.run.references import Stored
+from pytest_distbench.run.request import CaseRequest
+from pytest_distbench.run.samples import PairedLaunches, Samples
+from pytest_distbench.store.recording import NotRecorded
+
+HERE = Variant(revision=None, interpreter=None)
+"""This tree, without the delay."""
+
+OWN_CLOCKS = "nothing in it was delayed: its clocks are its own, and none of rank.timed, rank.goal and rank.phase"
+DERIVED = "what distbench.judge makes of several runs is not delayed as a whole"
+
+
+class _Turns(Confirmed):
+    """Judges what ran in turns with and without the delay."""
+
+    def judge(self, samples: Samples) -> list[Judgement]:
+        if samples.alone or not samples.launches:
+            return []
+        sides = Sides(launches=samples.launches, references=samples.references, controls=samples.controls)
+        found = judge_in_turns(
+            self._request.terms,
+            self._request.case,
+            sides,
+            tolerances=self._doubt.tolerances,
+            name="no delay",
+            cases=self._again.cases,
+        )
+        return list(found.values())
+
+
+class _Planted:
+    """One case with its slowdown."""
+
+    def __init__(self, session: Session, launched: LaunchRequest, request: CaseRequest, control: Control) -> None:
+        self._session = session
+        self._request = request
+        self._launched = replace(launched, delay=control.share, timeout_s=launched.timeout_s * (1 + control.share))
+        self._began_at = time.monotonic()
+        self._control = control
+        self._count = 0
+
+    def follow(self, clocks: list[str]) -> Control:
+        """Let it meet what a regression meets."""
+        session = self._session
+        stored, alone = session.stored(self._request), session.samples(self._launched)
+        met = session.run(self._request, alone, stored)
+        self._count = len(alone)
+        self._control = replace(self._control, has_baseline=stored.has_numbers)
+        if alone.failed is not None:
+            return self._untried(f"a launch with the delay did not pass: {alone.failed.reason}")
+        if not any(launch.delayed_s for launch in alone.launches):
+            return self._untried(OWN_CLOCKS)
+        if against := spoken_against(met.verdicts, clocks):
+            return self._untried(f"{against.metric} is {against.kind} already, whatever the clocks say")
+        if met.xfail_perf:
+            return self._untried(f"a regression of it is expected: {met.xfail_perf}")
+        found = [v for v in met.verdicts if v.metric in clocks]
+        if any(v.kind == "beyond" for v in found):
+            return self._decided("bound", met, clocks)
+        if stored.has_numbers:
+            try:
+                doubt = session.doubt(alone, stored, met, ())
+            except NotRecorded as error:
+                return self._decided("stored", met, clocks, why_alone=str(error))
+            if session.recorders is None:
+                return self._decided("stored", met, clocks, why_alone="--distbench-confirm=never")
+            if doubt is None:
+                return self._decided("screening", met, clocks)
+        elif alone.why_never_beside:
+            return self._untried(f"no baseline, and {alone.why_never_beside}")
+        return self._in_turns(stored, alone, met, clocks)
+
+    def _in_turns(self, stored: Stored, alone: Samples, met: CaseResult, clocks: list[str]) -> Control:
+        session = self._session
+        bounded = in_time(self._launched, [launch.wall_s for launch in alone.launches])
+        beside = PairedLaunches(session.launching, bounded, HERE, has_control=True)
+        doubt = Doubt(result=met, samples=alone, variant=HERE, sources=(), tolerances=stored.tolerances(met))
+        until = time.monotonic() + session.settings.confirm.budget_s
+        again = Again(samples={}, results={}, doubts={}, beside={}, cases=1, until=until)
+        with session.alone(self._request.case.world_size, takes_host=beside.takes_host):
+            verdicts = _Turns(self._request, doubt, again, "").grow(beside)
+        self._count += len(beside.launches) + len(beside.references) + len(beside.controls)
+        failed = beside.failed.reason if beside.failed is not None else beside.alone
+        if failed:
+            return self._untried(f"a launch in turns did not pass: {failed}")
+        return self._decided("turns", replace(met, verdicts=verdicts), clocks)
+
+    def _decided(self, step: Step, met: CaseResult, clocks: list[str], *, why_alone: str = "") -> Control:
+        return replace(
+            self._control,
+            step=step,
+            verdicts=[v for v in met.verdicts if v.metric in clocks],
+            why_alone=why_alone,
+            **self._cost(),
+        )
+
+    def _untried(self, why_not: str) -> Control:
+        return replace(self._control, why_not=why_not, **self._cost())
+
+    def _cost(self) -> Mapping[str, float]:
+        return {"launches": self._count, "took_s": time.monotonic() - self._began_at}
+
+
+def plant(session: Session, launched: LaunchRequest, request: CaseRequest, healthy: CaseResult) -> Control | None:
+    """Plant a slowdown in a case, and say what this run finds of it; None where the case has no clock.
+
+    Args:
+        session: the run.
+        launched: what is launched.
+        request: the case, and how to judge it.
+        healthy: a launch of it without the delay.
+    """
+    asked = session.settings.control
+    assert asked is not None
+    printed = launched.read if isinstance(launched.work, Ranks) else {}
+    clocks = clocks_of(request.terms, healthy.launches[-1], left_out=printed)
+    if not clocks:
+        return None
+    if why := kind_of(launched.work).why_no_delay:
+        return Control(why_not=why)
+    tolerances = accepted_changes(request.terms, healthy.launches, session.stored(request).entry)
+    share = asked.share or share_beyond(tolerances[key] for key in clocks)
+    left_out = sorted({m.name for m in healthy.launches[-1].measurements if m.name in printed})
+    control = Control(share=share, is_chosen=asked.share is not None, left_out=left_out)
+    return _Planted(session, launched, request, control).follow(clocks)

@@ -1,0 +1,182 @@
+"""A planted slowdown goes through the screening, and from there in turns, as a regression does."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from support.plans import BODY
+from support.results import verdict
+from support.stores import CASE, entry, result
+from support.timelines import JOB
+
+from pytest_distbench.judging.terms import Terms
+from pytest_distbench.records.control import Control
+from pytest_distbench.records.launch import LaunchRecord
+from pytest_distbench.records.plan import LaunchRequest
+from pytest_distbench.records.record import replace
+from pytest_distbench.records.run import CaseResult
+from pytest_distbench.records.verdict import Verdict
+from pytest_distbench.records.work import Job, Ranks, Work
+from pytest_distbench.run import control
+from pytest_distbench.run.request import CaseRequest
+from pytest_distbench.run.samples import Samples
+from pytest_distbench.store.recording import NotRecorded
+
+REQUEST = CaseRequest(nodeid="n", case=CASE, terms=Terms(default_tolerance=0.3, max_launches=9, cores=2), launches=1)
+HEALTHY = result(1.0)
+
+
+def launched(work: Work | None = None) -> LaunchRequest:
+    work = work or Ranks(body=BODY)
+    return LaunchRequest(work=work, world_size=2, backend="gloo", device="cpu", timeout_s=10.0)  # type: ignore[arg-type]
+
+
+def launch(value: float, *, delayed_s: float = 0.0, outcome: str = "passed") -> LaunchRecord:
+    return replace(result(value).launches[0], delayed_s=delayed_s, outcome=outcome, reason="it hangs")
+
+
+class Alone(Samples):
+    """Launches with the delay."""
+
+    def add(self, *, only: Sequence[str] = ()) -> None:
+        raise NotImplementedError
+
+
+class Session:
+    """A run whose launches and verdicts are made up."""
+
+    def __init__(
+        self, *verdicts: Verdict, doubt: object = None, has_baseline: bool = True, share: float | None = None
+    ) -> None:
+        self.verdicts = verdicts
+        self.raised = doubt
+        self.recorders: object = object()
+        self.launching = None
+        self.planted: list[LaunchRequest] = []
+        self.launches = [launch(1.4, delayed_s=0.4)]
+        self.settings = SimpleNamespace(control=SimpleNamespace(share=share), confirm=SimpleNamespace(budget_s=60.0))
+        self.baseline = SimpleNamespace(
+            has_numbers=has_baseline,
+            entry=entry(1.0) if has_baseline else None,
+            tolerances=lambda met: {"step": 0.3},
+        )
+
+    def stored(self, request: CaseRequest) -> Any:
+        return self.baseline
+
+    def samples(self, request: LaunchRequest) -> Samples:
+        self.planted.append(request)
+        made = Alone()
+        made.launches += self.launches
+        return made
+
+    def run(self, request: CaseRequest, samples: Samples, reference: object) -> CaseResult:
+        return replace(result(1.4), verdicts=list(self.verdicts))
+
+    def doubt(self, *of: object) -> object:
+        if isinstance(self.raised, Exception):
+            raise self.raised
+        return self.raised
+
+    @contextlib.contextmanager
+    def alone(self, world_size: int, *, takes_host: bool) -> Iterator[None]:
+        yield
+
+
+def plant(session: Session, *, work: Work | None = None, healthy: CaseResult = HEALTHY) -> Control | None:
+    return control.plant(session, launched(work), REQUEST, healthy)  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def beside(monkeypatch: pytest.MonkeyPatch) -> list[LaunchRequest]:
+    """What runs in turns: with the delay it takes 1.4 s, and else 1 s. Filled with the requests."""
+    asked: list[LaunchRequest] = []
+
+    class Beside(Samples):
+        def __init__(self, launching: object, request: LaunchRequest, variant: object, *, has_control: bool) -> None:
+            super().__init__()
+            asked.append(request)
+
+        def add(self, *, only: Sequence[str] = ()) -> None:
+            noise = 1 + 0.001 * (len(self) % 3)
+            self.launches.append(launch(1.4 * noise, delayed_s=0.4))
+            self.references.append(launch(1.0))
+            self.controls.append(launch(noise))
+
+    monkeypatch.setattr(control, "PairedLaunches", Beside)
+    return asked
+
+
+@pytest.mark.parametrize(("share", "planted"), [(None, 0.4), (0.2, 0.2)])
+def test_the_share_is_the_users_or_a_third_more_than_the_tolerance(share: float | None, planted: float) -> None:
+    session = Session(verdict("unchanged"), share=share)
+    found = plant(session)
+
+    assert found is not None
+    assert (found.share, found.is_chosen) == (pytest.approx(planted), share is not None)
+    assert [request.delay for request in session.planted] == [pytest.approx(planted)]
+
+
+def test_what_is_not_suspicious_is_lost_in_the_screening(beside: list[LaunchRequest]) -> None:
+    found = plant(Session(verdict("unseen")))
+
+    assert found is not None
+    assert (found.step, found.found, found.launches, beside) == ("screening", [], 1, [])
+
+
+@pytest.mark.parametrize("has_baseline", [True, False])
+def test_a_doubt_is_decided_in_turns_and_so_is_a_case_without_a_baseline(
+    beside: list[LaunchRequest], has_baseline: bool
+) -> None:
+    kind = "regressed" if has_baseline else "missing"
+    found = plant(Session(verdict(kind), doubt=object() if has_baseline else None, has_baseline=has_baseline))
+
+    assert found is not None
+    assert (found.step, found.has_baseline, found.launches) == ("turns", has_baseline, 1 + 3 * 5)
+    assert [(v.kind, v.ratio) for v in found.found] == [("regressed", pytest.approx(1.4, rel=0.01))]
+    assert beside[0].delay == pytest.approx(0.4)
+
+
+def test_where_no_turns_can_be_had_the_baseline_decides_alone() -> None:
+    found = plant(Session(verdict("regressed"), doubt=NotRecorded("its baseline is not committed")))
+
+    assert found is not None
+    assert (found.step, found.why_alone) == ("stored", "its baseline is not committed")
+    assert found.found
+
+
+@pytest.mark.parametrize(
+    ("launches", "verdicts", "why"),
+    [
+        ([launch(1.0)], [verdict()], "its clocks are its own"),
+        ([launch(1.0, outcome="failed")], [], "a launch with the delay did not pass: it hangs"),
+        ([launch(1.4, delayed_s=0.4)], [verdict("changed", metric="fingerprint")], "fingerprint is changed already"),
+    ],
+)
+def test_what_could_not_be_tried_says_why(launches: list[LaunchRecord], verdicts: list[Verdict], why: str) -> None:
+    session = Session(*verdicts)
+    session.launches = launches
+    found = plant(session)
+
+    assert found is not None
+    assert why in found.why_not
+
+
+def test_elastic_jobs_are_not_delayed() -> None:
+    session = Session()
+    found = plant(session, work=Job(body=BODY, job=JOB))
+
+    assert found is not None
+    assert "elastic jobs" in found.why_not
+    assert session.planted == []
+
+
+def test_a_case_without_clocks_is_left_alone() -> None:
+    measured = [replace(m, better="exact") for m in HEALTHY.launches[0].measurements]
+    healthy = replace(HEALTHY, launches=[replace(HEALTHY.launches[0], measurements=measured)])
+
+    assert plant(Session(), healthy=healthy) is None
