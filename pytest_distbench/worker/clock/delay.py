@@ -6,23 +6,25 @@ import time
 from collections.abc import Callable
 from typing import NamedTuple
 
-_AWAKE_S = 2e-3
-"""The rest of a wait is spent awake: where others wait for the cores, who sleeps gets one back late."""
+_AWAKE_S = 100e-6
+"""The last of a wait is spent awake: the system wakes a sleeper up to so much late."""
 
 
 class Mark(NamedTuple):
-    """A moment, and what had been waited for until then."""
+    """A moment, and what had been waited for until then, and computed by this thread."""
 
     at: float
     waited_s: float
+    cpu_s: float
 
 
 class Delay:
     """Waits, where a clock is about to stop, for a share of what it has spanned.
 
     What is spanned may be delayed in part already, as a phase is in its iteration: then only the rest is waited for,
-    and the whole is longer by the same share. The wait counts as none of the CPU time that the meter tells: a slowdown
-    that only the clock can see.
+    and the whole is longer by the same share. It waits as it was: awake for as much of it as the thread has computed,
+    because beside others who sleeps gets a core back late, and who never does loses his turn to those that do. None of
+    that counts in the CPU time that the meter tells: it is a slowdown that only the clock can see.
 
     Attributes:
         share: as a fraction; 0: nothing is ever waited for.
@@ -37,7 +39,7 @@ class Delay:
 
     def mark(self) -> Mark:
         """A clock starts now."""
-        return Mark(self._clock(), self.waited_s)
+        return Mark(self._clock(), self.waited_s, time.thread_time() if self.share else 0.0)
 
     def wait(self, since: Mark, *, apart_s: float = 0.0, is_apart: bool = False) -> None:
         """A clock stops now, which has spanned what happened since, but for so many seconds.
@@ -46,12 +48,12 @@ class Delay:
         """
         if not self.share:
             return
-        now = self._clock()
+        now, began_s = self._clock(), time.thread_time()
         within_s = self.waited_s - since.waited_s
         due_s = self.rest(now - since.at - apart_s - within_s, within_s)
-        if due_s > _AWAKE_S:
-            time.sleep(due_s - _AWAKE_S)
-        began_s = time.thread_time()
+        computed = min(1.0, (began_s - since.cpu_s) / max(now - since.at, _AWAKE_S))
+        if (asleep_s := due_s * (1 - computed) - _AWAKE_S) > 0:
+            time.sleep(asleep_s)
         while (waited_s := self._clock() - now) < due_s:
             pass
         self.awake_s += time.thread_time() - began_s
