@@ -15,7 +15,8 @@ from pytest_distbench.records.launch_files import LaunchFiles, open_left, socket
 FILES = LaunchFiles(Path("/launch1"))
 
 NAME = re.compile(
-    r"""plan\.json["']|/ ["']control["']|rank\{[\w.]+\}\.(json|log)|(stacks|flight|groups)\{|launcher\.log|nccl-flight|["']sockets"""
+    r"""plan\.json["']|/ ["']control["']|"""
+    r"""rank\{[\w.]+\}\.(json|log)|(stacks|flight|groups)\{|launcher\.log|nccl-flight|["']sockets"""
 )
 
 

@@ -136,7 +136,7 @@ def test_a_doubt_is_decided_in_turns_and_so_is_a_case_without_a_baseline(
     found = plant(Session(verdict(kind), doubt=object() if has_baseline else None, has_baseline=has_baseline))
 
     assert found is not None
-    assert (found.step, found.has_baseline, found.launches) == ("turns", has_baseline, 1 + 3 * 5)
+    assert (found.step, found.has_baseline, found.launches) == ("turns", has_baseline, 1 + 3 * 3)
     assert [(v.kind, v.ratio) for v in found.found] == [("regressed", pytest.approx(1.4, rel=0.01))]
     assert beside[0].delay == pytest.approx(0.4)
 
