@@ -33,7 +33,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         _import_modules(given)
     except DistbenchError as error:
-        print(escape(f"distbench: {error}"), file=sys.stderr)
+        _complain(error)
         return EXIT_ERROR
     parser = _parser()
     options, rest = parser.parse_known_args(given)
@@ -46,7 +46,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except NegativeError:
         return EXIT_NEGATIVE
     except DistbenchError as error:
-        print(escape(f"distbench: {error}"), file=sys.stderr)
+        _complain(error)
         return EXIT_ERROR
     except KeyboardInterrupt:
         print("distbench: interrupted; what was said to be done is done, and nothing is half written", file=sys.stderr)
@@ -54,6 +54,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader has had enough, as `| head` does
     return 0
+
+
+def _complain(error: DistbenchError) -> None:
+    """Say what is wrong on stderr; of several things each has a line, indented."""
+    print("\n  ".join(map(escape, f"distbench: {error}".split("\n  "))), file=sys.stderr)
 
 
 def _import_modules(arguments: Sequence[str]) -> None:

@@ -196,8 +196,9 @@ class Session:
     def lost_cases(self, test: str, case_id: str, backend: str, *, used: Collection[Case]) -> list[EntryName]:
         """The entries of a test, as it ran now, that none of its calls has measured or judged.
 
-        None where nothing stored is compared, where the store is being changed, and under the backend ``fake``. An
-        engine of elastic jobs may stand in for another: then the entries of the other one are not lost.
+        None where nothing stored is compared, where the store is being changed, and under the backend ``fake``. Nor are
+        those that were measured while something else happened around the launches. An engine of elastic jobs may stand
+        in for another: then the entries of the other one are not lost.
         """
         settings = self.settings
         is_compared = settings.against is None and settings.judges and not settings.shares_gpu
@@ -205,11 +206,13 @@ class Session:
             return []
         keys = {case.key for case in used}
         had_engine = any(case.conditions.engine for case in used)
+        arounds = [case.conditions.around for case in used]
         lost = [
             key
             for key, entry in self.store.entries(test, test_ids=[case_id]).items()
             if key not in keys and entry.holds_numbers and entry.conditions.backend == backend
             if self._may_measure(entry.conditions) and not (entry.conditions.engine and had_engine)
+            if entry.conditions.around in arounds or not (arounds or entry.conditions.around)
         ]
         return [EntryName(platform=self.store.platform, test=test, key=key) for key in sorted(lost)]
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 
-from pytest_distbench.records.case import EntryName
+from pytest_distbench.records.case import Conditions, EntryName
 from pytest_distbench.records.run import CaseResult
 from pytest_distbench.store.baselines import BaselineStore, read_file
 
@@ -23,7 +23,7 @@ def unused_entries(
     rootpath: Path,
     roots: Sequence[Path],
 ) -> list[EntryName]:
-    """Entries of this platform, backend and launcher that belong to no test of a whole, green run.
+    """Entries of this platform, and of conditions of this run, that belong to no test of a whole, green run.
 
     Such an entry's test is one of:
 
@@ -43,7 +43,7 @@ def unused_entries(
     if not measured:
         return []
     used = {store.path(r.case.test, r.case.key) for r in measured}
-    kind = {(r.case.conditions.backend, r.case.conditions.launcher) for r in measured}
+    conditions = {_but_for_size(r.case.conditions) for r in measured}
     sizes: dict[str, set[int]] = {}
     for result in measured:
         sizes.setdefault(result.case.test, set()).add(result.case.world_size)
@@ -57,7 +57,7 @@ def unused_entries(
         entry, test_file = file.entry, file.test.partition("::")[0]
         whole = (rootpath / PurePosixPath(test_file)).resolve()
         under = entry.conditions
-        if (under.backend, under.launcher) not in kind or not any(whole.is_relative_to(root) for root in roots):
+        if _but_for_size(under) not in conditions or not any(whole.is_relative_to(root) for root in roots):
             continue
         if file.test in tests:
             was_skipped = entry.is_of([test_id for test, test_id in skipped if test == file.test], file.key)
@@ -67,3 +67,8 @@ def unused_entries(
         if is_unused:
             found.append(file.name)
     return found
+
+
+def _but_for_size(conditions: Conditions) -> tuple[object, ...]:
+    """What a run measures under, whatever its tests are."""
+    return conditions.backend, conditions.launcher, *sorted(conditions.around.items())

@@ -101,6 +101,12 @@ def test_what_happens_around_every_launch_is_one_row(
     assert [(r.case.name, r.case.conditions.around) for r in results] == [("ws2:@cooling=low", {"cooling": "low"})] * 2
     assert all(launch.remarks == ["the fans were set"] for r in results for launch in r.launches)
 
+    stored = sorted((pytester.path / "baselines").rglob("*.json"))
+    pytester.runpytest_subprocess(*command, "--distbench-update", "--distbench-launches=3").assert_outcomes(passed=2)
+    monkeypatch.delenv("COOLING")
+    pytester.runpytest_subprocess(*command, "--distbench-prune").assert_outcomes(passed=2)
+    assert len(sorted((pytester.path / "baselines").rglob("*.json"))) == 2 * len(stored)  # none was lost, none unused
+
 
 ON_NODES = """
     def body(rank):

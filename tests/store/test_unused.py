@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.cases import ON_TWO
@@ -17,8 +18,8 @@ from pytest_distbench.store.unused import unused_entries
 TEST = "suites/test_a.py::test_a"
 
 
-def stored(store: BaselineStore, test: str, key: str, *, world_size: int = 2, backend: str = "gloo") -> None:
-    conditions = Conditions(world_size=world_size, backend=backend, launcher="warm")
+def stored(store: BaselineStore, test: str, key: str, *, backend: str = "gloo", **under: Any) -> None:
+    conditions = Conditions(**{"world_size": 2, "backend": backend, "launcher": "warm", **under})
     entry = BaselineEntry(workload="", conditions=conditions, software={}, metrics={})
     store.write(test, f"{key}.{backend}.warm", entry)
 
@@ -72,9 +73,10 @@ def test_an_entry_is_unused_if_its_test_was_there_or_is_gone(
     assert unused(store, {(TEST, "ws2"): True}) == ([f"{test}[{key}.gloo.warm]"] if is_unused else [])
 
 
-def test_entries_of_other_sizes_and_backends_belong_to_other_runs(store: BaselineStore) -> None:
+def test_entries_of_other_conditions_belong_to_other_runs(store: BaselineStore) -> None:
     stored(store, TEST, "ws4", world_size=4)
     stored(store, TEST, "old-ws2", backend="nccl")
+    stored(store, TEST, "ws2:@cooling=low", around={"cooling": "low"})
 
     assert unused(store, {(TEST, "ws2"): True}) == []
 
