@@ -61,6 +61,9 @@ SEEN_SHARE = 0.8
 SUSPICIOUS = 1.0
 """From here on the evidence is beyond its limit."""
 
+ASKED = "more launches are needed"
+"""Why a metric is still open."""
+
 LEAST = 1e-6
 """Of what may be divided by, and of what is worth a look."""
 
@@ -186,7 +189,7 @@ def judge_screened(
     wanted = {key: m for key, m in found.items() if terms.wants(m[0].name)}
     stored = {} if staleness(entry, case) else entry.metrics
     screening = screen(launches, wanted, stored, tolerances=tolerances, comparisons=comparisons)
-    asked = screening.asked
+    asked = screening.asked if len(launches) < terms.max_launches else set()
     made = []
     for judgement in judgements:
         verdict = judgement.verdict
@@ -201,9 +204,6 @@ def judge_screened(
     if left & {"regressed", "inconclusive"}:
         return made, max(screening.suspicion, SUSPICIOUS)
     return made, max(screening.suspicion, LEAST) if left & {"unseen", "improved"} or screening.is_loud else 0.0
-
-
-ASKED = "more launches are needed"
 
 
 def _as_seen(verdict: Verdict, sees: float, tolerance: float, screening: Screening) -> Verdict:

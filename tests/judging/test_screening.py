@@ -86,6 +86,14 @@ def test_what_is_slower_asks_for_three_and_is_suspicious_then() -> None:
     assert screened(entry, slower)[1] > 1
 
 
+def test_where_no_launch_can_be_added_none_is_asked_for() -> None:
+    entry = baseline(alone(random.Random(1), 0.01, STORED))
+    found, suspicion = screened(entry, alone(random.Random(2), 0.01, 1, 1.2), terms=replace_terms(max_launches=1))
+
+    assert not found["step"].is_open
+    assert suspicion > 1
+
+
 @pytest.mark.parametrize("change", [0.9, 0.75, 1.05])
 def test_below_half_of_the_tolerance_nothing_is_suspicious(change: float) -> None:
     entry = baseline(alone(random.Random(1), 0.001, STORED))
