@@ -122,7 +122,7 @@ def _tolerances_out_of_sight(results: Sequence[CaseResult]) -> list[Line]:
     found = [(v.detectable or 0.0, r, v) for r in results for v in r.verdicts if v.kind == "unseen"]
     if not found:
         return []
-    cases = {result.case.key for _, result, _ in found}
+    cases = {(result.case.test, result.case.key) for _, result, _ in found}
     (least, *_), (most, result, verdict) = min(found, key=lambda f: f[0]), max(found, key=lambda f: f[0])
     span = format_change(1 + least) if len(found) == 1 else f"{format_change(1 + least)} to {format_change(1 + most)}"
     metrics = f"{len(found)} metric{'s' * (len(found) > 1)} of {len(cases)} case{'s' * (len(cases) > 1)}"
