@@ -152,7 +152,7 @@ def test_a_sweep_beyond_1_mib_warms_the_device_up_with_a_message_that_the_operat
 @pytest.mark.parametrize("way", ["ddp", "fsdp"])
 def test_the_shipped_transformer_tells_tokens_per_second_and_memory(on_cuda: Launch, way: str) -> None:
     on_cuda.file = ROOT / "suites/training/throughput.py"
-    record = on_cuda("train", params={"way": way}, backend="nccl")
+    record = on_cuda("train", params={"way": way}, backend="nccl", timeout_s=300.0)
 
     assert record.reason == ""
     found = {m.key: m.value for m in record.measurements}
