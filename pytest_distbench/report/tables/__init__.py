@@ -7,6 +7,7 @@ from typing import Any
 from pytest_distbench.errors import TableError, tell
 from pytest_distbench.records.run import RunRecord
 from pytest_distbench.report.tables.accuracy import ACCURACY
+from pytest_distbench.report.tables.backends import BACKENDS
 from pytest_distbench.report.tables.buckets import BUCKETS
 from pytest_distbench.report.tables.collectives import COLLECTIVES
 from pytest_distbench.report.tables.control import CONTROL
@@ -22,6 +23,7 @@ from pytest_distbench.report.tables.verdicts import VERDICTS
 TABLES: dict[str, TableKind[Any]] = {
     "verdicts": VERDICTS,
     "collectives": COLLECTIVES,
+    "backends": BACKENDS,
     "control": CONTROL,
     "growth": GROWTH,
     "buckets": BUCKETS,
