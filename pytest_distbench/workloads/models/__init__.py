@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F  # noqa: N812 the field's name for it
 from torch import nn
 
-from pytest_distbench.errors import ConfigurationError, show
+from pytest_distbench.errors import look_up
 from pytest_distbench.workloads.models.autoencoder import Autoencoder
 from pytest_distbench.workloads.models.mobilenet import MobileNetV2
 from pytest_distbench.workloads.models.resnet import ResNet50
@@ -103,15 +103,9 @@ MODELS: Mapping[str, Model] = {
 """By the name that tests give."""
 
 
-def model_of(name: Any) -> Model:
-    """The row of a model.
-
-    Raises:
-        ConfigurationError: there is none of that name.
-    """
-    if not isinstance(name, str) or name not in MODELS:
-        raise ConfigurationError(f"model={show(name)}; wanted one of {', '.join(MODELS)}")
-    return MODELS[name]
+def model_named(name: object) -> Model:
+    """Look a model up."""
+    return look_up(MODELS, name, "model")
 
 
 class Count(NamedTuple):

@@ -6,13 +6,13 @@ import pytest
 import torch
 
 from pytest_distbench.errors import ConfigurationError
-from pytest_distbench.workloads.models import MODELS, model_of
+from pytest_distbench.workloads.models import MODELS, model_named
 
 
 @pytest.mark.parametrize("name", ["resnet50", "vgg16", "mobilenet_v2", "autoencoder", "gpt", "gpt_small"])
 @pytest.mark.parametrize("edge", [32, 224])
 def test_a_loss_comes_of_a_batch(name: str, edge: int) -> None:
-    row = model_of(name)
+    row = model_named(name)
     with torch.device("meta"):
         batch = row.batch(2, edge, 10)
         loss = row.loss(row.make(10)(batch.inputs), batch.targets)
@@ -23,7 +23,7 @@ def test_a_loss_comes_of_a_batch(name: str, edge: int) -> None:
 @pytest.mark.parametrize("name", ["mobilenet_v2", "gpt_small"])
 def test_a_batch_is_learnt(name: str) -> None:
     torch.manual_seed(0)
-    row = model_of(name)
+    row = model_named(name)
     model, batch = row.make(10), row.batch(4, 32, 10)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     losses = []
@@ -39,8 +39,8 @@ def test_a_batch_is_learnt(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["resnet", 3])
 def test_another_model_is_refused_with_those_there_are(name: object) -> None:
-    with pytest.raises(ConfigurationError, match="wanted one of resnet50, vgg16, mobilenet_v2"):
-        model_of(name)
+    with pytest.raises(ConfigurationError, match="known are resnet50, vgg16, mobilenet_v2"):
+        model_named(name)
 
 
 def test_every_model_says_where_it_is_from() -> None:
