@@ -175,18 +175,24 @@ class Distbench:
         asked = [self.ask.run(given, one) for one in wanted]
         samples = [self._samples(launched, request) for launched, request in asked]
         if self._again is None:
-            launches = self._first_launches(max(request.launches for _, request in asked), samples)
-            with contextlib.suppress(SampleFailed), self._lend_terminal():
-                self._session.measure(samples, launches, max(request.case.world_size for _, request in asked))
+            first = max(request.launches for _, request in asked)
+            launches = first if self._session.settings.judges else 1
+            in_turns = max(self._in_turns(launches, known) for known in samples)
+            ranks = max(request.case.world_size for _, request in asked)
+
+            def take_turns() -> None:
+                with contextlib.suppress(SampleFailed):  # its own verdict tells of it
+                    self._session.measure(samples, in_turns, ranks)
+
+            with self._lend_terminal():
+                self._guard(take_turns)
         return [self.run_request(*one, known) for one, known in zip(asked, samples, strict=True)]
 
-    def _first_launches(self, launches: int, samples: Sequence[Samples]) -> int:
-        """How many are made before the first verdict: an update's are all made in turns."""
+    def _in_turns(self, launches: int, samples: Samples) -> int:
+        """How many launches of a case are made in turns with others: an update makes all that it stores so."""
         settings = self._session.settings
-        if not settings.update:
-            return launches if settings.judges else 1
-        update = settings.update_launches or settings.max_launches
-        return max(launches, int(min(update, *(known.most_stored for known in samples))))
+        update = (settings.update_launches or settings.max_launches) if settings.update else 0
+        return max(launches, int(min(update, samples.most_stored)))
 
     def run_request(self, launched: LaunchRequest, request: CaseRequest, samples: Samples | None = None) -> Run:
         """As :meth:`run`, for what :attr:`ask` has made of its arguments; launches that there are count."""
@@ -519,9 +525,10 @@ class Distbench:
 
     def _measured_result(self, samples: Samples, *, in_update: bool = True) -> CaseResult:
         """The record of a measured run with all the launches that were asked for; the others' are made beside it."""
-        settings = self._session.settings
-        update = (settings.update_launches or settings.max_launches) if in_update and settings.update else 0
-        wanted = {s: max(launches, int(min(update, s.most_stored))) for s, (_, launches) in self._measured.items()}
+        wanted = {
+            known: self._in_turns(launches, known) if in_update else launches
+            for known, (_, launches) in self._measured.items()
+        }
         if len(samples.whole) < min(wanted[samples], samples.most):
             with self._lend_terminal():
                 for number in range(1, wanted[samples] + 1):

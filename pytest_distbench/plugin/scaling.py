@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from pytest_distbench.worker.context import RankContext
 
 MODES = ("weak", "strong")
-_OWN = ("communication",)
-"""Parameters that the fixture sets."""
 
 
 class Scaling:
@@ -107,9 +105,8 @@ def _sizes(most: int) -> list[int]:
 def _batch(given: Arguments, params: object, parts: int) -> int:
     """What a worker trains on in a step, where the samples of all are cut into so many parts."""
     found = given.mapping("params", params)
-    for own in _OWN:
-        if own in found:
-            given.refuse(f"params holds {own!r}, which scaling sets itself")
+    if "communication" in found:
+        given.refuse("params holds 'communication', which scaling sets itself")
     if "batch" not in found:
         given.refuse("params has no 'batch': the samples of a step, of a worker (weak) or of all together (strong)")
     batch = given.whole("params['batch']", found["batch"], least=1)

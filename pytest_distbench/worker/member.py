@@ -68,7 +68,7 @@ class Member:
         self.notebook = Notebook()
         self._waited_s = 0.0
         self.delay = Delay(plan.delay, self.own_clock)
-        on_device = self.record_event if self.device.type == "cuda" else None
+        on_device = _record_event if self.device.type == "cuda" else None
         self.phases = Phases(self.notebook, self.own_clock, self.synchronize, self.delay, on_device)
         self._only = frozenset(plan.only)
         self._line = line
@@ -309,12 +309,6 @@ class Member:
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
 
-    def record_event(self) -> torch.cuda.Event:
-        """Note on the device's current stream when it comes here."""
-        event = torch.cuda.Event(enable_timing=True)
-        event.record()
-        return event
-
     def check_complete(self) -> None:
         """Raise RecordingError if a ``timed`` loop was left early: its times would be missing silently."""
         if self._unfinished:
@@ -328,3 +322,10 @@ def _check_number(call: str, value: object) -> float:
     if number is None:
         refuse(f"{call}(...)", "a number", value)
     return number
+
+
+def _record_event() -> torch.cuda.Event:
+    """Have the device's current stream note when it comes here."""
+    event = torch.cuda.Event(enable_timing=True)
+    event.record()
+    return event

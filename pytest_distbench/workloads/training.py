@@ -141,7 +141,7 @@ def accuracy_over_ranks(
         scores = model(inputs[rank.rank :: rank.world_size])
     model.train(was_training)
     classes = scores.shape[1] if scores.dim() > 1 else 2
-    if top >= classes > 1 or top > classes:
+    if top > 1 and top >= classes:
         raise RecordingError(f"{call}: top={top} of {classes} classes: every answer would be right")
     own = labels[rank.rank :: rank.world_size]
     if scores.dim() > 1:

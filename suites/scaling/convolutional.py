@@ -1,13 +1,14 @@
 """A step of a model of the reports, with its parts as phases: what report 003 measured on 1, 2, 4 and 8 workers.
 
 Models: ``pytest_distbench/workloads/models``. Recipe: SGD, momentum 0.9, the same batch of random numbers at every step
-(synthetic input: tf_cnn_benchmarks without a data set), so that nothing is read. Of ``rank.params``: model, batch (of
-this rank), edge (of an image, in pixels), classes, iterations, warmup; communication and compression are read by
-``parallel``.
+(synthetic input: tf_cnn_benchmarks without a data set), so that nothing is read. On GPUs images of 224 x 224 of 1000
+classes, on CPUs of 32 x 32 of ten, and the small GPT. Of ``rank.params``: model, batch (of this rank); communication
+and compression are read by ``parallel``.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
@@ -19,18 +20,37 @@ if TYPE_CHECKING:
     from pytest_distbench import RankContext
 
 
+@dataclass(frozen=True)
+class Size:
+    """Of images in pixels, and of the loop."""
+
+    edge: int
+    classes: int
+    warmup: int
+    iterations: int
+
+
+SIZES = {
+    "cuda": Size(edge=224, classes=1000, warmup=10, iterations=50),
+    "cpu": Size(edge=32, classes=10, warmup=3, iterations=10),
+}
+ON_CPUS = {"gpt": "gpt_small"}
+"""A step of what is left out here takes a CPU minutes."""
+
+
 def train(rank: RankContext) -> None:
     """Take steps."""
-    params = rank.params
-    row = model_named(params["model"])
+    device = torch.empty(0, device=rank.device).device.type  # where it computes: a stand-in for a GPU says the CPU
+    size, name = SIZES[device], rank.params["model"]
+    row = model_named(ON_CPUS.get(name, name) if device == "cpu" else name)
     torch.manual_seed(rank.seed)
-    batch = row.batch(params["batch"], params["edge"], params["classes"])
+    batch = row.batch(rank.params["batch"], size.edge, size.classes)
     inputs, targets = batch.inputs.to(rank.device), batch.targets.to(rank.device)
-    net = row.make(params["classes"]).to(rank.device)
-    size = count(net)
+    net = row.make(size.classes).to(rank.device)
+    counted = count(net)
     model = parallel(rank, net)
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3, momentum=0.9)
-    for _ in rank.timed("step", warmup=params["warmup"], iterations=params["iterations"]):
+    for _ in rank.timed("step", warmup=size.warmup, iterations=size.iterations):
         with rank.phase("forward"):
             outputs = model(inputs)
         with rank.phase("loss"):
@@ -40,6 +60,6 @@ def train(rank: RankContext) -> None:
             loss.backward()
         with rank.phase("optimizer"):
             optimizer.step()
-    record_rate(rank, samples=params["batch"])
-    rank.record("parameters", size.parameters, better="exact")
-    rank.record("tensors", size.tensors, better="exact")
+    record_rate(rank, samples=rank.params["batch"])
+    rank.record("parameters", counted.parameters, better="exact")
+    rank.record("tensors", counted.tensors, better="exact")

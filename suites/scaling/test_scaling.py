@@ -9,13 +9,11 @@ import pytest
 
 LONG = pytest.mark.full
 TRAIN = "convolutional.py::train"
-ON_CPUS = {"edge": 32, "classes": 10, "iterations": 10, "warmup": 3}
-ON_GPUS = {"edge": 224, "classes": 1000, "iterations": 50, "warmup": 10}
 
 
-def sized(distbench, batch, on_gpus):
-    """Parameters for the device: so many samples a step and worker."""
-    return {"batch": on_gpus, **ON_GPUS} if distbench.device == "cuda" else {"batch": batch, **ON_CPUS}
+def batch_for(distbench, on_cpus, on_gpus):
+    """Samples of a step, of a worker or of all."""
+    return on_gpus if distbench.device == "cuda" else on_cpus
 
 
 @pytest.mark.distbench(takes="20 s")
@@ -30,14 +28,14 @@ def sized(distbench, batch, on_gpus):
 )
 def test_weak(scaling, distbench, tolerance, model, batch):
     """As many samples for each worker: 001's scaling efficiency, and 003's three models."""
-    scaling(TRAIN, mode="weak", params={"model": model, **sized(distbench, batch, 64)}, tolerance=tolerance)
+    scaling(TRAIN, mode="weak", params={"model": model, "batch": batch_for(distbench, batch, 64)}, tolerance=tolerance)
 
 
 @LONG
 @pytest.mark.distbench(takes="20 s")
 def test_strong(scaling, distbench, tolerance):
     """As many samples for all workers together: 001's final accuracies were trained so."""
-    params = {"model": "mobilenet_v2", **sized(distbench, 32, 256)}
+    params = {"model": "mobilenet_v2", "batch": batch_for(distbench, 32, 256)}
     scaling(TRAIN, mode="strong", params=params, tolerance=tolerance)
 
 
@@ -45,13 +43,12 @@ def test_strong(scaling, distbench, tolerance):
 @pytest.mark.distbench(takes="20 s")
 def test_packed(scaling, distbench, tolerance):
     """Gradients are sent in half precision: 001's "pack"."""
-    params = {"model": "mobilenet_v2", "compression": "fp16", **sized(distbench, 16, 64)}
+    params = {"model": "mobilenet_v2", "compression": "fp16", "batch": batch_for(distbench, 16, 64)}
     scaling(TRAIN, mode="weak", params=params, tolerance=tolerance)
 
 
 @LONG
 @pytest.mark.distbench(takes="20 s")
-def test_gpt(scaling, distbench, tolerance):
+def test_gpt(scaling, tolerance):
     """Tokens instead of images: on GPUs GPT-2's smallest, on CPUs 0.8 million parameters."""
-    model = "gpt" if distbench.device == "cuda" else "gpt_small"
-    scaling(TRAIN, mode="weak", params={"model": model, **sized(distbench, 8, 8)}, tolerance=tolerance)
+    scaling(TRAIN, mode="weak", params={"model": "gpt", "batch": 8}, tolerance=tolerance)

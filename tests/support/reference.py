@@ -20,6 +20,7 @@ from pytest_distbench.plugin.markers import Requirement
 from pytest_distbench.plugin.options import MARKERS, SHORT
 from pytest_distbench.plugin.pool import ElasticPool
 from pytest_distbench.plugin.runs import Run
+from pytest_distbench.plugin.scaling import Scaling
 from pytest_distbench.plugin.shapes import CollectiveSweep, TimeToAccuracy
 from pytest_distbench.plugin.traffic import Communication
 from pytest_distbench.records.kinds import METRIC_KINDS, VERDICT_KINDS
@@ -41,6 +42,7 @@ CALLS: dict[str, dict[str, Callable[..., Any]]] = {
         "distbench.replay": Distbench.replay,
         "collective_sweep": CollectiveSweep.__call__,
         "time_to_accuracy": TimeToAccuracy.__call__,
+        "scaling": Scaling.__call__,
         "communication.buckets": Communication.buckets,
         "communication.overlap": Communication.overlap,
         "communication.compression": Communication.compression,

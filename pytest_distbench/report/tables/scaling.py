@@ -146,7 +146,9 @@ def _median(launches: Sequence[dict[str, Measurement]], key: str) -> float | Non
 def _test_of(result: CaseResult) -> tuple[str, ...]:
     """What the sizes of one scaling test have in common."""
     rest = {name: value for name, value in result.case.params.items() if name not in _OF_THE_SIZE}
-    return result.case.test, result.case.id, result.case.conditions.backend, json.dumps(rest, sort_keys=True)
+    case = result.case
+    call, _, _ = case.run.rpartition(" ")  # the name that the test gave it, before that of the run
+    return case.test, case.id, call, case.conditions.backend, json.dumps(rest, sort_keys=True)
 
 
 def _workers(row: ScalingRow) -> Cell:

@@ -12,7 +12,9 @@ from pytest_distbench.records.run import CaseResult
 from pytest_distbench.report.tables.scaling import NEGATIVE, SCALING, scaling_rows
 
 
-def sized(workers: int, *steps_s: float, communication: str = "on", batch: int = 64, **params: object) -> CaseResult:
+def sized(
+    workers: int, *steps_s: float, communication: str = "on", batch: int = 64, call: str = "", **params: object
+) -> CaseResult:
     def measured(step_s: float) -> list[Measurement]:
         facts = {"loop": "step", "samples": batch, "communication": communication}
         rate = workers * batch / step_s
@@ -30,7 +32,8 @@ def sized(workers: int, *steps_s: float, communication: str = "on", batch: int =
     made = result(launches=launches)
     conditions = replace(made.case.conditions, world_size=workers)
     given = {"batch": batch, "communication": communication, **params}
-    return replace(made, case=replace(made.case, run=communication, conditions=conditions, params=given))
+    run = f"{call} {communication}".strip()
+    return replace(made, case=replace(made.case, run=run, conditions=conditions, params=given))
 
 
 MOBILENET = [
@@ -81,6 +84,12 @@ def test_noise_makes_no_communication_of_less_than_nothing() -> None:
 
 def test_tests_and_models_have_tables_of_their_own() -> None:
     one, two = sized(1, 1.0, communication="off", model="a"), sized(2, 1.0, model="b")
+
+    assert [row.speedup for row in scaling_rows([one, two])] == [1.0, None]
+
+
+def test_two_calls_of_a_test_have_tables_of_their_own() -> None:
+    one, two = sized(1, 1.0, communication="off", call="weak"), sized(2, 1.0, call="strong")
 
     assert [row.speedup for row in scaling_rows([one, two])] == [1.0, None]
 

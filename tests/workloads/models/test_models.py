@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import pytest
 import torch
 
 from pytest_distbench.errors import ConfigurationError
 from pytest_distbench.workloads.models import MODELS, model_named
+
+PAGE = Path(__file__).parents[3] / "docs" / "models.md"
 
 
 @pytest.mark.parametrize("name", ["resnet50", "vgg16", "mobilenet_v2", "autoencoder", "gpt", "gpt_small"])
@@ -41,6 +46,15 @@ def test_a_batch_is_learnt(name: str) -> None:
 def test_another_model_is_refused_with_those_there_are(name: object) -> None:
     with pytest.raises(ConfigurationError, match="known are resnet50, vgg16, mobilenet_v2"):
         model_named(name)
+
+
+def test_the_example_of_the_page_holds() -> None:
+    [code] = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    exec(compile(code, str(PAGE), "exec"), {})
+
+
+def test_the_page_has_every_model() -> None:
+    assert set(re.findall(r"^\| `(\w+)` \|", PAGE.read_text(), re.MULTILINE)) == MODELS.keys()
 
 
 def test_every_model_says_where_it_is_from() -> None:

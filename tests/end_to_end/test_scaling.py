@@ -1,0 +1,69 @@
+"""The example of docs/scaling.md on real ranks, its tables, and a collective that somebody adds to it."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from support.launching import RunInside
+from support.processes import LIMIT_S
+
+from pytest_distbench.report.tables.phases import UNACCOUNTED, phase_rows
+from pytest_distbench.report.tables.scaling import scaling_rows
+from pytest_distbench.store.run_record import read_run_record
+
+pytestmark = [pytest.mark.spawn, pytest.mark.timeout(LIMIT_S)]
+
+PAGE = Path(__file__).parents[2] / "docs" / "scaling.md"
+
+
+@pytest.fixture
+def example(pytester: pytest.Pytester) -> Path:
+    """The page's test, in a folder of its own."""
+    [code] = re.findall(r"```python\n# test_scaling.py\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    pytester.makeini("[pytest]\n")
+    file = pytester.path / "test_scaling.py"
+    file.write_text(code)
+    return file
+
+
+def test_the_page_runs_as_it_says(example: Path, run_inside: RunInside) -> None:
+    run_inside("--world-size", "2", "--distbench-json=run.json").assert_outcomes(passed=1)
+    results = read_run_record(example.parent / "run.json").results
+    rows = scaling_rows(results)
+    labels = [result.case.label for result in results]
+
+    assert labels == [
+        "local@ws1", "workers@ws1", "workers@ws2", "apart@ws2",
+        "scaling_efficiency[workers=2]", "computing_share[workers=2]",
+    ]  # fmt: skip
+    assert all(label in PAGE.read_text() for label in labels[:4])
+    assert [(row.sized.workers, row.sized.communicates) for row in rows] == [(1, False), (1, True), (2, True)]
+    assert rows[0].efficiency == 1.0
+    assert [row.exposed is None for row in rows] == [True, False, False]
+    phases = phase_rows(results)
+    [*_, whole] = (row for row in phases if not row.phase)
+    parts = [row for row in phases if row.result is whole.result and row.phase and not row.parent]
+    assert [part.phase for part in parts] == ["forward", "backward", UNACCOUNTED]
+    assert sum(part.mean_s for part in parts) == pytest.approx(whole.mean_s)
+
+
+def test_a_collective_that_is_added_is_red_in_the_runs_that_have_it(example: Path, run_inside: RunInside) -> None:
+    few = ("--world-size", "2", "--distbench-launches=2", "--distbench-max-launches=2", "--distbench-confirm=never")
+    run_inside("--distbench-update", *few).assert_outcomes(passed=1)
+    example.write_text(
+        example.read_text().replace(
+            "            loss.backward()\n",
+            "            loss.backward()\n"
+            "        if rank.world_size > 1:\n"
+            "            torch.distributed.all_reduce(loss.detach())\n",
+        )
+    )
+    result = run_inside(*few)
+    result.assert_outcomes(failed=1)
+
+    result.stdout.fnmatch_lines(["*fingerprint changed: step: 1 all_reduce of 4 B float32 was added*"])
+    stored = [json.loads(path.read_text()) for path in (example.parent / "baselines").rglob("*.json")]
+    assert len(stored) == 6
