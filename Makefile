@@ -1,4 +1,4 @@
-# `make suites` measures and takes 90 s, `make suites-full` with all long forms, `make structure` judges what needs no clock, `make test` tests the plugin, `make thorough` with more of the same, `make gpu` on GPUs. Torch is installed once.
+# `make suites` measures and takes about two minutes, `make suites-full` with all long forms, `make structure` judges what needs no clock, `make test` tests the plugin, `make thorough` with more of the same, `make gpu` on GPUs. Torch is installed once.
 PYTHON ?= python3
 TOX = .venv/bin/tox
 UV = .venv/bin/uv

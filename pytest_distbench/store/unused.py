@@ -6,6 +6,7 @@ was there to use it, or is certainly gone.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 
@@ -29,7 +30,8 @@ def unused_entries(
 
     - a file that is gone from the folders this run was given;
     - a function that is gone from a file whose other tests ran;
-    - a function that ran at the entry's world size, without this case.
+    - a function that ran with this id, or with another one of the same ranks (``old-ws2`` beside ``ws2``), without this
+      case. The ranks of a run may be others than those of its test, and say nothing.
 
     Args:
         store: of this platform.
@@ -44,10 +46,6 @@ def unused_entries(
         return []
     used = {store.path(r.case.test, r.case.key) for r in measured}
     conditions = {_but_for_size(r.case.conditions) for r in measured}
-    sizes: dict[str, set[int]] = {}
-    for result in measured:
-        sizes.setdefault(result.case.test, set()).add(result.case.world_size)
-    skipped = {name for name, ran in seen.items() if not ran}
     tests = {test for test, _ in seen}
     found = []
     for path in store.files():
@@ -60,13 +58,21 @@ def unused_entries(
         if _but_for_size(under) not in conditions or not any(whole.is_relative_to(root) for root in roots):
             continue
         if file.test in tests:
-            was_skipped = entry.is_of([test_id for test, test_id in skipped if test == file.test], file.key)
-            is_unused = under.world_size in sizes.get(file.test, ()) and not was_skipped
+            ids = {test_id: ran for (test, test_id), ran in seen.items() if test == file.test}
+            ran = [test_id for test_id in ids if ids[test_id]]
+            was_skipped = entry.is_of([test_id for test_id in ids if not ids[test_id]], file.key)
+            of_same_ranks = bool(_ranks_in(entry.test_id or file.key) & {size for i in ran for size in _ranks_in(i)})
+            is_unused = not was_skipped and (entry.is_of(ran, file.key) or of_same_ranks)
         else:
             is_unused = test_file in reported or not whole.exists()
         if is_unused:
             found.append(file.name)
     return found
+
+
+def _ranks_in(test_id: str) -> set[str]:
+    """The part of an id, or of a key that begins with one, that the number of its test's ranks is told by: ``ws2``."""
+    return set(re.findall(r"(?:^|-)(ws\d+)(?=[-.:]|$)", test_id)[:1])
 
 
 def _but_for_size(conditions: Conditions) -> tuple[object, ...]:

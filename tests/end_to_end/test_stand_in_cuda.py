@@ -162,6 +162,20 @@ def test_the_shipped_transformer_tells_tokens_per_second_and_memory(on_cuda: Lau
     assert record.software["autocast"] == ("bfloat16" if way == "ddp" else "off")
 
 
+@pytest.mark.parametrize("world_size", [2, *(pytest.param(n, marks=pytest.mark.thorough) for n in (3, 4))])
+def test_the_shipped_scaling_tells_where_a_step_goes(on_cuda: Launch, world_size: int) -> None:
+    """The parts of a step add up, as the stand-in's events time what its host computes."""
+    on_cuda.file = ROOT / "suites/scaling/convolutional.py"
+    params = {"model": "mobilenet_v2", "batch": 4, "communication": "on"}
+    record = on_cuda("train", params=params, backend="nccl", world_size=world_size, timeout_s=300.0)
+
+    assert record.reason == ""
+    means = {m.key: m.summary.mean_over_ranks for m in record.measurements if m.summary is not None}
+    parts = sum(means[f"phase/step/{part}"] or 0.0 for part in ("forward", "loss", "backward", "optimizer"))
+    assert 0 < parts <= (means["step"] or 0.0) * 1.03
+    assert {m.name for m in record.measurements} >= {"samples_per_second", "parameters", "tensors"}
+
+
 def test_ranks_wait_for_one_another_in_time_and_without_the_device(on_cuda: Launch) -> None:
     record = on_cuda("waits_for_the_others", backend="nccl", timeout_s=60.0)
 

@@ -82,10 +82,31 @@ def test_entries_of_other_conditions_belong_to_other_runs(store: BaselineStore) 
 
 
 def test_a_skipped_case_keeps_its_entries_also_those_of_its_named_runs(store: BaselineStore) -> None:
-    for key in ("b-ws2", "b-ws2:one", "b-ws22"):
+    for key in ("b-ws2", "b-ws2:one", "bb-ws2"):
         stored(store, TEST, key)
 
-    assert unused(store, {(TEST, "ws2"): True, (TEST, "b-ws2"): False}) == [f"{TEST}[b-ws22.gloo.warm]"]
+    assert unused(store, {(TEST, "ws2"): True, (TEST, "b-ws2"): False}) == [f"{TEST}[bb-ws2.gloo.warm]"]
+
+
+@pytest.mark.parametrize(
+    ("ran", "key", "ranks", "is_unused"),
+    [
+        ("ws1", "ws2:local@ws1", 1, False),
+        ("ws1", "ws2:fixed", 1, False),
+        ("ws2", "ws1", 1, False),
+        ("a-ws2", "ws2-b", 2, True),
+        ("ws2", "ws22", 2, False),
+        ("ws2", "ws2:local@ws1", 1, True),
+        ("ws2", "old-ws2:local@ws1", 1, True),
+    ],
+)
+def test_the_ranks_of_a_run_say_nothing_of_those_of_its_test(
+    store: BaselineStore, ran: str, key: str, ranks: int, *, is_unused: bool
+) -> None:
+    """One rank of ``[ws2]`` was given up to be pruned by a run of ``[ws1]``."""
+    stored(store, TEST, key, world_size=ranks)
+
+    assert unused(store, {(TEST, ran): True}) == ([f"{TEST}[{key}.gloo.warm]"] if is_unused else [])
 
 
 def test_entries_outside_the_folders_of_the_run_are_left_alone(store: BaselineStore) -> None:
