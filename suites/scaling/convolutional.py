@@ -2,8 +2,8 @@
 
 Models: ``pytest_distbench/workloads/models``. Recipe: SGD, momentum 0.9, the same batch of random numbers at every step
 (synthetic input: tf_cnn_benchmarks without a data set), so that nothing is read. On GPUs images of 224 x 224 of 1000
-classes, on CPUs of 32 x 32 of ten, and the small GPT. Of ``rank.params``: model, batch (of this rank); communication
-and compression are read by ``parallel``.
+classes, on CPUs of 32 x 32 of ten, and the small GPT; ``gpt`` in bfloat16. Of ``rank.params``: model, batch (of this
+rank); communication and compression are read by ``parallel``.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from pytest_distbench.workloads.models import count, model_named
+from pytest_distbench.workloads.models import build, count, model_named
 from pytest_distbench.workloads.scaling import parallel, record_rate
 
 if TYPE_CHECKING:
@@ -42,16 +42,17 @@ def train(rank: RankContext) -> None:
     """Take steps."""
     device = torch.empty(0, device=rank.device).device.type  # where it computes: a stand-in for a GPU says the CPU
     size, name = SIZES[device], rank.params["model"]
-    row = model_named(ON_CPUS.get(name, name) if device == "cpu" else name)
+    name = ON_CPUS.get(name, name) if device == "cpu" else name
+    row = model_named(name)
     torch.manual_seed(rank.seed)
     batch = row.batch(rank.params["batch"], size.edge, size.classes)
     inputs, targets = batch.inputs.to(rank.device), batch.targets.to(rank.device)
-    net = row.make(size.classes).to(rank.device)
+    net = build(name, classes=size.classes).to(rank.device)
     counted = count(net)
     model = parallel(rank, net)
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3, momentum=0.9)
     for _ in rank.timed("step", warmup=size.warmup, iterations=size.iterations):
-        with rank.phase("forward"):
+        with rank.phase("forward"), torch.autocast(device, dtype=row.dtype, enabled=row.dtype != torch.float32):
             outputs = model(inputs)
         with rank.phase("loss"):
             loss = row.loss(outputs, targets)

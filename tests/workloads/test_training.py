@@ -82,6 +82,20 @@ def test_a_label_among_the_highest_scores_is_right(top: int, accuracy: float) ->
     assert accuracy_over_ranks(make_rank(), torch.nn.Identity(), scores, torch.arange(4), top=top) == accuracy
 
 
+@pytest.mark.parametrize(("top", "right"), [(1, [1, 0]), (5, [3, 2])])
+def test_ranks_with_unequal_shares_count_what_is_right_of_theirs(top: int, right: list[int]) -> None:
+    """Seven samples; classes 0 to 5 score less and less. Rank 0 has four: labels 0, 2, 4, 5; rank 1 has 1, 3, 5."""
+    scores = torch.arange(6.0, 0.0, -1).expand(7, 6)
+    labels = torch.tensor([0, 1, 2, 3, 4, 5, 5])
+    counts: list[float] = []
+    for number in range(2):
+        rank = rank_of(number, 2)
+        rank.sum_over_ranks = lambda own: counts.append(own) or own
+        accuracy_over_ranks(rank, torch.nn.Identity(), scores, labels, top=top)
+
+    assert counts == right
+
+
 @pytest.mark.parametrize(
     ("work", "message"),
     [

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import inspect
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -10,8 +11,9 @@ import torch
 import torch.nn.functional as F  # noqa: N812 the field's name for it
 from torch import nn
 
-from pytest_distbench.errors import look_up
-from pytest_distbench.workloads.models.autoencoder import Autoencoder
+from pytest_distbench.errors import ConfigurationError, RecordingError, look_up
+from pytest_distbench.worker.arguments import check_whole
+from pytest_distbench.workloads.models.autoencoder import WIDTHS, Autoencoder
 from pytest_distbench.workloads.models.mobilenet import MobileNetV2
 from pytest_distbench.workloads.models.resnet import ResNet50
 from pytest_distbench.workloads.models.transformer import LARGE, SMALL, Size, Transformer
@@ -31,24 +33,38 @@ class Model:
 
     Attributes:
         source: paper, and report that measured it.
-        make: makes it for so many classes; one without classes passes them over.
-        batch: makes random inputs and targets: so many samples, and the edge of an image in pixels.
+        make: makes it for so many classes, and takes options of its own by name; one without classes passes them over.
+        batch: makes random inputs and targets: so many samples, the edge of an image in pixels, and classes.
         loss: of the model's outputs and the targets.
+        samples: of a rank in a step, as the report measured it.
+        edge: of the report's images, in pixels; 0: it reads no images.
+        classes: of the report's labels; 0: it has none.
+        dtype: of the arithmetic of a forward pass under autocast; parameters are float32.
     """
 
     source: str
-    make: Callable[[int], nn.Module]
+    make: Callable[..., nn.Module]
     batch: Callable[[int, int, int], Batch]
     loss: Callable[[torch.Tensor, torch.Tensor], torch.Tensor] = F.cross_entropy
+    samples: int
+    edge: int = 0
+    classes: int = 0
+    dtype: torch.dtype = torch.float32
+
+
+LEAST_EDGE = 32
+"""Of images, in pixels: all these networks halve them five times."""
 
 
 def _images(samples: int, edge: int, classes: int) -> Batch:
+    edge = check_whole("batch(...)", "edge", edge, least=LEAST_EDGE)
     return Batch(torch.rand(samples, 3, edge, edge), torch.randint(0, classes, (samples,)))
 
 
 def _same_images(samples: int, edge: int, classes: int) -> Batch:
-    del classes
-    images = torch.rand(samples, 3, edge, edge)
+    images = _images(samples, edge, max(classes, 1)).inputs
+    if edge % 2 ** len(WIDTHS):
+        raise RecordingError(f"batch(...): edge={edge}; the model gives back images of a whole multiple of 32 pixels")
     return Batch(images, images)
 
 
@@ -65,39 +81,53 @@ def _next_token(scores: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
     return F.cross_entropy(scores.float().flatten(0, 1), targets.flatten())
 
 
-MODELS: Mapping[str, Model] = {
+MODELS = {
     "resnet50": Model(
         source="He et al., arXiv 1512.03385, with convolution biases as in Keras; reports 001, 003",
-        make=lambda classes: ResNet50(classes),
+        make=ResNet50,
         batch=_images,
+        samples=64,
+        edge=256,
+        classes=100,
     ),
     "vgg16": Model(
         source="Simonyan and Zisserman, arXiv 1409.1556, configuration D; report 001",
-        make=lambda classes: VGG16(classes),
+        make=VGG16,
         batch=_images,
+        samples=32,
+        edge=224,
+        classes=1000,
     ),
     "mobilenet_v2": Model(
         source="Sandler et al., arXiv 1801.04381; report 003",
-        make=lambda classes: MobileNetV2(classes),
+        make=MobileNetV2,
         batch=_images,
+        samples=64,
+        edge=256,
+        classes=100,
     ),
     "autoencoder": Model(
-        source="convolutions and transposed convolutions; after report 003's image compression",
+        source="convolutions and transposed convolutions, as many as in report 003's image compression",
         make=lambda classes: Autoencoder(),
         batch=_same_images,
         loss=F.mse_loss,
+        samples=64,
+        edge=256,
     ),
     "gpt": Model(
         source="Radford et al. 2019 (GPT-2's smallest)",
         make=lambda classes: Transformer(LARGE),
         batch=_tokens(LARGE),
         loss=_next_token,
+        samples=LARGE.batch,
+        dtype=torch.bfloat16,
     ),
     "gpt_small": Model(
-        source="as gpt, of 0.8 million parameters",
+        source="as gpt, of 0.8 million parameters and in float32",
         make=lambda classes: Transformer(SMALL),
         batch=_tokens(SMALL),
         loss=_next_token,
+        samples=SMALL.batch,
     ),
 }
 """By the name that tests give."""
@@ -106,6 +136,29 @@ MODELS: Mapping[str, Model] = {
 def model_named(name: object) -> Model:
     """Look a model up."""
     return look_up(MODELS, name, "model")
+
+
+def build(name: object, *, classes: int | None = None, **options: object) -> nn.Module:
+    """Make a model.
+
+    Args:
+        name: of a row.
+        classes: to tell apart; None: as many as its report had. A model without classes passes them over.
+        options: of that model alone, such as ``bias=False`` of ``resnet50``.
+
+    Raises:
+        ConfigurationError: there is no such model, or it has no such option.
+        RecordingError: classes are no whole number of at least 1.
+    """
+    row = model_named(name)
+    given = row.classes if classes is None else check_whole("build(...)", "classes", classes, least=1)
+    takes = inspect.signature(row.make)
+    try:
+        takes.bind(given, **options)
+    except TypeError as error:
+        own = ", ".join(list(takes.parameters)[1:]) or "none"
+        raise ConfigurationError(f"build({name!r}, ...): {error}; options of this model: {own}") from None
+    return row.make(given, **options)
 
 
 class Count(NamedTuple):

@@ -1,13 +1,17 @@
 """MobileNetV2: little computing for its many small tensors, so that communication weighs more.
 
 Source: Sandler et al., arXiv 1801.04381, table 2. 2,236,682 trainable parameters in 158 tensors for 10 classes, as
-report 003 has it. For 100 it prints 2,386,084: the 2,351,972 trainable ones and the 34,112 running means and variances.
+report 003 has it. For 100 it prints 2,386,084 and calls them trainable: it is what Keras sums up as the model's total,
+the 2,351,972 trainable ones and the 34,112 running means and variances of batch normalisation. Dropout before the last
+layer is torchvision's (``models/mobilenetv2.py``); Keras has none.
 """
 
 from __future__ import annotations
 
 import torch
 from torch import nn
+
+from pytest_distbench.workloads.models.initialisation import initialise
 
 STAGES = ((1, 16, 1, 1), (6, 24, 2, 2), (6, 32, 3, 2), (6, 64, 4, 2), (6, 96, 3, 1), (6, 160, 3, 2), (6, 320, 1, 1))
 """Expansion, width, number and first stride of the blocks: the paper's t, c, n and s."""
@@ -53,9 +57,7 @@ class MobileNetV2(nn.Module):
                 inputs = outputs
         self.features = nn.Sequential(*layers, *_convolution(inputs, LAST, 1))
         self.head = nn.Sequential(nn.Dropout(0.2), nn.Linear(LAST, classes))
-        for module in self.modules():
-            if isinstance(module, nn.Conv2d):
-                nn.init.kaiming_normal_(module.weight, mode="fan_out")
+        initialise(self)
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:  # (N, 3, H, W) -> (N, classes)
         scores: torch.Tensor = self.head(self.features(images).mean((2, 3)))

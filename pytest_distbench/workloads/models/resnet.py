@@ -1,8 +1,9 @@
 """ResNet-50: residual networks of bottleneck blocks.
 
-Source: He et al., arXiv 1512.03385, table 1; the stride stands in a block's 3x3 convolution, as in torchvision. Keras'
-own ResNet50 has biases in its convolutions, and so has report 003's: 23,555,082 parameters in 214 tensors for 10
-classes, 23,739,492 for 100. Without biases there are 23,528,522 in 161.
+Source: He et al., arXiv 1512.03385, table 1. The stride stands in a block's 3x3 convolution, as in torchvision's
+``models/resnet.py``; Keras has it in the first, which computes a little less with the same parameters. Keras' own
+(``keras_applications/resnet50.py``) has biases in its convolutions, and so has report 003's: 23,555,082 parameters in
+214 tensors for 10 classes, 23,739,492 for 100. Without biases there are 23,528,522 in 161.
 """
 
 from __future__ import annotations
@@ -10,6 +11,8 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F  # noqa: N812 the field's name for it
 from torch import nn
+
+from pytest_distbench.workloads.models.initialisation import initialise
 
 STAGES = ((64, 3), (128, 4), (256, 6), (512, 3))
 """Width and number of the blocks of each stage; the first block of each but the first halves the image."""
@@ -60,9 +63,7 @@ class ResNet50(nn.Module):
                 inputs = EXPANSION * width
         self.blocks = nn.Sequential(*blocks)
         self.head = nn.Linear(inputs, classes)
-        for module in self.modules():
-            if isinstance(module, nn.Conv2d):  # He et al., arXiv 1502.01852
-                nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+        initialise(self)
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:  # (N, 3, H, W) -> (N, classes)
         x = F.max_pool2d(F.relu(self.norm(self.stem(images))), 3, stride=2, padding=1)

@@ -1,11 +1,13 @@
-"""A decoder-only transformer as GPT-2's, without dropout and without learned positions.
+"""A decoder-only transformer as GPT-2's; without dropout, positions, biases in attention and a last normalisation.
 
 Source: Radford et al., "Language Models are Unsupervised Multitask Learners" (2019): pre-norm blocks of causal
-attention and a feed-forward part four times as wide, with GELU. Embedding and head have weights of their own.
+attention and a feed-forward part four times as wide, with GELU. Weights begin as in its ``src/model.py`` and, beside
+shortcuts, as in section 2.3. Embedding and head have weights of their own.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -24,6 +26,9 @@ class Size:
     length: int
     batch: int
 
+
+DEVIATION = 0.02
+"""Of first weights; in layers that add to a shortcut it is divided by the square root of how many do."""
 
 SMALL = Size(width=128, heads=4, blocks=4, tokens=64, length=32, batch=4)
 """0.8 million parameters: a step takes a CPU milliseconds."""
@@ -62,6 +67,14 @@ class Transformer(nn.Module):
         self.embedding = nn.Embedding(size.tokens, size.width)
         self.blocks = nn.ModuleList(Block(size.width, size.heads) for _ in range(size.blocks))
         self.head = nn.Linear(size.width, size.tokens)
+        for name, parameter in self.named_parameters():
+            if "norm" in name:
+                continue
+            if name.endswith("bias"):
+                nn.init.zeros_(parameter)
+            else:
+                is_beside_shortcut = name.endswith((".out.weight", ".down.weight"))
+                nn.init.normal_(parameter, std=DEVIATION / (math.sqrt(2 * size.blocks) if is_beside_shortcut else 1))
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:  # (N, T) -> (N, T, size.tokens)
         x = self.embedding(tokens)

@@ -1,14 +1,17 @@
 """VGG-16: many parameters in few tensors, most of them in one linear layer.
 
 Source: Simonyan and Zisserman, arXiv 1409.1556, table 1, configuration D. For images of 224 x 224 and 1000 classes it
-has 138,357,544 parameters in 32 tensors: 553 MB in float32, which report 001 calls about 500 MB. The mean over an
-adaptive grid lets it take images of another size, as in torchvision.
+has 138,357,544 parameters in 32 tensors: 553 MB (528 MiB) in float32, which report 001 calls about 500 MB. The mean
+over an adaptive grid lets it take images of another size, as in torchvision's ``models/vgg.py``. The paper begins deep
+configurations with weights of a trained shallow one; here all begin at random, after arXiv 1502.01852.
 """
 
 from __future__ import annotations
 
 import torch
 from torch import nn
+
+from pytest_distbench.workloads.models.initialisation import initialise
 
 WIDTHS = ((64, 64), (128, 128), (256, 256, 256), (512, 512, 512), (512, 512, 512))
 """Of the 3x3 convolutions between two halvings of the image."""
@@ -40,9 +43,7 @@ class VGG16(nn.Module):
             *(nn.Linear(width, width), nn.ReLU(), nn.Dropout()),
             nn.Linear(width, classes),
         )
-        for module in self.modules():
-            if isinstance(module, nn.Conv2d):
-                nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+        initialise(self)
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:  # (N, 3, H, W) -> (N, classes)
         scores: torch.Tensor = self.classifier(self.features(images))

@@ -1,4 +1,4 @@
-"""The table of models: each can be trained."""
+"""The table of models: each can be made and trained."""
 
 from __future__ import annotations
 
@@ -7,29 +7,58 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch import nn
 
-from pytest_distbench.errors import ConfigurationError
-from pytest_distbench.workloads.models import MODELS, model_named
+from pytest_distbench.errors import ConfigurationError, RecordingError
+from pytest_distbench.workloads.models import MODELS, build, count, model_named
 
 PAGE = Path(__file__).parents[3] / "docs" / "models.md"
 
 
-@pytest.mark.parametrize("name", ["resnet50", "vgg16", "mobilenet_v2", "autoencoder", "gpt", "gpt_small"])
+@pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize("edge", [32, 224])
-def test_a_loss_comes_of_a_batch(name: str, edge: int) -> None:
+def test_every_tensor_has_a_gradient_at_the_size_of_cifar_and_of_imagenet(name: str, edge: int) -> None:
     row = model_named(name)
     with torch.device("meta"):
-        batch = row.batch(2, edge, 10)
-        loss = row.loss(row.make(10)(batch.inputs), batch.targets)
+        model, batch = build(name, classes=10), row.batch(2, edge, 10)
+        loss = row.loss(model(batch.inputs), batch.targets)
+        loss.backward()
 
     assert loss.shape == ()
+    assert [p.grad.shape for p in model.parameters()] == [p.shape for p in model.parameters()]  # type: ignore[union-attr]
 
 
-@pytest.mark.parametrize("name", ["mobilenet_v2", "gpt_small"])
-def test_a_batch_is_learnt(name: str) -> None:
+@pytest.mark.parametrize("name", MODELS)
+def test_the_step_that_a_report_measured_can_be_taken(name: str) -> None:
+    row = model_named(name)
+    with torch.device("meta"):
+        batch = row.batch(row.samples, row.edge, row.classes)
+        outputs = build(name)(batch.inputs)
+
+    if row.classes:
+        assert outputs.shape == (row.samples, row.classes)
+    assert len(outputs) == len(batch.targets) == row.samples
+    assert row.loss(outputs, batch.targets).shape == ()
+
+
+@pytest.mark.parametrize(
+    ("name", "shapes", "options"),
+    [
+        ("resnet50", {"resnet.STAGES": ((8, 1), (16, 2))}, {}),
+        ("vgg16", {"vgg.WIDTHS": ((8, 8), (16, 16, 16))}, {"width": 16}),
+        ("mobilenet_v2", {"mobilenet.STAGES": ((1, 8, 1, 1), (6, 16, 2, 2)), "mobilenet.LAST": 32}, {}),
+        ("autoencoder", {"autoencoder.WIDTHS": (8, 16, 32), "autoencoder.CODE": 8}, {}),
+        ("gpt_small", {}, {}),
+    ],
+)
+def test_a_batch_is_learnt_by_a_small_variant(
+    name: str, shapes: dict[str, object], options: dict[str, object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for constant, value in shapes.items():
+        monkeypatch.setattr(f"pytest_distbench.workloads.models.{constant}", value)
     torch.manual_seed(0)
     row = model_named(name)
-    model, batch = row.make(10), row.batch(4, 32, 10)
+    model, batch = build(name, classes=10, **options), row.batch(4, 32, 10)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     losses = []
     for _ in range(5):
@@ -42,15 +71,65 @@ def test_a_batch_is_learnt(name: str) -> None:
     assert losses[-1] < losses[0]
 
 
-@pytest.mark.parametrize("name", ["resnet", 3])
-def test_another_model_is_refused_with_those_there_are(name: object) -> None:
-    with pytest.raises(ConfigurationError, match="known are resnet50, vgg16, mobilenet_v2"):
-        model_named(name)
+def test_an_option_goes_to_its_model() -> None:
+    with torch.device("meta"):
+        assert count(build("resnet50", classes=10, bias=False)) == (23_528_522, 161)
 
 
-def test_the_example_of_the_page_holds() -> None:
-    [code] = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
-    exec(compile(code, str(PAGE), "exec"), {})
+@pytest.mark.parametrize(
+    ("name", "given", "error", "message"),
+    [
+        ("resnet", {}, ConfigurationError, "unknown model 'resnet': known are resnet50, vgg16, mobilenet_v2"),
+        (3, {}, ConfigurationError, "unknown model 3: known are"),
+        ("resnet50", {"depth": 9}, ConfigurationError, r"build\('resnet50', ...\): .*'depth'; .*this model: bias"),
+        ("mobilenet_v2", {"bias": True}, ConfigurationError, "'bias'; options of this model: none"),
+        ("vgg16", {"classes": 0}, RecordingError, "classes=0; wanted a whole number of at least 1"),
+    ],
+)
+def test_what_makes_no_model_is_refused(
+    name: object, given: dict[str, object], error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error, match=message):
+        build(name, **given)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("name", "edge", "message"),
+    [("vgg16", 31, "edge=31; wanted a whole number of at least 32"), ("autoencoder", 48, "edge=48; .* multiple of 32")],
+)
+def test_images_of_another_size_are_refused(name: str, edge: int, message: str) -> None:
+    with pytest.raises(RecordingError, match=message):
+        model_named(name).batch(2, edge, 10)
+
+
+def test_the_examples_of_the_page_are_true(monkeypatch: pytest.MonkeyPatch) -> None:
+    page = (Path(__file__).parents[3] / "docs" / "models.md").read_text()
+    examples = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    monkeypatch.setattr("pytest_distbench.workloads.models.MODELS", dict(MODELS))
+    for example in examples:
+        exec(example, {})
+
+    assert len(examples) == 2
+
+
+def test_the_page_has_every_model_with_its_counts() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "models.md").read_text()
+    for name, row in MODELS.items():
+        with torch.device("meta"):
+            parameters, tensors = count(build(name))
+        [line] = re.findall(rf"^\| `{name}` \|.*$", page, re.MULTILINE)
+        step = f"{row.samples} (images )?of {row.edge} x" if row.edge else f"{row.samples} (sequences )?of"
+
+        assert f"{parameters:,}" in line
+        assert f"| {tensors} |" in line
+        assert re.search(step, line)
+
+
+def test_what_is_not_trained_is_not_counted() -> None:
+    model = nn.Linear(3, 2)
+    model.bias.requires_grad_(requires_grad=False)
+
+    assert count(model) == (6, 1)
 
 
 def test_the_page_has_every_model() -> None:
