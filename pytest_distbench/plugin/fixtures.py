@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from pytest_distbench.plugin.distbench import Distbench
     from pytest_distbench.plugin.elastic_job import Elastic
     from pytest_distbench.plugin.pool import ElasticPool
+    from pytest_distbench.plugin.scaling import Scaling
     from pytest_distbench.plugin.shapes import CollectiveSweep, TimeToAccuracy
     from pytest_distbench.plugin.traffic import Communication
     from pytest_distbench.records.run import CaseResult
@@ -136,3 +137,11 @@ def communication(request: pytest.FixtureRequest, distbench: Distbench) -> Commu
     from pytest_distbench.plugin.traffic import Communication
 
     return Communication(distbench, settings_of(request.config).max_message_bytes)
+
+
+@pytest.fixture
+def scaling(request: pytest.FixtureRequest, distbench: Distbench) -> Scaling:
+    """Train on 1, 2, 4, ... workers: ``scaling("resnet50.py::train", mode="weak", params={"batch": 8})``."""
+    from pytest_distbench.plugin.scaling import Scaling
+
+    return Scaling(distbench, settings_for(request.node))

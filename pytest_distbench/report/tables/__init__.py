@@ -16,6 +16,7 @@ from pytest_distbench.report.tables.growth import GROWTH
 from pytest_distbench.report.tables.launches import ENVIRONMENT, LAUNCHES
 from pytest_distbench.report.tables.links import LINK_MATRIX, LINKS
 from pytest_distbench.report.tables.pool import POOLS, SERVINGS
+from pytest_distbench.report.tables.scaling import SCALING
 from pytest_distbench.report.tables.table import Section, TableKind
 from pytest_distbench.report.tables.verdicts import VERDICTS
 
@@ -24,6 +25,7 @@ TABLES: dict[str, TableKind[Any]] = {
     "collectives": COLLECTIVES,
     "control": CONTROL,
     "growth": GROWTH,
+    "scaling": SCALING,
     "buckets": BUCKETS,
     "links": LINKS,
     "link_matrix": LINK_MATRIX,
