@@ -116,6 +116,14 @@ def time_to_accuracy(distbench: Distbench) -> TimeToAccuracy:
 
 
 @pytest.fixture
+def scaling(distbench: Distbench) -> Scaling:
+    """Train on one worker, two, four, ...: ``scaling("train.py::train", mode="weak", params={"batch": 8})``."""
+    from pytest_distbench.plugin.scaling import Scaling
+
+    return Scaling(distbench)
+
+
+@pytest.fixture
 def elastic(request: pytest.FixtureRequest, distbench: Distbench) -> Elastic:
     """Train on nodes that come and go: ``elastic(train, nodes=(1, 2), plan=cycle(period_s=8))``."""
     from pytest_distbench.plugin.elastic_job import Elastic
@@ -137,11 +145,3 @@ def communication(request: pytest.FixtureRequest, distbench: Distbench) -> Commu
     from pytest_distbench.plugin.traffic import Communication
 
     return Communication(distbench, settings_of(request.config).max_message_bytes)
-
-
-@pytest.fixture
-def scaling(request: pytest.FixtureRequest, distbench: Distbench) -> Scaling:
-    """Train on 1, 2, 4, ... workers: ``scaling("resnet50.py::train", mode="weak", params={"batch": 8})``."""
-    from pytest_distbench.plugin.scaling import Scaling
-
-    return Scaling(distbench, settings_for(request.node))

@@ -99,16 +99,6 @@ class RunKeywords(CheckKeywords, Judged, total=False):
     """Of ``distbench.run``."""
 
 
-class ScalingKeywords(Judged, total=False):
-    """Of ``scaling``.
-
-    Attributes:
-        oversubscribed: as of ``distbench.run``; such rows are shown, and not judged by their clocks.
-    """
-
-    oversubscribed: bool
-
-
 class ShapeKeywords(Sized, Judged, total=False):
     """Of calls that say themselves what their ranks do."""
 

@@ -13,10 +13,11 @@ from typing import Protocol
 
 from pytest_distbench.errors import ExtensionError, blame, expect, show
 from pytest_distbench.launch.starters.table import Hosting
+from pytest_distbench.records.case import OVERSUBSCRIBED
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.plan import LaunchPlan, LaunchRequest
 from pytest_distbench.run.gpus import GpusAround
-from pytest_distbench.run.oversubscribed import OVERSUBSCRIBED, OversubscribedAround
+from pytest_distbench.run.oversubscribed import OversubscribedAround
 from pytest_distbench.run.settings import Settings
 
 

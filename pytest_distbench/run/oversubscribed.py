@@ -7,12 +7,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from pytest_distbench.launch.starters.table import Hosting
+from pytest_distbench.records.case import OVERSUBSCRIBED
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.plan import LaunchPlan, LaunchRequest
 from pytest_distbench.records.record import replace
-
-OVERSUBSCRIBED = "oversubscribed"
-"""The name under which a case has it around."""
 
 
 @dataclass(frozen=True, slots=True)

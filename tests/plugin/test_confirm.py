@@ -84,3 +84,11 @@ def test_where_another_plugin_runs_tests_again_it_does(doubtful: Path, run_insid
     result.stdout.fnmatch_lines(
         ["*? not decided in turns: test_step[[]ws2]: pytest-rerunfailures may run its test again*"]
     )
+
+
+@pytest.mark.other_plugins
+def test_workers_of_pytest_xdist_settle_their_doubts(doubtful: Path, run_inside: RunInside) -> None:
+    result = run_inside("-n", "2", "--distbench-confirm-budget=1000", *SHORT)
+    result.assert_outcomes(passed=1)
+
+    result.stdout.fnmatch_lines(["*1 slower by a drifted machine, not by the code*"])

@@ -1,205 +1,187 @@
-"""The table of scaling experiments: how well n workers do beside one, and what they wait for."""
+"""The table of scaling tests: n workers beside one, as reports 001 and 003 print them."""
 
 from __future__ import annotations
 
-import math
-import statistics
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from statistics import median
 
-from pytest_distbench.records.metric import Measurement, Scalar
-from pytest_distbench.records.run import CaseResult
-from pytest_distbench.records.scaling import (
+from pytest_distbench.records.metric import Measurement
+from pytest_distbench.records.rate import (
     COMMUNICATION,
-    COMPUTATION,
-    EFFICIENCY,
-    MODE,
-    OF,
     RATE,
-    WORKERS,
+    RATE_COMMUNICATION,
+    RATE_JITTER,
+    RATE_OF,
+    RATE_SAMPLES,
+    RATE_UNCERTAINTY,
 )
-from pytest_distbench.records.verdict import Verdict
-from pytest_distbench.report.tables.table import Cell, Column, TableKind, number
+from pytest_distbench.records.run import CaseResult
+from pytest_distbench.report.tables.table import Cell, Column, TableKind, number, seconds
+
+NEGATIVE = "negative scaling"
+"""More workers do less than fewer did."""
+
+_OF_THE_SIZE = ("batch", "communication")
+"""Parameters in which the runs of one scaling test differ."""
 
 
-@dataclass(slots=True)
-class Experiment:
-    """What one call of ``scaling`` measured, and the verdicts on what was derived of it, by metric and workers.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Sized:
+    """One training on so many workers: medians over its launches; times in seconds, rates per second."""
 
-    Runs are told apart by the number of workers and by whether they communicate.
-    """
+    result: CaseResult
+    workers: int
+    communicates: bool
+    samples: int
+    step_s: float
+    rate: float
+    uncertainty: float | None
+    jitter: float | None
 
-    runs: dict[tuple[int, bool], CaseResult] = field(default_factory=dict)
-    verdicts: dict[tuple[str, Scalar], Verdict] = field(default_factory=dict)
-
-    def rate(self, workers: int, *, communicates: bool) -> float | None:
-        """Samples per second of the median launch."""
-        result = self.runs.get((workers, communicates))
-        return None if result is None else _median(result, RATE)
+    @property
+    def work_rate(self) -> float:
+        """Samples per second of all workers at the speed of the step that is judged."""
+        return self.workers * self.samples / self.step_s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScalingRow:
-    """So many workers of an experiment; one that does not communicate is *1 (local)*.
+    """A size beside one worker without communication, beside half as many workers, and beside itself without it."""
 
-    The rates are of these workers, of one without communication, of the next smaller number of workers with
-    communication, and of these workers without it.
-    """
-
-    experiment: Experiment
-    result: CaseResult
-    workers: int
-    is_local: bool
-    rate: float
-    local: float | None
-    fewer: tuple[int, float] | None
-    alone: float | None
+    sized: _Sized
+    local: _Sized | None
+    half: _Sized | None
+    apart: _Sized | None
+    fewer: _Sized | None
 
     @property
     def speedup(self) -> float | None:
-        """To one worker without communication."""
-        return self.rate / self.local if self.local else None
-
-    @property
-    def gain(self) -> float | None:
-        """Factor of the rate by each doubling of the workers since the row before."""
-        if self.fewer is None:
-            return None
-        workers, rate = self.fewer
-        return float((self.rate / rate) ** (1 / math.log2(self.workers / workers)))
+        """How many times as much as one worker without communication."""
+        return None if self.local is None else self.sized.work_rate / self.local.work_rate
 
     @property
     def efficiency(self) -> float | None:
-        """What was judged; where nothing was, of the median launches."""
-        verdict = self.experiment.verdicts.get((EFFICIENCY, self.workers))
-        if verdict is not None and not self.is_local:
-            return verdict.current
-        return None if self.speedup is None else self.speedup / self.workers
+        """Of what as many workers as fast as one would do, 0 to 1."""
+        return None if self.speedup is None else self.speedup / self.sized.workers
+
+    @property
+    def gain(self) -> float | None:
+        """How many times as much as half as many workers."""
+        return None if self.half is None else self.sized.work_rate / self.half.work_rate
 
     @property
     def exposed(self) -> float | None:
-        """The share of a step that it has more than one without communication; below 0 by noise alone."""
-        if self.is_local:
-            return 0.0
-        verdict = self.experiment.verdicts.get((COMPUTATION, self.workers))
-        if verdict is not None and verdict.current is not None:
-            return 1 - verdict.current
-        return 1 - self.rate / self.alone if self.alone else None
+        """Share of the step that communication adds to the same step without it; noise may make it less than none."""
+        return None if self.apart is None else max(0.0, 1 - self.apart.step_s / self.sized.step_s)
+
+    @property
+    def ratio(self) -> str:
+        """Computation to communication, as report 003 has it: ``10 : 3``."""
+        if self.exposed is None or self.exposed >= 1:
+            return "-"
+        return f"10 : {10 * self.exposed / (1 - self.exposed):.1f}"
 
     @property
     def note(self) -> str:
-        """What is to be known of it."""
-        cores = self.result.case.conditions.around.get("oversubscribed")
-        notes = [
-            "negative scaling" if self.gain is not None and self.gain < 1 else "",
-            f"oversubscribed: {cores.replace('-', ' ')}" if cores else "",
-        ]
-        return "; ".join(filter(None, notes))
+        """What is worth a word."""
+        fell = self.fewer is not None and self.sized.work_rate < self.fewer.work_rate
+        return NEGATIVE if fell else ""
 
 
 def scaling_rows(results: Sequence[CaseResult]) -> list[ScalingRow]:
-    """The experiments of a run, each with its workers ascending."""
-    found: dict[tuple[str, str], Experiment] = {}
+    """By test; its one worker without communication first, then the sizes ascending."""
+    tests: dict[tuple[str, ...], list[_Sized]] = {}
     for result in results:
-        params, case = result.case.params, result.case
-        if MODE in params and COMMUNICATION in params:
-            known = found.setdefault((result.nodeid, case.run.rpartition("-")[0]), Experiment())
-            known.runs[case.world_size, params[COMMUNICATION] == "on"] = result
-    for result in results:
-        for verdict in result.verdicts:
-            experiment = found.get((result.nodeid, str(verdict.at.get(OF, ""))))
-            if experiment is not None and WORKERS in verdict.at:
-                experiment.verdicts[verdict.name, verdict.at[WORKERS]] = verdict
-    return [row for experiment in found.values() for row in _rows(experiment)]
+        if (sized := _sized(result)) is not None:
+            tests.setdefault(_test_of(result), []).append(sized)
+    return [row for found in tests.values() for row in _rows_of(found)]
 
 
-def _rows(experiment: Experiment) -> Iterator[ScalingRow]:
-    local = experiment.rate(1, communicates=False)
-    fewer: tuple[int, float] | None = None
-    for (workers, communicates), result in sorted(experiment.runs.items(), key=lambda item: item[0]):
-        rate = experiment.rate(workers, communicates=communicates)
-        if rate is None or (workers > 1 and not communicates):
-            continue
+def _rows_of(found: Sequence[_Sized]) -> Iterator[ScalingRow]:
+    on = {sized.workers: sized for sized in found if sized.communicates}
+    off = {sized.workers: sized for sized in found if not sized.communicates}
+    local = off.get(1)
+    if local is not None:
+        yield ScalingRow(sized=local, local=local, half=None, apart=None, fewer=None)
+    for workers, sized in sorted(on.items()):
         yield ScalingRow(
-            experiment=experiment,
-            result=result,
-            workers=workers,
-            is_local=not communicates,
-            rate=rate,
+            sized=sized,
             local=local,
-            fewer=fewer,
-            alone=local if workers == 1 else experiment.rate(workers, communicates=False),
+            half=on.get(workers // 2) if workers % 2 == 0 else None,
+            apart=off.get(workers),
+            fewer=max((s for w, s in on.items() if w < workers), key=lambda s: s.workers, default=None),
         )
-        if communicates:
-            fewer = workers, rate
 
 
-def _measured(result: CaseResult, name: str) -> list[Measurement]:
-    return [m for launch in result.launches for m in launch.measurements if m.key == name and m.value is not None]
+def _sized(result: CaseResult) -> _Sized | None:
+    """What a training on some workers measured; None where it told of no rate and loop."""
+    launches = [{m.key: m for m in launch.measurements} for launch in result.launches if launch.outcome == "passed"]
+    rates = [launch[RATE] for launch in launches if RATE_OF in getattr(launch.get(RATE), "facts", {})]
+    if not rates:
+        return None
+    facts = rates[0].facts
+    step = _median(launches, str(facts[RATE_OF]))
+    rate = _median(launches, RATE)
+    if not step or rate is None:
+        return None
+    return _Sized(
+        result=result,
+        workers=result.case.world_size,
+        communicates=facts[RATE_COMMUNICATION] == COMMUNICATION[0],
+        samples=int(facts[RATE_SAMPLES]),
+        step_s=step,
+        rate=rate,
+        uncertainty=_median(launches, RATE_UNCERTAINTY),
+        jitter=_median(launches, RATE_JITTER),
+    )
 
 
-def _median(result: CaseResult, name: str) -> float | None:
-    """Of the launches that have it."""
-    values = [m.value for m in _measured(result, name) if m.value is not None]
-    return statistics.median(values) if values else None
+def _median(launches: Sequence[dict[str, Measurement]], key: str) -> float | None:
+    values = [m.value for launch in launches if (m := launch.get(key)) is not None and m.value is not None]
+    return median(values) if values else None
 
 
-def _facts(row: ScalingRow) -> Mapping[str, Scalar]:
-    return next((m.facts for m in _measured(row.result, RATE)), {})
+def _test_of(result: CaseResult) -> tuple[str, ...]:
+    """What the sizes of one scaling test have in common."""
+    rest = {name: value for name, value in result.case.params.items() if name not in _OF_THE_SIZE}
+    return result.case.test, result.case.id, result.case.conditions.backend, json.dumps(rest, sort_keys=True)
 
 
-def _layout(row: ScalingRow) -> str:
-    facts = _facts(row)
-    return f"{facts['nodes']} x {facts['ranks_per_node']}" if {"nodes", "ranks_per_node"} <= facts.keys() else "-"
+def _workers(row: ScalingRow) -> Cell:
+    return Cell(row.sized.workers, f"{row.sized.workers}{'' if row.sized.communicates else ' (local)'}")
 
 
-def _ratio(row: ScalingRow) -> Cell:
-    """Communication where computation is 10, as report 003 writes it."""
-    if row.is_local or row.exposed is None or row.exposed >= 1:
-        return Cell(None, "-")
-    k = 10 * row.exposed / (1 - row.exposed)
-    return Cell(k, f"10 : {k:.2g}")
-
-
-def _verdict(row: ScalingRow) -> Verdict | None:
-    return None if row.is_local else row.experiment.verdicts.get((EFFICIENCY, row.workers))
-
-
-def _percent(value: float | None) -> Cell:
-    return Cell(value, "-" if value is None else f"{value:.1%}")
+def _test(row: ScalingRow) -> Cell:
+    case = row.sized.result.case
+    return Cell(row.sized.result.nodeid, f"{case.function}[{case.id}]")
 
 
 SCALING: TableKind[ScalingRow] = TableKind(
-    summary="Every scaling experiment: rate, speed-up and efficiency by the number of workers, and what they wait for.",
+    summary=(
+        "Every scaling test: one worker without communication, and 1, 2, 4, ... workers beside it. Speedup and "
+        "efficiency are of the step that is judged, the speed is the mean's."
+    ),
     rows=scaling_rows,
     columns=[
-        Column("test", str, "Description", lambda row: Cell(row.result.nodeid, _description(row))),
-        Column("mode", str, "scaling", lambda row: str(row.result.case.params[MODE])),
-        Column("workers", int, "Workers", lambda row: Cell(row.workers, f"{row.workers}{' (local)' * row.is_local}")),
-        Column("is_local", bool, None, lambda row: row.is_local),
-        Column("layout", str, "nodes x ranks", _layout),
-        Column("batch", int, "batch", lambda row: int(row.result.case.params["batch"])),
-        Column("samples_per_second", float, "processing rate", lambda row: number(row.rate, ".4g", unit=" samples/s")),
-        Column("mean", float, "mean", lambda row: number(_median(row.result, f"{RATE}_mean"), ".4g")),
-        Column("uncertainty", float, "+-", lambda row: number(_median(row.result, f"{RATE}_uncertainty"), ".2g")),
-        Column("jitter", float, "jitter", lambda row: number(_median(row.result, f"{RATE}_jitter"), ".2g")),
+        Column("test", str, "Description", _test),
+        Column("workers", int, "Workers", _workers),
+        Column("communicates", bool, None, lambda row: row.sized.communicates),
+        Column("backend", str, "Network", lambda row: row.sized.result.case.conditions.backend),
+        Column(
+            "computation_to_communication", str, "computation/communication", lambda row: Cell(row.ratio, row.ratio)
+        ),
+        Column("communication", float, "communication", lambda row: number(row.exposed, ".1%")),
+        Column("samples_per_second", float, "Speed (samples/s)", lambda row: number(row.sized.rate, ".4g")),
+        Column("uncertainty", float, "+/-", lambda row: number(row.sized.uncertainty, ".2g")),
+        Column("jitter", float, "jitter", lambda row: number(row.sized.jitter, ".2g")),
         Column("speedup", float, "Speedup Ratio", lambda row: number(row.speedup, ".2f")),
-        Column("scaling_efficiency", float, "Scaling efficiency", lambda row: _percent(row.efficiency)),
+        Column("scaling_efficiency", float, "Scaling efficiency", lambda row: number(row.efficiency, ".0%")),
         Column("gain_per_doubling", float, "gain per doubling", lambda row: number(row.gain, ".2f")),
-        Column("communication_of_10", float, "computation/communication", _ratio),
-        Column("exposed_communication", float, "communication", lambda row: _percent(row.exposed)),
-        Column("threads", int, None, lambda row: _facts(row).get("threads")),
-        Column("note", str, "Notes", lambda row: row.note),
-        Column("baseline", float, "baseline", lambda row: _percent(v.baseline if (v := _verdict(row)) else None)),
-        Column("verdict", str, "verdict", lambda row: v.kind if (v := _verdict(row)) else ""),
+        Column("samples", int, "samples a worker", lambda row: row.sized.samples),
+        Column("step_s", float, "step", lambda row: seconds(row.sized.step_s)),
+        Column("note", str, "note", lambda row: row.note),
     ],
-    needs="tests that ask for scaling",
+    needs="a test that uses the fixture scaling",
 )
-
-
-def _description(row: ScalingRow) -> str:
-    """The test, and the name of the call where it has one."""
-    case = row.result.case
-    named = case.run.rpartition("-")[0]
-    title = f"{case.function}[{case.id}]" if case.id else case.function
-    return f"{title} {named}" if named else title
