@@ -41,9 +41,9 @@ def conclude(result: CaseResult, strictness: Strictness, *, stood_down: CaseOutc
 
     The first of these that holds: a rank failed; all ranks skipped; a planted slowdown was not found, and the run
     does not accept that; the case was only measured; an update took the numbers; nothing was measured that can be
-    judged, which is as it should be where ranks share cores; a metric is beyond a bound, unless that is expected; an update refused the numbers; another verdict fails,
-    unless that is expected; the run does not accept a verdict; there is no baseline, and the run does not accept
-    that. Ranks that all skipped say how the test stands down.
+    judged, which is as it should be where ranks share cores; a metric is beyond a bound, unless that is expected; an
+    update refused the numbers; another verdict fails, unless that is expected; the run does not accept a verdict;
+    there is no baseline, and the run does not accept that. Ranks that all skipped say how the test stands down.
     """
     last = result.launches[-1]
     if last.outcome != "passed":
