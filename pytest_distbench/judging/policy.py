@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from pytest_distbench.records.case import OVERSUBSCRIBED
 from pytest_distbench.records.kinds import VerdictName
 from pytest_distbench.records.run import CaseOutcome, CaseResult
 from pytest_distbench.records.verdict import Verdict
@@ -40,9 +41,9 @@ def conclude(result: CaseResult, strictness: Strictness, *, stood_down: CaseOutc
 
     The first of these that holds: a rank failed; all ranks skipped; a planted slowdown was not found, and the run
     does not accept that; the case was only measured; an update took the numbers; nothing was measured that can be
-    judged; a metric is beyond a bound, unless that is expected; an update refused the numbers; another verdict fails,
-    unless that is expected; the run does not accept a verdict; there is no baseline, and the run does not accept
-    that. Ranks that all skipped say how the test stands down.
+    judged, which is as it should be where ranks share cores; a metric is beyond a bound, unless that is expected; an
+    update refused the numbers; another verdict fails, unless that is expected; the run does not accept a verdict;
+    there is no baseline, and the run does not accept that. Ranks that all skipped say how the test stands down.
     """
     last = result.launches[-1]
     if last.outcome != "passed":
@@ -54,6 +55,8 @@ def conclude(result: CaseResult, strictness: Strictness, *, stood_down: CaseOutc
     if result.update in ("new", "changed", "rewritten", "kept") or (
         result.reference.kind == "nothing" and not result.verdicts
     ):
+        return Conclusion(outcome="passed")
+    if not judged and OVERSUBSCRIBED in result.case.conditions.around:
         return Conclusion(outcome="passed")
     if not judged:
         return Conclusion(outcome="failed", reason="nothing_judged")

@@ -34,7 +34,7 @@ from pytest_distbench.plugin.requests import RequestMaker
 from pytest_distbench.plugin.runs import Run
 from pytest_distbench.plugin.workload import Workload
 from pytest_distbench.records.bound_text import BoundValue
-from pytest_distbench.records.case import Case
+from pytest_distbench.records.case import OVERSUBSCRIBED, Case
 from pytest_distbench.records.control import Control
 from pytest_distbench.records.fingerprint import Fingerprint
 from pytest_distbench.records.kinds import METRIC_KINDS
@@ -354,7 +354,8 @@ class Distbench:
             values: a function that makes the number of one launch of each run in ``of``; it is called once per launch
                 with one mapping (metric -> value) per run, and returns None where there is no value. More launches are
                 added, in turns, while the answer is open. Or the numbers themselves, one per independent repetition.
-            of: the runs of this test that the function gets.
+            of: the runs of this test that the function gets. Of an oversubscribed one what scatters is shown, and not
+                judged, by bounds neither.
             unit: as in ``rank.record``.
             better: as in ``rank.record``.
             tolerance: accepted change towards worse, as a fraction.
@@ -384,14 +385,19 @@ class Distbench:
         if tolerance is not None and METRIC_KINDS[metric.better].rule == "exact":
             given.refuse(f"tolerance={show(tolerance)} has no effect with better={better!r}: it is equal or not")
         samples = self._derived_samples(given, metric, values, of)
+        around = self._around([of] if isinstance(of, Run) else of or self._runs)
         request = self.ask.derived(
             given,
             metric=metric.key,
-            around=self._around([of] if isinstance(of, Run) else of or self._runs),
+            around=around,
             identity=self.ask.identity(given, params),
             launches=None if callable(values) else int(samples.most),
             tolerance=None if tolerance is None else given.fraction("tolerance", tolerance),
         )
+        if OVERSUBSCRIBED in around and metric.is_noisy:
+            with self._lend_terminal():
+                shown = self._guard(lambda: self._session.run(request, samples, Nothing(request)))
+            return self._keep(samples, self._finish(shown))
         made_of = [run.samples for run in ([of] if isinstance(of, Run) else of)]
         sources = [key for key, known in self._samples_of.items() if any(known is source for source in made_of)]
         result = self._judge(request, samples, sources=sources)

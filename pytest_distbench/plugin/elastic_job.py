@@ -8,17 +8,16 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 import msgspec
-import pytest
 
 from pytest_distbench.errors import ConfigurationError, show
 from pytest_distbench.jobs.control.schedule import changes_of, check_job, check_values, usual_start
 from pytest_distbench.jobs.control.steps import check_pattern
 from pytest_distbench.jobs.engines.table import ENGINES
 from pytest_distbench.launch.readers.check import problem_with
-from pytest_distbench.machine import hardware
 from pytest_distbench.plugin.arguments import Arguments
 from pytest_distbench.plugin.distbench import Distbench
 from pytest_distbench.plugin.keywords import ElasticKeywords, Wanted
+from pytest_distbench.plugin.room import check_room
 from pytest_distbench.plugin.runs import Run
 from pytest_distbench.plugin.workload import Workload
 from pytest_distbench.records.elastic import Change, Cycle, ElasticJob, MembershipPlan
@@ -194,20 +193,6 @@ def _plain(part: AnyRecord) -> AnyRecord:
     """With Python's numbers in place of numpy's, which no process could read."""
     given = {name: as_scalar(value) for name, value in msgspec.structs.asdict(part).items() if hasattr(value, "item")}
     return replace(part, **{name: value for name, value in given.items() if value is not None})
-
-
-def check_room(given: Arguments, settings: Settings, wanted: int, what: str, *, oversubscribed: object) -> int | None:
-    """Skip the test where it wants more than this run was given, and does not say that it may be oversubscribed.
-
-    Of GPUs each node has its own, whatever the test says. Returns the cores of this host, where they are fewer than
-    what is wanted, and the test has asked for that; else None.
-    """
-    given.yes_or_no("oversubscribed", oversubscribed)
-    if wanted <= settings.largest:
-        return None
-    if not oversubscribed or settings.gpu:
-        pytest.skip(f"not run: needs {wanted} {what}, {settings.largest} ranks given")
-    return hardware.cores() if wanted > hardware.cores() else None
 
 
 class UsedEngine(TypedDict):

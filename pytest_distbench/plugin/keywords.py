@@ -60,10 +60,13 @@ class CheckKeywords(Given, Sized, Limited, total=False):
         makes_group: False: it is no error that a script makes no process group of torch's, and a function is given
             none: it makes its own, of the variables that torchrun gives a rank.
         seeds: the body runs once for each, in the same group, with ``rank.seed`` set.
+        oversubscribed: ``world_size`` may be more than the ranks of the run, on a CPU. Beyond the cores of this host
+            clocks are shown, and not judged; the case says so in its name.
     """
 
     makes_group: bool
     seeds: Sequence[int]
+    oversubscribed: bool
 
 
 class Repeated(Limited, total=False):

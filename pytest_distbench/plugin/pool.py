@@ -8,8 +8,9 @@ from typing import Any, Unpack, get_args
 from pytest_distbench.errors import show
 from pytest_distbench.plugin.arguments import Arguments
 from pytest_distbench.plugin.distbench import Distbench
-from pytest_distbench.plugin.elastic_job import MOST_NODES, check_room, ends_after_steps, usable_engine
+from pytest_distbench.plugin.elastic_job import MOST_NODES, ends_after_steps, usable_engine
 from pytest_distbench.plugin.keywords import PoolKeywords, Wanted
+from pytest_distbench.plugin.room import check_room
 from pytest_distbench.plugin.runs import Run
 from pytest_distbench.plugin.workload import Workload
 from pytest_distbench.records.elastic import ElasticJob

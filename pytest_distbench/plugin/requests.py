@@ -18,6 +18,7 @@ from pytest_distbench.plugin.keywords import Wanted
 from pytest_distbench.plugin.locate import json_able
 from pytest_distbench.plugin.markers import requirement
 from pytest_distbench.plugin.names import family_of, full_name, test_and_id
+from pytest_distbench.plugin.room import check_room
 from pytest_distbench.plugin.workload import Workload, make_workload
 from pytest_distbench.records.bound_text import AskedBound
 from pytest_distbench.records.case import Case, Conditions
@@ -69,20 +70,20 @@ class RequestMaker:
     def run(self, given: Arguments, wanted: Wanted) -> tuple[LaunchRequest, CaseRequest]:
         """What to launch, and how to judge it."""
         found = self.workload(given, wanted)
-        ranks = self._world_size
-        if wanted.world_size is not None:
-            ranks = given.whole("world_size", wanted.world_size, least=1)
-            if ranks > self._settings.largest:
-                pytest.skip(f"not run: needs {ranks} ranks, {self._settings.largest} given")
+        ranks = given.ranks(wanted.world_size, self._world_size)
+        cores = check_room(given, self._settings, ranks, "ranks", oversubscribed=wanted.oversubscribed)
         if isinstance(found.work, Ranks):
             work = replace(found.work, stands_for=self._stands_for(ranks), attached=self._settings.attach)
             found = dataclasses.replace(found, work=work)
-        return self.launch(given, found, wanted, world_size=ranks)
+        return self.launch(given, found, wanted, world_size=ranks, cores=cores)
 
     def launch(
-        self, given: Arguments, found: Workload, wanted: Wanted, *, world_size: int
+        self, given: Arguments, found: Workload, wanted: Wanted, *, world_size: int, cores: int | None = None
     ) -> tuple[LaunchRequest, CaseRequest]:
-        """As :meth:`run`, for what was found and checked already, of whatever kind; its ranks may be nodes or slots."""
+        """As :meth:`run`, for what was found and checked already, of whatever kind; its ranks may be nodes or slots.
+
+        The cores of this host are given where there are too few for its ranks, see :class:`LaunchRequest`.
+        """
         work, kind = found.work, kind_of(found.work)
         self.check_kind(given, type(work))
         outputs = work.outputs(world_size)
@@ -101,6 +102,7 @@ class RequestMaker:
             backend=self._backend,
             device=self._device,
             timeout_s=seconds if self._settings.attach is None else ATTACHED_TIMEOUT_S,
+            cores=cores,
         )
         request = self.case(
             given,

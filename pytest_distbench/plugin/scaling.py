@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import warnings
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Unpack
 
+from pytest_distbench.errors import DistbenchWarning
 from pytest_distbench.plugin.arguments import Arguments
 from pytest_distbench.plugin.distbench import Distbench
 from pytest_distbench.plugin.keywords import ShapeKeywords, Wanted
 from pytest_distbench.plugin.runs import Run
+from pytest_distbench.records.rate import EFFICIENCY
 
 if TYPE_CHECKING:
     from pytest_distbench.worker.context import RankContext
@@ -29,6 +32,7 @@ class Scaling:
         mode: str = "weak",
         params: Mapping[str, Any],
         of: str = "step",
+        oversubscribed: bool = False,
         **options: Unpack[ShapeKeywords],
     ) -> list[Run]:
         """Judge the step on one worker, two, four and so on, and what follows from them.
@@ -48,12 +52,15 @@ class Scaling:
             mode: ``weak``: ``batch`` is a worker's; ``strong``: of all workers together.
             params: handed to the body; with ``batch``, a whole number.
             of: the loop whose time is compared.
+            oversubscribed: as of ``distbench.run``: ``world_size`` may go beyond the ranks of the run. Clocks of sizes
+                beyond the cores of this host are shown, and not judged.
 
         Returns:
             The runs with communication, one per size.
 
         Raises:
-            Regression, BeyondBound, LaunchFailed, Misuse: as ``distbench.run``.
+            Regression, BeyondBound, LaunchFailed, Misuse: as ``distbench.run``; Misuse also where ranks of two runs had
+                different numbers of threads.
         """
         distbench = self._distbench
         distbench.skip_without_clocks("scaling compares times")
@@ -77,14 +84,19 @@ class Scaling:
                 launches=options.get("launches"),
                 timeout=options.get("timeout"),
                 tolerance=tolerance,
+                oversubscribed=oversubscribed,
             )
             for size, how in asked
         ]
         runs = dict(zip(asked, distbench.run_in_turns(given, wanted), strict=True))
+        _check_threads(given, list(runs.values()))
+        if most == 1:
+            told = "no efficiency was judged: one worker has none beside it. Next: --world-size 2 or more"
+            warnings.warn(DistbenchWarning(f"scaling: {told}"), stacklevel=2)
         for size in sizes[1:]:
             share = size if mode == "strong" else 1
             # metric -> what a step is compared with, and the part of a step of it that is to be as long
-            derived = {"scaling_efficiency": (runs[1, "off"], 1 / share), "computing_share": (runs[size, "off"], 1.0)}
+            derived = {EFFICIENCY: (runs[1, "off"], 1 / share), "computing_share": (runs[size, "off"], 1.0)}
             for metric, (beside, part) in derived.items():
                 distbench.judge(
                     f"{name} {metric}".strip(),
@@ -119,3 +131,16 @@ def _run_name(size: int, communication: str) -> str:
     if communication == "on":
         return "workers"
     return "local" if size == 1 else "apart"
+
+
+def _check_threads(given: Arguments, runs: Sequence[Run]) -> None:
+    """Refuse ranks that computed with different numbers of threads: their times say nothing of each other."""
+    found: dict[str, list[str]] = {}
+    for run in runs:
+        found.setdefault(run.launches[0].software.get("threads", ""), []).append(run.result.case.label)
+    if len(found) > 1:
+        told = "; ".join(f"{threads} in {', '.join(labels)}" for threads, labels in found.items())
+        given.refuse(
+            f"ranks of different runs had different numbers of threads, so their times cannot be compared: {told}. "
+            "Next: set OMP_NUM_THREADS for the whole run, and no number of threads in the body"
+        )

@@ -13,6 +13,9 @@ from pytest_distbench.records.record import Record
 RANKS = "ranks"
 """The kind of launch whose processes a launcher of ranks starts."""
 
+OVERSUBSCRIBED = "oversubscribed"
+"""What a case has around it whose ranks share cores, because its test asked for that: its clocks are only shown."""
+
 
 class Conditions(Record, frozen=True, kw_only=True, omit_defaults=True):
     """What a case was measured under: numbers of cases that differ in it are never compared."""

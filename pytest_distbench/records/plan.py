@@ -50,6 +50,8 @@ class LaunchRequest(Record, frozen=True, kw_only=True):
     timeout_s: float
     delay: float = 0.0
     """What is timed takes longer by this share of itself: a slowdown that is planted."""
+    cores: int | None = None
+    """Of this host, where there are fewer of them than ranks, and the test has asked for it: it is oversubscribed."""
 
 
 class LaunchPlan(LaunchRequest, frozen=True, kw_only=True):

@@ -1,4 +1,4 @@
-"""What a scaling test's training records of its rate: names that ranks write and tables read."""
+"""What a scaling test records of its rates: names that ranks and the fixture write, and tables read."""
 
 from __future__ import annotations
 
@@ -15,3 +15,8 @@ RATE_SAMPLES = "samples"
 """Fact: of one rank in an iteration."""
 RATE_COMMUNICATION = "communication"
 """Fact: one of :data:`COMMUNICATION`."""
+RATE_RANKS_PER_NODE = "ranks_per_node"
+"""Fact: of the ranks, on this rank's host."""
+
+EFFICIENCY = "scaling_efficiency"
+"""Derived of the runs, at so many ``workers``; where the call of the fixture has a name, that stands before it."""

@@ -13,9 +13,11 @@ from typing import Protocol
 
 from pytest_distbench.errors import ExtensionError, blame, expect, show
 from pytest_distbench.launch.starters.table import Hosting
+from pytest_distbench.records.case import OVERSUBSCRIBED
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.plan import LaunchPlan, LaunchRequest
 from pytest_distbench.run.gpus import GpusAround
+from pytest_distbench.run.oversubscribed import OversubscribedAround
 from pytest_distbench.run.settings import Settings
 
 
@@ -64,7 +66,10 @@ def _make_gpus(setup: AroundSetup) -> Around:
     return GpusAround(setup.settings.gpus, on_progress=setup.on_progress)
 
 
-AROUND: dict[str, Callable[[AroundSetup], Around]] = {"gpus": _make_gpus}
+AROUND: dict[str, Callable[[AroundSetup], Around]] = {
+    "gpus": _make_gpus,
+    OVERSUBSCRIBED: lambda setup: OversubscribedAround(),
+}
 """By name; what comes first is outermost."""
 
 

@@ -136,7 +136,7 @@ def compressed_training(rank: RankContext) -> None:
         )
     step(plain)
     exact = _gradient(plain)
-    _expect_support(rank, hook)
+    expect_support(rank, params["hook"])
     model = make()
     try:
         hook.register(model, params["approximation_rank"])
@@ -154,12 +154,13 @@ def compressed_training(rank: RankContext) -> None:
         rank.record("gradient_bytes", sent, unit="B", better="exact", reduce="max", at=at, identity=identity)
 
 
-def _expect_support(rank: RankContext, hook: Hook) -> None:
-    """Skip in all ranks where the hook cannot work. A collective call."""
+def expect_support(rank: RankContext, name: str) -> None:
+    """Skip in all ranks where the hook of this name cannot work. A collective call."""
     from pytest_distbench.workloads.support import expect_sums
 
+    hook = hook_named(name)
     if rank.device.type == "cpu" and (reason := hook.no_cpu()):
-        raise unittest.SkipTest(f"{rank.params['hook']}: {reason}")
+        raise unittest.SkipTest(f"{name}: {reason}")
     if hook.dtype:
         expect_sums(rank, hook.dtype)
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import os
 import statistics
+import unittest
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -14,11 +16,12 @@ from pytest_distbench.records.rate import (
     RATE_COMMUNICATION,
     RATE_JITTER,
     RATE_OF,
+    RATE_RANKS_PER_NODE,
     RATE_SAMPLES,
     RATE_UNCERTAINTY,
 )
 from pytest_distbench.worker.arguments import check_metric, check_whole
-from pytest_distbench.workloads.compression import hook_named
+from pytest_distbench.workloads.compression import expect_support, hook_named
 
 if TYPE_CHECKING:
     from torch import nn
@@ -30,7 +33,7 @@ MAD_TO_STDEV = 1.4826
 
 
 def parallel(rank: RankContext, model: nn.Module) -> nn.Module:
-    """The model under DistributedDataParallel, or as it is where the run is without communication.
+    """The model under DistributedDataParallel, or as it is where the run is without communication. A collective call.
 
     Of ``rank.params``: *communication*, ``on`` (default) or ``off``; *compression*, a hook of
     ``workloads/compression.py`` that sends gradients as ``fp16`` or ``bf16`` (default ``none``).
@@ -42,17 +45,25 @@ def parallel(rank: RankContext, model: nn.Module) -> nn.Module:
     Raises:
         RecordingError: a parameter is none of its values.
         ConfigurationError: there is no such hook.
+        SkipTest: torch or the backend does not support the hook here.
     """
     communication = rank.params.get("communication", "on")
     if communication not in COMMUNICATION:
         raise RecordingError(f"communication={show(communication)}; wanted one of {', '.join(COMMUNICATION)}")
-    hook = hook_named(rank.params.get("compression", "none"))
+    compression = rank.params.get("compression", "none")
+    hook = hook_named(compression)
+    if hook.takes_rank:
+        raise RecordingError(f"compression={show(compression)}; wanted a hook without settings: none, fp16, bf16")
     if communication == "off":
         return model
+    expect_support(rank, compression)
     from torch.nn.parallel import DistributedDataParallel
 
     ddp = DistributedDataParallel(model, device_ids=[rank.device] if rank.device.type == "cuda" else None)
-    hook.register(ddp, 1)
+    try:
+        hook.register(ddp, 1)
+    except TypeError as error:  # what DDP refuses a hook with
+        raise unittest.SkipTest(f"{compression}: {error}") from None
     return ddp
 
 
@@ -99,7 +110,12 @@ def record_rate(rank: RankContext, *, samples: int, of: str = "step") -> None:
         raise RecordingError(f"{call}: no loop {of!r} was timed before; wanted rank.timed({of!r}, ...)")
     found = rate_of(samples * rank.world_size, series)
     communication = rank.params.get("communication", COMMUNICATION[0])
-    facts = {RATE_OF: of, RATE_SAMPLES: samples, RATE_COMMUNICATION: communication}
+    facts = {
+        RATE_OF: of,
+        RATE_SAMPLES: samples,
+        RATE_COMMUNICATION: communication,
+        RATE_RANKS_PER_NODE: int(os.environ.get("LOCAL_WORLD_SIZE", rank.world_size)),
+    }
     rank.record(RATE, found.mean, unit="samples/s", better="info", reduce="min", facts=facts)
     rank.record(RATE_UNCERTAINTY, found.uncertainty, unit="samples/s", better="info", reduce="max")
     rank.record(RATE_JITTER, found.jitter, unit="samples/s", better="info", reduce="max")

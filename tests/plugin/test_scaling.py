@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+import json
+import textwrap
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 from support import fixtures
 from support.fixtures import made_up_distbench
+from support.launching import RunInside
+from support.projects import Project, run
 
+from pytest_distbench import testing
+from pytest_distbench.errors import DistbenchWarning
 from pytest_distbench.plugin.distbench import Distbench
 from pytest_distbench.plugin.outcomes import Misuse
 from pytest_distbench.plugin.scaling import Scaling
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import Measurement
+from pytest_distbench.records.plan import LaunchPlan
 from pytest_distbench.records.run import CaseResult
 
 COMMUNICATION_S = 0.25
@@ -23,6 +31,7 @@ class Timed(fixtures.MadeUp):
     """A step takes 10 ms a sample, and communication of more than one worker a quarter of a second."""
 
     order: list[tuple[int, str]] = []
+    threads: Mapping[int, int] = {}
 
     def add(self, *, only: object = ()) -> None:
         params: Any = self.request.work.params  # type: ignore[union-attr]
@@ -31,7 +40,10 @@ class Timed(fixtures.MadeUp):
         step = Measurement(
             name="step", unit="s", better="lower", value=0.01 * params["batch"] + waits * COMMUNICATION_S
         )
-        self.launches.append(LaunchRecord(index=len(self), outcome="passed", wall_s=1.0, measurements=[step]))
+        software = {"threads": str(self.threads.get(self.request.world_size, 1))}
+        self.launches.append(
+            LaunchRecord(index=len(self), outcome="passed", wall_s=1.0, measurements=[step], software=software)
+        )
 
 
 @pytest.fixture
@@ -99,7 +111,8 @@ def test_strong_the_samples_are_shared(made_up: tuple[Distbench, list[CaseResult
 
 def test_one_worker_has_nothing_to_be_compared_with(made_up: tuple[Distbench, list[CaseResult]]) -> None:
     distbench, found = made_up
-    [run] = Scaling(distbench)(body, params={"batch": 1}, world_size=1)
+    with pytest.warns(DistbenchWarning, match=r"no efficiency was judged: one worker.*Next: --world-size 2 or more"):
+        [run] = Scaling(distbench)(body, params={"batch": 1}, world_size=1)
 
     assert (run.result.case.label, values(found)) == ("workers@ws1", {})
 
@@ -130,3 +143,91 @@ def test_what_cannot_be_scaled_is_refused_with_what_was_wanted(
     with pytest.raises(Misuse, match=message):
         Scaling(made_up[0])(body, **options)
     assert Timed.order == []
+
+
+def test_ranks_with_other_threads_are_compared_with_nobody(
+    made_up: tuple[Distbench, list[CaseResult]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where a body gives the one rank all cores."""
+    monkeypatch.setattr(Timed, "threads", {1: 2})
+    told = r"different numbers of threads.*: 2 in local@ws1, workers@ws1; 1 in workers@ws2, workers@ws4, apart@ws2"
+    with pytest.raises(Misuse, match=told):
+        Scaling(made_up[0])(body, params={"batch": 50})
+    assert values(made_up[1]) == {}
+
+
+def described(plan: LaunchPlan) -> Mapping[str, Any]:
+    """Ranks whose steps scale well; those of made-up ranks have no fingerprint."""
+    return {"step": [0.02, 0.0201, 0.0199, 0.0202, 0.0198]}
+
+
+def test_beyond_the_cores_of_this_host_sizes_are_labelled_and_their_clocks_are_not_judged(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(testing, "_description", described)
+    monkeypatch.setattr("pytest_distbench.machine.hardware.cores", lambda: 2)
+    made = project(
+        """
+        def body(rank):
+            pass
+
+        def test_net(scaling):
+            scaling(body, params={"batch": 8}, world_size=4, oversubscribed=True)
+        """
+    )
+    result = run(made, "--distbench-update", "--distbench-json=run.json")
+    results = json.loads((made.path / "run.json").read_text())["results"]
+    labels = {(r["case"]["run"], r["case"]["conditions"]["world_size"]): r for r in results}
+    two, four = labels["scaling_efficiency[workers=2]", 2], labels["scaling_efficiency[workers=4]", 2]
+
+    assert result.ret == 0
+    assert (two["update"], [v["kind"] for v in two["verdicts"]]) == ("new", ["missing"])
+    assert (four["update"], four["verdicts"]) == ("", [])
+    assert four["case"]["conditions"]["around"] == {"oversubscribed": "2-cores"}
+    assert labels["workers", 4]["update"] != "new"
+    assert run(made).ret == 0
+
+
+def test_beyond_the_ranks_at_hand_nothing_is_launched_unless_the_test_says_so(
+    made_up: tuple[Distbench, list[CaseResult]],
+) -> None:
+    with pytest.raises(pytest.skip.Exception, match="not run: needs 8 ranks, 4 given"):
+        Scaling(made_up[0])(body, params={"batch": 8}, world_size=8)
+    assert Timed.order == []
+
+
+SPAWNED = """
+    import time
+    import torch
+    from pytest_distbench.workloads.scaling import parallel, record_rate
+
+    def train(rank):
+        model = parallel(rank, torch.nn.Linear(16, 16))
+        inputs = torch.ones(rank.params["batch"], 16)
+        for _ in rank.timed("step", warmup=3, iterations=5):
+            model(inputs).sum().backward()
+            communicates = rank.params["communication"] == "on" and rank.world_size > 1
+            time.sleep(0.02 + rank.params["wait_s"] * communicates)
+        record_rate(rank, samples=rank.params["batch"])
+
+    def test_net(scaling):
+        scaling(train, params={"batch": 4, "wait_s": WAIT})
+"""
+
+
+def derived(pytester: pytest.Pytester, run_inside: RunInside, wait_s: str) -> dict[str, float]:
+    pytester.makepyfile(test_net=textwrap.dedent(SPAWNED.replace("WAIT", wait_s)))
+    assert run_inside("--world-size=2", "--distbench-json=run.json").ret == 0
+    results = json.loads((pytester.path / "run.json").read_text())["results"]
+    return {v["metric"]: v["current"] for result in results for v in result["verdicts"] if v["at"]}
+
+
+@pytest.mark.spawn
+def test_what_is_waited_for_in_communication_lowers_efficiency_and_the_share_of_computing(
+    pytester: pytest.Pytester, run_inside: RunInside
+) -> None:
+    """A step sleeps 20 ms, and 180 ms more where it communicates: a tenth is left. The machine adds far less."""
+    quiet, slow = (derived(pytester, run_inside, wait_s) for wait_s in ("0", "0.18"))
+
+    assert quiet.keys() == slow.keys() == {"scaling_efficiency[workers=2]", "computing_share[workers=2]"}
+    assert all(slow[metric] < 0.3 < quiet[metric] for metric in quiet)

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import statistics
+from pathlib import Path
 
 import pytest
 import torch
+from support.launching import Launch
 from support.ranks import make_rank
+from support.releases import needs_recorder, refuses_bf16
 
 from pytest_distbench.errors import ConfigurationError, RecordingError
+from pytest_distbench.launch.starters.contract import Launcher
+from pytest_distbench.records.launch import LaunchRecord
+from pytest_distbench.worker.context import RankContext
 from pytest_distbench.workloads.scaling import parallel, rate_of, record_rate
 
 
@@ -34,7 +40,7 @@ def test_the_rate_is_of_all_ranks_and_names_its_loop() -> None:
     rate = rank.notebook.observations[1]
 
     assert rate.values == [pytest.approx(32 / statistics.fmean(step.values))]
-    assert rate.facts == {"loop": "step", "samples": 8, "communication": "on"}
+    assert rate.facts == {"loop": "step", "samples": 8, "communication": "on", "ranks_per_node": 4}
     assert [o.name for o in rank.notebook.observations[1:]] == [
         "samples_per_second", "samples_per_second_uncertainty", "samples_per_second_jitter",
     ]  # fmt: skip
@@ -69,6 +75,11 @@ def test_without_communication_a_model_stays_as_it_is() -> None:
             ConfigurationError,
             "unknown hook 'zip': known are none, fp16",
         ),
+        (
+            {"communication": "off", "compression": "powersgd"},
+            RecordingError,
+            "compression='powersgd'; wanted a hook without settings: none, fp16, bf16",
+        ),
     ],
 )
 def test_other_parameters_are_refused(params: dict[str, str], error: type[Exception], message: str) -> None:
@@ -76,3 +87,38 @@ def test_other_parameters_are_refused(params: dict[str, str], error: type[Except
     rank.params = params
     with pytest.raises(error, match=message):
         parallel(rank, torch.nn.Linear(2, 2))
+
+
+def train(rank: RankContext) -> None:
+    """Runs in every rank: a linear layer whose gradients are sent as the parameters say."""
+    model = parallel(rank, torch.nn.Linear(8, 8))
+    for _ in rank.timed("step", warmup=3, iterations=2):  # the second step makes DDP's final buckets
+        model(torch.ones(2, 8)).sum().backward()
+    record_rate(rank, samples=2)
+
+
+def launched(launcher: Launcher, folder: Path, **params: object) -> LaunchRecord:
+    return Launch(launcher, folder, Path(__file__))("train", params=params)
+
+
+@pytest.mark.spawn
+@needs_recorder
+@pytest.mark.parametrize("launcher", ["warm"], indirect=True)
+def test_gradients_are_sent_in_half_precision_or_not_at_all(launcher: Launcher, tmp_path: Path) -> None:
+    """A fingerprint has what is sent: compression that is silently off is another one."""
+    half, nothing = (
+        launched(launcher, tmp_path, communication=how, compression="fp16").fingerprints["step"].collectives
+        for how in ("on", "off")
+    )
+
+    assert [(row.op, row.dtype, row.message_bytes) for row in half["all"]] == [("all_reduce", "float16", 2 * 72)]
+    assert not any(nothing.values())
+
+
+@pytest.mark.spawn
+@refuses_bf16
+@pytest.mark.parametrize("launcher", ["warm"], indirect=True)
+def test_a_compression_that_torch_refuses_here_is_skipped_with_its_reason(launcher: Launcher, tmp_path: Path) -> None:
+    record = launched(launcher, tmp_path, compression="bf16")
+
+    assert (record.outcome, record.reason[:6]) == ("skipped", "bf16: ")

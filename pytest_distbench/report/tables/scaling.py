@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from pytest_distbench.records.metric import Measurement
+from pytest_distbench.records.case import OVERSUBSCRIBED, Case
+from pytest_distbench.records.metric import Measurement, Scalar
 from pytest_distbench.records.rate import (
     COMMUNICATION,
+    EFFICIENCY,
     RATE,
     RATE_COMMUNICATION,
     RATE_JITTER,
     RATE_OF,
+    RATE_RANKS_PER_NODE,
     RATE_SAMPLES,
     RATE_UNCERTAINTY,
 )
 from pytest_distbench.records.run import CaseResult
+from pytest_distbench.records.verdict import Verdict
 from pytest_distbench.report.tables.table import Cell, Column, TableKind, number, seconds
 
 NEGATIVE = "negative scaling"
@@ -35,6 +40,7 @@ class _Sized:
     workers: int
     communicates: bool
     samples: int
+    ranks_per_node: int | None
     step_s: float
     rate: float
     uncertainty: float | None
@@ -48,13 +54,16 @@ class _Sized:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScalingRow:
-    """A size beside one worker without communication, beside half as many workers, and beside itself without it."""
+    """A size beside one worker without communication, beside fewer workers, and beside itself without it.
+
+    The verdict is on its efficiency.
+    """
 
     sized: _Sized
     local: _Sized | None
-    half: _Sized | None
     apart: _Sized | None
     fewer: _Sized | None
+    verdict: Verdict | None
 
     @property
     def speedup(self) -> float | None:
@@ -68,8 +77,11 @@ class ScalingRow:
 
     @property
     def gain(self) -> float | None:
-        """How many times as much as half as many workers."""
-        return None if self.half is None else self.sized.work_rate / self.half.work_rate
+        """How many times as much with every doubling of the workers since the next fewer ones."""
+        if self.fewer is None:
+            return None
+        doublings = math.log2(self.sized.workers / self.fewer.workers)
+        return float((self.sized.work_rate / self.fewer.work_rate) ** (1 / doublings))
 
     @property
     def exposed(self) -> float | None:
@@ -86,8 +98,10 @@ class ScalingRow:
     @property
     def note(self) -> str:
         """What is worth a word."""
-        fell = self.fewer is not None and self.sized.work_rate < self.fewer.work_rate
-        return NEGATIVE if fell else ""
+        notes = [NEGATIVE] if self.gain is not None and self.gain < 1 else []
+        if cores := self.sized.result.case.conditions.around.get(OVERSUBSCRIBED):
+            notes.append(f"{OVERSUBSCRIBED}: {cores.replace('-', ' ')}")
+        return "; ".join(notes)
 
 
 def scaling_rows(results: Sequence[CaseResult]) -> list[ScalingRow]:
@@ -96,22 +110,38 @@ def scaling_rows(results: Sequence[CaseResult]) -> list[ScalingRow]:
     for result in results:
         if (sized := _sized(result)) is not None:
             tests.setdefault(_test_of(result), []).append(sized)
-    return [row for found in tests.values() for row in _rows_of(found)]
+    verdicts = dict(_efficiencies(results))
+    return [row for found in tests.values() for row in _rows_of(found, verdicts)]
 
 
-def _rows_of(found: Sequence[_Sized]) -> Iterator[ScalingRow]:
+_Place = tuple[str, str, str, str, Scalar]
+
+
+def _place(case: Case, workers: Scalar) -> _Place:
+    """Where an efficiency belongs: to the call of that name of a test, and so many workers."""
+    return case.test, case.id, case.conditions.backend, _name_of(case), workers
+
+
+def _efficiencies(results: Sequence[CaseResult]) -> Iterator[tuple[_Place, Verdict]]:
+    for result in results:
+        for verdict in result.verdicts:
+            if verdict.name.split()[-1] == EFFICIENCY and "workers" in verdict.at:
+                yield _place(result.case, verdict.at["workers"]), verdict
+
+
+def _rows_of(found: Sequence[_Sized], verdicts: Mapping[_Place, Verdict]) -> Iterator[ScalingRow]:
     on = {sized.workers: sized for sized in found if sized.communicates}
     off = {sized.workers: sized for sized in found if not sized.communicates}
     local = off.get(1)
     if local is not None:
-        yield ScalingRow(sized=local, local=local, half=None, apart=None, fewer=None)
+        yield ScalingRow(sized=local, local=local, apart=None, fewer=None, verdict=None)
     for workers, sized in sorted(on.items()):
         yield ScalingRow(
             sized=sized,
             local=local,
-            half=on.get(workers // 2) if workers % 2 == 0 else None,
             apart=off.get(workers),
             fewer=max((s for w, s in on.items() if w < workers), key=lambda s: s.workers, default=None),
+            verdict=verdicts.get(_place(sized.result.case, workers)),
         )
 
 
@@ -131,6 +161,7 @@ def _sized(result: CaseResult) -> _Sized | None:
         workers=result.case.world_size,
         communicates=facts[RATE_COMMUNICATION] == COMMUNICATION[0],
         samples=int(facts[RATE_SAMPLES]),
+        ranks_per_node=int(facts[RATE_RANKS_PER_NODE]) if RATE_RANKS_PER_NODE in facts else None,
         step_s=step,
         rate=rate,
         uncertainty=_median(launches, RATE_UNCERTAINTY),
@@ -143,12 +174,16 @@ def _median(launches: Sequence[dict[str, Measurement]], key: str) -> float | Non
     return median(values) if values else None
 
 
+def _name_of(case: Case) -> str:
+    """Of the call of the fixture: what stands before the last word of a run."""
+    return case.run.rpartition(" ")[0]
+
+
 def _test_of(result: CaseResult) -> tuple[str, ...]:
     """What the sizes of one scaling test have in common."""
     rest = {name: value for name, value in result.case.params.items() if name not in _OF_THE_SIZE}
     case = result.case
-    call, _, _ = case.run.rpartition(" ")  # the name that the test gave it, before that of the run
-    return case.test, case.id, call, case.conditions.backend, json.dumps(rest, sort_keys=True)
+    return case.test, case.id, case.conditions.backend, _name_of(case), json.dumps(rest, sort_keys=True)
 
 
 def _workers(row: ScalingRow) -> Cell:
@@ -157,7 +192,16 @@ def _workers(row: ScalingRow) -> Cell:
 
 def _test(row: ScalingRow) -> Cell:
     case = row.sized.result.case
-    return Cell(row.sized.result.nodeid, f"{case.function}[{case.id}]")
+    return Cell(row.sized.result.nodeid, " ".join(filter(None, [f"{case.function}[{case.id}]", _name_of(case)])))
+
+
+def _layout(row: ScalingRow) -> str:
+    local = row.sized.ranks_per_node
+    return "-" if local is None else f"{math.ceil(row.sized.workers / local)} x {local}"
+
+
+def _baseline(row: ScalingRow) -> float | None:
+    return None if row.verdict is None else row.verdict.baseline
 
 
 SCALING: TableKind[ScalingRow] = TableKind(
@@ -170,6 +214,7 @@ SCALING: TableKind[ScalingRow] = TableKind(
         Column("test", str, "Description", _test),
         Column("workers", int, "Workers", _workers),
         Column("communicates", bool, None, lambda row: row.sized.communicates),
+        Column("layout", str, "nodes x ranks", _layout),
         Column("backend", str, "Network", lambda row: row.sized.result.case.conditions.backend),
         Column(
             "computation_to_communication", str, "computation/communication", lambda row: Cell(row.ratio, row.ratio)
@@ -184,6 +229,8 @@ SCALING: TableKind[ScalingRow] = TableKind(
         Column("samples", int, "samples a worker", lambda row: row.sized.samples),
         Column("step_s", float, "step", lambda row: seconds(row.sized.step_s)),
         Column("note", str, "note", lambda row: row.note),
+        Column("baseline", float, "baseline", lambda row: number(_baseline(row), ".0%")),
+        Column("verdict", str, "verdict", lambda row: row.verdict.kind if row.verdict is not None else ""),
     ],
     needs="a test that uses the fixture scaling",
 )

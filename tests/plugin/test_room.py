@@ -1,0 +1,53 @@
+"""More ranks than the run was given: not run, unless the test says that it may be oversubscribed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+
+import pytest
+from support.projects import Project, run, stored
+
+MANY = 4
+"""More than the run was given, and than the cores that are pretended."""
+TEST = """
+    def body(rank):
+        pass
+
+    def test_step(distbench):
+        distbench.run(
+            body, world_size={ranks}, params={{"stand_in": {{"step": [0.02, 0.0201], "count!exact": 7}}}}{more}
+        )
+"""
+
+
+def test_more_ranks_than_given_are_not_run(project: Project) -> None:
+    result = run(project(TEST.format(ranks=3, more="")), "-rs")
+
+    result.stdout.fnmatch_lines(["*not run: needs 3 ranks, 2 given*"])
+    result.assert_outcomes(skipped=1)
+
+
+def test_where_the_test_asks_for_it_they_are_run_and_no_clock_becomes_a_baseline(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = project(TEST.format(ranks=MANY, more=", oversubscribed=True"))
+    monkeypatch.setattr("pytest_distbench.machine.hardware.cores", lambda: 2)
+    run(made, "--distbench-update").assert_outcomes(passed=1)
+    [entry] = [json.loads(path.read_text())["entry"] for path in stored(made)]
+
+    assert list(entry["metrics"]) == ["count"]
+    assert entry["conditions"]["around"] == {"oversubscribed": "2-cores"}
+
+
+def test_with_gpus_each_rank_has_its_own_whatever_the_test_says(project: Project, gpus: Callable[[int], None]) -> None:
+    gpus(2)
+    result = run(project(TEST.format(ranks=4, more=", oversubscribed=True")), "--gpu", "-rs")
+
+    result.stdout.fnmatch_lines(["*not run: needs 4 ranks, 2 given*"])
+
+
+def test_a_word_in_place_of_yes_or_no_is_refused(project: Project) -> None:
+    result = run(project(TEST.format(ranks=2, more=", oversubscribed='yes'")))
+
+    result.stdout.fnmatch_lines(["*oversubscribed='yes'?*True or False*"])
