@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from pytest_distbench.records.bound import Bound
+from pytest_distbench.records.breakdown import PhasePlace
 from pytest_distbench.records.choices import LARGEST_WHOLE
 from pytest_distbench.records.kinds import OfKind, Reduce
 from pytest_distbench.records.record import Number, Record
@@ -76,6 +77,8 @@ class Observation(_Recorded, frozen=True, kw_only=True):
     is_series: bool
     companions: dict[str, list[float]] = {}
     """Witnesses of a clock, one value per iteration: ``cpu_s``, ``waits``; on a GPU what the host did, too."""
+    place: PhasePlace | None = None
+    """Of a phase in a loop."""
 
 
 class Summary(Record, frozen=True, kw_only=True):

@@ -32,6 +32,7 @@ from pytest_distbench.worker.arguments import (
 )
 from pytest_distbench.worker.clock.delay import Delay
 from pytest_distbench.worker.clock.meter import Meter
+from pytest_distbench.worker.clock.parts import parts_on
 from pytest_distbench.worker.fingerprint import Watch
 from pytest_distbench.worker.line import Line
 from pytest_distbench.worker.notebook import Notebook
@@ -68,7 +69,14 @@ class Member:
         self.notebook = Notebook()
         self._waited_s = 0.0
         self.delay = Delay(plan.delay, self.own_clock)
-        self.phases = Phases(self.notebook, self.own_clock, self.synchronize, self.delay)
+        self.phases = Phases(
+            self.notebook,
+            self.own_clock,
+            self.synchronize,
+            self.delay,
+            make_parts=lambda: parts_on(self.device, self.delay),
+            sent=lambda: self.watch.sent,
+        )
         self._only = frozenset(plan.only)
         self._line = line
         self._common_at: dict[str, Scalar] = {}
@@ -214,9 +222,10 @@ class Member:
 
         Inside a ``timed`` or goal loop it becomes a series, one value per timed iteration: the sum where it is entered
         several times in one, 0 where it is not entered. The loop's metric is then part of the path:
-        ``phase/step/forward``. A launch's value is the 25th percentile of the iterations that entered it. Outside a
-        loop it is one number, and a name is used once. On CUDA the device is waited for at both ends, so that the host
-        no longer runs ahead of it; a loop with ``mode="graph"`` has no phases.
+        ``phase/step/forward``. A launch's value is the 25th percentile of the iterations that entered it. On CUDA it
+        is the device's time, by events on the current stream: nothing waits for the device inside an iteration. A loop
+        with ``mode="graph"`` has no phases. Outside a loop a phase is one number, a name is used once, and the device
+        is waited for at both ends. docs/phases.md has more.
 
         Args:
             name: of the part.

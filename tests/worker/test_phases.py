@@ -11,8 +11,10 @@ from support.virtual_cuda import VirtualCuda
 
 from pytest_distbench.errors import RecordingError
 from pytest_distbench.launch.reduce import merge
+from pytest_distbench.records.breakdown import PhasePlace
 from pytest_distbench.records.metric import Observation
 from pytest_distbench.records.rank import RankReport
+from pytest_distbench.worker.clock.parts import HostParts
 from pytest_distbench.worker.context import RankContext
 from pytest_distbench.worker.notebook import Notebook
 from pytest_distbench.worker.phases import Phases
@@ -22,8 +24,14 @@ from pytest_distbench.worker.phases import Phases
 def rank() -> RankContext:
     """A rank whose phases are timed by a clock that moves by one second at every look."""
     made = make_rank()
-    ticks = itertools.count()
-    made.phases = Phases(made.notebook, lambda: float(next(ticks)), lambda: None, made.delay)
+    ticks = itertools.count(1)
+
+    def clock() -> float:
+        return float(next(ticks))
+
+    made.phases = Phases(
+        made.notebook, clock, lambda: None, made.delay, make_parts=lambda: HostParts(made.delay, clock), sent=lambda: 0
+    )
     return made
 
 
@@ -165,7 +173,12 @@ def test_an_exception_inside_is_told_without_waiting_for_the_device() -> None:
     waited = itertools.count()
     made = make_rank()
     made.phases = Phases(
-        made.notebook, time.perf_counter, lambda: None if next(waited) == 0 else pytest.fail("waits"), made.delay
+        made.notebook,
+        time.perf_counter,
+        lambda: None if next(waited) == 0 else pytest.fail("waits"),
+        made.delay,
+        make_parts=lambda: pytest.fail("there is no loop"),
+        sent=lambda: 0,
     )
 
     with pytest.raises(ValueError, match="the cause"), made.phase("step"):
@@ -190,3 +203,64 @@ def test_a_delay_makes_a_phase_and_its_loop_longer_by_the_same_share(monkeypatch
 
     assert found(rank)["phase/step/forward"].values == pytest.approx([1.5] * 3, abs=1e-4)
     assert found(rank)["step"].values == pytest.approx([4.5] * 3, abs=1e-4)
+
+
+def test_a_phase_of_a_loop_says_where_it_lies(rank: RankContext) -> None:
+    for _ in rank.timed("step", warmup=0, iterations=2, at={"size": 8}):
+        with rank.phase("backward"), rank.phase("all_reduce"):
+            pass
+    with rank.phase("after"):
+        pass
+    places = {name: o.place for name, o in found(rank).items()}
+
+    assert list(places) == ["step", "phase/step/backward", "phase/step/backward/all_reduce", "phase/after"]
+    assert places["phase/step/backward/all_reduce"] == PhasePlace(loop="step[size=8]", path=["backward", "all_reduce"])
+    assert places["step"] is places["phase/after"] is None
+
+
+def test_it_says_when_it_began_where_it_enters_collectives_outside_of_its_own_parts() -> None:
+    rank, sent = make_rank(), itertools.count()
+    entered = 0
+    rank.phases = Phases(
+        rank.notebook,
+        time.perf_counter,
+        lambda: None,
+        rank.delay,
+        make_parts=lambda: HostParts(rank.delay, lambda: float(next(sent) + 1)),
+        sent=lambda: entered,
+    )
+    for i in rank.timed("step", warmup=0, iterations=3):
+        with rank.phase("backward"):
+            if i != 1:
+                with rank.phase("all_reduce"):
+                    entered += 1
+        with rank.phase("optimizer"):
+            pass
+
+    began = {name: o.place.began_at for name, o in found(rank).items() if o.place is not None}
+    assert began == {
+        "phase/step/backward": [],
+        "phase/step/backward/all_reduce": [2.0, 0.0, 12.0],
+        "phase/step/optimizer": [],
+    }
+
+
+def test_an_evaluation_and_what_is_around_it_are_beside_the_step(rank: RankContext) -> None:
+    goal = rank.goal("accuracy", target=0.5, every=2, max_steps=2, min_steps=2, curve_steps=1)
+
+    def evaluate() -> float:
+        with rank.phase("predict"):
+            return 0.7
+
+    for _ in goal.steps(samples_per_step=1):
+        with rank.phase("forward"):
+            pass
+        with rank.phase("evaluation"):
+            goal.check(evaluate)
+
+    apart = {name: o.place.is_apart for name, o in found(rank).items() if o.place is not None}
+    assert apart == {
+        "phase/step_time/forward": False,
+        "phase/step_time/evaluation": True,
+        "phase/step_time/evaluation/predict": True,
+    }

@@ -15,6 +15,7 @@ from pytest_distbench.report.tables.elastic import EPOCHS, EVENTS, JOBS, RATES, 
 from pytest_distbench.report.tables.growth import GROWTH
 from pytest_distbench.report.tables.launches import ENVIRONMENT, LAUNCHES
 from pytest_distbench.report.tables.links import LINK_MATRIX, LINKS
+from pytest_distbench.report.tables.phases import PHASES
 from pytest_distbench.report.tables.pool import POOLS, SERVINGS
 from pytest_distbench.report.tables.table import Section, TableKind
 from pytest_distbench.report.tables.verdicts import VERDICTS
@@ -25,6 +26,7 @@ TABLES: dict[str, TableKind[Any]] = {
     "control": CONTROL,
     "growth": GROWTH,
     "buckets": BUCKETS,
+    "phases": PHASES,
     "links": LINKS,
     "link_matrix": LINK_MATRIX,
     "environment": ENVIRONMENT,
