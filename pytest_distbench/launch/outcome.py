@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from pytest_distbench.errors import ReadingError, RecordingError
 from pytest_distbench.judging.structure import structure_metrics
+from pytest_distbench.launch.breakdown import breakdowns
 from pytest_distbench.launch.diagnosis.blame import is_hang
 from pytest_distbench.launch.diagnosis.fates import Ending, tell_fates
 from pytest_distbench.launch.diagnosis.membership import check_ranks
@@ -87,6 +88,9 @@ def make_record(
         delayed_s=max((r.delayed_s for r in told), default=0.0),
         unseen_collectives=max((r.unseen_collectives for r in told), default=0) if plan.work.stands_for is None else 0,
         late_s=late_s(told) if has_passed and ending.clocks.is_one else {},
+        breakdowns=breakdowns(told, is_one_clock=ending.clocks.is_one)
+        if has_passed and plan.work.stands_for is None
+        else {},
         peak_memory_bytes=largest(told) if plan.work.stands_for is None else 0,
         gpus=[reports[rank].gpu for rank in range(plan.processes)] if has_passed and any(r.gpu for r in told) else [],
         software=_software(plan, reports),

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import msgspec
 
+from pytest_distbench.records.breakdown import Breakdown
 from pytest_distbench.records.elastic import ElasticResult
 from pytest_distbench.records.fingerprint import Fingerprint
 from pytest_distbench.records.gpu import GpuWitness
@@ -38,6 +39,8 @@ class LaunchRecord(Record, frozen=True, kw_only=True):
     """That a rank of a body without fingerprints entered, the most of any; see :class:`RankReport`."""
     late_s: dict[str, list[float]] = {}
     """By the same keys: how long after the first rank each rank entered the collectives, mean seconds, by rank."""
+    breakdowns: dict[str, Breakdown] = {}
+    """By the key of a loop's metric: where its iterations go, if a body names their parts (``rank.phase``)."""
     peak_memory_bytes: int = 0
     """Of the rank that needed most, as the metric; 0: not known."""
     foreign_cores: float | None = None

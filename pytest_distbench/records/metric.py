@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from pytest_distbench.records.bound import Bound
+from pytest_distbench.records.breakdown import PhasePlace
 from pytest_distbench.records.choices import LARGEST_WHOLE
 from pytest_distbench.records.kinds import OfKind, Reduce
 from pytest_distbench.records.record import Number, Record
@@ -76,6 +77,8 @@ class Observation(_Recorded, frozen=True, kw_only=True):
     is_series: bool
     companions: dict[str, list[float]] = {}
     """Witnesses of a clock, one value per iteration: ``cpu_s``, ``waits``; on a GPU what the host did, too."""
+    place: PhasePlace | None = None
+    """Of a phase in a loop."""
 
 
 class Summary(Record, frozen=True, kw_only=True):
@@ -93,8 +96,6 @@ class Summary(Record, frozen=True, kw_only=True):
     """The rank that was slowest most often; None where ranks were not compared."""
     slowest_share: float = 0.0
     """Share of the iterations in which that rank was the slowest, 0 to 1."""
-    mean_over_ranks: float | None = None
-    """Over iterations and ranks, so that the parts of an iteration add up to it; None where that is the mean."""
 
 
 class Measurement(_Recorded, frozen=True, kw_only=True):

@@ -102,6 +102,11 @@ class Watch:
         """What is being described; empty: nothing."""
         return self._open.key if self._open is not None else ""
 
+    @property
+    def sent(self) -> int:
+        """Collectives, sends and receives so far of what is being described; 0: nothing is."""
+        return len(self._observer.notes) - self._open.first_note if self._open is not None else 0
+
     def begin(self, key: str) -> None:
         """The iteration described under ``key`` begins; a later one takes the place of an earlier."""
         if not self.is_on:

@@ -164,6 +164,8 @@ class Goal:
                 evaluated_s = self._evaluation_s - evaluated_before
                 ends_block = is_last or evaluated_s > 0 or step <= STEADY_STEP or (step + 1) % block == 0
                 self._clock.end(evaluated_s, ends_block=ends_block)
+                if ends_block:
+                    self._start += _seconds(loop.collect)
                 self._start += _seconds(watch.end)
                 if step == STEADY_STEP:
                     entered = watch.entered()
@@ -210,7 +212,7 @@ class Goal:
         self._rank.synchronize()
         mark = self._rank.delay.mark()
         start = time.perf_counter()
-        with self._rank.watch.beside():
+        with self._rank.watch.beside(), self._rank.phases.apart():
             value = self._evaluate(call, evaluate)
             self._rank.synchronize()
         self._rank.delay.wait(mark, is_apart=True)

@@ -32,6 +32,7 @@ from pytest_distbench.worker.arguments import (
 )
 from pytest_distbench.worker.clock.delay import Delay
 from pytest_distbench.worker.clock.meter import Meter
+from pytest_distbench.worker.clock.parts import parts_on
 from pytest_distbench.worker.fingerprint import Watch
 from pytest_distbench.worker.line import Line
 from pytest_distbench.worker.notebook import Notebook
@@ -68,8 +69,14 @@ class Member:
         self.notebook = Notebook()
         self._waited_s = 0.0
         self.delay = Delay(plan.delay, self.own_clock)
-        on_device = _record_event if self.device.type == "cuda" else None
-        self.phases = Phases(self.notebook, self.own_clock, self.synchronize, self.delay, on_device)
+        self.phases = Phases(
+            self.notebook,
+            self.own_clock,
+            self.synchronize,
+            self.delay,
+            make_parts=lambda: parts_on(self.device, self.delay),
+            sent=lambda: self.watch.sent,
+        )
         self._only = frozenset(plan.only)
         self._line = line
         self._common_at: dict[str, Scalar] = {}
@@ -215,10 +222,10 @@ class Member:
 
         Inside a ``timed`` or goal loop it becomes a series, one value per timed iteration: the sum where it is entered
         several times in one, 0 where it is not entered. The loop's metric is then part of the path:
-        ``phase/step/forward``. A launch's value is the 25th percentile of the iterations that entered it. Outside a
-        loop it is one number, and a name is used once. On CUDA a phase of a loop takes what the device takes, by events
-        that are read when it has come to them, and one outside a loop waits for the device at both ends; a loop with
-        ``mode="graph"`` has no phases.
+        ``phase/step/forward``. A launch's value is the 25th percentile of the iterations that entered it. On CUDA it
+        is the device's time, by events on the current stream: nothing waits for the device inside an iteration. A loop
+        with ``mode="graph"`` has no phases. Outside a loop a phase is one number, a name is used once, and the device
+        is waited for at both ends. docs/phases.md has more.
 
         Args:
             name: of the part.
@@ -322,10 +329,3 @@ def _check_number(call: str, value: object) -> float:
     if number is None:
         refuse(f"{call}(...)", "a number", value)
     return number
-
-
-def _record_event() -> torch.cuda.Event:
-    """Have the device's current stream note when it comes here."""
-    event = torch.cuda.Event(enable_timing=True)
-    event.record()
-    return event

@@ -7,6 +7,7 @@ from typing import get_args
 
 from pytest_distbench.errors import RecordingError, show
 from pytest_distbench.records.bound import Bound
+from pytest_distbench.records.breakdown import PhasePlace
 from pytest_distbench.records.kinds import METRIC_KINDS, Better, Reduce
 from pytest_distbench.records.metric import PHASE, Observation, Scalar, metric_key
 from pytest_distbench.worker.arguments import check_choice, check_scalars, check_text, check_values, refuse
@@ -42,10 +43,11 @@ class Notebook:
         facts: Mapping[str, Scalar] | None = None,
         companions: Mapping[str, list[float]] | None = None,
         bounds: Sequence[Bound] = (),
+        place: PhasePlace | None = None,
     ) -> None:
         """Check and keep one observation: it can be merged over ranks, judged and stored later.
 
-        Arguments as of ``rank.record``, the bounds in the unit.
+        Arguments as of ``rank.record``, the bounds in the unit; and where a phase lies in its loop.
         """
         call = f"record({show(name)})"
         unit = check_text(call, "unit", unit)
@@ -76,6 +78,7 @@ class Notebook:
                 facts=facts,
                 companions=dict(companions or {}),
                 bounds=list(bounds),
+                place=place,
             )
         )
         self._keys.add(key)

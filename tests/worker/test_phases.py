@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import time
 
@@ -12,8 +11,10 @@ from support.virtual_cuda import VirtualCuda
 
 from pytest_distbench.errors import RecordingError
 from pytest_distbench.launch.reduce import merge
+from pytest_distbench.records.breakdown import PhasePlace
 from pytest_distbench.records.metric import Observation
 from pytest_distbench.records.rank import RankReport
+from pytest_distbench.worker.clock.parts import HostParts
 from pytest_distbench.worker.context import RankContext
 from pytest_distbench.worker.notebook import Notebook
 from pytest_distbench.worker.phases import Phases
@@ -23,8 +24,14 @@ from pytest_distbench.worker.phases import Phases
 def rank() -> RankContext:
     """A rank whose phases are timed by a clock that moves by one second at every look."""
     made = make_rank()
-    ticks = itertools.count()
-    made.phases = Phases(made.notebook, lambda: float(next(ticks)), lambda: None, made.delay)
+    ticks = itertools.count(1)
+
+    def clock() -> float:
+        return float(next(ticks))
+
+    made.phases = Phases(
+        made.notebook, clock, lambda: None, made.delay, make_parts=lambda: HostParts(made.delay, clock), sent=lambda: 0
+    )
     return made
 
 
@@ -166,7 +173,12 @@ def test_an_exception_inside_is_told_without_waiting_for_the_device() -> None:
     waited = itertools.count()
     made = make_rank()
     made.phases = Phases(
-        made.notebook, time.perf_counter, lambda: None if next(waited) == 0 else pytest.fail("waits"), made.delay
+        made.notebook,
+        time.perf_counter,
+        lambda: None if next(waited) == 0 else pytest.fail("waits"),
+        made.delay,
+        make_parts=lambda: pytest.fail("there is no loop"),
+        sent=lambda: 0,
     )
 
     with pytest.raises(ValueError, match="the cause"), made.phase("step"):
@@ -193,44 +205,62 @@ def test_a_delay_makes_a_phase_and_its_loop_longer_by_the_same_share(monkeypatch
     assert found(rank)["step"].values == pytest.approx([4.5] * 3, abs=1e-4)
 
 
-def _step_on_device(device: VirtualCuda, *, has_phases: bool) -> RankContext:
-    """Kernels of 3 and 5 ms that the host enqueues at once, ten times after the warm-up."""
-    rank = make_rank(device="cuda")
-    parts = rank.phase if has_phases else lambda name: contextlib.nullcontext()
-    for _ in rank.timed("step", warmup=3, iterations=10):
-        with parts("forward"):
-            device.launch(3e-3)
-        with parts("backward"), parts("send"):
-            device.launch(5e-3)
-    return rank
+def test_a_phase_of_a_loop_says_where_it_lies(rank: RankContext) -> None:
+    for _ in rank.timed("step", warmup=0, iterations=2, at={"size": 8}):
+        with rank.phase("backward"), rank.phase("all_reduce"):
+            pass
+    with rank.phase("after"):
+        pass
+    places = {name: o.place for name, o in found(rank).items()}
+
+    assert list(places) == ["step", "phase/step/backward", "phase/step/backward/all_reduce", "phase/after"]
+    assert places["phase/step/backward/all_reduce"] == PhasePlace(loop="step[size=8]", path=["backward", "all_reduce"])
+    assert places["step"] is places["phase/after"] is None
 
 
-def test_on_a_device_a_phase_takes_what_the_device_takes(monkeypatch: pytest.MonkeyPatch) -> None:
-    series = found(_step_on_device(VirtualCuda(monkeypatch), has_phases=True))
+def test_it_says_when_it_began_where_it_enters_collectives_outside_of_its_own_parts() -> None:
+    rank, sent = make_rank(), itertools.count()
+    entered = 0
+    rank.phases = Phases(
+        rank.notebook,
+        time.perf_counter,
+        lambda: None,
+        rank.delay,
+        make_parts=lambda: HostParts(rank.delay, lambda: float(next(sent) + 1)),
+        sent=lambda: entered,
+    )
+    for i in rank.timed("step", warmup=0, iterations=3):
+        with rank.phase("backward"):
+            if i != 1:
+                with rank.phase("all_reduce"):
+                    entered += 1
+        with rank.phase("optimizer"):
+            pass
 
-    assert series["phase/step/forward"].values == pytest.approx([3e-3] * 10, rel=1e-3)
-    assert series["phase/step/backward"].values == pytest.approx([5e-3] * 10, rel=1e-3)
-    assert series["phase/step/backward/send"].values == pytest.approx([5e-3] * 10, rel=1e-3)
-    assert series["step"].values == pytest.approx([8e-3] * 10, rel=1e-3)
+    began = {name: o.place.began_at for name, o in found(rank).items() if o.place is not None}
+    assert began == {
+        "phase/step/backward": [],
+        "phase/step/backward/all_reduce": [2.0, 0.0, 12.0],
+        "phase/step/optimizer": [],
+    }
 
 
-def test_on_a_device_phases_make_the_host_wait_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    waits = []
-    for has_phases in (False, True):
-        with monkeypatch.context() as patch:
-            device = VirtualCuda(patch)
-            _step_on_device(device, has_phases=has_phases)
-            waits.append(device.counts().get("synchronize", 0))
+def test_an_evaluation_and_what_is_around_it_are_beside_the_step(rank: RankContext) -> None:
+    goal = rank.goal("accuracy", target=0.5, every=2, max_steps=2, min_steps=2, curve_steps=1)
 
-    assert waits[0] == waits[1]
+    def evaluate() -> float:
+        with rank.phase("predict"):
+            return 0.7
 
+    for _ in goal.steps(samples_per_step=1):
+        with rank.phase("forward"):
+            pass
+        with rank.phase("evaluation"):
+            goal.check(evaluate)
 
-def test_on_a_device_a_phase_that_is_left_out_takes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    device, rank = VirtualCuda(monkeypatch), make_rank(device="cuda")
-    for i in rank.timed("step", warmup=3, iterations=4):
-        device.launch(1e-3)
-        if i % 2 == 0:
-            with rank.phase("evaluation"):
-                device.launch(2e-3)
-
-    assert found(rank)["phase/step/evaluation"].values == pytest.approx([2e-3, 0.0, 2e-3, 0.0], rel=1e-3)
+    apart = {name: o.place.is_apart for name, o in found(rank).items() if o.place is not None}
+    assert apart == {
+        "phase/step_time/forward": False,
+        "phase/step_time/evaluation": True,
+        "phase/step_time/evaluation/predict": True,
+    }

@@ -1,137 +1,188 @@
-"""Where an iteration goes: its phases, with their parents, and what they leave unaccounted."""
+"""The table of phases: where the steps of a loop go. Means, so that the parts and what is unaccounted are the step."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from statistics import fmean
+from typing import Literal, NamedTuple
 
-from pytest_distbench.records.metric import PHASE, metric_key
+from pytest_distbench.records.breakdown import Breakdown
 from pytest_distbench.records.run import CaseResult
 from pytest_distbench.report.tables.table import TEST, Cell, Column, TableKind, number, seconds
 from pytest_distbench.units import format_seconds
 
-UNACCOUNTED = "unaccounted"
+COMMUNICATION = ("communication", "all_reduce")
+"""Phases of these names are communication; the rest of a step is compute."""
+
+_INDENT = "· "
+"""Blanks at the beginning of a cell would be lost in Markdown."""
+
+_Kind = Literal["step", "phase", "unaccounted", "apart"]
+_Path = tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PhaseRow:
-    """One part of a loop's iteration.
+class PhaseRow(NamedTuple):
+    """A step, a part of it, what is in no part, or what is beside it. Lists are by rank, means over all steps.
 
-    ``mean_s`` is its mean over iterations, ranks and launches, so that parts add up; ``share`` that of the iteration's;
-    ``uneven_s`` by how much the slowest rank of an iteration is above that mean. ``parent`` is the phase it is in,
-    empty for a part of the iteration itself, of which ``phase`` is empty.
+    ``waits_s`` is that of its own parts too.
     """
 
     result: CaseResult
     loop: str
-    phase: str
-    parent: str
-    mean_s: float
-    share: float
-    uneven_s: float | None = None
-    slowest_rank: int | None = None
-    slowest_share: float = 0.0
+    kind: _Kind
+    path: _Path
+    step_s: float
+    times_s: Sequence[float]
+    waits_s: Sequence[float] = ()
+    late_s: Sequence[float] = ()
+    hosts_s: Sequence[float] = ()
+    communication_s: float | None = None
+
+    @property
+    def time_s(self) -> float:
+        return fmean(self.times_s)
+
+    @property
+    def slowest(self) -> tuple[int, float] | None:
+        """The rank that needs most, without its waiting, and how many times as much as the others do in the mean."""
+        own = _sums([self.times_s, [-wait_s for wait_s in self.waits_s]])
+        rank = max(range(len(own)), key=own.__getitem__)
+        others = [time for other, time in enumerate(own) if other != rank]
+        return (rank, own[rank] / fmean(others)) if others and fmean(others) > 0 else None
+
+    @property
+    def latest(self) -> tuple[int, float] | None:
+        """The rank that comes last, and how long after the first."""
+        if not self.late_s:
+            return None
+        rank = max(range(len(self.late_s)), key=self.late_s.__getitem__)
+        return rank, self.late_s[rank]
 
 
-def phase_rows(results: Sequence[CaseResult]) -> list[PhaseRow]:
-    """By loop: the iteration, its phases in their order, each followed by its own, and the rest."""
-    return [row for result in results for row in _rows_of(result)]
+def _rows(results: Sequence[CaseResult]) -> Iterator[PhaseRow]:
+    for result in results:
+        for loop in dict.fromkeys(key for launch in result.launches for key in launch.breakdowns):
+            found = [launch.breakdowns[loop] for launch in result.launches if loop in launch.breakdowns]
+            yield from _rows_of_loop(result, loop, found)
 
 
-def _rows_of(result: CaseResult) -> Iterator[PhaseRow]:
-    means: dict[str, list[float]] = {}
-    uneven: dict[str, list[float]] = {}
-    slowest: dict[str, tuple[int | None, float]] = {}
-    for launch in result.launches:
-        for m in launch.measurements:
-            if m.summary is not None:
-                mean_s = m.summary.mean if m.summary.mean_over_ranks is None else m.summary.mean_over_ranks
-                means.setdefault(m.key, []).append(mean_s)
-                uneven.setdefault(m.key, []).append(m.summary.mean - mean_s)
-                slowest[m.key] = m.summary.slowest_rank, m.summary.slowest_share
-    found = {m.key: m for launch in result.launches for m in launch.measurements if m.key in means}
-    for key, measurement in found.items():
-        if measurement.is_phase:
-            continue
-        of = f"{PHASE}{measurement.name}/"
-        inside = {k: m for k, m in found.items() if m.name.startswith(of) and m.at == measurement.at}
-        whole_s = fmean(means[key])
-        if not inside or not whole_s:
-            continue
-
-        def row(name: str, parent: str, own: str, *, whole_s: float = whole_s, loop: str = key) -> PhaseRow:
-            mean_s = fmean(means[own])
-            rank, share = slowest[own]
-            return PhaseRow(
-                result=result, loop=loop, phase=name, parent=parent, mean_s=mean_s, share=mean_s / whole_s,
-                uneven_s=None if rank is None else fmean(uneven[own]), slowest_rank=rank, slowest_share=share,
-            )  # fmt: skip
-
-        yield row("", "", key)
-        top_s = 0.0
-        for path in _in_order([m.name.removeprefix(of) for m in inside.values()]):
-            own = metric_key(of + path, measurement.at)
-            parent, _, _ = path.rpartition("/")
-            top_s += 0.0 if parent else fmean(means[own])
-            yield row(path.rpartition("/")[2], parent, own)
-        rest_s = whole_s - top_s
-        yield PhaseRow(result=result, loop=key, phase=UNACCOUNTED, parent="", mean_s=rest_s, share=rest_s / whole_s)
+def _rows_of_loop(result: CaseResult, loop: str, found: Sequence[Breakdown]) -> Iterator[PhaseRow]:
+    parts = _parts(result, loop, found)
+    sent = [row for row in parts.values() if row.kind == "phase" and _is_outermost_communication(row.path)]
+    communication_s = sum(row.time_s for row in sent) if sent else None
+    times_s = _mean([breakdown.times_s for breakdown in found], len(found))
+    step_s = fmean(times_s)
+    tops = [row for path, row in parts.items() if len(path) == 1]
+    waits_s = _sums([row.waits_s for row in tops if row.kind == "phase"])
+    yield PhaseRow(result, loop, "step", (), step_s, times_s, waits_s, communication_s=communication_s)
+    for row in tops:
+        if row.kind == "phase":
+            yield from _with_its_parts(row, parts)
+    unaccounted_s = _mean([breakdown.unaccounted_s for breakdown in found], len(found))
+    yield PhaseRow(result, loop, "unaccounted", (), step_s, unaccounted_s)
+    for row in tops:
+        if row.kind == "apart":
+            yield from _with_its_parts(row, parts)
 
 
-def _in_order(paths: Sequence[str]) -> list[str]:
-    """As they were first entered, each followed by those inside it."""
-    found: list[str] = []
-    for path in paths:
-        if not path.rpartition("/")[0]:
-            found += [path, *(inner for inner in paths if inner.startswith(f"{path}/"))]
-    return found
+def _parts(result: CaseResult, loop: str, found: Sequence[Breakdown]) -> dict[_Path, PhaseRow]:
+    """Means over launches, of equally many ranks. One that does not enter a part has spent no time there."""
+    step_s = fmean(time_s for breakdown in found for time_s in breakdown.times_s)
+    made = {}
+    for path in dict.fromkeys(tuple(part.path) for breakdown in found for part in breakdown.parts):
+        inside = [part for breakdown in found for part in breakdown.parts if tuple(part.path[: len(path)]) == path]
+        same = [part for part in inside if len(part.path) == len(path)]
+        made[path] = PhaseRow(
+            result,
+            loop,
+            "apart" if any(part.is_apart for part in same) else "phase",
+            path,
+            step_s,
+            _mean([part.times_s for part in same], len(found)),
+            _mean([part.waits_s for part in inside], len(found)),
+            _mean([part.late_s for part in same], len(found)),
+            _mean([part.hosts_s for part in same], len(found)),
+        )
+    return made
+
+
+def _sums(rows: Sequence[Sequence[float]]) -> list[float]:
+    """By rank; rows without any are left out."""
+    return [sum(column) for column in zip(*filter(None, rows), strict=True)]
+
+
+def _mean(rows: Sequence[Sequence[float]], launches: int) -> list[float]:
+    return [total / launches for total in _sums(rows)]
+
+
+def _with_its_parts(row: PhaseRow, parts: dict[_Path, PhaseRow]) -> Iterator[PhaseRow]:
+    yield row
+    for path, part in parts.items():
+        if path[:-1] == row.path:
+            yield from _with_its_parts(part, parts)
+
+
+def _is_outermost_communication(path: _Path) -> bool:
+    return path[-1] in COMMUNICATION and not set(path[:-1]) & set(COMMUNICATION)
 
 
 def _phase(row: PhaseRow) -> Cell:
-    depth = (1 + row.parent.count("/") + bool(row.parent)) if row.phase else 0
-    return Cell(row.phase, "  " * depth + (row.phase or row.loop))
+    if not row.path:
+        return Cell(row.kind, row.kind if row.kind == "step" else f"{_INDENT}{row.kind}")
+    beside = " (apart)" if row.kind == "apart" else ""
+    return Cell(row.path[-1], _INDENT * len(row.path) + row.path[-1] + beside)
 
 
 def _slowest(row: PhaseRow) -> Cell:
-    if row.slowest_rank is None:
+    if row.slowest is None:
         return Cell(None, "-")
-    return Cell(row.slowest_rank, f"{row.slowest_rank} in {row.slowest_share:.0%}")
+    rank, times = row.slowest
+    return Cell(rank, f"{rank} (x {times:.2f})")
 
 
-def _late(rows: Sequence[PhaseRow]) -> list[str]:
-    """Who enters the collectives of a loop after the others, which wait for it: their time is no transfer."""
-    found = []
-    for row in (row for row in rows if not row.phase):
-        late = [launch.late_s[row.loop] for launch in row.result.launches if row.loop in launch.late_s]
-        if late:
-            of_ranks = [fmean(column) for column in zip(*late, strict=True)]
-            last = max(range(len(of_ranks)), key=of_ranks.__getitem__)
-            wait_s = of_ranks[last] - fmean(of_ranks)
-            found.append(
-                f"# {row.result.case.title} {row.loop}: rank {last} enters a collective last, "
-                f"{format_seconds(wait_s)} after the mean of the ranks"
-            )
-    return found
+def _latest(row: PhaseRow) -> Cell:
+    if row.latest is None:
+        return Cell(None, "-")
+    rank, late_s = row.latest
+    return Cell(rank, f"rank {rank} by {format_seconds(late_s)}")
+
+
+def _ratio(row: PhaseRow) -> Cell:
+    """Communication for one of compute; for people as report 003 has it, for ten of it."""
+    if row.communication_s is None or row.communication_s >= row.step_s:
+        return Cell(None, "")
+    ratio = row.communication_s / (row.step_s - row.communication_s)
+    return Cell(ratio, f"10 : {10 * ratio:.2g}")
+
+
+def _mean_or_none(values: Sequence[float]) -> float | None:
+    return fmean(values) if values else None
 
 
 PHASES: TableKind[PhaseRow] = TableKind(
-    summary=(
-        "Where the iterations of a loop with phases go: means over iterations, ranks and launches. What the phases "
-        "leave of the iteration is unaccounted."
-    ),
-    rows=phase_rows,
+    summary="Where the steps of each timed loop go: its phases, what they wait for, and what is in none of them.",
+    rows=lambda results: list(_rows(results)),
     columns=[
         TEST,
-        Column("world_size", int, "ranks", lambda row: row.result.case.world_size),
-        Column("loop", str, None, lambda row: row.loop),
+        Column("loop", str, "loop", lambda row: row.loop),
+        Column("kind", str, None, lambda row: row.kind),
+        Column("parent", str, None, lambda row: "/".join(row.path[:-1])),
         Column("phase", str, "phase", _phase),
-        Column("parent", str, None, lambda row: row.parent),
-        Column("mean_s", float, "time", lambda row: seconds(row.mean_s)),
-        Column("share", float, "share", lambda row: number(row.share, ".1%")),
-        Column("uneven_s", float, "slowest rank takes more by", lambda row: seconds(row.uneven_s)),
+        Column("ranks", int, "ranks", lambda row: row.result.case.world_size),
+        Column("time_s", float, "time", lambda row: seconds(row.time_s)),
+        Column("share", float, "share", lambda row: number(row.time_s / row.step_s, ".1%")),
+        Column("wait_s", float, "wait", lambda row: seconds(_mean_or_none(row.waits_s))),
+        Column("latest_rank", int, "comes last", _latest),
+        Column("late_s", float, None, lambda row: row.latest and row.latest[1]),
         Column("slowest_rank", int, "slowest rank", _slowest),
+        Column("slowest_times_others", float, None, lambda row: row.slowest and row.slowest[1]),
+        Column(
+            "host_s",
+            float,
+            lambda rows: "host" if any(row.hosts_s for row in rows) else None,
+            lambda row: seconds(_mean_or_none(row.hosts_s)),
+        ),
+        Column("communication_per_compute", float, "compute : communication", _ratio),
     ],
-    footer=_late,
-    needs="a loop with phases",
+    needs="phases in a timed loop (rank.phase)",
 )

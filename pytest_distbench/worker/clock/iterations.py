@@ -62,6 +62,7 @@ def time_iterations(
         yield i
         watch.stop()
         rank.watch.end()
+        loop.collect()
     meter.of_host.clear()
     if rank.only_structure:
         iterations = min(iterations, MOST_OF_STRUCTURE)
@@ -116,6 +117,7 @@ def _one_by_one(
         meter.stop()
         rank.watch.end()
         course.end(i + 1)
+        loop.collect()
     return times
 
 
@@ -135,6 +137,7 @@ def _in_batches(
             yield i
         times.append(watch.stop())
         meter.stop(length)
+        loop.collect()
         first += length
     return times
 

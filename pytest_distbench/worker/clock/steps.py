@@ -14,6 +14,7 @@ import torch
 
 from pytest_distbench.worker.clock.delay import Delay
 from pytest_distbench.worker.clock.meter import Meter
+from pytest_distbench.worker.clock.parts import recorded
 
 
 class Steps(Protocol):
@@ -88,7 +89,7 @@ class DeviceSteps:
     def begin(self) -> None:
         if not self._block:
             self._apart_s = 0.0
-            self._began = _recorded()
+            self._began = recorded()
             self._mark = self._delay.mark()
             self._block_start = time.perf_counter()
         self._is_enqueued = False
@@ -97,7 +98,7 @@ class DeviceSteps:
 
     def pause(self) -> None:
         now = time.perf_counter()
-        self._block.append(_Enqueued(now, now - self._step_start, _recorded()))
+        self._block.append(_Enqueued(now, now - self._step_start, recorded()))
         self._is_enqueued = True
 
     def end(self, apart_s: float, *, ends_block: bool) -> None:
@@ -118,9 +119,3 @@ class DeviceSteps:
             self._meter.note(host_s=step.host_s, lead_s=lead_s)
             self.times.append(step_s)
         self._block.clear()
-
-
-def _recorded() -> torch.cuda.Event:
-    event = torch.cuda.Event(enable_timing=True)
-    event.record()
-    return event

@@ -11,6 +11,7 @@ import torch
 from pytest_distbench.worker.clock.busy import BusyStream
 from pytest_distbench.worker.clock.delay import Delay
 from pytest_distbench.worker.clock.meter import Meter
+from pytest_distbench.worker.clock.parts import recorded
 
 
 class Stopwatch(Protocol):
@@ -80,8 +81,7 @@ class DeviceStopwatch:
         self._busy.hold(iterations)
         self._align()
         self._mark = self._delay.mark()
-        self._began = torch.cuda.Event(enable_timing=True)
-        self._began.record()
+        self._began = recorded()
         self._start = time.perf_counter()
 
     def stop(self) -> float:
@@ -91,8 +91,7 @@ class DeviceStopwatch:
         if due_s := self._delay.rest(self._own_s * self._iterations, within_s):
             self._occupy(due_s)
             self._delay.waited_s += due_s
-        ended = torch.cuda.Event(enable_timing=True)
-        ended.record()
+        ended = recorded()
         ended.synchronize()
         self._busy.learn(host_s, was_enough=not is_exposed)
         self._meter.note(host_s=host_s, exposed=float(is_exposed))

@@ -1,60 +1,111 @@
-"""Where iterations go: phases that add up, with their parents."""
+"""The table of phases."""
 
 from __future__ import annotations
 
 import pytest
-from support.results import result
+from support.results import result, verdict
 
-from pytest_distbench.launch.reduce import merge
+from pytest_distbench.records.breakdown import Breakdown, PartShare
 from pytest_distbench.records.launch import LaunchRecord
-from pytest_distbench.records.metric import Observation
-from pytest_distbench.records.rank import RankReport
 from pytest_distbench.records.run import CaseResult
-from pytest_distbench.report.tables.phases import PHASES, phase_rows
+from pytest_distbench.report.tables.phases import PHASES
+
+MS = 1e-3
 
 
-def series(name: str, *seconds: float) -> Observation:
-    better = "info" if name.startswith("phase/") else "lower"
-    return Observation(name=name, unit="s", better=better, reduce="max", values=list(seconds), is_series=True)
+def part(*path: str, times: list[float], **changes: object) -> PartShare:
+    return PartShare(path=list(path), times_s=times, **changes)  # type: ignore[arg-type]
 
 
-def case(*ranks: dict[str, tuple[float, float]], late_s: dict[str, list[float]] | None = None) -> CaseResult:
-    reports = [
-        RankReport(
-            rank=i, outcome="passed", phase="body", phases={}, observations=[series(n, *v) for n, v in each.items()]
-        )
-        for i, each in enumerate(ranks)
+def on(*breakdowns: Breakdown | None) -> CaseResult:
+    launches = [
+        LaunchRecord(index=i, outcome="passed", wall_s=1.0, breakdowns={} if b is None else {"step": b})
+        for i, b in enumerate(breakdowns)
     ]
-    launch = LaunchRecord(index=0, outcome="passed", wall_s=1.0, measurements=merge(reports), late_s=late_s or {})
-    return result(launches=[launch])
+    return result(verdict(), launches=launches)
 
 
-def test_parts_and_the_rest_add_up_though_another_rank_is_the_slowest_in_each() -> None:
-    """Rank 0 computes longer and rank 1 waits for it: the sum of the maxima would be more than the step."""
-    first = {"step": (1.0, 1.0), "phase/step/forward": (0.6, 0.6), "phase/step/backward": (0.3, 0.3)}
-    second = {"step": (1.0, 1.0), "phase/step/forward": (0.4, 0.4), "phase/step/backward": (0.5, 0.5)}
-    whole, *parts = phase_rows([case(first, second)])
-
-    assert [part.phase for part in parts] == ["forward", "backward", "unaccounted"]
-    assert sum(part.mean_s for part in parts) == pytest.approx(whole.mean_s) == pytest.approx(1.0)
-    assert [part.uneven_s for part in parts] == [pytest.approx(0.1), pytest.approx(0.1), None]
-    assert [part.slowest_rank for part in parts] == [0, 1, None]
+def texts(made: CaseResult) -> list[list[str]]:
+    return [row[2:] for row in PHASES.section([made]).texts]
 
 
-def test_inner_phases_stand_below_theirs_and_count_once() -> None:
-    inner = {"step": (1.0, 3.0), "phase/step/backward/send": (0.5, 0.5), "phase/step/backward": (1.0, 1.0)}
-    section = PHASES.section([case(inner)])
+STEP = Breakdown(
+    times_s=[20 * MS, 20 * MS],
+    parts=[
+        part("forward", times=[4 * MS, 4 * MS]),
+        part("backward", times=[13 * MS, 15 * MS]),
+        part("backward", "communication", times=[10 * MS, 4 * MS], waits_s=[8 * MS, 1 * MS], late_s=[1 * MS, 9 * MS]),
+        part("evaluation", times=[3 * MS, 1 * MS], is_apart=True),
+    ],
+)
 
-    assert [row[2].rstrip() for row in section.texts] == ["step", "  backward", "    send", "  unaccounted"]
-    assert [row[4] for row in section.texts] == ["100.0%", "50.0%", "25.0%", "50.0%"]
+
+def test_the_parts_and_what_is_unaccounted_are_the_step() -> None:
+    assert texts(on(STEP)) == [
+        ["step", "2", "20 ms", "100.0%", "4.5 ms", "-", "1 (x 1.58)", "10 : 5.4"],
+        ["· forward", "2", "4 ms", "20.0%", "-", "-", "0 (x 1.00)", ""],
+        ["· backward", "2", "14 ms", "70.0%", "4.5 ms", "-", "1 (x 2.80)", ""],
+        ["· · communication", "2", "7 ms", "35.0%", "4.5 ms", "rank 1 by 9 ms", "1 (x 1.50)", ""],
+        ["· unaccounted", "2", "2 ms", "10.0%", "-", "-", "0 (x 3.00)", ""],
+        ["· evaluation (apart)", "2", "2 ms", "10.0%", "-", "-", "0 (x 3.00)", ""],
+    ]
 
 
-def test_a_loop_without_phases_and_phases_without_a_loop_are_no_rows() -> None:
-    assert phase_rows([case({"step": (1.0, 1.0)}), case({"phase/load": (1.0, 1.0)})]) == []
+def test_machines_read_the_parent_and_base_units() -> None:
+    section = PHASES.section([on(STEP)])
+    communication = dict(zip(section.columns, section.table.rows[3], strict=True))
+
+    assert communication == {
+        "test": "suites/test_a.py::test_a[ws2]",
+        "loop": "step",
+        "kind": "phase",
+        "parent": "backward",
+        "phase": "communication",
+        "ranks": 2,
+        "time_s": pytest.approx(7 * MS),
+        "share": pytest.approx(0.35),
+        "wait_s": pytest.approx(4.5 * MS),
+        "latest_rank": 1,
+        "late_s": pytest.approx(9 * MS),
+        "slowest_rank": 1,
+        "slowest_times_others": pytest.approx(1.5),
+        "host_s": None,
+        "communication_per_compute": None,
+    }
 
 
-def test_who_comes_late_to_the_collectives_is_named() -> None:
-    ranks = [{"step": (1.0, 1.0), "phase/step/forward": (0.6, 0.6)}] * 2
-    section = PHASES.section([case(*ranks, late_s={"step": [0.0, 0.02]})])
+def test_launches_are_told_in_the_mean_and_one_without_a_part_has_spent_no_time_in_it() -> None:
+    slower = Breakdown(times_s=[40 * MS], parts=[part("load", times=[8 * MS]), part("save", times=[4 * MS])])
+    faster = Breakdown(times_s=[20 * MS], parts=[part("load", times=[6 * MS])])
 
-    assert section.footer == ["# test_a[ws2] step: rank 1 enters a collective last, 10 ms after the mean of the ranks"]
+    assert [row[:4] for row in texts(on(faster, None, slower))] == [
+        ["step", "2", "30 ms", "100.0%"],
+        ["· load", "2", "7 ms", "23.3%"],
+        ["· save", "2", "2 ms", "6.7%"],
+        ["· unaccounted", "2", "21 ms", "70.0%"],
+    ]
+
+
+def test_communication_inside_communication_counts_once_and_without_any_there_is_no_ratio() -> None:
+    inside = [
+        part("communication", times=[5 * MS]),
+        part("communication", "all_reduce", times=[4 * MS]),
+        part("forward", times=[4 * MS]),
+        part("forward", "all_reduce", times=[1 * MS]),
+    ]
+
+    assert texts(on(Breakdown(times_s=[26 * MS], parts=inside)))[0][-1] == "10 : 3"
+    assert texts(on(Breakdown(times_s=[26 * MS], parts=inside[2:3])))[0][-1] == ""
+
+
+def test_the_hosts_time_is_a_column_where_phases_are_the_devices() -> None:
+    kernels = Breakdown(times_s=[2 * MS], parts=[part("forward", times=[2 * MS], hosts_s=[0.5 * MS])])
+    section = PHASES.section([on(kernels)])
+
+    assert section.header[-2] == "host"
+    assert [row[-2] for row in section.texts] == ["-", "500 us", "-"]
+    assert "host" not in PHASES.section([on(STEP)]).header
+
+
+def test_a_run_without_phases_has_no_rows() -> None:
+    assert PHASES.section([on(None)]).rows == []

@@ -1,0 +1,82 @@
+"""From the phases that each rank recorded to where the iterations of a loop go: means, so that parts add up."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from statistics import fmean
+
+from pytest_distbench.records.breakdown import Breakdown, PartShare
+from pytest_distbench.records.metric import Observation, metric_key
+from pytest_distbench.records.rank import RankReport
+
+_DIGITS = 9
+"""Behind the comma of a second: finer than any clock, and sums over parts are right to a microsecond."""
+
+
+def breakdowns(reports: Sequence[RankReport], *, is_one_clock: bool) -> dict[str, Breakdown]:
+    """Where the iterations of each loop with phases go, by the key of its metric.
+
+    Only of loops that all ranks ran. A rank that does not enter a phase has spent no time there.
+
+    Args:
+        reports: of all ranks.
+        is_one_clock: their stamps can be compared, so that it is known who waited for whom.
+    """
+    ranks = sorted(reports, key=lambda r: r.rank)
+    wholes = [{metric_key(o.name, o.at): o.values for o in r.observations if o.place is None} for r in ranks]
+    phases: dict[str, dict[tuple[str, ...], dict[int, Observation]]] = {}
+    for index, report in enumerate(ranks):
+        for observation in report.observations:
+            if (place := observation.place) is not None:
+                of_loop = phases.setdefault(place.loop, {})
+                of_loop.setdefault(tuple(place.path), {})[index] = observation
+    return {
+        loop: Breakdown(
+            times_s=[_mean(whole[loop]) for whole in wholes],
+            parts=[_part(path, seen, len(ranks), is_one_clock=is_one_clock) for path, seen in of_loop.items()],
+        )
+        for loop, of_loop in phases.items()
+        if all(whole.get(loop) for whole in wholes)
+    }
+
+
+def _part(path: tuple[str, ...], seen: Mapping[int, Observation], ranks: int, *, is_one_clock: bool) -> PartShare:
+    places = {rank: o.place for rank, o in seen.items() if o.place is not None}
+    came = {rank: place.began_at for rank, place in places.items() if place.began_at}
+    hosts = {rank: place.host_s for rank, place in places.items() if place.host_s}
+
+    def by_rank(series: Mapping[int, Sequence[float]]) -> list[float]:
+        return [_mean(series.get(rank, ())) for rank in range(ranks)] if series else []
+
+    waits, late = _waits(came, {rank: o.values for rank, o in seen.items()}) if is_one_clock else ({}, {})
+    return PartShare(
+        path=list(path),
+        times_s=by_rank({rank: o.values for rank, o in seen.items()}),
+        waits_s=by_rank(waits),
+        late_s=by_rank(late),
+        hosts_s=by_rank(hosts),
+        is_apart=any(place.is_apart for place in places.values()),
+    )
+
+
+def _waits(
+    came: Mapping[int, Sequence[float]], seconds: Mapping[int, Sequence[float]]
+) -> tuple[dict[int, list[float]], dict[int, list[float]]]:
+    """By rank and iteration: how long it waited for the last rank, and how long after the first it came.
+
+    A rank waits no longer than it is in the phase. An iteration that only some of the ranks enter has no waiting.
+    """
+    if len(came) < 2:
+        return {}, {}
+    waits: dict[int, list[float]] = {rank: [] for rank in came}
+    late: dict[int, list[float]] = {rank: [] for rank in came}
+    for i, moments in enumerate(zip(*came.values(), strict=True)):
+        is_whole = all(moments)
+        for rank, moment in zip(came, moments, strict=True):
+            waits[rank].append(min(max(moments) - moment, seconds[rank][i]) if is_whole else 0.0)
+            late[rank].append(moment - min(moments) if is_whole else 0.0)
+    return waits, late
+
+
+def _mean(values: Sequence[float]) -> float:
+    return round(fmean(values), _DIGITS) if values else 0.0
