@@ -43,7 +43,7 @@ def record_rate(
         step: takes one step.
         steps: at least 1.
         expected: the rate that the training should have at least: a bound, which needs no baseline (docs/bounds.md). A
-            rate that is beyond it is told with the wait for the input.
+            rate that is beyond it is told with the wait for the input, and how busy rank 0's CPUs and GPU were.
 
     Raises:
         RecordingError: an argument is not what is wanted.
@@ -75,13 +75,19 @@ def record_rate(
         unit="samples/s",
         better="higher",
         identity=inputs.identity,
-        facts={**inputs.facts, TOLD: f"{most:.0%} of the time a rank waited for its input"},
+        facts={**inputs.facts, TOLD: _told(most, cpu, gpu)},
         at_least=expected,
     )
     rank.record("load_share", most, identity=inputs.identity)
     rank.record("cpu_utilisation", cpu, reduce="mean", identity=inputs.identity)
     if gpu is not None:
         rank.record("gpu_utilisation", gpu, reduce="min", identity=inputs.identity)
+
+
+def _told(load: float, cpu: float, gpu: float | None) -> str:
+    """What is told of a rate that is below what is expected."""
+    on_gpu = "" if gpu is None else f", the GPU of rank 0 {gpu:.0%}"
+    return f"a rank waited for its input {load:.0%} of the time; the CPUs were {cpu:.0%} busy{on_gpu}"
 
 
 def _gpu_utilisation(rank: RankContext) -> float | None:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from pytest_distbench import RankContext
 
 STEPS = 30
+"""Of each part of the training, unless the test says otherwise."""
 
 
 def network(width: int) -> nn.Sequential:
@@ -42,6 +43,7 @@ def network(width: int) -> nn.Sequential:
 def train(rank: RankContext) -> None:
     """Take steps on the input that ``rank.params`` describe: one by one with their parts, and then in one breath."""
     params = rank.params
+    steps = params.get("steps", STEPS)
     torch.manual_seed(rank.seed)
     on_gpu = rank.device.type == "cuda"
     inputs = batches(
@@ -73,6 +75,6 @@ def train(rank: RankContext) -> None:
         with part("optimizer"):
             optimizer.step()
 
-    for _ in rank.timed("step", warmup=5, iterations=STEPS, identity=inputs.identity, facts=inputs.facts):
+    for _ in rank.timed("step", warmup=3, iterations=steps, identity=inputs.identity, facts=inputs.facts):
         step(rank.phase)
-    record_rate(rank, inputs, step, steps=STEPS, expected=params.get("expected"))
+    record_rate(rank, inputs, step, steps=steps, expected=params.get("expected"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 
 import boto3
@@ -15,6 +16,7 @@ _SETTINGS = {"AWS_ACCESS_KEY_ID": "nobody", "AWS_SECRET_ACCESS_KEY": "nothing", 
 
 def serve(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """The URL of an empty bucket, that this process and those it starts can reach."""
+    logging.getLogger("werkzeug").setLevel(logging.WARNING)  # it tells of every request
     server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
     server.start()
     host, port = server.get_host_and_port()

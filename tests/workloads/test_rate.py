@@ -60,12 +60,14 @@ def test_what_is_expected_is_a_bound_that_is_told_with_the_wait(monkeypatch: pyt
     found = rank.notebook.observations[0]
 
     assert [(bound.side, bound.value) for bound in found.bounds] == [("least", 220)]
-    assert found.facts[TOLD] == "40% of the time a rank waited for its input"
+    assert found.facts[TOLD] == "a rank waited for its input 40% of the time; the CPUs were 50% busy"
 
 
-@pytest.mark.parametrize(("told", "recorded"), [(83, [0.83]), (None, [])])
+@pytest.mark.parametrize(
+    ("told", "recorded", "words"), [(83, [0.83], "CPUs were 50% busy, the GPU of rank 0 83%"), (None, [], "CPUs were 50% busy")]
+)
 def test_a_gpu_tells_how_busy_it_was_or_nothing(
-    monkeypatch: pytest.MonkeyPatch, told: int | None, recorded: list[float]
+    monkeypatch: pytest.MonkeyPatch, told: int | None, recorded: list[float], words: str
 ) -> None:
     def utilization(device: torch.device) -> int:
         if told is None:
@@ -80,6 +82,7 @@ def test_a_gpu_tells_how_busy_it_was_or_nothing(
     record_rate(rank, clock.inputs, clock.step, steps=1)
 
     assert [v for o in rank.notebook.observations if o.name == "gpu_utilisation" for v in o.values] == recorded
+    assert str(rank.notebook.observations[0].facts[TOLD]).endswith(words)
 
 
 @pytest.mark.parametrize(
